@@ -1,0 +1,40 @@
+"""The Transformer of "Attention Is All You Need" for TensorFlow and Keras 3.
+
+Names are imported on first use, so that the command line can answer ``--help``
+without loading TensorFlow.
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+_MODULES = (
+    "decoding",
+    "evaluation",
+    "export",
+    "layers",
+    "pipelines",
+    "presets",
+    "recipes",
+    "training",
+)
+_NAMES = {
+    "PRESETS": "presets",
+    "Transformer": "transformer",
+    "Translator": "decoding",
+}
+
+__all__ = [*_MODULES, *_NAMES]
+
+
+def __getattr__(name):
+    if name in _NAMES:
+        module = importlib.import_module(f"{__name__}.{_NAMES[name]}")
+        return getattr(module, name)
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,60 @@
+"""Installation of keras_transformer (the distribution is keras-transformer-seq2seq)."""
+
+import pathlib
+
+from setuptools import find_packages
+from setuptools import setup
+
+HERE = pathlib.Path(__file__).parent
+
+TEST = ["pytest>=8", "hypothesis>=6"]
+DEVELOPMENT = ["ruff>=0.8", "pre-commit>=4"]
+
+setup(
+    name="keras-transformer-seq2seq",
+    version="0.1.0",
+    description=(
+        "The Transformer of 'Attention Is All You Need', whole, for TensorFlow and "
+        "Keras 3: layers, training, beam search, evaluation and export"
+    ),
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    # A top-level package called "pipelines" would collide with users' own, so
+    # the folder is installed as keras_transformer.pipelines.
+    packages=[
+        *find_packages(include=["keras_transformer", "keras_transformer.*"]),
+        "keras_transformer.pipelines",
+    ],
+    package_dir={"keras_transformer.pipelines": "pipelines"},
+    package_data={"keras_transformer.recipes": ["*.yaml"]},
+    install_requires=[
+        "tensorflow>=2.20,<2.22",
+        "keras>=3.15",
+        "keras-nlp>=0.18",
+        "tensorflow-text>=2.20,<2.22",
+        "tensorflow-datasets>=4.9",
+        "sentencepiece>=0.2",
+        "sacrebleu>=2.4",
+        "pydantic>=2.6",
+        "PyYAML>=6",
+        "typer>=0.15",
+        "rich>=13",
+        "Babel>=2.14",
+        "matplotlib>=3.8",
+    ],
+    extras_require={
+        "test": TEST,
+        "dev": TEST + DEVELOPMENT,
+        "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
+    },
+    entry_points={
+        "console_scripts": ["keras-transformer = keras_transformer.cli:main"]
+    },
+    classifiers=[
+        "License :: OSI Approved :: Apache Software License",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)
