@@ -1,0 +1,15 @@
+"""Experiments as YAML files: the schema, the loader and the shipped recipes."""
+
+from keras_transformer.recipes.load import RecipeError
+from keras_transformer.recipes.load import dump_recipe
+from keras_transformer.recipes.load import load_recipe
+from keras_transformer.recipes.load import shipped_recipes
+from keras_transformer.recipes.schema import Recipe
+
+__all__ = [
+    "Recipe",
+    "RecipeError",
+    "dump_recipe",
+    "load_recipe",
+    "shipped_recipes",
+]

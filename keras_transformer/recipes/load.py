@@ -1,0 +1,270 @@
+"""Reading and writing recipes; every mistake becomes one line that names the key."""
+
+import difflib
+import os
+import pathlib
+import re
+
+import yaml
+from pydantic import BaseModel
+from pydantic import ValidationError
+
+from keras_transformer.recipes.schema import DATA_KINDS
+from keras_transformer.recipes.schema import Recipe
+
+_FOLDER = pathlib.Path(__file__).parent
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+# Either of the two replaces the other when it is set.
+_ALTERNATIVES = {
+    "training.checkpoint_minutes": "checkpoint_steps",
+    "training.checkpoint_steps": "checkpoint_minutes",
+}
+
+
+class RecipeError(ValueError):
+    """A mistake in a recipe, told in one line."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which 1e-9 is a number, `no` is a word, keys come once."""
+
+    def construct_mapping(self, node, deep=False):
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                line = key_node.start_mark.line + 1
+                raise RecipeError(f"line {line}: a key must be a word, not {key!r}")
+            if key in seen:
+                line = key_node.start_mark.line + 1
+                raise RecipeError(f"line {line}: the key {key} is given twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, pattern)
+        for tag, pattern in resolvers
+        if tag != "tag:yaml.org,2002:bool" or first in "tTfF"
+    ]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def shipped_recipes() -> dict[str, str]:
+    """Name of each shipped recipe and the one line that describes it."""
+    described = {}
+    for path in sorted(_FOLDER.glob("*.yaml")):
+        first_line = path.read_text(encoding="utf-8").split("\n", 1)[0]
+        described[path.stem] = first_line.lstrip("# ").strip()
+    return described
+
+
+def load_recipe(name_or_path, overrides=()) -> Recipe:
+    """Reads a recipe, applies overrides and checks it.
+
+    Args:
+        name_or_path: a shipped recipe's name or the path of a YAML file.
+        overrides: strings `"dotted.key=value"`, the value in YAML.
+
+    Relative paths in `data` are taken from the current directory; `${NAME}` is
+    replaced by the environment variable NAME. The result holds absolute paths.
+
+    Raises:
+        RecipeError: one line naming the file and the dotted key.
+    """
+    label, values = _read(name_or_path)
+    for override in overrides:
+        _apply(values, override)
+    try:
+        values["data"] = _expanded(values.get("data", {}), "data")
+        recipe = Recipe.model_validate(values)
+    except ValidationError as error:
+        raise RecipeError(f"{label}: {_one_line(error, values)}") from None
+    except RecipeError as error:
+        raise RecipeError(f"{label}: {error}") from None
+    _absolute_paths(recipe.data)
+    return recipe
+
+
+def dump_recipe(recipe: Recipe, path) -> None:
+    """Writes the whole resolved recipe as YAML, by way of a temporary name."""
+    path = pathlib.Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    text = yaml.safe_dump(
+        recipe.model_dump(), sort_keys=False, allow_unicode=True, width=1_000
+    )
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def _read(name_or_path):
+    path = _FOLDER / f"{name_or_path}.yaml"
+    if str(name_or_path) not in shipped_recipes():
+        path = pathlib.Path(name_or_path)
+    label = str(name_or_path)
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except FileNotFoundError:
+        names = list(shipped_recipes())
+        raise RecipeError(
+            f"{label}: no such file, and no shipped recipe of that name"
+            f"{_nearest(label, names)}. Shipped: {', '.join(names)}"
+        ) from None
+    except IsADirectoryError:
+        raise RecipeError(f"{label}: a folder, where a recipe was expected") from None
+    except OSError as error:
+        raise RecipeError(f"{label}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise RecipeError(f"{label}: not UTF-8 text") from None
+    except RecipeError as error:
+        raise RecipeError(f"{label}, {error}") from None
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{label}{_yaml_problem(error)}") from None
+    if not isinstance(values, dict):
+        raise RecipeError(f"{label}: a recipe must be a mapping of keys to values")
+    return label, values
+
+
+def _yaml_problem(error) -> str:
+    mark = getattr(error, "problem_mark", None)
+    where = f", line {mark.line + 1}" if mark else ""
+    problem = getattr(error, "problem", None) or str(error).split("\n", 1)[0]
+    return f"{where}: not valid YAML: {problem}"
+
+
+def _apply(values: dict, override: str) -> None:
+    key, separator, text = override.partition("=")
+    key = key.strip()
+    names = key.split(".")
+    if not separator or not all(names):
+        raise RecipeError(f"--set {override}: must have the form dotted.key=value")
+    try:
+        value = yaml.load(text, _Loader)
+    except RecipeError as error:
+        raise RecipeError(f"--set {key}: {error}") from None
+    except yaml.YAMLError as error:
+        raise RecipeError(f"--set {key}{_yaml_problem(error)}") from None
+    for depth, name in enumerate(names[:-1], start=1):
+        if values.get(name) is None:
+            values[name] = {}
+        values = values[name]
+        if not isinstance(values, dict):
+            raise RecipeError(
+                f"--set {key}: {'.'.join(names[:depth])} is a value, not a section"
+            )
+    if key in _ALTERNATIVES and value is not None:
+        values.pop(_ALTERNATIVES[key], None)
+    values[names[-1]] = value
+
+
+def _expanded(value, key):
+    if isinstance(value, dict):
+        return {name: _expanded(item, f"{key}.{name}") for name, item in value.items()}
+    if isinstance(value, list):
+        return [_expanded(item, key) for item in value]
+    if not isinstance(value, str):
+        return value
+
+    def replacement(match):
+        name = match.group(1)
+        if not os.environ.get(name):
+            raise RecipeError(
+                f"{key}: the environment variable {name} is not set (in {value}); "
+                f"set it to the folder meant, or give --set {key}=PATH"
+            )
+        return os.environ[name]
+
+    return _VARIABLE.sub(replacement, value)
+
+
+def _absolute_paths(data) -> None:
+    def absolute(path):
+        return os.path.abspath(os.path.expanduser(path))
+
+    if data.kind == "files":
+        for pair in filter(None, (data.train, data.validation, data.test)):
+            pair.source = [absolute(path) for path in pair.source]
+            pair.target = [absolute(path) for path in pair.target]
+    elif data.kind == "tfds" and data.data_dir and "://" not in data.data_dir:
+        data.data_dir = absolute(data.data_dir)
+
+
+def _one_line(error: ValidationError, values: dict) -> str:
+    """The first mistake, unknown keys before wrong values."""
+    errors = error.errors(include_url=False)
+    first = min(errors, key=lambda one: one["type"] != "extra_forbidden")
+    key = ".".join(_location(first["loc"]))
+    received = first["input"]
+    kind = first["type"]
+    if kind == "extra_forbidden":
+        hint = _nearest_key(key, _dotted_keys(Recipe, _data_class(values)))
+        return f"unknown key {key}{hint}"
+    if kind == "missing":
+        return f"{key} must be given"
+    if kind == "union_tag_invalid":
+        kinds = ", ".join(DATA_KINDS)
+        kind = values["data"]["kind"]
+        return f"data.kind must be one of {kinds}. Received: {kind!r}"
+    message = first["msg"].removeprefix("Value error, ")
+    message = message.removeprefix("Input should be ")
+    if kind == "value_error":
+        return f"{key}: {message}" if key else message
+    if kind in ("model_type", "model_attributes_type"):
+        message = "a section (a mapping of keys to values)"
+    return f"{key} must be {message}. Received: {received!r}"
+
+
+def _location(loc):
+    """The names of keys, without the kind that tells the data's sections apart."""
+    is_kind = len(loc) > 1 and loc[0] == "data" and loc[1] in DATA_KINDS
+    return [str(name) for name in (loc[:1] + loc[2:] if is_kind else loc)]
+
+
+def _data_class(values):
+    data = values.get("data")
+    kind = data.get("kind", "files") if isinstance(data, dict) else "files"
+    return DATA_KINDS.get(kind, DATA_KINDS["files"])
+
+
+def _dotted_keys(model, data_class, prefix=""):
+    keys = []
+    for name, field in model.model_fields.items():
+        keys.append(prefix + name)
+        section = data_class if prefix + name == "data" else _section(field.annotation)
+        if section:
+            keys += _dotted_keys(section, data_class, f"{prefix}{name}.")
+    return keys
+
+
+def _section(annotation):
+    options = getattr(annotation, "__args__", (annotation,))
+    for option in options:
+        if isinstance(option, type) and issubclass(option, BaseModel):
+            return option
+    return None
+
+
+def _nearest(name, names):
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]}?" if matches else ""
+
+
+def _nearest_key(key, keys):
+    """A key of this very name in another section, else a like one: here, anywhere."""
+    section, _, leaf = key.rpartition(".")
+    by_leaf = {}
+    for other in keys:
+        by_leaf.setdefault(other.rpartition(".")[2], other)
+    if leaf in by_leaf:
+        return f"; did you mean {by_leaf[leaf]}?"
+    siblings = [other for other in keys if other.rpartition(".")[0] == section]
+    matches = difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.6)
+    elsewhere = f"; did you mean {by_leaf[matches[0]]}?" if matches else ""
+    return _nearest(key, siblings) or elsewhere

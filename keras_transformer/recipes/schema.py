@@ -1,0 +1,253 @@
+"""What a recipe may say, with the defaults of the paper's section 5.
+
+Types are strict: a number in quotes or a truth value where a count belongs is a
+mistake, not something to convert.
+"""
+
+from typing import Annotated
+from typing import Any
+from typing import Literal
+
+from pydantic import BaseModel
+from pydantic import BeforeValidator
+from pydantic import ConfigDict
+from pydantic import Field
+from pydantic import NonNegativeInt
+from pydantic import PositiveFloat
+from pydantic import PositiveInt
+from pydantic import model_validator
+
+from keras_transformer.presets import PRESETS
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Text = Annotated[str, Field(min_length=1)]
+Paths = Annotated[
+    list[Text],
+    Field(min_length=1),
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+]
+BLEU_TOKENIZERS = (
+    "13a",
+    "none",
+    "intl",
+    "char",
+    "zh",
+    "ja-mecab",
+    "ko-mecab",
+    "flores101",
+    "flores200",
+    "spBLEU-1K",
+)
+
+
+class Section(BaseModel):
+    """A mapping of the recipe: unknown keys are errors, values are not converted."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=()
+    )
+
+
+class TextPair(Section):
+    """Line-aligned text files of one split, plain or .gz."""
+
+    source: Paths
+    target: Paths
+
+    @model_validator(mode="after")
+    def _as_many_files(self):
+        if len(self.source) != len(self.target):
+            raise ValueError(
+                "source and target must name as many files. Received: "
+                f"{len(self.source)} source, {len(self.target)} target"
+            )
+        return self
+
+
+class FilesData(Section):
+    """Pairs of text files."""
+
+    kind: Literal["files"] = "files"
+    train: TextPair
+    validation: TextPair | None = None
+    test: TextPair | None = None
+    max_length: PositiveInt = 256
+
+
+class TfdsData(Section):
+    """A translation dataset of TensorFlow Datasets; splits in TFDS's notation."""
+
+    kind: Literal["tfds"]
+    name: Text
+    source_language: Text
+    target_language: Text
+    train: Text = "train"
+    validation: Text | None = "validation"
+    test: Text | None = "test"
+    data_dir: Text | None = None
+    max_length: PositiveInt = 256
+
+
+class PhrasesData(Section):
+    """The embedded phrases: CLDR's dates, numbers, units and names of two locales."""
+
+    kind: Literal["phrases"]
+    source_locale: Text = "en"
+    target_locale: Text = "de"
+    size: PositiveInt = 31_500
+    max_length: PositiveInt = 256
+
+
+DATA_KINDS = {"files": FilesData, "tfds": TfdsData, "phrases": PhrasesData}
+
+
+class TokenizerSettings(Section):
+    """The vocabulary, learnt from the training text."""
+
+    kind: Literal["bpe", "word_piece"] = "bpe"
+    vocabulary_size: Annotated[int, Field(gt=4)] = 37_000
+    shared: bool = True
+    split_digits: bool = False
+
+
+class ModelSettings(Section):
+    """A preset and any argument of `Transformer` that differs from it.
+
+    The fields hold the resolved values: the preset's where none was given.
+    """
+
+    preset: str = "base"
+    num_layers: PositiveInt = 6
+    d_model: PositiveInt = 512
+    d_ff: PositiveInt = 2048
+    num_heads: PositiveInt = 8
+    key_dim: PositiveInt | None = None
+    value_dim: PositiveInt | None = None
+    dropout: Fraction = 0.1
+    attention_dropout: Fraction = 0.0
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    max_length: PositiveInt | None = None
+    normalization: Literal["post", "pre"] = "post"
+    attention_window: PositiveInt | None = None
+    activation: Text = "relu"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_preset(cls, values: Any):
+        if not isinstance(values, dict):
+            return values
+        preset = values.get("preset", "base")
+        if not isinstance(preset, str) or preset not in PRESETS:
+            raise ValueError(
+                f"preset must be one of {', '.join(PRESETS)}. Received: {preset!r}"
+            )
+        return {**PRESETS[preset], **values}
+
+    def constructor_arguments(self) -> dict:
+        """The keyword arguments of `Transformer`, without `vocabulary_size`."""
+        return self.model_dump(exclude={"preset"})
+
+
+class EarlyStopping(Section):
+    """Stop after `patience` validations without a better `metric`."""
+
+    metric: Literal["bleu", "perplexity"] = "bleu"
+    patience: PositiveInt = 5
+
+
+class TrainingSettings(Section):
+    """Section 5 of the paper; `batch_tokens` counts one side of a global batch."""
+
+    steps: PositiveInt = 100_000
+    batch_tokens: PositiveInt = 25_000
+    schedule: Literal["paper", "inverse_sqrt"] = "paper"
+    learning_rate: PositiveFloat | None = None
+    learning_rate_scale: PositiveFloat = 1.0
+    warmup_steps: PositiveInt = 4_000
+    label_smoothing: Fraction = 0.1
+    beta_1: Fraction = 0.9
+    beta_2: Fraction = 0.98
+    epsilon: PositiveFloat = 1e-9
+    gradient_accumulation_steps: PositiveInt = 1
+    mixed_precision: Literal["bfloat16", "float16"] | None = None
+    jit_compile: Literal["auto", True, False] = "auto"
+    checkpoint_minutes: PositiveFloat | None = None
+    checkpoint_steps: PositiveInt | None = None
+    keep: PositiveInt = 5
+    average: PositiveInt = 5
+    validation_steps: PositiveInt = 1_000
+    validation_bleu: bool = True
+    validation_beam_size: PositiveInt = 1
+    early_stopping: EarlyStopping | None = None
+    seed: NonNegativeInt = 1
+
+    @model_validator(mode="after")
+    def _consistent(self):
+        if self.checkpoint_minutes and self.checkpoint_steps:
+            raise ValueError(
+                "give one of checkpoint_minutes and checkpoint_steps, not both"
+            )
+        if not self.checkpoint_minutes and not self.checkpoint_steps:
+            self.checkpoint_minutes = 10.0
+        if self.average > self.keep:
+            raise ValueError(
+                "average must not exceed keep, the number of checkpoints kept. "
+                f"Received: average={self.average}, keep={self.keep}"
+            )
+        if self.schedule == "inverse_sqrt" and self.learning_rate is None:
+            raise ValueError("schedule inverse_sqrt needs a learning_rate")
+        if self.schedule == "paper" and self.learning_rate is not None:
+            raise ValueError(
+                "schedule paper computes its own rate: give learning_rate_scale "
+                "instead of learning_rate, or schedule inverse_sqrt"
+            )
+        if self.schedule == "inverse_sqrt" and self.learning_rate_scale != 1.0:
+            raise ValueError("learning_rate_scale belongs to schedule paper")
+        stopping = self.early_stopping
+        if stopping and stopping.metric == "bleu" and not self.validation_bleu:
+            raise ValueError("early_stopping on bleu needs validation_bleu: true")
+        return self
+
+
+class EvaluationSettings(Section):
+    """How sacreBLEU scores the decoded validation text."""
+
+    tokenize: Literal[BLEU_TOKENIZERS] = "13a"
+    lowercase: bool = False
+
+
+class DecodingSettings(Section):
+    """Beam search; `extra_length` is what the output may exceed the input by."""
+
+    beam_size: PositiveInt = 4
+    length_penalty: Annotated[float, Field(ge=0)] = 0.6
+    length_penalty_kind: Literal["gnmt", "power"] = "gnmt"
+    extra_length: NonNegativeInt = 50
+
+
+class Recipe(Section):
+    """One experiment. Every key has a default but the data's."""
+
+    data: FilesData | TfdsData | PhrasesData = Field(discriminator="kind")
+    tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)
+    model: ModelSettings = Field(default_factory=lambda: ModelSettings(preset="base"))
+    training: TrainingSettings = Field(default_factory=TrainingSettings)
+    evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
+    decoding: DecodingSettings = Field(default_factory=DecodingSettings)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _files_by_default(cls, values: Any):
+        data = values.get("data") if isinstance(values, dict) else None
+        if isinstance(data, dict) and "kind" not in data:
+            return {**values, "data": {"kind": "files", **data}}
+        return values
+
+    @model_validator(mode="after")
+    def _validation_is_there(self):
+        if (
+            self.training.early_stopping
+            and getattr(self.data, "validation", True) is None
+        ):
+            raise ValueError("training.early_stopping needs data.validation")
+        return self

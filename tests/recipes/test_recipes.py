@@ -1,0 +1,193 @@
+import pytest
+import yaml
+
+from keras_transformer.recipes import RecipeError
+from keras_transformer.recipes import dump_recipe
+from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes import shipped_recipes
+from keras_transformer.recipes.schema import ModelSettings
+
+MINIMAL = """
+data:
+  train: {source: a.en, target: [a.de]}
+"""
+
+
+@pytest.fixture
+def recipe_path(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINIMAL, encoding="utf-8")
+    return path
+
+
+def one_line(recipe, *overrides):
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(recipe, overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_every_shipped_recipe_loads(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("KERAS_TRANSFORMER_DATA", str(tmp_path))
+    recipe = load_recipe(name)
+    assert recipe.training.steps > 0
+    assert len(shipped_recipes()[name]) > 20
+
+
+def test_defaults_are_the_papers(recipe_path):
+    recipe = load_recipe(recipe_path)
+    assert recipe.data.kind == "files"
+    assert recipe.model.num_layers == 6
+    assert recipe.training.batch_tokens == 25_000
+    assert recipe.training.warmup_steps == 4_000
+    assert (recipe.training.beta_1, recipe.training.beta_2) == (0.9, 0.98)
+    assert recipe.training.checkpoint_minutes == 10
+    assert recipe.decoding.beam_size == 4
+
+
+def test_paths_are_absolute_and_one_string_is_a_list(recipe_path, monkeypatch):
+    monkeypatch.chdir(recipe_path.parent)
+    recipe = load_recipe(recipe_path)
+    assert recipe.data.train.source == [str(recipe_path.parent / "a.en")]
+    assert recipe.data.train.target == [str(recipe_path.parent / "a.de")]
+
+
+def test_environment_variable_in_a_path(recipe_path, monkeypatch):
+    recipe_path.write_text(MINIMAL.replace("a.en", "${SOME_CORPUS}/a.en"))
+    monkeypatch.setenv("SOME_CORPUS", "/elsewhere")
+    assert load_recipe(recipe_path).data.train.source == ["/elsewhere/a.en"]
+    monkeypatch.delenv("SOME_CORPUS")
+    message = one_line(recipe_path)
+    assert "data.train.source" in message
+    assert "SOME_CORPUS is not set" in message
+    recipe = load_recipe(recipe_path, ["data.train.source=/b.en"])
+    assert recipe.data.train.source == ["/b.en"]
+
+
+def test_overrides_are_yaml_at_dotted_keys(recipe_path):
+    recipe = load_recipe(
+        recipe_path,
+        [
+            "training.steps=17",
+            "training.epsilon=1e-8",
+            "tokenizer.shared=false",
+            "data.train.source=[b.en, c.en]",
+            "data.train.target=[b.de, c.de]",
+            "data.validation.source=v.en",
+            "data.validation.target=v.de",
+            "training.early_stopping={metric: perplexity, patience: 3}",
+            "model.preset=tiny",
+            "model.dropout=0.3",
+        ],
+    )
+    assert recipe.training.steps == 17
+    assert recipe.training.epsilon == 1e-8
+    assert recipe.tokenizer.shared is False
+    assert len(recipe.data.train.source) == 2
+    assert recipe.data.validation.target[0].endswith("v.de")
+    assert recipe.training.early_stopping.patience == 3
+    assert (recipe.model.d_model, recipe.model.dropout) == (128, 0.3)
+
+
+def test_one_way_of_spacing_checkpoints_replaces_the_other(recipe_path):
+    recipe_path.write_text(MINIMAL + "training: {checkpoint_minutes: 3}")
+    training = load_recipe(recipe_path, ["training.checkpoint_steps=7"]).training
+    assert (training.checkpoint_minutes, training.checkpoint_steps) == (None, 7)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("training.warmup_step=3", "training.warmup_step; did you mean training.warmu"),
+        ("training.beam_size=3", "training.beam_size; did you mean decoding.beam_size"),
+        ("data.trian.source=x", "data.trian; did you mean data.train?"),
+        ("trainin.steps=3", "trainin; did you mean training?"),
+        ("training.early_stopping={patince: 2}", "training.early_stopping.patience?"),
+        ("training.steps=many", "training.steps must be a valid integer"),
+        ("training.steps=true", "training.steps must be a valid integer"),
+        ("training.steps=0", "training.steps must be greater than 0"),
+        ("training.steps='7'", "training.steps must be a valid integer"),
+        ("training.steps.x=1", "training.steps is a value, not a section"),
+        ("training.mixed_precision=half", "training.mixed_precision must be 'bfloat16"),
+        ("training.jit_compile=1.5", "training.jit_compile must be 'auto', True or"),
+        ("model.dropout=1.0", "model.dropout must be less than 1"),
+        ("model.preset=tinny", "model: preset must be one of"),
+        ("model=tiny", "model must be a section"),
+        ("data.kind=tree", "data.kind must be one of files, tfds, phrases"),
+        ("data.kind=tfds", "data.name must be given"),
+        ("data.train.source=[a, 3]", "data.train.source.1 must be a valid string"),
+        ("data.train.source=[a, b]", "data.train: source and target must name as many"),
+        ("training.schedule=inverse_sqrt", "needs a learning_rate"),
+        ("training.learning_rate=0.1", "schedule paper computes its own rate"),
+        ("training.average=6", "average must not exceed keep"),
+        ("training.early_stopping={metric: bleu}", "needs data.validation"),
+        ("training.steps", "must have the form dotted.key=value"),
+        ("training..steps=1", "must have the form dotted.key=value"),
+        ("training.steps=[1", "--set training.steps, line 1: not valid YAML"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_key(recipe_path, override, expected):
+    assert expected in one_line(recipe_path, override)
+
+
+def test_both_checkpoint_keys_are_a_mistake(recipe_path):
+    recipe_path.write_text(
+        MINIMAL + "training: {checkpoint_minutes: 3, checkpoint_steps: 7}"
+    )
+    assert "checkpoint_minutes and checkpoint_steps" in one_line(recipe_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"data: {kind: files\ntrain: 3", "line 2: not valid YAML"),
+        (b"data: {}\ndata: {}", "line 2: the key data is given twice"),
+        (b"", "must be a mapping"),
+        (b"a: \xff", "not UTF-8"),
+        (b"3: 4", "a key must be a word, not 3"),
+        (b"training: {steps: 3}", "data.train must be given"),
+    ],
+)
+def test_a_file_that_is_no_recipe(tmp_path, content, expected):
+    path = tmp_path / "broken.yaml"
+    path.write_bytes(content)
+    message = one_line(path)
+    assert expected in message
+    assert str(path) in message
+
+
+def test_unknown_name_lists_the_shipped_recipes(tmp_path):
+    message = one_line("multi30k_en_dee")
+    assert "did you mean multi30k_en_de?" in message
+    assert "folder" in one_line(tmp_path)
+
+
+def test_dumped_recipe_loads_equal_and_states_the_presets_values(recipe_path, tmp_path):
+    recipe = load_recipe(
+        recipe_path, ["model.preset=tiny", "training.checkpoint_steps=11"]
+    )
+    dump_recipe(recipe, tmp_path / "config.yaml")
+    assert load_recipe(tmp_path / "config.yaml") == recipe
+    written = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert written["model"]["d_model"] == 128
+    assert written["training"]["epsilon"] == 1e-9
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "config.yaml",
+        "mine.yaml",
+    ]
+
+
+def test_language_code_no_is_norwegian(tmp_path):
+    path = tmp_path / "norwegian.yaml"
+    path.write_text(
+        "data: {kind: tfds, name: x, source_language: no, target_language: en}"
+    )
+    assert load_recipe(path).data.source_language == "no"
+
+
+def test_constructor_arguments_are_the_transformers():
+    arguments = ModelSettings(preset="tiny", d_ff=77).constructor_arguments()
+    assert (arguments["d_model"], arguments["d_ff"]) == (128, 77)
+    assert "preset" not in arguments
