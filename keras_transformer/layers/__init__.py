@@ -1,0 +1,27 @@
+"""The boxes of Figures 1 and 2 as Keras layers."""
+
+from keras_transformer.layers.add_norm import AddNorm
+from keras_transformer.layers.decoder import Decoder
+from keras_transformer.layers.decoder_layer import DecoderLayer
+from keras_transformer.layers.encoder import Encoder
+from keras_transformer.layers.encoder_layer import EncoderLayer
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.masks import causal_mask
+from keras_transformer.layers.masks import padding_mask
+from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.positional_encoding import PositionalEncoding
+from keras_transformer.layers.token_embedding import TokenEmbedding
+
+__all__ = [
+    "AddNorm",
+    "Decoder",
+    "DecoderLayer",
+    "Encoder",
+    "EncoderLayer",
+    "FeedForward",
+    "MultiHeadAttention",
+    "PositionalEncoding",
+    "TokenEmbedding",
+    "causal_mask",
+    "padding_mask",
+]

@@ -1,0 +1,76 @@
+"""The residual connection around a sub-layer and its normalisation (section 3.1)."""
+
+import keras
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class AddNorm(keras.layers.Layer):
+    """`LayerNorm(x + Dropout(Sublayer(x)))`, the paper's Add & Norm.
+
+    With `normalization="pre"` it is `x + Dropout(Sublayer(LayerNorm(x)))`, which
+    trains deep and small models with less warm-up; the stack then ends in one more
+    layer normalisation. Either way a sub-layer is wrapped by
+
+        sublayer_output = sublayer(add_norm.sublayer_input(x))
+        x = add_norm(x, sublayer_output)
+
+    Args:
+        dropout: Rate on the sub-layer's output (section 5.4).
+        normalization: `"post"` (the paper) or `"pre"`.
+        layer_norm_epsilon: Added to the variance.
+
+    Raises:
+        ValueError: an unknown `normalization`.
+    """
+
+    def __init__(
+        self, dropout=0.0, normalization="post", layer_norm_epsilon=1e-6, **kwargs
+    ):
+        super().__init__(**kwargs)
+        if normalization not in ("post", "pre"):
+            raise ValueError(
+                f'`normalization` must be "post" or "pre". Received: {normalization!r}.'
+            )
+        self.dropout = dropout
+        self.normalization = normalization
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.supports_masking = True
+        self.dropout_layer = keras.layers.Dropout(
+            dropout, dtype=self.dtype_policy, name="dropout"
+        )
+        self.layer_norm = keras.layers.LayerNormalization(
+            epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="layer_norm"
+        )
+
+    def build(self, inputs_shape, sublayer_output_shape=None):
+        self.dropout_layer.build(inputs_shape)
+        self.layer_norm.build(inputs_shape)
+
+    def sublayer_input(self, inputs):
+        """What the sub-layer reads: `inputs`, normalised if `"pre"`."""
+        return self.layer_norm(inputs) if self.normalization == "pre" else inputs
+
+    def call(self, inputs, sublayer_output, training=None):
+        """Adds and, if `"post"`, normalises.
+
+        Args:
+            inputs: `[batch, length, d_model]`, the residual stream.
+            sublayer_output: `[batch, length, d_model]`.
+            training: Whether dropout is applied.
+
+        Returns:
+            `[batch, length, d_model]`.
+        """
+        summed = inputs + self.dropout_layer(sublayer_output, training=training)
+        return self.layer_norm(summed) if self.normalization == "post" else summed
+
+    def compute_output_shape(self, inputs_shape, sublayer_output_shape=None):
+        return inputs_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "dropout": self.dropout,
+            "normalization": self.normalization,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+        }

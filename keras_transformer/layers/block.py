@@ -1,0 +1,124 @@
+"""What encoder layers, decoder layers and their stacks have in common."""
+
+import keras
+
+from keras_transformer.layers.add_norm import AddNorm
+from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+
+
+class Block(keras.layers.Layer):
+    """Arguments shared by the layers and stacks of Figure 1, and their parts.
+
+    Args:
+        num_heads: Number of attention heads.
+        key_dim: Width of queries and keys per head.
+        d_ff: Inner width of the feed-forward network.
+        value_dim: Width of values per head. None: `key_dim`.
+        dropout: Rate on each sub-layer's output.
+        attention_dropout: Rate on the attention scores (the paper has none).
+        normalization: `"post"` (the paper) or `"pre"`.
+        activation: Of the feed-forward network.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        d_ff,
+        value_dim=None,
+        dropout=0.1,
+        attention_dropout=0.0,
+        normalization="post",
+        activation="relu",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.d_ff = d_ff
+        self.value_dim = value_dim
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.normalization = normalization
+        self.activation = keras.activations.get(activation)
+        self.supports_masking = True
+
+    def _attention(self, name):
+        return MultiHeadAttention(
+            self.num_heads,
+            self.key_dim,
+            self.value_dim,
+            dropout=self.attention_dropout,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _feed_forward(self, name):
+        return FeedForward(
+            self.d_ff, self.activation, dtype=self.dtype_policy, name=name
+        )
+
+    def _add_norm(self, name):
+        return AddNorm(
+            self.dropout, self.normalization, dtype=self.dtype_policy, name=name
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "d_ff": self.d_ff,
+            "value_dim": self.value_dim,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "normalization": self.normalization,
+            "activation": keras.activations.serialize(self.activation),
+        }
+
+
+class Stack(Block):
+    """`num_layers` identical layers; pre-norm stacks end in a normalisation.
+
+    Args:
+        num_layers: Number of layers, N.
+        **kwargs: As `Block`.
+
+    Raises:
+        ValueError: `num_layers` below 1.
+    """
+
+    layer_class = None
+
+    def __init__(self, num_layers, num_heads, key_dim, d_ff, **kwargs):
+        super().__init__(num_heads, key_dim, d_ff, **kwargs)
+        if num_layers < 1:
+            raise ValueError(f"`num_layers` must be at least 1. Received: {num_layers}")
+        self.num_layers = num_layers
+        self.layers = [
+            self.layer_class(
+                num_heads,
+                key_dim,
+                d_ff,
+                value_dim=self.value_dim,
+                dropout=self.dropout,
+                attention_dropout=self.attention_dropout,
+                normalization=self.normalization,
+                activation=self.activation,
+                dtype=self.dtype_policy,
+                name=f"layer_{index}",
+            )
+            for index in range(num_layers)
+        ]
+        self.final_norm = None
+        if self.normalization == "pre":
+            self.final_norm = keras.layers.LayerNormalization(
+                epsilon=1e-6, dtype=self.dtype_policy, name="final_norm"
+            )
+
+    def _normalize(self, x):
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def get_config(self):
+        return {**super().get_config(), "num_layers": self.num_layers}

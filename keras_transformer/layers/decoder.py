@@ -1,0 +1,89 @@
+"""The decoder: a stack of decoder layers (section 3.1)."""
+
+import keras
+
+from keras_transformer.layers.block import Stack
+from keras_transformer.layers.decoder_layer import DecoderLayer
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Decoder(Stack):
+    """`num_layers` decoder layers over vectors that carry their positions.
+
+    The arguments are those of `Encoder`.
+    """
+
+    layer_class = DecoderLayer
+
+    def build(self, inputs_shape, encoder_output_shape):
+        for layer in self.layers:
+            layer.build(inputs_shape, encoder_output_shape)
+        if self.final_norm is not None:
+            self.final_norm.build(inputs_shape)
+
+    def call(
+        self,
+        inputs,
+        encoder_output,
+        source_mask=None,
+        encoder_output_mask=None,
+        training=None,
+    ):
+        """Decodes a whole target at once.
+
+        Args:
+            inputs: `[batch, target_length, d_model]`.
+            encoder_output: `[batch, source_length, d_model]`.
+            source_mask: `[batch, source_length]`, bool, True = token.
+            encoder_output_mask: The same; Keras fills it in where `source_mask` is
+                not given.
+            training: Whether dropout is applied.
+
+        Returns:
+            `[batch, target_length, d_model]`; position i depends on target positions
+            up to i only.
+        """
+        if source_mask is None:
+            source_mask = encoder_output_mask
+        x = inputs
+        for layer in self.layers:
+            x = layer(x, encoder_output, source_mask=source_mask, training=training)
+        return self._normalize(x)
+
+    def call_with_cache(self, inputs, cache, context, source_mask, start_index):
+        """As `call`, for the positions from `start_index` on, without dropout.
+
+        Args:
+            inputs: `[batch * beam, target_length, d_model]`, the new positions.
+            cache: From `init_cache` or the last call.
+            context: From `init_context`.
+            source_mask: `[batch, source_length]`, bool, True = token.
+            start_index: Position of the first of `inputs`, scalar int32.
+
+        Returns:
+            `[batch * beam, target_length, d_model]` and the longer cache.
+        """
+        x = inputs
+        caches = []
+        for layer, layer_cache, layer_context in zip(
+            self.layers, cache, context, strict=True
+        ):
+            x, layer_cache = layer.call_with_cache(
+                x, layer_cache, layer_context, source_mask, start_index
+            )
+            caches.append(layer_cache)
+        return self._normalize(x), tuple(caches)
+
+    def init_cache(self, batch_size, max_length=None):
+        """One empty `MultiHeadAttention.init_cache` a layer."""
+        return tuple(
+            layer.self_attention.init_cache(batch_size, max_length)
+            for layer in self.layers
+        )
+
+    def init_context(self, encoder_output):
+        """Keys and values of `encoder_output`, `[batch, ...]`, for each layer."""
+        return tuple(layer.init_context(encoder_output) for layer in self.layers)
+
+    def compute_output_shape(self, inputs_shape, encoder_output_shape=None):
+        return inputs_shape

@@ -1,0 +1,117 @@
+"""One layer of the decoder (section 3.1, Figure 1 right)."""
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.block import Block
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class DecoderLayer(Block):
+    """Causal self-attention, attention over the encoder's output, feed-forward.
+
+    Each is wrapped in an `AddNorm`. The arguments are those of `EncoderLayer`; both
+    attentions share them.
+    """
+
+    def __init__(self, num_heads, key_dim, d_ff, **kwargs):
+        super().__init__(num_heads, key_dim, d_ff, **kwargs)
+        self.self_attention = self._attention("self_attention")
+        self.self_attention_add_norm = self._add_norm("self_attention_add_norm")
+        self.cross_attention = self._attention("cross_attention")
+        self.cross_attention_add_norm = self._add_norm("cross_attention_add_norm")
+        self.feed_forward = self._feed_forward("feed_forward")
+        self.feed_forward_add_norm = self._add_norm("feed_forward_add_norm")
+
+    def build(self, inputs_shape, encoder_output_shape):
+        self.self_attention.build(inputs_shape, inputs_shape)
+        self.self_attention_add_norm.build(inputs_shape, inputs_shape)
+        self.cross_attention.build(inputs_shape, encoder_output_shape)
+        self.cross_attention_add_norm.build(inputs_shape, inputs_shape)
+        self.feed_forward.build(inputs_shape)
+        self.feed_forward_add_norm.build(inputs_shape, inputs_shape)
+
+    def call(
+        self,
+        inputs,
+        encoder_output,
+        source_mask=None,
+        encoder_output_mask=None,
+        training=None,
+    ):
+        """Decodes one step further.
+
+        Args:
+            inputs: `[batch, target_length, d_model]`.
+            encoder_output: `[batch, source_length, d_model]`.
+            source_mask: `[batch, source_length]`, bool, True = token.
+            encoder_output_mask: The same; Keras fills it in where `source_mask` is
+                not given.
+            training: Whether dropout is applied.
+
+        Returns:
+            `[batch, target_length, d_model]`.
+        """
+        if source_mask is None:
+            source_mask = encoder_output_mask
+        key_value = self.cross_attention.project_key_value(encoder_output)
+        # No padding mask on the decoder's own keys: padding follows the tokens, and
+        # the causal mask hides what follows.
+        normalized = self.self_attention_add_norm.sublayer_input(inputs)
+        attended = self.self_attention(
+            normalized, normalized, use_causal_mask=True, training=training
+        )
+        return self._after_self_attention(
+            inputs, attended, key_value, source_mask, training
+        )
+
+    def call_with_cache(self, inputs, cache, context, source_mask, start_index):
+        """As `call`, for the positions from `start_index` on, without dropout.
+
+        Args:
+            inputs: `[batch * beam, target_length, d_model]`, the new positions.
+            cache: Keys and values of the earlier ones, see
+                `MultiHeadAttention.call_with_cache`.
+            context: Keys and values of the encoder's output, from `init_context`,
+                `[batch, num_heads, source_length, dim]`. Each row serves `beam`
+                rows of `inputs` that follow each other.
+            source_mask: `[batch, source_length]`, bool, True = token.
+            start_index: Position of the first of `inputs`, scalar int32.
+
+        Returns:
+            `[batch * beam, target_length, d_model]` and the longer cache.
+        """
+        normalized = self.self_attention_add_norm.sublayer_input(inputs)
+        attended, cache = self.self_attention.call_with_cache(
+            normalized, cache, start_index
+        )
+        output = self._after_self_attention(inputs, attended, context, source_mask)
+        return output, cache
+
+    def init_context(self, encoder_output):
+        """Keys and values of `encoder_output` for `call_with_cache`."""
+        return self.cross_attention.project_key_value(encoder_output)
+
+    def _after_self_attention(
+        self, inputs, attended, key_value, source_mask, training=None
+    ):
+        x = self.self_attention_add_norm(inputs, attended, training=training)
+        query = self.cross_attention_add_norm.sublayer_input(x)
+        # The rows of one sentence's beam become queries of one row: its keys and
+        # values are read once.
+        batch = ops.shape(key_value[0])[0]
+        length = ops.shape(query)[1]
+        beam_query = ops.reshape(query, (batch, -1, query.shape[-1]))
+        attended = self.cross_attention.call_with_key_value(
+            beam_query,
+            key_value,
+            None if source_mask is None else source_mask[:, None, :],
+            training,
+        )
+        attended = ops.reshape(attended, (-1, length, query.shape[-1]))
+        x = self.cross_attention_add_norm(x, attended, training=training)
+        transformed = self.feed_forward(self.feed_forward_add_norm.sublayer_input(x))
+        return self.feed_forward_add_norm(x, transformed, training=training)
+
+    def compute_output_shape(self, inputs_shape, encoder_output_shape=None):
+        return inputs_shape

@@ -1,0 +1,50 @@
+"""The encoder: a stack of encoder layers (section 3.1)."""
+
+import keras
+
+from keras_transformer.layers.block import Stack
+from keras_transformer.layers.encoder_layer import EncoderLayer
+from keras_transformer.layers.masks import combine_masks
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Encoder(Stack):
+    """`num_layers` encoder layers over vectors that carry their positions.
+
+    Args:
+        num_layers: Number of layers, N.
+        num_heads: Number of attention heads.
+        key_dim: Width of queries and keys per head.
+        d_ff: Inner width of the feed-forward networks.
+        **kwargs: As `EncoderLayer`.
+    """
+
+    layer_class = EncoderLayer
+
+    def build(self, inputs_shape):
+        for layer in self.layers:
+            layer.build(inputs_shape)
+        if self.final_norm is not None:
+            self.final_norm.build(inputs_shape)
+
+    def call(self, inputs, source_mask=None, mask=None, training=None):
+        """Encodes a source.
+
+        Args:
+            inputs: `[batch, source_length, d_model]`.
+            source_mask: `[batch, source_length]`, bool, True = token.
+            mask: The same; Keras fills it in where `source_mask` is not given.
+            training: Whether dropout is applied.
+
+        Returns:
+            `encoder_output`, `[batch, source_length, d_model]`.
+        """
+        source_mask = combine_masks(mask if source_mask is None else source_mask)
+        attention_mask = None if source_mask is None else source_mask[:, None, :]
+        x = inputs
+        for layer in self.layers:
+            x = layer(x, attention_mask=attention_mask, training=training)
+        return self._normalize(x)
+
+    def compute_output_shape(self, inputs_shape):
+        return inputs_shape

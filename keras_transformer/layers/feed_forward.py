@@ -1,0 +1,48 @@
+"""Position-wise feed-forward network (section 3.3)."""
+
+import keras
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class FeedForward(keras.layers.Layer):
+    """`FFN(x) = max(0, x W_1 + b_1) W_2 + b_2` at every position (equation 2).
+
+    Args:
+        d_ff: Inner width.
+        activation: Name or callable between the two projections.
+
+    Raises:
+        ValueError: `d_ff` below 1.
+    """
+
+    def __init__(self, d_ff, activation="relu", **kwargs):
+        super().__init__(**kwargs)
+        if d_ff < 1:
+            raise ValueError(f"`d_ff` must be at least 1. Received: {d_ff}.")
+        self.d_ff = d_ff
+        self.activation = keras.activations.get(activation)
+        self.supports_masking = True
+        self.inner_dense = keras.layers.Dense(
+            d_ff, activation=self.activation, dtype=self.dtype_policy, name="inner"
+        )
+
+    def build(self, input_shape):
+        self.inner_dense.build(input_shape)
+        self.outer_dense = keras.layers.Dense(
+            input_shape[-1], dtype=self.dtype_policy, name="outer"
+        )
+        self.outer_dense.build((*input_shape[:-1], self.d_ff))
+
+    def call(self, inputs):
+        """`[batch, length, d_model]` to the same shape."""
+        return self.outer_dense(self.inner_dense(inputs))
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "d_ff": self.d_ff,
+            "activation": keras.activations.serialize(self.activation),
+        }

@@ -1,0 +1,42 @@
+"""Boolean masks, True = may be attended (section 3.1, 3.2.3)."""
+
+from keras import ops
+
+
+def padding_mask(ids, pad_id=0):
+    """Which tokens are real.
+
+    Args:
+        ids: `[batch, length]`, integers.
+        pad_id: The id that fills a row up.
+
+    Returns:
+        `[batch, length]`, bool, True = token.
+    """
+    return ops.not_equal(ids, pad_id)
+
+
+def causal_mask(target_length, source_length, start_index=0):
+    """Position i of the queries may see keys up to `start_index + i`.
+
+    Args:
+        target_length: Number of queries.
+        source_length: Number of keys, counted from position 0.
+        start_index: Position of the first query.
+
+    Returns:
+        `[1, target_length, source_length]`, bool.
+    """
+    query_positions = ops.arange(target_length, dtype="int32") + start_index
+    key_positions = ops.arange(source_length, dtype="int32")
+    return (key_positions[None, :] <= query_positions[:, None])[None]
+
+
+def combine_masks(*masks):
+    """The masks that are not None, joined by `&` (None if all are)."""
+    combined = None
+    for mask in masks:
+        if mask is not None:
+            mask = ops.cast(mask, "bool")
+            combined = mask if combined is None else ops.logical_and(combined, mask)
+    return combined

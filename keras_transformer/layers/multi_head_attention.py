@@ -1,0 +1,274 @@
+"""Scaled dot-product attention and its heads (section 3.2, Figure 2)."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.masks import causal_mask
+from keras_transformer.layers.masks import combine_masks
+
+# Finite, so that a row without any allowed key makes no NaN; exp() of it is
+# exactly 0 beside any allowed key.
+MASKED_LOGIT = -1e30
+
+
+def attention_scores(query, key, attention_mask=None):
+    """`softmax(Q K^T / sqrt(d_k))` in float32 (equation 1).
+
+    Args:
+        query: `[batch, num_heads, target_length, key_dim]`.
+        key: `[batch, num_heads, source_length, key_dim]`.
+        attention_mask: `[batch, 1 or num_heads, 1 or target_length,
+            source_length]`, bool, True = attend, or None.
+
+    Returns:
+        `[batch, num_heads, target_length, source_length]`, float32. Masked keys
+        get exactly 0; a row without an allowed key is all zeros.
+    """
+    query = query * ops.cast(1.0 / math.sqrt(query.shape[-1]), query.dtype)
+    attention_logits = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
+    attention_logits = ops.cast(attention_logits, "float32")
+    if attention_mask is not None:
+        attention_logits = ops.where(attention_mask, attention_logits, MASKED_LOGIT)
+    # Keras warns of a softmax over one entry, the first step of decoding.
+    single_key = attention_logits.shape[-1] == 1
+    softmax = ops.ones_like if single_key else ops.softmax
+    scores = softmax(attention_logits)
+    if attention_mask is not None:
+        any_key = ops.any(attention_mask, axis=-1, keepdims=True)
+        scores = scores * ops.cast(any_key, "float32")
+    return scores
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class MultiHeadAttention(keras.layers.Layer):
+    """Multi-head attention (section 3.2.2).
+
+    `Concat(head_1, ..., head_h) W^O` with `head_i = Attention(Q W_i^Q, K W_i^K,
+    V W_i^V)`. The widths of keys and values are independent of each other and of
+    the model's width, which is taken from the query. There are no projection
+    biases unless asked for: the paper's parameter counts have none.
+
+    Decoding step by step: `project_key_value` once for attention over an encoder's
+    output, then `call_with_key_value`; `call_with_cache` for self-attention.
+
+    Args:
+        num_heads: Number of heads, h.
+        key_dim: Width of queries and keys per head, d_k.
+        value_dim: Width of values per head, d_v. None: `key_dim`.
+        output_dim: Width of the output. None: that of the query.
+        dropout: Rate on the attention scores, in [0, 1). The paper has none.
+        use_bias: Whether the four projections have biases.
+
+    Raises:
+        ValueError: a size below 1, or `dropout` outside [0, 1).
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        key_dim,
+        value_dim=None,
+        output_dim=None,
+        dropout=0.0,
+        use_bias=False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        for name, size in (
+            ("num_heads", num_heads),
+            ("key_dim", key_dim),
+            ("value_dim", value_dim),
+            ("output_dim", output_dim),
+        ):
+            if size is not None and size < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {size}.")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"`dropout` must lie in [0, 1). Received: {dropout}.")
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.value_dim = value_dim
+        self.output_dim = output_dim
+        self.dropout = dropout
+        self.use_bias = use_bias
+        self.supports_masking = True
+        key_width = num_heads * key_dim
+        value_width = num_heads * (value_dim or key_dim)
+        self.query_dense = self._dense(key_width, "query")
+        self.key_dense = self._dense(key_width, "key")
+        self.value_dense = self._dense(value_width, "value")
+        self.dropout_layer = keras.layers.Dropout(
+            dropout, dtype=self.dtype_policy, name="attention_dropout"
+        )
+
+    def _dense(self, width, name):
+        return keras.layers.Dense(
+            width, use_bias=self.use_bias, dtype=self.dtype_policy, name=name
+        )
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        self.query_dense.build(query_shape)
+        self.key_dense.build(key_shape or value_shape)
+        self.value_dense.build(value_shape)
+        self.output_dense = self._dense(self.output_dim or query_shape[-1], "output")
+        width = self.num_heads * (self.value_dim or self.key_dim)
+        self.output_dense.build((*query_shape[:-1], width))
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        query_mask=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        use_causal_mask=False,
+        training=None,
+    ):
+        """Attention of `query` over `value`.
+
+        Args:
+            query: `[batch, target_length, width]`.
+            value: `[batch, source_length, width]`.
+            key: `[batch, source_length, width]`. None: `value`.
+            query_mask: Ignored: only keys are masked.
+            value_mask: `[batch, source_length]`, bool; Keras fills it in.
+            key_mask: `[batch, source_length]`, bool; Keras fills it in.
+            attention_mask: `[batch, 1 or target_length, source_length]`, bool,
+                True = attend.
+            use_causal_mask: Whether position i sees keys up to i only.
+            training: Whether dropout is applied.
+
+        Returns:
+            `[batch, target_length, output_dim]`.
+        """
+        mask = combine_masks(
+            attention_mask,
+            None if value_mask is None else value_mask[:, None, :],
+            None if key_mask is None else key_mask[:, None, :],
+        )
+        if use_causal_mask:
+            lengths = ops.shape(query)[1], ops.shape(value)[1]
+            mask = combine_masks(mask, causal_mask(*lengths))
+        key_value = self.project_key_value(value, key)
+        return self.call_with_key_value(query, key_value, mask, training)
+
+    def project_key_value(self, value, key=None):
+        """Keys and values per head.
+
+        Args:
+            value: `[batch, source_length, width]`.
+            key: `[batch, source_length, width]`. None: `value`.
+
+        Returns:
+            Keys `[batch, num_heads, source_length, key_dim]` and values `[batch,
+            num_heads, source_length, value_dim]`.
+        """
+        key = value if key is None else key
+        return (
+            self._split_heads(self.key_dense(key)),
+            self._split_heads(self.value_dense(value)),
+        )
+
+    def scores(self, query, key, attention_mask=None):
+        """Softmaxed attention of `query` over projected keys.
+
+        Args:
+            query: `[batch, target_length, width]`.
+            key: `[batch, num_heads, source_length, key_dim]`.
+            attention_mask: `[batch, 1 or target_length, source_length]`, bool.
+
+        Returns:
+            `[batch, num_heads, target_length, source_length]`, float32.
+        """
+        if attention_mask is not None:
+            attention_mask = attention_mask[:, None]
+        query = self._split_heads(self.query_dense(query))
+        return attention_scores(query, key, attention_mask)
+
+    def call_with_key_value(self, query, key_value, attention_mask=None, training=None):
+        """As `call`, with keys and values from `project_key_value`."""
+        key, value = key_value
+        scores = self.scores(query, key, attention_mask)
+        scores = self.dropout_layer(
+            ops.cast(scores, self.compute_dtype), training=training
+        )
+        context = ops.transpose(ops.matmul(scores, value), (0, 2, 1, 3))
+        width = self.num_heads * (self.value_dim or self.key_dim)
+        # [batch, target_length, num_heads, value_dim] to one row a position
+        length = ops.shape(context)[1]
+        return self.output_dense(ops.reshape(context, (-1, length, width)))
+
+    def call_with_cache(self, query, cache, start_index):
+        """Causal self-attention of the positions from `start_index` on.
+
+        Args:
+            query: `[batch, target_length, width]`, the new positions.
+            cache: `{"key", "value"}` of the earlier positions, `[batch, num_heads,
+                start_index, dim]`, which grow by the new ones, or `{"key_buffer",
+                "value_buffer"}` with room for all positions (static shapes).
+            start_index: Position of the first query, scalar int32.
+
+        Returns:
+            `[batch, target_length, output_dim]` and the cache with the new positions.
+        """
+        key, value = self.project_key_value(query)
+        if "key_buffer" in cache:
+            start = (0, 0, start_index, 0)
+            key = ops.slice_update(cache["key_buffer"], start, key)
+            value = ops.slice_update(cache["value_buffer"], start, value)
+            cache = {"key_buffer": key, "value_buffer": value}
+        else:
+            key = ops.concatenate([cache["key"], key], axis=2)
+            value = ops.concatenate([cache["value"], value], axis=2)
+            cache = {"key": key, "value": value}
+        mask = None
+        # One query that ends a growing cache sees all of it.
+        if "key_buffer" in cache or query.shape[1] != 1:
+            mask = causal_mask(ops.shape(query)[1], ops.shape(key)[2], start_index)
+        return self.call_with_key_value(query, (key, value), mask), cache
+
+    def init_cache(self, batch_size, max_length=None):
+        """An empty cache for `call_with_cache`.
+
+        Args:
+            batch_size: Number of rows, may be a scalar tensor.
+            max_length: Room for so many positions in buffers of fixed size. None:
+                the cache grows.
+
+        Returns:
+            The cache of no positions.
+        """
+        key_suffix = "" if max_length is None else "_buffer"
+        # A sum of zeros over a tensor keeps the length unknown to a graph's shape
+        # inference, as a loop in which it grows needs it.
+        length = ops.zeros((), dtype="int32") if max_length is None else max_length
+        dims = {"key": self.key_dim, "value": self.value_dim or self.key_dim}
+        return {
+            name + key_suffix: ops.zeros(
+                (batch_size, self.num_heads, length, dim), dtype=self.compute_dtype
+            )
+            for name, dim in dims.items()
+        }
+
+    def _split_heads(self, x):
+        # [batch, length, num_heads * dim] to [batch, num_heads, length, dim]
+        dim = x.shape[-1] // self.num_heads
+        x = ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads, dim))
+        return ops.transpose(x, (0, 2, 1, 3))
+
+    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
+        return (*query_shape[:-1], self.output_dim or query_shape[-1])
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "output_dim": self.output_dim,
+            "dropout": self.dropout,
+            "use_bias": self.use_bias,
+        }

@@ -1,0 +1,101 @@
+"""Positions added to embeddings (section 3.5)."""
+
+import math
+
+import keras
+from keras import ops
+
+
+def sinusoids(positions, d_model):
+    """`PE(pos, 2i) = sin(pos / 10000^(2i/d_model))`, `PE(pos, 2i+1)` its cosine.
+
+    Args:
+        positions: `[length]`, integers from 0.
+        d_model: Width; an odd one ends in a sine.
+
+    Returns:
+        `[length, d_model]`, float32, sines and cosines interleaved.
+    """
+    dims = ops.arange(0, d_model, 2, dtype="float32")
+    rates = ops.exp(dims * (-math.log(10000.0) / d_model))
+    angles = ops.cast(positions, "float32")[:, None] * rates[None, :]
+    pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
+    # [length, d_model / 2, 2] to one row a position: sin, cos, sin, cos
+    return ops.reshape(pairs, (-1, 2 * dims.shape[0]))[:, :d_model]
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class PositionalEncoding(keras.layers.Layer):
+    """Adds the encoding of each position, computed in float32.
+
+    Args:
+        kind: `"sinusoidal"`, or `"learned"` (Table 3, row E).
+        max_length: Number of positions that can be learned; only for `"learned"`.
+
+    Raises:
+        ValueError: an unknown `kind`, or `"learned"` without `max_length`.
+    """
+
+    def __init__(self, kind="sinusoidal", max_length=None, **kwargs):
+        super().__init__(**kwargs)
+        if kind not in ("sinusoidal", "learned"):
+            raise ValueError(
+                f'`kind` must be "sinusoidal" or "learned". Received: {kind!r}.'
+            )
+        if kind == "learned" and (max_length is None or max_length < 1):
+            raise ValueError(
+                "Learned positions need a `max_length` of at least 1. "
+                f"Received: {max_length}."
+            )
+        self.kind = kind
+        self.max_length = max_length
+        self.supports_masking = True
+
+    def build(self, inputs_shape):
+        if self.kind == "learned":
+            self.positions = self.add_weight(
+                name="positions",
+                shape=(self.max_length, inputs_shape[-1]),
+                initializer=keras.initializers.RandomNormal(
+                    stddev=inputs_shape[-1] ** -0.5
+                ),
+                autocast=False,
+            )
+
+    def call(self, inputs, start_index=0):
+        """`inputs` plus the encoding of their positions.
+
+        Args:
+            inputs: `[batch, length, d_model]`.
+            start_index: Position of the first vector, an int or a scalar tensor.
+
+        Returns:
+            As `inputs`. Past `max_length`, learned positions repeat the last one.
+
+        Raises:
+            ValueError: `length` is known and above `max_length`.
+        """
+        length, d_model = inputs.shape[1], inputs.shape[2]
+        if self.kind == "learned" and length is not None and length > self.max_length:
+            raise ValueError(
+                "Learned positions end at `max_length`. Received: "
+                f"max_length={self.max_length}, input length={length}."
+            )
+        positions = ops.arange(ops.shape(inputs)[1], dtype="int32") + start_index
+        if self.kind == "learned":
+            positions = ops.minimum(positions, self.max_length - 1)
+            encoding = ops.take(self.positions, positions, axis=0)
+        else:
+            encoding = sinusoids(positions, d_model)
+        summed = ops.cast(inputs, "float32") + ops.cast(encoding, "float32")[None]
+        return ops.cast(summed, self.compute_dtype)
+
+    def compute_output_shape(self, inputs_shape):
+        return inputs_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "kind": self.kind,
+            "max_length": self.max_length,
+        }

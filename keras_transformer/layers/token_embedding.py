@@ -1,0 +1,84 @@
+"""Embeddings tied with the pre-softmax projection (section 3.4)."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_transformer.layers.masks import padding_mask
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TokenEmbedding(keras.layers.Layer):
+    """One weight matrix from ids to vectors and, reversed, from vectors to logits.
+
+    Vectors are multiplied by `sqrt(d_model)`; logits are float32 whatever the
+    dtype policy, with no bias.
+
+    Args:
+        vocabulary_size: Number of rows.
+        d_model: Width of a row.
+        pad_id: Id that `compute_mask` reports as padding.
+
+    Raises:
+        ValueError: a size below 1.
+    """
+
+    def __init__(self, vocabulary_size, d_model, pad_id=0, **kwargs):
+        super().__init__(**kwargs)
+        for name, size in (("vocabulary_size", vocabulary_size), ("d_model", d_model)):
+            if size < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {size}.")
+        self.vocabulary_size = vocabulary_size
+        self.d_model = d_model
+        self.pad_id = pad_id
+        # Float ids would be cast to the compute dtype: bfloat16 makes 4097 a 4096.
+        self.autocast = False
+
+    def build(self, input_shape=None):
+        # The matrix itself stays float32 inside a mixed-precision scope; the
+        # standard deviation makes logits of unit variance from unit vectors.
+        self.embeddings = self.add_weight(
+            name="embeddings",
+            shape=(self.vocabulary_size, self.d_model),
+            initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
+            autocast=False,
+        )
+
+    def call(self, inputs, reverse=False):
+        """Vectors of ids, or with `reverse` logits of vectors.
+
+        Args:
+            inputs: Ids `[batch, length]`, or with `reverse` vectors `[batch,
+                length, d_model]`.
+            reverse: Which of the two.
+
+        Returns:
+            `[batch, length, d_model]` in the compute dtype, or with `reverse`
+            `[batch, length, vocabulary_size]` in float32.
+        """
+        if reverse:
+            vectors = ops.cast(inputs, "float32")
+            kernel = ops.transpose(ops.cast(self.embeddings, "float32"))
+            return ops.matmul(vectors, kernel)
+        vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
+        return ops.cast(vectors, self.compute_dtype) * math.sqrt(self.d_model)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        # Logits carry no mask, so that a loss is masked in one place only.
+        is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)
+        return padding_mask(inputs, self.pad_id) if is_ids else None
+
+    def compute_output_spec(self, inputs, reverse=False):
+        if reverse:
+            shape = (*inputs.shape[:-1], self.vocabulary_size)
+            return keras.KerasTensor(shape, dtype="float32")
+        return keras.KerasTensor((*inputs.shape, self.d_model), self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "d_model": self.d_model,
+            "pad_id": self.pad_id,
+        }

@@ -1,0 +1,222 @@
+"""The Transformer: encoder and decoder with tied embeddings (Figure 1)."""
+
+import keras
+from keras import ops
+
+from keras_transformer.layers import Decoder
+from keras_transformer.layers import Encoder
+from keras_transformer.layers import PositionalEncoding
+from keras_transformer.layers import TokenEmbedding
+from keras_transformer.layers import padding_mask
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Transformer(keras.Model):
+    """The model of section 3; its defaults are the paper's base model.
+
+    One matrix of `vocabulary_size` rows embeds source and target and makes the
+    logits (section 3.4).
+
+    Args:
+        vocabulary_size: Number of ids, the four special ones included.
+        num_layers: Layers in the encoder, and in the decoder, N.
+        d_model: Width of the residual stream.
+        d_ff: Inner width of the feed-forward networks.
+        num_heads: Number of attention heads, h.
+        key_dim: Width of queries and keys per head, d_k. None: `d_model // num_heads`.
+        value_dim: Width of values per head, d_v. None: `d_model // num_heads`.
+        dropout: On sub-layer outputs, and on the sums of embeddings and positions.
+        attention_dropout: On attention scores (the paper has none).
+        positions: `"sinusoidal"` or `"learned"` (Table 3, row E).
+        max_length: Number of learned positions, for `positions="learned"` only.
+        normalization: `"post"` (the paper) or `"pre"`.
+        activation: Of the feed-forward networks.
+        pad_id: Id that fills rows up.
+
+    Raises:
+        ValueError: a size below 1, or `d_model` that `num_heads` does not divide where
+            `key_dim` or `value_dim` is to be inferred.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        num_layers=6,
+        d_model=512,
+        d_ff=2048,
+        num_heads=8,
+        key_dim=None,
+        value_dim=None,
+        dropout=0.1,
+        attention_dropout=0.0,
+        positions="sinusoidal",
+        max_length=None,
+        normalization="post",
+        activation="relu",
+        pad_id=0,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if (key_dim is None or value_dim is None) and d_model % num_heads:
+            raise ValueError(
+                "`num_heads` must divide `d_model` where `key_dim` or `value_dim` is "
+                f"not given. Received: num_heads={num_heads}, d_model={d_model}."
+            )
+        self.vocabulary_size = vocabulary_size
+        self.num_layers = num_layers
+        self.d_model = d_model
+        self.d_ff = d_ff
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.value_dim = value_dim
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.positions = positions
+        self.max_length = max_length
+        self.normalization = normalization
+        self.activation = keras.activations.get(activation)
+        self.pad_id = pad_id
+        policy = self.dtype_policy
+        self.token_embedding = TokenEmbedding(
+            vocabulary_size, d_model, pad_id, dtype=policy, name="token_embedding"
+        )
+        # Learned positions of source and target are different things; sinusoids
+        # have no weights, so that one pair of layers serves both kinds.
+        self.source_positions = PositionalEncoding(
+            positions, max_length, dtype=policy, name="source_positions"
+        )
+        self.target_positions = PositionalEncoding(
+            positions, max_length, dtype=policy, name="target_positions"
+        )
+        self.dropout_layer = keras.layers.Dropout(
+            dropout, dtype=policy, name="embedding_dropout"
+        )
+        stack = {
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "key_dim": key_dim or d_model // num_heads,
+            "d_ff": d_ff,
+            "value_dim": value_dim or d_model // num_heads,
+            "dropout": dropout,
+            "attention_dropout": attention_dropout,
+            "normalization": normalization,
+            "activation": self.activation,
+            "dtype": policy,
+        }
+        self.encoder = Encoder(**stack, name="encoder")
+        self.decoder = Decoder(**stack, name="decoder")
+
+    def build(self, inputs_shape):
+        source_shape = (*inputs_shape["source_ids"], self.d_model)
+        target_shape = (*inputs_shape["target_ids"], self.d_model)
+        self.token_embedding.build()
+        self.source_positions.build(source_shape)
+        self.target_positions.build(target_shape)
+        self.dropout_layer.build(source_shape)
+        self.encoder.build(source_shape)
+        self.decoder.build(target_shape, source_shape)
+
+    def call(self, inputs, training=None):
+        """Logits of every next target token.
+
+        Args:
+            inputs: `{"source_ids": [batch, source_length], "target_ids": [batch,
+                target_length]}`, integers; targets begin with the start id, and
+                padding follows the tokens of each row.
+            training: Whether dropout is applied.
+
+        Returns:
+            `[batch, target_length, vocabulary_size]`, float32.
+        """
+        source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
+        encoder_output = self.encode(source_ids, training=training)
+        return self.decode(target_ids, encoder_output, source_ids, training=training)
+
+    def encode(self, source_ids, training=None):
+        """`[batch, source_length]` ids to `[batch, source_length, d_model]`."""
+        x = self.source_positions(self.token_embedding(source_ids))
+        x = self.dropout_layer(x, training=training)
+        source_mask = padding_mask(source_ids, self.pad_id)
+        return self.encoder(x, source_mask=source_mask, training=training)
+
+    def decode(self, target_ids, encoder_output, source_ids, training=None):
+        """Logits of a whole target at once.
+
+        Args:
+            target_ids: `[batch, target_length]`.
+            encoder_output: `[batch, source_length, d_model]`, of `encode`.
+            source_ids: `[batch, source_length]`, for the padding mask.
+            training: Whether dropout is applied.
+
+        Returns:
+            `[batch, target_length, vocabulary_size]`, float32.
+        """
+        x = self.target_positions(self.token_embedding(target_ids))
+        x = self.dropout_layer(x, training=training)
+        source_mask = padding_mask(source_ids, self.pad_id)
+        x = self.decoder(x, encoder_output, source_mask=source_mask, training=training)
+        return self.token_embedding(x, reverse=True)
+
+    def init_cache(self, source_ids, max_length=None, beam_size=1):
+        """Encodes a source and makes what `decode_with_cache` needs.
+
+        Args:
+            source_ids: `[batch, source_length]`.
+            max_length: Room for so many target positions in buffers of fixed size, as
+                JAX and XLA need it. None: the cache grows by one position a step.
+            beam_size: Number of target rows a source row, which follow each other.
+
+        Returns:
+            `cache`, leading axis `batch * beam_size`, and `context`, leading axis
+            `batch`: one row of it serves all of a sentence's beam.
+        """
+        encoder_output = self.encode(source_ids, training=False)
+        context = {
+            "layers": self.decoder.init_context(encoder_output),
+            "source_mask": padding_mask(source_ids, self.pad_id),
+        }
+        batch = ops.shape(source_ids)[0]
+        return self.decoder.init_cache(batch * beam_size, max_length), context
+
+    def decode_with_cache(self, target_ids, cache, context, start_index):
+        """Logits of the positions from `start_index` on; the code path of `decode`.
+
+        Args:
+            target_ids: `[batch * beam_size, target_length]`, the new positions.
+            cache: From `init_cache` or the last call.
+            context: From `init_cache`.
+            start_index: Position of the first of `target_ids`, scalar int32.
+
+        Returns:
+            `[batch * beam_size, target_length, vocabulary_size]`, float32, and the
+            longer cache.
+        """
+        x = self.token_embedding(target_ids)
+        x = self.target_positions(x, start_index=start_index)
+        x, cache = self.decoder.call_with_cache(
+            x, cache, context["layers"], context["source_mask"], start_index
+        )
+        return self.token_embedding(x, reverse=True), cache
+
+    def compute_output_spec(self, inputs, training=None):
+        shape = (*inputs["target_ids"].shape, self.vocabulary_size)
+        return keras.KerasTensor(shape, dtype="float32")
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "num_layers": self.num_layers,
+            "d_model": self.d_model,
+            "d_ff": self.d_ff,
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "positions": self.positions,
+            "max_length": self.max_length,
+            "normalization": self.normalization,
+            "activation": keras.activations.serialize(self.activation),
+            "pad_id": self.pad_id,
+        }
