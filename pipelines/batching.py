@@ -1,0 +1,237 @@
+"""Which pairs share a batch: buckets of like lengths under a token budget.
+
+"Sentence pairs were batched together by approximate sequence length" (the paper,
+section 5.1). A pair has two lengths, so a bucket is a rectangle in the plane of source
+and target lengths. The rectangles come from splitting the whole corpus in two, again
+and again, each time where the split saves the most padding: a binary tree whose
+leaves are the buckets.
+
+What does not fill a leaf's last batch in an epoch moves up to the parent, and so on
+to the root: an epoch holds every pair once and at most one batch that is not full.
+Plain Python and numpy; no TensorFlow.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from .errors import DataError
+
+# A bucket that fills fewer batches an epoch than this leaves much to its parent.
+_MIN_BATCHES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """A rectangle of lengths; lengths count the end id, bounds are inclusive.
+
+    Attributes:
+        source_length: the longest source.
+        target_length: the longest target.
+        batch_size: the number of pairs that fill the token budget.
+        num_pairs: the number of the corpus's pairs inside.
+        parent: the number of the bucket that this one was split from; -1: the root.
+    """
+
+    source_length: int
+    target_length: int
+    batch_size: int
+    num_pairs: int
+    parent: int
+
+
+def plan_buckets(
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+    batch_tokens: int,
+    max_leaves: int = 32,
+) -> tuple[list[Bucket], np.ndarray]:
+    """Split a corpus into buckets.
+
+    Args:
+        source_lengths: int array [num_pairs].
+        target_lengths: int array [num_pairs].
+        batch_tokens: at most so many ids, padding among them, in a batch's source
+            and as many in its target.
+        max_leaves: at most so many buckets, parents not counted.
+
+    Returns:
+        buckets: the tree, every parent before its children; the first is the root.
+        leaf_of_pair: int32 array [num_pairs], each pair's leaf as an index into
+            `buckets`.
+
+    Raises:
+        DataError: the longest sentence alone is more than the budget.
+    """
+    source_lengths = np.asarray(source_lengths, np.int64)
+    target_lengths = np.asarray(target_lengths, np.int64)
+    check_budget(source_lengths, target_lengths, batch_tokens)
+    width = int(target_lengths.max()) + 1
+    # The corpus as its distinct pairs of lengths: thousands, however large it is.
+    keys, cell_of_pair, counts = np.unique(
+        source_lengths * width + target_lengths, return_inverse=True, return_counts=True
+    )
+    cells = np.stack([keys // width, keys % width], axis=1)
+    buckets = [_bucket(cells, counts, batch_tokens, parent=-1)]
+    leaf_of_cell = np.zeros(len(keys), np.int32)
+    splits = {0: _best_split(cells, counts, batch_tokens)}
+    while len(splits) < max_leaves:
+        parent = max(splits, key=lambda leaf: splits[leaf][0])
+        saved, axis, cut = splits.pop(parent)
+        if saved <= 0:
+            break
+        inside = leaf_of_cell == parent
+        for half in (cells[:, axis] <= cut, cells[:, axis] > cut):
+            here = inside & half
+            leaf_of_cell[here] = len(buckets)
+            splits[len(buckets)] = _best_split(cells[here], counts[here], batch_tokens)
+            buckets.append(_bucket(cells[here], counts[here], batch_tokens, parent))
+    return buckets, leaf_of_cell[cell_of_pair]
+
+
+def check_budget(
+    source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int
+) -> None:
+    """Raise a DataError if the longest sentence does not fit into a batch."""
+    longest = int(max(source_lengths.max(), target_lengths.max()))
+    if batch_tokens < longest:
+        raise DataError(
+            f"training.batch_tokens={batch_tokens} is less than the longest sentence, "
+            f"{longest} sub-words with its end; raise it or lower data.max_length."
+        )
+
+
+def batches_per_epoch(buckets: Sequence[Bucket]) -> int:
+    """The number of batches in which an epoch holds every pair once."""
+    num_batches = 0
+    waiting = _leaf_sizes(buckets)
+    for number in range(len(buckets) - 1, 0, -1):
+        full, rest = divmod(waiting[number], buckets[number].batch_size)
+        num_batches += full
+        waiting[buckets[number].parent] += rest
+    return num_batches + -(-waiting[0] // buckets[0].batch_size)
+
+
+def epoch_order(
+    buckets: Sequence[Bucket], leaf_of_pair: np.ndarray, seed: int, epoch: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Shuffle the corpus for an epoch: a function of its arguments alone.
+
+    Returns:
+        order: int64 array [num_pairs], a permutation.
+        bucket_of_position: int32 array [num_pairs], the bucket in which the pair at
+            each position of `order` is batched.
+    """
+    random = np.random.default_rng([seed, epoch])
+    order = random.permutation(len(leaf_of_pair))
+    bucket_of_position = leaf_of_pair[order]
+    by_bucket = np.argsort(bucket_of_position, kind="stable")
+    sizes = np.bincount(bucket_of_position, minlength=len(buckets))
+    waiting = np.split(by_bucket, np.cumsum(sizes)[:-1])
+    for number in range(len(buckets) - 1, 0, -1):
+        bucket, positions = buckets[number], waiting[number]
+        rest = positions[len(positions) // bucket.batch_size * bucket.batch_size :]
+        bucket_of_position[rest] = bucket.parent
+        waiting[bucket.parent] = np.concatenate([waiting[bucket.parent], rest])
+    # Shuffled again, since what moved up to the parents stood last.
+    again = random.permutation(len(order))
+    return order[again], bucket_of_position[again]
+
+
+def padding_waste(
+    batches: Sequence[np.ndarray],
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+) -> float:
+    """The share of padding among all ids of batches, both sides together.
+
+    Args:
+        batches: for each batch the indices of its pairs.
+        source_lengths: int array [num_pairs].
+        target_lengths: int array [num_pairs].
+    """
+    real = padded = 0
+    for batch in batches:
+        for lengths in (source_lengths[batch], target_lengths[batch]):
+            real += int(lengths.sum())
+            padded += int(lengths.max()) * len(lengths)
+    return 1 - real / padded
+
+
+def sorted_batches(
+    source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int
+) -> list[np.ndarray]:
+    """Cut the corpus, sorted by length, into batches under the budget.
+
+    Returns:
+        for each batch the indices of its pairs, each pair in one batch.
+    """
+    check_budget(source_lengths, target_lengths, batch_tokens)
+    order = np.lexsort((source_lengths, target_lengths))
+    batches = []
+    start = longest = 0
+    for position, index in enumerate(order):
+        longest = max(longest, int(source_lengths[index]), int(target_lengths[index]))
+        if longest * (position - start + 1) > batch_tokens:
+            batches.append(order[start:position])
+            start = position
+            longest = int(max(source_lengths[index], target_lengths[index]))
+    return [*batches, order[start:]]
+
+
+def _leaf_sizes(buckets: Sequence[Bucket]) -> list[int]:
+    parents = {bucket.parent for bucket in buckets}
+    return [
+        0 if number in parents else bucket.num_pairs
+        for number, bucket in enumerate(buckets)
+    ]
+
+
+def _bucket(
+    cells: np.ndarray, counts: np.ndarray, batch_tokens: int, parent: int
+) -> Bucket:
+    source_length, target_length = (int(length) for length in cells.max(axis=0))
+    batch_size = batch_tokens // max(source_length, target_length)
+    return Bucket(source_length, target_length, batch_size, int(counts.sum()), parent)
+
+
+def _best_split(
+    cells: np.ndarray, counts: np.ndarray, batch_tokens: int
+) -> tuple[int, int, int]:
+    """Find the cut of a bucket that saves the most padding.
+
+    Args:
+        cells: int array [num_cells, 2], distinct (source, target) lengths.
+        counts: int array [num_cells], the number of pairs of each.
+        batch_tokens: the budget.
+
+    Returns:
+        saved: the ids of padding saved; 0 where no cut leaves two useful halves.
+        axis: 0 to cut the source lengths, 1 the target lengths.
+        cut: the longest length of the lower half.
+    """
+    best = (0, 0, 0)
+    whole = int(counts.sum() * cells.max(axis=0).sum())
+    for axis in (0, 1):
+        order = np.argsort(cells[:, axis], kind="stable")
+        ordered, sizes = cells[order], counts[order]
+        below = np.cumsum(sizes)[:-1]
+        above = counts.sum() - below
+        longest_below = np.maximum.accumulate(ordered)[:-1]
+        longest_above = np.maximum.accumulate(ordered[::-1])[::-1][1:]
+        saved = (
+            whole
+            - below * longest_below.sum(axis=1)
+            - above * longest_above.sum(axis=1)
+        )
+        useful = (
+            (ordered[:-1, axis] < ordered[1:, axis])
+            & (below * longest_below.max(axis=1) >= _MIN_BATCHES * batch_tokens)
+            & (above * longest_above.max(axis=1) >= _MIN_BATCHES * batch_tokens)
+        )
+        saved = np.where(useful, saved, 0)
+        if len(saved) and saved.max() > best[0]:
+            at = int(saved.argmax())
+            best = (int(saved[at]), axis, int(ordered[at, axis]))
+    return best

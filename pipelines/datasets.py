@@ -1,0 +1,188 @@
+"""tf.data pipelines from an encoded corpus to batches of ids."""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from .batching import Bucket
+from .batching import batches_per_epoch
+from .batching import epoch_order
+from .batching import plan_buckets
+from .batching import sorted_batches
+from .encoding import EncodedCorpus
+from .errors import DataError
+from .tokenizer_base import Tokenizer
+
+# Batches finish when their bucket is full, rare buckets late: mixed in this window.
+_SHUFFLED_BATCHES = 1024
+
+
+def training_dataset(
+    corpus: EncodedCorpus,
+    batch_tokens: int,
+    seed: int = 1,
+    start_step: int = 0,
+    num_replicas: int = 1,
+    pad_to_bucket: bool = False,
+    shard: tuple[int, int] = (0, 1),
+) -> tf.data.Dataset:
+    """Endless shuffled batches for training.
+
+    Each epoch holds every pair once, in an order that is a function of the seed and
+    the epoch alone; which pairs share a batch does not depend on replicas or shards.
+
+    Args:
+        corpus: the ids.
+        batch_tokens: at most so many ids, padding among them, on each side of a
+            batch (the paper: 25,000), rows of padding for replicas not counted.
+        seed: chooses the orders; not negative.
+        start_step: begin with the batch that comes after so many, to resume.
+        num_replicas: rows of padding make the number of rows a multiple of this.
+        pad_to_bucket: pad every batch to its bucket's full shape, so that there are
+            only as many shapes as buckets (for XLA, which compiles each).
+        shard: (index, count): this worker's rows of each batch, among `count`.
+
+    Returns:
+        dataset of ({"source_ids": int32 [batch, source_length],
+        "target_ids": int32 [batch, target_length]}, labels int32
+        [batch, target_length]). `target_ids` begin with the start id; `labels` are
+        the same row one further, ending in the end id.
+
+    Raises:
+        DataError: the longest sentence is more than the budget.
+    """
+    index, count = shard
+    if not 0 <= index < count:
+        raise ValueError(
+            f"`shard` must be (index, count) with index < count. Received: {shard}."
+        )
+    if seed < 0 or start_step < 0:
+        raise DataError(
+            "training.seed and the start step must not be negative. "
+            f"Received: seed={seed}, start_step={start_step}."
+        )
+    buckets, leaf_of_pair = plan_buckets(
+        corpus.source_lengths, corpus.target_lengths, batch_tokens
+    )
+    steps = batches_per_epoch(buckets)
+    multiple = math.lcm(num_replicas, count)
+
+    def padded_batch(indices, bucket):
+        bucket = buckets[bucket] if pad_to_bucket else None
+        return _batch(corpus, indices, multiple, bucket, index, count)
+
+    def one_epoch(epoch):
+        order, bucket_of_position = tf.numpy_function(
+            lambda epoch: epoch_order(buckets, leaf_of_pair, seed, int(epoch)),
+            [epoch],
+            (tf.int64, tf.int32),
+        )
+        order.set_shape([corpus.num_pairs])
+        bucket_of_position.set_shape([corpus.num_pairs])
+        batches = _index_batches(order, bucket_of_position, buckets)
+        batches = batches.shuffle(
+            min(steps, _SHUFFLED_BATCHES), seed=epoch + seed * 1_000_003
+        )
+        first = start_step % steps if start_step else 0
+        return batches.skip(
+            tf.where(epoch == start_step // steps, np.int64(first), np.int64(0))
+        )
+
+    dataset = tf.data.Dataset.counter(start_step // steps).flat_map(one_epoch)
+    dataset = _ids_dataset(dataset, padded_batch)
+    return dataset.apply(
+        tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+    )
+
+
+def evaluation_dataset(
+    corpus: EncodedCorpus,
+    batch_tokens: int,
+    num_replicas: int = 1,
+) -> tf.data.Dataset:
+    """Every pair once, sorted by length, in batches under the token budget.
+
+    Elements are as in `training_dataset`; the cardinality is known.
+    """
+    batches = sorted_batches(corpus.source_lengths, corpus.target_lengths, batch_tokens)
+
+    def padded_batch(number, _):
+        return _batch(corpus, batches[number], num_replicas, None, 0, 1)
+
+    numbers = tf.data.Dataset.range(len(batches)).map(lambda number: (number, number))
+    return _ids_dataset(numbers, padded_batch)
+
+
+def steps_per_epoch(
+    corpus: EncodedCorpus, batch_tokens: int, num_replicas: int = 1
+) -> int:
+    """The number of batches in each epoch of `training_dataset`.
+
+    The same whatever `num_replicas`, which only adds rows of padding.
+    """
+    del num_replicas
+    buckets, _ = plan_buckets(
+        corpus.source_lengths, corpus.target_lengths, batch_tokens
+    )
+    return batches_per_epoch(buckets)
+
+
+def _index_batches(order, bucket_of_position, buckets: list[Bucket]) -> tf.data.Dataset:
+    """Batch pairs by bucket: datasets of (indices [batch], bucket number)."""
+    positions = tf.data.Dataset.from_tensor_slices((order, bucket_of_position))
+    batches = positions.bucket_by_sequence_length(
+        element_length_func=lambda index, bucket: bucket,
+        bucket_boundaries=list(range(1, len(buckets))),
+        bucket_batch_sizes=[bucket.batch_size for bucket in buckets],
+        no_padding=True,
+    )
+    return batches.map(lambda indices, bucket: (indices, bucket[0]))
+
+
+def _ids_dataset(dataset: tf.data.Dataset, padded_batch) -> tf.data.Dataset:
+    """Turn index batches into batches of ids, through numpy and the memory maps."""
+
+    def load(indices, bucket):
+        ids = tf.numpy_function(
+            padded_batch, [indices, bucket], (tf.int32, tf.int32, tf.int32)
+        )
+        for tensor in ids:
+            tensor.set_shape([None, None])
+        source_ids, target_ids, labels = ids
+        return {"source_ids": source_ids, "target_ids": target_ids}, labels
+
+    dataset = dataset.map(load, num_parallel_calls=2, deterministic=True)
+    options = tf.data.Options()
+    # Workers split batches by `shard`; TensorFlow's own split would cut the corpus.
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF
+    )
+    return dataset.with_options(options).prefetch(8)
+
+
+def _batch(
+    corpus: EncodedCorpus,
+    indices: np.ndarray,
+    multiple: int,
+    bucket: Bucket | None,
+    shard_index: int,
+    shard_count: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Gather a batch: source_ids, target_ids, labels, each int32 [batch, length]."""
+    num_rows = bucket.batch_size if bucket else len(indices)
+    num_rows = -(-num_rows // multiple) * multiple // shard_count
+    if bucket:
+        source_length, target_length = bucket.source_length, bucket.target_length
+    else:
+        source_length = int(corpus.source_lengths[indices].max())
+        target_length = int(corpus.target_lengths[indices].max())
+    here = indices[shard_index::shard_count]
+    missing = ((0, num_rows - len(here)), (0, 0))
+    source_ids = np.pad(corpus.rows("source", here, source_length), missing)
+    labels = np.pad(corpus.rows("target", here, target_length), missing)
+    target_ids = np.zeros_like(labels)
+    # The end id is the last of a row, and only its loss is wanted: shifted out.
+    target_ids[:, 1:] = np.where(labels[:, 1:] != Tokenizer.pad_id, labels[:, :-1], 0)
+    target_ids[: len(here), 0] = Tokenizer.start_id
+    return source_ids, target_ids, labels

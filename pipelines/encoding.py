@@ -1,0 +1,263 @@
+"""A corpus tokenised once, kept on disk as memory-mapped arrays of ids."""
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from .errors import DataError
+from .tokenizer_base import Tokenizer
+
+_FORMAT = 1
+_BLOCK_PAIRS = 8192
+_NAMED_LINES = 5
+_SIDES = ("source", "target")
+_REASONS = {
+    "invalid_utf8": "not UTF-8",
+    "empty": "an empty side",
+    "too_long": "too long",
+}
+
+Pair = tuple[str | None, str | None]
+
+
+class EncodedCorpus:
+    """Sentence pairs as ids, in the order of the text; written by `encode_corpus`.
+
+    Attributes:
+        num_pairs: the number of pairs kept.
+        source_lengths: int32 array [num_pairs], the end id counted.
+        target_lengths: int32 array [num_pairs], the end id counted.
+        dropped: for each reason ("invalid_utf8", "empty", "too_long") a dict of the
+            `count` and the first places (`first`: "file:line", or "pair 7").
+        report: one line that says what was kept and what was dropped.
+    """
+
+    def __init__(self, folder: str | os.PathLike):
+        self.folder = os.fspath(folder)
+        with open(os.path.join(folder, "corpus.json"), encoding="utf-8") as file:
+            self._facts = json.load(file)
+        self.num_pairs = self._facts["num_pairs"]
+        self.dropped = self._facts["dropped"]
+        self.fingerprint = self._facts["fingerprint"]
+        self._ids = {}
+        self._offsets = {}
+        for side in _SIDES:
+            self._ids[side] = np.load(self._path(side, "ids"), mmap_mode="r")
+            self._offsets[side] = np.load(self._path(side, "offsets"), mmap_mode="r")
+        self.source_lengths, self.target_lengths = (
+            np.diff(self._offsets[side]).astype(np.int32) for side in _SIDES
+        )
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> "EncodedCorpus":
+        """Open what `encode_corpus` wrote.
+
+        Raises:
+            DataError: the folder holds no corpus, or a damaged one.
+        """
+        try:
+            return cls(folder)
+        except (OSError, ValueError, KeyError) as error:
+            raise DataError(
+                f"{os.fspath(folder)}: no encoded corpus here ({error})."
+            ) from None
+
+    @property
+    def report(self) -> str:
+        dropped = [
+            f"{facts['count']:,} {_REASONS[reason]} ({', '.join(facts['first'])}"
+            + (", ...)" if facts["count"] > len(facts["first"]) else ")")
+            for reason, facts in self.dropped.items()
+            if facts["count"]
+        ]
+        read = self._facts["num_read"]
+        text = f"{self.num_pairs:,} of {read:,} pairs kept"
+        return text + ("; dropped: " + "; ".join(dropped) if dropped else "")
+
+    def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of a pair, source and target, int32, each with its end id."""
+        index = range(self.num_pairs)[index]
+        return tuple(
+            np.asarray(
+                self._ids[side][slice(*self._offsets[side][index : index + 2])],
+                np.int32,
+            )
+            for side in _SIDES
+        )
+
+    def rows(self, side: str, indices: np.ndarray, length: int) -> np.ndarray:
+        """Gather padded rows: int32 array [len(indices), length].
+
+        Args:
+            side: "source" or "target".
+            indices: int array of pairs.
+            length: the width, at least the longest row's.
+        """
+        starts = self._offsets[side][indices]
+        lengths = self._offsets[side][indices + 1] - starts
+        rows = np.zeros((len(indices), length), np.int32)
+        real = np.arange(length) < lengths[:, np.newaxis]
+        positions = starts[:, np.newaxis] + np.arange(length)
+        rows[real] = self._ids[side][positions[real]]
+        return rows
+
+    def _path(self, side: str, what: str) -> str:
+        return os.path.join(self.folder, f"{side}_{what}.npy")
+
+
+def encode_corpus(
+    pairs: Iterable[Pair],
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    folder: str | os.PathLike,
+    max_length: int = 256,
+) -> EncodedCorpus:
+    """Tokenise pairs once and keep their ids in `folder`.
+
+    If the folder already holds the same text (as the source's `fingerprint()` tells)
+    encoded with the same tokenizers and `max_length`, it is opened as it is.
+
+    Args:
+        pairs: a source, or any iterable of (source, target) texts.
+        source_tokenizer: for the source texts.
+        target_tokenizer: for the target texts; the same object where shared.
+        folder: where to write; what it held is replaced.
+        max_length: pairs with a side of more ids than this, its end id counted,
+            are dropped.
+
+    Raises:
+        DataError: the text cannot be read, or no pair is left.
+    """
+    fingerprint = _fingerprint(pairs, source_tokenizer, target_tokenizer, max_length)
+    if fingerprint is not None:
+        try:
+            corpus = EncodedCorpus.load(folder)
+        except DataError:
+            pass
+        else:
+            if corpus.fingerprint == fingerprint:
+                return corpus
+    temporary = f"{os.fspath(folder)}.{os.getpid()}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    os.makedirs(temporary)
+    try:
+        facts = _write_corpus(
+            pairs, (source_tokenizer, target_tokenizer), temporary, max_length
+        )
+        facts["fingerprint"] = fingerprint
+        with open(os.path.join(temporary, "corpus.json"), "w", encoding="utf-8") as out:
+            json.dump(facts, out, indent=1)
+        corpus = EncodedCorpus(temporary)
+        if not corpus.num_pairs:
+            raise DataError(
+                f"no training examples: {corpus.report}. "
+                f"Received: data.max_length={max_length}."
+            )
+        shutil.rmtree(folder, ignore_errors=True)
+        os.rename(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return EncodedCorpus(folder)
+
+
+def _fingerprint(pairs, source_tokenizer, target_tokenizer, max_length) -> str | None:
+    if not hasattr(pairs, "fingerprint"):
+        return None
+    facts = [
+        _FORMAT,
+        pairs.fingerprint(),
+        source_tokenizer.fingerprint(),
+        target_tokenizer.fingerprint(),
+        max_length,
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _write_corpus(
+    pairs: Iterable[Pair],
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    folder: str,
+    max_length: int,
+) -> dict:
+    """Write ids and offsets of both sides; return the counts."""
+    dropped = {reason: {"count": 0, "first": []} for reason in _REASONS}
+    locate = getattr(pairs, "locate", "pair {}".format)
+    num_read = 0
+    files = [
+        _IdsFile(folder, side, tokenizer.vocabulary_size)
+        for side, tokenizer in zip(_SIDES, tokenizers, strict=True)
+    ]
+    for block in _blocks(pairs):
+        reasons = np.full(len(block), "", object)
+        for number, pair in enumerate(block):
+            if any(text is None for text in pair):
+                reasons[number] = "invalid_utf8"
+            elif not all(text.strip() for text in pair):
+                reasons[number] = "empty"
+        ragged = [
+            tokenizer.tokenize(tf.constant([text or "" for text in texts], tf.string))
+            for tokenizer, texts in zip(
+                tokenizers, zip(*block, strict=True), strict=True
+            )
+        ]
+        for side in ragged:
+            too_long = side.row_lengths().numpy() + 1 > max_length
+            reasons[too_long & (reasons == "")] = "too_long"
+        for number in np.flatnonzero(reasons != ""):
+            facts = dropped[reasons[number]]
+            facts["count"] += 1
+            if len(facts["first"]) < _NAMED_LINES:
+                facts["first"].append(locate(num_read + int(number) + 1))
+        for file, tokenizer, side in zip(files, tokenizers, ragged, strict=True):
+            file.append(side, reasons == "", tokenizer.end_id)
+        num_read += len(block)
+    for file in files:
+        file.close()
+    num_pairs = num_read - sum(facts["count"] for facts in dropped.values())
+    return {"num_read": num_read, "num_pairs": num_pairs, "dropped": dropped}
+
+
+def _blocks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    pairs = iter(pairs)
+    while block := list(itertools.islice(pairs, _BLOCK_PAIRS)):
+        yield block
+
+
+class _IdsFile:
+    """Appends rows of ids to a flat array on disk, with the rows' offsets."""
+
+    def __init__(self, folder: str, side: str, vocabulary_size: int):
+        self._dtype = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
+        self._path = os.path.join(folder, f"{side}_ids.npy")
+        self._offsets_path = os.path.join(folder, f"{side}_offsets.npy")
+        self._raw = open(self._path + ".raw", "wb")  # noqa: SIM115
+        self._lengths = []
+
+    def append(self, ragged: tf.RaggedTensor, kept: np.ndarray, end_id: int) -> None:
+        lengths = ragged.row_lengths().numpy()
+        ids = ragged.flat_values.numpy()[np.repeat(kept, lengths)]
+        ends = np.cumsum(lengths[kept])
+        self._raw.write(np.insert(ids, ends, end_id).astype(self._dtype).tobytes())
+        self._lengths.append(lengths[kept] + 1)
+
+    def close(self) -> None:
+        self._raw.close()
+        lengths = np.concatenate([np.zeros(1, np.int64), *self._lengths])
+        offsets = np.cumsum(lengths, dtype=np.int64)
+        np.save(self._offsets_path, offsets)
+        with open(self._path, "wb") as file, open(self._raw.name, "rb") as raw:
+            header = {
+                "descr": np.lib.format.dtype_to_descr(np.dtype(self._dtype)),
+                "fortran_order": False,
+                "shape": (int(offsets[-1]),),
+            }
+            np.lib.format.write_array_header_1_0(file, header)
+            shutil.copyfileobj(raw, file, 1 << 24)
+        os.remove(self._raw.name)

@@ -1,0 +1,143 @@
+"""Byte-pair encoding through SentencePiece (the paper, section 5.1)."""
+
+import hashlib
+import io
+import os
+import re
+from collections.abc import Iterable
+
+import sentencepiece
+import tensorflow as tf
+import tensorflow_text
+
+from .errors import DataError
+from .tokenizer_base import Tokenizer
+from .tokenizer_base import write_atomically
+
+# SentencePiece writes a space as U+2581, so that a real U+2581 would come back as a
+# space. It is hidden behind a private character, and that character behind itself.
+_SPACE_MARK = "\u2581"
+_ESCAPE = "\uf8fe"
+_ESCAPED_ESCAPE = _ESCAPE + "0"
+_ESCAPED_SPACE_MARK = _ESCAPE + "1"
+
+
+class BytePairTokenizer(Tokenizer):
+    """A SentencePiece model with byte fallback: no input is unknown.
+
+    The ids are those of the sentencepiece library for the same model file (but for
+    texts that hold U+2581 or U+F8FE, which the library cannot round-trip).
+
+    Args:
+        model: the content of a SentencePiece model file.
+
+    Raises:
+        DataError: the content is not a SentencePiece model with the special ids
+            0 to 3 and byte fallback.
+    """
+
+    kind = "bpe"
+    file_name = "tokenizer.model"
+
+    def __init__(self, model: bytes):
+        super().__init__()
+        try:
+            processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError:
+            raise DataError("not a SentencePiece model.") from None
+        ids = (
+            processor.pad_id(),
+            processor.unk_id(),
+            processor.bos_id(),
+            processor.eos_id(),
+        )
+        self._anchor_id = processor.piece_to_id(f"<0x{ord('A'):02X}>")
+        expected_ids = (self.pad_id, self.unknown_id, self.start_id, self.end_id)
+        if ids != expected_ids or not processor.is_byte(self._anchor_id):
+            raise DataError(
+                "the SentencePiece model must have byte fallback and the ids padding "
+                f"0, unknown 1, start 2, end 3. Received: {ids}."
+            )
+        self.vocabulary_size = processor.get_piece_size()
+        self._model = model
+        self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
+            model=model, out_type=tf.int32
+        )
+
+    def tokenize(self, strings):
+        strings = tf.strings.regex_replace(strings, _ESCAPE, _ESCAPED_ESCAPE)
+        strings = tf.strings.regex_replace(strings, _SPACE_MARK, _ESCAPED_SPACE_MARK)
+        return self._sentencepiece.tokenize(strings)
+
+    def _join(self, ids):
+        # SentencePiece swallows all spaces at the start of a text. A letter put in
+        # front keeps them; it goes again with the one space that encoding added.
+        anchor = tf.fill([ids.nrows(), 1], self._anchor_id)
+        strings = self._sentencepiece.detokenize(tf.concat([anchor, ids], axis=1))
+        strings = tf.strings.regex_replace(strings, "^A ?", "", replace_global=False)
+        strings = tf.strings.regex_replace(strings, _ESCAPED_SPACE_MARK, _SPACE_MARK)
+        return tf.strings.regex_replace(strings, _ESCAPED_ESCAPE, _ESCAPE)
+
+    def save(self, folder: str | os.PathLike) -> None:
+        write_atomically(os.path.join(folder, self.file_name), self._model)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "BytePairTokenizer":
+        with open(path, "rb") as file:
+            return cls(file.read())
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self._model).hexdigest()
+
+
+def train_byte_pairs(
+    sentences: Iterable[str],
+    vocabulary_size: int,
+    split_digits: bool = False,
+    character_coverage: float = 0.9999,
+) -> BytePairTokenizer:
+    """Train byte pairs on text; see `train_tokenizer`.
+
+    `character_coverage` is the share of the text's characters that get an id of
+    their own; rarer characters are spelt in bytes.
+    """
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=map(_escape, sentences),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=vocabulary_size,
+            character_coverage=character_coverage,
+            byte_fallback=True,
+            split_digits=split_digits,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            max_sentence_length=1 << 16,
+            pad_id=Tokenizer.pad_id,
+            unk_id=Tokenizer.unknown_id,
+            bos_id=Tokenizer.start_id,
+            eos_id=Tokenizer.end_id,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise _training_error(str(error), vocabulary_size) from None
+    return BytePairTokenizer(model.getvalue())
+
+
+def _escape(sentence: str) -> str:
+    sentence = sentence.replace(_ESCAPE, _ESCAPED_ESCAPE)
+    return sentence.replace(_SPACE_MARK, _ESCAPED_SPACE_MARK)
+
+
+def _training_error(message: str, vocabulary_size: int) -> DataError:
+    largest = re.search(r"set it to a value <= (\d+)", message)
+    if largest:
+        return DataError(
+            f"tokenizer.vocabulary_size={vocabulary_size} is more than this text can "
+            f"give; the largest value that works is {largest[1]}."
+        )
+    return DataError(
+        f"no byte pairs of tokenizer.vocabulary_size={vocabulary_size} could be "
+        f"trained: {' '.join(message.split())}"
+    )

@@ -1,0 +1,93 @@
+"""What every tokenizer has in common."""
+
+import os
+
+import tensorflow as tf
+
+
+class Tokenizer(tf.Module):
+    """Text to sub-word ids and back, losslessly and inside a TensorFlow graph.
+
+    A `tf.Module`, so that an export can track its tables. Ids are the same in every
+    kind: 0 padding, 1 unknown, 2 start, 3 end.
+
+    Attributes:
+        kind: "bpe" or "word_piece".
+        vocabulary_size: the number of ids, the special ones among them.
+    """
+
+    kind: str
+    vocabulary_size: int
+    pad_id = 0
+    unknown_id = 1
+    start_id = 2
+    end_id = 3
+
+    def tokenize(self, strings):
+        """Split texts into sub-words.
+
+        Args:
+            strings: string tensor [batch], UTF-8.
+
+        Returns:
+            RaggedTensor int32 [batch, (length)] without start and end ids.
+        """
+        raise NotImplementedError
+
+    def detokenize(self, ids):
+        """Join sub-words to text; never raises, whatever the ids.
+
+        Args:
+            ids: RaggedTensor or dense int tensor [batch, length]. Padding and start
+                ids are skipped, as are ids outside the vocabulary; a row stops
+                before its first end id.
+
+        Returns:
+            string tensor [batch], UTF-8.
+        """
+        return self._join(self._text_ids(ids))
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Write the tokenizer into `folder`, to be read by `load_tokenizer`."""
+        raise NotImplementedError
+
+    def fingerprint(self) -> str:
+        """A hash that is equal for tokenizers that give equal ids."""
+        raise NotImplementedError
+
+    def _join(self, ids):
+        raise NotImplementedError
+
+    def _text_ids(self, ids):
+        """Keep what stands for text: RaggedTensor int32 [batch, (length)]."""
+        if not isinstance(ids, tf.RaggedTensor):
+            ids = tf.convert_to_tensor(ids)
+            ids = tf.RaggedTensor.from_tensor(ids)
+        flat_ids = ids.flat_values
+        is_end = tf.cast(flat_ids == self.end_id, tf.int64)
+        ends_before = tf.cumsum(is_end, exclusive=True)
+        rows = ids.value_rowids()
+        # How many ends stand before each row begins; a row may be empty and last.
+        at_row_start = tf.gather(
+            tf.concat([ends_before, [0]], axis=0), ids.row_starts()
+        )
+        in_text = ends_before + is_end == tf.gather(at_row_start, rows)
+        in_range = (flat_ids >= 0) & (flat_ids < self.vocabulary_size)
+        special = (flat_ids == self.pad_id) | (flat_ids == self.start_id)
+        kept = tf.ragged.boolean_mask(
+            ids, ids.with_flat_values(in_text & in_range & ~special)
+        )
+        return tf.cast(kept, tf.int32)
+
+
+def write_atomically(path: str | os.PathLike, content: bytes) -> None:
+    """Write a file under a temporary name, then rename it."""
+    temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    finally:
+        if os.path.exists(temporary):
+            os.remove(temporary)
