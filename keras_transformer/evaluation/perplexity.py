@@ -3,39 +3,23 @@
 import math
 
 import keras
-from keras import ops
+import numpy as np
+
+from keras_transformer.decoding import score_ids
 
 
-class TokenLogProbs(keras.Model):
-    """Natural log-probability of each label under a translation model.
+class PairScores(keras.Model):
+    """`score_ids` as a model, so that `predict_on_batch` runs it compiled."""
 
-    Called with a dict of `source_ids` `[batch, source_length]`, `target_ids` and
-    `labels` `[batch, target_length]`; gives `[batch, target_length]`, float32, 0
-    at padding. `predict_on_batch` runs it compiled.
-
-    Args:
-        model: a model from `source_ids` and `target_ids` to logits.
-        pad_id: label that is not counted.
-    """
-
-    def __init__(self, model, pad_id=0, **kwargs):
-        super().__init__(**kwargs)
+    def __init__(self, model, pad_id):
+        super().__init__()
         self.model = model
         self.pad_id = pad_id
         # Batches differ in shape: XLA would compile for each.
         self.jit_compile = False
 
     def call(self, inputs):
-        labels = inputs["labels"]
-        logits = self.model(
-            {name: inputs[name] for name in ("source_ids", "target_ids")},
-            training=False,
-        )
-        logits = ops.cast(logits, "float32")
-        # [batch, target_length, 1]
-        picked = ops.take_along_axis(logits, ops.expand_dims(labels, -1), axis=-1)
-        log_probs = ops.squeeze(picked, -1) - ops.logsumexp(logits, axis=-1)
-        return ops.where(labels != self.pad_id, log_probs, 0.0)
+        return score_ids(self.model, **inputs, pad_id=self.pad_id)
 
 
 def perplexity(model, dataset, pad_id=0) -> float:
@@ -53,12 +37,12 @@ def perplexity(model, dataset, pad_id=0) -> float:
     Raises:
         ValueError: the dataset holds no target sub-word.
     """
-    log_probs = TokenLogProbs(model, pad_id)
-    total, count = 0.0, 0
+    scores = PairScores(model, pad_id)
+    log_prob, num_tokens = 0.0, 0
     for inputs, labels in dataset:
-        scored = log_probs.predict_on_batch({**inputs, "labels": labels})
-        total += float(scored.sum(dtype="float64"))
-        count += int(ops.sum(ops.cast(labels != pad_id, "int32")))
-    if not count:
+        log_probs = scores.predict_on_batch({**inputs, "labels": labels})
+        log_prob += float(np.sum(log_probs, dtype="float64"))
+        num_tokens += int(np.count_nonzero(np.asarray(labels) != pad_id))
+    if not num_tokens:
         raise ValueError("perplexity needs at least one target sub-word; got none")
-    return math.exp(-total / count)
+    return math.exp(-log_prob / num_tokens)

@@ -207,7 +207,7 @@ def _one_line(error: ValidationError, values: dict) -> str:
         hint = _nearest_key(key, _dotted_keys(Recipe, _data_class(values)))
         return f"unknown key {key}{hint}"
     if kind == "missing":
-        return f"{key} must be given"
+        return f"{key} must be given, in the recipe or with --set {key}=..."
     if kind == "union_tag_invalid":
         kinds = ", ".join(DATA_KINDS)
         kind = values["data"]["kind"]

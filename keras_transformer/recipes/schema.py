@@ -89,12 +89,17 @@ class TfdsData(Section):
 
 
 class PhrasesData(Section):
-    """The embedded phrases: CLDR's dates, numbers, units and names of two locales."""
+    """The embedded phrases: CLDR's dates, numbers, units and names of two locales.
+
+    `size` phrases in all; `held_out` of them for validation, as many for the test.
+    """
 
     kind: Literal["phrases"]
     source_locale: Text = "en"
     target_locale: Text = "de"
     size: PositiveInt = 31_500
+    held_out: PositiveInt = 500
+    seed: NonNegativeInt = 1
     max_length: PositiveInt = 256
 
 
@@ -128,7 +133,6 @@ class ModelSettings(Section):
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     max_length: PositiveInt | None = None
     normalization: Literal["post", "pre"] = "post"
-    attention_window: PositiveInt | None = None
     activation: Text = "relu"
 
     @model_validator(mode="before")

@@ -1,6 +1,9 @@
+import inspect
+
 import pytest
 import yaml
 
+from keras_transformer import Transformer
 from keras_transformer.recipes import RecipeError
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
@@ -31,9 +34,39 @@ def one_line(recipe, *overrides):
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_every_shipped_recipe_loads(name, monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", str(tmp_path))
-    recipe = load_recipe(name)
+    own_files = ["data.train.source=a.en.gz", "data.train.target=a.de.gz"]
+    recipe = load_recipe(name, own_files if name == "files" else [])
     assert recipe.training.steps > 0
     assert len(shipped_recipes()[name]) > 20
+
+
+def test_the_template_asks_for_the_files():
+    assert "data.train.source must be given" in one_line("files")
+
+
+@pytest.mark.parametrize(
+    ("name", "dropout", "steps", "average", "kind", "vocabulary_size"),
+    [
+        ("wmt14_en_de_base", 0.1, 100_000, 5, "bpe", 37_000),
+        ("wmt14_en_de_big", 0.3, 300_000, 20, "bpe", 37_000),
+        ("wmt14_en_fr_base", 0.1, 100_000, 5, "word_piece", 32_000),
+        ("wmt14_en_fr_big", 0.1, 300_000, 20, "word_piece", 32_000),
+    ],
+)
+def test_wmt_recipes_are_section_5(
+    name, dropout, steps, average, kind, vocabulary_size
+):
+    recipe = load_recipe(name)
+    training = recipe.training
+    assert recipe.model.dropout == dropout
+    assert recipe.model.d_model == (1024 if name.endswith("big") else 512)
+    assert (training.steps, training.average) == (steps, average)
+    assert training.schedule == "paper"
+    assert (training.batch_tokens, training.warmup_steps) == (25_000, 4_000)
+    assert (recipe.tokenizer.kind, recipe.tokenizer.shared) == (kind, True)
+    assert recipe.tokenizer.vocabulary_size == vocabulary_size
+    assert recipe.data.name == f"wmt14_translate/{name[9:11]}-en"
+    assert recipe.data.target_language == name[9:11]
 
 
 def test_defaults_are_the_papers(recipe_path):
@@ -190,4 +223,6 @@ def test_language_code_no_is_norwegian(tmp_path):
 def test_constructor_arguments_are_the_transformers():
     arguments = ModelSettings(preset="tiny", d_ff=77).constructor_arguments()
     assert (arguments["d_model"], arguments["d_ff"]) == (128, 77)
-    assert "preset" not in arguments
+    expected = set(inspect.signature(Transformer.__init__).parameters)
+    expected -= {"self", "kwargs", "vocabulary_size", "pad_id"}
+    assert set(arguments) == expected
