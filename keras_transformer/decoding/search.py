@@ -1,0 +1,84 @@
+"""From source ids to target ids: what the Translator and the export both compile."""
+
+from keras import ops
+
+from keras_transformer.decoding.beam_search import beam_search
+from keras_transformer.decoding.decode_loop import has_dynamic_shapes
+from keras_transformer.decoding.sampling import sample
+
+
+def translate_ids(model, source_ids, beam_size=4, extra_length=50, **search_options):
+    """The best translations of a batch of source rows.
+
+    Args:
+        model: `Transformer`, or any object with its `init_cache` and
+            `decode_with_cache`.
+        source_ids: int32 [batch, source_length], each row ids and the end id, then
+            padding. A row that has no more than its end id gets the empty
+            translation, with score 0.
+        beam_size: int.
+        extra_length: int; a translation has at most as many tokens as its source,
+            both end ids counted, plus this many (the paper: 50).
+        **search_options: of `beam_search`: `length_penalty`, `length_penalty_kind`,
+            `n_best`, ids, `vocabulary_size`, `compaction`.
+
+    Returns:
+        `(sequences, scores)` as `beam_search` has them: int32 [batch, n_best,
+        source_length + extra_length] and float32 [batch, n_best].
+    """
+    return beam_search(
+        beam_size=beam_size,
+        **_start(model, source_ids, beam_size, extra_length, search_options),
+        **search_options,
+    )
+
+
+def sample_ids(model, source_ids, num_samples=1, extra_length=50, **sample_options):
+    """Translations drawn at random: `translate_ids` with `sample`'s options."""
+    return sample(
+        num_samples=num_samples,
+        **_start(model, source_ids, num_samples, extra_length, sample_options),
+        **sample_options,
+    )
+
+
+def score_ids(model, source_ids, target_ids, labels, pad_id=0):
+    """Log-probabilities of given translations, their end ids included.
+
+    Args:
+        model: `Transformer`.
+        source_ids: int32 [batch, source_length], ids and the end id, then padding.
+        target_ids: int32 [batch, target_length], the start id and ids, then padding.
+        labels: int32 [batch, target_length], ids and the end id, then padding.
+
+    Returns:
+        float32 [batch].
+    """
+    logits = model({"source_ids": source_ids, "target_ids": target_ids}, training=False)
+    logits = ops.cast(logits, "float32")
+    picked = ops.take_along_axis(logits, labels[:, :, None], axis=2)[:, :, 0]
+    log_probs = picked - ops.logsumexp(logits, axis=-1)  # [batch, target_length]
+    return ops.sum(ops.where(labels == pad_id, 0.0, log_probs), axis=1)
+
+
+def _start(model, source_ids, rows_per_sentence, extra_length, options):
+    """The arguments that beam search and sampling share."""
+    batch_size, source_length = ops.shape(source_ids)
+    is_real = source_ids != options.get("pad_id", 0)
+    lengths = ops.sum(ops.cast(is_real, "int32"), axis=1)
+    buffer_length = source_length + extra_length
+    # A cache that grows costs only what is filled, but needs dynamic shapes.
+    grows = has_dynamic_shapes(options.get("compaction", "auto"))
+    cache, context = model.init_cache(
+        source_ids,
+        max_length=None if grows else buffer_length,
+        beam_size=rows_per_sentence,
+    )
+    return {
+        "next_token_logits": model.decode_with_cache,
+        "cache": cache,
+        "context": context,
+        "batch_size": batch_size,
+        "max_length": ops.where(lengths > 1, lengths + extra_length, 0),
+        "buffer_length": buffer_length,
+    }

@@ -1,0 +1,116 @@
+"""Random table models and plain-Python searches over them, with no Keras in them."""
+
+import itertools
+
+import numpy as np
+
+PAD, UNKNOWN, START, END = range(4)
+
+
+def random_tables(seed, batch, vocabulary=7, spread=1.5):
+    """Logits [batch, vocabulary, vocabulary, vocabulary]: of a token after two others.
+
+    Padding, unknown and start have probabilities as any id has.
+    """
+    generator = np.random.default_rng(seed)
+    shape = (batch, vocabulary, vocabulary, vocabulary)
+    return (generator.normal(size=shape) * spread).astype("float32")
+
+
+def log_softmax(logits):
+    logits = logits.astype("float64")
+    logits = logits - logits.max(-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def table_step(rows_per_sentence):
+    """The step function of a table model: context the tables, cache the token before.
+
+    The search must reorder the cache and pass the right rows of the context, or
+    later tokens come from the wrong table row.
+    """
+    from keras import ops
+
+    def next_token_logits(ids, cache, context, index):
+        tables = context["tables"]
+        vocabulary = tables.shape[-1]
+        sentence = ops.arange(ops.shape(ids)[0], dtype="int32") // rows_per_sentence
+        row = (sentence * vocabulary + cache["before"]) * vocabulary + ids[:, 0]
+        logits = ops.take(ops.reshape(tables, (-1, vocabulary)), row, axis=0)
+        return logits, {"before": ids[:, 0]}
+
+    return next_token_logits
+
+
+def table_cache(batch, rows_per_sentence):
+    return {"before": np.full(batch * rows_per_sentence, START, "int32")}
+
+
+def log_probability(table, sequence):
+    """Sum of a table's log-probabilities along `sequence` (ids without the start)."""
+    log_probs = log_softmax(table)
+    total, before, last = 0.0, START, START
+    for token in sequence:
+        total += log_probs[before, last, token]
+        before, last = last, token
+    return total
+
+
+def penalty(kind, alpha, length):
+    return ((5 + length) / 6) ** alpha if kind == "gnmt" else float(length) ** alpha
+
+
+def all_finished(table, max_length, kind, alpha, tokens):
+    """Every (score, sequence) that ends within `max_length`, best first."""
+    found = []
+    for length in range(1, max_length + 1):
+        for body in itertools.product(tokens, repeat=length - 1):
+            sequence = [*body, END]
+            score = log_probability(table, sequence) / penalty(kind, alpha, length)
+            found.append((score, sequence))
+    return sorted(found, key=lambda pair: -pair[0])
+
+
+def beam(table, beam_size, max_length, kind, alpha, tokens, n_best=1):
+    """Beam search on lists of Python objects that never stops before `max_length`."""
+    log_probs = log_softmax(table)
+    living = [(0.0, [START, START])]
+    finished = []
+    for length in range(1, max_length + 1):
+        grown = [
+            (total + log_probs[history[-2], history[-1], token], [*history, token])
+            for total, history in living
+            for token in [END, *tokens]
+        ]
+        grown = sorted(grown, key=lambda pair: -pair[0])[:beam_size]
+        finished += [
+            (total / penalty(kind, alpha, length), history[2:])
+            for total, history in grown
+            if history[-1] == END
+        ]
+        living = [pair for pair in grown if pair[1][-1] != END]
+    if not finished:
+        finished = [
+            (total / penalty(kind, alpha, max_length), history[2:])
+            for total, history in living
+        ]
+    return sorted(finished, key=lambda pair: -pair[0])[:n_best]
+
+
+def greedy(table, max_length, tokens):
+    log_probs = log_softmax(table)
+    history = [START, START]
+    allowed = [END, *tokens]
+    while len(history) < max_length + 2 and history[-1] != END:
+        row = log_probs[history[-2], history[-1]]
+        history.append(max(allowed, key=lambda token: row[token]))
+    return history[2:]
+
+
+def strip(sequence):
+    """The ids of a padded row; what follows the first padding must be padding."""
+    ids = [int(i) for i in sequence]
+    length = ids.index(PAD) if PAD in ids else len(ids)
+    assert not any(ids[length:]), ids
+    assert END not in ids[: length - 1], ids
+    return ids[:length]

@@ -1,0 +1,29 @@
+"""The search is keras.ops only: the same results on every backend."""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_search_on_backend(backend):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    result = subprocess.run(
+        [sys.executable, str(HERE / "search_on_backend.py")],
+        env={
+            **os.environ,
+            "KERAS_BACKEND": backend,
+            "PYTHONPATH": str(HERE.parents[1]),
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert f"searched on {backend}" in result.stdout

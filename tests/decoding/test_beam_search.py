@@ -1,0 +1,372 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from decoding_oracles import END
+from decoding_oracles import PAD
+from decoding_oracles import START
+from decoding_oracles import UNKNOWN
+from decoding_oracles import all_finished
+from decoding_oracles import beam
+from decoding_oracles import greedy
+from decoding_oracles import log_probability
+from decoding_oracles import log_softmax
+from decoding_oracles import penalty
+from decoding_oracles import random_tables
+from decoding_oracles import strip
+from decoding_oracles import table_cache
+from decoding_oracles import table_step
+
+from keras_transformer.decoding import beam_search
+
+TOKENS = (4, 5, 6)
+
+
+def search(tables, beam_size, max_length, **options):
+    sequences, scores = beam_search(
+        table_step(beam_size),
+        table_cache(len(tables), beam_size),
+        {"tables": tables},
+        batch_size=len(tables),
+        beam_size=beam_size,
+        max_length=max_length,
+        **options,
+    )
+    return np.array(sequences), np.array(scores)
+
+
+def assert_equals_oracle(sequences, scores, expected):
+    """One sentence's n-best list against [(score, ids), ...]."""
+    found = [strip(row) for row in sequences[: len(expected)]]
+    assert found == [ids for _, ids in expected]
+    np.testing.assert_allclose(
+        scores[: len(expected)], [score for score, _ in expected], rtol=1e-4
+    )
+    assert np.all(scores[len(expected) :] == -np.inf)
+    assert np.all(sequences[len(expected) :] == PAD)
+
+
+PENALTIES = [
+    ("gnmt", 0.0),
+    ("gnmt", 0.6),
+    ("gnmt", 2.0),
+    ("power", 0.4),
+    ("power", 1.0),
+    ("power", 1.7),
+]
+
+
+@pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
+def test_wide_beam_equals_exhaustive_search(kind, alpha):
+    tables = random_tables(seed=1, batch=3)
+    beam_size = 4 * 3**3  # all continuations of all prefixes
+    for n_best in (1, 5):
+        sequences, scores = search(
+            tables,
+            beam_size,
+            max_length=4,
+            n_best=n_best,
+            length_penalty=alpha,
+            length_penalty_kind=kind,
+        )
+        for i, table in enumerate(tables):
+            expected = all_finished(table, 4, kind, alpha, TOKENS)[:n_best]
+            assert_equals_oracle(sequences[i], scores[i], expected)
+
+
+def test_penalties_choose_different_translations():
+    # Guards the test above: were the best sequence always the same one, a search that
+    # ignored the penalty would pass.
+    tables = random_tables(seed=1, batch=3)
+    best = {
+        (kind, alpha): [all_finished(t, 4, kind, alpha, TOKENS)[0][1] for t in tables]
+        for kind, alpha in PENALTIES
+    }
+    assert best["gnmt", 0.0] != best["power", 1.7]
+    assert best["gnmt", 2.0] != best["power", 1.7]
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 3, 5])
+@pytest.mark.parametrize(("kind", "alpha"), [("gnmt", 0.6), ("power", 1.0)])
+@pytest.mark.parametrize("compaction", [True, False])
+def test_narrow_beam_equals_plain_beam(beam_size, kind, alpha, compaction):
+    # The oracle runs to max_length, so this also shows that stopping loses nothing.
+    tables = random_tables(seed=2, batch=11, vocabulary=9)
+    sequences, scores = search(
+        tables,
+        beam_size,
+        max_length=13,
+        n_best=min(2, beam_size),
+        length_penalty=alpha,
+        length_penalty_kind=kind,
+        compaction=compaction,
+    )
+    for i, table in enumerate(tables):
+        expected = beam(
+            table, beam_size, 13, kind, alpha, range(4, 9), min(2, beam_size)
+        )
+        assert_equals_oracle(sequences[i], scores[i], expected)
+
+
+def test_beam_1_equals_greedy():
+    tables = random_tables(seed=3, batch=17)
+    sequences, _ = search(tables, 1, max_length=12)
+    found = [strip(row) for row in sequences[:, 0]]
+    assert found == [greedy(table, 12, TOKENS) for table in tables]
+    assert len({len(ids) for ids in found}) > 3
+
+
+def test_scores_are_recomputable():
+    tables = random_tables(seed=4, batch=5)
+    sequences, scores = search(tables, 4, max_length=9, n_best=4)
+    assert np.all(np.diff(scores, axis=1) <= 0)
+    for table, rows, row_scores in zip(tables, sequences, scores, strict=True):
+        for sequence, score in zip(rows, row_scores, strict=True):
+            if score == -np.inf:
+                continue
+            ids = strip(sequence)
+            expected = log_probability(table, ids) / penalty("gnmt", 0.6, len(ids))
+            np.testing.assert_allclose(score, expected, rtol=1e-4)
+
+
+def test_n_best_are_different_hypotheses():
+    tables = random_tables(seed=5, batch=6)
+    sequences, scores = search(tables, 5, max_length=8, n_best=5)
+    for rows, row_scores in zip(sequences, scores, strict=True):
+        found = {tuple(row) for row in rows[row_scores > -np.inf]}
+        assert len(found) == np.sum(row_scores > -np.inf) > 1
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_translation_does_not_depend_on_batch_mates(beam_size):
+    tables = random_tables(seed=6, batch=7)
+    together = search(tables, beam_size, max_length=15)
+    for i in range(7):
+        alone = search(tables[i : i + 1], beam_size, max_length=15)
+        np.testing.assert_array_equal(together[0][i], alone[0][0])
+        np.testing.assert_allclose(together[1][i], alone[1][0], rtol=1e-6)
+
+
+def test_compaction_changes_nothing():
+    tables = random_tables(seed=7, batch=23)
+    limits = np.arange(23, dtype="int32") % 14
+    with_it = search(tables, 3, limits, n_best=3, compaction=True)
+    without = search(tables, 3, limits, n_best=3, compaction=False)
+    np.testing.assert_array_equal(with_it[0], without[0])
+    np.testing.assert_array_equal(with_it[1], without[1])
+
+
+def counting_step(beam_size, rows):
+    step = table_step(beam_size)
+
+    def counted(ids, cache, context, index):
+        rows.append(int(ids.shape[0]))
+        return step(ids, cache, context, index)
+
+    return counted
+
+
+def end_after(length, vocabulary=7):
+    """A table that strongly wants `length` tokens: 4, 5, 6, 4, ... and the end."""
+    table = np.zeros((vocabulary,) * 3, "float32")
+    if length == 1:
+        table[START, START, END] = 20
+        return table
+    table[START, START, 4] = 20
+    history = [START, 4]
+    for position in range(1, length - 1):
+        token = 4 + position % 3
+        table[history[0], history[1], token] = 20
+        history = [history[1], token]
+    table[history[0], history[1], END] = 20
+    return table
+
+
+def test_finished_sentences_leave_the_batch():
+    tables = np.stack([end_after(1)] * 5 + [end_after(4)] * 3)
+    rows = []
+    sequences, _ = beam_search(
+        counting_step(2, rows),
+        table_cache(8, 2),
+        {"tables": tables},
+        batch_size=8,
+        beam_size=2,
+        max_length=20,
+    )
+    assert rows == [16, 6, 6, 6]
+    assert strip(sequences[7, 0]) == [4, 5, 6, END]
+
+
+def test_stops_when_no_hypothesis_can_win():
+    rows = []
+    beam_search(
+        counting_step(4, rows),
+        table_cache(1, 4),
+        {"tables": end_after(3)[None]},
+        batch_size=1,
+        beam_size=4,
+        max_length=30,
+    )
+    assert len(rows) == 3
+
+
+def test_does_not_stop_while_a_hypothesis_can_win():
+    # The end at once is the best first token, but three tokens that are certain to
+    # follow the second best one win by the penalty.
+    table = end_after(4)
+    table[START, START, [4, END]] = 20, 20.1
+    sequences, scores = search(
+        table[None], 2, 30, length_penalty=1.0, length_penalty_kind="power", n_best=2
+    )
+    first = log_softmax(table)[START, START]
+    assert [strip(row) for row in sequences[0]] == [[4, 5, 6, END], [END]]
+    np.testing.assert_allclose(scores[0], [first[4] / 4, first[END]], rtol=1e-4)
+
+
+def test_finished_hypothesis_never_changes():
+    tables = random_tables(seed=8, batch=9)
+    earlier = [{} for _ in tables]
+    replaced = 0
+    for max_length in range(1, 14):
+        sequences, scores = search(
+            tables, 4, max_length, n_best=2, length_penalty_kind="power"
+        )
+        for i in range(9):
+            now = {
+                tuple(strip(row)): score
+                for row, score in zip(sequences[i], scores[i], strict=True)
+                if END in row
+            }
+            for ids, score in earlier[i].items():
+                if ids in now:
+                    np.testing.assert_allclose(now[ids], score, rtol=1e-6)
+                else:  # it may only give way to two that are better
+                    replaced += 1
+                    assert len(now) == 2
+                    assert min(now.values()) >= score
+            earlier[i] = now
+    assert replaced > 3
+
+
+def test_forbidden_ids_are_never_generated():
+    tables = random_tables(seed=9, batch=8, vocabulary=10)
+    tables[..., [PAD, UNKNOWN, START]] += 9
+    tables[..., 8:] += 5
+    sequences, scores = search(tables, 3, 9, n_best=3, vocabulary_size=8)
+    assert np.all(np.isfinite(scores[:, 0]))
+    for row in sequences.reshape(-1, 9):
+        assert set(strip(row)) <= {END, 4, 5, 6, 7}
+    sequences, _ = search(tables, 3, 9, forbidden_ids=())
+    assert np.any(sequences == UNKNOWN)
+    assert np.any(sequences >= 8)
+    assert not np.any(sequences == START)
+
+
+def test_limit_of_each_sentence():
+    tables = random_tables(seed=10, batch=6)
+    tables[..., END] -= 3
+    limits = np.array([1, 2, 3, 5, 8, 0], "int32")
+    sequences, scores = search(tables, 3, limits)
+    assert sequences.shape == (6, 1, 8)
+    for i, limit in enumerate(limits[:5]):
+        expected = beam(tables[i], 3, limit, "gnmt", 0.6, TOKENS)
+        assert_equals_oracle(sequences[i], scores[i], expected)
+    assert np.all(sequences[5] == PAD)
+    assert scores[5] == 0
+
+
+@pytest.mark.parametrize("compaction", [True, False])
+def test_unfinished_at_the_limit_has_a_finite_score(compaction):
+    tables = random_tables(seed=11, batch=2)
+    tables[0, ..., END] = -np.inf
+    sequences, scores = search(tables, 3, 6, n_best=2, compaction=compaction)
+    for i in range(2):
+        expected = beam(tables[i], 3, 6, "gnmt", 0.6, TOKENS, 2)
+        assert_equals_oracle(sequences[i], scores[i], expected)
+    assert len(strip(sequences[0, 0])) == 6
+    assert np.all(np.isfinite(scores[0]))
+
+
+def test_beam_wider_than_the_vocabulary():
+    tables = random_tables(seed=12, batch=2, vocabulary=5)
+    sequences, scores = search(tables, 9, 3, n_best=9)
+    for i in range(2):
+        expected = all_finished(tables[i], 3, "gnmt", 0.6, (4,))
+        assert len(expected) == 3
+        assert_equals_oracle(sequences[i], scores[i], expected)
+
+
+def test_compiled_with_unknown_batch():
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, 7, 7, 7], tf.float32),
+            tf.TensorSpec([None], tf.int32),
+        ]
+    )
+    def compiled(tables, limits):
+        batch = tf.shape(tables)[0]
+        cache = {"before": tf.fill([batch * 3], START)}
+        return beam_search(
+            table_step(3), cache, {"tables": tables}, batch, 3, limits, n_best=2
+        )
+
+    for batch in (1, 6, 13):
+        tables = random_tables(seed=batch, batch=batch)
+        limits = 4 + np.arange(batch, dtype="int32")
+        sequences, scores = compiled(tables, limits)
+        expected = search(tables, 3, limits, n_best=2)
+        np.testing.assert_array_equal(sequences, expected[0])
+        np.testing.assert_allclose(scores, expected[1], rtol=1e-6)
+    assert compiled.experimental_get_tracing_count() == 1
+
+
+def test_compiled_by_xla_without_compaction():
+    tables = random_tables(seed=13, batch=4)
+
+    @tf.function(jit_compile=True)
+    def compiled(tables):
+        return beam_search(
+            table_step(3),
+            table_cache(4, 3),
+            {"tables": tables},
+            4,
+            3,
+            9,
+            compaction=False,
+        )
+
+    sequences, scores = compiled(tf.constant(tables))
+    expected = search(tables, 3, 9)
+    np.testing.assert_array_equal(sequences, expected[0])
+    np.testing.assert_allclose(scores, expected[1], rtol=1e-5)
+
+
+def test_logits_in_bfloat16_are_summed_in_float32():
+    tables = random_tables(14, 3)
+    tables = tf.cast(tf.cast(tables, "bfloat16"), "float32").numpy()
+    step = table_step(2)
+
+    def low_precision(ids, cache, context, index):
+        logits, cache = step(ids, cache, context, index)
+        return keras.ops.cast(logits, "bfloat16"), cache
+
+    found = beam_search(low_precision, table_cache(3, 2), {"tables": tables}, 3, 2, 9)
+    expected = search(tables, 2, 9)
+    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_array_equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam_size": 0}, "beam_size=0"),
+        ({"beam_size": 2, "n_best": 3}, "n_best=3"),
+        ({"beam_size": 2, "length_penalty": -1.0}, "length_penalty=-1.0"),
+        ({"beam_size": 2, "length_penalty_kind": "x"}, "length_penalty_kind='x'"),
+        ({"beam_size": 2, "forbidden_ids": (END,)}, "end_id=3"),
+    ],
+)
+def test_bad_arguments(options, message):
+    tables = random_tables(seed=1, batch=1)
+    with pytest.raises(ValueError, match=message):
+        search(tables, max_length=3, **options)

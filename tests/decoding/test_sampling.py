@@ -1,0 +1,180 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from decoding_oracles import END
+from decoding_oracles import PAD
+from decoding_oracles import START
+from decoding_oracles import UNKNOWN
+from decoding_oracles import greedy
+from decoding_oracles import log_probability
+from decoding_oracles import random_tables
+from decoding_oracles import strip
+from decoding_oracles import table_cache
+from decoding_oracles import table_step
+
+from keras_transformer.decoding import sample
+
+NUM_SAMPLES = 4001
+
+
+def draw(tables, num_samples, max_length, **options):
+    sequences, scores = sample(
+        table_step(num_samples),
+        table_cache(len(tables), num_samples),
+        {"tables": tables},
+        batch_size=len(tables),
+        num_samples=num_samples,
+        max_length=max_length,
+        **options,
+    )
+    return np.array(sequences), np.array(scores)
+
+
+def first_tokens(table, **options):
+    sequences, _ = draw(table[None], NUM_SAMPLES, 1, seed=5, **options)
+    counts = np.bincount(sequences[0, :, 0], minlength=table.shape[-1])
+    return counts / NUM_SAMPLES
+
+
+def softmax_of_allowed(logits, temperature=1.0):
+    logits = logits.astype("float64") / temperature
+    logits[[PAD, UNKNOWN, START]] = -np.inf
+    weights = np.exp(logits - logits.max())
+    return weights / weights.sum()
+
+
+def assert_frequencies(found, expected):
+    # Five standard deviations of a binomial share.
+    bound = 5 * np.sqrt(expected * (1 - expected) / NUM_SAMPLES)
+    assert np.all(np.abs(found - expected) <= bound), (found, expected)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_frequencies_follow_the_softmax(temperature):
+    table = random_tables(seed=1, batch=1, vocabulary=9)[0]
+    expected = softmax_of_allowed(table[START, START], temperature)
+    assert_frequencies(first_tokens(table, temperature=temperature), expected)
+
+
+def test_frequencies_of_second_tokens():
+    # One uniform number for each step: were it the same number for all steps, second
+    # tokens would hang on the first ones.
+    table = random_tables(seed=2, batch=1, spread=0.5)[0]
+    table[START, START, END] = -np.inf
+    sequences, _ = draw(table[None], NUM_SAMPLES, 2, seed=6)
+    for first in (4, 5, 6):
+        seconds = sequences[0, sequences[0, :, 0] == first, 1]
+        expected = softmax_of_allowed(table[START, first])
+        found = np.bincount(seconds, minlength=7) / len(seconds)
+        bound = 5 * np.sqrt(expected * (1 - expected) / len(seconds))
+        assert np.all(np.abs(found - expected) <= bound)
+
+
+def test_top_k_keeps_the_k_most_probable():
+    table = random_tables(seed=3, batch=1, vocabulary=11)[0]
+    expected = softmax_of_allowed(table[START, START])
+    expected[np.argsort(expected)[:-3]] = 0
+    assert_frequencies(first_tokens(table, top_k=3), expected / expected.sum())
+
+
+# Probabilities of 4, 5, 6, 7: the nucleus of 0.75 is {0.5, 0.3}, that of 0.85 has one
+# more, and a tiny top_p leaves the first only.
+@pytest.mark.parametrize(
+    ("top_p", "kept"), [(0.75, 2), (0.85, 3), (1e-6, 1), (0.45, 1), (1.0, 4)]
+)
+def test_top_p_keeps_exactly_the_nucleus(top_p, kept):
+    probabilities = np.array([0.15, 0.5, 0.05, 0.3])
+    table = np.full((8, 8, 8), -np.inf, "float32")
+    table[START, START, 4:] = np.log(probabilities)
+    expected = np.zeros(8)
+    best = 4 + np.argsort(-probabilities)[:kept]
+    expected[best] = probabilities[best - 4] / probabilities[best - 4].sum()
+    found = first_tokens(table, top_p=top_p)
+    assert set(np.flatnonzero(found)) == set(best)
+    assert_frequencies(found, expected)
+
+
+def test_top_k_and_top_p_together():
+    # Of the two most probable (0.5 and 0.3, so 0.625 and 0.375) 0.6 needs one.
+    table = np.full((8, 8, 8), -np.inf, "float32")
+    table[START, START, 4:] = np.log([0.15, 0.5, 0.05, 0.3])
+    assert first_tokens(table, top_k=2, top_p=0.6)[5] == 1
+    assert first_tokens(table, top_p=0.6)[5] < 1
+
+
+def test_top_k_1_equals_greedy():
+    tables = random_tables(seed=4, batch=13)
+    sequences, _ = draw(tables, 2, 12, top_k=1, seed=1)
+    for table, rows in zip(tables, sequences, strict=True):
+        expected = greedy(table, 12, (4, 5, 6))
+        assert [strip(row) for row in rows] == [expected, expected]
+
+
+def test_same_seed_same_samples():
+    tables = random_tables(seed=5, batch=3)
+    first = draw(tables, 7, 9, seed=11)[0]
+    np.testing.assert_array_equal(first, draw(tables, 7, 9, seed=11)[0])
+    assert np.any(first != draw(tables, 7, 9, seed=12)[0])
+    generator = keras.random.SeedGenerator(11)
+    assert np.any(
+        draw(tables, 7, 9, seed=generator)[0] != draw(tables, 7, 9, seed=generator)[0]
+    )
+
+
+def test_compaction_changes_nothing():
+    tables = random_tables(seed=6, batch=19)
+    limits = np.arange(19, dtype="int32") % 8
+    with_it = draw(tables, 2, limits, seed=3, compaction=True)
+    without = draw(tables, 2, limits, seed=3, compaction=False)
+    np.testing.assert_array_equal(with_it[0], without[0])
+    np.testing.assert_array_equal(with_it[1], without[1])
+
+
+def test_scores_are_log_probabilities():
+    tables = random_tables(seed=7, batch=4)
+    sequences, scores = draw(tables, 5, 6, seed=2, temperature=1.3, top_k=3)
+    for table, rows, row_scores in zip(tables, sequences, scores, strict=True):
+        expected = [log_probability(table, strip(row)) for row in rows]
+        np.testing.assert_allclose(row_scores, expected, rtol=1e-4)
+
+
+def test_forbidden_ids_are_never_drawn():
+    tables = random_tables(seed=8, batch=3, vocabulary=10)
+    tables[..., [PAD, UNKNOWN, START, 8, 9]] += 8
+    for options in ({}, {"top_k": 6}, {"top_p": 0.99}):
+        sequences, _ = draw(tables, 50, 5, seed=4, vocabulary_size=8, **options)
+        for row in sequences.reshape(-1, 5):
+            assert set(strip(row)) <= {END, 4, 5, 6, 7}
+
+
+def test_compiled_with_unknown_batch():
+    @tf.function(input_signature=[tf.TensorSpec([None, 7, 7, 7], tf.float32)])
+    def compiled(tables):
+        batch = tf.shape(tables)[0]
+        cache = {"before": tf.fill([batch * 2], START)}
+        return sample(
+            table_step(2), cache, {"tables": tables}, batch, 2, 9, top_p=0.9, seed=3
+        )
+
+    for batch in (1, 5):
+        tables = random_tables(seed=batch, batch=batch)
+        np.testing.assert_array_equal(
+            compiled(tables)[0], draw(tables, 2, 9, top_p=0.9, seed=3)[0]
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_samples": 0}, "num_samples=0"),
+        ({"num_samples": 1, "temperature": 0.0}, "temperature=0.0.*top_k=1"),
+        ({"num_samples": 1, "top_k": 0}, "top_k=0"),
+        ({"num_samples": 1, "top_p": 0.0}, "top_p=0.0"),
+        ({"num_samples": 1, "top_p": 1.1}, "top_p=1.1"),
+    ],
+)
+def test_bad_arguments(options, message):
+    tables = random_tables(seed=1, batch=1)
+    with pytest.raises(ValueError, match=message):
+        draw(tables, max_length=3, **options)

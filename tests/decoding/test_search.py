@@ -1,0 +1,154 @@
+"""Search with a small random Transformer in place of tables."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from decoding_oracles import END
+from decoding_oracles import START
+from decoding_oracles import log_softmax
+from decoding_oracles import strip
+
+import keras_transformer as kt
+from keras_transformer.decoding import sample_ids
+from keras_transformer.decoding import score_ids
+from keras_transformer.decoding import translate_ids
+
+VOCABULARY = 13
+
+
+@pytest.fixture(scope="module")
+def model():
+    keras.utils.set_random_seed(7)
+    model = kt.Transformer(
+        VOCABULARY, num_layers=2, d_model=24, d_ff=40, num_heads=3, dropout=0.1
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    # Fresh weights give nearly uniform distributions; larger ones make it matter
+    # which source, which position and which history a step sees.
+    for weight in model.trainable_weights:
+        if len(weight.shape) == 2:
+            weight.assign(weight * 2.0)
+    return model
+
+
+@pytest.fixture(scope="module")
+def source_ids():
+    generator = np.random.default_rng(3)
+    rows = np.zeros((6, 11), "int32")
+    for row, length in zip(rows, [10, 2, 7, 1, 5, 0], strict=True):
+        row[:length] = generator.integers(4, VOCABULARY, length)
+        row[length] = END
+    return rows
+
+
+@functools.cache
+def compiled(model, **options):
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    def search(source_ids):
+        return translate_ids(model, source_ids, extra_length=5, **options)
+
+    return lambda rows: [x.numpy() for x in search(tf.constant(rows))]
+
+
+def next_log_probs(model, row, history):
+    """Log-probabilities after `history`, from the whole model without a cache."""
+    target_ids = np.array([[START, *history]], "int32")
+    logits = model({"source_ids": row[None], "target_ids": target_ids})
+    return log_softmax(np.array(logits))[0, -1]
+
+
+def plain_beam(model, row, beam_size, max_length, alpha):
+    living, finished = [(0.0, [])], []
+    for length in range(1, max_length + 1):
+        grown = []
+        for total, history in living:
+            log_probs = next_log_probs(model, row, history)
+            grown += [
+                (total + log_probs[token], [*history, token])
+                for token in range(END, VOCABULARY)
+            ]
+        grown = sorted(grown, key=lambda pair: -pair[0])[:beam_size]
+        penalty = ((5 + length) / 6) ** alpha
+        finished += [(total / penalty, ids) for total, ids in grown if ids[-1] == END]
+        living = [(total, ids) for total, ids in grown if ids[-1] != END]
+        cut_off = [(total / penalty, ids) for total, ids in living]
+    return max(finished or cut_off)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_cached_search_equals_search_without_cache(model, source_ids, beam_size):
+    sequences, scores = compiled(model, beam_size=beam_size)(source_ids)
+    found = []
+    for i, length in enumerate([11, 3, 8, 2, 6]):
+        row = source_ids[i][:length]
+        score, ids = plain_beam(model, row, beam_size, length + 5, 0.6)
+        found.append(strip(sequences[i, 0]))
+        assert found[-1] == ids
+        np.testing.assert_allclose(scores[i, 0], score, rtol=1e-4)
+    assert len(set(map(tuple, found))) > 2
+
+
+def test_empty_source_gives_empty_translation(model, source_ids):
+    sequences, scores = compiled(model)(source_ids)
+    assert not np.any(sequences[5])
+    assert scores[5] == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"beam_size": 1}, {"n_best": 4}])
+def test_translation_does_not_depend_on_batch_mates(model, source_ids, options):
+    search = compiled(model, **options)
+    sequences, scores = search(source_ids)
+    for i, row in enumerate(source_ids):
+        length = np.count_nonzero(row)
+        alone, alone_scores = search(row[None, :length])
+        np.testing.assert_array_equal(
+            sequences[i, :, : alone.shape[2]], alone[0], strict=True
+        )
+        assert not np.any(sequences[i, :, alone.shape[2] :])
+        np.testing.assert_allclose(scores[i], alone_scores[0], rtol=1e-5)
+
+
+def test_growing_cache_and_fixed_buffers_agree(model, source_ids):
+    growing = compiled(model, n_best=4)(source_ids)
+    fixed = compiled(model, n_best=4, compaction=False)(source_ids)
+    np.testing.assert_array_equal(growing[0], fixed[0])
+    np.testing.assert_allclose(growing[1], fixed[1], rtol=1e-5)
+
+
+def test_scores_of_given_translations(model, source_ids):
+    sequences, scores = compiled(model, n_best=4)(source_ids)
+    for rank in range(4):
+        kept = np.flatnonzero(np.isfinite(scores[:5, rank]))
+        assert kept.size > 1
+        labels = sequences[kept, rank]
+        target_ids = np.pad(labels, ((0, 0), (1, 0)), constant_values=START)[:, :-1]
+        found = score_ids(model, source_ids[kept], target_ids, labels)
+        lengths = np.count_nonzero(labels, axis=1)
+        penalty = ((5 + lengths) / 6) ** 0.6
+        np.testing.assert_allclose(found / penalty, scores[kept, rank], rtol=1e-4)
+
+
+def test_samples_of_top_1_are_greedy(model, source_ids):
+    samples, log_probs = sample_ids(
+        model, source_ids, num_samples=2, extra_length=5, top_k=1
+    )
+    greedy, scores = compiled(model, beam_size=1, length_penalty=0.0)(source_ids)
+    for i in range(2):
+        np.testing.assert_array_equal(samples[:, i], greedy[:, 0])
+        np.testing.assert_allclose(log_probs[:, i], scores[:, 0], rtol=1e-4)
+
+
+def test_one_trace_for_all_shapes(model, source_ids):
+    traces = []
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    def search(rows):
+        traces.append(rows.shape)
+        return translate_ids(model, rows)
+
+    for rows in (source_ids, source_ids[:1], source_ids[1:3, :4]):
+        search(rows)
+    assert len(traces) == 1
