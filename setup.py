@@ -53,7 +53,6 @@ setup(
         "console_scripts": ["keras-transformer = keras_transformer.cli:main"]
     },
     classifiers=[
-        "License :: OSI Approved :: Apache Software License",
         "Programming Language :: Python :: 3",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
