@@ -5,6 +5,7 @@ U+2028, U+0085 or a form feed, which moves every later line against its translat
 """
 
 import gzip
+import hashlib
 import os
 import zlib
 from collections.abc import Iterable
@@ -32,7 +33,7 @@ def read_lines(path: str | os.PathLike, errors: str = "raise") -> Iterator[str |
         DataError: the file is missing, unreadable, a directory, a broken or
             truncated gzip, or (with "raise") holds a line that is not UTF-8.
     """
-    with _open_binary(path) as file:
+    with _open_lines_file(path) as file:
         yield from decode_lines(_guarded(file, path), path, errors)
 
 
@@ -70,23 +71,35 @@ def count_lines(path: str | os.PathLike) -> int:
     """Count the lines that `read_lines` would yield, without decoding them."""
     count = 0
     block = b""
-    with _open_binary(path) as file:
+    with _open_lines_file(path) as file:
         for block in _guarded(iter(lambda: file.read(_BLOCK_BYTES), b""), path):
             count += block.count(b"\n")
     return count + (not block.endswith(b"\n") and block != b"")
 
 
-def _open_binary(path: str | os.PathLike):
+def content_hash(path: str | os.PathLike) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    digest = hashlib.sha256()
+    with _open_file(path) as file:
+        for block in _guarded(iter(lambda: file.read(_BLOCK_BYTES), b""), path):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _open_lines_file(path: str | os.PathLike):
+    file = _open_file(path)
+    return _GzipFile(file) if os.fspath(path).endswith(".gz") else file
+
+
+def _open_file(path: str | os.PathLike):
     try:
-        # Also opened for .gz, so that a directory is named as what it is.
-        file = open(path, "rb")  # noqa: SIM115, closed by the callers
+        return open(path, "rb")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file.") from None
     except IsADirectoryError:
         raise DataError(f"{path}: is a directory, not a text file.") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
-    return _GzipFile(file) if str(path).endswith(".gz") else file
 
 
 class _GzipFile(gzip.GzipFile):

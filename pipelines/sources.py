@@ -2,15 +2,16 @@
 
 A source is any iterable of ``(source, target)`` pairs of str that can be iterated
 more than once; lists of pairs are sources too. A source may have a `fingerprint()`,
-which lets `encode_corpus` reuse what an earlier start has tokenised.
+which lets `encode_corpus` reuse what an earlier start has tokenised, and a
+`locate(number)`, which names the place of a pair in messages.
 """
 
-import hashlib
 import os
 from collections.abc import Iterator
 from collections.abc import Sequence
 
 from .errors import DataError
+from .lines import content_hash
 from .lines import count_lines
 from .lines import read_lines
 
@@ -53,23 +54,19 @@ class TextFiles:
             )
 
     def locate(self, number: int) -> str:
-        """Name the place of the pair `number` (from 1) as ``source file:line``."""
-        for source in self.source:
-            count = count_lines(source)
-            if number <= count:
-                return f"{source}:{number}"
-            number -= count
-        raise IndexError(number)
+        """Name the place of a pair, counted from 1, as ``source file:line``."""
+        line = number
+        for path in self.source:
+            count = count_lines(path)
+            if line <= count:
+                return f"{path}:{line}"
+            line -= count
+        raise IndexError(f"There is no pair {number}.")
 
     def fingerprint(self) -> str:
-        """A hash of the files' contents in their order."""
-        digest = hashlib.sha256()
-        for path in [*self.source, "", *self.target]:
-            if path:
-                with open(path, "rb") as file:
-                    digest.update(hashlib.file_digest(file, "sha256").digest())
-            digest.update(b"|")
-        return digest.hexdigest()
+        """A text that changes with the content and the order of the files."""
+        sides = (self.source, self.target)
+        return ";".join(",".join(map(content_hash, paths)) for paths in sides)
 
     def _check_line_counts(self):
         for source, target in zip(self.source, self.target, strict=True):

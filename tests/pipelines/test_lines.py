@@ -1,0 +1,105 @@
+import gzip
+
+import pytest
+from keras_transformer.pipelines import DataError
+from keras_transformer.pipelines import decode_lines
+from keras_transformer.pipelines import read_lines
+from keras_transformer.pipelines.lines import count_lines
+
+# Each is one line: only \n ends a line.
+ODD_LINES = ["a\u2028b", "c\x0bd\x0ce", "f\x85g", "h\ri", "\x1cj\x1dk\x1e", "", " l "]
+
+
+def write(path, content: bytes):
+    if path.name.endswith(".gz"):
+        content = gzip.compress(content)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["text.txt", "text.gz"])
+def test_only_the_newline_ends_a_line(tmp_path, name):
+    path = write(tmp_path / name, "\n".join(ODD_LINES).encode())
+    assert list(read_lines(path)) == ODD_LINES
+    assert count_lines(path) == len(ODD_LINES)
+
+
+def test_one_carriage_return_is_taken_off_the_end_only(tmp_path):
+    path = write(tmp_path / "dos.txt", b"\ra\r\nb\rc\r\r\nd\r")
+    assert list(read_lines(path)) == ["\ra", "b\rc\r", "d"]
+
+
+def test_byte_order_mark_only_at_the_start_of_the_file(tmp_path):
+    path = write(tmp_path / "bom.txt", "\ufeff\ufeffa\n\ufeffb\n".encode())
+    assert list(read_lines(path)) == ["\ufeffa", "\ufeffb"]
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [(b"", []), (b"\n", [""]), (b"a", ["a"]), (b"a\n", ["a"]), (b"a\n\n", ["a", ""])],
+)
+def test_last_line_needs_no_newline(tmp_path, content, lines):
+    for name in ("text.txt", "text.gz"):
+        path = write(tmp_path / name, content)
+        assert list(read_lines(path)) == lines
+        assert count_lines(path) == len(lines)
+
+
+def test_lines_longer_than_a_block_are_whole(tmp_path):
+    long = "x" * (3 << 20)
+    path = write(tmp_path / "long.txt", f"{long}\n{long}y".encode())
+    assert list(read_lines(path)) == [long, long + "y"]
+    assert count_lines(path) == 2
+
+
+def test_invalid_utf8_is_named_dropped_or_replaced(tmp_path):
+    path = write(tmp_path / "latin.gz", b"ok\nna\xefve\ntrunc\xe2\x82\nlast")
+    with pytest.raises(DataError, match=r"latin\.gz:2: not UTF-8 \(byte 0xef at .* 3 "):
+        list(read_lines(path))
+    assert list(read_lines(path, errors="drop")) == ["ok", None, None, "last"]
+    replaced = ["ok", "na\ufffdve", "trunc\ufffd", "last"]
+    assert list(read_lines(path, errors="replace")) == replaced
+
+
+def test_decode_lines_names_the_stream():
+    with pytest.raises(DataError, match=r"^standard input:3: not UTF-8"):
+        list(decode_lines([b"a\n", b"b\n", b"\xff\n"], "standard input"))
+    with pytest.raises(ValueError, match="errors='ignore'"):
+        list(decode_lines([], "standard input", errors="ignore"))
+
+
+def test_gzip_cut_off_is_an_error_after_the_good_lines(tmp_path):
+    whole = gzip.compress("".join(f"line {n}\n" for n in range(100_003)).encode())
+    path = tmp_path / "cut.gz"
+    path.write_bytes(whole[: len(whole) // 2])
+    lines = read_lines(path)
+    assert [next(lines) for _ in range(3)] == ["line 0", "line 1", "line 2"]
+    with pytest.raises(DataError, match=r"cut\.gz: the gzip file is cut off, after"):
+        list(lines)
+    with pytest.raises(DataError, match="cut off"):
+        count_lines(path)
+    path.write_bytes(whole[:-3])
+    with pytest.raises(DataError, match=r"cut off, after line 100003\."):
+        list(read_lines(path))
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "folder.gz").mkdir()
+    fake = tmp_path / "fake.gz"
+    fake.write_bytes(b"not compressed\n")
+    damaged = bytearray(gzip.compress(b"abc\n" * 999))
+    damaged[-6] ^= 1
+    (tmp_path / "damaged.gz").write_bytes(damaged)
+    for name, problem in {
+        "folder": "is a directory",
+        "folder.gz": "is a directory",
+        "missing": "no such file",
+        "missing.gz": "no such file",
+        "fake.gz": "not a valid gzip file",
+        "damaged.gz": "not a valid gzip file",
+    }.items():
+        for read in (lambda path: list(read_lines(path)), count_lines):
+            with pytest.raises(DataError, match=f"{name}: {problem}"):
+                read(tmp_path / name)
