@@ -128,9 +128,8 @@ class Transformer(keras.Model):
         Returns:
             `[batch, target_length, vocabulary_size]`, float32.
         """
-        source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
-        encoder_output = self.encode(source_ids, training=training)
-        return self.decode(target_ids, encoder_output, source_ids, training=training)
+        decoder_output = self.decoder_output(inputs, training=training)
+        return self.token_embedding(decoder_output, reverse=True)
 
     def encode(self, source_ids, training=None):
         """`[batch, source_length]` ids to `[batch, source_length, d_model]`."""
@@ -139,23 +138,20 @@ class Transformer(keras.Model):
         source_mask = padding_mask(source_ids, self.pad_id)
         return self.encoder(x, source_mask=source_mask, training=training)
 
-    def decode(self, target_ids, encoder_output, source_ids, training=None):
-        """Logits of a whole target at once.
-
-        Args:
-            target_ids: `[batch, target_length]`.
-            encoder_output: `[batch, source_length, d_model]`, of `encode`.
-            source_ids: `[batch, source_length]`, for the padding mask.
-            training: Whether dropout is applied.
+    def decoder_output(self, inputs, training=None):
+        """As `call`, before the projection to logits.
 
         Returns:
-            `[batch, target_length, vocabulary_size]`, float32.
+            `[batch, target_length, d_model]`.
         """
+        source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
+        encoder_output = self.encode(source_ids, training=training)
         x = self.target_positions(self.token_embedding(target_ids))
         x = self.dropout_layer(x, training=training)
         source_mask = padding_mask(source_ids, self.pad_id)
-        x = self.decoder(x, encoder_output, source_mask=source_mask, training=training)
-        return self.token_embedding(x, reverse=True)
+        return self.decoder(
+            x, encoder_output, source_mask=source_mask, training=training
+        )
 
     def init_cache(self, source_ids, max_length=None, beam_size=1):
         """Encodes a source and makes what `decode_with_cache` needs.
@@ -179,7 +175,7 @@ class Transformer(keras.Model):
         return self.decoder.init_cache(batch * beam_size, max_length), context
 
     def decode_with_cache(self, target_ids, cache, context, start_index):
-        """Logits of the positions from `start_index` on; the code path of `decode`.
+        """Logits of the positions from `start_index` on, by the code path of `call`.
 
         Args:
             target_ids: `[batch * beam_size, target_length]`, the new positions.

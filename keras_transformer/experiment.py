@@ -1,0 +1,290 @@
+"""A recipe's run from text to model: joins the pipelines and training."""
+
+import itertools
+import pathlib
+import time
+
+import keras
+
+from keras_transformer import evaluation
+from keras_transformer import pipelines
+from keras_transformer import training
+from keras_transformer.decoding import Translator
+from keras_transformer.pipelines import DataError
+from keras_transformer.pipelines.phrases import phrases
+from keras_transformer.recipes import RecipeError
+from keras_transformer.recipes import dump_recipe
+from keras_transformer.recipes import load_recipe
+from keras_transformer.transformer import Transformer
+
+TOKENIZER = "tokenizer"
+MODEL = "model.keras"
+
+
+def run(recipe, output, progress=True):
+    """Trains what a recipe says, or goes on where the run in `output` was left.
+
+    Args:
+        recipe: A `Recipe`.
+        output: The run's folder; made where it does not exist.
+        progress: Whether to show progress on standard error.
+
+    Returns:
+        A mapping of figures and paths for people to read.
+
+    Raises:
+        DataError: the data or the tokenizer cannot be had as the recipe says.
+        RecipeError: `output` holds a run of another recipe.
+        CheckpointError: `output` holds checkpoints that do not fit.
+        KeyboardInterrupt: Ctrl-C, after the state was saved.
+    """
+    started = time.monotonic()
+    output = pathlib.Path(output)
+    settings = recipe.training
+    keras.utils.set_random_seed(settings.seed)
+    output.mkdir(parents=True, exist_ok=True)
+    _claim_folder(recipe, output)
+    pairs = load_pairs(recipe)
+    tokenizer = _tokenizer(recipe.tokenizer, pairs["train"], output / TOKENIZER)
+    corpora = {
+        split: pipelines.encode_corpus(
+            split_pairs,
+            tokenizer,
+            tokenizer,
+            output / "cache" / split,
+            max_length=recipe.data.max_length,
+        )
+        for split, split_pairs in pairs.items()
+        if split != "test"
+    }
+    strategy = training.default_strategy()
+    with strategy.scope():
+        model = build_model(recipe, tokenizer.vocabulary_size)
+        training_model = _compile(model, recipe)
+        trainer = training.Trainer(training_model, output, settings.keep)
+        first_step = trainer.restore()
+    if settings.steps > first_step:
+        # Seeds of dropout come from the checkpoint; XLA wants few shapes.
+        dataset = pipelines.training_dataset(
+            corpora["train"],
+            settings.batch_tokens,
+            seed=settings.seed,
+            start_step=first_step,
+            num_replicas=strategy.num_replicas_in_sync,
+            pad_to_bucket=bool(training_model.jit_compile),
+        )
+        validate = None
+        if "validation" in pairs:
+            validate = _validation(
+                recipe, model, tokenizer, corpora["validation"], pairs["validation"]
+            )
+        stopping = settings.early_stopping
+        default_metric = "bleu" if settings.validation_bleu else "perplexity"
+        trainer.fit(
+            dataset,
+            settings.steps,
+            checkpoint_minutes=settings.checkpoint_minutes,
+            checkpoint_steps=settings.checkpoint_steps,
+            validate=validate,
+            validation_steps=settings.validation_steps,
+            metric=stopping.metric if stopping else default_metric,
+            patience=stopping.patience if stopping else None,
+            bar=progress,
+        )
+    averaged = training.average_checkpoints(
+        model, output / "checkpoints", settings.average
+    )
+    path = trainer.save_model(MODEL)
+    summary = {
+        "parameters": model.count_params(),
+        "train pairs": corpora["train"].report,
+        "steps": trainer.progress.step,
+        "training seconds": round(trainer.progress.seconds),
+        "seconds in all": round(time.monotonic() - started),
+        "averaged checkpoints": len(averaged),
+        "model": str(path),
+    }
+    if trainer.progress.best_step is not None:
+        summary["best validation"] = (
+            f"{trainer.progress.best_score:.2f} at step {trainer.progress.best_step} "
+            "(best.keras)"
+        )
+    return summary
+
+
+def load_run(folder):
+    """What a run folder says about its model.
+
+    Returns:
+        `(recipe, tokenizer, model)`; the model has fresh weights.
+
+    Raises:
+        RecipeError: `config.yaml` is missing or not a recipe.
+        DataError: the tokenizer is missing or damaged.
+    """
+    folder = pathlib.Path(folder)
+    recipe = load_recipe(folder / "config.yaml")
+    tokenizer = pipelines.load_tokenizer(folder / TOKENIZER)
+    return recipe, tokenizer, build_model(recipe, tokenizer.vocabulary_size)
+
+
+def average_run(folder, last=5, output=None):
+    """Averages a run's last checkpoints into a `.keras` file.
+
+    Args:
+        folder: The run's folder.
+        last: Number of checkpoints.
+        output: The file. None: `model.keras` in the run's folder.
+
+    Returns:
+        The file's path and the paths of the checkpoints.
+
+    Raises:
+        CheckpointError: no checkpoint, or one of another model.
+    """
+    folder = pathlib.Path(folder)
+    _, _, model = load_run(folder)
+    paths = training.average_checkpoints(model, folder / "checkpoints", last)
+    output = pathlib.Path(output) if output else folder / MODEL
+    with training.replace_file(output) as temporary:
+        model.save(temporary)
+    return output, paths
+
+
+def build_model(recipe, vocabulary_size):
+    """The recipe's `Transformer`, built, with fresh weights."""
+    precision = recipe.training.mixed_precision
+    model = Transformer(
+        vocabulary_size,
+        **recipe.model.constructor_arguments(),
+        dtype=f"mixed_{precision}" if precision else "float32",
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    return model
+
+
+def load_pairs(recipe):
+    """The recipe's sentence pairs: a source each for train, validation and test."""
+    data = recipe.data
+    if data.kind == "phrases":
+        splits = phrases(
+            data.source_locale,
+            data.target_locale,
+            size=data.size,
+            seed=data.seed,
+            held_out=data.held_out,
+        )
+        return splits._asdict()
+    if data.kind == "tfds":
+
+        def source(split):
+            return pipelines.TfdsPairs(
+                data.name,
+                split,
+                source_language=data.source_language,
+                target_language=data.target_language,
+                data_dir=data.data_dir,
+            )
+    else:
+
+        def source(split):
+            return pipelines.TextFiles(split.source, split.target)
+
+    splits = {name: getattr(data, name) for name in ("train", "validation", "test")}
+    return {name: source(split) for name, split in splits.items() if split is not None}
+
+
+def _claim_folder(recipe, output):
+    """Writes the recipe into the folder, or compares it with the one there."""
+    path = output / "config.yaml"
+    if path.is_file():
+        stored = load_recipe(path)
+        # How long to train and how to decode may change between two starts.
+        free = {"training": {"steps", "early_stopping"}, "decoding": True}
+        if stored.model_dump(exclude=free) != recipe.model_dump(exclude=free):
+            changed = ", ".join(_changed_keys(stored, recipe, free))
+            raise RecipeError(
+                f"{output}: holds a run of another recipe; what differs: {changed}. "
+                "Choose another --output."
+            )
+    dump_recipe(recipe, path)
+
+
+def _changed_keys(old, new, exclude):
+    old, new = old.model_dump(exclude=exclude), new.model_dump(exclude=exclude)
+    for section in old:
+        for key in sorted({*(old[section] or {}), *(new[section] or {})}):
+            if (old[section] or {}).get(key) != (new[section] or {}).get(key):
+                yield f"{section}.{key}"
+
+
+def _tokenizer(settings, pairs, folder):
+    if folder.is_dir():
+        return pipelines.load_tokenizer(folder)
+    sentences = itertools.chain.from_iterable(pairs)
+    tokenizer = pipelines.train_tokenizer(
+        settings.kind,
+        sentences,
+        settings.vocabulary_size,
+        split_digits=settings.split_digits,
+    )
+    tokenizer.save(folder)
+    return tokenizer
+
+
+def _compile(model, recipe):
+    settings = recipe.training
+    schedule = (
+        training.PaperSchedule(
+            model.d_model, settings.warmup_steps, settings.learning_rate_scale
+        )
+        if settings.schedule == "paper"
+        else training.InverseSquareRoot(settings.learning_rate, settings.warmup_steps)
+    )
+    training_model = training.TrainingModel(
+        model, settings.label_smoothing, settings.gradient_accumulation_steps
+    )
+    training_model.compile(
+        optimizer=keras.optimizers.Adam(
+            schedule,
+            beta_1=settings.beta_1,
+            beta_2=settings.beta_2,
+            epsilon=settings.epsilon,
+        ),
+        jit_compile=settings.jit_compile,
+    )
+    training_model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    return training_model
+
+
+def _validation(recipe, model, tokenizer, corpus, pairs):
+    """Function that scores the model on the validation pairs."""
+    settings = recipe.training
+    decoding = recipe.decoding
+    dataset = pipelines.evaluation_dataset(corpus, settings.batch_tokens)
+    translator = Translator(
+        model,
+        tokenizer,
+        beam_size=settings.validation_beam_size,
+        length_penalty=decoding.length_penalty,
+        length_penalty_kind=decoding.length_penalty_kind,
+        extra_length=decoding.extra_length,
+    )
+    kept = [pair for pair in pairs if None not in pair]
+    if not kept:
+        raise DataError("data.validation: no pair there can be read")
+    sources, references = map(list, zip(*kept, strict=True))
+
+    def validate():
+        figures = {"perplexity": evaluation.perplexity(model, dataset)}
+        if settings.validation_bleu:
+            bleu = evaluation.bleu(
+                translator.translate(sources),
+                references,
+                tokenize=recipe.evaluation.tokenize,
+                lowercase=recipe.evaluation.lowercase,
+            )
+            figures["bleu"] = bleu.score
+        return figures
+
+    return validate

@@ -1,0 +1,27 @@
+"""Losses, metrics, schedules, and training in a run folder (section 5)."""
+
+import importlib
+
+_NAMES = {
+    "CheckpointError": "checkpoints",
+    "InverseSquareRoot": "schedules",
+    "PaperSchedule": "schedules",
+    "Perplexity": "metrics",
+    "SmoothedCrossEntropy": "losses",
+    "TokenAccuracy": "metrics",
+    "Trainer": "trainer",
+    "TrainingModel": "training_model",
+    "average_checkpoints": "averaging",
+    "checkpoint_paths": "checkpoints",
+    "default_strategy": "distribution",
+    "replace_file": "files",
+}
+
+__all__ = list(_NAMES)
+
+
+def __getattr__(name):
+    # On first use: losses, metrics and schedules run without TensorFlow.
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"{__name__}.{_NAMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

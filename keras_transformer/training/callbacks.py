@@ -1,0 +1,169 @@
+"""What happens between training steps: validation, checkpoints, signals."""
+
+import dataclasses
+import signal
+import threading
+import time
+
+import keras
+
+# Whether a higher value is better.
+METRICS = {"bleu": True, "perplexity": False}
+
+
+@dataclasses.dataclass
+class Progress:
+    """Where a run stands; saved in every checkpoint.
+
+    `seconds` counts training of all starts; `checkpoint_seconds` since the last
+    checkpoint by the clock.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    checkpoint_seconds: float = 0.0
+    best_score: float | None = None
+    best_step: int | None = None
+    validations_since_best: int = 0
+
+    def improve(self, metric, score):
+        """Notes a validation's score; whether it is the best so far."""
+        better = self.best_score is None or (
+            score > self.best_score if METRICS[metric] else score < self.best_score
+        )
+        if better:
+            self.best_score, self.best_step = score, self.step
+            self.validations_since_best = 0
+        else:
+            self.validations_since_best += 1
+        return better
+
+
+class StepCounter(keras.callbacks.Callback):
+    """Keeps `progress.step` and its clocks; comes before all others."""
+
+    def __init__(self, progress):
+        super().__init__()
+        self.progress = progress
+
+    def on_train_begin(self, logs=None):
+        self._time = time.monotonic()
+
+    def on_train_batch_end(self, batch, logs=None):
+        now = time.monotonic()
+        self.progress.step += 1
+        self.progress.seconds += now - self._time
+        self.progress.checkpoint_seconds += now - self._time
+        self._time = now
+
+
+class Validation(keras.callbacks.Callback):
+    """Calls `validate` every so many steps, keeps the best model, may stop early.
+
+    Args:
+        progress: The run's `Progress`.
+        validate: Function of no argument that returns a mapping of figures, among
+            them `metric`.
+        every: Steps between validations.
+        metric: `"bleu"` or `"perplexity"`, which decides what is best.
+        on_result: Function of the figures.
+        on_best: Function of no argument, called after a new best score.
+        patience: Stop after so many validations without a better one. None: never.
+    """
+
+    def __init__(
+        self, progress, validate, every, metric, on_result, on_best, patience=None
+    ):
+        super().__init__()
+        self.progress = progress
+        self.validate = validate
+        self.every = every
+        self.metric = metric
+        self.on_result = on_result
+        self.on_best = on_best
+        self.patience = patience
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.progress.step % self.every:
+            return
+        figures = self.validate()
+        self.on_result(figures)
+        if self.progress.improve(self.metric, figures[self.metric]):
+            self.on_best()
+        elif self.patience is not None:
+            self.model.stop_training |= (
+                self.progress.validations_since_best >= self.patience
+            )
+
+
+class PeriodicCheckpoint(keras.callbacks.Callback):
+    """Calls `save` every so many minutes or steps.
+
+    Args:
+        progress: The run's `Progress`.
+        save: Function of no argument.
+        minutes: Minutes of training between checkpoints (the paper: 10), or
+        steps: steps between them.
+    """
+
+    def __init__(self, progress, save, minutes=None, steps=None):
+        super().__init__()
+        self.progress = progress
+        self.save = save
+        self.minutes = minutes
+        self.steps = steps
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.steps:
+            due = self.progress.step % self.steps == 0
+        else:
+            due = self.progress.checkpoint_seconds >= 60 * self.minutes
+        if due:
+            self.progress.checkpoint_seconds = 0.0
+            self.save()
+
+
+class SaveOnSignal(keras.callbacks.Callback):
+    """Ctrl-C and SIGTERM finish the step, save, and end training.
+
+    Ctrl-C raises `KeyboardInterrupt`, SIGTERM `SystemExit(143)`, both after `save`. A
+    second signal does not wait.
+
+    Args:
+        save: Function of no argument.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self, save):
+        super().__init__()
+        self.save = save
+        self._received = None
+        self._previous = {}
+
+    def __enter__(self):
+        # Python lets only the main thread handle signals.
+        if threading.current_thread() is threading.main_thread():
+            for number in self.SIGNALS:
+                self._previous[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_):
+        self._restore()
+
+    def _receive(self, number, frame):
+        self._received = number
+        self._restore()
+
+    def _restore(self):
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self._received is None:
+            return
+        self.save()
+        if self._received == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + self._received)

@@ -1,0 +1,124 @@
+"""Checkpoints of a training run: all that is needed to go on from them."""
+
+import json
+import logging
+import pathlib
+import re
+
+import tensorflow as tf
+
+logger = logging.getLogger(__name__)
+
+# What a truncated, altered or half-deleted checkpoint raises on reading.
+DAMAGE = (
+    tf.errors.DataLossError,
+    tf.errors.NotFoundError,
+    tf.errors.OutOfRangeError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.UnknownError,
+)
+
+
+class CheckpointError(ValueError):
+    """No checkpoint fits, told in one line."""
+
+
+def checkpoint_paths(folder):
+    """Paths of the checkpoints in `folder`, oldest first, without their suffix.
+
+    The index files are counted rather than the folder's state file, which may be lost.
+    """
+    found = {}
+    for index in pathlib.Path(folder).glob("ckpt-*.index"):
+        match = re.fullmatch(r"ckpt-(\d+)", index.stem)
+        if match:
+            found[int(match.group(1))] = str(index.with_suffix(""))
+    return [found[step] for step in sorted(found)]
+
+
+class Checkpoints:
+    """Writes and restores `folder/ckpt-STEP`.
+
+    A checkpoint holds the weights, the optimizer's slots and step, the states of the
+    dropouts' random generators, and a mapping of the run's progress. Each is written
+    whole before it is named.
+
+    Args:
+        model: A built and compiled `TrainingModel`.
+        folder: Where checkpoints lie.
+        keep: Number of the newest that are kept.
+    """
+
+    def __init__(self, model, folder, keep=5):
+        model.optimizer.build(model.trainable_variables)
+        self.folder = pathlib.Path(folder)
+        self._progress = tf.Variable("", trainable=False, dtype=tf.string)
+        self._checkpoint = tf.train.Checkpoint(
+            **weights_by_path(model.transformer),
+            optimizer=[variable.value for variable in model.optimizer.variables],
+            progress=self._progress,
+        )
+        self._manager = tf.train.CheckpointManager(
+            self._checkpoint, str(self.folder), max_to_keep=keep
+        )
+
+    def save(self, step, progress):
+        """Writes the checkpoint of `step`; `progress` is a mapping for JSON."""
+        self._progress.assign(json.dumps(progress))
+        return self._manager.save(checkpoint_number=step)
+
+    def restore(self):
+        """Restores the newest readable checkpoint.
+
+        Returns:
+            Its `progress`, or None where there is no checkpoint.
+
+        Raises:
+            CheckpointError: checkpoints are there, but none can be read or fits.
+        """
+        paths = checkpoint_paths(self.folder)
+        for path in reversed(paths):
+            try:
+                check_shapes(self._checkpoint, path)
+                status = self._checkpoint.restore(path)
+                status.assert_existing_objects_matched()
+                return json.loads(self._progress.numpy())
+            except (*DAMAGE, AssertionError, json.JSONDecodeError) as error:
+                reason = str(error).strip().partition("\n")[0]
+                logger.warning("%s: damaged, the one before is used: %s", path, reason)
+        if paths:
+            raise CheckpointError(f"{self.folder}: no checkpoint there can be read")
+        return None
+
+
+def weights_by_path(transformer):
+    """What a checkpoint keeps of a model: its variables by path.
+
+    Returns:
+        `{"weights": {path: variable}, "seeds": {path: variable}}`.
+    """
+    weights = {variable.path: variable.value for variable in transformer.weights}
+    kept = {id(variable) for variable in transformer.weights}
+    # The states of random generators are variables, but not weights.
+    seeds = {
+        f"{index}": variable.value
+        for index, variable in enumerate(
+            variable for variable in transformer.variables if id(variable) not in kept
+        )
+    }
+    return {"weights": weights, "seeds": seeds}
+
+
+def check_shapes(checkpoint, path):
+    """Raises `CheckpointError` where a variable of the model has another shape."""
+    stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+    for name, variable in checkpoint.weights.items():
+        key = f"weights/{name.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
+        shape = stored.get(key)
+        if shape is None:
+            raise CheckpointError(f"{path}: has no weight {name}; another model's?")
+        if tuple(shape) != tuple(variable.shape):
+            raise CheckpointError(
+                f"{path}: {name} has shape {tuple(shape)}, the model's is "
+                f"{tuple(variable.shape)}; is the recipe or the vocabulary another one?"
+            )

@@ -1,0 +1,34 @@
+"""Sums and strategies over replicas, on TensorFlow; one replica elsewhere."""
+
+import keras
+
+
+def num_replicas():
+    """Replicas that take part in the current step."""
+    context = _replica_context()
+    return 1 if context is None else context.num_replicas_in_sync
+
+
+def global_sum(value):
+    """The sum of `value` over all replicas, inside a step; `value` outside of one."""
+    context = _replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return value
+    return context.all_reduce("SUM", value)
+
+
+def default_strategy():
+    """`MirroredStrategy` where there are several GPUs, else the default strategy."""
+    import tensorflow as tf
+
+    if len(tf.config.list_physical_devices("GPU")) > 1:
+        return tf.distribute.MirroredStrategy()
+    return tf.distribute.get_strategy()
+
+
+def _replica_context():
+    if keras.config.backend() != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    return tf.distribute.get_replica_context()

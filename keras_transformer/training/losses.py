@@ -1,0 +1,109 @@
+"""Label-smoothed cross-entropy over target tokens (section 5.4)."""
+
+import keras
+from keras import ops
+
+from keras_transformer.training.distribution import global_sum
+from keras_transformer.training.distribution import num_replicas
+
+
+def cross_entropy(labels, logits):
+    """Negative log-likelihood of each label, in nats.
+
+    Args:
+        labels: `[batch, target_length]`, integers.
+        logits: `[batch, target_length, vocabulary_size]`.
+
+    Returns:
+        `[batch, target_length]`, float32.
+    """
+    logits = ops.cast(logits, "float32")
+    return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+
+def smoothed_cross_entropy(labels, logits, label_smoothing):
+    """Cross-entropy with `label_smoothing` spread evenly over the vocabulary.
+
+    `(1 - e) * nll + e * mean(nll of every id)`, which needs no one-hot tensor: it
+    equals `nll + e * (logit of the label - mean logit)`.
+
+    Args:
+        labels: `[batch, target_length]`, integers.
+        logits: `[batch, target_length, vocabulary_size]`.
+        label_smoothing: Share of the probability that is spread, in [0, 1).
+
+    Returns:
+        `[batch, target_length]`, float32.
+    """
+    loss = cross_entropy(labels, logits)
+    if not label_smoothing:
+        return loss
+    logits = ops.cast(logits, "float32")
+    label_logits = ops.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return loss + label_smoothing * (label_logits - ops.mean(logits, axis=-1))
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class SmoothedCrossEntropy(keras.losses.Loss):
+    """Mean over target tokens; padding counts nowhere.
+
+    The divisor is the number of target tokens in the global batch: with several
+    replicas under `tf.distribute`, tokens weigh the same on all of them. A batch
+    without a token gives 0.
+
+    Args:
+        label_smoothing: Share of the probability that is spread, in [0, 1).
+        pad_id: Label that is left out.
+
+    Raises:
+        ValueError: `label_smoothing` outside [0, 1).
+    """
+
+    def __init__(
+        self, label_smoothing=0.1, pad_id=0, name="smoothed_cross_entropy", **kwargs
+    ):
+        super().__init__(name=name, **kwargs)
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(
+                f"`label_smoothing` must lie in [0, 1). Received: {label_smoothing}."
+            )
+        self.label_smoothing = label_smoothing
+        self.pad_id = pad_id
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        """The mean loss.
+
+        Args:
+            y_true: Labels `[batch, target_length]`, integers.
+            y_pred: Logits `[batch, target_length, vocabulary_size]`.
+            sample_weight: `[batch]` or `[batch, target_length]`, factors on the
+                tokens' weights.
+
+        Returns:
+            Scalar, float32; over replicas, the mean of their values is the mean over
+            the global batch's tokens.
+        """
+        labels = ops.cast(y_true, "int32")
+        weights = ops.cast(ops.not_equal(labels, self.pad_id), "float32")
+        if sample_weight is not None:
+            sample_weight = ops.cast(sample_weight, "float32")
+            if len(sample_weight.shape) == 1:
+                sample_weight = sample_weight[:, None]
+            weights = weights * sample_weight
+        tokens = global_sum(ops.sum(weights))
+        losses = smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
+        mean = ops.sum(losses * weights) / ops.maximum(tokens, 1e-9)
+        # Keras takes the mean over replicas of what each of them returns.
+        return mean * num_replicas()
+
+    def call(self, y_true, y_pred):
+        """Loss of each token, `[batch, target_length]`, padding included."""
+        labels = ops.cast(y_true, "int32")
+        return smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "label_smoothing": self.label_smoothing,
+            "pad_id": self.pad_id,
+        }

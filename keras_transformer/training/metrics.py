@@ -1,0 +1,75 @@
+"""Token-weighted metrics over logits."""
+
+import keras
+from keras import ops
+
+from keras_transformer.training.losses import cross_entropy
+
+
+class _TokenMean(keras.metrics.Metric):
+    """A mean over target tokens, of values that `token_values` gives."""
+
+    def __init__(self, pad_id=0, name=None, **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.pad_id = pad_id
+        self.total = self.add_variable((), "zeros", name="total")
+        self.tokens = self.add_variable((), "zeros", name="tokens")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Adds a batch.
+
+        Args:
+            y_true: Labels `[batch, target_length]`, integers.
+            y_pred: Logits `[batch, target_length, vocabulary_size]`.
+            sample_weight: Ignored: every token weighs the same.
+        """
+        labels = ops.cast(y_true, "int32")
+        weights = ops.cast(ops.not_equal(labels, self.pad_id), "float32")
+        values = self.token_values(labels, y_pred)
+        self.update_sums(ops.sum(values * weights), ops.sum(weights))
+
+    def update_sums(self, total, tokens):
+        """Adds the sum over `tokens` tokens of the values."""
+        self.total.assign_add(ops.cast(total, self.total.dtype))
+        self.tokens.assign_add(ops.cast(tokens, self.tokens.dtype))
+
+    def result(self):
+        return self.total / ops.maximum(self.tokens, 1.0)
+
+    def get_config(self):
+        return {**super().get_config(), "pad_id": self.pad_id}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Perplexity(_TokenMean):
+    """`exp` of the mean negative log-likelihood a token, unsmoothed.
+
+    Args:
+        pad_id: Label that is left out.
+    """
+
+    def __init__(self, pad_id=0, name="perplexity", **kwargs):
+        super().__init__(pad_id, name, **kwargs)
+
+    def token_values(self, labels, logits):
+        return cross_entropy(labels, logits)
+
+    def result(self):
+        return ops.exp(super().result())
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TokenAccuracy(_TokenMean):
+    """Share of target tokens whose logit is the highest.
+
+    Args:
+        pad_id: Label that is left out.
+    """
+
+    def __init__(self, pad_id=0, name="accuracy", **kwargs):
+        super().__init__(pad_id, name, **kwargs)
+
+    def token_values(self, labels, logits):
+        # A maximum costs a fraction of an argmax on CPU.
+        label_logits = ops.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+        return ops.cast(label_logits >= ops.max(logits, axis=-1), "float32")

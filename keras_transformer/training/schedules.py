@@ -1,0 +1,83 @@
+"""Learning rates as functions of the step (section 5.3)."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class PaperSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """`scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)` (equation 3).
+
+    Steps count from 1: the first update, which Keras numbers 0, has the rate of step
+    1, and the peak is at step `warmup_steps`.
+
+    Args:
+        d_model: Width of the model.
+        warmup_steps: Steps of linear growth.
+        scale: Factor on the paper's rate.
+
+    Raises:
+        ValueError: `warmup_steps` below 1.
+    """
+
+    def __init__(self, d_model, warmup_steps=4000, scale=1.0):
+        super().__init__()
+        _check_warmup(warmup_steps)
+        self.d_model = d_model
+        self.warmup_steps = warmup_steps
+        self.scale = scale
+
+    def __call__(self, step):
+        shape = _warmup_then_inverse_sqrt(step, self.warmup_steps)
+        return shape * (self.scale * self.d_model**-0.5 * self.warmup_steps**-0.5)
+
+    def get_config(self):
+        return {
+            "d_model": self.d_model,
+            "warmup_steps": self.warmup_steps,
+            "scale": self.scale,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear growth to `learning_rate` at `warmup_steps`, then `step^-0.5`.
+
+    The paper's shape with its peak as the argument.
+
+    Args:
+        learning_rate: The peak.
+        warmup_steps: Steps of linear growth.
+
+    Raises:
+        ValueError: `warmup_steps` below 1.
+    """
+
+    def __init__(self, learning_rate, warmup_steps=4000):
+        super().__init__()
+        _check_warmup(warmup_steps)
+        self.learning_rate = learning_rate
+        self.warmup_steps = warmup_steps
+
+    def __call__(self, step):
+        shape = _warmup_then_inverse_sqrt(step, self.warmup_steps)
+        return shape * self.learning_rate
+
+    def get_config(self):
+        return {
+            "learning_rate": self.learning_rate,
+            "warmup_steps": self.warmup_steps,
+        }
+
+
+def _check_warmup(warmup_steps):
+    if warmup_steps < 1:
+        raise ValueError(
+            f"`warmup_steps` must be at least 1. Received: {warmup_steps}."
+        )
+
+
+def _warmup_then_inverse_sqrt(step, warmup_steps):
+    # 1 at the peak; float32 holds every step up to 2^24 exactly.
+    step = ops.cast(step, "float32") + 1.0
+    return ops.minimum(step / warmup_steps, ops.sqrt(warmup_steps / step))

@@ -1,0 +1,145 @@
+"""Training in a run folder, from the first step or from where it was left."""
+
+import contextlib
+import dataclasses
+import pathlib
+
+from keras_transformer.training.callbacks import PeriodicCheckpoint
+from keras_transformer.training.callbacks import Progress
+from keras_transformer.training.callbacks import SaveOnSignal
+from keras_transformer.training.callbacks import StepCounter
+from keras_transformer.training.callbacks import Validation
+from keras_transformer.training.checkpoints import Checkpoints
+from keras_transformer.training.files import replace_file
+from keras_transformer.training.reporting import MetricsLog
+from keras_transformer.training.reporting import ProgressBar
+from keras_transformer.training.reporting import TrainingLog
+
+
+class Trainer:
+    """Runs `model.fit` with checkpoints, validation, logs and resume.
+
+    Writes into the run's folder: `checkpoints/`, `logs/` (TensorBoard),
+    `metrics.jsonl`, and `best.keras` after each best validation.
+
+    Args:
+        model: A built and compiled `TrainingModel`.
+        folder: The run's folder; it exists.
+        keep: Number of checkpoints that are kept.
+    """
+
+    def __init__(self, model, folder, keep=5):
+        self.model = model
+        self.folder = pathlib.Path(folder)
+        self.progress = Progress()
+        self.checkpoints = Checkpoints(model, self.folder / "checkpoints", keep)
+        self.log = MetricsLog(self.folder, self.progress)
+        self._saved_step = None
+
+    def restore(self):
+        """Goes back to the newest checkpoint.
+
+        Returns:
+            Its step; 0 where there is no checkpoint.
+
+        Raises:
+            CheckpointError: checkpoints are there, but none can be read or fits.
+        """
+        stored = self.checkpoints.restore()
+        if stored is not None:
+            for name, value in stored.items():
+                setattr(self.progress, name, value)
+            self._saved_step = self.progress.step
+        return self.progress.step
+
+    def save(self):
+        """Writes a checkpoint of the current step, unless there is one."""
+        if self._saved_step != self.progress.step:
+            progress = dataclasses.asdict(self.progress)
+            self.checkpoints.save(self.progress.step, progress)
+            self._saved_step = self.progress.step
+
+    def fit(
+        self,
+        dataset,
+        steps,
+        checkpoint_minutes=10.0,
+        checkpoint_steps=None,
+        validate=None,
+        validation_steps=1000,
+        metric="bleu",
+        patience=None,
+        bar=True,
+    ):
+        """Trains up to step `steps`.
+
+        Args:
+            dataset: Endless batches, from the one after `progress.step` on.
+            steps: The last step.
+            checkpoint_minutes: Minutes of training between checkpoints.
+            checkpoint_steps: Steps between them, instead of minutes.
+            validate: Function that returns a mapping of figures. None: no validation.
+            validation_steps: Steps between validations.
+            metric: The figure, `"bleu"` or `"perplexity"`, that chooses the best model
+                and stops early.
+            patience: Validations without a better figure after which training stops.
+            bar: Whether to show progress on standard error.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C, after the step was finished and saved.
+            SystemExit: SIGTERM, likewise, with code 143.
+        """
+        remaining = steps - self.progress.step
+        if remaining <= 0:
+            return
+        callbacks = [StepCounter(self.progress), TrainingLog(self.log)]
+        progress_bar = ProgressBar(self.progress, steps) if bar else None
+        if bar:
+            callbacks.append(progress_bar)
+        if validate is not None:
+
+            def on_result(figures):
+                self.log.write("validation", figures)
+                if bar:
+                    progress_bar.show_validation(figures)
+
+            callbacks.append(
+                Validation(
+                    self.progress,
+                    validate,
+                    validation_steps,
+                    metric,
+                    on_result,
+                    lambda: self.save_model("best.keras"),
+                    patience,
+                )
+            )
+        callbacks.append(
+            PeriodicCheckpoint(
+                self.progress,
+                self.save,
+                minutes=checkpoint_minutes,
+                steps=checkpoint_steps,
+            )
+        )
+        on_signal = SaveOnSignal(self.save)
+        callbacks.append(on_signal)
+        with on_signal, progress_bar or contextlib.nullcontext():
+            # One pass of fit over an endless dataset: with an unknown number of
+            # batches, Keras would count one iteration too many a pass.
+            self.model.fit(
+                dataset,
+                steps_per_epoch=remaining,
+                epochs=1,
+                shuffle=False,
+                verbose=0,
+                callbacks=callbacks,
+            )
+        self.save()
+
+    def save_model(self, name):
+        """Writes the model to a `.keras` file in the run's folder; returns its path."""
+        path = self.folder / name
+        with replace_file(path) as temporary:
+            self.model.transformer.save(temporary)
+        return path

@@ -1,0 +1,149 @@
+"""The training step of a `Transformer` as a `keras.Model` for `model.fit`."""
+
+import keras
+import tensorflow as tf
+
+from keras_transformer.training.distribution import global_sum
+from keras_transformer.training.metrics import Perplexity
+from keras_transformer.training.metrics import TokenAccuracy
+from keras_transformer.training.metrics import _TokenMean
+
+
+class TrainingModel(keras.Model):
+    """Trains a `Transformer` with `fit`; the weights are the transformer's own.
+
+    Plain `transformer.compile(loss=SmoothedCrossEntropy(), ...)` computes the same
+    updates. This step is faster, since one pass over the logits serves loss,
+    perplexity and accuracy, and it can accumulate gradients: each batch is cut into
+    `gradient_accumulation_steps` parts along its rows, which are computed one after
+    the other and applied as one update, normalised by the number of target tokens in
+    the whole global batch.
+
+    Args:
+        transformer: The model to train.
+        label_smoothing: Share of the probability that is spread, in [0, 1).
+        gradient_accumulation_steps: Parts of a batch.
+    """
+
+    def __init__(
+        self,
+        transformer,
+        label_smoothing=0.1,
+        gradient_accumulation_steps=1,
+        **kwargs,
+    ):
+        super().__init__(dtype=transformer.dtype_policy, **kwargs)
+        self.transformer = transformer
+        self.label_smoothing = label_smoothing
+        self.gradient_accumulation_steps = gradient_accumulation_steps
+        self.loss_metric = _TokenMean(name="loss")
+        self.perplexity_metric = Perplexity()
+        self.accuracy_metric = TokenAccuracy()
+        # Not among `metrics`: fit never starts it anew. Float32 ends at 2^24 tokens.
+        self.token_counter = keras.metrics.Sum(name="tokens", dtype="float64")
+
+    @property
+    def metrics(self):
+        return [self.loss_metric, self.perplexity_metric, self.accuracy_metric]
+
+    def build(self, inputs_shape):
+        if not self.transformer.built:
+            self.transformer.build(inputs_shape)
+
+    def call(self, inputs, training=None):
+        return self.transformer(inputs, training=training)
+
+    def train_step(self, data):
+        """One update from a batch.
+
+        Args:
+            data: `({"source_ids", "target_ids"}, labels)`, see `Transformer.call`.
+
+        Returns:
+            The metrics since they were last reset.
+        """
+        inputs, labels = data
+        # The step calls the transformer's parts, so that nothing else builds it.
+        self.build({name: ids.shape for name, ids in inputs.items()})
+        pad_id = self.transformer.pad_id
+        tokens = tf.reduce_sum(tf.cast(tf.not_equal(labels, pad_id), tf.float32))
+        scale = 1.0 / tf.maximum(global_sum(tokens), 1.0)
+        parts = self.gradient_accumulation_steps
+        if parts == 1:
+            gradients, sums = self._gradients(inputs, labels, scale)
+        else:
+            gradients, sums = self._accumulated_gradients(inputs, labels, scale, parts)
+        self.optimizer.apply_gradients(
+            zip(gradients, self.trainable_variables, strict=True)
+        )
+        self.token_counter.update_state(tokens)
+        return self._update_metrics(sums, tokens)
+
+    def test_step(self, data):
+        """Metrics of a batch, without dropout."""
+        inputs, labels = data
+        tokens = tf.reduce_sum(
+            tf.cast(tf.not_equal(labels, self.transformer.pad_id), tf.float32)
+        )
+        return self._update_metrics(self._sums(inputs, labels, False), tokens)
+
+    def _gradients(self, inputs, labels, scale):
+        variables = self.trainable_variables
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([variable.value for variable in variables])
+            sums = self._sums(inputs, labels, training=True)
+            loss = self.optimizer.scale_loss(sums[0] * scale)
+        return tape.gradient(loss, [variable.value for variable in variables]), sums
+
+    def _accumulated_gradients(self, inputs, labels, scale, parts):
+        rows = tf.shape(labels)[0]
+
+        def part(tensor, index):
+            return tensor[index * rows // parts : (index + 1) * rows // parts]
+
+        def body(index, gradients, sums):
+            part_inputs = tf.nest.map_structure(lambda x: part(x, index), inputs)
+            new, new_sums = self._gradients(part_inputs, part(labels, index), scale)
+            gradients = [
+                total + tf.convert_to_tensor(gradient)
+                for total, gradient in zip(gradients, new, strict=True)
+            ]
+            sums = [total + value for total, value in zip(sums, new_sums, strict=True)]
+            return index + 1, gradients, sums
+
+        zeros = [tf.zeros(variable.shape) for variable in self.trainable_variables]
+        sums = [tf.constant(0.0)] * 3
+        _, gradients, sums = tf.while_loop(
+            lambda index, *_: index < parts, body, (0, zeros, sums)
+        )
+        return gradients, sums
+
+    def _sums(self, inputs, labels, training):
+        """Sums over a batch's tokens: smoothed loss, nll, number of correct ones."""
+        decoder_output = self.transformer.decoder_output(inputs, training=training)
+        embedding = self.transformer.token_embedding
+        logits = embedding(decoder_output, reverse=True)
+        weights = tf.cast(tf.not_equal(labels, self.transformer.pad_id), tf.float32)
+        nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        # The logit of the label and the mean logit come from the vectors rather than
+        # from the logits: a row of the vocabulary less to write for each token.
+        vectors = tf.cast(decoder_output, tf.float32)
+        matrix = tf.convert_to_tensor(embedding.embeddings)
+        label_logits = tf.reduce_sum(vectors * tf.gather(matrix, labels), axis=-1)
+        loss = nll
+        if self.label_smoothing:
+            mean_logits = tf.linalg.matvec(vectors, tf.reduce_mean(matrix, axis=0))
+            loss = nll + self.label_smoothing * (label_logits - mean_logits)
+        # The two products round differently, by far less than this.
+        highest = tf.reduce_max(logits, axis=-1) - 1e-4
+        correct = tf.cast(label_logits >= highest, tf.float32)
+        return [
+            tf.reduce_sum(loss * weights),
+            tf.reduce_sum(nll * weights),
+            tf.reduce_sum(correct * weights),
+        ]
+
+    def _update_metrics(self, sums, tokens):
+        for metric, total in zip(self.metrics, sums, strict=True):
+            metric.update_sums(total, tokens)
+        return {metric.name: metric.result() for metric in self.metrics}
