@@ -1,0 +1,61 @@
+"""What an installation puts into site-packages."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def site_packages(tmp_path_factory):
+    pytest.importorskip("setuptools")
+    folder = tmp_path_factory.mktemp("site-packages")
+    command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", folder]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return folder
+
+
+def test_every_source_file_is_installed(site_packages):
+    expected = set()
+    for folder in ("keras_transformer", "pipelines"):
+        prefix = pathlib.PurePath("keras_transformer" if folder == "pipelines" else "")
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and path.suffix not in (".pyc", ".md"):
+                expected.add(prefix / path.relative_to(ROOT))
+    installed = {
+        pathlib.PurePath(path.relative_to(site_packages))
+        for path in site_packages.rglob("*")
+        if path.is_file()
+    }
+    assert pathlib.PurePath("keras_transformer/pipelines/phrases.py") in installed
+    assert pathlib.PurePath("keras_transformer/recipes/phrases.yaml") in installed
+    assert sorted(map(str, expected - installed)) == []
+
+
+def test_no_package_but_ours_at_the_top(site_packages):
+    assert [path.name for path in site_packages.iterdir()] == ["keras_transformer"]
+
+
+def test_installed_package_runs_without_the_source_folder(site_packages):
+    # find_spec, because importing the pipelines would load TensorFlow.
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); "
+        "from importlib.util import find_spec; "
+        "from keras_transformer.recipes import shipped_recipes; "
+        "print(find_spec('keras_transformer.pipelines').origin); "
+        "print(*shipped_recipes())"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(site_packages)],
+        cwd=site_packages,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    file, recipes = result.stdout.splitlines()
+    assert pathlib.Path(file).is_relative_to(site_packages)
+    shipped = (ROOT / "keras_transformer" / "recipes").glob("*.yaml")
+    assert set(recipes.split()) == {path.stem for path in shipped}
