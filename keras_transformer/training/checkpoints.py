@@ -97,7 +97,11 @@ def weights_by_path(transformer):
     Returns:
         `{"weights": {path: variable}, "seeds": {path: variable}}`.
     """
-    weights = {variable.path: variable.value for variable in transformer.weights}
+    # A path begins with the names of the models around it, which differ by process.
+    weights = {
+        variable.path.partition(f"{transformer.name}/")[2]: variable.value
+        for variable in transformer.weights
+    }
     kept = {id(variable) for variable in transformer.weights}
     # The states of random generators are variables, but not weights.
     seeds = {
