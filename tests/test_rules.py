@@ -26,7 +26,10 @@ ALLOWED = {
     "training": {*SEARCH, "evaluation"},
     "recipes": {"presets"},
     "export": {*SEARCH, "pipelines", "recipes"},
-    "models": {*SEARCH, "evaluation", "export", "pipelines", "recipes", "training"},
+    "models": {
+        *SEARCH,
+        *("evaluation", "experiment", "export", "pipelines", "recipes", "training"),
+    },
     "experiment": {*SEARCH, "evaluation", "pipelines", "recipes", "training"},
     "serving": {*SEARCH, "export", "models", "pipelines"},
 }
