@@ -107,11 +107,14 @@ DATA_KINDS = {"files": FilesData, "tfds": TfdsData, "phrases": PhrasesData}
 
 
 class TokenizerSettings(Section):
-    """The vocabulary, learnt from the training text."""
+    """The vocabulary, learnt from the training text of both sides.
+
+    `shared` is always true: the model ties both embeddings (section 3.4).
+    """
 
     kind: Literal["bpe", "word_piece"] = "bpe"
     vocabulary_size: Annotated[int, Field(gt=4)] = 37_000
-    shared: bool = True
+    shared: Literal[True] = True
     split_digits: bool = False
 
 

@@ -105,7 +105,7 @@ def test_overrides_are_yaml_at_dotted_keys(recipe_path):
         [
             "training.steps=17",
             "training.epsilon=1e-8",
-            "tokenizer.shared=false",
+            "tokenizer.split_digits=true",
             "data.train.source=[b.en, c.en]",
             "data.train.target=[b.de, c.de]",
             "data.validation.source=v.en",
@@ -117,7 +117,7 @@ def test_overrides_are_yaml_at_dotted_keys(recipe_path):
     )
     assert recipe.training.steps == 17
     assert recipe.training.epsilon == 1e-8
-    assert recipe.tokenizer.shared is False
+    assert recipe.tokenizer.split_digits is True
     assert len(recipe.data.train.source) == 2
     assert recipe.data.validation.target[0].endswith("v.de")
     assert recipe.training.early_stopping.patience == 3
@@ -147,6 +147,7 @@ def test_one_way_of_spacing_checkpoints_replaces_the_other(recipe_path):
         ("training.jit_compile=1.5", "training.jit_compile must be 'auto', True or"),
         ("model.dropout=1.0", "model.dropout must be less than 1"),
         ("model.preset=tinny", "model: preset must be one of"),
+        ("tokenizer.shared=false", "tokenizer.shared must be True"),
         ("model=tiny", "model must be a section"),
         ("data.kind=tree", "data.kind must be one of files, tfds, phrases"),
         ("data.kind=tfds", "data.name must be given"),

@@ -1,0 +1,152 @@
+"""What all verbs share: how mistakes are told, how files are written."""
+
+import contextlib
+import functools
+import os
+import pathlib
+import sys
+
+import typer
+
+MISTAKE = 2
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+class UserError(ValueError):
+    """A mistake in what the command was given, told in one line."""
+
+
+def say(message: str) -> None:
+    """Writes a line of progress to standard error."""
+    typer.echo(message, err=True)
+
+
+def warn(message: str) -> None:
+    say(f"warning: {message}")
+
+
+def verb(function):
+    """Makes a function a verb: mistakes become one line and exit code 2."""
+
+    @functools.wraps(function)
+    def run(*args, **kwargs):
+        # TensorFlow's own notes about the machine would drown ours.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        try:
+            result = function(*args, **kwargs)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            # Who read our output has left; nothing more must reach it at exit.
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(BROKEN_PIPE) from None
+        except KeyboardInterrupt:
+            say("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            message = _mistake(error)
+            if message is None:
+                raise
+            say(f"error: {message}")
+            raise typer.Exit(MISTAKE) from None
+
+    return run
+
+
+def _mistake(error):
+    """The line to show if `error` is the user's to mend, else None."""
+    if isinstance(error, _user_errors()):
+        return " ".join(str(error).split())
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return None
+
+
+def _user_errors():
+    """The classes of user errors; of modules never loaded none can have come."""
+    classes = [UserError]
+    for module, name in (
+        ("keras_transformer.models", "ModelError"),
+        ("keras_transformer.pipelines.errors", "DataError"),
+        ("keras_transformer.recipes.load", "RecipeError"),
+        ("keras_transformer.training.checkpoints", "CheckpointError"),
+    ):
+        if module in sys.modules:
+            classes.append(getattr(sys.modules[module], name))
+    return tuple(classes)
+
+
+def existing(path: pathlib.Path) -> pathlib.Path:
+    """The path itself, if something is there; spares a wait for TensorFlow."""
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder")
+    return path
+
+
+@contextlib.contextmanager
+def written_lines(path: pathlib.Path | None):
+    """A function that writes one line of UTF-8, to a file or standard output.
+
+    A file appears under its name only when all of it is written.
+    """
+    if path is None:
+        yield _write_line_to(sys.stdout.buffer)
+        return
+    if path.is_dir():
+        raise UserError(f"{path}: a folder, where a file was expected")
+    if not path.parent.is_dir():
+        raise UserError(f"{path}: there is no folder {path.parent}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            yield _write_line_to(file)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_line_to(file):
+    def write_line(text: str) -> None:
+        # A sub-word of bytes can spell a line end; a line must stay one line.
+        one_line = text.replace("\r", " ").replace("\n", " ")
+        file.write(one_line.encode("utf-8", "replace") + b"\n")
+        file.flush()
+
+    return write_line
+
+
+def progress(description: str, total: int | None, unit: str = "lines"):
+    """A rich progress bar on standard error, as a context manager.
+
+    Gives a function that is called with the number of units just done. Without a
+    terminal nothing is drawn.
+    """
+    return _bar(description, total, unit)
+
+
+@contextlib.contextmanager
+def _bar(description, total, unit):
+    from rich.console import Console
+    from rich.progress import BarColumn
+    from rich.progress import MofNCompleteColumn
+    from rich.progress import Progress
+    from rich.progress import TextColumn
+    from rich.progress import TimeElapsedColumn
+    from rich.progress import TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bars:
+        task = bars.add_task(description, total=total)
+        yield lambda count: bars.update(task, advance=count)

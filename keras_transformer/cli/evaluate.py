@@ -1,0 +1,159 @@
+"""keras-transformer evaluate"""
+
+import enum
+import json
+import pathlib
+import time
+from typing import Annotated
+
+import typer
+
+from keras_transformer.cli.console import UserError
+from keras_transformer.cli.console import existing
+from keras_transformer.cli.console import progress
+from keras_transformer.cli.console import say
+from keras_transformer.cli.console import verb
+from keras_transformer.cli.console import warn
+from keras_transformer.cli.console import written_lines
+
+BLOCK = 2_000
+
+
+class Metric(str, enum.Enum):
+    bleu = "bleu"
+    chrf = "chrf"
+    ter = "ter"
+    perplexity = "perplexity"
+
+
+@verb
+def evaluate(
+    model: Annotated[
+        pathlib.Path,
+        typer.Argument(
+            metavar="MODEL", help="A run folder, a .keras file or a SavedModel folder."
+        ),
+    ],
+    source: Annotated[
+        pathlib.Path, typer.Option("--source", "-s", help="Text to translate.")
+    ],
+    reference: Annotated[
+        pathlib.Path, typer.Option("--reference", "-r", help="Its true translation.")
+    ],
+    metric: Annotated[
+        list[Metric] | None,
+        typer.Option(
+            "--metric", "-m", help="May be given several times.  [default: bleu]"
+        ),
+    ] = None,
+    tokenize: Annotated[
+        str,
+        typer.Option(help="sacreBLEU's tokenizer for BLEU; none for tokenised text."),
+    ] = "13a",
+    lowercase: Annotated[
+        bool, typer.Option("--lowercase", help="BLEU and chrF without case.")
+    ] = False,
+    beam_size: Annotated[
+        int | None, typer.Option(min=1, help="1 is greedy. Default: the run's, or 4.")
+    ] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(min=0, help="Alpha. Default: the run's, or 0.6.")
+    ] = None,
+    output: Annotated[
+        pathlib.Path | None,
+        typer.Option("--output", "-o", help="File to write the translations to."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+):
+    """Score translations of a test set with sacreBLEU.
+
+    \b
+    keras-transformer evaluate runs/mine --source test.en --reference test.de
+    """
+    metrics = list(dict.fromkeys(metric or [Metric.bleu]))
+    for path in (model, source, reference):
+        existing(path)
+
+    from keras_transformer.recipes.schema import BLEU_TOKENIZERS
+
+    if tokenize not in BLEU_TOKENIZERS:
+        known = ", ".join(BLEU_TOKENIZERS)
+        raise UserError(f"--tokenize {tokenize}: must be one of {known}")
+
+    from keras_transformer.cli.text_lines import counted_pair
+    from keras_transformer.models import open_model
+
+    sources, references = counted_pair(source, reference)
+    started = time.monotonic()
+    opened = open_model(model, lambda message: warn(f"{source}: {message}"))
+    results = []
+    if output is not None or metrics != [Metric.perplexity]:
+        hypotheses = _translations(opened, sources, beam_size, length_penalty)
+        if output is not None:
+            with written_lines(output) as write_line:
+                for hypothesis in hypotheses:
+                    write_line(hypothesis)
+    for one in metrics:
+        if one is Metric.perplexity:
+            results.append(_perplexity(opened, sources, references))
+        else:
+            results.append(_score(one, hypotheses, references, tokenize, lowercase))
+    seconds = time.monotonic() - started
+    if as_json:
+        report = {"model": str(model), "lines": len(sources), "seconds": seconds}
+        typer.echo(json.dumps({**report, "results": results}, indent=2))
+        return
+    for result in results:
+        typer.echo(f"{result['name']} = {result['score']:.2f}  {result['signature']}")
+    say(f"{len(sources)} lines in {seconds:.1f} s")
+
+
+def _translations(opened, sources, beam_size, length_penalty):
+    hypotheses = []
+    with progress("translating", len(sources)) as advance:
+        for start in range(0, len(sources), BLOCK):
+            block = sources[start : start + BLOCK]
+            translated = opened.translate(
+                block,
+                beam_size=beam_size,
+                length_penalty=length_penalty,
+                first_line=start + 1,
+            )
+            hypotheses += [candidates[0].text for candidates in translated]
+            advance(len(block))
+    return hypotheses
+
+
+def _score(metric, hypotheses, references, tokenize, lowercase):
+    from keras_transformer import evaluation
+
+    if metric is Metric.bleu:
+        result = evaluation.bleu(hypotheses, references, tokenize, lowercase)
+    elif metric is Metric.chrf:
+        result = evaluation.chrf(hypotheses, references, lowercase)
+    else:
+        result = evaluation.ter(hypotheses, references)
+    return {
+        "metric": metric.value,
+        "name": result.metric,
+        "score": result.score,
+        "signature": result.signature,
+    }
+
+
+def _perplexity(opened, sources, references):
+    from keras_transformer.models import perplexity_of
+
+    with progress("scoring", len(sources)) as advance:
+        scored = []
+        for start in range(0, len(sources), BLOCK):
+            block = slice(start, start + BLOCK)
+            scored += opened.score(sources[block], references[block])
+            advance(len(sources[block]))
+    num_tokens = sum(pair.num_tokens for pair in scored)
+    return {
+        "metric": "perplexity",
+        "name": "perplexity",
+        "score": perplexity_of(scored),
+        "signature": f"per sub-word, ends of sentences counted, {num_tokens} in all",
+    }

@@ -1,0 +1,61 @@
+"""Lines of text to translate, with warnings that name the line."""
+
+import itertools
+import sys
+
+from keras_transformer.cli.console import warn
+
+
+def input_lines(path):
+    """Yields the lines of a file (.gz too), or of standard input for None or "-".
+
+    Bytes that are not UTF-8 become U+FFFD, with a warning that names the line.
+    """
+    from keras_transformer.pipelines.lines import decode_lines
+    from keras_transformer.pipelines.lines import read_lines
+
+    if path is None or str(path) == "-":
+        name = "standard input"
+        first, second = itertools.tee(sys.stdin.buffer)
+        strict = decode_lines(first, name, errors="drop")
+        replaced = decode_lines(second, name, errors="replace")
+    else:
+        name = str(path)
+        strict = read_lines(path, errors="drop")
+        replaced = read_lines(path, errors="replace")
+    pairs = zip(strict, replaced, strict=True)
+    for number, (exact, text) in enumerate(pairs, start=1):
+        if exact is None:
+            warn(f"{name}:{number}: not UTF-8; unreadable bytes replaced")
+        yield text
+
+
+def in_blocks(lines, size):
+    """Yields (number of the first line, list of up to `size` lines)."""
+    lines = iter(lines)
+    start = 1
+    while block := list(itertools.islice(lines, size)):
+        yield start, block
+        start += len(block)
+
+
+def counted_pair(source, target):
+    """The lines of two files that must pair up, both lists of str.
+
+    Raises:
+        DataError: a file is missing, empty or not UTF-8, or the counts differ.
+    """
+    from keras_transformer.pipelines import DataError
+    from keras_transformer.pipelines import read_lines
+
+    source_lines = list(read_lines(source))
+    target_lines = list(read_lines(target))
+    for path, lines in ((source, source_lines), (target, target_lines)):
+        if not lines:
+            raise DataError(f"{path}: the file is empty")
+    if len(source_lines) != len(target_lines):
+        raise DataError(
+            f"{source} has {len(source_lines)} lines but {target} has "
+            f"{len(target_lines)}: they must pair up line by line"
+        )
+    return source_lines, target_lines

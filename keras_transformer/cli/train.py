@@ -1,0 +1,70 @@
+"""keras-transformer train"""
+
+import pathlib
+from typing import Annotated
+
+import typer
+
+from keras_transformer.cli.console import UserError
+from keras_transformer.cli.console import say
+from keras_transformer.cli.console import verb
+
+
+@verb
+def train(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RECIPE", help="A shipped recipe's name or a YAML file's path."
+        ),
+    ] = None,
+    output: Annotated[
+        pathlib.Path | None,
+        typer.Option("--output", "-o", metavar="RUN", help="The run's folder."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Replace one key, such as training.steps=500.",
+        ),
+    ] = None,
+):
+    """Train a model, or go on with a run that was interrupted.
+
+    Without RECIPE, list the recipes that come with the package.
+
+    \b
+    keras-transformer train phrases --output runs/phrases
+    keras-transformer train files --output runs/mine \\
+      --set data.train.source=train.en --set data.train.target=train.de
+    """
+    from keras_transformer.recipes import load_recipe
+    from keras_transformer.recipes import shipped_recipes
+
+    if recipe is None:
+        described = shipped_recipes()
+        width = max(map(len, described))
+        for name, description in described.items():
+            typer.echo(f"{name:{width}}  {description}")
+        return
+    loaded = load_recipe(recipe, overrides or ())
+    if output is None:
+        raise UserError("--output RUN, the folder to write the run to, is missing")
+    if output.exists() and not output.is_dir():
+        raise UserError(f"{output}: a file, where the run's folder was expected")
+
+    from keras_transformer import experiment
+
+    try:
+        summary = experiment.run(loaded, output, progress=True)
+    except KeyboardInterrupt:
+        say(
+            "interrupted; the same command goes on from the last checkpoint in "
+            f"{output / 'checkpoints'}"
+        )
+        raise typer.Exit(130) from None
+    for key, value in summary.items():
+        shown = f"{value:.4g}" if isinstance(value, float) else value
+        typer.echo(f"{key}: {shown}")

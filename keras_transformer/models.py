@@ -1,0 +1,242 @@
+"""Opening a trained model wherever it lies: run folder, .keras file, SavedModel."""
+
+import math
+import pathlib
+from typing import NamedTuple
+
+
+class ModelError(ValueError):
+    """A model cannot be opened or cannot do what is asked; told in one line."""
+
+
+class PairScore(NamedTuple):
+    """How probable a model finds a given translation."""
+
+    log_prob: float  # natural logarithm, the end of the sentence included
+    num_tokens: int  # target sub-words, the end counted as one
+
+
+def perplexity_of(scores) -> float:
+    """Perplexity per target sub-word over a list of `PairScore`."""
+    num_tokens = sum(score.num_tokens for score in scores)
+    return math.exp(-sum(score.log_prob for score in scores) / num_tokens)
+
+
+def open_model(path, warn=None):
+    """Opens a model for translating.
+
+    Args:
+        path: a run folder, a `.keras` file with its tokenizer beside it, or a
+            SavedModel folder (a version, or its parent: the newest version).
+        warn: function that is called with each warning (str). None: they go to the
+            logger "keras_transformer".
+
+    Returns:
+        An object with `translate(lines, beam_size=None, length_penalty=None,
+        n_best=1, first_line=1)`, for each line a list of 1 to `n_best` `Translation`
+        (text, score), best first; `score(sources, targets)`, a list of `PairScore`;
+        and `export(folder, beam_size=None, length_penalty=None)`, the path of the
+        version written. None stands for the recipe's setting. A SavedModel can only
+        translate, and only as it was exported.
+
+    Raises:
+        ModelError: nothing there, no model in it, or not the tokenizer's model.
+    """
+    path = pathlib.Path(path)
+    if path.is_file():
+        if path.suffix != ".keras":
+            raise ModelError(f"{path}: neither a .keras file nor a folder")
+        return _open_keras(path, warn)
+    if not path.is_dir():
+        raise ModelError(f"{path}: no such file or folder")
+    version = _newest_version(path)
+    if version is not None:
+        return _open_saved_model(version)
+    if (path / "model.keras").is_file():
+        return _open_keras(path / "model.keras", warn)
+    if (path / "config.yaml").is_file():
+        return _open_checkpoint(path, warn)
+    raise ModelError(
+        f"{path}: no model here: neither a run (config.yaml), nor a .keras file, nor "
+        "a SavedModel"
+    )
+
+
+def _newest_version(path):
+    """The folder that holds `saved_model.pb`, or None."""
+    if (path / "saved_model.pb").is_file():
+        return path
+    versions = [
+        folder
+        for folder in path.iterdir()
+        if folder.name.isdecimal() and (folder / "saved_model.pb").is_file()
+    ]
+    return max(versions, key=lambda folder: int(folder.name), default=None)
+
+
+def _open_keras(path, warn):
+    """A `.keras` file, with tokenizer and recipe in its folder."""
+    import keras
+
+    from keras_transformer import pipelines
+    from keras_transformer.recipes import load_recipe
+    from keras_transformer.transformer import Transformer
+
+    folder = path.parent
+    config = folder / "config.yaml"
+    search = _search_settings(load_recipe(config)) if config.is_file() else {}
+    inner = folder / "tokenizer"
+    tokenizer = pipelines.load_tokenizer(inner if inner.is_dir() else folder)
+    try:
+        model = keras.saving.load_model(path, compile=False)
+    # A damaged archive raises whatever its reader came across.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"{path}: cannot be loaded: {reason}") from error
+    if not isinstance(model, Transformer):
+        raise ModelError(f"{path}: holds a {type(model).__name__}, no Transformer")
+    return _TextModel(path, model, tokenizer, search, warn)
+
+
+def _open_checkpoint(path, warn):
+    """A run that has no `model.keras` yet: its newest checkpoint."""
+    from keras_transformer.experiment import load_run
+    from keras_transformer.training import average_checkpoints
+    from keras_transformer.training import checkpoint_paths
+
+    if not checkpoint_paths(path / "checkpoints"):
+        raise ModelError(
+            f"{path}: this run has no model yet: neither model.keras nor a checkpoint"
+        )
+    recipe, tokenizer, model = load_run(path)
+    average_checkpoints(model, path / "checkpoints", last=1)
+    return _TextModel(path, model, tokenizer, _search_settings(recipe), warn)
+
+
+def _search_settings(recipe):
+    """The arguments of `Translator` and of the export that a recipe decides."""
+    max_length = recipe.data.max_length
+    return {**recipe.decoding.model_dump(), "max_source_length": max_length}
+
+
+def _open_saved_model(path):
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401, its operations are in the graph
+
+    try:
+        loaded = tf.saved_model.load(str(path))
+        serve = loaded.signatures["serving_default"]
+    except (OSError, KeyError, ValueError, tf.errors.OpError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"{path}: cannot be loaded: {reason}") from error
+    return _SavedModel(path, loaded, serve)
+
+
+class _TextModel:
+    """A `Transformer` with its tokenizer; see `open_model`."""
+
+    def __init__(self, path, model, tokenizer, search, warn):
+        if tokenizer.vocabulary_size != model.vocabulary_size:
+            raise ModelError(
+                f"{path}: the model has {model.vocabulary_size} sub-words, the "
+                f"tokenizer beside it {tokenizer.vocabulary_size}"
+            )
+        self.path = path
+        self.model = model
+        self.tokenizer = tokenizer
+        self._search = search
+        self._warn = warn
+        # A translator compiles its search, so that one is kept for each setting.
+        self._translators = {}
+
+    def translate(
+        self, lines, beam_size=None, length_penalty=None, n_best=1, first_line=1
+    ):
+        translator = self._translator(beam_size, length_penalty)
+        if n_best > translator.beam_size:
+            raise ModelError(
+                f"an n-best list of {n_best} needs a beam size of at least {n_best}; "
+                f"it is {translator.beam_size}"
+            )
+        return translator.translate_n_best(lines, n_best, first_line)
+
+    def score(self, sources, targets):
+        log_probs = self._translator(None, None).score(sources, targets)
+        lengths = self.tokenizer.tokenize(targets).row_lengths().numpy()
+        return [
+            PairScore(float(log_prob), int(length) + 1)
+            for log_prob, length in zip(log_probs, lengths, strict=True)
+        ]
+
+    def export(self, folder, beam_size=None, length_penalty=None):
+        from keras_transformer.export import export_saved_model
+
+        search = self._settings(beam_size, length_penalty)
+        return export_saved_model(self.model, self.tokenizer, folder, **search)
+
+    def _translator(self, beam_size, length_penalty):
+        from keras_transformer.decoding import Translator
+
+        key = (beam_size, length_penalty)
+        if key not in self._translators:
+            search = self._settings(beam_size, length_penalty)
+            self._translators[key] = Translator(
+                self.model, self.tokenizer, **search, warn=self._warn
+            )
+        return self._translators[key]
+
+    def _settings(self, beam_size, length_penalty):
+        given = {"beam_size": beam_size, "length_penalty": length_penalty}
+        given = {name: value for name, value in given.items() if value is not None}
+        return {**self._search, **given}
+
+
+class _SavedModel:
+    """An exported model, which searches as it was exported; see `open_model`."""
+
+    batch_size = 64
+
+    def __init__(self, path, loaded, serve):
+        self.path = path
+        self._loaded = loaded  # its variables live as long as this
+        self._serve = serve
+        ((_, inputs),) = [serve.structured_input_signature]
+        (self._input_name,) = inputs
+
+    def translate(
+        self, lines, beam_size=None, length_penalty=None, n_best=1, first_line=1
+    ):
+        for name, value in (
+            ("beam size", beam_size),
+            ("length penalty", length_penalty),
+            ("n-best list", None if n_best == 1 else n_best),
+        ):
+            if value is not None:
+                raise ModelError(
+                    f"{self.path}: a SavedModel's {name} is fixed when it is exported; "
+                    "use the run's folder"
+                )
+        import tensorflow as tf
+
+        from keras_transformer.decoding.translator import Translation
+
+        results = [None] * len(lines)
+        order = sorted(range(len(lines)), key=lambda row: len(lines[row]))
+        for start in range(0, len(order), self.batch_size):
+            rows = order[start : start + self.batch_size]
+            batch = tf.constant([lines[row] for row in rows])
+            outputs = self._serve(**{self._input_name: batch})
+            texts, scores = outputs["translations"].numpy(), outputs["scores"].numpy()
+            for row, text, score in zip(rows, texts, scores, strict=True):
+                text = text.decode("utf-8", "replace")
+                results[row] = [Translation(text, float(score))]
+        return results
+
+    def score(self, sources, targets):
+        raise ModelError(
+            f"{self.path}: a SavedModel cannot score given translations; use the run's "
+            "folder or the .keras file"
+        )
+
+    def export(self, folder, beam_size=None, length_penalty=None):
+        raise ModelError(f"{self.path}: is exported already")

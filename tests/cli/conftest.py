@@ -1,0 +1,74 @@
+from typing import NamedTuple
+
+import pytest
+from typer.testing import CliRunner
+
+from keras_transformer import models
+from keras_transformer.cli.app import app
+
+
+class Translation(NamedTuple):
+    text: str
+    score: float
+
+
+class ReversingModel:
+    """Reverses sentences, of which it reads 20 characters; marks later candidates."""
+
+    def __init__(self):
+        self.beam_sizes = []
+        self.exported = None
+        self.warn = None
+
+    def translate(
+        self, lines, beam_size=None, length_penalty=None, n_best=1, first_line=1
+    ):
+        self.beam_sizes.append(beam_size)
+        for number, line in enumerate(lines, first_line):
+            if len(line) > 20:
+                self.warn(f"line {number}: too long")
+        return [
+            [
+                Translation(line[:20][::-1] + "'" * rank, -rank - 0.25)
+                for rank in range(n_best if line else 1)
+            ]
+            for line in lines
+        ]
+
+    def score(self, sources, targets):
+        return [
+            models.PairScore(-float(len(target)), len(target) + 1) for target in targets
+        ]
+
+    def export(self, folder, beam_size=None, length_penalty=None):
+        self.exported = (folder, beam_size, length_penalty)
+        return folder / "1"
+
+
+@pytest.fixture
+def reversing_model(monkeypatch):
+    model = ReversingModel()
+
+    def open_model(path, warn=None):
+        model.warn = warn
+        return model
+
+    monkeypatch.setattr(models, "open_model", open_model)
+    return model
+
+
+@pytest.fixture
+def model_path(tmp_path, reversing_model):
+    path = tmp_path / "run"
+    path.mkdir()
+    return str(path)
+
+
+@pytest.fixture
+def run_command():
+    """Runs the command in this process; gives typer's result."""
+
+    def run(*arguments, stdin=None):
+        return CliRunner().invoke(app, [str(one) for one in arguments], input=stdin)
+
+    return run

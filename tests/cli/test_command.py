@@ -1,0 +1,189 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import types
+
+import pytest
+
+import keras_transformer
+
+VERBS = ["demo", "train", "evaluate", "translate", "score", "average", "export"]
+COMMAND = [sys.executable, "-c", "from keras_transformer.cli import main; main()"]
+LOADED = (
+    "import sys; sys.argv = {arguments!r}\n"
+    "from keras_transformer.cli import main\n"
+    "try:\n    main()\n"
+    "finally:\n    print([name for name in ('tensorflow', 'keras', 'pandas') "
+    "if name in sys.modules], file=sys.stderr)"
+)
+
+
+def loaded_modules(*arguments):
+    """Heavy modules that the command had loaded when it ended."""
+    script = LOADED.format(arguments=["keras-transformer", *map(str, arguments)])
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True
+    )
+    return done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_each_verb_shows_an_example(run_command, verb):
+    result = run_command(verb, "--help")
+    assert result.exit_code == 0
+    assert f"  keras-transformer {verb} " in result.stdout.replace("\n", " \n")
+
+
+def test_help_loads_nothing_heavy_and_is_quick():
+    started = time.perf_counter()
+    done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True)
+    print(f"--help took {time.perf_counter() - started:.3f} s")
+    assert all(f"  {verb} " in done.stdout for verb in VERBS)
+    assert loaded_modules("--help") == "[]"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["translate", "nowhere"],
+        ["translate", ".", "--input", "nowhere"],
+        ["evaluate", ".", "--source", "nowhere", "--reference", "nowhere"],
+        ["evaluate", "."],
+        ["train"],
+        ["train", "multi30k_en_d", "--output", "x"],
+        ["train", "phrases", "--set", "training.step=3", "--output", "x"],
+        ["export", "nowhere", "x"],
+        ["average", "nowhere"],
+    ],
+)
+def test_argument_errors_need_no_tensorflow(arguments):
+    assert loaded_modules(*arguments) == "[]"
+
+
+def test_train_without_a_recipe_lists_them(run_command):
+    result = run_command("train")
+    assert result.exit_code == 0
+    names = [line.split()[0] for line in result.stdout.splitlines()]
+    assert {"phrases", "multi30k_en_de", "wmt14_en_fr_big", "files"} <= set(names)
+
+
+def test_train_names_the_wrong_key(run_command, tmp_path):
+    result = run_command(
+        *["train", "phrases", "--output", tmp_path / "run"],
+        *["--set", "training.warmup_step=3"],
+    )
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "error: phrases: unknown key training.warmup_step; did you mean "
+        "training.warmup_steps?\n"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_train_needs_an_output_folder(run_command):
+    result = run_command("train", "phrases")
+    assert result.exit_code == 2
+    assert "--output" in result.stderr
+
+
+def replace_experiment(monkeypatch, run):
+    fake = types.SimpleNamespace(run=run)
+    monkeypatch.setitem(sys.modules, "keras_transformer.experiment", fake)
+    monkeypatch.setattr(keras_transformer, "experiment", fake, raising=False)
+
+
+def test_train_passes_the_overrides_on(run_command, tmp_path, monkeypatch):
+    calls = []
+
+    def run(recipe, output, progress):
+        calls.append((recipe, output, progress))
+        return {"steps": 7, "seconds": 1.23456}
+
+    replace_experiment(monkeypatch, run)
+    result = run_command(
+        *["train", "files", "--output", tmp_path / "run"],
+        *["--set", "data.train.source=a.en", "--set", "data.train.target=a.de"],
+        *["--set", "training.steps=7"],
+    )
+    assert result.exit_code == 0, result.stderr
+    recipe, output, progress = calls[0]
+    assert recipe.data.train.source == [os.path.abspath("a.en")]
+    assert recipe.training.steps == 7
+    assert (output, progress) == (tmp_path / "run", True)
+    assert result.stdout == "steps: 7\nseconds: 1.235\n"
+
+
+def test_interrupted_training_says_how_to_go_on(run_command, tmp_path, monkeypatch):
+    def run(*_, **__):
+        raise KeyboardInterrupt
+
+    replace_experiment(monkeypatch, run)
+    result = run_command("train", "phrases", "--output", tmp_path)
+    assert result.exit_code == 130
+    assert "the same command goes on" in result.stderr
+
+
+def test_export_passes_the_search_on(
+    run_command, model_path, reversing_model, tmp_path
+):
+    folder = tmp_path / "saved_models" / "mine"
+    result = run_command("export", model_path, folder, "--beam-size", "3")
+    assert result.exit_code == 0
+    assert reversing_model.exported == (folder, 3, None)
+    assert result.stdout == f"{folder / '1'}\n"
+
+
+FAKE = textwrap.dedent("""
+    import sys, time
+    from collections import namedtuple
+    from keras_transformer import models
+    Translation = namedtuple("Translation", "text score")
+    class Model:
+        def translate(self, sentences, **_):
+            print("translating", file=sys.stderr, flush=True)
+            time.sleep({seconds})
+            return [[Translation(s, 0.0)] for s in sentences]
+    models.open_model = lambda path, warn: Model()
+    sys.argv = ["keras-transformer", "translate", "."]
+    from keras_transformer.cli import main
+    main()
+""")
+
+
+def test_a_reader_that_leaves_is_no_error():
+    process = subprocess.Popen(
+        [sys.executable, "-c", FAKE.format(seconds=0)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdout.close()
+    process.stdin.write(b"line\n" * 5_000)
+    process.stdin.close()
+    errors = process.stderr.read().decode()
+    process.stderr.close()
+    assert process.wait() == 141
+    assert "Traceback" not in errors
+    assert "Exception" not in errors
+
+
+def test_interruption_ends_with_130():
+    process = subprocess.Popen(
+        [sys.executable, "-c", FAKE.format(seconds=60)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process.stdin.write("line\n")
+    process.stdin.close()
+    process.stdin = None
+    assert "translating\n" in iter(process.stderr.readline, "")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors.strip().endswith("interrupted")
+    assert "Traceback" not in errors

@@ -1,0 +1,91 @@
+import json
+import math
+
+import pytest
+
+from keras_transformer import evaluation
+
+SOURCES = ["eniL eno", "owt senil dna", "eerht"]
+REFERENCES = ["one Line", "and lines too", "three"]
+
+
+@pytest.fixture
+def files(tmp_path):
+    source, reference = tmp_path / "source", tmp_path / "reference"
+    source.write_text("\n".join(SOURCES) + "\n")
+    reference.write_text("\n".join(REFERENCES) + "\n")
+    return ["--source", source, "--reference", reference]
+
+
+def test_bleu_with_its_signature(run_command, model_path, files):
+    result = run_command("evaluate", model_path, *files)
+    hypotheses = [line[::-1] for line in SOURCES]
+    expected = evaluation.bleu(hypotheses, REFERENCES)
+    assert result.exit_code == 0
+    assert result.stdout == f"BLEU = {expected.score:.2f}  {expected.signature}\n"
+
+
+def test_json_with_all_metrics_and_output(run_command, model_path, files, tmp_path):
+    result = run_command(
+        *["evaluate", model_path, *files, "--json", "--output", tmp_path / "out"],
+        *["--metric", "bleu", "--metric", "chrf", "--metric", "ter"],
+        *["--metric", "perplexity", "--tokenize", "none", "--lowercase"],
+    )
+    report = json.loads(result.stdout)
+    hypotheses = [line[::-1] for line in SOURCES]
+    expected = [
+        evaluation.bleu(hypotheses, REFERENCES, "none", lowercase=True),
+        evaluation.chrf(hypotheses, REFERENCES, lowercase=True),
+        evaluation.ter(hypotheses, REFERENCES),
+    ]
+    assert report["lines"] == 3
+    assert [one["score"] for one in report["results"][:3]] == [
+        pytest.approx(one.score) for one in expected
+    ]
+    assert [one["signature"] for one in report["results"][:3]] == [
+        one.signature for one in expected
+    ]
+    characters = sum(map(len, REFERENCES))
+    assert report["results"][3]["score"] == pytest.approx(
+        math.exp(characters / (characters + 3))
+    )
+    assert (tmp_path / "out").read_text().splitlines() == hypotheses
+
+
+def test_counts_that_differ_name_both_files(run_command, model_path, files):
+    files[3].write_text("one\ntwo\n")
+    result = run_command("evaluate", model_path, *files)
+    assert result.exit_code == 2
+    assert f"{files[1]} has 3 lines but {files[3]} has 2" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_empty_file_and_bad_bytes_are_named(run_command, model_path, files):
+    files[3].write_bytes(b"")
+    result = run_command("evaluate", model_path, *files)
+    assert (result.exit_code, f"{files[3]}: the file is empty" in result.stderr) == (
+        2,
+        True,
+    )
+    files[3].write_bytes(b"one\n\xff\nthree\n")
+    result = run_command("evaluate", model_path, *files)
+    assert (result.exit_code, f"{files[3]}:2" in result.stderr) == (2, True)
+
+
+def test_unknown_metric_and_tokenizer(run_command, model_path, files):
+    result = run_command("evaluate", model_path, *files, "--metric", "blue")
+    assert result.exit_code == 2
+    assert "'bleu'" in result.stderr
+    result = run_command("evaluate", model_path, *files, "--tokenize", "14a")
+    assert result.exit_code == 2
+    assert "13a" in result.stderr
+
+
+def test_score_prints_one_figure_a_pair(run_command, model_path, files):
+    result = run_command(
+        "score", model_path, "--source", files[1], "--target", files[3]
+    )
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == ["-8.000000", "-13.000000", "-5.000000"]
+    expected = math.exp(26 / 29)
+    assert f"perplexity per sub-word: {expected:.4f}" in result.stderr
