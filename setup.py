@@ -34,6 +34,7 @@ setup(
         "keras>=3.15",
         "keras-nlp>=0.18",
         "tensorflow-text>=2.20,<2.22",
+        "tensorboard>=2.19",
         "tensorflow-datasets>=4.9",
         "sentencepiece>=0.2",
         "sacrebleu>=2.4",
