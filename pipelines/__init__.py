@@ -14,6 +14,7 @@ from .errors import DataError
 from .lines import decode_lines
 from .lines import read_lines
 from .sources import TextFiles
+from .tfds_pairs import TfdsPairs
 from .tokenizer_base import Tokenizer
 from .tokenizers import load_tokenizer
 from .tokenizers import train_tokenizer
@@ -22,6 +23,7 @@ __all__ = [
     "DataError",
     "EncodedCorpus",
     "TextFiles",
+    "TfdsPairs",
     "Tokenizer",
     "decode_lines",
     "encode_corpus",

@@ -19,7 +19,7 @@ import numpy as np
 from .errors import DataError
 
 # A bucket that fills fewer batches an epoch than this leaves much to its parent.
-_MIN_BATCHES = 3
+_MIN_BATCHES = 2
 
 
 @dataclasses.dataclass(frozen=True)

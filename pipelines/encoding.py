@@ -1,16 +1,16 @@
 """A corpus tokenised once, kept on disk as memory-mapped arrays of ids."""
 
+import contextlib
 import hashlib
-import itertools
 import json
 import os
 import shutil
 from collections.abc import Iterable
-from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
 
+from .blocks import blocks
 from .errors import DataError
 from .tokenizer_base import Tokenizer
 
@@ -20,8 +20,8 @@ _NAMED_LINES = 5
 _SIDES = ("source", "target")
 _REASONS = {
     "invalid_utf8": "not UTF-8",
-    "empty": "an empty side",
-    "too_long": "too long",
+    "empty": "with an empty side",
+    "too_long": "longer than data.max_length",
 }
 
 Pair = tuple[str | None, str | None]
@@ -42,10 +42,11 @@ class EncodedCorpus:
     def __init__(self, folder: str | os.PathLike):
         self.folder = os.fspath(folder)
         with open(os.path.join(folder, "corpus.json"), encoding="utf-8") as file:
-            self._facts = json.load(file)
-        self.num_pairs = self._facts["num_pairs"]
-        self.dropped = self._facts["dropped"]
-        self.fingerprint = self._facts["fingerprint"]
+            facts = json.load(file)
+        self.num_pairs = facts["num_pairs"]
+        self.dropped = facts["dropped"]
+        self.report = _report(facts)
+        self.fingerprint = facts["fingerprint"]
         self._ids = {}
         self._offsets = {}
         for side in _SIDES:
@@ -68,18 +69,6 @@ class EncodedCorpus:
             raise DataError(
                 f"{os.fspath(folder)}: no encoded corpus here ({error})."
             ) from None
-
-    @property
-    def report(self) -> str:
-        dropped = [
-            f"{facts['count']:,} {_REASONS[reason]} ({', '.join(facts['first'])}"
-            + (", ...)" if facts["count"] > len(facts["first"]) else ")")
-            for reason, facts in self.dropped.items()
-            if facts["count"]
-        ]
-        read = self._facts["num_read"]
-        text = f"{self.num_pairs:,} of {read:,} pairs kept"
-        return text + ("; dropped: " + "; ".join(dropped) if dropped else "")
 
     def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """The ids of a pair, source and target, int32, each with its end id."""
@@ -121,8 +110,9 @@ def encode_corpus(
 ) -> EncodedCorpus:
     """Tokenise pairs once and keep their ids in `folder`.
 
-    If the folder already holds the same text (as the source's `fingerprint()` tells)
-    encoded with the same tokenizers and `max_length`, it is opened as it is.
+    If the folder already holds the same text (as the source's `fingerprint()` tells;
+    None: it cannot tell) encoded with the same tokenizers and `max_length`, it is
+    opened as it is.
 
     Args:
         pairs: a source, or any iterable of (source, target) texts.
@@ -154,25 +144,53 @@ def encode_corpus(
         facts["fingerprint"] = fingerprint
         with open(os.path.join(temporary, "corpus.json"), "w", encoding="utf-8") as out:
             json.dump(facts, out, indent=1)
-        corpus = EncodedCorpus(temporary)
-        if not corpus.num_pairs:
+        if not facts["num_pairs"]:
             raise DataError(
-                f"no training examples: {corpus.report}. "
+                f"no training examples: {_report(facts)}. "
                 f"Received: data.max_length={max_length}."
             )
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove_corpus(folder)
         os.rename(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return EncodedCorpus(folder)
 
 
+def _remove_corpus(folder: str | os.PathLike) -> None:
+    """Remove an older corpus, and nothing that somebody else keeps there."""
+    if not os.path.isdir(folder):
+        return
+    names = [f"{side}_{what}.npy" for side in _SIDES for what in ("ids", "offsets")]
+    for name in ["corpus.json", *names]:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(folder, name))
+    try:
+        os.rmdir(folder)
+    except OSError:
+        raise DataError(
+            f"{os.fspath(folder)}: holds other files; token ids need a folder of "
+            "their own."
+        ) from None
+
+
+def _report(facts: dict) -> str:
+    dropped = [
+        f"{reason['count']:,} {_REASONS[name]} ({', '.join(reason['first'])}"
+        + (", ...)" if reason["count"] > len(reason["first"]) else ")")
+        for name, reason in facts["dropped"].items()
+        if reason["count"]
+    ]
+    kept = f"{facts['num_pairs']:,} of {facts['num_read']:,} pairs kept"
+    return "; dropped: ".join([kept, *filter(None, ["; ".join(dropped)])])
+
+
 def _fingerprint(pairs, source_tokenizer, target_tokenizer, max_length) -> str | None:
-    if not hasattr(pairs, "fingerprint"):
+    text = pairs.fingerprint() if hasattr(pairs, "fingerprint") else None
+    if text is None:
         return None
     facts = [
         _FORMAT,
-        pairs.fingerprint(),
+        text,
         source_tokenizer.fingerprint(),
         target_tokenizer.fingerprint(),
         max_length,
@@ -194,18 +212,20 @@ def _write_corpus(
         _IdsFile(folder, side, tokenizer.vocabulary_size)
         for side, tokenizer in zip(_SIDES, tokenizers, strict=True)
     ]
-    for block in _blocks(pairs):
+    for block in blocks(pairs, _BLOCK_PAIRS):
         reasons = np.full(len(block), "", object)
+        sides = ([], [])
         for number, pair in enumerate(block):
-            if any(text is None for text in pair):
+            texts = [_utf8(text) for text in pair]
+            if None in texts:
                 reasons[number] = "invalid_utf8"
             elif not all(text.strip() for text in pair):
                 reasons[number] = "empty"
+            for side, text in zip(sides, texts, strict=True):
+                side.append(text or b"")
         ragged = [
-            tokenizer.tokenize(tf.constant([text or "" for text in texts], tf.string))
-            for tokenizer, texts in zip(
-                tokenizers, zip(*block, strict=True), strict=True
-            )
+            tokenizer.tokenize(tf.constant(side))
+            for tokenizer, side in zip(tokenizers, sides, strict=True)
         ]
         for side in ragged:
             too_long = side.row_lengths().numpy() + 1 > max_length
@@ -224,10 +244,12 @@ def _write_corpus(
     return {"num_read": num_read, "num_pairs": num_pairs, "dropped": dropped}
 
 
-def _blocks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
-    pairs = iter(pairs)
-    while block := list(itertools.islice(pairs, _BLOCK_PAIRS)):
-        yield block
+def _utf8(text: str | None) -> bytes | None:
+    """The text's bytes; None where it has none, as for half a surrogate pair."""
+    try:
+        return None if text is None else text.encode()
+    except UnicodeEncodeError:
+        return None
 
 
 class _IdsFile:

@@ -72,8 +72,17 @@ class BytePairTokenizer(Tokenizer):
     def _join(self, ids):
         # SentencePiece swallows all spaces at the start of a text. A letter put in
         # front keeps them; it goes again with the one space that encoding added.
-        anchor = tf.fill([ids.nrows(), 1], self._anchor_id)
-        strings = self._sentencepiece.detokenize(tf.concat([anchor, ids], axis=1))
+        num_rows = ids.nrows()
+        rows = tf.concat([tf.range(num_rows), ids.value_rowids()], axis=0)
+        anchors = tf.fill([num_rows], self._anchor_id)
+        order = tf.argsort(rows, stable=True)
+        anchored = tf.RaggedTensor.from_value_rowids(
+            tf.gather(tf.concat([anchors, ids.flat_values], axis=0), order),
+            tf.gather(rows, order),
+            nrows=num_rows,
+            validate=False,
+        )
+        strings = self._sentencepiece.detokenize(anchored)
         strings = tf.strings.regex_replace(strings, "^A ?", "", replace_global=False)
         strings = tf.strings.regex_replace(strings, _ESCAPED_SPACE_MARK, _SPACE_MARK)
         return tf.strings.regex_replace(strings, _ESCAPED_ESCAPE, _ESCAPE)
@@ -136,6 +145,12 @@ def _training_error(message: str, vocabulary_size: int) -> DataError:
         return DataError(
             f"tokenizer.vocabulary_size={vocabulary_size} is more than this text can "
             f"give; the largest value that works is {largest[1]}."
+        )
+    smallest = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
+    if smallest:
+        return DataError(
+            f"tokenizer.vocabulary_size={vocabulary_size} is less than the "
+            f"{smallest[1]} that special ids, bytes and characters need."
         )
     return DataError(
         f"no byte pairs of tokenizer.vocabulary_size={vocabulary_size} could be "

@@ -61,23 +61,22 @@ class Tokenizer(tf.Module):
     def _text_ids(self, ids):
         """Keep what stands for text: RaggedTensor int32 [batch, (length)]."""
         if not isinstance(ids, tf.RaggedTensor):
-            ids = tf.convert_to_tensor(ids)
-            ids = tf.RaggedTensor.from_tensor(ids)
-        flat_ids = ids.flat_values
-        is_end = tf.cast(flat_ids == self.end_id, tf.int64)
+            ids = tf.RaggedTensor.from_tensor(tf.convert_to_tensor(ids))
+        flat_ids, rows = ids.flat_values, ids.value_rowids()
+        is_end = tf.cast(flat_ids == self.end_id, tf.int32)
         ends_before = tf.cumsum(is_end, exclusive=True)
-        rows = ids.value_rowids()
-        # How many ends stand before each row begins; a row may be empty and last.
-        at_row_start = tf.gather(
-            tf.concat([ends_before, [0]], axis=0), ids.row_starts()
-        )
+        # How many ends stand before each row begins; an empty row may be the last.
+        at_row_start = tf.gather(tf.concat([ends_before, [0]], 0), ids.row_starts())
         in_text = ends_before + is_end == tf.gather(at_row_start, rows)
         in_range = (flat_ids >= 0) & (flat_ids < self.vocabulary_size)
         special = (flat_ids == self.pad_id) | (flat_ids == self.start_id)
-        kept = tf.ragged.boolean_mask(
-            ids, ids.with_flat_values(in_text & in_range & ~special)
+        kept = tf.where(in_text & in_range & ~special)[:, 0]
+        return tf.RaggedTensor.from_value_rowids(
+            tf.cast(tf.gather(flat_ids, kept), tf.int32),
+            tf.gather(rows, kept),
+            nrows=ids.nrows(),
+            validate=False,
         )
-        return tf.cast(kept, tf.int32)
 
 
 def write_atomically(path: str | os.PathLike, content: bytes) -> None:

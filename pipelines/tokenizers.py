@@ -3,37 +3,47 @@
 import os
 from collections.abc import Iterable
 
+from .blocks import sample
 from .errors import DataError
 from .sentencepiece_tokenizer import BytePairTokenizer
 from .sentencepiece_tokenizer import train_byte_pairs
 from .tokenizer_base import Tokenizer
+from .word_piece_tokenizer import WordPieceTokenizer
+from .word_piece_training import train_word_pieces
 
-_TRAINERS = {"bpe": train_byte_pairs}
-_CLASSES = (BytePairTokenizer,)
+_TRAINERS = {"bpe": train_byte_pairs, "word_piece": train_word_pieces}
+_CLASSES = (BytePairTokenizer, WordPieceTokenizer)
 
 
 def train_tokenizer(
     kind: str,
-    sentences: Iterable[str],
+    sentences: Iterable[str | None],
     vocabulary_size: int,
     split_digits: bool = False,
+    max_sentences: int = 1_000_000,
 ) -> Tokenizer:
     """Train a tokenizer on text.
 
     Args:
         kind: "bpe" (byte pairs) or "word_piece".
-        sentences: texts; chain both languages for a shared vocabulary.
+        sentences: texts, read once; chain both languages for a shared vocabulary.
+            None and blank ones are skipped.
         vocabulary_size: number of ids wanted, special ids and bytes among them.
         split_digits: make every digit a sub-word of its own.
+        max_sentences: train on a random sample of this size of a larger text.
 
     Raises:
-        DataError: the text cannot give a vocabulary of that size.
+        DataError: there is no text, or it cannot give a vocabulary of that size.
     """
     if kind not in _TRAINERS:
         raise DataError(
             f"tokenizer.kind must be one of {', '.join(_TRAINERS)}. Received: {kind!r}."
         )
-    return _TRAINERS[kind](sentences, vocabulary_size, split_digits=split_digits)
+    texts = (text for text in sentences if text is not None and text.strip())
+    sampled = sample(texts, max_sentences)
+    if not sampled:
+        raise DataError("there is no text to train a tokenizer on.")
+    return _TRAINERS[kind](sampled, vocabulary_size, split_digits=split_digits)
 
 
 def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
