@@ -119,24 +119,31 @@ def epoch_order(
     """Shuffle the corpus for an epoch: a function of its arguments alone.
 
     Returns:
-        order: int64 array [num_pairs], a permutation.
+        order: int64 array [num_pairs], a permutation: batch after batch, the batches
+            in random order.
         bucket_of_position: int32 array [num_pairs], the bucket in which the pair at
             each position of `order` is batched.
     """
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(len(leaf_of_pair))
     bucket_of_position = leaf_of_pair[order]
-    by_bucket = np.argsort(bucket_of_position, kind="stable")
-    sizes = np.bincount(bucket_of_position, minlength=len(buckets))
-    waiting = np.split(by_bucket, np.cumsum(sizes)[:-1])
+    waiting = _positions(bucket_of_position, len(buckets))
     for number in range(len(buckets) - 1, 0, -1):
         bucket, positions = buckets[number], waiting[number]
         rest = positions[len(positions) // bucket.batch_size * bucket.batch_size :]
         bucket_of_position[rest] = bucket.parent
         waiting[bucket.parent] = np.concatenate([waiting[bucket.parent], rest])
-    # Shuffled again, since what moved up to the parents stood last.
-    again = random.permutation(len(order))
-    return order[again], bucket_of_position[again]
+    batches = [
+        positions[start : start + bucket.batch_size]
+        for bucket, positions in zip(
+            buckets, _positions(bucket_of_position, len(buckets)), strict=True
+        )
+        for start in range(0, len(positions), bucket.batch_size)
+    ]
+    random.shuffle(batches)
+    # The one that is not full is complete when all else is: last, whatever its place.
+    positions = np.concatenate(batches)
+    return order[positions], bucket_of_position[positions]
 
 
 def padding_waste(
@@ -178,6 +185,13 @@ def sorted_batches(
             start = position
             longest = int(max(source_lengths[index], target_lengths[index]))
     return [*batches, order[start:]]
+
+
+def _positions(bucket_of_position: np.ndarray, num_buckets: int) -> list[np.ndarray]:
+    """The positions of each bucket, ascending."""
+    by_bucket = np.argsort(bucket_of_position, kind="stable")
+    sizes = np.bincount(bucket_of_position, minlength=num_buckets)
+    return np.split(by_bucket, np.cumsum(sizes)[:-1])
 
 
 def _leaf_sizes(buckets: Sequence[Bucket]) -> list[int]:

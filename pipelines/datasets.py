@@ -14,9 +14,6 @@ from .encoding import EncodedCorpus
 from .errors import DataError
 from .tokenizer_base import Tokenizer
 
-# Batches finish when their bucket is full, rare buckets late: mixed in this window.
-_SHUFFLED_BATCHES = 1024
-
 
 def training_dataset(
     corpus: EncodedCorpus,
@@ -81,13 +78,8 @@ def training_dataset(
         order.set_shape([corpus.num_pairs])
         bucket_of_position.set_shape([corpus.num_pairs])
         batches = _index_batches(order, bucket_of_position, buckets)
-        batches = batches.shuffle(
-            min(steps, _SHUFFLED_BATCHES), seed=epoch + seed * 1_000_003
-        )
-        first = start_step % steps if start_step else 0
-        return batches.skip(
-            tf.where(epoch == start_step // steps, np.int64(first), np.int64(0))
-        )
+        resumed = tf.cast(epoch == start_step // steps, tf.int64)
+        return batches.skip(resumed * (start_step % steps))
 
     dataset = tf.data.Dataset.counter(start_step // steps).flat_map(one_epoch)
     dataset = _ids_dataset(dataset, padded_batch)

@@ -1,0 +1,179 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+from keras_transformer.pipelines import DataError
+from keras_transformer.pipelines import padding_waste
+from keras_transformer.pipelines.batching import batches_per_epoch
+from keras_transformer.pipelines.batching import epoch_order
+from keras_transformer.pipelines.batching import plan_buckets
+from keras_transformer.pipelines.batching import sorted_batches
+
+
+def random_lengths(num_pairs, seed=0):
+    """Lengths like those of translations: correlated, a few of them long."""
+    generator = np.random.default_rng(seed)
+    source = generator.gamma(5, 3, num_pairs).astype(int) + 2
+    target = (source * generator.normal(1.1, 0.25, num_pairs)).astype(int).clip(2)
+    return source, target
+
+
+def epoch_batches(buckets, leaves, seed, epoch):
+    """Batches by the definition: full ones of each bucket, then what is left."""
+    order, numbers = epoch_order(buckets, leaves, seed, epoch)
+    batches = []
+    for number, bucket in enumerate(buckets):
+        inside = order[numbers == number]
+        starts = range(0, len(inside), bucket.batch_size)
+        batches += [(number, inside[at : at + bucket.batch_size]) for at in starts]
+    return batches
+
+
+@pytest.mark.parametrize("num_pairs", [1, 2, 103, 5003])
+@pytest.mark.parametrize("batch_tokens", [97, 701])
+@pytest.mark.parametrize("seed", [0, 5])
+def test_an_epoch_holds_every_pair_once_in_its_bucket(num_pairs, batch_tokens, seed):
+    lengths = random_lengths(num_pairs, seed)
+    buckets, leaves = plan_buckets(*lengths, batch_tokens)
+    batches = epoch_batches(buckets, leaves, seed, epoch=3)
+    counts = Counter(index for _, batch in batches for index in batch.tolist())
+    assert counts == Counter(range(num_pairs))
+    assert len(batches) == batches_per_epoch(buckets)
+    for number, batch in batches:
+        bucket = buckets[number]
+        assert lengths[0][batch].max() <= bucket.source_length
+        assert lengths[1][batch].max() <= bucket.target_length
+        longest = max(bucket.source_length, bucket.target_length)
+        assert longest * bucket.batch_size <= batch_tokens
+        assert longest * (bucket.batch_size + 1) > batch_tokens
+    short = [n for n, batch in batches if len(batch) < buckets[n].batch_size]
+    assert short in ([], [0])
+
+
+def test_the_tree_of_buckets():
+    lengths = random_lengths(5003)
+    buckets, leaves = plan_buckets(*lengths, 499, max_leaves=11)
+    parents = {bucket.parent for bucket in buckets}
+    assert set(leaves.tolist()) == set(range(len(buckets))) - parents
+    assert len(set(leaves.tolist())) == 11
+    assert buckets[0].parent == -1
+    for number, bucket in enumerate(buckets[1:], start=1):
+        parent = buckets[bucket.parent]
+        assert bucket.parent < number
+        assert bucket.source_length <= parent.source_length
+        assert bucket.target_length <= parent.target_length
+        children = [b.num_pairs for b in buckets if b.parent == bucket.parent]
+        assert len(children) == 2
+        assert sum(children) == parent.num_pairs
+    for leaf in set(leaves.tolist()):
+        inside = leaves == leaf
+        assert inside.sum() == buckets[leaf].num_pairs
+        assert lengths[0][inside].max() == buckets[leaf].source_length
+        assert lengths[1][inside].max() == buckets[leaf].target_length
+
+
+def test_the_first_split_is_the_best_by_brute_force():
+    source, target = random_lengths(397, seed=2)
+    buckets, leaves = plan_buckets(source, target, 60, max_leaves=2)
+    assert len(buckets) == 3
+
+    def padded(inside):
+        return inside.sum() * (source[inside].max() + target[inside].max())
+
+    costs = {}
+    for axis, lengths in enumerate((source, target)):
+        for cut in np.unique(lengths)[:-1]:
+            below = lengths <= cut
+            enough = [
+                half.sum() * max(source[half].max(), target[half].max()) >= 2 * 60
+                for half in (below, ~below)
+            ]
+            if all(enough):
+                costs[axis, cut] = padded(below) + padded(~below)
+    found = padded(leaves == 1) + padded(leaves == 2)
+    assert found == min(costs.values())
+    assert len(costs) > 20
+
+
+def test_order_is_a_function_of_seed_and_epoch_alone():
+    lengths = random_lengths(1009)
+    buckets, leaves = plan_buckets(*lengths, 499)
+    orders = {
+        (seed, epoch): epoch_order(buckets, leaves, seed, epoch)[0].tobytes()
+        for seed in (0, 1, 7)
+        for epoch in (0, 1, 7)
+    }
+    assert len(set(orders.values())) == 9
+    np.random.seed(3)
+    for (seed, epoch), order in reversed(orders.items()):
+        assert epoch_order(buckets, leaves, seed, epoch)[0].tobytes() == order
+
+
+def test_positions_are_batches_one_after_the_other_and_mixed():
+    """So that batches come out of their buckets in this order."""
+    lengths = random_lengths(5003)
+    buckets, leaves = plan_buckets(*lengths, 499)
+    order, numbers = epoch_order(buckets, leaves, seed=1, epoch=0)
+    at, widths = 0, []
+    while at < len(order):
+        bucket = buckets[numbers[at]]
+        batch = numbers[at : at + bucket.batch_size]
+        # The only short one may stand anywhere.
+        size = len(batch) if (batch == batch[0]).all() else (batch == 0).argmin()
+        widths.append(bucket.source_length)
+        at += size
+    assert len(widths) == batches_per_epoch(buckets)
+    # Sorted by length, neighbours would be alike.
+    differences = np.abs(np.subtract.outer(widths, widths)).mean()
+    assert np.abs(np.diff(widths)).mean() > 0.8 * differences
+
+
+def test_who_moves_up_to_a_parent_changes_with_the_epoch():
+    lengths = random_lengths(5003)
+    buckets, leaves = plan_buckets(*lengths, 499)
+    moved = []
+    for epoch in range(2):
+        order, numbers = epoch_order(buckets, leaves, 1, epoch)
+        moved.append(set(order[numbers != leaves[order]].tolist()))
+    assert len(moved[0]) == len(moved[1]) > 50
+    assert len(moved[0] & moved[1]) < len(moved[0]) / 2
+
+
+def test_padding_waste_by_hand():
+    source, target = np.array([3, 5, 5, 1]), np.array([2, 2, 7, 7])
+    # Source: 3+5 of 10 and 5+1 of 10; target: 2+2 of 4 and 7+7 of 14.
+    waste = padding_waste([np.array([0, 1]), np.array([2, 3])], source, target)
+    assert waste == pytest.approx(1 - (8 + 6 + 4 + 14) / (10 + 10 + 4 + 14))
+    assert padding_waste([np.array([2])], source, target) == 0
+
+
+def test_buckets_waste_less_than_a_third_of_one_bucket():
+    lengths = random_lengths(20_011)
+    wastes = []
+    for max_leaves in (1, 32):
+        buckets, leaves = plan_buckets(*lengths, 4096, max_leaves=max_leaves)
+        batches = [batch for _, batch in epoch_batches(buckets, leaves, 1, 0)]
+        wastes.append(padding_waste(batches, *lengths))
+    assert wastes[1] < wastes[0] / 3
+
+
+def test_sorted_batches_hold_every_pair_once_under_the_budget():
+    source, target = random_lengths(1009)
+    batches = sorted_batches(source, target, 499)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(1009))
+    for batch, following in zip(batches, [*batches[1:], None], strict=True):
+        assert max(source[batch].max(), target[batch].max()) * len(batch) <= 499
+        if following is not None:
+            more = np.append(batch, following[0])
+            assert max(source[more].max(), target[more].max()) * len(more) > 499
+
+
+def test_the_budget_must_hold_the_longest_sentence():
+    source, target = np.array([3, 11, 4]), np.array([5, 6, 12])
+    message = r"training\.batch_tokens=11 .* 12 sub-words"
+    for plan in (plan_buckets, sorted_batches):
+        plan(source, target, 12)
+        with pytest.raises(DataError, match=message):
+            plan(source, target, 11)
+        with pytest.raises(DataError, match=r"batch_tokens=10 .* 11 sub-words"):
+            plan(source[:2], target[:2], 10)

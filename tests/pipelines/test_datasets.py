@@ -1,0 +1,278 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras_transformer.pipelines import DataError
+from keras_transformer.pipelines import TextFiles
+from keras_transformer.pipelines import encode_corpus
+from keras_transformer.pipelines import evaluation_dataset
+from keras_transformer.pipelines import steps_per_epoch
+from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.pipelines import training_dataset
+from keras_transformer.pipelines.batching import plan_buckets
+
+NUM_PAIRS = 607
+BUDGET = 211
+START, END = 2, 3
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Pairs that all differ: each row of ids tells which pair it is."""
+    generator = np.random.default_rng(11)
+    words = ["eins", "two", "drei", "four", "fünf", "six", "sieben"]
+
+    def sentence(number):
+        return " ".join([str(number), *generator.choice(words, generator.poisson(4))])
+
+    pairs = [(sentence(n), sentence(n) + " .") for n in range(NUM_PAIRS)]
+    tokenizer = train_tokenizer("bpe", [text for pair in pairs for text in pair], 330)
+    folder = tmp_path_factory.mktemp("corpus") / "ids"
+    return encode_corpus(pairs, tokenizer, tokenizer, folder)
+
+
+@pytest.fixture(scope="module")
+def index_of_source(corpus):
+    return {tuple(corpus.pair(n)[0].tolist()): n for n in range(NUM_PAIRS)}
+
+
+def batches(dataset, count=None):
+    taken = dataset if count is None else dataset.take(count)
+    return [
+        (inputs["source_ids"].numpy(), inputs["target_ids"].numpy(), labels.numpy())
+        for inputs, labels in taken
+    ]
+
+
+def indices(batch, index_of_source):
+    """The pairs of a batch, from its rows of source ids; rows of padding left out."""
+    rows = [tuple(row[row != 0].tolist()) for row in batch[0]]
+    return [index_of_source[row] for row in rows if row]
+
+
+def equal(left, right):
+    return len(left) == len(right) and all(
+        np.array_equal(a, b)
+        for one, other in zip(left, right, strict=True)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def test_rows_are_the_pairs_shifted_by_one(corpus, index_of_source):
+    dataset = training_dataset(corpus, BUDGET, seed=5)
+    spec = tf.TensorSpec([None, None], tf.int32)
+    names = {"source_ids": spec, "target_ids": spec}
+    assert dataset.element_spec == (names, spec)
+    for batch in batches(dataset, 9):
+        source_ids, target_ids, labels = batch
+        for row, index in enumerate(indices(batch, index_of_source)):
+            source, target = (side.tolist() for side in corpus.pair(index))
+            assert source[-1] == target[-1] == END
+            missing = [0] * (labels.shape[1] - len(target))
+            assert labels[row].tolist() == target + missing
+            assert target_ids[row].tolist() == [START, *target[:-1], *missing]
+            assert source_ids[row, : len(source)].tolist() == source
+            assert not source_ids[row, len(source) :].any()
+
+
+def test_every_pair_once_an_epoch_under_the_budget(corpus, index_of_source):
+    steps = steps_per_epoch(corpus, BUDGET)
+    assert 25 < steps < 60
+    three_epochs = batches(training_dataset(corpus, BUDGET, seed=3), 3 * steps)
+    seen = []
+    for epoch in range(3):
+        inside = three_epochs[epoch * steps : (epoch + 1) * steps]
+        pairs = [n for batch in inside for n in indices(batch, index_of_source)]
+        assert Counter(pairs) == Counter(range(NUM_PAIRS))
+        seen.append(pairs)
+        for source_ids, target_ids, labels in inside:
+            assert source_ids.size <= BUDGET
+            assert target_ids.size <= BUDGET
+            assert labels.shape == target_ids.shape
+    assert seen[0] != seen[1] != seen[2] != seen[0]
+
+
+def test_a_batch_lies_in_one_bucket(corpus, index_of_source):
+    buckets, leaves = plan_buckets(corpus.source_lengths, corpus.target_lengths, BUDGET)
+    ancestors = []
+    for bucket in buckets:
+        ancestors.append({len(ancestors)})
+        if bucket.parent >= 0:
+            ancestors[-1] |= ancestors[bucket.parent]
+    alone = 0
+    steps = steps_per_epoch(corpus, BUDGET)
+    for batch in batches(training_dataset(corpus, BUDGET), steps):
+        inside = {int(leaves[n]) for n in indices(batch, index_of_source)}
+        shared = set.intersection(*(ancestors[leaf] for leaf in inside))
+        number = max(shared)
+        alone += len(inside) == 1
+        assert batch[0].shape[1] <= buckets[number].source_length
+        assert batch[1].shape[1] <= buckets[number].target_length
+    # Batches of what was left over in several buckets are the exception.
+    assert alone > steps / 2
+
+
+def test_order_depends_on_seed_and_epoch_alone(corpus, index_of_source):
+    steps = steps_per_epoch(corpus, BUDGET)
+    first = batches(training_dataset(corpus, BUDGET, seed=8), 2 * steps)
+    tf.random.set_seed(99)
+    np.random.seed(99)
+    assert equal(first, batches(training_dataset(corpus, BUDGET, seed=8), 2 * steps))
+    dataset = training_dataset(corpus, BUDGET, seed=8)
+    next(iter(dataset))
+    assert equal(first[:steps], batches(dataset, steps))
+    second = batches(training_dataset(corpus, BUDGET, seed=8, start_step=steps), steps)
+    assert equal(first[steps:], second)
+    other = batches(training_dataset(corpus, BUDGET, seed=9), steps)
+    assert not equal(first[:steps], other)
+
+
+@pytest.mark.parametrize("epochs", [0, 1, 3])
+@pytest.mark.parametrize("offset", [-1, 0, 1, 17])
+def test_start_step_equals_skipping(corpus, epochs, offset):
+    steps = steps_per_epoch(corpus, BUDGET)
+    start = max(0, epochs * steps + offset)
+    skipped = training_dataset(corpus, BUDGET, seed=2).skip(start)
+    jumped = training_dataset(corpus, BUDGET, seed=2, start_step=start)
+    assert equal(batches(skipped, steps + 3), batches(jumped, steps + 3))
+
+
+def test_batches_are_mixed_over_the_epoch(corpus):
+    steps = steps_per_epoch(corpus, BUDGET)
+    widths = [b[0].shape[1] for b in batches(training_dataset(corpus, BUDGET), steps)]
+    # Sorted by length, neighbours would be alike: their steps are a random walk's.
+    walk = np.abs(np.diff(widths)).mean()
+    assert walk > 0.5 * np.abs(np.subtract.outer(widths, widths)).mean()
+
+
+def test_endless(corpus):
+    dataset = training_dataset(corpus, BUDGET)
+    assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
+
+
+def without_padding_rows(batch):
+    real = batch[0].any(axis=1)
+    return tuple(array[real] for array in batch)
+
+
+@pytest.mark.parametrize("num_replicas", [2, 3, 8])
+def test_replicas_only_add_rows_of_padding(corpus, num_replicas):
+    assert steps_per_epoch(corpus, BUDGET, num_replicas) == steps_per_epoch(
+        corpus, BUDGET
+    )
+    alone = batches(training_dataset(corpus, BUDGET, seed=4), 60)
+    padded = batches(
+        training_dataset(corpus, BUDGET, seed=4, num_replicas=num_replicas), 60
+    )
+    assert any(len(batch[0]) % num_replicas for batch in alone)
+    for batch, wide in zip(alone, padded, strict=True):
+        assert all(len(array) % num_replicas == 0 for array in wide)
+        assert len(wide[0]) - len(batch[0]) < num_replicas
+        extra = [array[len(batch[0]) :] for array in wide]
+        assert not any(array.any() for array in extra)
+    assert equal(alone, [without_padding_rows(batch) for batch in padded])
+
+
+@pytest.mark.parametrize(("count", "num_replicas"), [(2, 2), (3, 1), (2, 6)])
+def test_shards_part_every_batch_without_overlap(
+    corpus, index_of_source, count, num_replicas
+):
+    arguments = {"seed": 4, "num_replicas": num_replicas}
+    whole = batches(training_dataset(corpus, BUDGET, **arguments), 31)
+    shards = [
+        batches(training_dataset(corpus, BUDGET, **arguments, shard=(n, count)), 31)
+        for n in range(count)
+    ]
+    for batch, *parts in zip(whole, *shards, strict=True):
+        pairs = [indices(part, index_of_source) for part in parts]
+        together = sorted(n for part in pairs for n in part)
+        assert together == sorted(indices(batch, index_of_source))
+        assert len({part[0].shape for part in parts}) == 1
+        assert len({part[1].shape for part in parts}) == 1
+        assert parts[0][0].shape[1] == batch[0].shape[1]
+        assert len(parts[0][0]) * count % num_replicas == 0
+
+
+def test_padded_to_buckets_there_are_few_shapes(corpus, index_of_source):
+    steps = steps_per_epoch(corpus, BUDGET)
+    free = batches(training_dataset(corpus, BUDGET, seed=6), steps)
+    fixed = batches(training_dataset(corpus, BUDGET, seed=6, pad_to_bucket=True), steps)
+    buckets, _ = plan_buckets(corpus.source_lengths, corpus.target_lengths, BUDGET)
+    allowed = {
+        (bucket.batch_size, bucket.source_length, bucket.target_length)
+        for bucket in buckets
+    }
+    shapes = {(*source.shape, labels.shape[1]) for source, _, labels in fixed}
+    assert shapes <= allowed
+    assert len(shapes) < len({b[0].shape + b[2].shape[1:] for b in free})
+    for batch, padded in zip(free, fixed, strict=True):
+        assert indices(batch, index_of_source) == indices(padded, index_of_source)
+        rows, length = batch[2].shape
+        assert np.array_equal(padded[2][:rows, :length], batch[2])
+        assert padded[1].sum() == batch[1].sum()
+
+
+def test_evaluation_holds_every_pair_once(corpus, index_of_source):
+    dataset = evaluation_dataset(corpus, BUDGET)
+    taken = batches(dataset)
+    assert len(taken) == dataset.cardinality()
+    pairs = [n for batch in taken for n in indices(batch, index_of_source)]
+    assert Counter(pairs) == Counter(range(NUM_PAIRS))
+    for source_ids, target_ids, _ in taken:
+        assert max(source_ids.size, target_ids.size) <= BUDGET
+    assert equal(taken, batches(dataset))
+    padded = batches(evaluation_dataset(corpus, BUDGET, num_replicas=4))
+    assert {len(batch[0]) % 4 for batch in padded} == {0}
+    assert equal(taken, [without_padding_rows(batch) for batch in padded])
+
+
+def test_a_corpus_of_one_pair(tmp_path):
+    tokenizer = train_tokenizer("bpe", ["a b c"], 265)
+    corpus = encode_corpus([("a b", "c")], tokenizer, tokenizer, tmp_path / "ids")
+    assert steps_per_epoch(corpus, 100) == 1
+    taken = batches(training_dataset(corpus, 100), 3)
+    assert equal(taken[:1], taken[1:2])
+    assert taken[0][2].tolist() == [corpus.pair(0)[1].tolist()]
+    assert len(batches(evaluation_dataset(corpus, 100))) == 1
+
+
+def test_mistakes(corpus):
+    longest = int(max(corpus.source_lengths.max(), corpus.target_lengths.max()))
+    for use in (training_dataset, evaluation_dataset, steps_per_epoch):
+        with pytest.raises(DataError, match=f"training.batch_tokens={longest - 1} "):
+            use(corpus, longest - 1)
+        use(corpus, longest)
+    with pytest.raises(DataError, match="seed=-1"):
+        training_dataset(corpus, BUDGET, seed=-1)
+    for shard in ((2, 2), (-1, 2), (0, 0)):
+        with pytest.raises(ValueError, match="shard"):
+            training_dataset(corpus, BUDGET, shard=shard)
+
+
+def test_mirrored_replicas_get_the_halves_of_each_batch(corpus):
+    # The CPU as its own and only replica set: TensorFlow's rebatching is what is tried.
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    dataset = training_dataset(corpus, BUDGET, seed=4, num_replicas=1)
+    distributed = iter(strategy.experimental_distribute_dataset(dataset))
+    for batch in batches(dataset, 5):
+        inputs, labels = next(distributed)
+        assert np.array_equal(inputs["source_ids"].numpy(), batch[0])
+        assert np.array_equal(labels.numpy(), batch[2])
+
+
+def test_padding_waste_on_real_text(data_dir, tmp_path):
+    """8,000 byte pairs and batches of 4,096 tokens waste less than a tenth."""
+    folder = data_dir / "multi30k"
+    files = TextFiles(folder / "train.en.gz", folder / "train.de.gz")
+    tokenizer = train_tokenizer("bpe", (text for pair in files for text in pair), 8000)
+    corpus = encode_corpus(files, tokenizer, tokenizer, tmp_path / "ids")
+    assert corpus.num_pairs == 29_000
+    real = padded = 0
+    steps = steps_per_epoch(corpus, 4096)
+    for source_ids, _, labels in batches(training_dataset(corpus, 4096), steps):
+        for ids in (source_ids, labels):
+            real += np.count_nonzero(ids)
+            padded += ids.size
+    assert 1 - real / padded < 0.1
+    assert real == corpus.source_lengths.sum() + corpus.target_lengths.sum()

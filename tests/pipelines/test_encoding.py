@@ -1,0 +1,255 @@
+import gzip
+import json
+import os
+
+import numpy as np
+import pytest
+from keras_transformer.pipelines import DataError
+from keras_transformer.pipelines import EncodedCorpus
+from keras_transformer.pipelines import TextFiles
+from keras_transformer.pipelines import encode_corpus
+from keras_transformer.pipelines import encoding
+from keras_transformer.pipelines import train_tokenizer
+
+WORDS = ["ein", "Mann", "rides", "Hund", "läuft", "bike", "the", "schnell", "27", "."]
+END = 3
+
+
+def sentences(count, seed, longest=13):
+    generator = np.random.default_rng(seed)
+    return [
+        " ".join(generator.choice(WORDS, generator.integers(1, longest)))
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    return (
+        train_tokenizer("bpe", sentences(97, 1), 300),
+        train_tokenizer("bpe", sentences(97, 2), 290),
+    )
+
+
+def write(path, lines):
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    return path
+
+
+def expected_ids(tokenizer, text):
+    return [*tokenizer.tokenize([text]).to_list()[0], END]
+
+
+def test_every_pair_is_there_in_order_with_its_end(tokenizers, tmp_path, monkeypatch):
+    # Blocks that do not divide the number of pairs.
+    monkeypatch.setattr(encoding, "_BLOCK_PAIRS", 7)
+    pairs = list(zip(sentences(31, 3), sentences(31, 4), strict=True))
+    corpus = encode_corpus(pairs, *tokenizers, tmp_path / "ids")
+    assert corpus.num_pairs == 31
+    assert corpus.report == "31 of 31 pairs kept"
+    for index, texts in enumerate(pairs):
+        expected = [
+            expected_ids(tokenizer, text)
+            for tokenizer, text in zip(tokenizers, texts, strict=True)
+        ]
+        assert [ids.tolist() for ids in corpus.pair(index)] == expected
+        assert corpus.source_lengths[index] == len(expected[0])
+        assert corpus.target_lengths[index] == len(expected[1])
+    assert corpus.pair(-1)[0].tolist() == corpus.pair(30)[0].tolist()
+    with pytest.raises(IndexError):
+        corpus.pair(31)
+
+
+def test_rows_are_padded(tokenizers, tmp_path):
+    corpus = encode_corpus(
+        [("ein", "bike"), ("the Hund läuft .", "27")], *tokenizers, tmp_path / "ids"
+    )
+    rows = corpus.rows("source", np.array([1, 0, 1]), 29)
+    assert rows.shape == (3, 29)
+    assert rows.dtype == np.int32
+    for row, index in zip(rows, (1, 0, 1), strict=True):
+        ids = corpus.pair(index)[0].tolist()
+        assert row.tolist() == ids + [0] * (29 - len(ids))
+
+
+def test_large_vocabularies_are_stored_whole(tokenizers, tmp_path):
+    class Wide:
+        """Ids beyond 16 bits."""
+
+        vocabulary_size = 70_001
+        end_id = END
+
+        def fingerprint(self):
+            return "wide"
+
+        def tokenize(self, strings):
+            ids = tokenizers[0].tokenize(strings)
+            return ids.with_flat_values(ids.flat_values + 69_500)
+
+    corpus = encode_corpus(
+        [("ein Mann", "ein Mann")], Wide(), tokenizers[0], tmp_path / "a"
+    )
+    source, target = corpus.pair(0)
+    assert (source[:-1] - 69_500).tolist() == target[:-1].tolist()
+    assert source[-1] == END
+
+
+def test_dropped_pairs_are_counted_with_their_lines(tokenizers, tmp_path):
+    source = [line.encode() for line in sentences(23, 5)]
+    target = [line.encode() for line in sentences(23, 6)]
+    source[4] = b""
+    target[7] = b" \t "
+    source[8] = b"caf\xe9"
+    target[11] = b"ein " * 40
+    source[12] = b"\xff"
+    target[12] = b""
+    for line in (15, 16, 17, 18, 19, 20):
+        source[line] = b""
+    files = TextFiles(
+        write(tmp_path / "a.en", source), write(tmp_path / "a.de", target)
+    )
+    corpus = encode_corpus(files, *tokenizers, tmp_path / "ids", max_length=61)
+    lines = {
+        reason: [int(place.rpartition(":")[2]) for place in facts["first"]]
+        for reason, facts in corpus.dropped.items()
+    }
+    counts = {reason: facts["count"] for reason, facts in corpus.dropped.items()}
+    assert counts == {"invalid_utf8": 2, "empty": 8, "too_long": 1}
+    assert lines == {
+        "invalid_utf8": [9, 13],
+        "empty": [5, 8, 16, 17, 18],
+        "too_long": [12],
+    }
+    assert corpus.num_pairs == 12
+    name = tmp_path / "a.en"
+    assert corpus.report == (
+        f"12 of 23 pairs kept; dropped: 2 not UTF-8 ({name}:9, {name}:13); "
+        f"8 with an empty side ({name}:5, {name}:8, {name}:16, {name}:17, {name}:18, "
+        f"...); 1 longer than data.max_length ({name}:12)"
+    )
+    # What is left is still aligned.
+    kept = [n for n in range(23) if n not in (4, 7, 8, 11, 12, *range(15, 21))]
+    for index, line in enumerate(kept):
+        expected = expected_ids(tokenizers[1], target[line].decode())
+        assert corpus.pair(index)[1].tolist() == expected
+
+
+def test_max_length_counts_the_end_id(tokenizers, tmp_path):
+    pairs = list(zip(sentences(41, 7), sentences(41, 8), strict=True))
+    longest = [
+        max(len(expected_ids(*side)) for side in zip(tokenizers, pair, strict=True))
+        for pair in pairs
+    ]
+    limit = sorted(longest)[20]
+    corpus = encode_corpus(pairs, *tokenizers, tmp_path / "ids", max_length=limit)
+    assert corpus.num_pairs == sum(length <= limit for length in longest) < 41
+    assert max(corpus.source_lengths.max(), corpus.target_lengths.max()) == limit
+
+
+def test_pairs_of_an_iterable_are_named_by_number(tokenizers, tmp_path):
+    pairs = [("ein", "ein"), ("", "ein"), ("ein", None), ("ein", "\ud800")]
+    corpus = encode_corpus(iter(pairs), *tokenizers, tmp_path / "ids")
+    assert corpus.num_pairs == 1
+    assert corpus.dropped["empty"]["first"] == ["pair 2"]
+    assert corpus.dropped["invalid_utf8"]["first"] == ["pair 3", "pair 4"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "reason"),
+    [
+        ([("ein Mann läuft", "ein")], "longer than data.max_length"),
+        ([("", "ein")], "with an empty side"),
+        ([], "0 of 0"),
+    ],
+)
+def test_nothing_left_is_an_error(tokenizers, tmp_path, pairs, reason):
+    with pytest.raises(
+        DataError, match=rf"no training examples: .*{reason}.*max_length=2"
+    ):
+        encode_corpus(pairs, *tokenizers, tmp_path / "ids", max_length=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cache_is_reused_only_for_the_same_text_tokenizers_and_length(
+    tokenizers, tmp_path, monkeypatch
+):
+    lines = [line.encode() for line in sentences(11, 9)]
+    source = write(tmp_path / "a", lines)
+    target = write(tmp_path / "b", lines[::-1])
+    encoded = []
+    original = encoding._write_corpus
+    monkeypatch.setattr(
+        encoding,
+        "_write_corpus",
+        lambda *arguments: encoded.append(1) or original(*arguments),
+    )
+
+    def encode(files=(source, target), tokenizers=tokenizers, max_length=256):
+        before = len(encoded)
+        corpus = encode_corpus(
+            TextFiles(*files), *tokenizers, tmp_path / "ids", max_length=max_length
+        )
+        return corpus, len(encoded) > before
+
+    assert encode()[1]
+    corpus, again = encode()
+    assert not again
+    assert corpus.num_pairs == 11
+    # Another time of change is not another text.
+    os.utime(source, (1, 1))
+    assert not encode()[1]
+    assert encode(max_length=255)[1]
+    assert encode(max_length=255, tokenizers=tokenizers[::-1])[1]
+    assert encode()[1]
+    write(source, [*lines[:-1], lines[-1] + b" ein"])
+    corpus, again = encode()
+    assert again
+    expected = expected_ids(tokenizers[0], (lines[-1] + b" ein").decode())
+    assert corpus.pair(10)[0].tolist() == expected
+    # An iterable cannot tell what it holds.
+    for _ in range(2):
+        before = len(encoded)
+        encode_corpus([("ein", "ein")], *tokenizers, tmp_path / "ids")
+        assert len(encoded) == before + 1
+
+
+@pytest.mark.parametrize(
+    "name", ["corpus.json", "source_ids.npy", "target_offsets.npy"]
+)
+def test_a_damaged_cache_is_named_and_written_again(tokenizers, tmp_path, name):
+    lines = [line.encode() for line in sentences(11, 10)]
+    files = TextFiles(write(tmp_path / "a", lines), write(tmp_path / "b", lines))
+    encode_corpus(files, *tokenizers, tmp_path / "ids")
+    path = tmp_path / "ids" / name
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(DataError, match="ids: no encoded corpus here"):
+        EncodedCorpus.load(tmp_path / "ids")
+    corpus = encode_corpus(files, *tokenizers, tmp_path / "ids")
+    assert corpus.num_pairs == EncodedCorpus.load(tmp_path / "ids").num_pairs == 11
+
+
+def test_load_without_a_corpus(tmp_path):
+    with pytest.raises(DataError, match="no encoded corpus here"):
+        EncodedCorpus.load(tmp_path / "missing")
+    (tmp_path / "corpus.json").write_text(json.dumps({"a": 1}))
+    with pytest.raises(DataError, match="no encoded corpus here"):
+        EncodedCorpus.load(tmp_path)
+
+
+def test_a_folder_with_other_files_is_left_alone(tokenizers, tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(DataError, match="holds other files"):
+        encode_corpus([("ein", "ein")], *tokenizers, tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "mine"
+
+
+def test_errors_of_the_source_leave_nothing_behind(tokenizers, tmp_path):
+    texts = gzip.compress(b"ein Mann\n" * 5003)
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.gz").write_bytes(texts)
+    (data / "b.gz").write_bytes(texts[:-9])
+    files = TextFiles(data / "a.gz", data / "b.gz")
+    with pytest.raises(DataError, match=r"b\.gz: the gzip file is cut off"):
+        encode_corpus(files, *tokenizers, tmp_path / "ids")
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
