@@ -4,6 +4,7 @@ import keras
 
 from keras_transformer.layers.block import Stack
 from keras_transformer.layers.decoder_layer import DecoderLayer
+from keras_transformer.layers.masks import combine_masks
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -35,16 +36,15 @@ class Decoder(Stack):
             inputs: `[batch, target_length, d_model]`.
             encoder_output: `[batch, source_length, d_model]`.
             source_mask: `[batch, source_length]`, bool, True = token.
-            encoder_output_mask: The same; Keras fills it in where `source_mask` is
-                not given.
+            encoder_output_mask: The same, filled in by Keras; joined with
+                `source_mask`.
             training: Whether dropout is applied.
 
         Returns:
             `[batch, target_length, d_model]`; position i depends on target positions
             up to i only.
         """
-        if source_mask is None:
-            source_mask = encoder_output_mask
+        source_mask = combine_masks(source_mask, encoder_output_mask)
         x = inputs
         for layer in self.layers:
             x = layer(x, encoder_output, source_mask=source_mask, training=training)

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.block import Block
+from keras_transformer.layers.masks import combine_masks
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -45,18 +46,17 @@ class DecoderLayer(Block):
             inputs: `[batch, target_length, d_model]`.
             encoder_output: `[batch, source_length, d_model]`.
             source_mask: `[batch, source_length]`, bool, True = token.
-            encoder_output_mask: The same; Keras fills it in where `source_mask` is
-                not given.
+            encoder_output_mask: The same, filled in by Keras; joined with
+                `source_mask`.
             training: Whether dropout is applied.
 
         Returns:
             `[batch, target_length, d_model]`.
         """
-        if source_mask is None:
-            source_mask = encoder_output_mask
+        source_mask = combine_masks(source_mask, encoder_output_mask)
         key_value = self.cross_attention.project_key_value(encoder_output)
-        # No padding mask on the decoder's own keys: padding follows the tokens, and
-        # the causal mask hides what follows.
+        # Padding follows the tokens, so that the causal mask alone hides it; a mask
+        # that Keras carries with `inputs` hides its keys too.
         normalized = self.self_attention_add_norm.sublayer_input(inputs)
         attended = self.self_attention(
             normalized, normalized, use_causal_mask=True, training=training

@@ -33,13 +33,13 @@ class Encoder(Stack):
         Args:
             inputs: `[batch, source_length, d_model]`.
             source_mask: `[batch, source_length]`, bool, True = token.
-            mask: The same; Keras fills it in where `source_mask` is not given.
+            mask: The same, filled in by Keras; joined with `source_mask`.
             training: Whether dropout is applied.
 
         Returns:
             `encoder_output`, `[batch, source_length, d_model]`.
         """
-        source_mask = combine_masks(mask if source_mask is None else source_mask)
+        source_mask = combine_masks(source_mask, mask)
         attention_mask = None if source_mask is None else source_mask[:, None, :]
         x = inputs
         for layer in self.layers:

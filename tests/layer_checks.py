@@ -1,0 +1,223 @@
+"""What every layer must do, whatever it computes: STYLE's eight points in one call."""
+
+import inspect
+import json
+import tempfile
+
+import keras
+import numpy as np
+from keras import ops
+
+
+def check_layer(
+    cls,
+    init_kwargs,
+    inputs,
+    expected_output_shape,
+    expected_num_weights,
+    expected_num_seed_generators=0,
+):
+    """Checks a layer class on fresh instances.
+
+    Args:
+        cls: The class, registered for saving.
+        init_kwargs: Constructor arguments. Those that end in "dropout" are set to
+            other rates where dropout is checked.
+        inputs: Arrays by call argument, in the call's order: vectors `[batch, length,
+            width]`, ids and masks.
+        expected_output_shape: For `inputs`.
+        expected_num_weights: All of them trainable.
+        expected_num_seed_generators: Sub-layers that draw random numbers.
+    """
+    case = Case(cls, init_kwargs, inputs)
+    check_config(case)
+    check_build(case, expected_num_weights, expected_num_seed_generators)
+    check_symbolic_output(case, expected_output_shape)
+    check_layer_saving(case)
+    check_training_step(case)
+    check_mixed_precision(case)
+    check_dropout(case)
+    check_unknown_lengths(case)
+
+
+class Case:
+    """A layer class with its arguments and inputs."""
+
+    def __init__(self, cls, init_kwargs, inputs):
+        self.cls, self.init_kwargs, self.inputs = cls, init_kwargs, inputs
+
+    def layer(self, **changes):
+        return self.cls(**{**self.init_kwargs, **changes})
+
+    def call(self, layer):
+        return layer(**{k: ops.convert_to_tensor(v) for k, v in self.inputs.items()})
+
+    def model(self, layer, known_shapes=True):
+        """A functional model whose inputs are the layer's call arguments."""
+        tensors = {}
+        for name, value in self.inputs.items():
+            shape = value.shape[1:]
+            if not known_shapes:
+                # The last axis of vectors is their width; all others are lengths.
+                width = value.shape[-1:] if value.dtype == "float32" else (None,)
+                shape = (*[None] * (value.ndim - 2), *width)
+            dtype = str(value.dtype)
+            tensors[name] = keras.Input(shape, dtype=dtype, name=name)
+        return keras.Model(tensors, layer(**tensors))
+
+
+def numpy(tensor):
+    return np.asarray(ops.convert_to_numpy(ops.cast(tensor, "float32")))
+
+
+def shapes(layer):
+    """Shape of each weight by its path inside the layer."""
+    prefix = len(layer.path) + 1
+    return {weight.path[prefix:]: tuple(weight.shape) for weight in layer.weights}
+
+
+def randomize(layer, seed=5):
+    """Gives every weight other values than a fresh layer has."""
+    generator = np.random.default_rng(seed)
+    for weight in layer.weights:
+        noise = generator.normal(size=weight.shape, scale=0.3)
+        weight.assign(numpy(weight) + noise.astype("float32"))
+
+
+def check_config(case):
+    """1: config, JSON, registered name; the same before and after building."""
+    layer = case.layer()
+    config = layer.get_config()
+    assert json.loads(json.dumps(config)) == config
+    for name in case.init_kwargs:
+        assert name in config and hasattr(layer, name), name
+    clone = case.cls.from_config(config)
+    assert clone.get_config() == config
+    assert set(dir(clone)) == set(dir(layer))
+    case.call(layer)
+    assert layer.get_config() == config
+    stored = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+    assert stored["registered_name"] == f"keras_transformer>{case.cls.__name__}"
+    revived = keras.saving.deserialize_keras_object(stored)
+    assert type(revived) is case.cls and revived.get_config() == config
+
+
+def check_build(case, expected_num_weights, expected_num_seed_generators):
+    """2: `build`, from shapes alone, makes all the weights that a call makes."""
+    called = case.layer()
+    case.call(called)
+    built = case.layer()
+    first = next(iter(case.inputs.values())).shape
+    names = inspect.signature(built.build).parameters
+    known = {f"{name}_shape": value.shape for name, value in case.inputs.items()}
+    if len(names) == 1:
+        built.build(first)
+    else:
+        built.build(**{name: known[name] for name in names if name in known})
+    assert shapes(built) == shapes(called)
+    for layer in (built, called):
+        assert len(layer.weights) == expected_num_weights
+        assert len(layer.trainable_weights) == expected_num_weights
+        # A seed is a variable, not a weight.
+        assert len(layer.variables) == expected_num_weights + (
+            expected_num_seed_generators
+        )
+        assert all(child.built for child in layer._flatten_layers())
+    case.call(built)
+    assert shapes(built) == shapes(called)
+
+
+def check_symbolic_output(case, expected_output_shape):
+    """3: the symbolic call tells shape and dtype of the eager one."""
+    layer = case.layer()
+    symbolic = layer(
+        **{
+            name: keras.KerasTensor(value.shape, str(value.dtype))
+            for name, value in case.inputs.items()
+        }
+    )
+    output = case.call(case.layer())
+    assert tuple(output.shape) == tuple(symbolic.shape) == expected_output_shape
+    assert keras.backend.standardize_dtype(output.dtype) == symbolic.dtype
+    assert np.isfinite(numpy(output)).all()
+
+
+def check_saving(model, inputs):
+    """A reloaded model gives the same numbers; returns it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/model.keras"
+        model.save(path)
+        reloaded = keras.saving.load_model(path)
+    expected = numpy(model(inputs, training=False))
+    np.testing.assert_array_equal(numpy(reloaded(inputs, training=False)), expected)
+    return reloaded
+
+
+def check_layer_saving(case):
+    """4: so it is inside a model, with other weights than fresh ones."""
+    model = case.model(case.layer())
+    randomize(model)
+    check_saving(model, case.inputs)
+
+
+def check_training_step(case):
+    """5: one compiled `fit` step moves every weight, so each has a gradient."""
+    layer = case.layer()
+    model = case.model(layer)
+    if not layer.trainable_weights:
+        return
+    before = [numpy(weight) for weight in layer.trainable_weights]
+    model.compile(keras.optimizers.SGD(1.0), "mse")
+    batch = len(next(iter(case.inputs.values())))
+    goal = np.random.default_rng(3).normal(size=(batch, *model.output_shape[1:]))
+    model.fit(case.inputs, goal.astype("float32"), batch_size=batch, verbose=0)
+    for weight, old in zip(layer.trainable_weights, before, strict=True):
+        new = numpy(weight)
+        assert np.isfinite(new).all(), weight.path
+        assert (new != old).any(), f"no gradient for {weight.path}"
+
+
+def check_mixed_precision(case):
+    """6: every child has the policy, weights stay float32, numbers stay close."""
+    exact, mixed = case.layer(), case.layer(dtype="mixed_bfloat16")
+    expected = numpy(case.call(exact))
+    case.call(mixed)
+    mixed.set_weights(exact.get_weights())
+    output = case.call(mixed)
+    assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
+    for child in mixed._flatten_layers():
+        assert child.dtype_policy.name == "mixed_bfloat16", child.path
+    for weight in mixed.weights:
+        assert weight.dtype == "float32", weight.path
+    assert case.model(mixed).output.dtype == "bfloat16"
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(numpy(output) / scale, expected / scale, atol=0.04)
+
+
+def check_dropout(case):
+    """7: `training=False` is deterministic, `training=True` draws anew."""
+    rates = [name for name in case.layer().get_config() if name.endswith("dropout")]
+    for name in rates:
+        model = case.model(case.layer(**dict.fromkeys(rates, 0.0)))
+        without = [numpy(model(case.inputs, training=flag)) for flag in (False, True)]
+        np.testing.assert_array_equal(*without)
+        layer = case.layer(**{**dict.fromkeys(rates, 0.0), name: 0.5})
+        dropping = case.model(layer)
+        dropping.set_weights(model.get_weights())
+        for _ in range(2):
+            output = numpy(dropping(case.inputs, training=False))
+            np.testing.assert_array_equal(output, without[0])
+        drawn = [numpy(dropping(case.inputs, training=True)) for _ in range(2)]
+        assert (drawn[0] != without[0]).any(), name
+        assert (drawn[0] != drawn[1]).any(), name
+
+
+def check_unknown_lengths(case):
+    """8: batch and lengths unknown when the graph is made."""
+    layer = case.layer()
+    expected = numpy(case.call(layer))
+    model = case.model(layer, known_shapes=False)
+    assert model.output_shape[:-1] == (None,) * (expected.ndim - 1)
+    np.testing.assert_allclose(
+        model.predict(case.inputs, verbose=0), expected, atol=1e-5
+    )

@@ -1,0 +1,66 @@
+import numpy as np
+import paper_in_numpy
+import pytest
+from layer_checks import check_layer
+from layer_checks import numpy
+from layer_checks import randomize
+
+from keras_transformer.layers import AddNorm
+
+GENERATOR = np.random.default_rng(2)
+INPUTS = GENERATOR.normal(size=(2, 5, 7)).astype("float32") * 3 + 1
+SUBLAYER_OUTPUT = GENERATOR.normal(size=(2, 5, 7)).astype("float32")
+
+
+def built(**kwargs):
+    layer = AddNorm(**kwargs)
+    layer.build(INPUTS.shape)
+    randomize(layer)
+    return layer
+
+
+def test_every_layers_checks():
+    inputs = {"inputs": INPUTS, "sublayer_output": SUBLAYER_OUTPUT}
+    kwargs = {"dropout": 0.3, "layer_norm_epsilon": 1e-5}
+    check_layer(AddNorm, kwargs, inputs, (2, 5, 7), 2, 1)
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 0.5])
+def test_post(epsilon):
+    """LayerNorm(x + Sublayer(x)), the mean and variance over the last axis."""
+    layer = built(layer_norm_epsilon=epsilon)
+    expected = paper_in_numpy.layer_norm(
+        layer.layer_norm, (INPUTS + SUBLAYER_OUTPUT).astype("float64"), epsilon
+    )
+    output = numpy(layer(INPUTS, SUBLAYER_OUTPUT))
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(numpy(layer.sublayer_input(INPUTS)), INPUTS)
+
+
+def test_pre():
+    """x + Sublayer(LayerNorm(x))."""
+    layer = built(normalization="pre")
+    np.testing.assert_allclose(
+        numpy(layer.sublayer_input(INPUTS)),
+        paper_in_numpy.layer_norm(layer.layer_norm, INPUTS.astype("float64")),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    np.testing.assert_array_equal(
+        numpy(layer(INPUTS, SUBLAYER_OUTPUT)), INPUTS + SUBLAYER_OUTPUT
+    )
+
+
+def test_dropout_is_on_the_sublayer_only():
+    """Numbers are dropped or scaled by 1 / (1 - rate), and the residual never."""
+    layer = built(normalization="pre", dropout=0.25)
+    ones = np.ones_like(INPUTS)
+    added = numpy(layer(INPUTS, ones, training=True)) - INPUTS
+    dropped = np.isclose(added, 0, atol=1e-5)
+    assert 0 < dropped.mean() < 0.6
+    np.testing.assert_allclose(added[~dropped], 4 / 3, rtol=1e-5)
+
+
+def test_errors():
+    with pytest.raises(ValueError, match=r'"post" or "pre"\. Received: \'none\''):
+        AddNorm(normalization="none")

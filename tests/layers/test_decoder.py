@@ -1,0 +1,154 @@
+"""`DecoderLayer` and `Decoder`."""
+
+import keras
+import numpy as np
+import paper_in_numpy
+import pytest
+from keras import ops
+from layer_checks import check_layer
+from layer_checks import numpy
+from layer_checks import randomize
+
+from keras_transformer.layers import Decoder
+from keras_transformer.layers import DecoderLayer
+from keras_transformer.layers import TokenEmbedding
+
+GENERATOR = np.random.default_rng(7)
+INPUTS = GENERATOR.normal(size=(2, 4, 7)).astype("float32")
+ENCODER_OUTPUT = GENERATOR.normal(size=(2, 6, 7)).astype("float32")
+SIZES = {"num_heads": 3, "key_dim": 5, "d_ff": 13, "value_dim": 2}
+DROPOUTS = {"dropout": 0.1, "attention_dropout": 0.2}
+LENGTHS = (3, 6)
+SOURCE_MASK = np.arange(6) < np.array(LENGTHS)[:, None]
+NORMALIZATIONS = pytest.mark.parametrize("normalization", ["post", "pre"])
+
+
+def built(cls, *args, **kwargs):
+    layer = cls(*args, **SIZES, **kwargs)
+    layer.build(INPUTS.shape, ENCODER_OUTPUT.shape)
+    randomize(layer)
+    return layer
+
+
+INPUTS_BY_NAME = {
+    "inputs": INPUTS,
+    "encoder_output": ENCODER_OUTPUT,
+    "source_mask": SOURCE_MASK,
+}
+
+
+@NORMALIZATIONS
+def test_every_layers_checks_of_a_layer(normalization):
+    kwargs = {**SIZES, **DROPOUTS, "normalization": normalization}
+    # Two attentions of 4, feed-forward 4, three normalisations of 2.
+    check_layer(DecoderLayer, kwargs, INPUTS_BY_NAME, (2, 4, 7), 18, 5)
+
+
+def test_every_layers_checks_of_a_stack():
+    kwargs = {"num_layers": 2, **SIZES, **DROPOUTS, "normalization": "pre"}
+    check_layer(Decoder, kwargs, INPUTS_BY_NAME, (2, 4, 7), 2 * 18 + 2, 2 * 5)
+
+
+@NORMALIZATIONS
+def test_the_papers_formulas(normalization):
+    layer = built(DecoderLayer, normalization=normalization)
+    output = numpy(layer(INPUTS, ENCODER_OUTPUT, source_mask=SOURCE_MASK))
+    decoder = built(Decoder, 2, normalization=normalization)
+    decoded = numpy(decoder(INPUTS, ENCODER_OUTPUT, source_mask=SOURCE_MASK))
+    for i, length in enumerate(LENGTHS):
+        x = INPUTS[i].astype("float64")
+        source = ENCODER_OUTPUT[i, :length].astype("float64")
+        expected = paper_in_numpy.decoder_layer(layer, x, source)
+        np.testing.assert_allclose(output[i], expected, rtol=1e-3, atol=1e-4)
+        expected = paper_in_numpy.stack(
+            decoder, x, paper_in_numpy.decoder_layer, source
+        )
+        np.testing.assert_allclose(decoded[i], expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("changed", [0, 1, 3])
+def test_later_tokens_have_no_influence(changed):
+    decoder = built(Decoder, 2)
+    expected = numpy(decoder(INPUTS, ENCODER_OUTPUT, source_mask=SOURCE_MASK))
+    other = INPUTS.copy()
+    other[:, changed] = 100
+    output = numpy(decoder(other, ENCODER_OUTPUT, source_mask=SOURCE_MASK))
+    np.testing.assert_array_equal(output[:, :changed], expected[:, :changed])
+    assert (output[:, changed:] != expected[:, changed:]).any(axis=-1).all()
+
+
+def test_source_padding_has_no_influence():
+    """The source's mask, 6 long, hides keys of a target that is 4 long."""
+    decoder = built(Decoder, 2)
+    expected = numpy(decoder(INPUTS, ENCODER_OUTPUT, source_mask=SOURCE_MASK))
+    other = np.where(SOURCE_MASK[..., None], ENCODER_OUTPUT, 1e3).astype("float32")
+    output = numpy(decoder(INPUTS, other, source_mask=SOURCE_MASK))
+    np.testing.assert_array_equal(output, expected)
+    for position in range(LENGTHS[0]):
+        other = ENCODER_OUTPUT.copy()
+        other[0, position] += 1
+        output = numpy(decoder(INPUTS, other, source_mask=SOURCE_MASK))
+        assert (output[0] != expected[0]).any(axis=-1).all()
+
+
+@pytest.mark.parametrize("cls", [DecoderLayer, Decoder])
+def test_implicit_masks(cls):
+    embedding = TokenEmbedding(6, 7)
+    source = embedding(np.where(SOURCE_MASK, 3, 0))
+    target = embedding(np.array([[2, 4, 5, 0], [2, 0, 0, 0]]))
+
+    def bare(x):
+        return ops.convert_to_tensor(ops.convert_to_numpy(x))
+
+    layer = built(cls, 2) if cls is Decoder else built(cls)
+    output = layer(target, source)
+    expected = numpy(layer(bare(target), bare(source), source_mask=SOURCE_MASK))
+    np.testing.assert_array_equal(numpy(output)[0, :3], expected[0, :3])
+    np.testing.assert_array_equal(numpy(output)[1, :1], expected[1, :1])
+    assert output._keras_mask.shape == (2, 4)
+    # Together they hide what either hides.
+    first_hidden = np.arange(6)[None] > [[0], [0]]
+    np.testing.assert_array_equal(
+        numpy(layer(bare(target), source, source_mask=first_hidden)),
+        numpy(
+            layer(bare(target), bare(source), source_mask=first_hidden & SOURCE_MASK)
+        ),
+    )
+
+
+def test_a_source_without_a_token_is_no_nan():
+    decoder = built(Decoder, 2)
+    output = numpy(decoder(INPUTS, ENCODER_OUTPUT, source_mask=np.zeros((2, 6), bool)))
+    assert np.isfinite(output).all()
+
+
+@NORMALIZATIONS
+@pytest.mark.parametrize("max_length", [None, 5])
+@pytest.mark.parametrize("steps", [[1, 1, 1, 1], [1, 3], [2, 2]])
+def test_cache_equals_full(normalization, max_length, steps):
+    """Two rows of a beam that share a source, each with its own target."""
+    decoder = built(Decoder, 2, normalization=normalization)
+    targets = GENERATOR.normal(size=(4, 4, 7)).astype("float32")
+    expected = numpy(
+        decoder(
+            targets,
+            ENCODER_OUTPUT.repeat(2, axis=0),
+            source_mask=SOURCE_MASK.repeat(2, axis=0),
+        )
+    )
+    cache, start = decoder.init_cache(4, max_length), 0
+    context = decoder.init_context(ENCODER_OUTPUT)
+    for length in steps:
+        output, cache = decoder.call_with_cache(
+            targets[:, start : start + length],
+            cache,
+            context,
+            ops.convert_to_tensor(SOURCE_MASK),
+            start,
+        )
+        np.testing.assert_allclose(
+            numpy(output), expected[:, start : start + length], rtol=1e-3, atol=1e-4
+        )
+        start += length
+    assert {leaf.shape[0] for leaf in keras.tree.flatten(cache)} == {4}
+    assert {leaf.shape[0] for leaf in keras.tree.flatten(context)} == {2}

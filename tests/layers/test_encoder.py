@@ -1,0 +1,122 @@
+"""`EncoderLayer` and `Encoder`."""
+
+import keras
+import numpy as np
+import paper_in_numpy
+import pytest
+from keras import ops
+from layer_checks import check_layer
+from layer_checks import numpy
+from layer_checks import randomize
+
+from keras_transformer.layers import Encoder
+from keras_transformer.layers import EncoderLayer
+from keras_transformer.layers import PositionalEncoding
+from keras_transformer.layers import TokenEmbedding
+
+GENERATOR = np.random.default_rng(6)
+INPUTS = GENERATOR.normal(size=(2, 5, 7)).astype("float32")
+SIZES = {"num_heads": 3, "key_dim": 5, "d_ff": 13, "value_dim": 2}
+DROPOUTS = {"dropout": 0.1, "attention_dropout": 0.2}
+LENGTHS = (5, 3)
+SOURCE_MASK = np.arange(5) < np.array(LENGTHS)[:, None]
+
+
+def built(cls, *args, **kwargs):
+    layer = cls(*args, **SIZES, **kwargs)
+    layer.build(INPUTS.shape)
+    randomize(layer)
+    return layer
+
+
+@pytest.mark.parametrize("normalization", ["post", "pre"])
+def test_every_layers_checks_of_a_layer(normalization):
+    kwargs = {**SIZES, **DROPOUTS, "normalization": normalization}
+    inputs = {"inputs": INPUTS, "attention_mask": SOURCE_MASK[:, None, :]}
+    # Attention 4, feed-forward 4, two normalisations of 2.
+    check_layer(EncoderLayer, kwargs, inputs, (2, 5, 7), 12, 3)
+
+
+def test_every_layers_checks_of_a_stack():
+    kwargs = {"num_layers": 2, **SIZES, **DROPOUTS, "normalization": "pre"}
+    inputs = {"inputs": INPUTS, "source_mask": SOURCE_MASK}
+    check_layer(Encoder, kwargs, inputs, (2, 5, 7), 2 * 12 + 2, 2 * 3)
+
+
+@pytest.mark.parametrize("normalization", ["post", "pre"])
+def test_the_papers_formulas(normalization):
+    layer = built(EncoderLayer, normalization=normalization)
+    output = numpy(layer(INPUTS, attention_mask=SOURCE_MASK[:, None, :]))
+    encoder = built(Encoder, 2, normalization=normalization)
+    encoded = numpy(encoder(INPUTS, source_mask=SOURCE_MASK))
+    for i, length in enumerate(LENGTHS):
+        x = INPUTS[i, :length].astype("float64")
+        expected = paper_in_numpy.encoder_layer(layer, x)
+        np.testing.assert_allclose(output[i, :length], expected, rtol=1e-3, atol=1e-4)
+        expected = paper_in_numpy.stack(encoder, x, paper_in_numpy.encoder_layer)
+        np.testing.assert_allclose(encoded[i, :length], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_padding_has_no_influence():
+    encoder = built(Encoder, 2)
+    expected = numpy(encoder(INPUTS, source_mask=SOURCE_MASK))
+    other = np.where(SOURCE_MASK[..., None], INPUTS, 1e3).astype("float32")
+    output = numpy(encoder(other, source_mask=SOURCE_MASK))
+    np.testing.assert_array_equal(output[SOURCE_MASK], expected[SOURCE_MASK])
+    assert (numpy(encoder(other))[1, :3] != expected[1, :3]).all()
+
+
+@pytest.mark.parametrize("cls", [EncoderLayer, Encoder])
+def test_implicit_mask(cls):
+    """From a `TokenEmbedding` through the positions, and on to the output."""
+    ids = np.array([[5, 2, 4, 3, 1], [1, 4, 3, 0, 0]])
+    vectors = PositionalEncoding()(TokenEmbedding(6, 7)(ids))
+    bare = ops.convert_to_tensor(ops.convert_to_numpy(vectors))
+    layer = built(cls, 2) if cls is Encoder else built(cls)
+    masks = (
+        {"source_mask": SOURCE_MASK}
+        if cls is Encoder
+        else {"attention_mask": SOURCE_MASK[:, None, :]}
+    )
+    output = layer(vectors)
+    np.testing.assert_array_equal(numpy(output), numpy(layer(bare, **masks)))
+    np.testing.assert_array_equal(ops.convert_to_numpy(output._keras_mask), SOURCE_MASK)
+    # Together they hide what either hides.
+    first_hidden = np.arange(5)[None] > [[0], [0]]
+    both = SOURCE_MASK & first_hidden
+    if cls is Encoder:
+        output = layer(vectors, source_mask=first_hidden)
+        expected = layer(bare, source_mask=both)
+    else:
+        output = layer(vectors, attention_mask=first_hidden[:, None, :])
+        expected = layer(bare, attention_mask=both[:, None, :])
+    np.testing.assert_array_equal(numpy(output), numpy(expected))
+
+
+def test_layers_have_weights_of_their_own():
+    encoder = built(Encoder, 3)
+    assert len({id(weight) for weight in encoder.weights}) == 3 * 12
+    assert len({weight.path for weight in encoder.weights}) == 3 * 12
+
+
+def test_post_norm_ends_in_the_last_layers_norm():
+    encoder = built(Encoder, 1)
+    assert encoder.final_norm is None
+    np.testing.assert_array_equal(
+        numpy(encoder(INPUTS)), numpy(encoder.layers[0](INPUTS))
+    )
+
+
+def test_activation_reaches_the_feed_forward():
+    encoder = built(Encoder, 2, activation="gelu")
+    for layer in encoder.layers:
+        assert layer.feed_forward.activation is keras.activations.gelu
+
+
+def test_errors():
+    with pytest.raises(
+        ValueError, match=r"`num_layers` must be at least 1\. Received: 0"
+    ):
+        Encoder(0, **SIZES)
+    with pytest.raises(ValueError, match='"post" or "pre"'):
+        EncoderLayer(**SIZES, normalization="both")

@@ -1,0 +1,39 @@
+import numpy as np
+import paper_in_numpy
+import pytest
+from layer_checks import check_layer
+from layer_checks import numpy
+from layer_checks import randomize
+
+from keras_transformer.layers import FeedForward
+
+INPUTS = np.random.default_rng(1).normal(size=(2, 5, 7)).astype("float32")
+
+
+def test_every_layers_checks():
+    check_layer(FeedForward, {"d_ff": 13}, {"inputs": INPUTS}, (2, 5, 7), 4)
+
+
+def test_equation_2():
+    layer = FeedForward(13)
+    layer.build(INPUTS.shape)
+    randomize(layer)
+    for output, row in zip(numpy(layer(INPUTS)), INPUTS, strict=True):
+        expected = paper_in_numpy.feed_forward(layer, row)
+        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_activation():
+    layer = FeedForward(13, activation="tanh")
+    layer.build(INPUTS.shape)
+    randomize(layer)
+    inner, outer = layer.inner_dense, layer.outer_dense
+    hidden = np.tanh(INPUTS @ numpy(inner.kernel) + numpy(inner.bias))
+    expected = hidden @ numpy(outer.kernel) + numpy(outer.bias)
+    np.testing.assert_allclose(numpy(layer(INPUTS)), expected, rtol=1e-4, atol=1e-5)
+    assert FeedForward.from_config(layer.get_config()).activation is layer.activation
+
+
+def test_errors():
+    with pytest.raises(ValueError, match=r"`d_ff` must be at least 1\. Received: 0"):
+        FeedForward(0)

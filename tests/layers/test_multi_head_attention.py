@@ -1,0 +1,290 @@
+import math
+
+import keras
+import numpy as np
+import paper_in_numpy
+import pytest
+from keras import ops
+from layer_checks import Case
+from layer_checks import check_layer
+from layer_checks import numpy
+from layer_checks import randomize
+
+from keras_transformer.layers import MultiHeadAttention
+
+GENERATOR = np.random.default_rng(4)
+QUERY = GENERATOR.normal(size=(2, 5, 7)).astype("float32")
+VALUE = GENERATOR.normal(size=(2, 3, 11)).astype("float32")
+KEY = GENERATOR.normal(size=(2, 3, 13)).astype("float32")
+# Row 0 sees keys 0 and 2, row 1 all but key 0 for its queries 1 and 3.
+MASK = np.ones((2, 5, 3), bool)
+MASK[0, :, 1] = False
+MASK[1, [1, 3], 0] = False
+
+
+def built(*args, query=QUERY, value=VALUE, key=None, **kwargs):
+    layer = MultiHeadAttention(*args, **kwargs)
+    key_shape = None if key is None else key.shape
+    layer.build(query.shape, value.shape, key_shape)
+    randomize(layer)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "inputs", "width"),
+    [
+        ({"dropout": 0.2}, {"query": QUERY, "value": VALUE}, 7),
+        (
+            {"value_dim": 2, "output_dim": 17, "dropout": 0.1},
+            {"query": QUERY, "value": VALUE, "key": KEY, "attention_mask": MASK},
+            17,
+        ),
+    ],
+)
+def test_every_layers_checks(kwargs, inputs, width):
+    kwargs = {"num_heads": 3, "key_dim": 5, **kwargs}
+    check_layer(MultiHeadAttention, kwargs, inputs, (2, 5, width), 4, 1)
+
+
+def test_one_head_by_hand():
+    """key_dim 4, so logits are halved: q.k = 2 ln 3 gives odds of 3 to 1."""
+    layer = MultiHeadAttention(1, 4)
+    query = np.array([[[2 * math.log(3), 0, 0, 0]]], "float32")
+    value = np.eye(4, dtype="float32")[None, :3]
+    layer.build(query.shape, value.shape)
+    identity = np.eye(4, dtype="float32")
+    layer.set_weights([identity, identity, identity, np.diag([1.0, 2.0, 4.0, 8.0])])
+    # exp of the logits: 3, 1, 1.
+    output = numpy(layer(query, value))
+    np.testing.assert_allclose(output, [[[0.6, 0.4, 0.8, 0]]], rtol=1e-6)
+    output = numpy(layer(query, value, attention_mask=[[[True, False, True]]]))
+    np.testing.assert_allclose(output, [[[0.75, 0, 1, 0]]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_papers_formula(causal):
+    value = QUERY[::-1].copy() if causal else VALUE
+    layer = built(3, 5, 2, value=value)
+    output = numpy(layer(QUERY, value, use_causal_mask=causal))
+    for i in range(2):
+        expected = paper_in_numpy.multi_head_attention(
+            layer, QUERY[i].astype("float64"), value[i].astype("float64"), causal
+        )
+        np.testing.assert_allclose(output[i], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_widths_are_independent():
+    layer = built(3, 5, value_dim=2, key=KEY)
+    assert [tuple(weight.shape) for weight in layer.weights] == [
+        (7, 15),
+        (13, 15),
+        (11, 6),
+        (6, 7),
+    ]
+    assert layer(QUERY, VALUE, KEY).shape == (2, 5, 7)
+    # No biases unless asked for.
+    assert len(built(3, 5, use_bias=True).weights) == 8
+
+
+def test_masked_keys_have_no_influence():
+    """Bit for bit, however large their vectors are."""
+    layer = built(3, 5, 2, key=KEY)
+    expected = numpy(layer(QUERY, VALUE, KEY, attention_mask=MASK))
+    for factor in (-7, 1e3, 1e12):
+        value, key = VALUE.copy(), KEY.copy()
+        value[0, 1] *= factor
+        key[0, 1] *= factor
+        output = numpy(layer(QUERY, value, key, attention_mask=MASK))
+        np.testing.assert_array_equal(output[0], expected[0])
+    value, key = VALUE.copy(), KEY.copy()
+    value[1, 0] += 3
+    key[1, 0] -= 3
+    output = numpy(layer(QUERY, value, key, attention_mask=MASK))
+    np.testing.assert_array_equal(output[1, [1, 3]], expected[1, [1, 3]])
+    assert (output[1, [0, 2, 4]] != expected[1, [0, 2, 4]]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("source_length", [1, 3])
+def test_no_allowed_key_gives_zeros(dtype, source_length):
+    value = VALUE[:, :source_length]
+    layer = built(3, 5, 2, value=value, dtype=dtype)
+    mask = np.ones((2, 5, source_length), bool)
+    mask[0, 4] = False
+    mask[1] = False
+    output = numpy(layer(QUERY, value, attention_mask=mask))
+    np.testing.assert_array_equal(output[0, 4], np.zeros(7))
+    np.testing.assert_array_equal(output[1], np.zeros((5, 7)))
+    assert (output[0, :4] != 0).all()
+
+
+def test_no_allowed_key_gives_finite_gradients():
+    mask = MASK.copy()
+    mask[0] = False
+    inputs = {"query": QUERY, "value": VALUE, "attention_mask": mask}
+    case = Case(MultiHeadAttention, {"num_heads": 3, "key_dim": 5}, inputs)
+    layer = case.layer()
+    model = case.model(layer)
+    model.compile(keras.optimizers.SGD(1.0), "mse")
+    model.train_on_batch(inputs, QUERY)
+    for weight in layer.weights:
+        assert np.isfinite(numpy(weight)).all()
+
+
+def test_order_of_keys_does_not_matter():
+    layer = built(3, 5, 2, key=KEY)
+    order = [2, 0, 1]
+    np.testing.assert_allclose(
+        numpy(
+            layer(
+                QUERY, VALUE[:, order], KEY[:, order], attention_mask=MASK[..., order]
+            )
+        ),
+        numpy(layer(QUERY, VALUE, KEY, attention_mask=MASK)),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_order_of_queries_is_that_of_outputs():
+    layer = built(3, 5)
+    order = [3, 0, 4, 1, 2]
+    np.testing.assert_allclose(
+        numpy(layer(QUERY[:, order], VALUE, attention_mask=MASK[:, order])),
+        numpy(layer(QUERY, VALUE, attention_mask=MASK))[:, order],
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_equals_keras(use_bias):
+    layer = built(3, 5, 2, key=KEY, use_bias=use_bias)
+    reference = keras.layers.MultiHeadAttention(3, 5, value_dim=2, use_bias=use_bias)
+    reference.build(QUERY.shape, VALUE.shape, KEY.shape)
+    for name in ("query", "key", "value", "output"):
+        dense = getattr(layer, f"{name}_dense")
+        target = getattr(reference, f"_{name}_dense")
+        for weight, other in zip(dense.weights, target.weights, strict=True):
+            other.assign(ops.reshape(weight, other.shape))
+    np.testing.assert_allclose(
+        numpy(layer(QUERY, VALUE, KEY, attention_mask=MASK)),
+        numpy(reference(QUERY, VALUE, KEY, attention_mask=MASK)),
+        rtol=1e-3,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_equals_torch(use_bias):
+    torch = pytest.importorskip("torch")
+    query = GENERATOR.normal(size=(2, 5, 12)).astype("float32")
+    layer = built(3, 4, query=query, key=KEY, use_bias=use_bias)
+    reference = torch.nn.MultiheadAttention(
+        12, 3, bias=use_bias, kdim=13, vdim=11, batch_first=True
+    )
+    projections = [layer.query_dense, layer.key_dense, layer.value_dense]
+
+    def tensor(array):
+        return torch.tensor(np.asarray(array))
+
+    state = {
+        f"{name}_proj_weight": tensor(numpy(dense.kernel).T)
+        for name, dense in zip("qkv", projections, strict=True)
+    }
+    state["out_proj.weight"] = tensor(numpy(layer.output_dense.kernel).T)
+    if use_bias:
+        biases = [numpy(dense.bias) for dense in projections]
+        state["in_proj_bias"] = tensor(np.concatenate(biases))
+        state["out_proj.bias"] = tensor(numpy(layer.output_dense.bias))
+    reference.load_state_dict(state)
+    ignored = ~MASK[:, :1].repeat(5, axis=1)
+    expected, _ = reference(
+        tensor(query),
+        tensor(KEY),
+        tensor(VALUE),
+        attn_mask=tensor(ignored.repeat(3, axis=0)),
+    )
+    np.testing.assert_allclose(
+        numpy(layer(query, VALUE, KEY, attention_mask=~ignored)),
+        expected.detach().cpu().numpy(),
+        rtol=1e-3,
+        atol=1e-5,
+    )
+
+
+def test_implicit_masks_hide_keys_only():
+    """Those of Keras layers before this one, joined with the explicit one."""
+    ids = np.array([[5, 2, 0, 0], [1, 4, 3, 0]])
+    vectors = keras.layers.Embedding(6, 11, mask_zero=True)(ids)
+    layer = built(3, 5, value=vectors)
+    explicit = (ids != 0)[:, None, :]
+    bare = ops.convert_to_tensor(ops.convert_to_numpy(vectors))
+    np.testing.assert_array_equal(
+        numpy(layer(QUERY, vectors)),
+        numpy(layer(QUERY, bare, attention_mask=explicit)),
+    )
+    mask = np.ones((2, 1, 4), bool)
+    mask[:, :, 0] = False
+    np.testing.assert_array_equal(
+        numpy(layer(QUERY, vectors, attention_mask=mask)),
+        numpy(layer(QUERY, bare, attention_mask=explicit & mask)),
+    )
+    # A masked query still attends: its own row is nobody's business here.
+    layer = built(3, 5, query=vectors)
+    np.testing.assert_array_equal(
+        numpy(layer(vectors, VALUE)), numpy(layer(bare, VALUE))
+    )
+
+
+@pytest.mark.parametrize("max_length", [None, 9])
+@pytest.mark.parametrize("steps", [[1] * 7, [3, 1, 2, 1], [7]])
+def test_cache_equals_causal_mask(max_length, steps):
+    x = GENERATOR.normal(size=(2, 7, 11)).astype("float32")
+    layer = built(3, 5, 2, query=x, value=x)
+    expected = numpy(layer(x, x, use_causal_mask=True))
+    cache, start = layer.init_cache(2, max_length), 0
+    for length in steps:
+        output, cache = layer.call_with_cache(
+            x[:, start : start + length], cache, start
+        )
+        np.testing.assert_allclose(
+            numpy(output), expected[:, start : start + length], rtol=1e-3, atol=1e-5
+        )
+        start += length
+    lengths = {leaf.shape[2] for leaf in keras.tree.flatten(cache)}
+    assert lengths == {max_length or 7}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_scores_are_float32_distributions(dtype):
+    layer = built(3, 5, 2, dtype=dtype)
+    key, _ = layer.project_key_value(VALUE)
+    scores = layer.scores(QUERY, key, MASK)
+    assert keras.backend.standardize_dtype(scores.dtype) == "float32"
+    assert scores.shape == (2, 3, 5, 3)
+    np.testing.assert_allclose(numpy(scores).sum(axis=-1), 1, rtol=1e-6)
+    hidden = np.broadcast_to(~MASK[:, None], scores.shape)
+    assert (numpy(scores)[hidden] == 0).all()
+    assert (numpy(scores)[~hidden] > 0).all()
+
+
+def test_fresh_kernels_have_glorot_deviations():
+    layer = MultiHeadAttention(8, 16)
+    layer.build((None, None, 96), (None, None, 96))
+    for kernel in layer.weights:
+        deviation = math.sqrt(2 / (96 + 128))
+        np.testing.assert_allclose(numpy(kernel).std(), deviation, rtol=0.05)
+
+
+@pytest.mark.parametrize("name", ["num_heads", "key_dim", "value_dim", "output_dim"])
+def test_size_errors(name):
+    kwargs = {"num_heads": 3, "key_dim": 5, name: 0}
+    with pytest.raises(ValueError, match=f"`{name}` must be at least 1. Received: 0"):
+        MultiHeadAttention(**kwargs)
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0])
+def test_dropout_errors(dropout):
+    with pytest.raises(ValueError, match=r"`dropout` must lie in \[0, 1\)"):
+        MultiHeadAttention(3, 5, dropout=dropout)

@@ -1,0 +1,113 @@
+import math
+
+import numpy as np
+import paper_in_numpy
+import pytest
+from keras import ops
+from layer_checks import check_layer
+from layer_checks import numpy
+
+from keras_transformer.layers import PositionalEncoding
+
+INPUTS = np.random.default_rng(1).normal(size=(2, 5, 6)).astype("float32")
+LEARNED = {"kind": "learned", "max_length": 11}
+
+
+def table(length, d_model, layer=None, start_index=0):
+    layer = PositionalEncoding() if layer is None else layer
+    return numpy(
+        layer(np.zeros((1, length, d_model), "float32"), start_index=start_index)
+    )[0]
+
+
+def learned(d_model=6):
+    layer = PositionalEncoding(**LEARNED)
+    layer.build((None, None, d_model))
+    rows = np.arange(11 * d_model, dtype="float32").reshape(11, d_model)
+    layer.positions.assign(rows)
+    return layer, rows
+
+
+@pytest.mark.parametrize(("kwargs", "weights"), [({}, 0), (LEARNED, 1)])
+def test_every_layers_checks(kwargs, weights):
+    inputs = {"inputs": INPUTS}
+    check_layer(PositionalEncoding, kwargs, inputs, (2, 5, 6), weights)
+
+
+def test_two_positions_by_hand():
+    """d_model 4: the wavelengths' factors are 1 and 10000^(2/4) = 100."""
+    expected = [
+        [0, 1, 0, 1],
+        [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)],
+    ]
+    np.testing.assert_allclose(table(2, 4), expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("d_model", [1, 7, 12])
+def test_closed_form(d_model):
+    expected = paper_in_numpy.positional_encoding(31, d_model)
+    np.testing.assert_allclose(table(31, d_model), expected, atol=1e-5)
+
+
+def test_sines_and_cosines_take_turns():
+    """The variant that lays all sines before all cosines is another function."""
+    encoding = table(31, 12)
+    concatenated = np.concatenate([encoding[:, ::2], encoding[:, 1::2]], axis=1)
+    assert np.abs(encoding - concatenated).max() > 1
+    # At position 0 every sine is 0 and every cosine 1.
+    np.testing.assert_array_equal(encoding[0], [0, 1] * 6)
+    # A sine and the cosine after it have one wavelength.
+    squares = encoding[:, ::2] ** 2 + encoding[:, 1::2] ** 2
+    np.testing.assert_allclose(squares, 1, atol=1e-5)
+
+
+def test_is_added_to_every_row():
+    output = numpy(PositionalEncoding()(INPUTS))
+    expected = INPUTS + paper_in_numpy.positional_encoding(5, 6)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("start", [0, 1, 7, 499])
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_start_index_slices_the_table(start, as_tensor):
+    start_index = ops.convert_to_tensor(start, "int32") if as_tensor else start
+    np.testing.assert_allclose(
+        table(3, 10, start_index=start_index), table(503, 10)[start : start + 3]
+    )
+
+
+def test_bfloat16_at_position_500():
+    """Bfloat16 positions would be 500 -> 500, 501 -> 500 and angles worse."""
+    layer = PositionalEncoding(dtype="mixed_bfloat16")
+    expected = paper_in_numpy.positional_encoding(502, 8)
+    difference = np.abs(table(502, 8, layer) - expected)
+    assert difference[500:].max() <= 2**-8
+    assert difference.max() <= 2**-8
+
+
+def test_learned_positions():
+    layer, rows = learned()
+    np.testing.assert_allclose(numpy(layer(INPUTS)), INPUTS + rows[:5], rtol=1e-6)
+    np.testing.assert_array_equal(table(4, 6, layer, 3), rows[3:7])
+    start = ops.convert_to_tensor(10, "int32")
+    np.testing.assert_array_equal(table(1, 6, layer, start), rows[10:])
+
+
+def test_learned_positions_end():
+    layer, rows = learned()
+    assert table(11, 6, layer).shape == rows.shape
+    with pytest.raises(ValueError, match="max_length=11, input length=12"):
+        table(12, 6, layer)
+    # Decoding past the end keeps the last position.
+    np.testing.assert_array_equal(table(2, 6, layer, 10), rows[[10, 10]])
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="Received: 'none'"):
+        PositionalEncoding("none")
+    with pytest.raises(
+        ValueError, match=r"`max_length` of at least 1\. Received: None"
+    ):
+        PositionalEncoding("learned")
+    with pytest.raises(ValueError, match=r"`max_length` of at least 1\. Received: 0"):
+        PositionalEncoding("learned", max_length=0)

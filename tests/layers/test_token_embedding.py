@@ -1,0 +1,92 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from layer_checks import check_layer
+from layer_checks import numpy
+
+from keras_transformer.layers import TokenEmbedding
+
+IDS = np.array([[5, 2, 10], [3, 0, 0]], "int32")
+
+
+def built(**kwargs):
+    layer = TokenEmbedding(11, 7, **kwargs)
+    layer.build()
+    return layer
+
+
+def test_every_layers_checks():
+    kwargs = {"vocabulary_size": 11, "d_model": 7, "pad_id": 1}
+    check_layer(TokenEmbedding, kwargs, {"inputs": IDS}, (2, 3, 7), 1)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
+def test_rows_times_the_root_of_the_width(dtype):
+    layer = built()
+    expected = numpy(layer.embeddings)[IDS] * 7**0.5
+    output = numpy(layer(ops.convert_to_tensor(IDS, dtype)))
+    np.testing.assert_allclose(output, expected, rtol=1e-6)
+
+
+def test_one_matrix_both_ways():
+    """Logits are products with the rows: no scale and no bias."""
+    layer = built()
+    vectors = np.random.default_rng(1).normal(size=(2, 3, 7)).astype("float32")
+    expected = vectors @ numpy(layer.embeddings).T
+    output = layer(vectors, reverse=True)
+    np.testing.assert_allclose(numpy(output), expected, rtol=1e-4, atol=1e-5)
+    assert len(layer.weights) == 1
+
+
+def test_fresh_vectors_have_unit_variance():
+    layer = TokenEmbedding(503, 101)
+    vectors = numpy(layer(np.arange(503)[None]))
+    np.testing.assert_allclose(vectors.std(), 1, rtol=0.02)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_logits_are_float32_under_mixed_precision(policy):
+    """The matrix is not rounded either: logits are exact products."""
+    layer = built(dtype=policy)
+    compute_dtype = policy.removeprefix("mixed_")
+    vectors = np.random.default_rng(1).normal(size=(2, 3, 7)).astype("float32")
+    vectors = ops.cast(vectors, compute_dtype)
+    logits = layer(vectors, reverse=True)
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+    expected = numpy(vectors) @ numpy(layer.embeddings).T
+    np.testing.assert_allclose(numpy(logits), expected, rtol=1e-5, atol=1e-6)
+    symbolic = layer(keras.Input((None, 7), dtype=compute_dtype), reverse=True)
+    assert (symbolic.shape, symbolic.dtype) == ((None, None, 11), "float32")
+    ids = layer(IDS)
+    assert keras.backend.standardize_dtype(ids.dtype) == compute_dtype
+
+
+def test_big_ids_stay_exact_under_mixed_precision():
+    """Bfloat16 has 8 bits: it would make 4096 of 4097."""
+    layer = TokenEmbedding(65_537, 1, dtype="mixed_bfloat16")
+    layer.build()
+    layer.embeddings.assign((np.arange(65_537) % 2).astype("float32")[:, None])
+    output = layer(np.array([[4096, 4097, 65_534, 65_535]], "int32"))
+    np.testing.assert_array_equal(numpy(output)[0, :, 0], [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("pad_id", [0, 3])
+def test_mask(pad_id):
+    layer = built(pad_id=pad_id)
+    mask = layer.compute_mask(ops.convert_to_tensor(IDS))
+    np.testing.assert_array_equal(ops.convert_to_numpy(mask), pad_id != IDS)
+
+
+def test_logits_carry_no_mask():
+    layer = built()
+    vectors = layer(IDS)
+    assert vectors._keras_mask is not None
+    assert getattr(layer(vectors, reverse=True), "_keras_mask", None) is None
+
+
+@pytest.mark.parametrize("name", ["vocabulary_size", "d_model"])
+def test_errors(name):
+    kwargs = {"vocabulary_size": 11, "d_model": 7, name: 0}
+    with pytest.raises(ValueError, match=f"`{name}` must be at least 1. Received: 0"):
+        TokenEmbedding(**kwargs)
