@@ -6,9 +6,13 @@ from keras_transformer.decoding.sampling import sample
 from keras_transformer.decoding.search import sample_ids
 from keras_transformer.decoding.search import score_ids
 from keras_transformer.decoding.search import translate_ids
+from keras_transformer.decoding.translator import Translation
+from keras_transformer.decoding.translator import Translator
 
 __all__ = [
     "LENGTH_PENALTIES",
+    "Translation",
+    "Translator",
     "beam_search",
     "sample",
     "sample_ids",

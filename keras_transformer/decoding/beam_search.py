@@ -3,11 +3,12 @@
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.decode_loop import check_ids
 from keras_transformer.decoding.decode_loop import decode_loop
-from keras_transformer.decoding.decode_loop import forbidden_bias
+from keras_transformer.decoding.decode_loop import known_vocabulary_size
 from keras_transformer.decoding.decode_loop import resolve_lengths
 from keras_transformer.decoding.decode_loop import take_rows
 from keras_transformer.decoding.length_penalty import get_length_penalty
@@ -157,18 +158,32 @@ def _zero_where(condition):
 
 
 def _best_tokens(logits, num_tokens, vocabulary_size, forbidden_ids):
-    """Log-probabilities [rows, num_tokens] and ids of each row's best tokens.
+    """Log-probabilities and ids of each row's best tokens, `num_tokens` or more.
 
-    The logits' normaliser is one number for each row, so the log-softmax of the whole
-    vocabulary is never written out.
+    Whatever is as large as the logits costs as much as a layer of a small model: none
+    of it is written out but what the normaliser needs, one number for each row.
+
+    Returns:
+        float32 and int32 [rows, k]; forbidden ids have minus infinity.
     """
     logits = ops.cast(logits, "float32")
     logits = ops.reshape(logits, (-1, logits.shape[-1]))  # [rows, vocabulary]
-    bias = forbidden_bias(logits, vocabulary_size, forbidden_ids)
-    best, tokens = ops.top_k(logits + bias, min(num_tokens, logits.shape[-1]))
-    normalizer = ops.logsumexp(logits, axis=-1, keepdims=True)
+    size = known_vocabulary_size(logits)
+    allowed = logits
+    if vocabulary_size is not None and vocabulary_size < size:
+        size = vocabulary_size
+        allowed = logits[:, :size]
+    # So many of the best that enough are left without the forbidden ones.
+    best, tokens = ops.top_k(allowed, min(num_tokens + len(forbidden_ids), size))
+    largest = best[:, :1]
+    if allowed is not logits:
+        largest = ops.max(logits, axis=-1, keepdims=True)
+    total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
     # Rounding must not make a probability above 1: the stopping bound relies on it.
-    return ops.minimum(best - normalizer, 0.0), ops.cast(tokens, "int32")
+    log_probs = ops.minimum(best - largest - ops.log(total), 0.0)
+    tokens = ops.cast(tokens, "int32")
+    forbidden = ops.any(tokens[:, :, None] == np.array(forbidden_ids, "int32"), axis=2)
+    return ops.where(forbidden, NEVER, log_probs), tokens
 
 
 def _grow(state, log_probs, tokens, index, end_id, penalty):

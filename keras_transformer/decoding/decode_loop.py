@@ -1,7 +1,6 @@
 """The loop that beam search and sampling share: steps, and sentences that leave."""
 
 import keras
-import numpy as np
 from keras import ops
 
 # A gather of the whole cache costs about as much as the beam reordering of one step,
@@ -91,23 +90,18 @@ def expand_rows(sentences, rows_per_sentence):
     return ops.reshape(sentences[:, None] * rows_per_sentence + offsets, (-1,))
 
 
-def forbidden_bias(logits, vocabulary_size, forbidden_ids):
-    """float32 [vocabulary]: minus infinity for ids never to be generated, else 0.
+def known_vocabulary_size(logits):
+    """The last axis of `logits` as an int.
 
     Raises:
-        ValueError: if the size of the vocabulary is not known from `logits`.
+        ValueError: if its size is not known.
     """
-    rows = logits.shape[-1]
-    if rows is None:
+    if logits.shape[-1] is None:
         raise ValueError(
             "The step function's logits must have a last axis of known size. "
             f"Received: logits of shape {tuple(logits.shape)}."
         )
-    bias = np.zeros(rows, "float32")
-    if vocabulary_size is not None:
-        bias[vocabulary_size:] = -np.inf
-    bias[[i for i in forbidden_ids if 0 <= i < rows]] = -np.inf
-    return bias
+    return logits.shape[-1]
 
 
 def resolve_lengths(max_length, buffer_length, batch_size):
@@ -129,7 +123,7 @@ def check_ids(start_id, end_id, pad_id, forbidden_ids):
     Raises:
         ValueError: if the end id is among them.
     """
-    forbidden_ids = (pad_id, start_id, *forbidden_ids)
+    forbidden_ids = tuple(dict.fromkeys((pad_id, start_id, *forbidden_ids)))
     if end_id in forbidden_ids:
         raise ValueError(
             "`end_id` must differ from `pad_id`, `start_id` and `forbidden_ids`. "

@@ -4,11 +4,12 @@ from typing import Any
 from typing import NamedTuple
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.decode_loop import check_ids
 from keras_transformer.decoding.decode_loop import decode_loop
-from keras_transformer.decoding.decode_loop import forbidden_bias
+from keras_transformer.decoding.decode_loop import known_vocabulary_size
 from keras_transformer.decoding.decode_loop import resolve_lengths
 
 
@@ -64,7 +65,7 @@ def sample(
         logits, cache = next_token_logits(ids, cache, context, index)
         logits = ops.cast(logits, "float32")
         logits = ops.reshape(logits, (-1, logits.shape[-1]))  # [rows, vocabulary]
-        bias = forbidden_bias(logits, vocabulary_size, forbidden_ids)
+        bias = _forbidden_bias(logits, vocabulary_size, forbidden_ids)
         tokens = _draw(
             (logits + bias) / temperature,
             ops.reshape(ops.take(state.uniforms, index, axis=2), (-1, 1)),
@@ -106,6 +107,14 @@ class _SampleState(NamedTuple):
     uniforms: Any  # float32 [batch, num_samples, buffer_length], in [0, 1)
     max_lengths: Any  # int32 [batch]
     done: Any  # bool [batch]
+
+
+def _forbidden_bias(logits, vocabulary_size, forbidden_ids):
+    """float32 [vocabulary]: minus infinity for ids never to be drawn, else 0."""
+    bias = np.zeros(known_vocabulary_size(logits), "float32")
+    bias[vocabulary_size or bias.size :] = -np.inf
+    bias[[i for i in forbidden_ids if i < bias.size]] = -np.inf
+    return bias
 
 
 def _check(num_samples, temperature, top_k, top_p):

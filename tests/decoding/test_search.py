@@ -46,35 +46,47 @@ def source_ids():
 
 @functools.cache
 def compiled(model, **options):
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False
+    )
     def search(source_ids):
         return translate_ids(model, source_ids, extra_length=5, **options)
 
     return lambda rows: [x.numpy() for x in search(tf.constant(rows))]
 
 
-def next_log_probs(model, row, history):
-    """Log-probabilities after `history`, from the whole model without a cache."""
-    target_ids = np.array([[START, *history]], "int32")
-    logits = model({"source_ids": row[None], "target_ids": target_ids})
-    return log_softmax(np.array(logits))[0, -1]
+@functools.cache
+def compiled_model(model):
+    rows = tf.TensorSpec([None, None], tf.int32)
+    return tf.function(
+        lambda source_ids, target_ids: model(
+            {"source_ids": source_ids, "target_ids": target_ids}
+        ),
+        input_signature=[rows, rows],
+        autograph=False,
+    )
 
 
 def plain_beam(model, row, beam_size, max_length, alpha):
+    """Beam search in plain Python over the whole model, which has no cache."""
     living, finished = [(0.0, [])], []
     for length in range(1, max_length + 1):
-        grown = []
-        for total, history in living:
-            log_probs = next_log_probs(model, row, history)
-            grown += [
-                (total + log_probs[token], [*history, token])
-                for token in range(END, VOCABULARY)
-            ]
+        target_ids = np.array([[START, *ids] for _, ids in living], "int32")
+        source_ids = np.repeat(row[None], len(living), axis=0)
+        logits = compiled_model(model)(source_ids, target_ids)
+        log_probs = log_softmax(np.array(logits))[:, -1]
+        grown = [
+            (total + log_probs[i, token], [*ids, token])
+            for i, (total, ids) in enumerate(living)
+            for token in range(END, VOCABULARY)
+        ]
         grown = sorted(grown, key=lambda pair: -pair[0])[:beam_size]
         penalty = ((5 + length) / 6) ** alpha
         finished += [(total / penalty, ids) for total, ids in grown if ids[-1] == END]
+        cut_off = [(total / penalty, ids) for total, ids in grown if ids[-1] != END]
         living = [(total, ids) for total, ids in grown if ids[-1] != END]
-        cut_off = [(total / penalty, ids) for total, ids in living]
+        if not living:
+            break
     return max(finished or cut_off)
 
 
@@ -144,7 +156,9 @@ def test_samples_of_top_1_are_greedy(model, source_ids):
 def test_one_trace_for_all_shapes(model, source_ids):
     traces = []
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False
+    )
     def search(rows):
         traces.append(rows.shape)
         return translate_ids(model, rows)

@@ -1,0 +1,346 @@
+"""Text in, translations out: tokenizers, batches and the compiled search together."""
+
+import logging
+import random
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from keras_transformer.decoding.search import sample_ids
+from keras_transformer.decoding.search import score_ids
+from keras_transformer.decoding.search import translate_ids
+from keras_transformer.decoding.segments import split_text
+
+# So many logits (128 MiB of float32) are scored at once at most.
+MAX_LOGITS = 2**25
+LINES_AT_ONCE = 4096
+
+
+class Translation(NamedTuple):
+    """A translation and its score, `log-probability / penalty(length)`."""
+
+    text: str
+    score: float
+
+
+class Translator:
+    """Translates text with a `Transformer` (paper section 6.1).
+
+    Lines are sorted by length and searched in batches of about `batch_tokens` source
+    tokens; results come back in the order of the input. A blank line gives an empty
+    translation. A line of more than `max_source_length` sub-words is translated in
+    pieces, split at a sentence's end or white space and joined by a space, with a
+    warning that names the line.
+
+    Args:
+        model: `Transformer`.
+        tokenizer: of the source.
+        target_tokenizer: None where both sides share one.
+        beam_size: int, 1 for greedy search.
+        length_penalty: float alpha, at least 0.
+        length_penalty_kind: "gnmt" or "power".
+        extra_length: int, tokens that a translation may have more than its source.
+        max_source_length: int, the longest source row, its end id counted.
+        batch_tokens: int, source positions of a batch, padding included.
+        warn: function that is called with each warning (str). None: they go to the
+            logger "keras_transformer".
+
+    Raises:
+        ValueError: a tokenizer with more ids than the model, or sizes out of range.
+    """
+
+    def __init__(
+        self,
+        model,
+        tokenizer,
+        target_tokenizer=None,
+        beam_size=4,
+        length_penalty=0.6,
+        length_penalty_kind="gnmt",
+        extra_length=50,
+        max_source_length=256,
+        batch_tokens=4096,
+        warn=None,
+    ):
+        if max_source_length < 2:
+            raise ValueError(
+                "`max_source_length` must be at least 2, a sub-word and the end id. "
+                f"Received: max_source_length={max_source_length}."
+            )
+        self.model = model
+        self.tokenizer = tokenizer
+        self.target_tokenizer = target_tokenizer or tokenizer
+        for each in (self.tokenizer, self.target_tokenizer):
+            if each.vocabulary_size > model.vocabulary_size:
+                raise ValueError(
+                    "The tokenizer must not have more ids than the model. Received: "
+                    f"{each.vocabulary_size} and {model.vocabulary_size}."
+                )
+        self.beam_size = beam_size
+        self.length_penalty = length_penalty
+        self.length_penalty_kind = length_penalty_kind
+        self.extra_length = extra_length
+        if model.positions == "learned":
+            max_source_length = min(max_source_length, model.max_length)
+        self.max_source_length = max_source_length
+        self.batch_tokens = batch_tokens
+        self.warn = warn or logging.getLogger("keras_transformer").warning
+        # Compiled functions by their options: each compiles once, for all shapes.
+        self._compiled = {}
+
+    def translate(self, lines, first_line=1):
+        """The best translation of each line.
+
+        Args:
+            lines: list of str.
+            first_line: the number of the first of them, for warnings.
+
+        Returns:
+            List of str, one for each line, in order.
+        """
+        return [best.text for best, *_ in self.translate_n_best(lines, 1, first_line)]
+
+    def translate_n_best(self, lines, n_best=None, first_line=1):
+        """The best translations of each line, with scores.
+
+        Args:
+            lines: list of str.
+            n_best: int, at most `beam_size` (the default).
+            first_line: the number of the first line, for warnings.
+
+        Returns:
+            For each line a list of 1 to `n_best` `Translation`s, best first (fewer
+            than `n_best` where the search found no more). The i-th best of a line
+            in pieces joins their i-th best, and its score is the sum of theirs.
+        """
+        n_best = self.beam_size if n_best is None else n_best
+        search = self._compile(
+            ("translate", n_best),
+            lambda source_ids: translate_ids(
+                self.model,
+                source_ids,
+                beam_size=self.beam_size,
+                length_penalty=self.length_penalty,
+                length_penalty_kind=self.length_penalty_kind,
+                n_best=n_best,
+                **self._search_options(),
+            ),
+        )
+        return self._run(search, lines, first_line)
+
+    def sample(
+        self,
+        lines,
+        num_samples=1,
+        temperature=1.0,
+        top_k=None,
+        top_p=None,
+        seed=None,
+        first_line=1,
+    ):
+        """Translations drawn at random.
+
+        Args:
+            lines: list of str.
+            num_samples: int, for each line.
+            temperature: float above 0.
+            top_k: int or None, draw from the k most probable tokens only.
+            top_p: float in (0, 1] or None, draw from the nucleus only.
+            seed: int; the same lines and seed give the same samples. None: a new one.
+            first_line: the number of the first line, for warnings.
+
+        Returns:
+            For each line a list of `num_samples` `Translation`s in the order drawn;
+            scores are log-probabilities.
+        """
+        options = {
+            "num_samples": num_samples,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+        }
+        key = ("sample", *options.values())
+        generator = keras.random.SeedGenerator(0)
+        search = self._compile(
+            key,
+            lambda source_ids: sample_ids(
+                self.model,
+                source_ids,
+                seed=generator,
+                **options,
+                **self._search_options(),
+            ),
+        )
+        # The function that was compiled first keeps the generator it came with.
+        generator = self._compiled.setdefault((*key, "generator"), generator)
+        seed = random.getrandbits(31) if seed is None else seed
+        generator.state.assign(np.array([seed % 2**31, 0], generator.state.dtype))
+        return self._run(search, lines, first_line)
+
+    def score(self, sources, targets):
+        """Log-probabilities of given translations, their end ids included.
+
+        Args:
+            sources: list of str.
+            targets: list of str, as many.
+
+        Returns:
+            float32 array, one natural logarithm for each pair, in order.
+
+        Raises:
+            ValueError: the lists' lengths differ.
+        """
+        if len(sources) != len(targets):
+            raise ValueError(
+                "`sources` and `targets` must have as many lines. "
+                f"Received: {len(sources)} and {len(targets)}."
+            )
+        tokenizer = self.target_tokenizer
+        source_rows = [
+            [*ids, self.tokenizer.end_id] for ids in _tokenize(self.tokenizer, sources)
+        ]
+        label_rows = [[*ids, tokenizer.end_id] for ids in _tokenize(tokenizer, targets)]
+        score = self._compile(
+            ("score",), lambda *ids: score_ids(self.model, *ids), num_inputs=3
+        )
+        lengths = [
+            max(len(source), len(labels))
+            for source, labels in zip(source_rows, label_rows, strict=True)
+        ]
+        limit = min(self.batch_tokens, MAX_LOGITS // self.model.vocabulary_size)
+        scores = np.zeros(len(sources), "float32")
+        for batch in _batches(lengths, limit):
+            labels = [label_rows[i] for i in batch]
+            scores[batch] = score(
+                _rectangle([source_rows[i] for i in batch]),
+                _rectangle([[tokenizer.start_id, *row[:-1]] for row in labels]),
+                _rectangle(labels),
+            )
+        return scores
+
+    def _search_options(self):
+        tokenizer = self.target_tokenizer
+        return {
+            "extra_length": self.extra_length,
+            "vocabulary_size": tokenizer.vocabulary_size,
+            "start_id": tokenizer.start_id,
+            "end_id": tokenizer.end_id,
+            "pad_id": tokenizer.pad_id,
+            "forbidden_ids": (tokenizer.unknown_id,),
+        }
+
+    def _compile(self, key, function, num_inputs=1):
+        import tensorflow as tf
+
+        if key not in self._compiled:
+            rows = tf.TensorSpec([None, None], tf.int32)
+            self._compiled[key] = tf.function(
+                function, input_signature=[rows] * num_inputs, autograph=False
+            )
+        return self._compiled[key]
+
+    def _run(self, search, lines, first_line):
+        """Translations [line][rank] out of a compiled search."""
+        pieces = self._pieces(lines, first_line)
+        rows = [(i, row) for i, line in enumerate(pieces) for row in line]
+        found = [None] * len(rows)
+        for batch in _batches([len(row) for _, row in rows], self.batch_tokens):
+            sequences, scores = search(_rectangle([rows[i][1] for i in batch]))
+            for i, ranked in zip(batch, self._texts(sequences, scores), strict=True):
+                found[i] = ranked
+        of_line = [[] for _ in lines]
+        for (i, _), ranked in zip(rows, found, strict=True):
+            of_line[i].append(ranked)
+        return [
+            _join(ranked) if ranked else [Translation("", 0.0)] for ranked in of_line
+        ]
+
+    def _pieces(self, lines, first_line):
+        """Rows of source ids for each line: none for a blank one, one as a rule."""
+        end_id = self.tokenizer.end_id
+        longest = self.max_source_length - 1
+        pieces = []
+        for line, ids in zip(lines, _tokenize(self.tokenizer, lines), strict=True):
+            number = first_line + len(pieces)
+            # ASCII white space, as TensorFlow strips it in the export's graph.
+            if not line.strip(" \t\n\v\f\r"):
+                pieces.append([])
+                continue
+            parts = [ids]
+            if len(ids) > longest:
+                texts = split_text(line, longest, self._lengths)
+                parts = _tokenize(self.tokenizer, texts)
+                self.warn(
+                    f"line {number}: {len(ids)} sub-words are more than "
+                    f"max_source_length={self.max_source_length} allows; translated "
+                    f"in {len(texts)} pieces"
+                )
+            pieces.append([[*part[:longest], end_id] for part in parts])
+        return pieces
+
+    def _lengths(self, texts):
+        return [len(ids) for ids in _tokenize(self.tokenizer, texts)]
+
+    def _texts(self, sequences, scores):
+        """Translations [row][rank] of [batch, n, length] ids and [batch, n] scores."""
+        batch, num_ranks, length = sequences.shape
+        texts = self.target_tokenizer.detokenize(
+            np.reshape(sequences, (batch * num_ranks, length))
+        )
+        texts = np.reshape(texts.numpy(), (batch, num_ranks))
+        for row, row_scores in zip(texts, scores.numpy(), strict=True):
+            ranked = [
+                Translation(text.decode("utf-8", "replace"), float(score))
+                for text, score in zip(row, row_scores, strict=True)
+            ]
+            # Empty slots come last; a model that gave NaN still gets a line.
+            yield [each for each in ranked if each.score > -np.inf] or ranked[:1]
+
+
+def _join(pieces):
+    """Ranked translations of a line out of those of its pieces."""
+    if len(pieces) == 1:
+        return pieces[0]
+    joined = []
+    for rank in range(max(map(len, pieces))):
+        parts = [ranked[min(rank, len(ranked) - 1)] for ranked in pieces]
+        joined.append(
+            Translation(
+                " ".join(part.text for part in parts if part.text),
+                sum(part.score for part in parts),
+            )
+        )
+    return joined
+
+
+def _tokenize(tokenizer, texts):
+    """Lists of ids without start and end."""
+    rows = []
+    for start in range(0, len(texts), LINES_AT_ONCE):
+        # Lone surrogates, which no tensor can hold, become question marks.
+        some = [
+            text.encode("utf-8", "replace") for text in texts[start:][:LINES_AT_ONCE]
+        ]
+        rows += tokenizer.tokenize(some).to_list()
+    return rows
+
+
+def _batches(lengths, batch_tokens):
+    """Indices of rows of similar lengths, in groups that fill `batch_tokens`."""
+    batch = []
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if batch and lengths[i] * (len(batch) + 1) > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def _rectangle(rows, pad_id=0):
+    """int32 [rows, longest], filled up with padding."""
+    rectangle = np.full((len(rows), max(map(len, rows))), pad_id, "int32")
+    for filled, row in zip(rectangle, rows, strict=True):
+        filled[: len(row)] = row
+    return rectangle

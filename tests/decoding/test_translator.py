@@ -1,0 +1,201 @@
+"""Translator with a small random Transformer and a tokenizer of characters."""
+
+import logging
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.decoding import Translation
+from keras_transformer.decoding import Translator
+
+ALPHABET = "abcdefg .!"
+
+
+class Characters(tf.Module):
+    """Ids of the characters of ALPHABET; others are unknown."""
+
+    pad_id, unknown_id, start_id, end_id = range(4)
+    vocabulary_size = 4 + len(ALPHABET)
+
+    def tokenize(self, strings):
+        rows = [
+            [ALPHABET.find(c) + 4 if c in ALPHABET else 1 for c in text.decode()]
+            for text in np.array(strings, "object")
+        ]
+        return tf.ragged.constant(rows, dtype=tf.int32, ragged_rank=1)
+
+    def detokenize(self, ids):
+        texts = []
+        for row in np.array(ids):
+            row = list(row)
+            row = row[: row.index(3)] if 3 in row else row
+            texts.append("".join(ALPHABET[i - 4] for i in row if i >= 4).encode())
+        return tf.constant(texts)
+
+
+@pytest.fixture(scope="module")
+def model():
+    keras.utils.set_random_seed(20)
+    # Two more rows than the tokenizer has ids.
+    model = kt.Transformer(
+        Characters.vocabulary_size + 2, num_layers=1, d_model=24, d_ff=40, num_heads=3
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    for weight in model.trainable_weights:
+        if len(weight.shape) == 2:
+            weight.assign(weight * 2.0)
+    return model
+
+
+@pytest.fixture(scope="module")
+def warnings():
+    return []
+
+
+@pytest.fixture(scope="module")
+def translator(model, warnings):
+    return Translator(
+        model,
+        Characters(),
+        beam_size=3,
+        extra_length=4,
+        max_source_length=12,
+        batch_tokens=29,
+        warn=warnings.append,
+    )
+
+
+LINES = ["abc", "", "gfedcba", "a", " \t ", "bad cafe.", "abc", "a!b"]
+
+
+def test_order_and_blank_lines(translator):
+    together = translator.translate(LINES)
+    assert [bool(text) for text in together] == [bool(line.strip()) for line in LINES]
+    assert together == [translator.translate([line])[0] for line in LINES]
+    assert len(set(together)) > 4
+
+
+def test_no_lines(translator):
+    assert translator.translate([]) == []
+    assert translator.score([], []).shape == (0,)
+
+
+def test_n_best(translator):
+    for line, ranked in zip(LINES, translator.translate_n_best(LINES), strict=True):
+        if not line.strip():
+            assert ranked == [Translation("", 0.0)]
+            continue
+        assert 1 <= len(ranked) <= 3
+        scores = [each.score for each in ranked]
+        assert scores == sorted(scores, reverse=True)
+        assert np.all(np.isfinite(scores))
+    best = [ranked[0].text for ranked in translator.translate_n_best(LINES)]
+    assert best == translator.translate(LINES)
+
+
+def test_scores_of_its_own_translations(translator):
+    found = translator.translate_n_best(LINES)
+    pairs = [
+        (line, each)
+        for line, ranked in zip(LINES, found, strict=True)
+        for each in ranked
+        # A translation that was cut off has no end id, which `score` adds.
+        if line.strip() and len(each.text) + 1 < len(line) + 5
+    ]
+    assert len(pairs) > 2
+    scores = translator.score([a for a, _ in pairs], [b.text for _, b in pairs])
+    lengths = np.array([len(b.text) + 1 for _, b in pairs])
+    np.testing.assert_allclose(
+        scores / ((5 + lengths) / 6) ** 0.6, [b.score for _, b in pairs], rtol=1e-4
+    )
+
+
+def test_scores_do_not_depend_on_batch_mates(translator):
+    targets = LINES[::-1]
+    together = translator.score(LINES, targets)
+    alone = [translator.score([s], [t])[0] for s, t in zip(LINES, targets, strict=True)]
+    np.testing.assert_allclose(together, alone, rtol=1e-5)
+    assert np.all(together < 0)
+
+
+def test_pairs_that_do_not_match(translator):
+    with pytest.raises(ValueError, match="Received: 2 and 1"):
+        translator.score(["a", "b"], ["c"])
+
+
+def test_long_line_is_translated_in_pieces(translator, warnings):
+    warnings.clear()
+    lines = ["abc", "abc. dad. fed! bad!"]
+    found = translator.translate(lines, first_line=7)
+    pieces = translator.translate(["abc. dad.", "fed! bad!"])
+    assert found == [translator.translate(["abc"])[0], " ".join(filter(None, pieces))]
+    (warning,) = warnings
+    assert warning.startswith("line 8: 19 sub-words")
+    assert "max_source_length=12" in warning
+    assert "2 pieces" in warning
+
+
+def test_line_of_ten_thousand_words(model, caplog):
+    translator = Translator(
+        model, Characters(), beam_size=1, extra_length=0, max_source_length=200
+    )
+    with caplog.at_level(logging.WARNING, logger="keras_transformer"):
+        (text,) = translator.translate(["abc fed " * 5000])
+    assert text
+    assert "line 1: 40000 sub-words" in caplog.text
+
+
+def test_one_trace_whatever_the_batches(translator):
+    translator.translate(LINES)
+    translator.translate(["gfe"] * 5)
+    counts = [
+        function.experimental_get_tracing_count()
+        for key, function in translator._compiled.items()
+        if "generator" not in key
+    ]
+    assert set(counts) == {1}
+
+
+def test_samples(translator):
+    first = translator.sample(LINES, num_samples=3, seed=1)
+    assert first == translator.sample(LINES, num_samples=3, seed=1)
+    assert first != translator.sample(LINES, num_samples=3, seed=2)
+    assert len(first[0]) == 3
+    assert first[1] == [Translation("", 0.0)]
+    best = translator.sample(LINES, top_k=1)
+    greedy = Translator(
+        translator.model, Characters(), beam_size=1, extra_length=4
+    ).translate(LINES)
+    assert [ranked[0].text for ranked in best] == greedy
+
+
+def test_two_tokenizers(model):
+    class Shifted(Characters):
+        def detokenize(self, ids):
+            return tf.strings.upper(super().detokenize(ids))
+
+    options = {"beam_size": 2, "extra_length": 3}
+    shared = Translator(model, Characters(), **options).translate(LINES)
+    separate = Translator(model, Characters(), Shifted(), **options).translate(LINES)
+    assert separate == [text.upper() for text in shared]
+
+
+def test_lone_surrogates_do_not_crash(translator):
+    assert len(translator.translate(["a\udcffb"])) == 1
+
+
+def test_learned_positions_limit_the_source():
+    model = kt.Transformer(
+        20, 1, d_model=8, d_ff=8, num_heads=2, positions="learned", max_length=6
+    )
+    model.build({"source_ids": (None, 6), "target_ids": (None, 6)})
+    assert Translator(model, Characters()).max_source_length == 6
+
+
+def test_tokenizer_larger_than_the_model():
+    model = kt.Transformer(7, 1, d_model=8, d_ff=8, num_heads=2)
+    with pytest.raises(ValueError, match="14 and 7"):
+        Translator(model, Characters())
