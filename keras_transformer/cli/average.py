@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.console import existing
+from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
 
@@ -30,6 +31,7 @@ def average(
     """
     existing(run)
 
+    load_tensorflow()
     from keras_transformer.experiment import average_run
 
     path, checkpoints = average_run(run, last, output)

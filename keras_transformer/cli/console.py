@@ -11,6 +11,8 @@ import typer
 MISTAKE = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+# Whoever has chosen a level wants to see what TensorFlow says.
+SHOW_LIBRARIES = "TF_CPP_MIN_LOG_LEVEL" in os.environ
 
 
 class UserError(ValueError):
@@ -31,7 +33,7 @@ def verb(function):
 
     @functools.wraps(function)
     def run(*args, **kwargs):
-        # TensorFlow's own notes about the machine would drown ours.
+        # For what is said later on, such as that there is no GPU.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         try:
             result = function(*args, **kwargs)
@@ -83,6 +85,46 @@ def existing(path: pathlib.Path) -> pathlib.Path:
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     return path
+
+
+@contextlib.contextmanager
+def quiet_libraries():
+    """Drops what native libraries write to standard error; Python's lines stay.
+
+    On loading, TensorFlow reports on the machine whatever its log level.
+    """
+    if SHOW_LIBRARIES:
+        yield
+        return
+    real, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    own_stderr = sys.stderr
+    try:
+        if sys.stderr is sys.__stderr__:
+            sys.stderr = open(  # noqa: SIM115, closed below
+                real, "w", buffering=1, closefd=False
+            )
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        sys.stderr = own_stderr
+        os.dup2(real, 2)
+        os.close(real)
+        os.close(nowhere)
+
+
+def load_tensorflow() -> None:
+    """Imports TensorFlow, which takes seconds: to be called when all else is right."""
+    with quiet_libraries():
+        import tensorflow  # noqa: F401
+
+
+def opened_model(path, warn_with=warn):
+    """`open_model` for a command: quiet, its warnings on standard error."""
+    load_tensorflow()
+    with quiet_libraries():
+        from keras_transformer.models import open_model
+
+        return open_model(path, warn_with)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from keras_transformer.cli.console import load_tensorflow
+from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import progress
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
@@ -48,9 +50,9 @@ def demo(
     say("About 5 minutes on 2 CPU cores.")
     stage(1, f"training the recipe phrases, {recipe.training.steps} steps")
 
+    load_tensorflow()
     from keras_transformer import evaluation
     from keras_transformer import experiment
-    from keras_transformer.models import open_model
     from keras_transformer.pipelines.phrases import phrases
 
     try:
@@ -69,7 +71,7 @@ def demo(
     ).test
     sources, references = map(list, zip(*test, strict=True))
     stage(2, f"translating {len(test)} phrases that training never saw")
-    run = open_model(output)
+    run = opened_model(output)
     hypotheses = _translate(run, sources)
     exact = 100 * sum(map(str.__eq__, hypotheses, references)) / len(test)
     bleu = evaluation.bleu(hypotheses, references)
@@ -77,7 +79,7 @@ def demo(
     stage(3, "exporting")
     exported = run.export(saved_model)
     stage(4, "translating with the exported model")
-    served = _translate(open_model(exported), sources[:NUM_SHOWN])
+    served = _translate(opened_model(exported), sources[:NUM_SHOWN])
 
     width = max(map(len, sources[:NUM_SHOWN]))
     for source, translation in zip(sources[:NUM_SHOWN], served, strict=True):

@@ -10,16 +10,18 @@ import typer
 
 from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import existing
+from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import progress
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
 from keras_transformer.cli.console import warn
 from keras_transformer.cli.console import written_lines
+from keras_transformer.cli.text_lines import counted_pair
 
 BLOCK = 2_000
 
 
-class Metric(str, enum.Enum):
+class Metric(enum.StrEnum):
     bleu = "bleu"
     chrf = "chrf"
     ter = "ter"
@@ -80,12 +82,9 @@ def evaluate(
         known = ", ".join(BLEU_TOKENIZERS)
         raise UserError(f"--tokenize {tokenize}: must be one of {known}")
 
-    from keras_transformer.cli.text_lines import counted_pair
-    from keras_transformer.models import open_model
-
     sources, references = counted_pair(source, reference)
     started = time.monotonic()
-    opened = open_model(model, lambda message: warn(f"{source}: {message}"))
+    opened = opened_model(model, lambda message: warn(f"{source}: {message}"))
     results = []
     if output is not None or metrics != [Metric.perplexity]:
         hypotheses = _translations(opened, sources, beam_size, length_penalty)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.console import existing
+from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import verb
 
 
@@ -35,6 +36,4 @@ def export(
     """
     existing(model)
 
-    from keras_transformer.models import open_model
-
-    typer.echo(open_model(model).export(folder, beam_size, length_penalty))
+    typer.echo(opened_model(model).export(folder, beam_size, length_penalty))

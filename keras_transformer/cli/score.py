@@ -6,10 +6,12 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.console import existing
+from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import progress
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
 from keras_transformer.cli.console import written_lines
+from keras_transformer.cli.text_lines import counted_pair
 
 BLOCK = 2_000
 
@@ -40,14 +42,12 @@ def score(
     for path in (model, source, target):
         existing(path)
 
-    from keras_transformer.cli.text_lines import counted_pair
-    from keras_transformer.models import open_model
     from keras_transformer.models import perplexity_of
 
     sources, targets = counted_pair(source, target)
     all_scores = []
     with written_lines(output) as write_line:
-        opened = open_model(model)
+        opened = opened_model(model)
         with progress("scoring", len(sources)) as advance:
             for start in range(0, len(sources), BLOCK):
                 block = slice(start, start + BLOCK)

@@ -3,6 +3,7 @@
 import itertools
 import sys
 
+from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import warn
 
 
@@ -11,6 +12,7 @@ def input_lines(path):
 
     Bytes that are not UTF-8 become U+FFFD, with a warning that names the line.
     """
+    load_tensorflow()
     from keras_transformer.pipelines.lines import decode_lines
     from keras_transformer.pipelines.lines import read_lines
 
@@ -45,6 +47,7 @@ def counted_pair(source, target):
     Raises:
         DataError: a file is missing, empty or not UTF-8, or the counts differ.
     """
+    load_tensorflow()
     from keras_transformer.pipelines import DataError
     from keras_transformer.pipelines import read_lines
 

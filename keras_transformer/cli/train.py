@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.console import UserError
+from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
 
@@ -55,6 +56,7 @@ def train(
     if output.exists() and not output.is_dir():
         raise UserError(f"{output}: a file, where the run's folder was expected")
 
+    load_tensorflow()
     from keras_transformer import experiment
 
     try:

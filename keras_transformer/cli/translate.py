@@ -8,10 +8,12 @@ import typer
 
 from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import existing
+from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import progress
 from keras_transformer.cli.console import verb
-from keras_transformer.cli.console import warn
 from keras_transformer.cli.console import written_lines
+from keras_transformer.cli.text_lines import in_blocks
+from keras_transformer.cli.text_lines import input_lines
 
 # Enough lines to sort by length into good batches.
 BLOCK = 2_000
@@ -63,13 +65,9 @@ def translate(
             f"--n-best {n_best}: must not exceed --beam-size, which is {beam_size}"
         )
 
-    from keras_transformer.cli.text_lines import in_blocks
-    from keras_transformer.cli.text_lines import input_lines
-    from keras_transformer.models import open_model
-
     from_keyboard = input_path is None and sys.stdin.isatty()
     with written_lines(output) as write_line:
-        opened = open_model(model, warn)
+        opened = opened_model(model)
         with progress("translating", None) as advance:
             blocks = in_blocks(input_lines(input_path), 1 if from_keyboard else BLOCK)
             for start, sentences in blocks:

@@ -64,7 +64,7 @@ def model_path(tmp_path, reversing_model):
     return str(path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_command():
     """Runs the command in this process; gives typer's result."""
 

@@ -1,0 +1,283 @@
+"""The verbs on a real run: a model that was trained for a few steps."""
+
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer import evaluation
+from keras_transformer import pipelines
+from keras_transformer.models import ModelError
+from keras_transformer.models import open_model
+
+WORDS = ["der", "Hund", "läuft", "und", "schläft", "nie", "ganz", "weit", "Öl", "x"]
+SETTINGS = [
+    "tokenizer.vocabulary_size=300",
+    "data.max_length=40",
+    "model={preset: tiny, num_layers: 1, d_model: 24, d_ff: 40, num_heads: 2}",
+    "training.steps=6",
+    "training.batch_tokens=300",
+    "training.warmup_steps=3",
+    "training.checkpoint_steps=2",
+    "training.average=2",
+    "decoding.extra_length=7",
+]
+
+
+def sentences(seed, count):
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(1, 7))) for _ in range(count)]
+
+
+def write(path, lines):
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    write(folder / "train.source", sentences(1, 211))
+    write(folder / "train.target", [line.upper() for line in sentences(1, 211)])
+    write(folder / "test.source", ["", *sentences(2, 17)])
+    write(folder / "test.target", ["", *(line.upper() for line in sentences(2, 17))])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def train_arguments(folder):
+    settings = [
+        f"data.train.source={folder / 'train.source'}",
+        f"data.train.target={folder / 'train.target'}",
+        *SETTINGS,
+    ]
+    return ["train", "files", *(part for one in settings for part in ("--set", one))]
+
+
+@pytest.fixture(scope="module")
+def trained(folder, train_arguments, run_command):
+    """A run folder, its `.keras` file and its export: three ways to one model."""
+    run = folder / "run"
+    result = run_command(*train_arguments, "--output", run)
+    assert result.exit_code == 0, result.stderr
+    # A model of six steps says one thing to everything; this one does not.
+    model = keras.saving.load_model(run / "model.keras", compile=False)
+    rng = np.random.default_rng(3)
+    for weight in model.trainable_weights:
+        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
+    model.save(run / "model.keras")
+    result = run_command("export", run, folder / "saved" / "mine")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{folder / 'saved' / 'mine' / '1'}\n"
+    return run, run / "model.keras", folder / "saved" / "mine"
+
+
+def test_run_file_and_export_agree(folder, trained, run_command):
+    test = ["--source", folder / "test.source", "--reference", folder / "test.target"]
+    reports, texts = [], []
+    for number, path in enumerate(trained):
+        output = folder / f"translations.{number}"
+        result = run_command(
+            *["evaluate", path, *test, "--output", output, "--json"],
+            *["--metric", "chrf", "--metric", "ter"],
+        )
+        assert result.exit_code == 0, result.stderr
+        reports.append(json.loads(result.stdout)["results"])
+        texts.append(output.read_text(encoding="utf-8").split("\n"))
+    assert reports[0] == reports[1] == reports[2]
+    assert texts[0] == texts[1] == texts[2]
+    assert texts[0][0] == ""
+    assert len(texts[0]) == 19
+    assert len(set(texts[0])) > 5
+
+
+def test_translate_is_evaluates_text(folder, trained, run_command):
+    source = (folder / "test.source").read_text(encoding="utf-8")
+    result = run_command("translate", trained[0], "--scores", stdin=source)
+    again = run_command("translate", trained[2], stdin=source)
+    columns = [line.split("\t", 1) for line in result.stdout.split("\n")[:-1]]
+    assert [text for _, text in columns] == again.stdout.split("\n")[:-1]
+    assert columns[0] == ["0.0000", ""]
+    assert all(float(score) < 0 for score, _ in columns[1:])
+
+
+def test_perplexity_is_that_of_the_batches(folder, trained, run_command):
+    files = [folder / "test.source", folder / "test.target"]
+    sources, targets = ([*path.read_text("utf-8").split("\n")][1:-1] for path in files)
+    write(folder / "s", sources)
+    write(folder / "t", targets)
+    result = run_command(
+        *["evaluate", trained[1], "--source", folder / "s"],
+        *["--reference", folder / "t", "--metric", "perplexity", "--json"],
+    )
+    tokenizer = pipelines.load_tokenizer(trained[0] / "tokenizer")
+    pairs = list(zip(sources, targets, strict=True))
+    corpus = pipelines.encode_corpus(pairs, tokenizer, tokenizer, folder / "ids")
+    model = keras.saving.load_model(trained[1], compile=False)
+    expected = evaluation.perplexity(model, pipelines.evaluation_dataset(corpus, 300))
+    score = json.loads(result.stdout)["results"][0]["score"]
+    assert score == pytest.approx(expected, rel=1e-4)
+    result = run_command("score", trained[0], "-s", folder / "s", "-t", folder / "t")
+    log_probs = [float(line) for line in result.stdout.split()]
+    assert len(log_probs) == 17
+    num_tokens = sum(map(len, tokenizer.tokenize(targets).to_list())) + 17
+    assert math.exp(-sum(log_probs) / num_tokens) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_line_of_ten_thousand_words(trained, run_command):
+    long = " ".join(["Hund"] * 10_000)
+    result = run_command("translate", trained[0], stdin=f"x\n{long}\nHund\n")
+    assert result.exit_code == 0
+    assert result.stdout.count("\n") == 3
+    assert "line 2: " in result.stderr
+    assert result.stderr.count("warning") == 1
+    exported = run_command("translate", trained[2], stdin=f"x\n{long}\nHund\n")
+    assert exported.exit_code == 0
+    for number in (0, 2):
+        assert exported.stdout.split("\n")[number] == result.stdout.split("\n")[number]
+
+
+def test_n_best_beyond_the_beam(trained, run_command):
+    result = run_command("translate", trained[0], "--n-best", "9", stdin="x\n")
+    assert result.exit_code == 2
+    assert "beam size of at least 9" in result.stderr
+
+
+def test_what_a_saved_model_cannot_do(folder, trained, run_command):
+    result = run_command("translate", trained[2], "--beam-size", "2", stdin="x\n")
+    assert (result.exit_code, "is fixed" in result.stderr) == (2, True)
+    result = run_command("score", trained[2], "-s", folder / "s", "-t", folder / "t")
+    assert (result.exit_code, "use the run's" in result.stderr) == (2, True)
+    result = run_command("export", trained[2], folder / "other")
+    assert (result.exit_code, "exported already" in result.stderr) == (2, True)
+
+
+def test_newest_version_is_the_highest_number(folder, trained, run_command):
+    exports = folder / "versions"
+    for version in ("2", "10", "3"):
+        shutil.copytree(trained[2] / "1", exports / version)
+    assert open_model(exports).path == exports / "10"
+    assert open_model(exports / "2").path == exports / "2"
+    result = run_command("export", trained[0], exports, "--beam-size", "1")
+    assert result.stdout == f"{exports / '11'}\n"
+
+
+def test_average_is_the_mean_of_the_last_checkpoints(folder, trained, run_command):
+    import tensorflow as tf
+
+    output = folder / "average.keras"
+    result = run_command("average", trained[0], "--last", "2", "--output", output)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{output}\n"
+    stored = [
+        tf.train.load_checkpoint(str(trained[0] / "checkpoints" / f"ckpt-{step}"))
+        for step in (4, 6)
+    ]
+    model = keras.saving.load_model(output, compile=False)
+    assert model.weights
+    for weight in model.weights:
+        name = weight.path.partition("/")[2].replace("/", ".S")
+        key = f"weights/{name}/.ATTRIBUTES/VARIABLE_VALUE"
+        expected = np.mean([each.get_tensor(key) for each in stored], axis=0)
+        np.testing.assert_allclose(weight.numpy(), expected, atol=1e-6)
+
+
+def test_a_run_without_a_final_model_opens_from_its_checkpoint(
+    folder, trained, run_command
+):
+    run = folder / "unfinished"
+    shutil.copytree(trained[0], run)
+    (run / "model.keras").unlink()
+    run_command("average", trained[0], "--last", "1", "--output", folder / "last.keras")
+    last = keras.saving.load_model(folder / "last.keras", compile=False)
+    for mine, expected in zip(open_model(run).model.weights, last.weights, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), expected.numpy())
+    shutil.rmtree(run / "checkpoints")
+    result = run_command("translate", run, stdin="x\n")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: {run}: this run has no model yet: neither model.keras nor a "
+        "checkpoint\n"
+    )
+    result = run_command("average", run)
+    assert (result.exit_code, "no checkpoint" in result.stderr) == (2, True)
+
+
+def test_checkpoints_of_another_shape_are_named(folder, trained, run_command):
+    run = folder / "other_shape"
+    shutil.copytree(trained[0], run)
+    (run / "model.keras").unlink()
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("d_ff: 40", "d_ff: 41"))
+    result = run_command("translate", run, stdin="x\n")
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert "(24, 40)" in result.stderr
+
+
+def test_what_is_no_model(folder, trained):
+    (folder / "empty").mkdir()
+    with pytest.raises(ModelError, match="empty: no model here"):
+        open_model(folder / "empty")
+    with pytest.raises(ModelError, match="nowhere: no such file"):
+        open_model(folder / "nowhere")
+    with pytest.raises(ModelError, match=r"test\.source: neither a \.keras file"):
+        open_model(folder / "test.source")
+    broken = folder / "broken"
+    shutil.copytree(trained[0], broken)
+    whole = (broken / "model.keras").read_bytes()
+    (broken / "model.keras").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelError, match=r"model\.keras: cannot be loaded"):
+        open_model(broken)
+    export = folder / "broken_export"
+    shutil.copytree(trained[2] / "1", export / "1")
+    (export / "1" / "saved_model.pb").write_bytes(b"no model")
+    with pytest.raises(ModelError, match="1: cannot be loaded"):
+        open_model(export)
+
+
+def test_another_models_tokenizer(folder, trained):
+    strange = folder / "strange"
+    strange.mkdir()
+    shutil.copy(trained[1], strange)
+    tokenizer = pipelines.train_tokenizer("bpe", sentences(4, 99), 290)
+    tokenizer.save(strange)
+    with pytest.raises(ModelError, match=r"has 300 sub-words, the tokeni.* 290"):
+        open_model(strange / "model.keras")
+
+
+def test_interrupted_training_goes_on(folder, train_arguments):
+    run = folder / "interrupted"
+    command = [sys.executable, "-c", "from keras_transformer.cli import main; main()"]
+    command += [str(each) for each in train_arguments]
+    command += ["--output", str(run), "--set", "training.steps=100000"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    checkpoint = run / "checkpoints" / "ckpt-4.index"
+    while process.poll() is None and not checkpoint.exists():
+        try:
+            process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            continue
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert "the same command goes on" in errors
+    newest = max(int(p.stem[5:]) for p in (run / "checkpoints").glob("ckpt-*.index"))
+    last = newest + 3
+    command[-1] = f"training.steps={last}"
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert f"steps: {last}\n" in done.stdout
+    assert (run / "checkpoints" / f"ckpt-{last}.index").exists()
