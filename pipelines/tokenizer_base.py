@@ -32,7 +32,6 @@ class Tokenizer(tf.Module):
         Returns:
             RaggedTensor int32 [batch, (length)] without start and end ids.
         """
-        raise NotImplementedError
 
     def detokenize(self, ids):
         """Join sub-words to text; never raises, whatever the ids.
@@ -49,14 +48,12 @@ class Tokenizer(tf.Module):
 
     def save(self, folder: str | os.PathLike) -> None:
         """Write the tokenizer into `folder`, to be read by `load_tokenizer`."""
-        raise NotImplementedError
 
     def fingerprint(self) -> str:
         """A hash that is equal for tokenizers that give equal ids."""
-        raise NotImplementedError
 
     def _join(self, ids):
-        raise NotImplementedError
+        """Texts of ids that all stand for text, RaggedTensor int32 to [batch]."""
 
     def _text_ids(self, ids):
         """Keep what stands for text: RaggedTensor int32 [batch, (length)]."""

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from collections import Counter
 
 import numpy as np
@@ -250,15 +252,32 @@ def test_mistakes(corpus):
             training_dataset(corpus, BUDGET, shard=shard)
 
 
-def test_mirrored_replicas_get_the_halves_of_each_batch(corpus):
-    # The CPU as its own and only replica set: TensorFlow's rebatching is what is tried.
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-    dataset = training_dataset(corpus, BUDGET, seed=4, num_replicas=1)
-    distributed = iter(strategy.experimental_distribute_dataset(dataset))
-    for batch in batches(dataset, 5):
-        inputs, labels = next(distributed)
-        assert np.array_equal(inputs["source_ids"].numpy(), batch[0])
-        assert np.array_equal(labels.numpy(), batch[2])
+def test_two_mirrored_replicas_share_each_batch(corpus):
+    """In a process of its own: the devices are chosen before TensorFlow starts."""
+    script = f"""
+import numpy as np
+import tensorflow as tf
+from keras_transformer import pipelines
+cpu = tf.config.list_physical_devices("CPU")[0]
+halves = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpu, halves)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+corpus = pipelines.EncodedCorpus.load({corpus.folder!r})
+dataset = pipelines.training_dataset(corpus, {BUDGET}, seed=4, num_replicas=2)
+distributed = iter(strategy.experimental_distribute_dataset(dataset))
+for inputs, labels in dataset.take(7):
+    parts = next(distributed)
+    pairs = [(inputs[name], parts[0][name]) for name in inputs] + [(labels, parts[1])]
+    for whole, part in pairs:
+        values = [value.numpy() for value in strategy.experimental_local_results(part)]
+        assert len(values) == 2 and len(values[0]) == len(values[1]) > 0
+        assert np.array_equal(np.concatenate(values), whole)
+print("shared")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=600
+    )
+    assert done.stdout.endswith("shared\n"), done.stderr
 
 
 def test_padding_waste_on_real_text(data_dir, tmp_path):

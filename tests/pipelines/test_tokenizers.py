@@ -1,7 +1,3 @@
-import json
-import math
-from collections import Counter
-
 import numpy as np
 import pytest
 import sentencepiece
@@ -14,10 +10,6 @@ from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines import TextFiles
 from keras_transformer.pipelines import load_tokenizer
 from keras_transformer.pipelines import train_tokenizer
-from keras_transformer.pipelines.blocks import sample
-from keras_transformer.pipelines.word_piece_tokenizer import BYTE_PIECES
-from keras_transformer.pipelines.word_piece_tokenizer import SPECIAL_PIECES
-from keras_transformer.pipelines.word_piece_tokenizer import WordPieceTokenizer
 
 KINDS = ["bpe", "word_piece"]
 SENTENCES = [
@@ -278,39 +270,6 @@ def test_byte_pairs_equal_the_sentencepiece_library(tmp_path):
     assert ids == [0, 1, 2, 3]
 
 
-def test_word_pieces_equal_a_search_by_hand():
-    pieces = ["a", "b", "c", "##a", "##b", "##c", ".", "##."]
-    pieces += ["▁ab", "##bc", "▁a", "##cab", "▁.", "##ca"]
-    vocabulary = [*SPECIAL_PIECES, *BYTE_PIECES, "▁", *pieces]
-    tokenizer = WordPieceTokenizer(vocabulary)
-
-    def ids(*expected):
-        return [vocabulary.index(piece) for piece in expected]
-
-    cases = {
-        # Longest match first, from the left.
-        "abcab": ids("▁ab", "##cab"),
-        "acabc": ids("▁a", "##cab", "##c"),
-        "abc": ids("▁ab", "##c"),
-        "abc.": ids("▁ab", "##c", "."),
-        "b .c": ids("▁", "##b", "▁.", "c"),
-        "  a": ids("▁", "▁", "▁a"),
-        "ba": ids("▁", "##b", "##a"),
-        # ä is no letter of this alphabet: two bytes, then a word without a space.
-        "aäb": ids("▁a", BYTE_PIECES[0xC3], BYTE_PIECES[0xA4], "b"),
-    }
-    assert tokenizer.tokenize(list(cases)).to_list() == list(cases.values())
-
-
-def test_word_pieces_learn_what_is_frequent():
-    tokenizer = train_tokenizer("word_piece", SENTENCES, 380)
-    ids = tokenizer.tokenize(["Two dogs run (fast)"]).to_list()[0]
-    assert len(ids) < len("Two dogs run (fast)") / 1.8
-    # All characters of the text have a piece: the bytes are not needed.
-    flat = tokenizer.tokenize(SENTENCES).flat_values.numpy()
-    assert flat.min() >= len(SPECIAL_PIECES) + len(BYTE_PIECES)
-
-
 def test_rare_characters_are_spelt_in_bytes(tokenizer):
     ids = tokenizer.tokenize(["日"]).to_list()[0]
     assert len([id_ for id_ in ids if 4 <= id_ < 260]) == 3
@@ -361,17 +320,6 @@ def test_unknown_kind():
         train_tokenizer("bep", SENTENCES, 400)
 
 
-def test_sample_is_uniform_and_keeps_small_texts():
-    assert sample(iter(range(7)), 7) == list(range(7))
-    counts = Counter(
-        item for seed in range(3000) for item in sample(iter(range(11)), 4, seed)
-    )
-    # Each of 11 is drawn with chance 4/11: 1,091 times, give or take 5 deviations.
-    deviation = math.sqrt(3000 * 4 / 11 * 7 / 11)
-    assert all(abs(counts[item] - 12000 / 11) < 5 * deviation for item in range(11))
-    assert len(set(sample(iter(range(1000)), 50, seed=3))) == 50
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_real_text_comes_back(kind, data_dir):
     folder = data_dir / "multi30k"
@@ -388,17 +336,3 @@ def test_real_text_comes_back(kind, data_dir):
     # German it has learnt: an id stands for more than three characters.
     characters = sum(len(pair[1]) for pair in held_out)
     assert characters / int(tf.reduce_sum(lengths)) > 3
-
-
-def test_word_piece_file_of_another_shape(tmp_path):
-    path = tmp_path / "tokenizer.json"
-    good = [*SPECIAL_PIECES, *BYTE_PIECES, "▁", "a", "##a"]
-    for vocabulary, problem in [
-        (good[1:], "begin with"),
-        ([*good, "a"], "every piece once"),
-        ([*good, 3], "not a word-piece tokenizer"),
-    ]:
-        fields = {"kind": "word_piece", "split_digits": False, "vocabulary": vocabulary}
-        path.write_text(json.dumps(fields), encoding="utf-8")
-        with pytest.raises(DataError, match=rf"tokenizer\.json: .*{problem}"):
-            load_tokenizer(tmp_path)
