@@ -34,8 +34,9 @@ class Transformer(keras.Model):
         pad_id: Id that fills rows up.
 
     Raises:
-        ValueError: a size below 1, or `d_model` that `num_heads` does not divide where
-            `key_dim` or `value_dim` is to be inferred.
+        ValueError: a size below 1, unknown `positions` or `normalization`, or `d_model`
+            that `num_heads` does not divide where `key_dim` or `value_dim` is to be
+            inferred.
     """
 
     def __init__(
@@ -57,6 +58,18 @@ class Transformer(keras.Model):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        for name, size in (
+            ("num_heads", num_heads),
+            ("key_dim", key_dim),
+            ("value_dim", value_dim),
+        ):
+            if size is not None and size < 1:
+                raise ValueError(f"`{name}` must be at least 1. Received: {size}.")
+        if positions not in ("sinusoidal", "learned"):
+            raise ValueError(
+                '`positions` must be "sinusoidal" or "learned". '
+                f"Received: {positions!r}."
+            )
         if (key_dim is None or value_dim is None) and d_model % num_heads:
             raise ValueError(
                 "`num_heads` must divide `d_model` where `key_dim` or `value_dim` is "

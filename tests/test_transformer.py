@@ -1,0 +1,330 @@
+import json
+
+import keras
+import numpy as np
+import paper_in_numpy
+import pytest
+from keras import ops
+from layer_checks import check_saving
+from layer_checks import numpy
+from layer_checks import randomize
+from layer_checks import shapes
+
+import keras_transformer as kt
+
+SIZES = {
+    "vocabulary_size": 41,
+    "num_layers": 2,
+    "d_model": 12,
+    "d_ff": 17,
+    "num_heads": 3,
+}
+OPTIONS = {
+    "defaults": {},
+    "widths": {"key_dim": 5, "value_dim": 2},
+    "one width": {"value_dim": 7},
+    "pre-norm": {"normalization": "pre"},
+    "learned": {"positions": "learned", "max_length": 13},
+    "activation": {"activation": "gelu"},
+    "dropouts": {"dropout": 0.3, "attention_dropout": 0.2},
+    "padding": {"pad_id": 7},
+    "bfloat16": {"dtype": "mixed_bfloat16"},
+    "float16": {"dtype": "mixed_float16", "normalization": "pre"},
+}
+# Source and target have other lengths, in each row and over all.
+SOURCES = [[11, 4, 40, 9, 3], [23, 8, 3]]
+TARGETS = [[2, 17, 4], [2, 30, 30, 5, 6, 12, 39]]
+
+
+def padded(rows, extra=0, pad_id=0):
+    length = max(map(len, rows)) + extra
+    rows = [row + [pad_id] * (length - len(row)) for row in rows]
+    return np.array(rows, "int32")
+
+
+def inputs(source_extra=0, target_extra=0, pad_id=0):
+    return {
+        "source_ids": padded(SOURCES, source_extra, pad_id),
+        "target_ids": padded(TARGETS, target_extra, pad_id),
+    }
+
+
+def built(seed=5, **options):
+    model = kt.Transformer(**{**SIZES, **options})
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    randomize(model, seed)
+    return model
+
+
+def real_logits(logits):
+    """Logits of the real target tokens, one array a sentence."""
+    rows = zip(numpy(logits), TARGETS, strict=True)
+    return [row[: len(ids)] for row, ids in rows]
+
+
+def assert_close(logits, others, tolerance=1e-4):
+    for one, other in zip(logits, others, strict=True):
+        scale = np.abs(other).max()
+        np.testing.assert_allclose(one / scale, other / scale, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "option", ["defaults", "widths", "one width", "pre-norm", "learned"]
+)
+def test_equals_the_paper_in_numpy(option):
+    model = built(**OPTIONS[option])
+    logits = real_logits(model(inputs()))
+    for row, source_ids, target_ids in zip(logits, SOURCES, TARGETS, strict=True):
+        expected = paper_in_numpy.transformer(model, source_ids, target_ids)
+        assert_close([row], [expected])
+
+
+@pytest.mark.parametrize(
+    ("source_extra", "target_extra", "pad_id"), [(4, 0, 0), (0, 3, 0), (2, 1, 7)]
+)
+def test_padding_changes_no_real_logit(source_extra, target_extra, pad_id):
+    model = built(pad_id=pad_id)
+    expected = real_logits(model(inputs(pad_id=pad_id)))
+    more = model(inputs(source_extra, target_extra, pad_id))
+    assert more.shape[1] == 7 + target_extra
+    assert_close(real_logits(more), expected, 1e-5)
+    # Nor does the company in the batch.
+    for i, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        alone = {"source_ids": np.array([source]), "target_ids": np.array([target])}
+        assert_close([numpy(model(alone))[0]], [expected[i]], 1e-5)
+
+
+@pytest.mark.parametrize("changed", [1, 4, 6])
+def test_later_target_tokens_have_no_influence(changed):
+    model = built()
+    expected = numpy(model(inputs()))[1]
+    other = inputs()
+    other["target_ids"][1, changed] = 20
+    output = numpy(model(other))[1]
+    np.testing.assert_array_equal(output[:changed], expected[:changed])
+    assert (output[changed:] != expected[changed:]).any(axis=-1).all()
+
+
+@pytest.mark.parametrize("changed", range(5))
+def test_every_source_token_has_influence_everywhere(changed):
+    model = built()
+    expected = numpy(model(inputs()))
+    other = inputs()
+    other["source_ids"][0, changed] = 20
+    output = numpy(model(other))
+    assert (output[0] != expected[0]).any(axis=-1).all()
+    np.testing.assert_array_equal(output[1], expected[1])
+
+
+@pytest.mark.parametrize("max_length", [None, 7, 10])
+@pytest.mark.parametrize("steps", [[1] * 7, [3, 1, 2, 1], [7]])
+@pytest.mark.parametrize("option", ["widths", "pre-norm", "learned"])
+def test_cache_equals_full(max_length, steps, option):
+    """Three target rows of each source, with other ids in each of them."""
+    model = built(**OPTIONS[option])
+    source_ids = padded(SOURCES)
+    generator = np.random.default_rng(8)
+    target_ids = generator.integers(1, 41, size=(6, 7)).astype("int32")
+    expected = model(
+        {"source_ids": source_ids.repeat(3, axis=0), "target_ids": target_ids}
+    )
+    cache, context = model.init_cache(source_ids, max_length, beam_size=3)
+    assert {leaf.shape[0] for leaf in keras.tree.flatten(cache)} == {6}
+    assert {leaf.shape[0] for leaf in keras.tree.flatten(context)} == {2}
+    pieces, start = [], 0
+    for length in steps:
+        logits, cache = model.decode_with_cache(
+            target_ids[:, start : start + length],
+            cache,
+            context,
+            ops.convert_to_tensor(start, "int32"),
+        )
+        assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+        pieces.append(numpy(logits))
+        start += length
+    assert_close(np.concatenate(pieces, axis=1), numpy(expected))
+
+
+def test_cache_follows_its_row():
+    """Rows of the cache reordered between steps, as beam search does."""
+    model = built()
+    source_ids = padded(SOURCES)
+    target_ids = np.array([[2, 5], [2, 9], [2, 7], [2, 4]], "int32")
+    order = np.array([1, 1, 3, 2])
+    cache, context = model.init_cache(source_ids, beam_size=2)
+    _, cache = model.decode_with_cache(target_ids, cache, context, 0)
+    cache = keras.tree.map_structure(lambda leaf: ops.take(leaf, order, axis=0), cache)
+    last = np.array([[30], [31], [32], [33]], "int32")
+    logits, _ = model.decode_with_cache(last, cache, context, 2)
+    full = np.concatenate([target_ids[order], last], axis=1)
+    expected = model({"source_ids": source_ids.repeat(2, axis=0), "target_ids": full})
+    assert_close(numpy(logits), numpy(expected)[:, 2:])
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_saved_model_gives_the_same_numbers(option):
+    model = built(**OPTIONS[option])
+    pad_id = OPTIONS[option].get("pad_id", 0)
+    reloaded = check_saving(model, inputs(1, 1, pad_id))
+    config = model.get_config()
+    assert reloaded.get_config() == config == json.loads(json.dumps(config))
+    assert reloaded.dtype_policy.name == model.dtype_policy.name
+    assert shapes(reloaded) == shapes(model)
+    fresh = kt.Transformer.from_config(config)
+    assert fresh.get_config() == config
+    for name, value in {**SIZES, **OPTIONS[option]}.items():
+        assert name == "dtype" or config[name] == value
+
+
+def test_saved_weights_load_into_a_fresh_model(tmp_path):
+    model, other = built(seed=5), built(seed=6)
+    path = str(tmp_path / "model.weights.h5")
+    model.save_weights(path)
+    assert (numpy(other(inputs())) != numpy(model(inputs()))).any()
+    other.load_weights(path)
+    np.testing.assert_array_equal(numpy(other(inputs())), numpy(model(inputs())))
+
+
+@pytest.mark.parametrize("option", ["bfloat16", "float16"])
+def test_mixed_precision(option):
+    options = dict(OPTIONS[option])
+    model = built(**options)
+    policy = options.pop("dtype")
+    for layer in model._flatten_layers():
+        assert layer.dtype_policy.name == policy, layer.path
+    assert {weight.dtype for weight in model.weights} == {"float32"}
+    logits = model(inputs())
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+    compute_dtype = policy.removeprefix("mixed_")
+    encoded = model.encode(padded(SOURCES))
+    assert keras.backend.standardize_dtype(encoded.dtype) == compute_dtype
+    cache, _ = model.init_cache(padded(SOURCES))
+    for leaf in keras.tree.flatten(cache):
+        assert keras.backend.standardize_dtype(leaf.dtype) == compute_dtype
+    exact = built(**options)
+    exact.set_weights(model.get_weights())
+    assert_close(real_logits(logits), real_logits(exact(inputs())), 0.06)
+
+
+@pytest.mark.parametrize("option", ["defaults", "learned", "pre-norm"])
+def test_build_makes_all_that_a_call_makes(option):
+    called = kt.Transformer(**SIZES, **OPTIONS[option])
+    called(inputs())
+    model = built(**OPTIONS[option])
+    assert shapes(model) == shapes(called)
+    model(inputs())
+    model.decode_with_cache(padded(TARGETS), *model.init_cache(padded(SOURCES)), 0)
+    assert shapes(model) == shapes(called)
+    assert all(layer.built for layer in model._flatten_layers())
+
+
+def test_symbolic_call():
+    symbolic = {
+        name: keras.Input((None,), dtype="int32", name=name)
+        for name in ("source_ids", "target_ids")
+    }
+    model = built()
+    logits = model(symbolic)
+    assert (logits.shape, logits.dtype) == ((None, None, 41), "float32")
+    functional = keras.Model(symbolic, logits)
+    np.testing.assert_array_equal(numpy(functional(inputs())), numpy(model(inputs())))
+
+
+def test_one_fit_step_moves_every_weight():
+    """Compiled, with labels that are padded like the targets."""
+    model = built(**OPTIONS["learned"])
+    before = [numpy(weight) for weight in model.weights]
+    labels = np.roll(padded(TARGETS), -1, axis=1)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(1.0), loss)
+    model.fit(inputs(), labels, batch_size=2, verbose=0)
+    assert len(model.trainable_weights) == len(before)
+    for weight, old in zip(model.weights, before, strict=True):
+        assert np.isfinite(numpy(weight)).all(), weight.path
+        assert (numpy(weight) != old).any(), weight.path
+
+
+def test_predict_equals_call():
+    model = built()
+    predicted = model.predict(inputs(), batch_size=1, verbose=0)
+    assert_close(real_logits(predicted), real_logits(model(inputs())), 1e-5)
+
+
+def test_dropout_in_training_only():
+    model = built(**OPTIONS["dropouts"])
+    still = [numpy(model(inputs(), training=False)) for _ in range(2)]
+    np.testing.assert_array_equal(*still)
+    np.testing.assert_array_equal(numpy(model(inputs())), still[0])
+    drawn = [numpy(model(inputs(), training=True)) for _ in range(2)]
+    assert (drawn[0] != drawn[1]).any() and (drawn[0] != still[0]).any()
+    # A seed for the embeddings' sums, 3 in each encoder layer and 5 in each decoder
+    # layer; none on the feed-forward network's inner vectors.
+    assert len(model.variables) - len(model.weights) == 1 + 2 * 3 + 2 * 5
+    none = built(dropout=0.0)
+    np.testing.assert_array_equal(
+        numpy(none(inputs(), training=True)), numpy(none(inputs()))
+    )
+    assert len(none.variables) == len(none.weights)
+
+
+def test_dropout_on_the_sums_of_embeddings_and_positions():
+    """Half of the numbers that reach the first layer are dropped, others doubled."""
+    model = built(dropout=0.5)
+    arrived = []
+    first = model.encoder.layers[0]
+    call = first.call
+
+    def spy(x, **kwargs):
+        arrived.append(numpy(x))
+        return call(x, **kwargs)
+
+    first.call = spy
+    for training in (False, True):
+        model.encode(padded(SOURCES), training=training)
+    still, drawn = arrived
+    dropped = drawn == 0
+    assert 0.2 < dropped.mean() < 0.8
+    np.testing.assert_allclose(drawn[~dropped], 2 * still[~dropped], rtol=1e-5)
+
+
+def test_one_matrix_for_all_three():
+    """Source, target and logits: a change of one row is seen in each of them."""
+    model = built()
+    sizes = [tuple(weight.shape) for weight in model.weights]
+    assert [41 in size for size in sizes].count(True) == 1
+    before = numpy(model.encode(padded(SOURCES))), numpy(model(inputs()))
+    rows = numpy(model.token_embedding.embeddings)
+    rows[11] += 1  # a source id only: the first token of the first sentence
+    model.token_embedding.embeddings.assign(rows)
+    after = numpy(model.encode(padded(SOURCES))), numpy(model(inputs()))
+    assert (after[0][0] != before[0][0]).any()
+    np.testing.assert_array_equal(after[0][1], before[0][1])
+    changed = (after[1] != before[1])[1].any(axis=0)
+    assert changed[11] and changed.sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_heads": 5}, "`num_heads` must divide .* num_heads=5, d_model=12"),
+        ({"num_heads": 0}, "`num_heads` must be at least 1. Received: 0"),
+        ({"key_dim": 0}, "`key_dim` must be at least 1. Received: 0"),
+        ({"value_dim": -1}, "`value_dim` must be at least 1. Received: -1"),
+        ({"num_layers": 0}, "`num_layers` must be at least 1. Received: 0"),
+        ({"d_ff": 0}, "`d_ff` must be at least 1. Received: 0"),
+        ({"d_model": 0}, "`d_model` must be at least 1. Received: 0"),
+        ({"vocabulary_size": 0}, "`vocabulary_size` must be at least 1. Received: 0"),
+        ({"positions": "none"}, "`positions` must be .* Received: 'none'"),
+        ({"positions": "learned"}, "`max_length` of at least 1. Received: None"),
+        ({"normalization": "none"}, "`normalization` must be .* Received: 'none'"),
+        ({"attention_dropout": 1.5}, "Received: 1.5"),
+    ],
+)
+def test_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        kt.Transformer(**{**SIZES, **options})
+
+
+def test_widths_given_need_no_divisor():
+    model = built(num_heads=5, key_dim=4, value_dim=3)
+    assert np.isfinite(numpy(model(inputs()))).all()
