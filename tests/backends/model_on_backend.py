@@ -1,0 +1,139 @@
+"""Run by test_model_on_backends.py in a process of its own, on KERAS_BACKEND.
+
+Arguments: a `.keras` file written on another backend, and an `.npz` of its inputs
+and logits.
+"""
+
+import sys
+
+import keras
+import numpy as np
+import paper_in_numpy
+from keras import ops
+from layer_checks import check_saving
+from layer_checks import numpy
+from layer_checks import randomize
+
+from keras_transformer.layers import MultiHeadAttention
+from keras_transformer.training.losses import SmoothedCrossEntropy
+from keras_transformer.training.metrics import Perplexity
+from keras_transformer.training.metrics import TokenAccuracy
+from keras_transformer.training.schedules import PaperSchedule
+from keras_transformer.transformer import Transformer
+
+SIZES = {"vocabulary_size": 41, "num_layers": 2, "d_model": 12, "d_ff": 17}
+WIDTHS = {"num_heads": 3, "key_dim": 5, "value_dim": 2}
+VARIANTS = (
+    {},
+    {"normalization": "pre"},
+    {"positions": "learned", "max_length": 13},
+)
+SOURCE_IDS = np.array([[11, 4, 40, 9, 3], [23, 8, 3, 0, 0]], "int32")
+TARGET_IDS = np.array([[2, 17, 4, 0], [2, 30, 30, 5]], "int32")
+LABELS = np.array([[17, 4, 3, 0], [30, 30, 5, 3]], "int32")
+SOURCE_LENGTHS, TARGET_LENGTHS = (5, 3), (3, 4)
+INPUTS = {"source_ids": SOURCE_IDS, "target_ids": TARGET_IDS}
+
+
+def built(**options):
+    model = Transformer(**SIZES, **WIDTHS, **options)
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    randomize(model)
+    return model
+
+
+def check_attention():
+    """A masked key and a row without any: exact on every backend."""
+    generator = np.random.default_rng(1)
+    query = generator.normal(size=(2, 3, 7)).astype("float32")
+    value = generator.normal(size=(2, 5, 11)).astype("float32")
+    mask = np.ones((2, 3, 5), bool)
+    mask[0, :, 1] = False
+    mask[1, 2] = False
+    layer = MultiHeadAttention(3, 5, 2)
+    output = numpy(layer(query, value, attention_mask=mask))
+    assert (output[1, 2] == 0).all() and (output[1, :2] != 0).any()
+    value[0, 1] = 1e3
+    np.testing.assert_array_equal(
+        numpy(layer(query, value, attention_mask=mask)), output
+    )
+
+
+def check_forward(model):
+    logits = numpy(model(INPUTS))
+    for i in range(2):
+        expected = paper_in_numpy.transformer(
+            model,
+            SOURCE_IDS[i, : SOURCE_LENGTHS[i]],
+            TARGET_IDS[i, : TARGET_LENGTHS[i]],
+        )
+        given = logits[i, : TARGET_LENGTHS[i]]
+        np.testing.assert_allclose(given, expected, rtol=1e-3, atol=1e-3)
+
+
+def check_cache(model, max_length):
+    expected = numpy(model(INPUTS))[1]
+    twice = TARGET_IDS.repeat(2, axis=0)
+    cache, context = model.init_cache(SOURCE_IDS, max_length, beam_size=2)
+    start = 0
+    for length in (1, 2, 1):
+        step = twice[:, start : start + length]
+        logits, cache = model.decode_with_cache(step, cache, context, start)
+        for row in numpy(logits)[2:]:
+            np.testing.assert_allclose(
+                row, expected[start : start + length], rtol=1e-3, atol=1e-3
+            )
+        start += length
+
+
+def check_losses(model):
+    logits = numpy(model(INPUTS)).astype("float64")
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    log_probs = np.log(powers / powers.sum(-1, keepdims=True))
+    smooth = 0.9 * np.eye(41)[LABELS] + 0.1 / 41
+    real = LABELS != 0
+    expected = -(smooth * log_probs).sum(-1)[real].mean()
+    loss = SmoothedCrossEntropy(0.1)(LABELS, ops.convert_to_tensor(logits, "float32"))
+    np.testing.assert_allclose(numpy(loss), expected, rtol=1e-4)
+    picked = np.take_along_axis(log_probs, LABELS[..., None], -1)[..., 0][real]
+    perplexity = Perplexity()
+    perplexity.update_state(LABELS, ops.convert_to_tensor(logits, "float32"))
+    np.testing.assert_allclose(
+        numpy(perplexity.result()), np.exp(-picked.mean()), rtol=1e-3
+    )
+
+
+def check_fit(model):
+    before = [numpy(weight) for weight in model.weights]
+    model.compile(
+        keras.optimizers.Adam(PaperSchedule(12, warmup_steps=3)),
+        SmoothedCrossEntropy(0.1),
+        metrics=[Perplexity(), TokenAccuracy()],
+    )
+    history = model.fit(INPUTS, LABELS, batch_size=2, epochs=8, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+    for weight, old in zip(model.weights, before, strict=True):
+        assert (numpy(weight) != old).any(), weight.path
+
+
+def check_file_from_another_backend(path, numbers):
+    model = keras.saving.load_model(path)
+    stored = np.load(numbers)
+    ids = {name: stored[name] for name in ("source_ids", "target_ids")}
+    np.testing.assert_allclose(
+        numpy(model(ids)), stored["logits"], rtol=1e-3, atol=1e-3
+    )
+
+
+check_attention()
+for variant in VARIANTS:
+    model = built(**variant)
+    check_forward(model)
+    check_saving(model, INPUTS)
+for max_length in (None, 6):
+    check_cache(built(normalization="pre"), max_length)
+check_saving(built(dtype="mixed_bfloat16"), INPUTS)
+check_losses(built())
+check_fit(built(dropout=0.0))
+check_file_from_another_backend(*sys.argv[1:])
+print(f"checked on {keras.backend.backend()}")
