@@ -12,6 +12,7 @@ from keras_transformer.decoding.decode_loop import known_vocabulary_size
 from keras_transformer.decoding.decode_loop import resolve_lengths
 from keras_transformer.decoding.decode_loop import take_rows
 from keras_transformer.decoding.length_penalty import get_length_penalty
+from keras_transformer.decoding.top_k import top_k
 
 NEVER = float("-inf")
 
@@ -174,14 +175,13 @@ def _best_tokens(logits, num_tokens, vocabulary_size, forbidden_ids):
         size = vocabulary_size
         allowed = logits[:, :size]
     # So many of the best that enough are left without the forbidden ones.
-    best, tokens = ops.top_k(allowed, min(num_tokens + len(forbidden_ids), size))
+    best, tokens = top_k(allowed, min(num_tokens + len(forbidden_ids), size))
     largest = best[:, :1]
     if allowed is not logits:
         largest = ops.max(logits, axis=-1, keepdims=True)
     total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
     # Rounding must not make a probability above 1: the stopping bound relies on it.
     log_probs = ops.minimum(best - largest - ops.log(total), 0.0)
-    tokens = ops.cast(tokens, "int32")
     forbidden = ops.any(tokens[:, :, None] == np.array(forbidden_ids, "int32"), axis=2)
     return ops.where(forbidden, NEVER, log_probs), tokens
 

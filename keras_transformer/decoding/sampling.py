@@ -11,6 +11,7 @@ from keras_transformer.decoding.decode_loop import check_ids
 from keras_transformer.decoding.decode_loop import decode_loop
 from keras_transformer.decoding.decode_loop import known_vocabulary_size
 from keras_transformer.decoding.decode_loop import resolve_lengths
+from keras_transformer.decoding.top_k import top_k as best_of
 
 
 def sample(
@@ -145,9 +146,9 @@ def _draw(logits, uniforms, top_k, top_p):
     tokens = None
     if top_k is not None or top_p is not None:
         size = logits.shape[-1]
-        logits, tokens = ops.top_k(logits, size if top_k is None else min(top_k, size))
-        tokens = ops.cast(tokens, "int32")
-        if top_k == 1:
+        num_kept = size if top_k is None else min(top_k, size)
+        logits, tokens = best_of(logits, num_kept)
+        if num_kept == 1:
             return tokens
     probabilities = ops.softmax(logits, axis=-1)
     if top_p is not None:

@@ -2,17 +2,21 @@
 
 import sys
 
+import keras
 import numpy as np
+from decoding_oracles import END
+from decoding_oracles import START
 from decoding_oracles import beam
 from decoding_oracles import random_tables
 from decoding_oracles import strip
 from decoding_oracles import table_cache
 from decoding_oracles import table_step
-from keras import backend
 from keras import ops
 
+import keras_transformer as kt
 from keras_transformer.decoding import beam_search
 from keras_transformer.decoding import sample
+from keras_transformer.decoding import translate_ids
 
 
 def search(tables, limits):
@@ -35,11 +39,11 @@ def draw(tables):
 
 
 def compile_(function):
-    if backend.backend() == "jax":
+    if keras.backend.backend() == "jax":
         import jax
 
         return jax.jit(function)
-    if backend.backend() == "tensorflow":
+    if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         return tf.function(function)
@@ -62,6 +66,33 @@ best = ops.convert_to_numpy(
 )
 np.testing.assert_array_equal(samples[:, 0], best[:, 0])
 np.testing.assert_array_equal(samples[:, 1], best[:, 0])
-if backend.backend() != "tensorflow":
+
+# A Transformer, its cache against the whole decoder. Seeds give other weights on each
+# backend, so the weights come from numpy.
+model = kt.Transformer(11, num_layers=1, d_model=12, d_ff=20, num_heads=2)
+model.build({"source_ids": (None, None), "target_ids": (None, None)})
+generator = np.random.default_rng(5)
+model.set_weights(
+    [generator.normal(size=w.shape) * len(w.shape) / 3 for w in model.weights]
+)
+source_ids = np.array([[5, 9, 7, 4, END], [8, END, 0, 0, 0]], "int32")
+
+
+def translate(source_ids):
+    return translate_ids(model, source_ids, beam_size=1, extra_length=3)[0]
+
+
+found = ops.convert_to_numpy(compile_(translate)(source_ids))[:, 0]
+for row, limit, ids in zip(source_ids, (8, 5), found, strict=True):
+    history = [START]
+    while len(history) <= limit and history[-1] != END:
+        pair = {
+            "source_ids": row[None, : limit - 3],
+            "target_ids": np.array([history], "int32"),
+        }
+        logits = ops.convert_to_numpy(model(pair, training=False))[0, -1]
+        history.append(END + int(np.argmax(logits[END:])))
+    assert strip(ids) == history[1:], (ids, history)
+if keras.backend.backend() != "tensorflow":
     assert "tensorflow" not in sys.modules
-print(f"searched on {backend.backend()}")
+print(f"searched on {keras.backend.backend()}")

@@ -1,0 +1,49 @@
+"""The best of many: top-k over a vocabulary without a heap over all of it."""
+
+from keras import ops
+
+
+def top_k(x, k):
+    """The `k` largest values of each row, largest first, and where they are.
+
+    The `k` largest lie in the `k` blocks whose maxima are largest. A maximum is much
+    cheaper than a top-k (on a CPU about an eighth for 8,000 values), so blocks are
+    ranked first and only the best ones are looked into.
+
+    Args:
+        x: float tensor [rows, size], size known.
+        k: int, at most size.
+
+    Returns:
+        `(values, indices)`: as `x` and int32, both [rows, k].
+    """
+    size = x.shape[1]
+    width = _block_width(size, k)
+    if width is None:
+        values, indices = ops.top_k(x, k)
+        return values, ops.cast(indices, "int32")
+    num_blocks = size // width
+    blocks = ops.reshape(x, (-1, num_blocks, width))
+    _, best_blocks = ops.top_k(ops.max(blocks, axis=2), k)  # [rows, k]
+    best_blocks = ops.cast(best_blocks, "int32")
+    rows = ops.arange(ops.shape(x)[0], dtype="int32")[:, None]
+    chosen = ops.take(
+        ops.reshape(x, (-1, width)), rows * num_blocks + best_blocks, axis=0
+    )
+    values, places = ops.top_k(ops.reshape(chosen, (-1, k * width)), k)
+    places = ops.cast(places, "int32")
+    blocks = ops.take(
+        ops.reshape(best_blocks, (-1,)), rows * k + places // width, axis=0
+    )
+    return values, blocks * width + places % width
+
+
+def _block_width(size, k):
+    """The divisor of `size` for which least is left to rank, None if none pays."""
+    left = {
+        width: size // width + k * width
+        for width in range(2, size // k + 1)
+        if size % width == 0
+    }
+    width = min(left, key=left.get, default=None)
+    return width if width is not None and left[width] < size // 4 else None

@@ -1,0 +1,39 @@
+import numpy as np
+import pytest
+
+from keras_transformer.decoding.top_k import _block_width
+from keras_transformer.decoding.top_k import top_k
+
+
+@pytest.mark.parametrize(
+    ("size", "k"), [(360, 1), (360, 5), (1000, 7), (37, 3), (1009, 4), (12, 12)]
+)
+def test_equals_sorting(size, k):
+    x = np.random.default_rng(size + k).permutation(11 * size).reshape(11, size)
+    x = x.astype("float32")
+    values, indices = top_k(x, k)
+    expected = np.argsort(-x, axis=1)[:, :k]
+    np.testing.assert_array_equal(indices, expected)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, expected, axis=1))
+
+
+def test_best_values_in_one_block():
+    x = np.zeros((2, 400), "float32")
+    x[0, 40:47] = [3, 9, 5, 7, 4, 8, 6]
+    x[1, [0, 399]] = 2, 1
+    values, indices = top_k(x, 2)
+    np.testing.assert_array_equal(indices, [[41, 45], [0, 399]])
+    np.testing.assert_array_equal(values, [[9, 8], [2, 1]])
+
+
+@pytest.mark.parametrize("fill", [0.0, -np.inf])
+def test_ties_give_different_indices(fill):
+    x = np.full((3, 400), fill, "float32")
+    _, indices = top_k(x, 7)
+    assert all(len(set(row)) == 7 for row in np.array(indices))
+
+
+def test_blocks_are_used_where_they_pay():
+    assert _block_width(8000, 7) == 32
+    assert _block_width(8009, 7) is None  # prime
+    assert _block_width(20, 7) is None
