@@ -47,7 +47,9 @@ def demo(
     def stage(number, what):
         say(f"[{number}/4] {what} ({time.monotonic() - started:.0f} s so far)")
 
-    say("About 5 minutes on 2 CPU cores.")
+    say("At most about 5 minutes on 2 CPU cores.")
+    if (output / "config.yaml").exists():
+        say(f"{output} holds a run already, which goes on; --output names another")
     stage(1, f"training the recipe phrases, {recipe.training.steps} steps")
 
     load_tensorflow()

@@ -76,11 +76,7 @@ def evaluate(
     for path in (model, source, reference):
         existing(path)
 
-    from keras_transformer.recipes.schema import BLEU_TOKENIZERS
-
-    if tokenize not in BLEU_TOKENIZERS:
-        known = ", ".join(BLEU_TOKENIZERS)
-        raise UserError(f"--tokenize {tokenize}: must be one of {known}")
+    _check_tokenizer(tokenize)
 
     sources, references = counted_pair(source, reference)
     started = time.monotonic()
@@ -105,6 +101,21 @@ def evaluate(
     for result in results:
         typer.echo(f"{result['name']} = {result['score']:.2f}  {result['signature']}")
     say(f"{len(sources)} lines in {seconds:.1f} s")
+
+
+def _check_tokenizer(name):
+    """Some of sacreBLEU's tokenizers need packages of their own."""
+    from sacrebleu.metrics import BLEU
+
+    from keras_transformer.recipes.schema import BLEU_TOKENIZERS
+
+    if name not in BLEU_TOKENIZERS:
+        known = ", ".join(BLEU_TOKENIZERS)
+        raise UserError(f"--tokenize {name}: must be one of {known}")
+    try:
+        BLEU(tokenize=name)
+    except (ImportError, RuntimeError) as error:
+        raise UserError(f"--tokenize {name}: {error}") from None
 
 
 def _translations(opened, sources, beam_size, length_penalty):

@@ -1,5 +1,6 @@
 import json
 import math
+import sys
 
 import pytest
 
@@ -79,6 +80,16 @@ def test_unknown_metric_and_tokenizer(run_command, model_path, files):
     result = run_command("evaluate", model_path, *files, "--tokenize", "14a")
     assert result.exit_code == 2
     assert "13a" in result.stderr
+
+
+def test_tokenizer_whose_package_is_missing(
+    run_command, model_path, files, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    result = run_command("evaluate", model_path, *files, "--tokenize", "ja-mecab")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: --tokenize ja-mecab: ")
+    assert result.stderr.count("\n") == 1
 
 
 def test_score_prints_one_figure_a_pair(run_command, model_path, files):
