@@ -60,14 +60,25 @@ class BytePairTokenizer(Tokenizer):
             )
         self.vocabulary_size = processor.get_piece_size()
         self._model = model
+        self._load()
+
+    def _load(self):
         self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
-            model=model, out_type=tf.int32
+            model=self._model, out_type=tf.int32
         )
+
+    def _call(self, method, argument):
+        try:
+            return getattr(self._sentencepiece, method)(argument)
+        except tf.errors.NotFoundError:
+            # Setting TensorFlow's seed deletes what eager operations hold.
+            self._load()
+            return getattr(self._sentencepiece, method)(argument)
 
     def tokenize(self, strings):
         strings = tf.strings.regex_replace(strings, _ESCAPE, _ESCAPED_ESCAPE)
         strings = tf.strings.regex_replace(strings, _SPACE_MARK, _ESCAPED_SPACE_MARK)
-        return self._sentencepiece.tokenize(strings)
+        return self._call("tokenize", strings)
 
     def _join(self, ids):
         # SentencePiece swallows all spaces at the start of a text. A letter put in
@@ -82,7 +93,7 @@ class BytePairTokenizer(Tokenizer):
             nrows=num_rows,
             validate=False,
         )
-        strings = self._sentencepiece.detokenize(anchored)
+        strings = self._call("detokenize", anchored)
         strings = tf.strings.regex_replace(strings, "^A ?", "", replace_global=False)
         strings = tf.strings.regex_replace(strings, _ESCAPED_SPACE_MARK, _SPACE_MARK)
         return tf.strings.regex_replace(strings, _ESCAPED_ESCAPE, _ESCAPE)

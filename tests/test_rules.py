@@ -46,6 +46,8 @@ WITHOUT_TENSORFLOW = (
     "decoding.length_penalty",
     "decoding.sampling",
     "decoding.search",
+    "decoding.segments",
+    "decoding.top_k",
     "training.losses",
     "training.metrics",
     "training.schedules",

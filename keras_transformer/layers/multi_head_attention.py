@@ -242,9 +242,7 @@ class MultiHeadAttention(keras.layers.Layer):
             The cache of no positions.
         """
         key_suffix = "" if max_length is None else "_buffer"
-        # A sum of zeros over a tensor keeps the length unknown to a graph's shape
-        # inference, as a loop in which it grows needs it.
-        length = ops.zeros((), dtype="int32") if max_length is None else max_length
+        length = 0 if max_length is None else max_length
         dims = {"key": self.key_dim, "value": self.value_dim or self.key_dim}
         return {
             name + key_suffix: ops.zeros(

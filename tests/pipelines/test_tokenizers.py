@@ -151,6 +151,15 @@ def test_works_inside_tf_data(tokenizer):
     assert texts == SENTENCES[:5]
 
 
+def test_setting_a_seed_does_no_harm(tokenizer):
+    ids = tokenizer.tokenize(["ein Hund"]).to_list()
+    # TensorFlow drops the resources of eager operations when it is seeded.
+    tf.random.set_seed(17)
+    assert tokenizer.tokenize(["ein Hund"]).to_list() == ids
+    tf.random.set_seed(19)
+    assert tokenizer.detokenize(tf.constant(ids)).numpy().tolist() == [b"ein Hund"]
+
+
 def test_module_saved_and_loaded_gives_the_same(tokenizer, tmp_path):
     module = tf.Module()
     module.tokenizer = tokenizer
