@@ -28,7 +28,10 @@ def bleu(hypotheses, references, tokenize="13a", lowercase=False) -> Result:
     Raises:
         ValueError: the two lists differ in length or are empty.
     """
-    return _score(BLEU(tokenize=tokenize, lowercase=lowercase), hypotheses, references)
+    # Without `force`, sacreBLEU warns of tokenised text where it was said to be such.
+    force = tokenize == "none"
+    metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=force)
+    return _score(metric, hypotheses, references)
 
 
 def chrf(hypotheses, references, lowercase=False) -> Result:
