@@ -3,9 +3,11 @@
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.training.checkpoints import DAMAGE
 from keras_transformer.training.checkpoints import CheckpointError
 from keras_transformer.training.checkpoints import check_shapes
 from keras_transformer.training.checkpoints import checkpoint_paths
+from keras_transformer.training.checkpoints import warn_of_damage
 from keras_transformer.training.checkpoints import weights_by_path
 
 
@@ -17,7 +19,8 @@ def average_checkpoints(transformer, folder, last=5):
     Args:
         transformer: A built `Transformer`.
         folder: Where the checkpoints lie.
-        last: Number of checkpoints; fewer are taken where there are fewer.
+        last: Number of checkpoints; fewer are taken where there are fewer. One that
+            cannot be read is left out with a warning.
 
     Returns:
         Paths of the checkpoints that were averaged, oldest first.
@@ -28,17 +31,25 @@ def average_checkpoints(transformer, folder, last=5):
     """
     if last < 1:
         raise ValueError(f"`last` must be at least 1. Received: {last}.")
-    paths = checkpoint_paths(folder)[-last:]
-    if not paths:
-        raise CheckpointError(f"{folder}: no checkpoint there")
     weights = weights_by_path(transformer)["weights"]
     checkpoint = tf.train.Checkpoint(weights=weights)
     sums = {name: np.zeros(value.shape, "float64") for name, value in weights.items()}
-    for path in paths:
-        check_shapes(checkpoint, path)
-        checkpoint.restore(path).expect_partial().assert_existing_objects_matched()
+    paths = []
+    for path in reversed(checkpoint_paths(folder)):
+        try:
+            check_shapes(checkpoint, path)
+            status = checkpoint.restore(path).expect_partial()
+            status.assert_existing_objects_matched()
+        except DAMAGE as error:
+            warn_of_damage(path, error)
+            continue
         for name, value in weights.items():
             sums[name] += value.numpy()
+        paths.insert(0, path)
+        if len(paths) == last:
+            break
+    if not paths:
+        raise CheckpointError(f"{folder}: no checkpoint there that can be read")
     for name, value in weights.items():
         value.assign((sums[name] / len(paths)).astype("float32"))
     return paths

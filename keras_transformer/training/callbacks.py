@@ -1,6 +1,7 @@
 """What happens between training steps: validation, checkpoints, signals."""
 
 import dataclasses
+import math
 import signal
 import threading
 import time
@@ -28,8 +29,9 @@ class Progress:
 
     def improve(self, metric, score):
         """Notes a validation's score; whether it is the best so far."""
-        better = self.best_score is None or (
-            score > self.best_score if METRICS[metric] else score < self.best_score
+        better = not math.isnan(score) and (
+            self.best_score is None
+            or (score > self.best_score if METRICS[metric] else score < self.best_score)
         )
         if better:
             self.best_score, self.best_step = score, self.step
@@ -148,8 +150,11 @@ class SaveOnSignal(keras.callbacks.Callback):
                 self._previous[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, error, *_):
         self._restore()
+        # A signal that came after the last step.
+        if error is None:
+            self.on_train_batch_end(None)
 
     def _receive(self, number, frame):
         self._received = number

@@ -10,13 +10,7 @@ import tensorflow as tf
 logger = logging.getLogger(__name__)
 
 # What a truncated, altered or half-deleted checkpoint raises on reading.
-DAMAGE = (
-    tf.errors.DataLossError,
-    tf.errors.NotFoundError,
-    tf.errors.OutOfRangeError,
-    tf.errors.InvalidArgumentError,
-    tf.errors.UnknownError,
-)
+DAMAGE = (tf.errors.OpError, IndexError, json.JSONDecodeError)
 
 
 class CheckpointError(ValueError):
@@ -58,6 +52,16 @@ class Checkpoints:
             optimizer=[variable.value for variable in model.optimizer.variables],
             progress=self._progress,
         )
+        paths = checkpoint_paths(folder)
+        if paths and not (self.folder / "checkpoint").is_file():
+            # The manager deletes only what this file names.
+            tf.compat.v1.train.update_checkpoint_state(
+                str(folder),
+                paths[-1],
+                paths,
+                all_model_checkpoint_timestamps=list(range(1, len(paths) + 1)),
+                last_preserved_timestamp=0.0,
+            )
         self._manager = tf.train.CheckpointManager(
             self._checkpoint, str(self.folder), max_to_keep=keep
         )
@@ -83,12 +87,22 @@ class Checkpoints:
                 status = self._checkpoint.restore(path)
                 status.assert_existing_objects_matched()
                 return json.loads(self._progress.numpy())
-            except (*DAMAGE, AssertionError, json.JSONDecodeError) as error:
+            except DAMAGE as error:
+                warn_of_damage(path, error)
+            except CheckpointError:
+                raise
+            except (AssertionError, ValueError) as error:
                 reason = str(error).strip().partition("\n")[0]
-                logger.warning("%s: damaged, the one before is used: %s", path, reason)
+                raise CheckpointError(f"{path}: does not fit: {reason}") from None
         if paths:
             raise CheckpointError(f"{self.folder}: no checkpoint there can be read")
         return None
+
+
+def warn_of_damage(path, error):
+    """Logs that a checkpoint cannot be read."""
+    reason = str(error).strip().partition("\n")[0]
+    logger.warning("%s: damaged, the one before is used: %s", path, reason)
 
 
 def weights_by_path(transformer):
@@ -97,11 +111,13 @@ def weights_by_path(transformer):
     Returns:
         `{"weights": {path: variable}, "seeds": {path: variable}}`.
     """
-    # A path begins with the names of the models around it, which differ by process.
-    weights = {
-        variable.path.partition(f"{transformer.name}/")[2]: variable.value
-        for variable in transformer.weights
-    }
+
+    def path(variable):
+        # It begins with the names of the models around it, which differ by process.
+        names = variable.path.split("/")
+        return "/".join(names[names.index(transformer.name) + 1 :])
+
+    weights = {path(variable): variable.value for variable in transformer.weights}
     kept = {id(variable) for variable in transformer.weights}
     # The states of random generators are variables, but not weights.
     seeds = {

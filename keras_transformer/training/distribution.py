@@ -3,12 +3,6 @@
 import keras
 
 
-def num_replicas():
-    """Replicas that take part in the current step."""
-    context = _replica_context()
-    return 1 if context is None else context.num_replicas_in_sync
-
-
 def global_sum(value):
     """The sum of `value` over all replicas, inside a step; `value` outside of one."""
     context = _replica_context()

@@ -4,7 +4,6 @@ import keras
 from keras import ops
 
 from keras_transformer.training.distribution import global_sum
-from keras_transformer.training.distribution import num_replicas
 
 
 def cross_entropy(labels, logits):
@@ -80,8 +79,8 @@ class SmoothedCrossEntropy(keras.losses.Loss):
                 tokens' weights.
 
         Returns:
-            Scalar, float32; over replicas, the mean of their values is the mean over
-            the global batch's tokens.
+            Scalar, float32; the sum over the replicas' values is the mean over the
+            global batch's tokens.
         """
         labels = ops.cast(y_true, "int32")
         weights = ops.cast(ops.not_equal(labels, self.pad_id), "float32")
@@ -92,9 +91,8 @@ class SmoothedCrossEntropy(keras.losses.Loss):
             weights = weights * sample_weight
         tokens = global_sum(ops.sum(weights))
         losses = smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
-        mean = ops.sum(losses * weights) / ops.maximum(tokens, 1e-9)
-        # Keras takes the mean over replicas of what each of them returns.
-        return mean * num_replicas()
+        # Optimizers add up the replicas' gradients, so that each gives its share.
+        return ops.sum(losses * weights) / ops.maximum(tokens, 1e-9)
 
     def call(self, y_true, y_pred):
         """Loss of each token, `[batch, target_length]`, padding included."""

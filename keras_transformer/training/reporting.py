@@ -1,6 +1,7 @@
 """What a run tells: metrics.jsonl, TensorBoard, and a line or bar of progress."""
 
 import json
+import math
 import sys
 import time
 
@@ -13,6 +14,8 @@ from rich.progress import Progress as Bar
 from rich.progress import TextColumn
 from rich.progress import TimeElapsedColumn
 from rich.progress import TimeRemainingColumn
+
+from keras_transformer.training.files import replace_file
 
 
 class MetricsLog:
@@ -36,13 +39,31 @@ class MetricsLog:
         step = self.progress.step
         seconds = round(self.progress.seconds, 1)
         row = {"split": split, "step": step, "seconds": seconds}
-        row |= {name: round(float(value), 6) for name, value in figures.items()}
+        for name, value in figures.items():
+            # JSON has no word for a number that is none.
+            row[name] = round(float(value), 6) if math.isfinite(value) else None
         with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(row, allow_nan=False) + "\n")
         with self._writers[split].as_default():
             for name, value in figures.items():
                 tf.summary.scalar(name, float(value), step=step)
         self._writers[split].flush()
+
+    def rewind(self):
+        """Drops the lines of steps after the current one, which will come again."""
+        if not self._path.is_file():
+            return
+        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        with replace_file(self._path) as temporary:
+            temporary.write_text(
+                "".join(filter(self._is_past, lines)), encoding="utf-8"
+            )
+
+    def _is_past(self, line):
+        try:
+            return json.loads(line)["step"] <= self.progress.step
+        except json.JSONDecodeError:  # cut off when the process was killed
+            return False
 
 
 class TrainingLog(keras.callbacks.Callback):
@@ -70,8 +91,9 @@ class TrainingLog(keras.callbacks.Callback):
         tokens = float(self.model.token_counter.result())
         figures = {name: float(value) for name, value in logs.items()}
         figures["tokens_per_second"] = (tokens - self._tokens) / max(seconds, 1e-9)
-        # The rate of the update before: Keras counts iterations from 0.
-        figures["learning_rate"] = float(self.model.optimizer.learning_rate)
+        # Of the next update: Keras counts the updates that are done.
+        rate = tf.convert_to_tensor(self.model.optimizer.learning_rate)
+        figures["learning_rate"] = float(rate)
         self.log.write("train", figures)
         self._seconds, self._tokens = progress.seconds, tokens
         for metric in self.model.metrics:
@@ -111,7 +133,7 @@ class ProgressBar(keras.callbacks.Callback):
 
     def __enter__(self):
         self._first_step, self._start = self.progress.step, time.monotonic()
-        self._shown, self._tokens = self._start, 0.0
+        self._shown = self._start
         if self._bar is not None:
             self._bar.start()
             self._task = self._bar.add_task(
@@ -125,6 +147,9 @@ class ProgressBar(keras.callbacks.Callback):
     def __exit__(self, *_):
         if self._bar is not None:
             self._bar.stop()
+
+    def on_train_begin(self, logs=None):
+        self._tokens = float(self.model.token_counter.result())
 
     def on_train_batch_end(self, batch, logs=None):
         # Reading a metric waits for the device: only when there is something to show.

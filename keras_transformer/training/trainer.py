@@ -49,6 +49,7 @@ class Trainer:
         if stored is not None:
             for name, value in stored.items():
                 setattr(self.progress, name, value)
+            self.log.rewind()
             self._saved_step = self.progress.step
         return self.progress.step
 
@@ -69,6 +70,7 @@ class Trainer:
         validation_steps=1000,
         metric="bleu",
         patience=None,
+        log_steps=100,
         bar=True,
     ):
         """Trains up to step `steps`.
@@ -83,6 +85,8 @@ class Trainer:
             metric: The figure, `"bleu"` or `"perplexity"`, that chooses the best model
                 and stops early.
             patience: Validations without a better figure after which training stops.
+                A run that had stopped stays so.
+            log_steps: Steps between lines of the training metrics.
             bar: Whether to show progress on standard error.
 
         Raises:
@@ -90,9 +94,10 @@ class Trainer:
             SystemExit: SIGTERM, likewise, with code 143.
         """
         remaining = steps - self.progress.step
-        if remaining <= 0:
+        stopped = patience and self.progress.validations_since_best >= patience
+        if remaining <= 0 or stopped:
             return
-        callbacks = [StepCounter(self.progress), TrainingLog(self.log)]
+        callbacks = [StepCounter(self.progress), TrainingLog(self.log, log_steps)]
         progress_bar = ProgressBar(self.progress, steps) if bar else None
         if bar:
             callbacks.append(progress_bar)
@@ -135,7 +140,7 @@ class Trainer:
                 verbose=0,
                 callbacks=callbacks,
             )
-        self.save()
+            self.save()
 
     def save_model(self, name):
         """Writes the model to a `.keras` file in the run's folder; returns its path."""

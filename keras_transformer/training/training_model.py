@@ -65,45 +65,55 @@ class TrainingModel(keras.Model):
         inputs, labels = data
         # The step calls the transformer's parts, so that nothing else builds it.
         self.build({name: ids.shape for name, ids in inputs.items()})
-        pad_id = self.transformer.pad_id
-        tokens = tf.reduce_sum(tf.cast(tf.not_equal(labels, pad_id), tf.float32))
-        scale = 1.0 / tf.maximum(global_sum(tokens), 1.0)
-        parts = self.gradient_accumulation_steps
-        if parts == 1:
+        tokens = self._num_tokens(labels)
+        all_tokens = global_sum(tokens)
+        scale = 1.0 / tf.maximum(all_tokens, 1.0)
+        if self.gradient_accumulation_steps == 1:
             gradients, sums = self._gradients(inputs, labels, scale)
         else:
-            gradients, sums = self._accumulated_gradients(inputs, labels, scale, parts)
+            gradients, sums = self._accumulated_gradients(inputs, labels, scale)
+        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+            gradients = _with_others_overflow(gradients)
         self.optimizer.apply_gradients(
             zip(gradients, self.trainable_variables, strict=True)
         )
         self.token_counter.update_state(tokens)
-        return self._update_metrics(sums, tokens)
+        return self._update_metrics(sums, all_tokens)
 
     def test_step(self, data):
         """Metrics of a batch, without dropout."""
         inputs, labels = data
-        tokens = tf.reduce_sum(
+        sums = self._sums(inputs, labels, training=False)
+        return self._update_metrics(sums, global_sum(self._num_tokens(labels)))
+
+    def _num_tokens(self, labels):
+        return tf.reduce_sum(
             tf.cast(tf.not_equal(labels, self.transformer.pad_id), tf.float32)
         )
-        return self._update_metrics(self._sums(inputs, labels, False), tokens)
 
     def _gradients(self, inputs, labels, scale):
-        variables = self.trainable_variables
+        variables = [variable.value for variable in self.trainable_variables]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([variable.value for variable in variables])
+            tape.watch(variables)
             sums = self._sums(inputs, labels, training=True)
             loss = self.optimizer.scale_loss(sums[0] * scale)
-        return tape.gradient(loss, [variable.value for variable in variables]), sums
+        return tape.gradient(loss, variables, unconnected_gradients="zero"), sums
 
-    def _accumulated_gradients(self, inputs, labels, scale, parts):
-        rows = tf.shape(labels)[0]
+    def _accumulated_gradients(self, inputs, labels, scale):
+        parts = self.gradient_accumulation_steps
+        # Rows of padding make the parts equal: XLA wants shapes that stay.
+        missing = tf.math.floormod(-tf.shape(labels)[0], parts)
 
-        def part(tensor, index):
-            return tensor[index * rows // parts : (index + 1) * rows // parts]
+        def cut(ids):
+            pad_id = tf.cast(self.transformer.pad_id, ids.dtype)
+            ids = tf.pad(ids, [[0, missing], [0, 0]], constant_values=pad_id)
+            return tf.reshape(ids, [parts, -1, tf.shape(ids)[1]])
+
+        inputs, labels = tf.nest.map_structure(cut, (inputs, labels))
 
         def body(index, gradients, sums):
-            part_inputs = tf.nest.map_structure(lambda x: part(x, index), inputs)
-            new, new_sums = self._gradients(part_inputs, part(labels, index), scale)
+            part_inputs = {name: ids[index] for name, ids in inputs.items()}
+            new, new_sums = self._gradients(part_inputs, labels[index], scale)
             gradients = [
                 total + tf.convert_to_tensor(gradient)
                 for total, gradient in zip(gradients, new, strict=True)
@@ -134,8 +144,10 @@ class TrainingModel(keras.Model):
         if self.label_smoothing:
             mean_logits = tf.linalg.matvec(vectors, tf.reduce_mean(matrix, axis=0))
             loss = nll + self.label_smoothing * (label_logits - mean_logits)
-        # The two products round differently, by far less than this.
-        highest = tf.reduce_max(logits, axis=-1) - 1e-4
+        # Compared with the logits themselves, which a GPU rounds to fewer digits.
+        logits = tf.stop_gradient(logits)
+        label_logits = tf.gather(logits, labels, batch_dims=2)
+        highest = tf.reduce_max(logits, axis=-1)
         correct = tf.cast(label_logits >= highest, tf.float32)
         return [
             tf.reduce_sum(loss * weights),
@@ -143,7 +155,21 @@ class TrainingModel(keras.Model):
             tf.reduce_sum(correct * weights),
         ]
 
-    def _update_metrics(self, sums, tokens):
+    def _update_metrics(self, sums, all_tokens):
+        # Each replica counts the global batch: a mean of replicas' means would not
+        # weigh tokens.
+        sums = tf.unstack(global_sum(tf.stack(sums)))
         for metric, total in zip(self.metrics, sums, strict=True):
-            metric.update_sums(total, tokens)
+            metric.update_sums(total, all_tokens)
         return {metric.name: metric.result() for metric in self.metrics}
+
+
+def _with_others_overflow(gradients):
+    """Makes an overflow on one replica one on all of them.
+
+    Keras's loss scaling asks the first replica only whether to skip the update.
+    """
+    finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
+    overflows = global_sum(tf.cast(~tf.reduce_all(finite), tf.float32))
+    first = gradients[0] + tf.where(overflows > 0, float("nan"), 0.0)
+    return [first, *gradients[1:]]
