@@ -1,0 +1,30 @@
+"""Run by test_trainer.py, which interrupts it: trains in the folder given."""
+
+import pathlib
+import sys
+
+from training_samples import dataset
+from training_samples import tiny_training_model
+
+from keras_transformer import training
+
+STEPS = 100_000
+
+
+def trainer_in(folder, seed=3):
+    folder.mkdir(exist_ok=True)
+    model = tiny_training_model(dropout=0.3, seed=seed)
+    return training.Trainer(model, folder)
+
+
+def announce():
+    print("3 steps", flush=True)
+    return {"bleu": 1.0}
+
+
+if __name__ == "__main__":
+    trainer = trainer_in(pathlib.Path(sys.argv[1]))
+    try:
+        trainer.fit(dataset(), STEPS, validate=announce, validation_steps=3, bar=False)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,117 @@
+"""Run by test_replicas.py: trains on two replicas and writes the weights.
+
+Logical devices can be set only before TensorFlow's first use of a device.
+"""
+
+import pathlib
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+from training_samples import dataset
+from training_samples import tiny_training_model
+from training_samples import tiny_transformer
+from training_samples import weights_of
+
+from keras_transformer import training
+
+STEPS = 10
+# Global batches of 6 rows: 12 tokens and an empty row on the first replica, 9 on the
+# other; and one with only padding on the other.
+LENGTHS = ((5, 7), (2, 5), (0, 0), (4, 2), (7, 1), (3, 6))
+LAST_PADDED = ((5, 7), (2, 3), (4, 2), (0, 0), (0, 0), (0, 0))
+
+
+def sgd():
+    # Adam's updates would hide a gradient that is twice as large.
+    return keras.optimizers.SGD(0.5)
+
+
+def fit(model, lengths=LENGTHS):
+    history = model.fit(
+        dataset(lengths=lengths), steps_per_epoch=STEPS, epochs=1, verbose=0
+    ).history
+    return model, {name: values[0] for name, values in history.items()}
+
+
+def step(**changes):
+    return fit(tiny_training_model(sgd(), **changes))
+
+
+def plain():
+    model = tiny_transformer()
+    model.compile(
+        sgd(),
+        loss=training.SmoothedCrossEntropy(0.1),
+        metrics=[training.Perplexity(), training.TokenAccuracy()],
+    )
+    return fit(model)
+
+
+# Each trains a model and returns it with its figures.
+RUNS = {
+    "step": step,
+    "plain": plain,
+    "parts": lambda: fit(tiny_training_model(sgd(), parts=3), LAST_PADDED),
+    "float16": lambda: step(dtype="mixed_float16"),
+}
+
+
+class OverflowOnTheSecond(training.TrainingModel):
+    """A model whose second replica overflows."""
+
+    def _gradients(self, inputs, labels, scale):
+        gradients, sums = super()._gradients(inputs, labels, scale)
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        overflow = tf.where(tf.equal(replica, 1), float("inf"), 0.0)
+        return [gradient + overflow for gradient in gradients], sums
+
+
+def overflow():
+    """The loss scale after a step in which one replica overflows."""
+    model = OverflowOnTheSecond(tiny_transformer(dtype="mixed_float16"))
+    model.compile(keras.optimizers.LossScaleOptimizer(sgd(), initial_scale=64.0))
+    before = weights_of(model)
+    model.fit(dataset(), steps_per_epoch=1, verbose=0)
+    for weight, expected in zip(weights_of(model), before, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+    return float(tf.convert_to_tensor(model.optimizer.dynamic_scale))
+
+
+def resumed(folder):
+    """Weights of an interrupted and of an uninterrupted run, with dropout."""
+
+    def trainer(name, seed):
+        (folder / name).mkdir(exist_ok=True)
+        model = tiny_training_model(dropout=0.3, seed=seed)
+        return training.Trainer(model, folder / name)
+
+    whole = trainer("whole", seed=3)
+    whole.fit(dataset(), 7, log_steps=3, bar=False)
+    trainer("cut", seed=3).fit(dataset(), 4, log_steps=3, bar=False)
+    second = trainer("cut", seed=4)
+    assert second.restore() == 4
+    second.fit(dataset(4), 7, log_steps=3, bar=False)
+    return weights_of(second.model), weights_of(whole.model)
+
+
+def main(folder):
+    devices = [tf.config.LogicalDeviceConfiguration()] * 2
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, devices)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    assert strategy.num_replicas_in_sync == 2
+    for name, run in RUNS.items():
+        with strategy.scope():
+            model, figures = run()
+        np.savez(folder / f"{name}.npz", *weights_of(model), **figures)
+    with strategy.scope():
+        np.savez(folder / "overflow.npz", scale=overflow())
+        cut, whole = resumed(folder)
+    np.savez(folder / "cut.npz", *cut)
+    np.savez(folder / "whole.npz", *whole)
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))

@@ -1,0 +1,253 @@
+"""What happens between steps, with a clock in the test's hand."""
+
+import contextlib
+import io
+import json
+import math
+import types
+
+import numpy as np
+import pytest
+from rich.console import Console
+from training_samples import dataset
+from training_samples import tiny_training_model
+from training_samples import tiny_transformer
+from training_samples import weights_of
+
+from keras_transformer import training
+from keras_transformer.training import callbacks
+from keras_transformer.training import reporting
+
+
+class Clock:
+    """Stands in for the module `time`."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(callbacks, "time", clock)
+    monkeypatch.setattr(reporting, "time", clock)
+    return clock
+
+
+def steps_saved(progress, clock, minutes_a_step, **settings):
+    """Steps after which a checkpoint is written, of 20 steps."""
+    saved = []
+    counter = callbacks.StepCounter(progress)
+    periodic = callbacks.PeriodicCheckpoint(
+        progress, lambda: saved.append(progress.step), **settings
+    )
+    counter.on_train_begin()
+    for _ in range(20):
+        clock.now += 60 * minutes_a_step
+        counter.on_train_batch_end(0)
+        periodic.on_train_batch_end(0)
+    return saved
+
+
+def test_checkpoints_by_minutes(clock):
+    # Steps of 4 minutes: 12, 24, ... are the first not before 10 minutes each.
+    progress = callbacks.Progress()
+    assert steps_saved(progress, clock, 4, minutes=10) == [3, 6, 9, 12, 15, 18]
+    assert progress.seconds == 20 * 4 * 60
+    # 2 steps since the last: a resumed run does not begin a new period.
+    assert steps_saved(progress, clock, 4, minutes=10)[:2] == [21, 24]
+
+
+def test_checkpoints_by_steps(clock):
+    progress = callbacks.Progress(step=5)
+    assert steps_saved(progress, clock, 60, steps=7) == [7, 14, 21]
+
+
+def test_time_between_two_starts_does_not_count(clock):
+    progress = callbacks.Progress()
+    steps_saved(progress, clock, 1, steps=100)
+    clock.now += 1e6
+    steps_saved(progress, clock, 1, steps=100)
+    assert progress.seconds == 40 * 60
+
+
+@pytest.mark.parametrize(
+    ("metric", "scores", "best", "since"),
+    [
+        ("bleu", [3.0, 5.0, 5.0, 4.0], (5.0, 2), 2),
+        ("perplexity", [9.0, 7.0, 7.5, 6.5], (6.5, 4), 0),
+        ("perplexity", [math.nan, 8.0, math.nan], (8.0, 2), 1),
+        ("bleu", [math.nan, 0.0], (0.0, 2), 0),
+    ],
+)
+def test_what_counts_as_better(metric, scores, best, since):
+    progress = callbacks.Progress()
+    for score in scores:
+        progress.step += 1
+        progress.improve(metric, score)
+    assert (progress.best_score, progress.best_step) == best
+    assert progress.validations_since_best == since
+
+
+class ScriptedValidation:
+    """Gives figures from a list, and keeps the weights of each time."""
+
+    def __init__(self, model, metric, scores):
+        self.model = model
+        self.metric = metric
+        self.scores = iter(scores)
+        self.weights = []
+
+    def __call__(self):
+        self.weights.append(weights_of(self.model))
+        return {"other": 1.0, self.metric: next(self.scores)}
+
+
+@pytest.mark.parametrize(
+    ("metric", "scores", "best"),
+    [
+        # Best at the second; the third and the fifth after it are not better.
+        ("bleu", [10.0, 20.0, 15.0, 20.0, 19.0], 1),
+        ("perplexity", [10.0, 7.0, 7.0, 8.0, 9.0], 1),
+    ],
+)
+def test_best_model_and_early_stopping_over_two_starts(tmp_path, metric, scores, best):
+    """Stopped at 16 by patience 3, of which 2 before the interruption at step 12."""
+    model = tiny_training_model()
+    validate = ScriptedValidation(model, metric, scores)
+    settings = {"validation_steps": 4, "metric": metric, "patience": 3, "bar": False}
+    trainer = training.Trainer(model, tmp_path)
+    trainer.fit(dataset(), 16, validate=validate, **settings)
+    assert trainer.progress.best_step == 8
+    assert trainer.progress.validations_since_best == 2
+
+    again = training.Trainer(model, tmp_path)
+    assert again.restore() == 16
+    again.fit(dataset(16), 100, validate=validate, **settings)
+    assert again.progress.step == 20
+    assert again.progress.best_score == scores[best]
+    assert len(validate.weights) == 5
+
+    stored = tiny_transformer(seed=8)
+    stored.load_weights(tmp_path / "best.keras")
+    for weight, expected in zip(
+        weights_of(stored), validate.weights[best], strict=True
+    ):
+        np.testing.assert_array_equal(weight, expected)
+    # A third start finds that training had stopped.
+    third = training.Trainer(model, tmp_path)
+    third.restore()
+    third.fit(dataset(20), 100, validate=validate, **settings)
+    assert third.progress.step == 20
+
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["step"] for row in rows] == [4, 8, 12, 16, 20]
+    assert [row[metric] for row in rows] == scores
+
+
+class Model:
+    """As much of a model as the progress bar looks at."""
+
+    def __init__(self):
+        self.tokens = 0.0
+        self.token_counter = types.SimpleNamespace(result=lambda: self.tokens)
+
+
+def test_progress_line(clock, capsys):
+    """Step 5 of 20 in a run resumed at 3: two steps of 10 s, 700 tokens each."""
+    progress = callbacks.Progress(step=3)
+    bar = reporting.ProgressBar(progress, 20, line_seconds=20.0)
+    model = Model()
+    model.tokens = 1e9  # counted by an earlier `fit`
+    bar.set_model(model)
+    with bar:
+        bar.on_train_begin()
+        for _ in range(2):
+            clock.now += 10
+            progress.step += 1
+            model.tokens += 700
+            bar.on_train_batch_end(0, {"loss": 4.5678})
+        bar.show_validation({"bleu": 12.345, "perplexity": 6.7})
+        clock.now += 400
+        progress.step = 20
+        bar.on_train_batch_end(0, {"loss": 1.25})
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    first, last = captured.err.splitlines()
+    # 15 steps of 10 s are left.
+    assert first == "step 5 of 20: loss 4.568, 70 target tokens/s, 2:30 left"
+    assert last == (
+        "step 20 of 20: loss 1.250, 0 target tokens/s, "
+        "validation bleu 12.35 perplexity 6.70, 0:00 left"
+    )
+
+
+def test_bar_on_a_terminal(monkeypatch):
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=120)
+    monkeypatch.setattr(reporting, "Console", lambda stderr: console)
+    progress = callbacks.Progress(step=3)
+    bar = reporting.ProgressBar(progress, 20)
+    bar.set_model(Model())
+    with bar:
+        bar.on_train_begin()
+        progress.step = 20
+        bar.on_train_batch_end(0, {"loss": 4.5678})
+    for text in ("20/20", "loss 4.568", "target tokens/s", "left"):
+        assert text in screen.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (7384, "2:03:04")],
+)
+def test_time_left(seconds, text):
+    assert reporting._clock(seconds) == text
+
+
+def log_of(folder, step=0):
+    return reporting.MetricsLog(folder, callbacks.Progress(step=step, seconds=12.34))
+
+
+def test_log_is_json_also_of_what_is_no_number(tmp_path):
+    log_of(tmp_path, 7).write("validation", {"perplexity": math.inf, "bleu": 1 / 3})
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line, parse_constant=pytest.fail) == {
+        "split": "validation",
+        "step": 7,
+        "seconds": 12.3,
+        "perplexity": None,
+        "bleu": 0.333333,
+    }
+
+
+def test_log_of_steps_that_come_again_is_dropped(tmp_path):
+    for step in (100, 200, 300):
+        log_of(tmp_path, step).write("train", {"loss": 1.0})
+    path = tmp_path / "metrics.jsonl"
+    with open(path, "a") as file:
+        file.write('{"split": "train", "ste')  # killed while writing
+    log = log_of(tmp_path, 200)
+    log.rewind()
+    log.progress.step = 300
+    log.write("train", {"loss": 2.0})
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(row["step"], row["loss"]) for row in rows] == [
+        (100, 1.0),
+        (200, 1.0),
+        (300, 2.0),
+    ]
+
+
+def test_a_signal_after_the_last_step_is_not_lost():
+    saved = []
+    with contextlib.suppress(KeyboardInterrupt):
+        with callbacks.SaveOnSignal(lambda: saved.append(1)) as on_signal:
+            on_signal.on_train_batch_end(0)
+            on_signal._receive(callbacks.signal.SIGINT, None)
+        pytest.fail("Ctrl-C was swallowed")
+    assert saved == [1]

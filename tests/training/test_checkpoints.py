@@ -1,0 +1,287 @@
+"""Checkpoints: kept, averaged, damaged, of another model, restored."""
+
+import dataclasses
+import logging
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from training_samples import dataset
+from training_samples import tiny_training_model
+from training_samples import tiny_transformer
+from training_samples import weights_of
+
+from keras_transformer import training
+from keras_transformer.training.checkpoints import Checkpoints
+
+
+def shift_weights(model, amount):
+    """Adds a number to all weights, so that each checkpoint holds others."""
+    transformer = getattr(model, "transformer", model)
+    transformer.set_weights([weight + amount for weight in weights_of(transformer)])
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A folder with the checkpoints of steps 10, 20 and 30, and their weights."""
+    model = tiny_training_model()
+    checkpoints = Checkpoints(model, tmp_path, keep=3)
+    weights = {}
+    for step in (10, 20, 30):
+        shift_weights(model, 0.25)
+        weights[step] = weights_of(model)
+        checkpoints.save(step, {"step": step})
+    return tmp_path, weights
+
+
+def steps_in(folder):
+    return [int(path.rpartition("-")[2]) for path in training.checkpoint_paths(folder)]
+
+
+def damage(folder, step, how):
+    """Damages one of a checkpoint's two files."""
+    index = pathlib.Path(folder) / f"ckpt-{step}.index"
+    (data,) = pathlib.Path(folder).glob(f"ckpt-{step}.data-*")
+    if how == "data cut off":
+        data.write_bytes(data.read_bytes()[:-100])
+    elif how == "data lost":
+        data.unlink()
+    elif how == "a byte of data altered":
+        content = bytearray(data.read_bytes())
+        content[len(content) // 2] ^= 1
+        data.write_bytes(content)
+    elif how == "index cut off":
+        index.write_bytes(index.read_bytes()[:100])
+    elif how == "index empty":
+        index.write_bytes(b"")
+
+
+DAMAGES = [
+    "data cut off",
+    "data lost",
+    "a byte of data altered",
+    "index cut off",
+    "index empty",
+]
+
+
+def assert_weights(model, expected):
+    for weight, value in zip(weights_of(model), expected, strict=True):
+        np.testing.assert_array_equal(weight, value)
+
+
+def test_the_last_are_kept_and_named_by_step(tmp_path):
+    checkpoints = Checkpoints(tiny_training_model(), tmp_path, keep=3)
+    for step in (2, 7, 9, 10, 110):
+        checkpoints.save(step, {})
+    # By number, not by the alphabet.
+    assert steps_in(tmp_path) == [9, 10, 110]
+    assert len(list(tmp_path.glob("*.data-*"))) == 3
+
+
+def test_keeping_goes_on_after_a_restart(saved):
+    folder, _ = saved
+    checkpoints = Checkpoints(tiny_training_model(), folder, keep=3)
+    checkpoints.restore()
+    checkpoints.save(40, {"step": 40})
+    assert steps_in(folder) == [20, 30, 40]
+
+
+def test_restore_brings_back_the_newest(saved):
+    folder, weights = saved
+    model = tiny_training_model(seed=8)
+    assert Checkpoints(model, folder).restore() == {"step": 30}
+    assert_weights(model, weights[30])
+
+
+def test_an_empty_folder_has_none(tmp_path):
+    assert Checkpoints(tiny_training_model(), tmp_path / "new").restore() is None
+
+
+def test_without_the_state_file(saved):
+    folder, weights = saved
+    (folder / "checkpoint").unlink()
+    model = tiny_training_model(seed=8)
+    checkpoints = Checkpoints(model, folder, keep=3)
+    assert checkpoints.restore() == {"step": 30}
+    assert_weights(model, weights[30])
+    checkpoints.save(40, {"step": 40})
+    assert steps_in(folder) == [20, 30, 40]
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_one_is_reported_and_the_one_before_used(saved, caplog, how):
+    folder, weights = saved
+    damage(folder, 30, how)
+    model = tiny_training_model(seed=8)
+    with caplog.at_level(logging.WARNING):
+        assert Checkpoints(model, folder).restore() == {"step": 20}
+    assert_weights(model, weights[20])
+    (record,) = [entry for entry in caplog.records if "damaged" in entry.message]
+    assert str(folder / "ckpt-30") in record.message
+    assert "\n" not in record.message
+
+
+def test_all_damaged(saved):
+    folder, _ = saved
+    for step, how in zip((10, 20, 30), DAMAGES, strict=False):
+        damage(folder, step, how)
+    with pytest.raises(training.CheckpointError, match=r"no checkpoint.*can be read"):
+        Checkpoints(tiny_training_model(), folder).restore()
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"d_ff": 28}, r"ckpt-30: encoder/.*\(12, 20\), the model's is \(12, 28\)"),
+        ({"num_layers": 2}, r"ckpt-30: has no weight .*layer"),
+    ],
+)
+def test_another_models_checkpoint_is_named(saved, changes, named):
+    folder, _ = saved
+    model = tiny_training_model(**changes)
+    before = weights_of(model)
+    with pytest.raises(training.CheckpointError, match=named) as error:
+        Checkpoints(model, folder).restore()
+    assert "\n" not in str(error.value)
+    with pytest.raises(training.CheckpointError, match=named):
+        training.average_checkpoints(model.transformer, folder)
+    assert_weights(model, before)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+        lambda: keras.optimizers.Adam(training.PaperSchedule(12), amsgrad=True),
+    ],
+)
+def test_another_optimizers_checkpoint_is_not_called_damaged(saved, optimizer):
+    folder, _ = saved
+    with pytest.raises(training.CheckpointError, match="ckpt-30: does not fit"):
+        Checkpoints(tiny_training_model(optimizer()), folder).restore()
+
+
+@pytest.mark.parametrize("name", ["a", "model", "transformer"])
+def test_names_of_the_models_do_not_matter(tmp_path, name):
+    """Also where one is a part of another: "model" of "training_model"."""
+    transformer = tiny_transformer(name=name)
+    model = training.TrainingModel(transformer, name="training_model")
+    model.compile(keras.optimizers.SGD(0.1))
+    Checkpoints(model, tmp_path).save(5, {"step": 5})
+    other = tiny_training_model(keras.optimizers.SGD(0.1), seed=8)
+    assert Checkpoints(other, tmp_path).restore() == {"step": 5}
+    assert_weights(other, weights_of(transformer))
+
+
+@pytest.mark.parametrize("last", [1, 2, 3, 20])
+def test_average_equals_numpys_mean(saved, last):
+    folder, weights = saved
+    model = tiny_transformer(seed=8)
+    paths = training.average_checkpoints(model, folder, last)
+    steps = (10, 20, 30)[-last:]
+    assert paths == [str(folder / f"ckpt-{step}") for step in steps]
+    for index, weight in enumerate(weights_of(model)):
+        mean = np.mean([weights[step][index] for step in steps], axis=0)
+        np.testing.assert_allclose(weight, mean, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("how", ["data cut off", "index empty"])
+def test_average_leaves_a_damaged_one_out(saved, caplog, how):
+    folder, weights = saved
+    damage(folder, 20, how)
+    model = tiny_transformer(seed=8)
+    paths = training.average_checkpoints(model, folder, last=2)
+    assert [path.rpartition("-")[2] for path in paths] == ["10", "30"]
+    for index, weight in enumerate(weights_of(model)):
+        mean = (weights[10][index] + weights[30][index]) / 2
+        np.testing.assert_allclose(weight, mean, rtol=1e-6, atol=1e-7)
+    assert "ckpt-20" in caplog.text
+
+
+def test_average_of_nothing(tmp_path):
+    with pytest.raises(training.CheckpointError, match="no checkpoint"):
+        training.average_checkpoints(tiny_transformer(), tmp_path)
+    with pytest.raises(ValueError, match="Received: 0"):
+        training.average_checkpoints(tiny_transformer(), tmp_path, last=0)
+
+
+def run(folder, seed=3):
+    """A `Trainer` whose model has dropout and half-precision loss scaling."""
+    folder.mkdir(exist_ok=True)
+    model = tiny_training_model(seed=seed, dropout=0.3, attention_dropout=0.2)
+    return training.Trainer(model, folder)
+
+
+def test_resume_gives_bit_identical_weights(tmp_path):
+    """Weights, Adam's slots and step, dropout's random states: none may be missing."""
+    whole = run(tmp_path / "whole")
+    whole.fit(dataset(), 9, bar=False)
+    run(tmp_path / "cut").fit(dataset(), 4, bar=False)
+    second = run(tmp_path / "cut", seed=8)
+    assert second.restore() == 4
+    second.fit(dataset(4), 9, bar=False)
+    assert_weights(second.model, weights_of(whole.model))
+    assert int(second.model.optimizer.iterations) == 9
+    # The test can fail: without the restored states the weights differ.
+    third = run(tmp_path / "cut2", seed=8)
+    third.model.transformer.set_weights(weights_of(second.model))
+    third.fit(dataset(), 1, bar=False)
+    whole.fit(dataset(), 10, bar=False)
+    assert not np.array_equal(weights_of(third.model)[0], weights_of(whole.model)[0])
+
+
+def test_a_resumed_run_knows_where_it_stood(tmp_path):
+    first = run(tmp_path)
+    first.progress.best_score, first.progress.best_step = 17.25, 2
+    first.progress.validations_since_best = 3
+    first.progress.seconds = 1000.0
+    first.fit(dataset(), 2, bar=False)
+    second = run(tmp_path)
+    second.restore()
+    assert dataclasses.asdict(second.progress) == dataclasses.asdict(first.progress)
+    assert second.progress.seconds > 1000.0
+    # Nothing left to do, and no second checkpoint of the same step.
+    newest = tmp_path / "checkpoints" / "ckpt-2.index"
+    written = newest.stat().st_mtime_ns
+    second.fit(dataset(2), 2, bar=False)
+    second.save()
+    assert newest.stat().st_mtime_ns == written
+
+
+def test_replace_file_is_all_or_nothing(tmp_path):
+    path = tmp_path / "model.bin"
+    with training.replace_file(path) as temporary:
+        assert temporary.suffix == ".bin" and temporary.parent == tmp_path
+        temporary.write_text("old")
+    with (
+        pytest.raises(RuntimeError, match="half-way"),
+        training.replace_file(path) as temporary,
+    ):
+        temporary.write_text("ne")
+        raise RuntimeError("half-way")
+    assert path.read_text() == "old"
+    with training.replace_file(path) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_save_leaves_the_old_model(tmp_path, monkeypatch):
+    trainer = run(tmp_path)
+    path = trainer.save_model("best.keras")
+    before = path.read_bytes()
+
+    def fail(path):
+        pathlib.Path(path).write_bytes(b"half a file")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(trainer.model.transformer, "save", fail)
+    with pytest.raises(OSError, match="no space left"):
+        trainer.save_model("best.keras")
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.glob("*.keras")] == ["best.keras"]
+    assert tf.io.gfile.glob(str(tmp_path / ".best*")) == []

@@ -1,0 +1,192 @@
+"""Label-smoothed loss and token-weighted metrics."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from training_samples import log_softmax
+
+from keras_transformer import training
+
+HERE = pathlib.Path(__file__).resolve().parent
+VOCABULARY = 11
+SMOOTHINGS = [0.0, 0.1, 0.37]
+# Labels of 4, 1, 0 and 2 tokens.
+LABELS = np.array(
+    [[4, 7, 10, 3, 0], [3, 0, 0, 0, 0], [0, 0, 0, 0, 0], [9, 3, 0, 0, 0]], "int32"
+)
+
+
+def random_logits(seed=5, shape=LABELS.shape):
+    generator = np.random.default_rng(seed)
+    return generator.normal(size=(*shape, VOCABULARY)).astype("float32") * 3
+
+
+def dense_loss(labels, logits, label_smoothing):
+    """Keras's own, over one-hot vectors, then the mean over the tokens."""
+    one_hot = tf.one_hot(labels, VOCABULARY)
+    losses = keras.losses.CategoricalCrossentropy(
+        from_logits=True, label_smoothing=label_smoothing, reduction="none"
+    )(one_hot, logits)
+    weights = tf.cast(labels != 0, tf.float32)
+    return tf.reduce_sum(losses * weights) / tf.reduce_sum(weights)
+
+
+@pytest.mark.parametrize("label_smoothing", SMOOTHINGS)
+def test_equals_the_dense_loss(label_smoothing):
+    logits = random_logits()
+    loss = training.SmoothedCrossEntropy(label_smoothing)(LABELS, logits)
+    dense = dense_loss(LABELS, logits, label_smoothing)
+    assert float(loss) == pytest.approx(float(dense), 1e-6)
+
+
+@pytest.mark.parametrize("label_smoothing", SMOOTHINGS)
+def test_gradients_equal_those_of_the_dense_loss(label_smoothing):
+    logits = tf.constant(random_logits())
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(logits)
+        loss = training.SmoothedCrossEntropy(label_smoothing)(LABELS, logits)
+        dense = dense_loss(LABELS, logits, label_smoothing)
+    gradients = tape.gradient(loss, logits).numpy()
+    np.testing.assert_allclose(gradients, tape.gradient(dense, logits), atol=1e-7)
+    assert np.all(gradients[LABELS == 0] == 0)
+    assert np.all(np.abs(gradients[LABELS != 0]).max(axis=-1) > 0)
+
+
+def test_one_token_by_hand():
+    # p = (1/2, 1/4, 1/4), label 1, smoothing 0.3: the target is (0.1, 0.8, 0.1).
+    logits = np.log([[[0.5, 0.25, 0.25]]]).astype("float32")
+    loss = training.SmoothedCrossEntropy(0.3)(np.array([[1]]), logits)
+    by_hand = 0.1 * np.log(2) + 0.9 * np.log(4)
+    assert float(loss) == pytest.approx(by_hand, 1e-6)
+
+
+def test_padding_counts_nowhere():
+    logits = random_logits()
+    loss = training.SmoothedCrossEntropy(0.1)
+    wider = np.pad(LABELS, ((0, 3), (0, 2)))
+    wider_logits = random_logits(seed=6, shape=wider.shape)
+    wider_logits[:4, :5] = logits
+    assert float(loss(wider, wider_logits)) == pytest.approx(
+        float(loss(LABELS, logits)), 1e-6
+    )
+
+
+def test_another_pad_id():
+    logits = random_logits()
+    moved = np.where(LABELS == 0, 8, LABELS)
+    loss = training.SmoothedCrossEntropy(0.1, pad_id=8)(moved, logits)
+    assert float(loss) == pytest.approx(float(dense_loss(LABELS, logits, 0.1)), 1e-6)
+
+
+def test_a_batch_of_padding_gives_zero():
+    labels = np.zeros((2, 3), "int32")
+    logits = tf.constant(random_logits(shape=labels.shape))
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        loss = training.SmoothedCrossEntropy(0.1)(labels, logits)
+    assert float(loss) == 0.0
+    assert np.all(tape.gradient(loss, logits).numpy() == 0.0)
+    metric = training.TokenAccuracy()
+    metric.update_state(labels, logits)
+    assert float(metric.result()) == 0.0
+
+
+def test_logits_far_apart_stay_finite():
+    logits = np.zeros((1, 1, VOCABULARY), "float32")
+    logits[..., 4] = 1e4
+    loss = training.SmoothedCrossEntropy(0.1)
+    assert float(loss(np.array([[4]]), logits)) == pytest.approx(1e3 * 10 / 11, 1e-4)
+    assert np.isfinite(float(loss(np.array([[5]]), logits)))
+
+
+@pytest.mark.parametrize("shape", ["rows", "tokens"])
+def test_sample_weight_weighs_tokens(shape):
+    logits = random_logits()
+    row_weights = np.array([0.5, 2.0, 7.0, 1.0])
+    weights = (LABELS != 0) * row_weights[:, None]
+    expected = np.sum(
+        -weights
+        * np.take_along_axis(log_softmax(logits), LABELS[..., None], -1)[..., 0]
+    ) / np.sum(weights)
+    given = row_weights if shape == "rows" else weights
+    loss = training.SmoothedCrossEntropy(0.0)(LABELS, logits, given)
+    assert float(loss) == pytest.approx(expected, 1e-5)
+
+
+def test_bfloat16_logits_are_computed_in_float32():
+    logits = tf.cast(random_logits(), tf.bfloat16)
+    loss = training.SmoothedCrossEntropy(0.1)(LABELS, logits)
+    assert loss.dtype == tf.float32
+    exact = dense_loss(LABELS, tf.cast(logits, tf.float32), 0.1)
+    assert float(loss) == pytest.approx(float(exact), 1e-6)
+
+
+@pytest.mark.parametrize("label_smoothing", [-0.1, 1.0])
+def test_smoothing_outside_its_range_is_refused(label_smoothing):
+    with pytest.raises(ValueError, match=f"Received: {label_smoothing}"):
+        training.SmoothedCrossEntropy(label_smoothing)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        training.SmoothedCrossEntropy(0.2, pad_id=1),
+        training.Perplexity(pad_id=1),
+        training.TokenAccuracy(pad_id=1),
+    ],
+)
+def test_config_round_trip(part):
+    config = keras.saving.serialize_keras_object(part)
+    again = keras.saving.deserialize_keras_object(config)
+    assert type(again) is type(part)
+    assert again.get_config() == part.get_config()
+    assert again.pad_id == 1
+
+
+def test_metrics_weigh_tokens_over_batches():
+    """Batches of 7, 1 and 0 tokens; the padding's logits are right by chance."""
+    perplexity, accuracy = training.Perplexity(), training.TokenAccuracy()
+    total, correct, tokens = 0.0, 0, 0
+    for seed, labels in enumerate((LABELS, LABELS[1:3], LABELS[2:3])):
+        logits = random_logits(seed, labels.shape)
+        logits[labels == 0, 0] = 50.0
+        logits[0, 0, labels[0, 0]] = 50.0
+        perplexity.update_state(labels, logits)
+        accuracy.update_state(labels, logits)
+        for label, row in zip(labels[labels != 0], logits[labels != 0], strict=True):
+            total -= log_softmax(row)[label]
+            correct += int(np.argmax(row) == label)
+            tokens += 1
+    assert 0 < correct < tokens == 8
+    assert float(perplexity.result()) == pytest.approx(np.exp(total / 8), 1e-5)
+    assert float(accuracy.result()) == pytest.approx(correct / 8, 1e-6)
+    perplexity.reset_state()
+    assert float(perplexity.result()) == 1.0
+
+
+@pytest.mark.parametrize("backend", ["numpy", "jax", "torch"])
+def test_without_tensorflow(backend):
+    """Losses, metrics and schedules give the same numbers on other backends."""
+    pytest.importorskip("scipy" if backend == "numpy" else backend)
+    result = subprocess.run(
+        [sys.executable, str(HERE / "losses_on_backend.py")],
+        env={**os.environ, "KERAS_BACKEND": backend},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    loss, perplexity, accuracy, rate = map(float, result.stdout.split())
+    labels = np.array([[4, 7, 3], [3, 0, 0]])
+    logits = np.random.default_rng(1).normal(size=(2, 3, VOCABULARY))
+    assert loss == pytest.approx(float(dense_loss(labels, logits, 0.1)), 1e-5)
+    nll = -np.take_along_axis(log_softmax(logits), labels[..., None], -1)[..., 0]
+    assert perplexity == pytest.approx(np.exp(np.mean(nll[labels != 0])), 1e-5)
+    right = np.argmax(logits, axis=-1) == labels
+    assert accuracy == pytest.approx(np.mean(right[labels != 0]), 1e-6)
+    assert rate == pytest.approx(512**-0.5 * 5 * 4000**-1.5, 1e-5)

@@ -1,0 +1,98 @@
+"""The learning rates of section 5.3."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import training
+
+
+def paper_rate(step, d_model, warmup_steps):
+    """Equation 3, written as in the paper; steps from 1."""
+    return d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+
+
+def rates(schedule, steps):
+    """Rates of the updates 1, 2, ...; Keras numbers them from 0."""
+    return np.array([float(schedule(step)) for step in range(steps)])
+
+
+@pytest.mark.parametrize("step", [1, 2, 3999, 4000, 4001, 16_000, 100_000])
+def test_paper_schedule_is_equation_3(step):
+    schedule = training.PaperSchedule(512)
+    assert float(schedule(step - 1)) == pytest.approx(paper_rate(step, 512, 4000), 1e-5)
+
+
+def test_base_model_figures():
+    # 512^-0.5 * 4000^-0.5, and a quarter of the steps back: half of it.
+    schedule = training.PaperSchedule(512)
+    assert float(schedule(3999)) == pytest.approx(6.9877e-4, 1e-4)
+    assert float(schedule(15_999)) == pytest.approx(6.9877e-4 / 2, 1e-4)
+
+
+@pytest.mark.parametrize("warmup_steps", [1, 2, 7, 31])
+@pytest.mark.parametrize("kind", ["paper", "inverse_sqrt"])
+def test_peak_is_at_warmup_steps(kind, warmup_steps):
+    schedule, peak = {
+        "paper": (training.PaperSchedule(7, warmup_steps), (7 * warmup_steps) ** -0.5),
+        "inverse_sqrt": (training.InverseSquareRoot(0.003, warmup_steps), 0.003),
+    }[kind]
+    values = rates(schedule, 97)
+    assert np.argmax(values) + 1 == warmup_steps
+    assert values[warmup_steps - 1] == pytest.approx(peak, 1e-6)
+    assert np.all(np.diff(values[:warmup_steps]) > 0)
+    assert np.all(np.diff(values[warmup_steps - 1 :]) < 0)
+
+
+def test_inverse_square_root_has_the_papers_shape():
+    values = rates(training.InverseSquareRoot(0.003, 7), 41)
+    paper = [paper_rate(step, 1, 7) for step in range(1, 42)]
+    np.testing.assert_allclose(values / 0.003, paper / np.max(paper), rtol=1e-5)
+
+
+def test_scale_is_a_factor():
+    plain, scaled = (
+        training.PaperSchedule(64, 7),
+        training.PaperSchedule(64, 7, scale=2.5),
+    )
+    np.testing.assert_allclose(rates(scaled, 17), 2.5 * rates(plain, 17), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        training.PaperSchedule(96, 13, scale=1.7),
+        training.InverseSquareRoot(0.003, 11),
+    ],
+)
+def test_config_round_trip(schedule):
+    config = keras.saving.serialize_keras_object(schedule)
+    again = keras.saving.deserialize_keras_object(config)
+    assert again.get_config() == schedule.get_config()
+    np.testing.assert_array_equal(rates(again, 29), rates(schedule, 29))
+
+
+@pytest.mark.parametrize(
+    "schedule", [training.PaperSchedule, training.InverseSquareRoot]
+)
+def test_warmup_below_one_is_refused(schedule):
+    with pytest.raises(ValueError, match=r"warmup_steps.*Received: 0"):
+        schedule(64, warmup_steps=0)
+
+
+def test_fit_applies_the_rate_of_step_1_first():
+    """With a gradient of 1, the weight is minus the sum of the rates so far."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    schedule = training.PaperSchedule(1, 3)
+    model.compile(
+        keras.optimizers.SGD(schedule),
+        loss=lambda labels, outputs: keras.ops.mean(outputs),
+    )
+    ones = tf.data.Dataset.from_tensors((np.ones((2, 1)), np.ones((2, 1)))).repeat()
+    model.set_weights([np.zeros((1, 1))])
+    total = 0.0
+    for first in (1, 3, 5):
+        model.fit(ones, steps_per_epoch=2, epochs=1, verbose=0)
+        total += paper_rate(first, 1, 3) + paper_rate(first + 1, 1, 3)
+        assert -float(model.get_weights()[0][0, 0]) == pytest.approx(total, 1e-5)

@@ -1,0 +1,200 @@
+"""The Trainer as users see it: logs, interruption, and that a model learns."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from interrupted_run import STEPS
+from interrupted_run import trainer_in
+from training_samples import END
+from training_samples import START
+from training_samples import dataset
+from training_samples import tiny_training_model
+from training_samples import weights_of
+
+import keras_transformer as kt
+from keras_transformer import training
+
+SCRIPT = pathlib.Path(__file__).resolve().parent / "interrupted_run.py"
+
+
+def tensorboard_scalars(folder):
+    """{name: {step: value}} of the event files in a folder."""
+    scalars = {}
+    for path in folder.glob("events.out.tfevents.*"):
+        for record in tf.data.TFRecordDataset(str(path)):
+            event = tf.compat.v1.Event.FromString(record.numpy())
+            for value in event.summary.value:
+                number = float(tf.make_ndarray(value.tensor))
+                scalars.setdefault(value.tag, {})[event.step] = number
+    return scalars
+
+
+def test_logs_of_a_run(tmp_path, capsys):
+    """The figures every 4 steps are those steps' own, weighed by tokens."""
+    model = tiny_training_model()
+    trainer = training.Trainer(model, tmp_path)
+    scores = iter([3.0, 2.5])
+    trainer.fit(
+        dataset(),
+        11,
+        checkpoint_steps=5,
+        validate=lambda: {"perplexity": next(scores)},
+        validation_steps=5,
+        metric="perplexity",
+        log_steps=4,
+    )
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [(row["split"], row["step"]) for row in rows] == [
+        ("train", 4),
+        ("validation", 5),
+        ("train", 8),
+        ("validation", 10),
+    ]
+    assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
+
+    # The same steps once more, by fit alone: 4 of them make an epoch's figures.
+    again = tiny_training_model()
+    history = again.fit(dataset(), steps_per_epoch=4, epochs=2, verbose=0).history
+    for index, row in enumerate((rows[0], rows[2])):
+        for name in ("loss", "perplexity", "accuracy"):
+            assert row[name] == pytest.approx(history[name][index], abs=2e-6), name
+        step = 4 * (index + 1)
+        rate = float(again.optimizer._learning_rate(step))
+        assert row["learning_rate"] == pytest.approx(rate, abs=1e-6)
+        assert row["tokens_per_second"] > 0
+
+    train = tensorboard_scalars(tmp_path / "logs" / "train")
+    assert list(train["loss"]) == [4, 8]
+    assert train["loss"][8] == pytest.approx(rows[2]["loss"], abs=1e-6)
+    validation = tensorboard_scalars(tmp_path / "logs" / "validation")
+    assert validation == {"perplexity": {5: 3.0, 10: 2.5}}
+
+    assert (tmp_path / "best.keras").is_file()
+    steps = [path.rpartition("-")[2] for path in _checkpoints(tmp_path)]
+    assert steps == ["5", "10", "11"]
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(
+        r"step 11 of 11: loss \d\.\d{3}, [\d,]+ target tokens/s, "
+        r"validation perplexity 2\.50, 0:00 left",
+        last,
+    ), last
+
+
+def _checkpoints(folder):
+    return training.checkpoint_paths(folder / "checkpoints")
+
+
+def interrupt(folder, number):
+    """Starts a run, sends it a signal in mid-training, returns its exit code."""
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "3 steps\n"
+        os.kill(process.pid, number)
+        return process.wait(timeout=300)
+    finally:
+        process.kill()
+        process.stdout.close()
+
+
+def test_ctrl_c_saves_and_the_run_goes_on_from_there(tmp_path):
+    assert interrupt(tmp_path / "cut", signal.SIGINT) == 130
+    trainer = trainer_in(tmp_path / "cut", seed=8)
+    step = trainer.restore()
+    assert 3 <= step < STEPS
+    trainer.fit(dataset(step), step + 5, bar=False)
+
+    whole = trainer_in(tmp_path / "whole")
+    whole.fit(dataset(), step + 5, bar=False)
+    weights = zip(weights_of(trainer.model), weights_of(whole.model), strict=True)
+    for weight, expected in weights:
+        np.testing.assert_array_equal(weight, expected)
+
+
+def test_sigterm_saves_and_exits_with_143(tmp_path):
+    assert interrupt(tmp_path, signal.SIGTERM) == 143
+    assert len(_checkpoints(tmp_path)) == 1
+
+
+def test_handlers_are_put_back(tmp_path):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    trainer_in(tmp_path).fit(dataset(), 1, bar=False)
+    after = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert after == before
+
+
+# The copy task: words of 1 to 7 random ids, which the model must give back.
+VOCABULARY, LONGEST = 14, 7
+
+
+def words(rng, count):
+    """Rows of ids, the end id, and padding: `[count, LONGEST + 1]`."""
+    ids = rng.integers(4, VOCABULARY, (count, LONGEST + 1))
+    lengths = rng.integers(1, LONGEST + 1, (count, 1))
+    positions = np.arange(LONGEST + 1)
+    ids = np.where(positions < lengths, ids, END * (positions == lengths))
+    return ids.astype("int32")
+
+
+def copy_batches(seed):
+    rng = np.random.default_rng(seed)
+    while True:
+        labels = words(rng, 64)
+        starts = np.full((64, 1), START)
+        shifted = np.where(labels[:, 1:] > 0, labels[:, :-1], 0)
+        target_ids = np.concatenate([starts, shifted], axis=1).astype("int32")
+        yield {"source_ids": labels, "target_ids": target_ids}, labels
+
+
+def greedy(model, source_ids):
+    """The likeliest id at each position, until all rows have ended."""
+    target_ids = np.full((len(source_ids), 1), START, "int32")
+    ended = np.zeros(len(source_ids), bool)
+    for _ in range(LONGEST + 1):
+        inputs = {"source_ids": source_ids, "target_ids": target_ids}
+        best = np.argmax(model(inputs)[:, -1], axis=-1).astype("int32")
+        best[ended] = 0
+        ended |= best == END
+        target_ids = np.concatenate([target_ids, best[:, None]], axis=1)
+    return target_ids[:, 1:]
+
+
+def test_copy_task(tmp_path):
+    """More than 99 % of unseen tokens are copied, after seconds of training."""
+    keras.utils.set_random_seed(1)
+    transformer = kt.Transformer(
+        VOCABULARY,
+        num_layers=1,
+        d_model=32,
+        d_ff=64,
+        num_heads=4,
+        dropout=0.0,
+        normalization="pre",
+    )
+    model = training.TrainingModel(transformer)
+    schedule = training.InverseSquareRoot(0.01, 60)
+    model.compile(keras.optimizers.Adam(schedule, beta_2=0.98, epsilon=1e-9))
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    ids = tf.TensorSpec([64, LONGEST + 1], tf.int32)
+    batches = tf.data.Dataset.from_generator(
+        lambda: copy_batches(1),
+        output_signature=({"source_ids": ids, "target_ids": ids}, ids),
+    )
+    trainer = training.Trainer(model, tmp_path)
+    trainer.fit(batches, 700, bar=False)
+    unseen = words(np.random.default_rng(2), 211)
+    copies = greedy(transformer, unseen)
+    exact = np.mean((copies == unseen)[unseen > 0])
+    assert exact > 0.99, exact
+    assert trainer.progress.seconds < 60

@@ -1,0 +1,215 @@
+"""The training step: what it computes, in parts, in other precisions, compiled."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from training_samples import batch
+from training_samples import dataset
+from training_samples import log_softmax
+from training_samples import paper_adam
+from training_samples import tiny_training_model
+from training_samples import tiny_transformer
+from training_samples import weights_of
+
+from keras_transformer import training
+
+# Tokens a row differ, and the number of rows is no multiple of 3.
+SEVEN_ROWS = ((5, 7), (2, 3), (0, 0), (4, 2), (7, 1), (3, 6), (6, 4))
+
+
+def fit(model, steps, lengths=SEVEN_ROWS):
+    """Trains and returns the figures of the whole pass."""
+    history = model.fit(
+        dataset(lengths=lengths), steps_per_epoch=steps, epochs=1, verbose=0
+    ).history
+    return {name: values[0] for name, values in history.items()}
+
+
+def sgd():
+    # Unlike Adam's, its updates grow with the gradients.
+    return keras.optimizers.SGD(0.5)
+
+
+def assert_same_weights(model, other, rtol=1e-4, atol=1e-5):
+    for weight, expected in zip(weights_of(model), weights_of(other), strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=rtol, atol=atol)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A model after 5 steps of SGD, and its figures."""
+    model = tiny_training_model(sgd())
+    return model, fit(model, 5)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """The transformer itself after the same 5 steps, compiled as any Keras model."""
+    model = tiny_transformer()
+    model.compile(
+        sgd(),
+        loss=training.SmoothedCrossEntropy(0.1),
+        metrics=[training.Perplexity(), training.TokenAccuracy()],
+    )
+    return model, fit(model, 5)
+
+
+def test_training_moves_the_weights(trained):
+    untrained = weights_of(tiny_transformer())
+    for weight, before in zip(weights_of(trained[0]), untrained, strict=True):
+        assert np.max(np.abs(weight - before)) > 1e-3
+
+
+def test_plain_compile_gives_the_same_weights(trained, plain):
+    assert_same_weights(trained[0], plain[0])
+
+
+def test_plain_compile_gives_the_same_weights_with_the_papers_adam():
+    model, other = tiny_training_model(), tiny_transformer()
+    other.compile(paper_adam(), loss=training.SmoothedCrossEntropy(0.1))
+    fit(model, 5), fit(other, 5)
+    assert_same_weights(model, other, atol=1e-4)
+
+
+def test_plain_compile_gives_the_same_metrics(trained, plain):
+    for name in ("perplexity", "accuracy"):
+        assert trained[1][name] == pytest.approx(plain[1][name], 1e-5)
+
+
+def test_loss_of_a_step_equals_the_loss_class():
+    inputs, labels = batch(0, SEVEN_ROWS)
+    model = tiny_training_model(sgd(), smoothing=0.2)
+    loss = training.SmoothedCrossEntropy(0.2)(labels, model.transformer(inputs))
+    assert fit(model, 1)["loss"] == pytest.approx(float(loss), 1e-5)
+
+
+def test_gradients_equal_autodiff_of_the_loss_class():
+    """One step of plain SGD at rate 1 subtracts the gradient."""
+    inputs, labels = batch(0, SEVEN_ROWS)
+    model = tiny_training_model(keras.optimizers.SGD(1.0))
+    transformer = model.transformer
+    variables = [variable.value for variable in transformer.trainable_variables]
+    with tf.GradientTape() as tape:
+        loss = training.SmoothedCrossEntropy(0.1)(labels, transformer(inputs))
+    gradients = [
+        tf.convert_to_tensor(gradient).numpy()
+        for gradient in tape.gradient(loss, variables)
+    ]
+    before = [variable.numpy() for variable in variables]
+    fit(model, 1)
+    for variable, start, gradient in zip(variables, before, gradients, strict=True):
+        np.testing.assert_allclose(start - variable.numpy(), gradient, atol=2e-6)
+
+
+def test_metrics_of_an_epoch_weigh_tokens():
+    """By hand over batches of 19, 3 and 0 tokens, without an update."""
+    batches = [
+        batch(seed, lengths)
+        for seed, lengths in enumerate([((3, 9), (2, 10)), ((4, 3),), ((0, 0), (2, 0))])
+    ]
+    model = tiny_training_model(keras.optimizers.SGD(0.0))
+    nll = smoothed = correct = tokens = 0.0
+    for inputs, labels in batches:
+        log_probs = log_softmax(model.transformer(inputs))
+        for label, row in zip(labels[labels > 0], log_probs[labels > 0], strict=True):
+            nll -= row[label]
+            smoothed -= 0.9 * row[label] + 0.1 * np.mean(row)
+            correct += np.argmax(row) == label
+            tokens += 1
+    assert tokens == 22
+    expected = {
+        "loss": smoothed / 22,
+        "perplexity": np.exp(nll / 22),
+        "accuracy": correct / 22,
+    }
+    rows = tf.data.Dataset.from_generator(
+        lambda: iter(batches),
+        output_signature=(
+            {
+                "source_ids": tf.TensorSpec([None, None], tf.int32),
+                "target_ids": tf.TensorSpec([None, None], tf.int32),
+            },
+            tf.TensorSpec([None, None], tf.int32),
+        ),
+    )
+    history = model.fit(rows.repeat(), steps_per_epoch=3, verbose=0).history
+    evaluated = model.evaluate(rows, return_dict=True, verbose=0)
+    for name, value in expected.items():
+        assert history[name][0] == pytest.approx(value, 1e-5), name
+        assert evaluated[name] == pytest.approx(value, 1e-5), name
+    assert int(model.token_counter.result()) == 22
+
+
+def test_a_batch_of_padding_changes_nothing():
+    model = tiny_training_model(sgd())
+    before = weights_of(model)
+    figures = fit(model, 1, lengths=((0, 0), (0, 0), (3, 0)))
+    assert figures["loss"] == 0.0
+    for weight, expected in zip(weights_of(model), before, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 11])
+def test_accumulation_in_parts_equals_the_whole(trained, parts):
+    """7 rows in 2, 3 and 11 parts, of unlike numbers of tokens."""
+    model = tiny_training_model(sgd(), parts=parts)
+    figures = fit(model, 5)
+    assert_same_weights(model, trained[0])
+    assert figures == pytest.approx(trained[1], 1e-4)
+    assert int(model.optimizer.iterations) == 5
+
+
+def losses_over_three_passes(**changes):
+    """A model after 60 steps on one batch, and its loss in each third of them."""
+    model = tiny_training_model(paper_adam(20), **changes)
+    one_batch = tf.data.Dataset.from_tensors(batch(0)).repeat()
+    history = model.fit(one_batch, steps_per_epoch=20, epochs=3, verbose=0).history
+    return model, history["loss"]
+
+
+@pytest.fixture(scope="module")
+def exact_losses():
+    return losses_over_three_passes()[1]
+
+
+@pytest.mark.parametrize(
+    ("precision", "parts"),
+    [("mixed_bfloat16", 1), ("mixed_float16", 1), ("mixed_float16", 3)],
+)
+def test_mixed_precision_learns(exact_losses, precision, parts):
+    model, losses = losses_over_three_passes(dtype=precision, parts=parts)
+    scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert scaled == (precision == "mixed_float16")
+    assert losses[2] < losses[1] < losses[0]
+    assert losses[2] < 0.75 * losses[0]
+    assert losses == pytest.approx(exact_losses, 0.03)
+    assert losses != exact_losses
+    assert {weight.dtype for weight in model.transformer.weights} == {"float32"}
+
+
+def test_a_gradient_that_overflows_is_skipped():
+    """A scale beyond float16: no update and half the scale, until it fits."""
+    optimizer = keras.optimizers.LossScaleOptimizer(sgd(), initial_scale=2.0**30)
+    model = tiny_training_model(optimizer, dtype="mixed_float16")
+    before = weights_of(model)
+    fit(model, 1)
+    assert float(optimizer.dynamic_scale) == 2.0**29
+    for weight, expected in zip(weights_of(model), before, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+    fit(model, 25)
+    assert float(optimizer.dynamic_scale) < 2.0**28
+    moved = [
+        np.max(np.abs(weight - expected))
+        for weight, expected in zip(weights_of(model), before, strict=True)
+    ]
+    assert min(moved) > 0 and np.all(np.isfinite(moved))
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_compiled_by_xla(trained, parts):
+    model = tiny_training_model(sgd(), parts)
+    model.compile(sgd(), jit_compile=True)
+    figures = fit(model, 5)
+    assert_same_weights(model, trained[0])
+    assert figures == pytest.approx(trained[1], 1e-4)
