@@ -2,6 +2,7 @@
 
 import itertools
 import pathlib
+import shutil
 import time
 
 import keras
@@ -195,18 +196,25 @@ def load_pairs(recipe):
 
 
 def _claim_folder(recipe, output):
-    """Writes the recipe into the folder, or compares it with the one there."""
+    """Writes the recipe into the folder, unless a run of another recipe is there.
+
+    Raises:
+        RecipeError: the folder holds checkpoints of another recipe.
+    """
     path = output / "config.yaml"
     if path.is_file():
         stored = load_recipe(path)
         # How long to train and how to decode may change between two starts.
         free = {"training": {"steps", "early_stopping"}, "decoding": True}
-        if stored.model_dump(exclude=free) != recipe.model_dump(exclude=free):
-            changed = ", ".join(_changed_keys(stored, recipe, free))
+        changed = ", ".join(_changed_keys(stored, recipe, free))
+        if changed and training.checkpoint_paths(output / "checkpoints"):
             raise RecipeError(
                 f"{output}: holds a run of another recipe; what differs: {changed}. "
                 "Choose another --output."
             )
+        if changed:
+            # A start that came to nothing; its vocabulary may be of other text.
+            shutil.rmtree(output / TOKENIZER, ignore_errors=True)
     dump_recipe(recipe, path)
 
 

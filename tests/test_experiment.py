@@ -1,0 +1,136 @@
+"""Runs from recipe to model, on the embedded phrases."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+from keras_transformer.pipelines import DataError
+
+from keras_transformer import experiment
+from keras_transformer.recipes import RecipeError
+from keras_transformer.recipes import load_recipe
+
+SMALL = [
+    "data.size=900",
+    "data.held_out=20",
+    "tokenizer.vocabulary_size=380",
+    "model.num_layers=1",
+    "model.d_model=16",
+    "model.d_ff=24",
+    "model.num_heads=2",
+    "model.key_dim=8",
+    "model.value_dim=8",
+    "model.dropout=0.2",
+    "training.steps=7",
+    "training.checkpoint_steps=3",
+    "training.keep=2",
+    "training.average=2",
+    "training.validation_steps=4",
+]
+
+
+def small_recipe(*overrides):
+    return load_recipe("phrases", [*SMALL, *overrides])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    summary = experiment.run(small_recipe(), folder, progress=False)
+    return folder, summary
+
+
+def weights(path):
+    return [weight.numpy() for weight in keras.saving.load_model(path).weights]
+
+
+def test_a_run_is_a_folder(run):
+    folder, summary = run
+    names = {path.name for path in folder.iterdir()}
+    expected = {"config.yaml", "tokenizer", "cache", "checkpoints", "logs"}
+    assert names == expected | {"metrics.jsonl", "best.keras", "model.keras"}
+    assert load_recipe(folder / "config.yaml") == small_recipe()
+    assert summary["steps"] == 7
+    assert summary["averaged checkpoints"] == 2
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    assert [(row["split"], row["step"]) for row in rows] == [("validation", 4)]
+    assert rows[0]["perplexity"] > 1 and 0 <= rows[0]["bleu"] <= 100
+
+
+def test_the_model_is_the_mean_of_the_last_checkpoints(run, tmp_path):
+    folder, _ = run
+    single = []
+    for number in (6, 7):
+        copy = tmp_path / str(number)
+        shutil.copytree(folder, copy)
+        for path in (copy / "checkpoints").glob("ckpt-*"):
+            if not path.name.startswith(f"ckpt-{number}."):
+                path.unlink()
+        path, averaged = experiment.average_run(copy, last=5)
+        assert len(averaged) == 1
+        single.append(weights(path))
+    for mean, one, other in zip(weights(folder / "model.keras"), *single, strict=True):
+        assert not np.array_equal(one, other)
+        np.testing.assert_allclose(mean, (one + other) / 2, atol=1e-7)
+
+
+def test_more_steps_go_on_as_if_never_stopped(run, tmp_path):
+    folder, _ = run
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    experiment.run(small_recipe("training.steps=11"), again, progress=False)
+    whole = tmp_path / "whole"
+    experiment.run(small_recipe("training.steps=11"), whole, progress=False)
+    # The stop at step 7 left a checkpoint there that the other run does not have.
+    one, other = (
+        weights(experiment.average_run(path, last=1)[0]) for path in (again, whole)
+    )
+    for left, right in zip(one, other, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_another_recipe_does_not_touch_a_run(run):
+    folder, _ = run
+    before = (folder / "config.yaml").read_bytes()
+    with pytest.raises(RecipeError, match=r"model\.d_ff, training\.seed"):
+        experiment.run(
+            small_recipe("model.d_ff=30", "training.seed=5"), folder, progress=False
+        )
+    assert (folder / "config.yaml").read_bytes() == before
+
+
+def test_a_start_that_failed_can_be_mended(tmp_path):
+    with pytest.raises(DataError, match=r"tokenizer\.vocabulary_size=9000"):
+        experiment.run(
+            small_recipe("tokenizer.vocabulary_size=9000"), tmp_path, progress=False
+        )
+    with pytest.raises(DataError, match=r"training\.batch_tokens=3"):
+        experiment.run(
+            small_recipe("training.batch_tokens=3", "tokenizer.vocabulary_size=390"),
+            tmp_path,
+            progress=False,
+        )
+    summary = experiment.run(small_recipe("training.steps=1"), tmp_path, progress=False)
+    assert summary["steps"] == 1
+    assert experiment.load_run(tmp_path)[1].vocabulary_size == 380
+
+
+def test_word_pieces_and_learned_positions_train(tmp_path):
+    recipe = small_recipe(
+        "tokenizer.kind=word_piece",
+        "tokenizer.vocabulary_size=450",
+        "model.positions=learned",
+        "model.max_length=200",
+        "training.steps=2",
+        "training.gradient_accumulation_steps=2",
+        "training.mixed_precision=bfloat16",
+        "training.schedule=paper",
+        "training.learning_rate=null",
+    )
+    summary = experiment.run(recipe, tmp_path, progress=False)
+    assert summary["steps"] == 2
+    model = keras.saving.load_model(tmp_path / "model.keras")
+    assert model.positions == "learned"
+    assert model.dtype_policy.name == "mixed_bfloat16"
