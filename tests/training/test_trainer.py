@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import keras
 import numpy as np
@@ -192,9 +193,11 @@ def test_copy_task(tmp_path):
         output_signature=({"source_ids": ids, "target_ids": ids}, ids),
     )
     trainer = training.Trainer(model, tmp_path)
+    started = time.process_time()
     trainer.fit(batches, 700, bar=False)
+    # Of computing, whatever else the machine does.
+    assert time.process_time() - started < 60
     unseen = words(np.random.default_rng(2), 211)
     copies = greedy(transformer, unseen)
     exact = np.mean((copies == unseen)[unseen > 0])
     assert exact > 0.99, exact
-    assert trainer.progress.seconds < 60
