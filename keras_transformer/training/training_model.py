@@ -7,14 +7,20 @@ from keras_transformer.training.distribution import global_sum
 from keras_transformer.training.metrics import Perplexity
 from keras_transformer.training.metrics import TokenAccuracy
 from keras_transformer.training.metrics import _TokenMean
+from keras_transformer.training.projected_loss import projected_loss
+
+# Tokens whose logits are computed at a time: few enough for a processor's cache, many
+# enough to fill a GPU.
+CHUNK_TOKENS = {"CPU": 256, "GPU": 8192}
 
 
 class TrainingModel(keras.Model):
     """Trains a `Transformer` with `fit`; the weights are the transformer's own.
 
     Plain `transformer.compile(loss=SmoothedCrossEntropy(), ...)` computes the same
-    updates. This step is faster, since one pass over the logits serves loss,
-    perplexity and accuracy, and it can accumulate gradients: each batch is cut into
+    updates. This step is faster and smaller, since logits exist for some tokens at a
+    time only and serve loss, gradient, perplexity and accuracy in one pass, and it can
+    accumulate gradients: each batch is cut into
     `gradient_accumulation_steps` parts along its rows, which are computed one after
     the other and applied as one update, normalised by the number of target tokens in
     the whole global batch.
@@ -130,30 +136,20 @@ class TrainingModel(keras.Model):
 
     def _sums(self, inputs, labels, training):
         """Sums over a batch's tokens: smoothed loss, nll, number of correct ones."""
-        decoder_output = self.transformer.decoder_output(inputs, training=training)
-        embedding = self.transformer.token_embedding
-        logits = embedding(decoder_output, reverse=True)
+        vectors = self.transformer.decoder_output(inputs, training=training)
+        # [batch, target_length, d_model] to one row a token
+        vectors = tf.reshape(vectors, [-1, vectors.shape[-1]])
+        labels = tf.reshape(labels, [-1])
         weights = tf.cast(tf.not_equal(labels, self.transformer.pad_id), tf.float32)
-        nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        # The logit of the label and the mean logit come from the vectors rather than
-        # from the logits: a row of the vocabulary less to write for each token.
-        vectors = tf.cast(decoder_output, tf.float32)
-        matrix = tf.convert_to_tensor(embedding.embeddings)
-        label_logits = tf.reduce_sum(vectors * tf.gather(matrix, labels), axis=-1)
-        loss = nll
-        if self.label_smoothing:
-            mean_logits = tf.linalg.matvec(vectors, tf.reduce_mean(matrix, axis=0))
-            loss = nll + self.label_smoothing * (label_logits - mean_logits)
-        # Compared with the logits themselves, which a GPU rounds to fewer digits.
-        logits = tf.stop_gradient(logits)
-        label_logits = tf.gather(logits, labels, batch_dims=2)
-        highest = tf.reduce_max(logits, axis=-1)
-        correct = tf.cast(label_logits >= highest, tf.float32)
-        return [
-            tf.reduce_sum(loss * weights),
-            tf.reduce_sum(nll * weights),
-            tf.reduce_sum(correct * weights),
-        ]
+        sums = projected_loss(
+            tf.cast(vectors, tf.float32),
+            tf.convert_to_tensor(self.transformer.token_embedding.embeddings),
+            tf.cast(labels, tf.int32),
+            weights,
+            self.label_smoothing,
+            CHUNK_TOKENS["GPU" if tf.config.list_physical_devices("GPU") else "CPU"],
+        )
+        return tf.unstack(sums)
 
     def _update_metrics(self, sums, all_tokens):
         # Each replica counts the global batch: a mean of replicas' means would not

@@ -1,0 +1,101 @@
+"""Projection to logits, softmax and loss in one pass over the vocabulary."""
+
+import tensorflow as tf
+
+
+def projected_loss(
+    vectors, matrix, labels, weights, label_smoothing=0.0, chunk_tokens=256
+):
+    """Sums over tokens of the loss of `vectors matrix^T`, chunk by chunk.
+
+    Logits and their gradient exist for `chunk_tokens` tokens at a time, so that they
+    stay in the processor's cache: a whole batch of the paper's has 25,000 x 37,000 of
+    them. The gradients are computed with the loss, since they need the same softmax.
+
+    Args:
+        vectors: `[tokens, d_model]`, float32, the decoder's output.
+        matrix: `[vocabulary_size, d_model]`, float32.
+        labels: `[tokens]`, int32.
+        weights: `[tokens]`, float32, 0 for padding.
+        label_smoothing: Share of the probability that is spread, in [0, 1).
+        chunk_tokens: Tokens at a time.
+
+    Returns:
+        `[3]`, float32: the weighted sums of the smoothed loss, of the negative
+        log-likelihood, and of tokens whose logit is the highest. Only the first has a
+        gradient, with respect to `vectors` and `matrix`.
+    """
+    num_tokens = tf.shape(vectors)[0]
+    num_chunks = (num_tokens + chunk_tokens - 1) // chunk_tokens
+    d_model = vectors.shape[-1]
+    vocabulary_size = matrix.shape[0]
+    missing = num_chunks * chunk_tokens - num_tokens
+
+    def chunks(x):
+        x = tf.pad(x, [[0, missing], *([[0, 0]] * (len(x.shape) - 1))])
+        return tf.reshape(x, [num_chunks, chunk_tokens, *x.shape[1:]])
+
+    @tf.custom_gradient
+    def sums_with_gradient(vectors, matrix):
+        all_vectors, all_labels = chunks(vectors), chunks(labels)
+        all_weights = chunks(weights)
+        mean_row = tf.reduce_mean(matrix, axis=0)
+
+        def body(index, sums, vectors_gradient, matrix_gradient):
+            x, y, w = all_vectors[index], all_labels[index], all_weights[index]
+            logits = tf.matmul(x, matrix, transpose_b=True)
+            highest = tf.reduce_max(logits, axis=-1)
+            label_logits = tf.gather(logits, y, batch_dims=1)
+            exponentials = tf.exp(logits - highest[:, None])
+            totals = tf.reduce_sum(exponentials, axis=-1)
+            nll = tf.math.log(totals) + highest - label_logits
+            # The mean logit is the product with the mean row.
+            spread = label_logits - tf.linalg.matvec(x, mean_row)
+            loss = nll + label_smoothing * spread
+            correct = tf.cast(label_logits >= highest, tf.float32)
+            sums += tf.stack(
+                [tf.reduce_sum(w * value) for value in (loss, nll, correct)]
+            )
+            # The softmax's part of the gradient; the labels' follows for all at once.
+            weighted = exponentials * (w / totals)[:, None]
+            gradient = tf.matmul(weighted, matrix)
+            matrix_gradient += tf.matmul(weighted, x, transpose_a=True)
+            return (
+                index + 1,
+                sums,
+                vectors_gradient.write(index, gradient),
+                matrix_gradient,
+            )
+
+        _, sums, vectors_gradient, matrix_gradient = tf.while_loop(
+            lambda index, *_: index < num_chunks,
+            body,
+            (
+                0,
+                tf.zeros([3]),
+                tf.TensorArray(
+                    tf.float32, num_chunks, element_shape=[chunk_tokens, d_model]
+                ),
+                tf.zeros_like(matrix),
+            ),
+            parallel_iterations=1,
+        )
+        vectors_gradient = vectors_gradient.concat()[:num_tokens]
+        # The target distribution: 1 - e on the label, e spread over the vocabulary.
+        on_label = 1.0 - label_smoothing
+        targets = on_label * tf.gather(matrix, labels) + label_smoothing * mean_row
+        vectors_gradient -= weights[:, None] * targets
+        weighted = weights[:, None] * vectors
+        matrix_gradient -= on_label * tf.math.unsorted_segment_sum(
+            weighted, labels, vocabulary_size
+        )
+        matrix_gradient -= (
+            label_smoothing / vocabulary_size * tf.reduce_sum(weighted, axis=0)
+        )
+
+        def gradient(upstream):
+            return upstream[0] * vectors_gradient, upstream[0] * matrix_gradient
+
+        return sums, gradient
+
+    return sums_with_gradient(vectors, matrix)
