@@ -64,8 +64,13 @@ def run(recipe, output, progress=True):
         training_model = _compile(model, recipe)
         trainer = training.Trainer(training_model, output, settings.keep)
         first_step = trainer.restore()
+    validate = None
+    if "validation" in pairs:
+        validate = _validation(
+            recipe, model, tokenizer, corpora["validation"], pairs["validation"]
+        )
     if settings.steps > first_step:
-        # Seeds of dropout come from the checkpoint; XLA wants few shapes.
+        # XLA compiles for each shape, so that it gets few of them.
         dataset = pipelines.training_dataset(
             corpora["train"],
             settings.batch_tokens,
@@ -74,11 +79,6 @@ def run(recipe, output, progress=True):
             num_replicas=strategy.num_replicas_in_sync,
             pad_to_bucket=bool(training_model.jit_compile),
         )
-        validate = None
-        if "validation" in pairs:
-            validate = _validation(
-                recipe, model, tokenizer, corpora["validation"], pairs["validation"]
-            )
         stopping = settings.early_stopping
         default_metric = "bleu" if settings.validation_bleu else "perplexity"
         trainer.fit(
@@ -101,15 +101,19 @@ def run(recipe, output, progress=True):
         "train pairs": corpora["train"].report,
         "steps": trainer.progress.step,
         "training seconds": round(trainer.progress.seconds),
-        "seconds in all": round(time.monotonic() - started),
         "averaged checkpoints": len(averaged),
         "model": str(path),
     }
+    if validate is not None:
+        summary["validation"] = ", ".join(
+            f"{name} {value:.2f}" for name, value in validate().items()
+        )
     if trainer.progress.best_step is not None:
-        summary["best validation"] = (
+        summary["best single checkpoint"] = (
             f"{trainer.progress.best_score:.2f} at step {trainer.progress.best_step} "
             "(best.keras)"
         )
+    summary["seconds in all"] = round(time.monotonic() - started)
     return summary
 
 
