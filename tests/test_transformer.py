@@ -203,7 +203,9 @@ def test_mixed_precision(option):
         assert keras.backend.standardize_dtype(leaf.dtype) == compute_dtype
     exact = built(**options)
     exact.set_weights(model.get_weights())
-    assert_close(real_logits(logits), real_logits(exact(inputs())), 0.06)
+    # Rounding to 8 bits at every step: a few percent of the logits' spread.
+    close, expected = numpy(logits)[1], numpy(exact(inputs()))[1]
+    assert 0 < np.std(close - expected) < 0.05 * np.std(expected)
 
 
 @pytest.mark.parametrize("option", ["defaults", "learned", "pre-norm"])

@@ -25,16 +25,22 @@ def test_every_layers_checks():
     check_layer(AddNorm, kwargs, inputs, (2, 5, 7), 2, 1)
 
 
-@pytest.mark.parametrize("epsilon", [1e-6, 0.5])
-def test_post(epsilon):
-    """LayerNorm(x + Sublayer(x)), the mean and variance over the last axis."""
-    layer = built(layer_norm_epsilon=epsilon)
+@pytest.mark.parametrize("scale", [1, 1e-3])
+@pytest.mark.parametrize(
+    ("kwargs", "epsilon"), [({}, 1e-6), ({"layer_norm_epsilon": 0.5}, 0.5)]
+)
+def test_post(scale, kwargs, epsilon):
+    """LayerNorm(x + Sublayer(x)), the mean and variance over the last axis.
+
+    The smaller inputs' variance is that of the smaller epsilon.
+    """
+    layer = built(**kwargs)
+    x, y = (scale * part for part in (INPUTS, SUBLAYER_OUTPUT))
     expected = paper_in_numpy.layer_norm(
-        layer.layer_norm, (INPUTS + SUBLAYER_OUTPUT).astype("float64"), epsilon
+        layer.layer_norm, (x + y).astype("float64"), epsilon
     )
-    output = numpy(layer(INPUTS, SUBLAYER_OUTPUT))
-    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(numpy(layer.sublayer_input(INPUTS)), INPUTS)
+    np.testing.assert_allclose(numpy(layer(x, y)), expected, rtol=1e-3, atol=1e-5)
+    np.testing.assert_array_equal(numpy(layer.sublayer_input(x)), x)
 
 
 def test_pre():

@@ -85,6 +85,14 @@ def test_bfloat16_at_position_500():
     assert difference.max() <= 2**-8
 
 
+def test_sum_is_rounded_once():
+    """Between 2 and 4, bfloat16 lies at most 1/128 beside the float32 sum."""
+    layer = PositionalEncoding(dtype="mixed_bfloat16")
+    output = numpy(layer(ops.full((1, 101, 32), 3.0, "bfloat16")))[0]
+    expected = 3 + paper_in_numpy.positional_encoding(101, 32)
+    assert np.abs(output - expected).max() <= 1 / 128 + 1e-5
+
+
 def test_learned_positions():
     layer, rows = learned()
     np.testing.assert_allclose(numpy(layer(INPUTS)), INPUTS + rows[:5], rtol=1e-6)

@@ -62,12 +62,13 @@ def test_logits_are_float32_under_mixed_precision(policy):
     assert keras.backend.standardize_dtype(ids.dtype) == compute_dtype
 
 
-def test_big_ids_stay_exact_under_mixed_precision():
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_big_ids_stay_exact_under_mixed_precision(dtype):
     """Bfloat16 has 8 bits: it would make 4096 of 4097."""
     layer = TokenEmbedding(65_537, 1, dtype="mixed_bfloat16")
     layer.build()
     layer.embeddings.assign((np.arange(65_537) % 2).astype("float32")[:, None])
-    output = layer(np.array([[4096, 4097, 65_534, 65_535]], "int32"))
+    output = layer(np.array([[4096, 4097, 65_534, 65_535]], dtype))
     np.testing.assert_array_equal(numpy(output)[0, :, 0], [0, 1, 0, 1])
 
 
