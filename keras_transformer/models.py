@@ -35,6 +35,7 @@ def open_model(path, warn=None):
         An object with `translate(lines, beam_size=None, length_penalty=None,
         n_best=1, first_line=1)`, for each line a list of 1 to `n_best` `Translation`
         (text, score), best first; `score(sources, targets)`, a list of `PairScore`;
+        `align(sources, targets, line_numbers=None)`, what `Translator.align` gives;
         and `export(folder, beam_size=None, length_penalty=None)`, the path of the
         version written. None stands for the recipe's setting. A SavedModel can only
         translate, and only as it was exported.
@@ -168,6 +169,9 @@ class _TextModel:
             for log_prob, length in zip(log_probs, lengths, strict=True)
         ]
 
+    def align(self, sources, targets, line_numbers=None):
+        return self._translator(None, None).align(sources, targets, line_numbers)
+
     def export(self, folder, beam_size=None, length_penalty=None):
         from keras_transformer.export import export_saved_model
 
@@ -236,6 +240,12 @@ class _SavedModel:
         raise ModelError(
             f"{self.path}: a SavedModel cannot score given translations; use the run's "
             "folder or the .keras file"
+        )
+
+    def align(self, sources, targets, line_numbers=None):
+        raise ModelError(
+            f"{self.path}: a SavedModel gives no alignments; use the run's folder or "
+            "the .keras file"
         )
 
     def export(self, folder, beam_size=None, length_penalty=None):

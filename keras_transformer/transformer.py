@@ -157,14 +157,33 @@ class Transformer(keras.Model):
         Returns:
             `[batch, target_length, d_model]`.
         """
+        x, encoder_output, source_mask = self._decoder_inputs(inputs, training)
+        return self.decoder(
+            x, encoder_output, source_mask=source_mask, training=training
+        )
+
+    def cross_attention_scores(self, inputs):
+        """Where the decoder looks in the source (section 3.2.3), without dropout.
+
+        Args:
+            inputs: As `call`.
+
+        Returns:
+            `[batch, num_layers, num_heads, target_length, source_length]`, float32.
+            Target row i is the one that reads target token i and predicts label i.
+            It sums to 1 over the source's tokens and is exactly 0 on its padding;
+            rows of target padding mean nothing.
+        """
+        x, encoder_output, source_mask = self._decoder_inputs(inputs, training=False)
+        return self.decoder.cross_attention_scores(x, encoder_output, source_mask)
+
+    def _decoder_inputs(self, inputs, training):
+        """Embedded target, encoder's output and source mask."""
         source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
         encoder_output = self.encode(source_ids, training=training)
         x = self.target_positions(self.token_embedding(target_ids))
         x = self.dropout_layer(x, training=training)
-        source_mask = padding_mask(source_ids, self.pad_id)
-        return self.decoder(
-            x, encoder_output, source_mask=source_mask, training=training
-        )
+        return x, encoder_output, padding_mask(source_ids, self.pad_id)
 
     def init_cache(self, source_ids, max_length=None, beam_size=1):
         """Encodes a source and makes what `decode_with_cache` needs.

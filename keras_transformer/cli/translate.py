@@ -47,15 +47,25 @@ def translate(
     scores: Annotated[
         bool, typer.Option("--scores", help="Score and a tab before each translation.")
     ] = False,
+    alignments: Annotated[
+        bool,
+        typer.Option(
+            "--alignments",
+            help="A tab and word alignments after each translation: pairs i-j, where "
+            "word j of it comes from word i of the line (both from 0).",
+        ),
+    ] = False,
 ):
     """Translate text line by line; an empty line stays empty.
 
     With --n-best K, each line of input gives up to K lines of output, which begin
-    with its number and a tab.
+    with its number and a tab. The columns are: number, score, translation,
+    alignments, of which those asked for are there.
 
     \b
     echo "A man rides a bike." | keras-transformer translate runs/mine
     keras-transformer translate runs/mine --input test.en --output test.de
+    echo "A man rides." | keras-transformer translate runs/mine --scores --alignments
     """
     existing(model)
     if input_path is not None and str(input_path) != "-":
@@ -68,6 +78,8 @@ def translate(
     from_keyboard = input_path is None and sys.stdin.isatty()
     with written_lines(output) as write_line:
         opened = opened_model(model)
+        if alignments:
+            opened.align([], [])  # a SavedModel says at once that it cannot
         with progress("translating", None) as advance:
             blocks = in_blocks(input_lines(input_path), 1 if from_keyboard else BLOCK)
             for start, sentences in blocks:
@@ -78,9 +90,28 @@ def translate(
                     n_best=n_best,
                     first_line=start,
                 )
-                for number, candidates in enumerate(translated, start):
-                    for candidate in candidates:
-                        columns = [str(number)] if n_best > 1 else []
-                        columns += [f"{candidate.score:.4f}"] if scores else []
-                        write_line("\t".join([*columns, candidate.text]))
+                candidates = [
+                    (number, sentence, candidate)
+                    for number, (sentence, ranked) in enumerate(
+                        zip(sentences, translated, strict=True), start
+                    )
+                    for candidate in ranked
+                ]
+                aligned = _alignments(opened, candidates) if alignments else None
+                for row, (number, _, candidate) in enumerate(candidates):
+                    columns = [str(number)] if n_best > 1 else []
+                    columns += [f"{candidate.score:.4f}"] if scores else []
+                    columns.append(candidate.text)
+                    columns += [aligned[row]] if alignments else []
+                    write_line("\t".join(columns))
                 advance(len(sentences))
+
+
+def _alignments(opened, candidates):
+    """Pharaoh's format for each (line's number, line, translation)."""
+    from keras_transformer.decoding.alignment import pharaoh
+
+    numbers, sources, translations = zip(*candidates, strict=True)
+    targets = [translation.text for translation in translations]
+    aligned = opened.align(list(sources), targets, list(numbers))
+    return [pharaoh(pairs) for pairs in aligned]

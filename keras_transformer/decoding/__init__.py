@@ -1,5 +1,7 @@
 """Decoding: beam search, sampling, and the Translator that puts text around them."""
 
+from keras_transformer.decoding.alignment import alignment_scores
+from keras_transformer.decoding.alignment import pharaoh
 from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.length_penalty import LENGTH_PENALTIES
 from keras_transformer.decoding.sampling import sample
@@ -13,7 +15,9 @@ __all__ = [
     "LENGTH_PENALTIES",
     "Translation",
     "Translator",
+    "alignment_scores",
     "beam_search",
+    "pharaoh",
     "sample",
     "sample_ids",
     "score_ids",

@@ -7,6 +7,13 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
+from keras_transformer.decoding.alignment import aligned_words
+from keras_transformer.decoding.alignment import alignment_scores
+from keras_transformer.decoding.alignment import surfaces
+from keras_transformer.decoding.alignment import words_of
+from keras_transformer.decoding.rows import batches
+from keras_transformer.decoding.rows import rectangle
+from keras_transformer.decoding.rows import tokenized
 from keras_transformer.decoding.search import sample_ids
 from keras_transformer.decoding.search import score_ids
 from keras_transformer.decoding.search import translate_ids
@@ -14,7 +21,6 @@ from keras_transformer.decoding.segments import split_text
 
 # So many logits (128 MiB of float32) are scored at once at most.
 MAX_LOGITS = 2**25
-LINES_AT_ONCE = 4096
 
 
 class Translation(NamedTuple):
@@ -191,33 +197,96 @@ class Translator:
         Raises:
             ValueError: the lists' lengths differ.
         """
-        if len(sources) != len(targets):
-            raise ValueError(
-                "`sources` and `targets` must have as many lines. "
-                f"Received: {len(sources)} and {len(targets)}."
-            )
+        _check_pairs(sources, targets)
         tokenizer = self.target_tokenizer
         source_rows = [
-            [*ids, self.tokenizer.end_id] for ids in _tokenize(self.tokenizer, sources)
+            [*ids, self.tokenizer.end_id] for ids in tokenized(self.tokenizer, sources)
         ]
-        label_rows = [[*ids, tokenizer.end_id] for ids in _tokenize(tokenizer, targets)]
+        label_rows = [[*ids, tokenizer.end_id] for ids in tokenized(tokenizer, targets)]
         score = self._compile(
             ("score",), lambda *ids: score_ids(self.model, *ids), num_inputs=3
         )
-        lengths = [
-            max(len(source), len(labels))
-            for source, labels in zip(source_rows, label_rows, strict=True)
-        ]
+        lengths = list(map(max, map(len, source_rows), map(len, label_rows)))
         limit = min(self.batch_tokens, MAX_LOGITS // self.model.vocabulary_size)
         scores = np.zeros(len(sources), "float32")
-        for batch in _batches(lengths, limit):
+        for batch in batches(lengths, limit):
             labels = [label_rows[i] for i in batch]
             scores[batch] = score(
-                _rectangle([source_rows[i] for i in batch]),
-                _rectangle([[tokenizer.start_id, *row[:-1]] for row in labels]),
-                _rectangle(labels),
+                rectangle([source_rows[i] for i in batch]),
+                rectangle([[tokenizer.start_id, *row[:-1]] for row in labels]),
+                rectangle(labels),
             )
         return scores
+
+    def align(self, sources, targets, line_numbers=None):
+        """Which word of the source each word of a translation comes from.
+
+        Read from the decoder's attention over the source; see `decoding.alignment`.
+        Words are what ASCII white space separates.
+
+        Args:
+            sources: list of str.
+            targets: list of str, their translations.
+            line_numbers: list of int, the number of each pair, for warnings; those of
+                an n-best list share one. None: they count from 1.
+
+        Returns:
+            For each pair a list of (source word, target word), both from 0, one for
+            each word of the target, in its order. It is empty if either side has no
+            word, or, with a warning, if the source is longer than the model reads at
+            once (`max_source_length`), or the target than any translation of such.
+
+        Raises:
+            ValueError: the lists' lengths differ.
+        """
+        _check_pairs(sources, targets)
+        source_ids = tokenized(self.tokenizer, sources)
+        target_ids = tokenized(self.target_tokenizer, targets)
+        source_words = map(words_of, surfaces(self.tokenizer, source_ids))
+        target_words = map(words_of, surfaces(self.target_tokenizer, target_ids))
+        words = list(zip(source_words, target_words, strict=True))
+        numbers = line_numbers or range(1, len(sources) + 1)
+        rows = self._alignable(source_ids, target_ids, numbers)
+        lengths = [max(len(source_ids[i]), len(target_ids[i])) + 1 for i in rows]
+        align = self._compile(
+            ("align",), lambda *ids: alignment_scores(self.model, *ids), num_inputs=2
+        )
+        aligned = [[] for _ in sources]
+        for batch in batches(lengths, self.batch_tokens):
+            batch = [rows[i] for i in batch]
+            scores = align(
+                rectangle([[*source_ids[i], self.tokenizer.end_id] for i in batch]),
+                rectangle(
+                    [[self.target_tokenizer.start_id, *target_ids[i]] for i in batch]
+                ),
+            ).numpy()
+            for i, row in zip(batch, scores, strict=True):
+                # What predicts or looks at the end of the sentence is in no word.
+                row = row[: len(target_ids[i]), : len(source_ids[i])]
+                aligned[i] = aligned_words(row, *words[i])
+        return aligned
+
+    def _alignable(self, source_ids, target_ids, line_numbers):
+        """Indices of the pairs that have sub-words on both sides, and not too many."""
+        # A stray byte that the search made is three in the text (U+FFFD).
+        longest_target = 3 * (self.max_source_length + self.extra_length)
+        longest = self.max_source_length, longest_target
+        if self.model.positions == "learned":
+            longest = longest[0], min(longest[1], self.model.max_length)
+        rows = []
+        too_long = {}
+        pairs = zip(source_ids, target_ids, line_numbers, strict=True)
+        for i, (source, target, number) in enumerate(pairs):
+            if len(source) + 1 > longest[0] or len(target) + 1 > longest[1]:
+                too_long[number] = len(source), len(target)
+            elif source and target:
+                rows.append(i)
+        for number, lengths in too_long.items():
+            self.warn(
+                f"line {number}: {lengths[0]} sub-words and {lengths[1]} of its "
+                "translation are more than can be aligned; left without alignments"
+            )
+        return rows
 
     def _search_options(self):
         tokenizer = self.target_tokenizer
@@ -245,8 +314,8 @@ class Translator:
         pieces = self._pieces(lines, first_line)
         rows = [(i, row) for i, line in enumerate(pieces) for row in line]
         found = [None] * len(rows)
-        for batch in _batches([len(row) for _, row in rows], self.batch_tokens):
-            sequences, scores = search(_rectangle([rows[i][1] for i in batch]))
+        for batch in batches([len(row) for _, row in rows], self.batch_tokens):
+            sequences, scores = search(rectangle([rows[i][1] for i in batch]))
             for i, ranked in zip(batch, self._texts(sequences, scores), strict=True):
                 found[i] = ranked
         of_line = [[] for _ in lines]
@@ -261,7 +330,7 @@ class Translator:
         end_id = self.tokenizer.end_id
         longest = self.max_source_length - 1
         pieces = []
-        for line, ids in zip(lines, _tokenize(self.tokenizer, lines), strict=True):
+        for line, ids in zip(lines, tokenized(self.tokenizer, lines), strict=True):
             number = first_line + len(pieces)
             # ASCII white space, as TensorFlow strips it in the export's graph.
             if not line.strip(" \t\n\v\f\r"):
@@ -270,7 +339,7 @@ class Translator:
             parts = [ids]
             if len(ids) > longest:
                 texts = split_text(line, longest, self._lengths)
-                parts = _tokenize(self.tokenizer, texts)
+                parts = tokenized(self.tokenizer, texts)
                 self.warn(
                     f"line {number}: {len(ids)} sub-words are more than "
                     f"max_source_length={self.max_source_length} allows; translated "
@@ -280,7 +349,7 @@ class Translator:
         return pieces
 
     def _lengths(self, texts):
-        return [len(ids) for ids in _tokenize(self.tokenizer, texts)]
+        return [len(ids) for ids in tokenized(self.tokenizer, texts)]
 
     def _texts(self, sequences, scores):
         """Translations [row][rank] of [batch, n, length] ids and [batch, n] scores."""
@@ -314,33 +383,9 @@ def _join(pieces):
     return joined
 
 
-def _tokenize(tokenizer, texts):
-    """Lists of ids without start and end."""
-    rows = []
-    for start in range(0, len(texts), LINES_AT_ONCE):
-        # Lone surrogates, which no tensor can hold, become question marks.
-        some = [
-            text.encode("utf-8", "replace") for text in texts[start:][:LINES_AT_ONCE]
-        ]
-        rows += tokenizer.tokenize(some).to_list()
-    return rows
-
-
-def _batches(lengths, batch_tokens):
-    """Indices of rows of similar lengths, in groups that fill `batch_tokens`."""
-    batch = []
-    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
-        if batch and lengths[i] * (len(batch) + 1) > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch
-
-
-def _rectangle(rows, pad_id=0):
-    """int32 [rows, longest], filled up with padding."""
-    rectangle = np.full((len(rows), max(map(len, rows))), pad_id, "int32")
-    for filled, row in zip(rectangle, rows, strict=True):
-        filled[: len(row)] = row
-    return rectangle
+def _check_pairs(sources, targets):
+    if len(sources) != len(targets):
+        raise ValueError(
+            "`sources` and `targets` must have as many lines. "
+            f"Received: {len(sources)} and {len(targets)}."
+        )

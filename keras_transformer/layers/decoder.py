@@ -1,6 +1,7 @@
 """The decoder: a stack of decoder layers (section 3.1)."""
 
 import keras
+from keras import ops
 
 from keras_transformer.layers.block import Stack
 from keras_transformer.layers.decoder_layer import DecoderLayer
@@ -49,6 +50,26 @@ class Decoder(Stack):
         for layer in self.layers:
             x = layer(x, encoder_output, source_mask=source_mask, training=training)
         return self._normalize(x)
+
+    def cross_attention_scores(self, inputs, encoder_output, source_mask=None):
+        """Where each layer looks in the source, by the code path of `call`.
+
+        Args:
+            inputs: `[batch, target_length, d_model]`.
+            encoder_output: `[batch, source_length, d_model]`.
+            source_mask: `[batch, source_length]`, bool, True = token.
+
+        Returns:
+            `[batch, num_layers, num_heads, target_length, source_length]`, float32.
+        """
+        x = inputs
+        scores = []
+        for layer in self.layers:
+            x, layer_scores = layer.call_with_scores(
+                x, encoder_output, source_mask, training=False
+            )
+            scores.append(layer_scores)
+        return ops.stack(scores, axis=1)
 
     def call_with_cache(self, inputs, cache, context, source_mask, start_index):
         """As `call`, for the positions from `start_index` on, without dropout.

@@ -54,6 +54,16 @@ class DecoderLayer(Block):
             `[batch, target_length, d_model]`.
         """
         source_mask = combine_masks(source_mask, encoder_output_mask)
+        output, _ = self.call_with_scores(inputs, encoder_output, source_mask, training)
+        return output
+
+    def call_with_scores(self, inputs, encoder_output, source_mask=None, training=None):
+        """As `call`, with the scores of the attention over the encoder's output.
+
+        Returns:
+            `[batch, target_length, d_model]` and `[batch, num_heads, target_length,
+            source_length]`, float32.
+        """
         key_value = self.cross_attention.project_key_value(encoder_output)
         # Padding follows the tokens, so that the causal mask alone hides it; a mask
         # that Keras carries with `inputs` hides its keys too.
@@ -85,7 +95,7 @@ class DecoderLayer(Block):
         attended, cache = self.self_attention.call_with_cache(
             normalized, cache, start_index
         )
-        output = self._after_self_attention(inputs, attended, context, source_mask)
+        output, _ = self._after_self_attention(inputs, attended, context, source_mask)
         return output, cache
 
     def init_context(self, encoder_output):
@@ -102,7 +112,7 @@ class DecoderLayer(Block):
         batch = ops.shape(key_value[0])[0]
         length = ops.shape(query)[1]
         beam_query = ops.reshape(query, (batch, -1, query.shape[-1]))
-        attended = self.cross_attention.call_with_key_value(
+        attended, scores = self.cross_attention.call_with_scores(
             beam_query,
             key_value,
             None if source_mask is None else source_mask[:, None, :],
@@ -111,7 +121,7 @@ class DecoderLayer(Block):
         attended = ops.reshape(attended, (-1, length, query.shape[-1]))
         x = self.cross_attention_add_norm(x, attended, training=training)
         transformed = self.feed_forward(self.feed_forward_add_norm.sublayer_input(x))
-        return self.feed_forward_add_norm(x, transformed, training=training)
+        return self.feed_forward_add_norm(x, transformed, training=training), scores
 
     def compute_output_shape(self, inputs_shape, encoder_output_shape=None):
         return inputs_shape

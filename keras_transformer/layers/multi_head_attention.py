@@ -190,16 +190,27 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def call_with_key_value(self, query, key_value, attention_mask=None, training=None):
         """As `call`, with keys and values from `project_key_value`."""
+        output, _ = self.call_with_scores(query, key_value, attention_mask, training)
+        return output
+
+    def call_with_scores(self, query, key_value, attention_mask=None, training=None):
+        """As `call_with_key_value`, with the scores that made the output.
+
+        Returns:
+            `[batch, target_length, output_dim]` and, before dropout, `[batch,
+            num_heads, target_length, source_length]`, float32.
+        """
         key, value = key_value
         scores = self.scores(query, key, attention_mask)
-        scores = self.dropout_layer(
+        dropped = self.dropout_layer(
             ops.cast(scores, self.compute_dtype), training=training
         )
-        context = ops.transpose(ops.matmul(scores, value), (0, 2, 1, 3))
+        context = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))
         width = self.num_heads * (self.value_dim or self.key_dim)
         # [batch, target_length, num_heads, value_dim] to one row a position
         length = ops.shape(context)[1]
-        return self.output_dense(ops.reshape(context, (-1, length, width)))
+        output = self.output_dense(ops.reshape(context, (-1, length, width)))
+        return output, scores
 
     def call_with_cache(self, query, cache, start_index):
         """Causal self-attention of the positions from `start_index` on.

@@ -18,6 +18,7 @@ class ReversingModel:
     def __init__(self):
         self.beam_sizes = []
         self.exported = None
+        self.aligned = None
         self.warn = None
 
     def translate(
@@ -39,6 +40,11 @@ class ReversingModel:
         return [
             models.PairScore(-float(len(target)), len(target) + 1) for target in targets
         ]
+
+    def align(self, sources, targets, line_numbers=None):
+        self.aligned = line_numbers
+        counts = [len(target.split()) for target in targets]
+        return [[(count - 1 - j, j) for j in range(count)] for count in counts]
 
     def export(self, folder, beam_size=None, length_penalty=None):
         self.exported = (folder, beam_size, length_penalty)

@@ -109,6 +109,32 @@ def test_translate_is_evaluates_text(folder, trained, run_command):
     assert all(float(score) < 0 for score, _ in columns[1:])
 
 
+def test_alignments_of_a_run(folder, trained, run_command):
+    source = (folder / "test.source").read_text(encoding="utf-8")
+    plain = run_command("translate", trained[0], stdin=source)
+    result = run_command("translate", trained[0], "--alignments", stdin=source)
+    assert result.exit_code == 0, result.stderr
+    lines = [line.split("\t") for line in result.stdout.split("\n")[:-1]]
+    assert [text for text, _ in lines] == plain.stdout.split("\n")[:-1]
+    assert lines[0] == ["", ""]
+    sources = source.split("\n")[:-1]
+    opened = open_model(trained[1])
+    aligned = opened.align(sources, [text for text, _ in lines])
+    for sentence, (text, pairs), expected in zip(sources, lines, aligned, strict=True):
+        assert pairs == " ".join(f"{i}-{j}" for i, j in expected)
+        assert [j for _, j in expected] == list(range(len(text.encode().split())))
+        assert all(0 <= i < len(sentence.split()) for i, _ in expected)
+    assert len({pairs for _, pairs in lines}) > 2
+
+
+def test_an_export_gives_no_alignments(trained, run_command):
+    result = run_command("translate", trained[2], "--alignments", stdin="Hund\n")
+    assert result.exit_code == 2
+    assert "gives no alignments" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
 def test_perplexity_is_that_of_the_batches(folder, trained, run_command):
     files = [folder / "test.source", folder / "test.target"]
     sources, targets = ([*path.read_text("utf-8").split("\n")][1:-1] for path in files)

@@ -54,6 +54,25 @@ def test_n_best_with_scores(run_command, model_path):
     ]
 
 
+def test_alignments_after_a_tab(run_command, model_path):
+    result = run_command("translate", model_path, "--alignments", stdin="ab c\n\nd\n")
+    assert result.stdout == "c ba\t1-0 0-1\n\t\nd\t0-0\n"
+
+
+def test_alignments_of_every_candidate(run_command, model_path, reversing_model):
+    result = run_command(
+        *["translate", model_path, "--alignments", "--scores", "--n-best", "2"],
+        stdin="\nab c\n",
+    )
+    assert result.stdout.split("\n") == [
+        "1\t-0.2500\t\t",
+        "2\t-0.2500\tc ba\t1-0 0-1",
+        "2\t-1.2500\tc ba'\t1-0 0-1",
+        "",
+    ]
+    assert reversing_model.aligned == [1, 2, 2]
+
+
 def test_a_line_end_inside_a_translation_stays_inside(
     run_command, model_path, reversing_model, monkeypatch
 ):

@@ -1,0 +1,37 @@
+"""Texts to rows of ids, and rows to batches of about one size."""
+
+import numpy as np
+
+LINES_AT_ONCE = 4096
+
+
+def tokenized(tokenizer, texts):
+    """Lists of ids without start and end."""
+    rows = []
+    for start in range(0, len(texts), LINES_AT_ONCE):
+        # Lone surrogates, which no tensor can hold, become question marks.
+        some = [
+            text.encode("utf-8", "replace") for text in texts[start:][:LINES_AT_ONCE]
+        ]
+        rows += tokenizer.tokenize(some).to_list()
+    return rows
+
+
+def batches(lengths, batch_tokens):
+    """Indices of rows of similar lengths, in groups that fill `batch_tokens`."""
+    batch = []
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        if batch and lengths[i] * (len(batch) + 1) > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def rectangle(rows, pad_id=0):
+    """int32 [rows, longest], filled up with padding."""
+    filled = np.full((len(rows), max(map(len, rows))), pad_id, "int32")
+    for line, row in zip(filled, rows, strict=True):
+        line[: len(row)] = row
+    return filled

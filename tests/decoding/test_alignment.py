@@ -1,0 +1,192 @@
+"""Word alignments: scores made up so that the words that belong together are known."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_transformer as kt
+from keras_transformer import pipelines
+from keras_transformer.decoding import Translator
+from keras_transformer.decoding import alignment_scores
+from keras_transformer.decoding import pharaoh
+from keras_transformer.decoding.alignment import aligned_words
+from keras_transformer.decoding.alignment import surfaces
+from keras_transformer.decoding.alignment import words_of
+
+TEXT = ["die dude jagt wolf", "kupfer, mal sehr x", "jagt die kupfer wolf!"] * 3
+
+
+@pytest.fixture(scope="module", params=["bpe", "word_piece"])
+def tokenizer(request):
+    size = {"bpe": 300, "word_piece": 310}[request.param]
+    return pipelines.train_tokenizer(request.param, TEXT, size)
+
+
+def test_sub_words_to_words():
+    row = [b"The", b" un", b"known", b".", b" ", b"x", b" \t", b" a b", b"", b" "]
+    assert words_of(row) == [0, 1, 1, 1, 2, 2, 3, 4, 4, -1]
+    assert words_of([b" ", b" ", b"a", b" b ", b"c"]) == [0, 0, 0, 1, 2]
+    # Only ASCII white space separates: not U+00A0, which is two bytes here.
+    assert words_of([b"a", b"\xc2", b"\xa0", b"b"]) == [0, 0, 0, 0]
+    assert words_of([b" ", b"\n"]) == [-1, -1]
+    assert words_of([]) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "die dude",
+        "  kupfer  wolf ",
+        "jagt\tdie\u00a0kupfer",
+        "größte 狼 \U0001f43a, \u2581 \uf8fe x",
+        "",
+        " ",
+    ],
+)
+def test_surfaces_spell_the_text(tokenizer, text):
+    (ids,) = tokenizer.tokenize([text]).to_list()
+    ((row,), words) = surfaces(tokenizer, [ids]), text.encode().split()
+    indices = words_of(row)
+    assert len(indices) == len(row) == len(ids)
+    assert {*indices} - {-1} == {*range(len(words))}
+    assert [i for i in indices if i >= 0] == sorted(i for i in indices if i >= 0)
+    for number, word in enumerate(words):
+        own = [each for each, i in zip(ids, indices, strict=True) if i == number]
+        (alone,) = tokenizer.detokenize(np.array([own], "int32")).numpy()
+        assert alone.strip() == word
+
+
+def test_sub_words_summed_by_hand():
+    # Target words: sub-words 0 and 1, a space, sub-word 3. Source words: sub-word 0,
+    # sub-words 1 and 2, a space.
+    scores = [
+        [0.40, 0.10, 0.15, 0.35],
+        [0.20, 0.30, 0.10, 0.40],
+        [0.00, 0.00, 1.00, 0.00],
+        [0.30, 0.10, 0.19, 0.41],
+    ]
+    # 0.6 against 0.65, though sub-word 0 has the highest score; 0.3 against 0.29.
+    pairs = aligned_words(np.array(scores), [0, 1, 1, -1], [0, 0, -1, 1])
+    assert pairs == [(1, 0), (0, 1)]
+    assert pharaoh(pairs) == "1-0 0-1"
+
+
+def test_nothing_to_align():
+    scores = np.ones((2, 3))
+    assert aligned_words(scores, [-1, -1, -1], [0, 0]) == []
+    assert aligned_words(scores, [0, 1, 2], [-1, -1]) == []
+    assert aligned_words(np.ones((0, 0)), [], []) == []
+    assert pharaoh([]) == ""
+
+
+class CopyingModel:
+    """Its last two layers look for the token to predict, the first at the start."""
+
+    vocabulary_size = 999
+    positions = "sinusoidal"
+
+    def cross_attention_scores(self, inputs):
+        source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
+        ends = ops.full_like(target_ids[:, :1], 3)
+        predicted = ops.concatenate([target_ids[:, 1:], ends], axis=1)
+        found = ops.cast(predicted[:, :, None] == source_ids[:, None], "float32")
+        found += 1e-6
+        found /= ops.sum(found, axis=-1, keepdims=True)
+        start = ops.zeros_like(found) + ops.one_hot(0, ops.shape(source_ids)[1])
+        # Two heads, of which one is not sure.
+        heads = ops.stack([found, found / 2 + 0.01], axis=1)
+        first = ops.stack([start, start], axis=1) * 5.0
+        return ops.stack([first, heads, heads], axis=1)
+
+
+def test_scores_of_the_last_layers():
+    source_ids = ops.convert_to_tensor([[7, 8, 3], [8, 3, 0]])
+    target_ids = ops.convert_to_tensor([[2, 8, 7, 7], [2, 8, 0, 0]])
+    scores = alignment_scores(CopyingModel(), source_ids, target_ids)
+    assert scores.shape == (2, 4, 3)
+    best = ops.convert_to_numpy(ops.argmax(scores, axis=-1))
+    assert best[0].tolist() == [1, 0, 0, 2]
+    assert best[1, 0] == 0
+    all_layers = alignment_scores(CopyingModel(), source_ids, target_ids, 3)
+    assert (ops.convert_to_numpy(ops.argmax(all_layers, axis=-1)) == 0).all()
+
+
+PAIRS = [
+    ("wolf jagt die kupfer,", "die kupfer, jagt wolf", "2-0 3-1 1-2 0-3"),
+    ("wolf", " wolf  wolf ", "0-0 0-1"),
+    ("", "", ""),
+    ("sehr mal", "", ""),
+    ("", "sehr", ""),
+    (" \t", "sehr", ""),
+    ("mal sehr Ω ß", "ß Ω Ω sehr", "3-0 2-1 2-2 1-3"),
+]
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 4096])
+def test_words_that_move(tokenizer, batch_tokens):
+    translator = Translator(CopyingModel(), tokenizer, batch_tokens=batch_tokens)
+    sources, targets, expected = zip(*PAIRS, strict=True)
+    found = translator.align(list(sources), list(targets))
+    assert [pharaoh(pairs) for pairs in found] == list(expected)
+    assert translator.align([], []) == []
+
+
+def test_pairs_too_long_are_left_with_one_warning_a_line(tokenizer):
+    warnings = []
+    translator = Translator(
+        CopyingModel(),
+        tokenizer,
+        max_source_length=30,
+        extra_length=11,
+        warn=warnings.append,
+    )
+    # A sub-word at least for each x, since its space is no part of the next one.
+    long = ["x" + " x" * 199, "wolf"]
+    found = translator.align(
+        [long[0], "wolf", "wolf", "wolf"], ["wolf", *long, long[0]], [4, 5, 6, 5]
+    )
+    assert found == [[], [], [(0, 0)], []]
+    assert [warning[:8] for warning in warnings] == ["line 4: ", "line 5: "]
+    num_ids = len(tokenizer.tokenize([long[0]]).to_list()[0])
+    assert f"line 4: {num_ids} sub-words and " in warnings[0]
+    assert f" and {num_ids} of its translation" in warnings[1]
+
+
+def test_lists_that_do_not_match(tokenizer):
+    with pytest.raises(ValueError, match="Received: 1 and 2"):
+        Translator(CopyingModel(), tokenizer).align(["a"], ["b", "c"])
+
+
+def test_a_transformer_alone_and_in_a_batch(tokenizer):
+    keras.utils.set_random_seed(0)
+    model = kt.Transformer(
+        *(tokenizer.vocabulary_size, 3, 16, 20, 2), normalization="pre"
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    for layer in model.decoder.layers:
+        # Heads of a new model look everywhere alike.
+        kernel = layer.cross_attention.query_dense.kernel
+        kernel.assign(kernel * 10)
+    sources = [source for source, *_ in PAIRS] + ["d e f h i j k l"]
+    targets = [target for _, target, _ in PAIRS] + ["l o k j m e i"]
+    translator = Translator(model, tokenizer)
+    together = translator.align(sources, targets)
+    for source, target, pairs in zip(sources, targets, together, strict=True):
+        assert translator.align([source], [target]) == [pairs]
+        words = len(source.split()), len(target.split())
+        count = words[1] if words[0] else 0
+        assert [j for _, j in pairs] == list(range(count))
+        assert all(0 <= i < words[0] for i, _ in pairs)
+    assert len({i for i, _ in together[-1]}) > 1
+
+
+def test_learned_positions_limit_the_target(tokenizer):
+    model = kt.Transformer(
+        *(tokenizer.vocabulary_size, 1, 8, 8, 2), positions="learned", max_length=9
+    )
+    model.build({"source_ids": (None, 9), "target_ids": (None, 9)})
+    warnings = []
+    translator = Translator(model, tokenizer, warn=warnings.append)
+    assert translator.align(["wolf", "wolf"], ["x" + " x" * 20, "die"])[0] == []
+    assert len(warnings) == 1
