@@ -151,6 +151,26 @@ class Transformer(keras.Model):
         source_mask = padding_mask(source_ids, self.pad_id)
         return self.encoder(x, source_mask=source_mask, training=training)
 
+    def decode(self, target_ids, encoder_output, source_mask=None, training=None):
+        """Logits of every next target token, given what `encode` returned.
+
+        Args:
+            target_ids: `[batch, target_length]`.
+            encoder_output: `[batch, source_length, d_model]`.
+            source_mask: `[batch, source_length]`, bool, True = token.
+            training: Whether dropout is applied.
+
+        Returns:
+            `[batch, target_length, vocabulary_size]`, float32.
+        """
+        decoder_output = self.decoder(
+            self._embed_target(target_ids, training),
+            encoder_output,
+            source_mask=source_mask,
+            training=training,
+        )
+        return self.token_embedding(decoder_output, reverse=True)
+
     def decoder_output(self, inputs, training=None):
         """As `call`, before the projection to logits.
 
@@ -181,9 +201,12 @@ class Transformer(keras.Model):
         """Embedded target, encoder's output and source mask."""
         source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
         encoder_output = self.encode(source_ids, training=training)
-        x = self.target_positions(self.token_embedding(target_ids))
-        x = self.dropout_layer(x, training=training)
+        x = self._embed_target(target_ids, training)
         return x, encoder_output, padding_mask(source_ids, self.pad_id)
+
+    def _embed_target(self, target_ids, training):
+        x = self.target_positions(self.token_embedding(target_ids))
+        return self.dropout_layer(x, training=training)
 
     def init_cache(self, source_ids, max_length=None, beam_size=1):
         """Encodes a source and makes what `decode_with_cache` needs.

@@ -246,6 +246,20 @@ def test_one_fit_step_moves_every_weight():
         assert (numpy(weight) != old).any(), weight.path
 
 
+def test_parts_equal_the_whole():
+    model = built(pad_id=7)
+    expected = numpy(model(inputs(pad_id=7)))
+    source_ids, target_ids = inputs(pad_id=7).values()
+    encoder_output = model.encode(source_ids)
+    logits = model.decode(target_ids, encoder_output, source_ids != 7)
+    np.testing.assert_array_equal(numpy(logits), expected)
+    bare = ops.convert_to_tensor(ops.convert_to_numpy(encoder_output))
+    assert (numpy(model.decode(target_ids, bare))[1] != expected[1]).any()
+    vectors = numpy(model.decoder_output(inputs(pad_id=7)))
+    embeddings = numpy(model.token_embedding.embeddings)
+    assert_close(vectors @ embeddings.T, expected, 1e-5)
+
+
 def test_predict_equals_call():
     model = built()
     predicted = model.predict(inputs(), batch_size=1, verbose=0)
