@@ -106,6 +106,11 @@ def test_implicit_masks(cls):
     np.testing.assert_array_equal(numpy(output)[0, :3], expected[0, :3])
     np.testing.assert_array_equal(numpy(output)[1, :1], expected[1, :1])
     assert output._keras_mask.shape == (2, 4)
+    # As Keras fills it in, so it can be given.
+    np.testing.assert_array_equal(
+        numpy(layer(bare(target), bare(source), encoder_output_mask=SOURCE_MASK)),
+        expected,
+    )
     # Together they hide what either hides.
     first_hidden = np.arange(6)[None] > [[0], [0]]
     np.testing.assert_array_equal(

@@ -81,6 +81,8 @@ def test_implicit_mask(cls):
     output = layer(vectors)
     np.testing.assert_array_equal(numpy(output), numpy(layer(bare, **masks)))
     np.testing.assert_array_equal(ops.convert_to_numpy(output._keras_mask), SOURCE_MASK)
+    # As Keras fills it in, so it can be given.
+    np.testing.assert_array_equal(numpy(layer(bare, mask=SOURCE_MASK)), numpy(output))
     # Together they hide what either hides.
     first_hidden = np.arange(5)[None] > [[0], [0]]
     both = SOURCE_MASK & first_hidden
