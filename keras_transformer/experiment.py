@@ -253,6 +253,10 @@ def _compile(model, recipe):
         if settings.schedule == "paper"
         else training.InverseSquareRoot(settings.learning_rate, settings.warmup_steps)
     )
+    if settings.cooldown_steps:
+        schedule = training.LinearCooldown(
+            schedule, settings.steps, settings.cooldown_steps
+        )
     training_model = training.TrainingModel(
         model, settings.label_smoothing, settings.gradient_accumulation_steps
     )

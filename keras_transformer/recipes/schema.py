@@ -171,6 +171,7 @@ class TrainingSettings(Section):
     learning_rate: PositiveFloat | None = None
     learning_rate_scale: PositiveFloat = 1.0
     warmup_steps: PositiveInt = 4_000
+    cooldown_steps: NonNegativeInt = 0
     label_smoothing: Fraction = 0.1
     beta_1: Fraction = 0.9
     beta_2: Fraction = 0.98
@@ -200,6 +201,11 @@ class TrainingSettings(Section):
             raise ValueError(
                 "average must not exceed keep, the number of checkpoints kept. "
                 f"Received: average={self.average}, keep={self.keep}"
+            )
+        if self.cooldown_steps > self.steps:
+            raise ValueError(
+                "cooldown_steps must not exceed steps. Received: "
+                f"cooldown_steps={self.cooldown_steps}, steps={self.steps}"
             )
         if self.schedule == "inverse_sqrt" and self.learning_rate is None:
             raise ValueError("schedule inverse_sqrt needs a learning_rate")

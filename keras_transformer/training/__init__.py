@@ -5,6 +5,7 @@ import importlib
 _NAMES = {
     "CheckpointError": "checkpoints",
     "InverseSquareRoot": "schedules",
+    "LinearCooldown": "schedules",
     "PaperSchedule": "schedules",
     "Perplexity": "metrics",
     "SmoothedCrossEntropy": "losses",

@@ -70,6 +70,54 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LinearCooldown(keras.optimizers.schedules.LearningRateSchedule):
+    """Another schedule whose last updates fall linearly to 0.
+
+    Update `steps - k`, counted from 1, gets `(k + 1) / cooldown_steps` of the other
+    schedule's rate: the first of the cooldown all of it, the last a share of
+    `1 / cooldown_steps`. Updates after `steps` get 0.
+
+    Source: Zhai et al., Scaling Vision Transformers (CVPR 2022), who end an inverse
+    square root schedule so.
+
+    Args:
+        schedule: The `LearningRateSchedule` that rules until then.
+        steps: The last update.
+        cooldown_steps: Updates over which the rate falls.
+
+    Raises:
+        ValueError: `cooldown_steps` below 1 or above `steps`.
+    """
+
+    def __init__(self, schedule, steps, cooldown_steps):
+        super().__init__()
+        if not 1 <= cooldown_steps <= steps:
+            raise ValueError(
+                "`cooldown_steps` must be between 1 and `steps`. Received: "
+                f"cooldown_steps={cooldown_steps}, steps={steps}."
+            )
+        self.schedule = schedule
+        self.steps = steps
+        self.cooldown_steps = cooldown_steps
+
+    def __call__(self, step):
+        left = self.steps - ops.cast(step, "float32")
+        return self.schedule(step) * ops.clip(left / self.cooldown_steps, 0.0, 1.0)
+
+    def get_config(self):
+        return {
+            "schedule": keras.saving.serialize_keras_object(self.schedule),
+            "steps": self.steps,
+            "cooldown_steps": self.cooldown_steps,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        schedule = keras.saving.deserialize_keras_object(config["schedule"])
+        return cls(**{**config, "schedule": schedule})
+
+
 def _check_warmup(warmup_steps):
     if warmup_steps < 1:
         raise ValueError(

@@ -156,6 +156,7 @@ def test_one_way_of_spacing_checkpoints_replaces_the_other(recipe_path):
         ("training.schedule=inverse_sqrt", "needs a learning_rate"),
         ("training.learning_rate=0.1", "schedule paper computes its own rate"),
         ("training.average=6", "average must not exceed keep"),
+        ("training.cooldown_steps=100001", "cooldown_steps=100001, steps=100000"),
         ("training.early_stopping={metric: bleu}", "needs data.validation"),
         ("training.steps", "must have the form dotted.key=value"),
         ("training..steps=1", "must have the form dotted.key=value"),

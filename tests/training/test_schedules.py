@@ -51,6 +51,23 @@ def test_inverse_square_root_has_the_papers_shape():
     np.testing.assert_allclose(values / 0.003, paper / np.max(paper), rtol=1e-5)
 
 
+@pytest.mark.parametrize(("steps", "cooldown"), [(20, 1), (20, 5), (20, 20)])
+def test_cooldown_falls_linearly_to_zero(steps, cooldown):
+    inner = training.InverseSquareRoot(0.003, 4)
+    values = rates(training.LinearCooldown(inner, steps, cooldown), steps + 3)
+    expected = rates(inner, steps + 3)
+    for k in range(cooldown):  # the k-th update before the last
+        expected[steps - 1 - k] *= (k + 1) / cooldown
+    expected[steps:] = 0.0
+    np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("cooldown", [0, 21])
+def test_cooldown_outside_the_steps_is_refused(cooldown):
+    with pytest.raises(ValueError, match=f"cooldown_steps={cooldown}, steps=20"):
+        training.LinearCooldown(training.InverseSquareRoot(1.0), 20, cooldown)
+
+
 def test_scale_is_a_factor():
     plain, scaled = (
         training.PaperSchedule(64, 7),
@@ -64,6 +81,7 @@ def test_scale_is_a_factor():
     [
         training.PaperSchedule(96, 13, scale=1.7),
         training.InverseSquareRoot(0.003, 11),
+        training.LinearCooldown(training.PaperSchedule(96, 13), 29, 11),
     ],
 )
 def test_config_round_trip(schedule):
