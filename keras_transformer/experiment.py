@@ -37,6 +37,7 @@ def run(recipe, output, progress=True):
         DataError: the data or the tokenizer cannot be had as the recipe says.
         RecipeError: `output` holds a run of another recipe.
         CheckpointError: `output` holds checkpoints that do not fit.
+        TrainingFault: losses or gradients that are not finite, see `on_nan`.
         KeyboardInterrupt: Ctrl-C, after the state was saved.
     """
     started = time.monotonic()
@@ -91,6 +92,8 @@ def run(recipe, output, progress=True):
             metric=stopping.metric if stopping else default_metric,
             patience=stopping.patience if stopping else None,
             bar=progress,
+            max_skipped=settings.max_skipped if settings.on_nan == "skip" else 0,
+            places_of=_places_of(recipe, corpora["train"], pairs["train"]),
         )
     averaged = training.average_checkpoints(
         model, output / "checkpoints", settings.average
@@ -209,7 +212,10 @@ def _claim_folder(recipe, output):
     if path.is_file():
         stored = load_recipe(path)
         # How long to train and how to decode may change between two starts.
-        free = {"training": {"steps", "early_stopping"}, "decoding": True}
+        free = {
+            "training": {"steps", "early_stopping", "on_nan", "max_skipped"},
+            "decoding": True,
+        }
         changed = ", ".join(_changed_keys(stored, recipe, free))
         if changed and training.checkpoint_paths(output / "checkpoints"):
             raise RecipeError(
@@ -258,7 +264,10 @@ def _compile(model, recipe):
             schedule, settings.steps, settings.cooldown_steps
         )
     training_model = training.TrainingModel(
-        model, settings.label_smoothing, settings.gradient_accumulation_steps
+        model,
+        settings.label_smoothing,
+        settings.gradient_accumulation_steps,
+        settings.clip_norm,
     )
     training_model.compile(
         optimizer=keras.optimizers.Adam(
@@ -271,6 +280,20 @@ def _compile(model, recipe):
     )
     training_model.build({"source_ids": (None, None), "target_ids": (None, None)})
     return training_model
+
+
+def _places_of(recipe, corpus, pairs):
+    """Function of a step that names the places of its batch's pairs."""
+    settings = recipe.training
+    locate = getattr(pairs, "locate", "pair {}".format)
+
+    def places_of(step):
+        indices = pipelines.batch_indices(
+            corpus, settings.batch_tokens, settings.seed, step
+        )
+        return [locate(int(number)) for number in sorted(corpus.numbers(indices))]
+
+    return places_of
 
 
 def _validation(recipe, model, tokenizer, corpus, pairs):

@@ -5,6 +5,7 @@ Sources give pairs of texts, a tokenizer turns them into ids once
 """
 
 from .batching import padding_waste
+from .datasets import batch_indices
 from .datasets import evaluation_dataset
 from .datasets import steps_per_epoch
 from .datasets import training_dataset
@@ -25,6 +26,7 @@ __all__ = [
     "TextFiles",
     "TfdsPairs",
     "Tokenizer",
+    "batch_indices",
     "decode_lines",
     "encode_corpus",
     "evaluation_dataset",

@@ -88,6 +88,30 @@ def training_dataset(
     )
 
 
+def batch_indices(
+    corpus: EncodedCorpus, batch_tokens: int, seed: int, step: int
+) -> np.ndarray:
+    """Which pairs are in a batch of `training_dataset`, all workers' rows together.
+
+    Args:
+        corpus: the ids.
+        batch_tokens: as there.
+        seed: as there.
+        step: the batch's number, counted from 1.
+
+    Returns:
+        int64 array of the pairs' indices in the corpus.
+    """
+    buckets, leaf_of_pair = plan_buckets(
+        corpus.source_lengths, corpus.target_lengths, batch_tokens
+    )
+    epoch, before = divmod(step - 1, batches_per_epoch(buckets))
+    order = epoch_order(buckets, leaf_of_pair, seed, epoch)
+    batches = _index_batches(*map(tf.constant, order), buckets)
+    indices, _ = next(batches.skip(before).as_numpy_iterator())
+    return indices
+
+
 def evaluation_dataset(
     corpus: EncodedCorpus,
     batch_tokens: int,

@@ -14,10 +14,11 @@ from .blocks import blocks
 from .errors import DataError
 from .tokenizer_base import Tokenizer
 
-_FORMAT = 1
+_FORMAT = 2
 _BLOCK_PAIRS = 8192
 _NAMED_LINES = 5
 _SIDES = ("source", "target")
+_DROPPED = "dropped.npy"
 _REASONS = {
     "invalid_utf8": "not UTF-8",
     "empty": "with an empty side",
@@ -47,6 +48,7 @@ class EncodedCorpus:
         self.dropped = facts["dropped"]
         self.report = _report(facts)
         self.fingerprint = facts["fingerprint"]
+        self._dropped = np.load(os.path.join(folder, _DROPPED), mmap_mode="r")
         self._ids = {}
         self._offsets = {}
         for side in _SIDES:
@@ -80,6 +82,16 @@ class EncodedCorpus:
             )
             for side in _SIDES
         )
+
+    def numbers(self, indices: np.ndarray) -> np.ndarray:
+        """The places of pairs in the text: int64 array, counted from 1.
+
+        Args:
+            indices: int array of pairs kept, counted from 0.
+        """
+        # Before the i-th dropped pair, dropped[i] - i pairs were kept.
+        kept_before = self._dropped - np.arange(len(self._dropped))
+        return indices + np.searchsorted(kept_before, indices, side="right") + 1
 
     def rows(self, side: str, indices: np.ndarray, length: int) -> np.ndarray:
         """Gather padded rows: int32 array [len(indices), length].
@@ -161,7 +173,7 @@ def _remove_corpus(folder: str | os.PathLike) -> None:
     if not os.path.isdir(folder):
         return
     names = [f"{side}_{what}.npy" for side in _SIDES for what in ("ids", "offsets")]
-    for name in ["corpus.json", *names]:
+    for name in ["corpus.json", _DROPPED, *names]:
         with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(folder, name))
     try:
@@ -208,6 +220,7 @@ def _write_corpus(
     dropped = {reason: {"count": 0, "first": []} for reason in _REASONS}
     locate = getattr(pairs, "locate", "pair {}".format)
     num_read = 0
+    dropped_pairs = []
     files = [
         _IdsFile(folder, side, tokenizer.vocabulary_size)
         for side, tokenizer in zip(_SIDES, tokenizers, strict=True)
@@ -230,6 +243,7 @@ def _write_corpus(
         for side in ragged:
             too_long = side.row_lengths().numpy() + 1 > max_length
             reasons[too_long & (reasons == "")] = "too_long"
+        dropped_pairs.append(num_read + np.flatnonzero(reasons != ""))
         for number in np.flatnonzero(reasons != ""):
             facts = dropped[reasons[number]]
             facts["count"] += 1
@@ -240,6 +254,8 @@ def _write_corpus(
         num_read += len(block)
     for file in files:
         file.close()
+    dropped_pairs = np.concatenate([np.zeros(0, np.int64), *dropped_pairs])
+    np.save(os.path.join(folder, _DROPPED), dropped_pairs)
     num_pairs = num_read - sum(facts["count"] for facts in dropped.values())
     return {"num_read": num_read, "num_pairs": num_pairs, "dropped": dropped}
 

@@ -36,6 +36,7 @@ class TextFiles:
     def __init__(self, source: Path | Sequence[Path], target: Path | Sequence[Path]):
         self.source = _as_paths(source)
         self.target = _as_paths(target)
+        self._counts = {}
         if not self.source or len(self.source) != len(self.target):
             raise DataError(
                 "source and target need the same number of files, at least one. "
@@ -57,7 +58,9 @@ class TextFiles:
         """Name the place of a pair, counted from 1, as ``source file:line``."""
         line = number
         for path in self.source:
-            count = count_lines(path)
+            if path not in self._counts:
+                self._counts[path] = count_lines(path)
+            count = self._counts[path]
             if line <= count:
                 return f"{path}:{line}"
             line -= count

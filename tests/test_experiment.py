@@ -9,6 +9,7 @@ import pytest
 from keras_transformer.pipelines import DataError
 
 from keras_transformer import experiment
+from keras_transformer import training
 from keras_transformer.recipes import RecipeError
 from keras_transformer.recipes import load_recipe
 
@@ -134,3 +135,31 @@ def test_word_pieces_and_learned_positions_train(tmp_path):
     model = keras.saving.load_model(tmp_path / "model.keras")
     assert model.positions == "learned"
     assert model.dtype_policy.name == "mixed_bfloat16"
+
+
+def test_a_run_that_diverges_stops_and_names_the_pairs(tmp_path):
+    """A rate of 1e30 makes the second loss infinite: nothing of it is kept."""
+    overrides = (
+        "training.learning_rate=1e30",
+        "training.warmup_steps=1",
+        "training.checkpoint_steps=1",
+        "training.on_nan=stop",
+    )
+    with pytest.raises(training.TrainingFault) as raised:
+        experiment.run(small_recipe(*overrides), tmp_path, progress=False)
+    assert "step 2: the loss is not finite; its batch: pair " in str(raised.value)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()]
+    assert [row["split"] for row in rows] == ["skipped"]
+    pairs = [int(place.removeprefix("pair ")) for place in rows[0]["batch"]]
+    train = list(experiment.load_pairs(small_recipe())["train"])
+    assert len(pairs) > 10
+    assert set(pairs) <= set(range(1, len(train) + 1))
+    paths = training.checkpoint_paths(tmp_path / "checkpoints")
+    assert [path.rpartition("-")[2] for path in paths] == ["1"]
+    # The same run, told to leave such batches out, finds no other.
+    with pytest.raises(training.TrainingFault, match=r"step 4: .* 3 such steps"):
+        experiment.run(
+            small_recipe(*overrides[:3], "training.max_skipped=2"),
+            tmp_path,
+            progress=False,
+        )

@@ -74,6 +74,7 @@ def _user_errors():
         ("keras_transformer.pipelines.errors", "DataError"),
         ("keras_transformer.recipes.load", "RecipeError"),
         ("keras_transformer.training.checkpoints", "CheckpointError"),
+        ("keras_transformer.training.guard", "TrainingFault"),
     ):
         if module in sys.modules:
             classes.append(getattr(sys.modules[module], name))

@@ -177,6 +177,9 @@ class TrainingSettings(Section):
     beta_2: Fraction = 0.98
     epsilon: PositiveFloat = 1e-9
     gradient_accumulation_steps: PositiveInt = 1
+    clip_norm: PositiveFloat | None = None
+    on_nan: Literal["skip", "stop"] = "skip"
+    max_skipped: PositiveInt = 10
     mixed_precision: Literal["bfloat16", "float16"] | None = None
     jit_compile: Literal["auto", True, False] = "auto"
     checkpoint_minutes: PositiveFloat | None = None

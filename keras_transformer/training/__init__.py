@@ -11,6 +11,7 @@ _NAMES = {
     "SmoothedCrossEntropy": "losses",
     "TokenAccuracy": "metrics",
     "Trainer": "trainer",
+    "TrainingFault": "guard",
     "TrainingModel": "training_model",
     "average_checkpoints": "averaging",
     "checkpoint_paths": "checkpoints",

@@ -8,6 +8,8 @@ import time
 
 import keras
 
+from keras_transformer.training import guard
+
 # Whether a higher value is better.
 METRICS = {"bleu": True, "perplexity": False}
 
@@ -17,7 +19,8 @@ class Progress:
     """Where a run stands; saved in every checkpoint.
 
     `seconds` counts training of all starts; `checkpoint_seconds` since the last
-    checkpoint by the clock.
+    checkpoint by the clock; `skipped` updates that a fault left out, and those of them
+    since the last update.
     """
 
     step: int = 0
@@ -26,6 +29,8 @@ class Progress:
     best_score: float | None = None
     best_step: int | None = None
     validations_since_best: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
 
     def improve(self, metric, score):
         """Notes a validation's score; whether it is the best so far."""
@@ -57,6 +62,41 @@ class StepCounter(keras.callbacks.Callback):
         self.progress.seconds += now - self._time
         self.progress.checkpoint_seconds += now - self._time
         self._time = now
+
+
+class SkippedUpdates(keras.callbacks.Callback):
+    """Tells of steps that updated nothing, and stops where they must not go on.
+
+    Args:
+        progress: The run's `Progress`.
+        on_skip: Function of the reason, called after each such step; returns the text
+            that the error shall begin with.
+        allowed: Stop after more than so many such steps in a row.
+
+    Raises:
+        TrainingFault: more than `allowed` in a row.
+    """
+
+    def __init__(self, progress, on_skip, allowed):
+        super().__init__()
+        self.progress = progress
+        self.on_skip = on_skip
+        self.allowed = allowed
+
+    def on_train_batch_end(self, batch, logs=None):
+        progress = self.progress
+        fault = guard.last_fault(self.model)
+        if fault == guard.OK:
+            progress.skipped_in_a_row = 0
+            return
+        progress.skipped += 1
+        progress.skipped_in_a_row += 1
+        message = self.on_skip(guard.REASONS[fault])
+        if progress.skipped_in_a_row > self.allowed:
+            raise guard.TrainingFault(
+                f"{message}. Training stopped after {progress.skipped_in_a_row} such "
+                "steps in a row; the last checkpoint is from before them"
+            )
 
 
 class Validation(keras.callbacks.Callback):

@@ -11,6 +11,17 @@ def global_sum(value):
     return context.all_reduce("SUM", value)
 
 
+def global_mean(value):
+    """The mean of `value` over all replicas."""
+    return global_sum(value) / num_replicas()
+
+
+def num_replicas():
+    """How many replicas compute the step that this is called in."""
+    context = _replica_context()
+    return 1 if context is None else context.num_replicas_in_sync
+
+
 def default_strategy():
     """`MirroredStrategy` where there are several GPUs, else the default strategy."""
     import tensorflow as tf

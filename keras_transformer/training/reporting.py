@@ -36,18 +36,30 @@ class MetricsLog:
 
     def write(self, split, figures):
         """One line of JSON, one scalar each in TensorBoard."""
+        # JSON has no word for a number that is none.
+        self.note(
+            split,
+            {
+                name: round(float(value), 6) if math.isfinite(value) else None
+                for name, value in figures.items()
+            },
+        )
         step = self.progress.step
-        seconds = round(self.progress.seconds, 1)
-        row = {"split": split, "step": step, "seconds": seconds}
-        for name, value in figures.items():
-            # JSON has no word for a number that is none.
-            row[name] = round(float(value), 6) if math.isfinite(value) else None
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
         with self._writers[split].as_default():
             for name, value in figures.items():
                 tf.summary.scalar(name, float(value), step=step)
         self._writers[split].flush()
+
+    def note(self, split, values):
+        """One line of JSON: the step, the seconds of training, and `values`."""
+        row = {
+            "split": split,
+            "step": self.progress.step,
+            "seconds": round(self.progress.seconds, 1),
+            **values,
+        }
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
 
     def rewind(self):
         """Drops the lines of steps after the current one, which will come again."""

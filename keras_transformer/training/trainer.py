@@ -2,11 +2,13 @@
 
 import contextlib
 import dataclasses
+import logging
 import pathlib
 
 from keras_transformer.training.callbacks import PeriodicCheckpoint
 from keras_transformer.training.callbacks import Progress
 from keras_transformer.training.callbacks import SaveOnSignal
+from keras_transformer.training.callbacks import SkippedUpdates
 from keras_transformer.training.callbacks import StepCounter
 from keras_transformer.training.callbacks import Validation
 from keras_transformer.training.checkpoints import Checkpoints
@@ -14,6 +16,11 @@ from keras_transformer.training.files import replace_file
 from keras_transformer.training.reporting import MetricsLog
 from keras_transformer.training.reporting import ProgressBar
 from keras_transformer.training.reporting import TrainingLog
+
+logger = logging.getLogger(__name__)
+
+# Places of a batch's pairs that a message names; the log has them all.
+_NAMED_PLACES = 3
 
 
 class Trainer:
@@ -72,6 +79,8 @@ class Trainer:
         patience=None,
         log_steps=100,
         bar=True,
+        max_skipped=0,
+        places_of=None,
     ):
         """Trains up to step `steps`.
 
@@ -88,8 +97,14 @@ class Trainer:
                 A run that had stopped stays so.
             log_steps: Steps between lines of the training metrics.
             bar: Whether to show progress on standard error.
+            max_skipped: Steps in a row whose update may be left out for a loss or
+                gradient that is not finite; each is told and logged.
+            places_of: Function of a step, counted from 1, that names the places of
+                its batch's pairs, as a list of texts. None: they are not known.
 
         Raises:
+            TrainingFault: more than `max_skipped` such steps; nothing is saved, so
+                that the last checkpoint is from before them.
             KeyboardInterrupt: Ctrl-C, after the step was finished and saved.
             SystemExit: SIGTERM, likewise, with code 143.
         """
@@ -97,7 +112,15 @@ class Trainer:
         stopped = patience and self.progress.validations_since_best >= patience
         if remaining <= 0 or stopped:
             return
-        callbacks = [StepCounter(self.progress), TrainingLog(self.log, log_steps)]
+
+        def on_skip(reason):
+            return self._tell_of_skip(reason, places_of)
+
+        callbacks = [
+            StepCounter(self.progress),
+            SkippedUpdates(self.progress, on_skip, max_skipped),
+            TrainingLog(self.log, log_steps),
+        ]
         progress_bar = ProgressBar(self.progress, steps) if bar else None
         if bar:
             callbacks.append(progress_bar)
@@ -141,6 +164,19 @@ class Trainer:
                 callbacks=callbacks,
             )
             self.save()
+
+    def _tell_of_skip(self, reason, places_of):
+        """Logs a step that updated nothing; returns the message."""
+        step = self.progress.step
+        places = places_of(step) if places_of else []
+        message = f"step {step}: {reason}"
+        if places:
+            message += f"; its batch: {', '.join(places[:_NAMED_PLACES])}"
+        if len(places) > _NAMED_PLACES:
+            message += f" and {len(places) - _NAMED_PLACES} more"
+        self.log.note("skipped", {"reason": reason, "batch": places})
+        logger.warning("%s", message)
+        return message
 
     def save_model(self, name):
         """Writes the model to a `.keras` file in the run's folder; returns its path."""

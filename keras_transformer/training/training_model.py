@@ -3,7 +3,10 @@
 import keras
 import tensorflow as tf
 
+from keras_transformer.training import guard
+from keras_transformer.training.distribution import global_mean
 from keras_transformer.training.distribution import global_sum
+from keras_transformer.training.distribution import num_replicas
 from keras_transformer.training.metrics import Perplexity
 from keras_transformer.training.metrics import TokenAccuracy
 from keras_transformer.training.metrics import _TokenMean
@@ -25,10 +28,15 @@ class TrainingModel(keras.Model):
     the other and applied as one update, normalised by the number of target tokens in
     the whole global batch.
 
+    A step with a loss or gradient that is not finite, or without a target token,
+    updates nothing and counts in no metric; `last_fault` tells of it.
+
     Args:
         transformer: The model to train.
         label_smoothing: Share of the probability that is spread, in [0, 1).
         gradient_accumulation_steps: Parts of a batch.
+        clip_norm: Gradients of the whole global batch are scaled down to this norm,
+            all variables together, where theirs is larger. None: never.
     """
 
     def __init__(
@@ -36,12 +44,23 @@ class TrainingModel(keras.Model):
         transformer,
         label_smoothing=0.1,
         gradient_accumulation_steps=1,
+        clip_norm=None,
         **kwargs,
     ):
         super().__init__(dtype=transformer.dtype_policy, **kwargs)
         self.transformer = transformer
         self.label_smoothing = label_smoothing
         self.gradient_accumulation_steps = gradient_accumulation_steps
+        self.clip_norm = clip_norm
+        # Of the last step: a key of guard.REASONS, or guard.OK.
+        self.last_fault = self.add_weight(
+            shape=(),
+            initializer="zeros",
+            dtype="int32",
+            trainable=False,
+            aggregation="only_first_replica",
+            name="last_fault",
+        )
         self.loss_metric = _TokenMean(name="loss")
         self.perplexity_metric = Perplexity()
         self.accuracy_metric = TokenAccuracy()
@@ -78,10 +97,11 @@ class TrainingModel(keras.Model):
             gradients, sums = self._gradients(inputs, labels, scale)
         else:
             gradients, sums = self._accumulated_gradients(inputs, labels, scale)
-        if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
-            gradients = _with_others_overflow(gradients)
-        self.optimizer.apply_gradients(
-            zip(gradients, self.trainable_variables, strict=True)
+        fault = self._apply(gradients, sums[0], all_tokens)
+        self.last_fault.assign(fault)
+        tokens, all_tokens, *sums = (
+            tf.where(tf.equal(fault, guard.OK), value, 0.0)
+            for value in (tokens, all_tokens, *sums)
         )
         self.token_counter.update_state(tokens)
         return self._update_metrics(sums, all_tokens)
@@ -134,6 +154,39 @@ class TrainingModel(keras.Model):
         )
         return gradients, sums
 
+    def _apply(self, gradients, loss_sum, all_tokens):
+        """Updates the weights unless something is wrong; returns what."""
+        optimizer, variables = self.optimizer, self.trainable_variables
+        scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        loss_scale = None
+        if scaled:
+            loss_scale = tf.convert_to_tensor(
+                optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
+            )
+        norm = tf.linalg.global_norm(gradients)
+        fault = guard.fault_of(all_tokens, loss_sum, norm, loss_scale)
+        if self.clip_norm is not None:
+            gradients = self._clip(gradients, loss_scale)
+        if not scaled:
+            condition = tf.equal(fault, guard.OK)
+            guard.apply_if(condition, optimizer, gradients, variables)
+            return fault
+        # Keras leaves the update out by itself, but asks the first replica only.
+        overflows = global_sum(tf.cast(~tf.math.is_finite(norm), tf.float32)) > 0
+        bad = overflows | tf.not_equal(fault, guard.OK)
+        first = gradients[0] + tf.where(bad, float("nan"), 0.0)
+        optimizer.apply_gradients(zip([first, *gradients[1:]], variables, strict=True))
+        return fault
+
+    def _clip(self, gradients, loss_scale):
+        # The optimizer will sum over the replicas: each gets the mean.
+        gradients = [global_mean(gradient) for gradient in gradients]
+        norm = tf.linalg.global_norm(gradients) * num_replicas()
+        if loss_scale is not None:
+            norm /= loss_scale
+        factor = tf.minimum(1.0, self.clip_norm / tf.maximum(norm, 1e-12))
+        return [gradient * factor for gradient in gradients]
+
     def _sums(self, inputs, labels, training):
         """Sums over a batch's tokens: smoothed loss, nll, number of correct ones."""
         vectors = self.transformer.decoder_output(inputs, training=training)
@@ -158,14 +211,3 @@ class TrainingModel(keras.Model):
         for metric, total in zip(self.metrics, sums, strict=True):
             metric.update_sums(total, all_tokens)
         return {metric.name: metric.result() for metric in self.metrics}
-
-
-def _with_others_overflow(gradients):
-    """Makes an overflow on one replica one on all of them.
-
-    Keras's loss scaling asks the first replica only whether to skip the update.
-    """
-    finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
-    overflows = global_sum(tf.cast(~tf.reduce_all(finite), tf.float32))
-    first = gradients[0] + tf.where(overflows > 0, float("nan"), 0.0)
-    return [first, *gradients[1:]]

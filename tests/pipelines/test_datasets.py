@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines import TextFiles
+from keras_transformer.pipelines import batch_indices
 from keras_transformer.pipelines import encode_corpus
 from keras_transformer.pipelines import evaluation_dataset
 from keras_transformer.pipelines import steps_per_epoch
@@ -138,6 +139,14 @@ def test_start_step_equals_skipping(corpus, epochs, offset):
     skipped = training_dataset(corpus, BUDGET, seed=2).skip(start)
     jumped = training_dataset(corpus, BUDGET, seed=2, start_step=start)
     assert equal(batches(skipped, steps + 3), batches(jumped, steps + 3))
+
+
+def test_the_pairs_of_a_step_can_be_told(corpus, index_of_source):
+    per_epoch = steps_per_epoch(corpus, BUDGET)
+    for step in (1, 2, per_epoch, per_epoch + 1, 2 * per_epoch - 3):
+        (found,) = batches(training_dataset(corpus, BUDGET, 5, step - 1), 1)
+        told = batch_indices(corpus, BUDGET, 5, step)
+        assert told.tolist() == indices(found, index_of_source)
 
 
 def test_batches_are_mixed_over_the_epoch(corpus):

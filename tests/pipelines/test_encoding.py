@@ -132,6 +132,8 @@ def test_dropped_pairs_are_counted_with_their_lines(tokenizers, tmp_path):
     for index, line in enumerate(kept):
         expected = expected_ids(tokenizers[1], target[line].decode())
         assert corpus.pair(index)[1].tolist() == expected
+    numbers = corpus.numbers(np.arange(12))
+    assert numbers.tolist() == [line + 1 for line in kept]
 
 
 def test_max_length_counts_the_end_id(tokenizers, tmp_path):
@@ -214,7 +216,7 @@ def test_cache_is_reused_only_for_the_same_text_tokenizers_and_length(
 
 
 @pytest.mark.parametrize(
-    "name", ["corpus.json", "source_ids.npy", "target_offsets.npy"]
+    "name", ["corpus.json", "dropped.npy", "source_ids.npy", "target_offsets.npy"]
 )
 def test_a_damaged_cache_is_named_and_written_again(tokenizers, tmp_path, name):
     lines = [line.encode() for line in sentences(11, 10)]

@@ -49,15 +49,6 @@ def plain():
     return fit(model)
 
 
-# Each trains a model and returns it with its figures.
-RUNS = {
-    "step": step,
-    "plain": plain,
-    "parts": lambda: fit(tiny_training_model(sgd(), parts=3), LAST_PADDED),
-    "float16": lambda: step(dtype="mixed_float16"),
-}
-
-
 class OverflowOnTheSecond(training.TrainingModel):
     """A model whose second replica overflows."""
 
@@ -66,6 +57,35 @@ class OverflowOnTheSecond(training.TrainingModel):
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         overflow = tf.where(tf.equal(replica, 1), float("inf"), 0.0)
         return [gradient + overflow for gradient in gradients], sums
+
+
+def clipped():
+    transformer = tiny_transformer()
+    model = training.TrainingModel(transformer, 0.1, clip_norm=0.3)
+    model.compile(sgd())
+    return fit(model)
+
+
+# Each trains a model and returns it with its figures.
+RUNS = {
+    "step": step,
+    "plain": plain,
+    "clipped": clipped,
+    "parts": lambda: fit(tiny_training_model(sgd(), parts=3), LAST_PADDED),
+    "float16": lambda: step(dtype="mixed_float16"),
+}
+
+
+def skipped():
+    """The number of steps that are left out for the second replica's sake."""
+    model = OverflowOnTheSecond(tiny_transformer())
+    model.compile(sgd())
+    before = weights_of(model)
+    model.fit(dataset(), steps_per_epoch=2, verbose=0)
+    for weight, expected in zip(weights_of(model), before, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+    assert int(tf.convert_to_tensor(model.optimizer.iterations)) == 0
+    return int(tf.convert_to_tensor(model.last_fault))
 
 
 def overflow():
@@ -107,7 +127,7 @@ def main(folder):
             model, figures = run()
         np.savez(folder / f"{name}.npz", *weights_of(model), **figures)
     with strategy.scope():
-        np.savez(folder / "overflow.npz", scale=overflow())
+        np.savez(folder / "overflow.npz", scale=overflow(), fault=skipped())
         cut, whole = resumed(folder)
     np.savez(folder / "cut.npz", *cut)
     np.savez(folder / "whole.npz", *whole)

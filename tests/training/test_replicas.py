@@ -50,7 +50,10 @@ def test_two_replicas_give_one_replicas_weights(on_two_replicas, name):
 
 
 def test_an_overflow_on_one_replica_skips_the_step_on_all(on_two_replicas):
-    assert arrays(on_two_replicas / "overflow.npz")[1] == {"scale": 32.0}
+    assert arrays(on_two_replicas / "overflow.npz")[1] == {
+        "scale": 32.0,
+        "fault": 3.0,
+    }
 
 
 def test_two_replicas_resume_bit_by_bit(on_two_replicas):

@@ -1,0 +1,201 @@
+"""Losses and gradients that are not finite: left out, told, and the end of it."""
+
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from training_samples import VOCABULARY
+from training_samples import batch
+from training_samples import paper_adam
+from training_samples import tiny_transformer
+from training_samples import weights_of
+
+from keras_transformer import training
+
+MARK = VOCABULARY - 1
+BAD_STEPS = (3, 6)
+STEPS = 8
+REASON = {
+    "loss": "the loss is not finite",
+    "gradient": "the gradient is not finite",
+    "tokens": "no target token",
+}
+
+
+class Poisoned(training.TrainingModel):
+    """Gives a loss or gradient that is none for batches with a source of `MARK`."""
+
+    kind = "loss"
+
+    def _sums(self, inputs, labels, training):
+        sums = super()._sums(inputs, labels, training)
+        if self.kind == "loss":
+            sums[0] += self._poison(inputs)
+        return sums
+
+    def _gradients(self, inputs, labels, scale):
+        gradients, sums = super()._gradients(inputs, labels, scale)
+        if self.kind == "gradient":
+            gradients[3] += self._poison(inputs)
+        return gradients, sums
+
+    def _poison(self, inputs):
+        marked = tf.reduce_any(tf.equal(inputs["source_ids"], MARK))
+        return tf.where(marked, float("inf"), 0.0)
+
+
+def poisoned(kind, parts=1, optimizer=None, jit_compile=False, **changes):
+    model = Poisoned(tiny_transformer(**changes), 0.1, parts)
+    model.kind = kind
+    model.compile(optimizer or paper_adam(), jit_compile=jit_compile)
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    return model
+
+
+def batches(steps, kind=None, bad=BAD_STEPS):
+    """The batches of the steps given, counted from 1; those of `bad` are bad."""
+    found = []
+    for step in steps:
+        inputs, labels = batch(step)
+        inputs["source_ids"][inputs["source_ids"] == MARK] = 4
+        if step in bad:
+            if kind == "tokens":
+                labels = np.zeros_like(labels)
+            else:
+                inputs["source_ids"][0, 0] = MARK
+        found.append((inputs, labels))
+    return tf.data.Dataset.from_generator(
+        lambda: iter(found),
+        output_signature=tf.nest.map_structure(
+            lambda array: tf.TensorSpec(array.shape, tf.int32), found[0]
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("loss", {}),
+        ("gradient", {}),
+        ("tokens", {}),
+        ("loss", {"parts": 3}),
+        ("gradient", {"jit_compile": True}),
+    ],
+)
+def test_a_bad_batch_leaves_no_trace(tmp_path, kind, options):
+    """As if it had not been among the batches: weights, Adam's slots, metrics."""
+    every = range(1, STEPS + 1)
+    model = poisoned(kind, **options)
+    trainer = training.Trainer(model, tmp_path)
+    trainer.fit(batches(every, kind), STEPS, log_steps=STEPS, bar=False, max_skipped=1)
+    good = [step for step in every if step not in BAD_STEPS]
+    other = poisoned(kind, **options)
+    history = other.fit(batches(good), verbose=0).history
+    assert int(model.optimizer.iterations) == len(good)
+    for weight, expected in zip(weights_of(model), weights_of(other), strict=True):
+        np.testing.assert_array_equal(weight, expected)
+    for variable, expected in zip(
+        model.optimizer.variables, other.optimizer.variables, strict=True
+    ):
+        np.testing.assert_array_equal(variable, expected)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()]
+    assert [(row["split"], row["step"]) for row in rows] == [
+        ("skipped", 3),
+        ("skipped", 6),
+        ("train", STEPS),
+    ]
+    assert {row["reason"] for row in rows[:2]} == {REASON[kind]}
+    for name in ("loss", "perplexity", "accuracy"):
+        assert rows[2][name] == pytest.approx(history[name][0], abs=2e-6)
+    assert trainer.progress.skipped == 2
+    assert trainer.progress.step == STEPS
+
+
+def test_stop_at_the_first(tmp_path, caplog):
+    model = poisoned("loss")
+    trainer = training.Trainer(model, tmp_path)
+    with pytest.raises(training.TrainingFault) as raised:
+        trainer.fit(
+            batches(range(1, STEPS + 1), "loss"),
+            STEPS,
+            checkpoint_steps=2,
+            bar=False,
+            places_of=lambda step: [f"a.en:{10 * step + n}" for n in range(5)],
+        )
+    told = "the loss is not finite; its batch: a.en:30, a.en:31, a.en:32 and 2 more"
+    assert str(raised.value).startswith(f"step 3: {told}. Training stopped")
+    row = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert row["batch"] == [f"a.en:{n}" for n in range(30, 35)]
+    # The next start begins before the bad batch, and may be told to leave it out.
+    assert len(training.checkpoint_paths(tmp_path / "checkpoints")) == 1
+    again = training.Trainer(poisoned("loss", seed=8), tmp_path)
+    assert again.restore() == 2
+    again.fit(batches(range(3, STEPS + 1), "loss"), STEPS, bar=False, max_skipped=1)
+    assert again.progress.skipped == 2
+    assert "step 3: the loss is not finite" in caplog.text
+
+
+@pytest.mark.parametrize(("bad", "stops_at"), [((2, 3, 5, 6), None), ((4, 5, 6), 6)])
+def test_too_many_in_a_row(tmp_path, bad, stops_at):
+    trainer = training.Trainer(poisoned("gradient"), tmp_path)
+    steps = range(1, STEPS + 1)
+
+    def fit():
+        trainer.fit(
+            batches(steps, "gradient", bad),
+            STEPS,
+            checkpoint_steps=1,
+            bar=False,
+            max_skipped=2,
+        )
+
+    if stops_at is None:
+        fit()
+        return
+    with pytest.raises(training.TrainingFault, match="3 such steps in a row"):
+        fit()
+    assert trainer.progress.step == stops_at
+    # Steps that updated nothing were saved as they were: finite.
+    assert trainer.restore() == stops_at - 1
+    assert all(np.all(np.isfinite(weight)) for weight in weights_of(trainer.model))
+
+
+def test_endless_overflow_of_float16_is_a_fault():
+    """At a scale of 1e-3 Keras halves it; below 1e-4 the scale is not to blame."""
+    optimizer = keras.optimizers.LossScaleOptimizer(paper_adam(), initial_scale=1e-3)
+    model = poisoned("gradient", optimizer=optimizer, dtype="mixed_float16")
+    every_bad = range(1, 6)
+    faults = []
+    for step in every_bad:
+        model.fit(batches([step], "gradient", every_bad), verbose=0)
+        faults.append(int(model.last_fault))
+    # Scales 1e-3, 5e-4, 2.5e-4, 1.25e-4, 6e-5.
+    assert faults[:4] == [0] * 4
+    assert faults[4] == 3
+    assert float(optimizer.dynamic_scale) == pytest.approx(1e-3 / 32)
+    assert int(optimizer.iterations) == 0
+
+
+def test_clip_norm_scales_the_whole_gradient():
+    """SGD's update is its rate times the gradient: norm by norm."""
+
+    def update(clip_norm, parts=1):
+        transformer = tiny_transformer()
+        before = weights_of(transformer)
+        model = training.TrainingModel(transformer, 0.1, parts, clip_norm)
+        model.compile(keras.optimizers.SGD(0.5))
+        model.fit(batches([1]), verbose=0)
+        moved = zip(before, weights_of(transformer), strict=True)
+        return np.concatenate([(old - new).ravel() for old, new in moved])
+
+    free = update(None)
+    norm = np.linalg.norm(free) / 0.5
+    assert 0.1 < norm < math.inf
+    for parts in (1, 3):
+        np.testing.assert_allclose(
+            update(0.25 * norm, parts), 0.25 * free, rtol=1e-3, atol=1e-7
+        )
+    np.testing.assert_allclose(update(1.01 * norm), free, rtol=1e-5, atol=1e-8)
