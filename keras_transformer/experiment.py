@@ -48,6 +48,11 @@ def run(recipe, output, progress=True):
     _claim_folder(recipe, output)
     pairs = load_pairs(recipe)
     tokenizer = _tokenizer(recipe.tokenizer, pairs["train"], output / TOKENIZER)
+    sampling = {
+        "dropout": recipe.tokenizer.dropout,
+        "segmentations": recipe.tokenizer.segmentations,
+        "seed": settings.seed,
+    }
     corpora = {
         split: pipelines.encode_corpus(
             split_pairs,
@@ -55,6 +60,7 @@ def run(recipe, output, progress=True):
             tokenizer,
             output / "cache" / split,
             max_length=recipe.data.max_length,
+            **(sampling if split == "train" else {}),
         )
         for split, split_pairs in pairs.items()
         if split != "test"

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ from .blocks import blocks
 from .errors import DataError
 from .tokenizer_base import Tokenizer
 
-_FORMAT = 2
+_FORMAT = 3
 _BLOCK_PAIRS = 8192
 _NAMED_LINES = 5
 _SIDES = ("source", "target")
@@ -32,7 +33,7 @@ class EncodedCorpus:
     """Sentence pairs as ids, in the order of the text; written by `encode_corpus`.
 
     Attributes:
-        num_pairs: the number of pairs kept.
+        num_pairs: the number of rows: of pairs kept, each in every segmentation.
         source_lengths: int32 array [num_pairs], the end id counted.
         target_lengths: int32 array [num_pairs], the end id counted.
         dropped: for each reason ("invalid_utf8", "empty", "too_long") a dict of the
@@ -44,7 +45,8 @@ class EncodedCorpus:
         self.folder = os.fspath(folder)
         with open(os.path.join(folder, "corpus.json"), encoding="utf-8") as file:
             facts = json.load(file)
-        self.num_pairs = facts["num_pairs"]
+        self.num_pairs = facts["num_pairs"] * facts["segmentations"]
+        self._segmentations = facts["segmentations"]
         self.dropped = facts["dropped"]
         self.report = _report(facts)
         self.fingerprint = facts["fingerprint"]
@@ -87,8 +89,9 @@ class EncodedCorpus:
         """The places of pairs in the text: int64 array, counted from 1.
 
         Args:
-            indices: int array of pairs kept, counted from 0.
+            indices: int array of rows, counted from 0.
         """
+        indices = indices // self._segmentations
         # Before the i-th dropped pair, dropped[i] - i pairs were kept.
         kept_before = self._dropped - np.arange(len(self._dropped))
         return indices + np.searchsorted(kept_before, indices, side="right") + 1
@@ -119,8 +122,14 @@ def encode_corpus(
     target_tokenizer: Tokenizer,
     folder: str | os.PathLike,
     max_length: int = 256,
+    dropout: float = 0.0,
+    segmentations: int = 1,
+    seed: int = 1,
 ) -> EncodedCorpus:
     """Tokenise pairs once and keep their ids in `folder`.
+
+    With `dropout`, each pair is kept in several random segmentations, and an epoch
+    holds them all.
 
     If the folder already holds the same text (as the source's `fingerprint()` tells;
     None: it cannot tell) encoded with the same tokenizers and `max_length`, it is
@@ -133,11 +142,21 @@ def encode_corpus(
         folder: where to write; what it held is replaced.
         max_length: pairs with a side of more ids than this, its end id counted,
             are dropped.
+        dropout: probability that a merge of sub-words is left out, see
+            `Tokenizer.sample`; for training text.
+        segmentations: how many each pair is kept in; 1 without dropout.
+        seed: of the dropout.
 
     Raises:
-        DataError: the text cannot be read, or no pair is left.
+        DataError: the text cannot be read, no pair is left, or the tokenizer has no
+            merges to leave out.
     """
-    fingerprint = _fingerprint(pairs, source_tokenizer, target_tokenizer, max_length)
+    if not dropout and segmentations > 1:
+        raise ValueError("More than one segmentation needs `dropout`.")
+    sampling = (dropout, segmentations, seed) if dropout else None
+    fingerprint = _fingerprint(
+        pairs, source_tokenizer, target_tokenizer, max_length, sampling
+    )
     if fingerprint is not None:
         try:
             corpus = EncodedCorpus.load(folder)
@@ -151,9 +170,14 @@ def encode_corpus(
     os.makedirs(temporary)
     try:
         facts = _write_corpus(
-            pairs, (source_tokenizer, target_tokenizer), temporary, max_length
+            pairs,
+            (source_tokenizer, target_tokenizer),
+            temporary,
+            max_length,
+            sampling,
         )
         facts["fingerprint"] = fingerprint
+        facts["segmentations"] = segmentations
         with open(os.path.join(temporary, "corpus.json"), "w", encoding="utf-8") as out:
             json.dump(facts, out, indent=1)
         if not facts["num_pairs"]:
@@ -193,10 +217,14 @@ def _report(facts: dict) -> str:
         if reason["count"]
     ]
     kept = f"{facts['num_pairs']:,} of {facts['num_read']:,} pairs kept"
+    if facts.get("segmentations", 1) > 1:
+        kept += f", each in {facts['segmentations']} segmentations"
     return "; dropped: ".join([kept, *filter(None, ["; ".join(dropped)])])
 
 
-def _fingerprint(pairs, source_tokenizer, target_tokenizer, max_length) -> str | None:
+def _fingerprint(
+    pairs, source_tokenizer, target_tokenizer, max_length, sampling
+) -> str | None:
     text = pairs.fingerprint() if hasattr(pairs, "fingerprint") else None
     if text is None:
         return None
@@ -206,6 +234,7 @@ def _fingerprint(pairs, source_tokenizer, target_tokenizer, max_length) -> str |
         source_tokenizer.fingerprint(),
         target_tokenizer.fingerprint(),
         max_length,
+        sampling,
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
@@ -215,6 +244,7 @@ def _write_corpus(
     tokenizers: tuple[Tokenizer, Tokenizer],
     folder: str,
     max_length: int,
+    sampling: tuple[float, int, int] | None,
 ) -> dict:
     """Write ids and offsets of both sides; return the counts."""
     dropped = {reason: {"count": 0, "first": []} for reason in _REASONS}
@@ -236,12 +266,15 @@ def _write_corpus(
                 reasons[number] = "empty"
             for side, text in zip(sides, texts, strict=True):
                 side.append(text or b"")
+        # Of each side a list of segmentations.
         ragged = [
-            tokenizer.tokenize(tf.constant(side))
-            for tokenizer, side in zip(tokenizers, sides, strict=True)
+            _segmented(tokenizer, side, sampling, [num_read, number])
+            for number, (tokenizer, side) in enumerate(
+                zip(tokenizers, sides, strict=True)
+            )
         ]
-        for side in ragged:
-            too_long = side.row_lengths().numpy() + 1 > max_length
+        for segmented in itertools.chain(*ragged):
+            too_long = segmented.row_lengths().numpy() + 1 > max_length
             reasons[too_long & (reasons == "")] = "too_long"
         dropped_pairs.append(num_read + np.flatnonzero(reasons != ""))
         for number in np.flatnonzero(reasons != ""):
@@ -250,7 +283,10 @@ def _write_corpus(
             if len(facts["first"]) < _NAMED_LINES:
                 facts["first"].append(locate(num_read + int(number) + 1))
         for file, tokenizer, side in zip(files, tokenizers, ragged, strict=True):
-            file.append(side, reasons == "", tokenizer.end_id)
+            # A pair's segmentations stand together: row i is of pair i // count.
+            rows = np.arange(len(block) * len(side)).reshape(len(side), -1).T.ravel()
+            kept = np.repeat(reasons == "", len(side))
+            file.append(tf.gather(tf.concat(side, 0), rows), kept, tokenizer.end_id)
         num_read += len(block)
     for file in files:
         file.close()
@@ -258,6 +294,16 @@ def _write_corpus(
     np.save(os.path.join(folder, _DROPPED), dropped_pairs)
     num_pairs = num_read - sum(facts["count"] for facts in dropped.values())
     return {"num_read": num_read, "num_pairs": num_pairs, "dropped": dropped}
+
+
+def _segmented(tokenizer, texts, sampling, place) -> list[tf.RaggedTensor]:
+    """Ids of a block's texts in every segmentation; `place` seeds the sampling."""
+    if sampling is None:
+        return [tokenizer.tokenize(tf.constant(texts))]
+    dropout, segmentations, seed = sampling
+    texts = [text.decode() for text in texts]
+    seeds = np.random.SeedSequence([seed, *place]).generate_state(segmentations)
+    return [tokenizer.sample(texts, dropout, int(seed)) for seed in seeds]
 
 
 def _utf8(text: str | None) -> bytes | None:

@@ -4,7 +4,9 @@ import hashlib
 import io
 import os
 import re
+import threading
 from collections.abc import Iterable
+from collections.abc import Sequence
 
 import sentencepiece
 import tensorflow as tf
@@ -79,6 +81,28 @@ class BytePairTokenizer(Tokenizer):
         strings = tf.strings.regex_replace(strings, _ESCAPE, _ESCAPED_ESCAPE)
         strings = tf.strings.regex_replace(strings, _SPACE_MARK, _ESCAPED_SPACE_MARK)
         return self._call("tokenize", strings)
+
+    def sample(self, strings: Sequence[str], dropout: float, seed: int):
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
+        rows = []
+
+        def split():
+            sentencepiece.set_random_generator_seed(seed)
+            for string in strings:
+                rows.append(
+                    processor.encode(
+                        _escape(string),
+                        enable_sampling=True,
+                        alpha=dropout,
+                        nbest_size=-1,
+                    )
+                )
+
+        # Each thread has a generator of its own, which is seeded once, on first use.
+        thread = threading.Thread(target=split)
+        thread.start()
+        thread.join()
+        return tf.ragged.constant(rows, tf.int32, ragged_rank=1)
 
     def _join(self, ids):
         # SentencePiece swallows all spaces at the start of a text. A letter put in

@@ -4,6 +4,8 @@ import os
 
 import tensorflow as tf
 
+from .errors import DataError
+
 
 class Tokenizer(tf.Module):
     """Text to sub-word ids and back, losslessly and inside a TensorFlow graph.
@@ -32,6 +34,25 @@ class Tokenizer(tf.Module):
         Returns:
             RaggedTensor int32 [batch, (length)] without start and end ids.
         """
+
+    def sample(self, strings, dropout, seed):
+        """Split texts into sub-words at random: BPE-dropout, for training only.
+
+        Each merge of two sub-words is left out with a probability, so that a model
+        sees words in many segmentations (Provilkov et al., ACL 2020).
+
+        Args:
+            strings: list of str.
+            dropout: the probability, in [0, 1). 0: as `tokenize`.
+            seed: the result is a function of the arguments.
+
+        Returns:
+            RaggedTensor int32 [batch, (length)] without start and end ids.
+
+        Raises:
+            DataError: the tokenizer has no merges to leave out.
+        """
+        raise DataError(f"tokenizer.dropout needs byte pairs, not {self.kind}.")
 
     def detokenize(self, ids):
         """Join sub-words to text; never raises, whatever the ids.

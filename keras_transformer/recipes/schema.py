@@ -116,6 +116,18 @@ class TokenizerSettings(Section):
     vocabulary_size: Annotated[int, Field(gt=4)] = 37_000
     shared: Literal[True] = True
     split_digits: bool = False
+    dropout: Fraction = 0.0
+    segmentations: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _dropout_is_of_byte_pairs(self):
+        if self.dropout and self.kind != "bpe":
+            raise ValueError(
+                "dropout leaves out merges of byte pairs: kind must be bpe"
+            )
+        if self.segmentations > 1 and not self.dropout:
+            raise ValueError("more than one of segmentations needs a dropout above 0")
+        return self
 
 
 class ModelSettings(Section):

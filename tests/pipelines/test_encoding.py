@@ -136,6 +136,38 @@ def test_dropped_pairs_are_counted_with_their_lines(tokenizers, tmp_path):
     assert numbers.tolist() == [line + 1 for line in kept]
 
 
+def test_segmentations_of_a_pair_stand_together(tokenizers, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "_BLOCK_PAIRS", 7)
+    pairs = list(zip(sentences(31, 3), sentences(31, 4), strict=True))
+    pairs[8] = ("", "ein")
+
+    def encode(folder, **options):
+        return encode_corpus(
+            pairs, *tokenizers, tmp_path / folder, dropout=0.3, **options
+        )
+
+    corpus = encode("ids", segmentations=4)
+    assert corpus.num_pairs == 30 * 4
+    assert "30 of 31 pairs kept, each in 4 segmentations; dropped: 1" in corpus.report
+    kept = [number for number in range(1, 32) if number != 9]
+    assert corpus.numbers(np.arange(120)).tolist() == np.repeat(kept, 4).tolist()
+    different = 0
+    for row in range(120):
+        for side in (0, 1):
+            ids = corpus.pair(row)[side]
+            text = tokenizers[side].detokenize([ids])[0].numpy().decode()
+            assert text == pairs[kept[row // 4] - 1][side]
+            different += ids.tolist() != corpus.pair(row // 4 * 4)[side].tolist()
+    assert different > 120
+    same, other = encode("same", segmentations=4), encode("other", seed=2)
+    assert all(
+        np.array_equal(*both)
+        for row in range(120)
+        for both in zip(corpus.pair(row), same.pair(row), strict=True)
+    )
+    assert corpus.pair(0)[0].tolist() != other.pair(0)[0].tolist()
+
+
 def test_max_length_counts_the_end_id(tokenizers, tmp_path):
     pairs = list(zip(sentences(41, 7), sentences(41, 8), strict=True))
     longest = [

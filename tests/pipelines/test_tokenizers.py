@@ -279,6 +279,33 @@ def test_byte_pairs_equal_the_sentencepiece_library(tmp_path):
     assert ids == [0, 1, 2, 3]
 
 
+def test_dropout_leaves_out_merges():
+    """A text of one letter has one merge, with the space that encoding adds."""
+    text = "ein Mann ▁ a läuft a\uf8fe und a eine a Frau a"
+    tokenizer = train_tokenizer("bpe", [text] * 9, 300)
+    assert tokenizer.tokenize(["a"]).row_lengths().numpy() == 1
+    for dropout in (0.1, 0.6):
+        lengths = tokenizer.sample(["a"] * 3000, dropout, 7).row_lengths().numpy()
+        left_out = np.mean(lengths == 2)
+        # Four standard deviations of a mean of 3,000.
+        assert abs(left_out - dropout) < 4 * (dropout * (1 - dropout) / 3000) ** 0.5
+    texts = [text, "", "a  a", "läuft 漢"]
+    exact = tokenizer.tokenize(texts)
+    assert tokenizer.sample(texts, 0.0, 3).to_list() == exact.to_list()
+    sampled = tokenizer.sample(texts, 0.5, 3)
+    assert sampled.row_lengths()[0] > exact.row_lengths()[0]
+    decoded = [string.decode() for string in tokenizer.detokenize(sampled).numpy()]
+    assert decoded == texts
+    assert tokenizer.sample(texts, 0.5, 3).to_list() == sampled.to_list()
+    assert tokenizer.sample(texts, 0.5, 4).to_list() != sampled.to_list()
+
+
+def test_word_pieces_have_no_merges_to_leave_out():
+    tokenizer = train_tokenizer("word_piece", ["ein Mann läuft"] * 9, 280)
+    with pytest.raises(DataError, match=r"tokenizer\.dropout needs byte pairs"):
+        tokenizer.sample(["ein"], 0.1, 1)
+
+
 def test_rare_characters_are_spelt_in_bytes(tokenizer):
     ids = tokenizer.tokenize(["日"]).to_list()[0]
     assert len([id_ for id_ in ids if 4 <= id_ < 260]) == 3

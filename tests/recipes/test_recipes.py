@@ -149,6 +149,8 @@ def test_one_way_of_spacing_checkpoints_replaces_the_other(recipe_path):
         ("model.preset=tinny", "model: preset must be one of"),
         ("tokenizer.shared=false", "tokenizer.shared must be True"),
         ("model=tiny", "model must be a section"),
+        ("tokenizer.segmentations=2", "needs a dropout above 0"),
+        ("tokenizer={kind: word_piece, dropout: 0.1}", "tokenizer: dropout leaves out"),
         ("data.kind=tree", "data.kind must be one of files, tfds, phrases"),
         ("data.kind=tfds", "data.name must be given"),
         ("data.train.source=[a, 3]", "data.train.source.1 must be a valid string"),
