@@ -7,7 +7,7 @@ from setuptools import setup
 
 HERE = pathlib.Path(__file__).parent
 
-TEST = ["pytest>=8", "hypothesis>=6"]
+TEST = ["pytest>=8", "hypothesis>=6", "ctranslate2>=4.5"]
 DEVELOPMENT = ["ruff>=0.8", "pre-commit>=4"]
 
 setup(
@@ -48,6 +48,8 @@ setup(
     extras_require={
         "test": TEST,
         "dev": TEST + DEVELOPMENT,
+        "ctranslate2": ["ctranslate2>=4.5"],
+        "bench": ["torch>=2.6", "ctranslate2>=4.5"],
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
     },
     entry_points={

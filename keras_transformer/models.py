@@ -36,9 +36,10 @@ def open_model(path, warn=None):
         n_best=1, first_line=1)`, for each line a list of 1 to `n_best` `Translation`
         (text, score), best first; `score(sources, targets)`, a list of `PairScore`;
         `align(sources, targets, line_numbers=None)`, what `Translator.align` gives;
-        and `export(folder, beam_size=None, length_penalty=None)`, the path of the
-        version written. None stands for the recipe's setting. A SavedModel can only
-        translate, and only as it was exported.
+        `export(folder, beam_size=None, length_penalty=None)`, the path of the
+        version written; and `export_ctranslate2(folder, quantization="none")`. None
+        stands for the recipe's setting. A SavedModel can only translate, and only as
+        it was exported.
 
     Raises:
         ModelError: nothing there, no model in it, or not the tokenizer's model.
@@ -178,6 +179,11 @@ class _TextModel:
         search = self._settings(beam_size, length_penalty)
         return export_saved_model(self.model, self.tokenizer, folder, **search)
 
+    def export_ctranslate2(self, folder, quantization="none"):
+        from keras_transformer.export import export_ctranslate2
+
+        return export_ctranslate2(self.model, self.tokenizer, folder, quantization)
+
     def _translator(self, beam_size, length_penalty):
         from keras_transformer.decoding import Translator
 
@@ -250,3 +256,6 @@ class _SavedModel:
 
     def export(self, folder, beam_size=None, length_penalty=None):
         raise ModelError(f"{self.path}: is exported already")
+
+    def export_ctranslate2(self, folder, quantization="none"):
+        raise ModelError(f"{self.path}: is exported already; use the run's folder")

@@ -122,6 +122,10 @@ class BytePairTokenizer(Tokenizer):
         strings = tf.strings.regex_replace(strings, _ESCAPED_SPACE_MARK, _SPACE_MARK)
         return tf.strings.regex_replace(strings, _ESCAPED_ESCAPE, _ESCAPE)
 
+    def pieces(self) -> list[str]:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
+        return [processor.id_to_piece(n) for n in range(self.vocabulary_size)]
+
     def save(self, folder: str | os.PathLike) -> None:
         write_atomically(os.path.join(folder, self.file_name), self._model)
 

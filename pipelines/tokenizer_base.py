@@ -67,6 +67,9 @@ class Tokenizer(tf.Module):
         """
         return self._join(self._text_ids(ids))
 
+    def pieces(self) -> list[str]:
+        """The sub-words in the order of their ids, as the tokenizer's file has them."""
+
     def save(self, folder: str | os.PathLike) -> None:
         """Write the tokenizer into `folder`, to be read by `load_tokenizer`."""
 

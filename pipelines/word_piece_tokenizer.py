@@ -52,6 +52,7 @@ class WordPieceTokenizer(Tokenizer):
                 f"{', '.join(SPECIAL_PIECES)}, the 256 bytes and the space mark."
             )
         self.vocabulary_size = len(vocabulary)
+        self._vocabulary = tuple(vocabulary)
         self._content = json.dumps(
             {
                 "kind": self.kind,
@@ -94,6 +95,9 @@ class WordPieceTokenizer(Tokenizer):
         strings = tf.strings.regex_replace(strings, "^ ", "", replace_global=False)
         # Bytes in an order that only a model writes may not be UTF-8.
         return tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
+
+    def pieces(self) -> list[str]:
+        return list(self._vocabulary)
 
     def save(self, folder: str | os.PathLike) -> None:
         write_atomically(os.path.join(folder, self.file_name), self._content)

@@ -18,6 +18,7 @@ SEARCH = {*MODEL, "decoding"}
 ALLOWED = {
     "layers": set(),
     "presets": set(),
+    "flops": set(),
     "pipelines": set(),
     "transformer": {"layers"},
     "decoding": MODEL,
@@ -41,6 +42,7 @@ WITHOUT_TENSORFLOW = (
     "layers",
     "transformer",
     "presets",
+    "flops",
     "decoding.alignment",
     "decoding.beam_search",
     "decoding.decode_loop",

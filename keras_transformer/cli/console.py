@@ -71,6 +71,7 @@ def _user_errors():
     classes = [UserError]
     for module, name in (
         ("keras_transformer.models", "ModelError"),
+        ("keras_transformer.export", "ExportError"),
         ("keras_transformer.pipelines.errors", "DataError"),
         ("keras_transformer.recipes.load", "RecipeError"),
         ("keras_transformer.training.checkpoints", "CheckpointError"),

@@ -1,13 +1,20 @@
 """keras-transformer export"""
 
+import enum
 import pathlib
 from typing import Annotated
 
 import typer
 
+from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import verb
+
+
+class Format(enum.StrEnum):
+    SAVED_MODEL = "saved_model"
+    CTRANSLATE2 = "ctranslate2"
 
 
 @verb
@@ -20,6 +27,13 @@ def export(
         pathlib.Path,
         typer.Argument(metavar="FOLDER", help="Where to: saved_models/NAME."),
     ],
+    format: Annotated[
+        Format, typer.Option(help="A SavedModel, or a folder for CTranslate2.")
+    ] = Format.SAVED_MODEL,
+    quantization: Annotated[
+        str | None,
+        typer.Option(help="For CTranslate2: none, int8, int16, float16 or bfloat16."),
+    ] = None,
     beam_size: Annotated[
         int | None, typer.Option(min=1, help="Default: the run's, or 4.")
     ] = None,
@@ -29,11 +43,25 @@ def export(
 ):
     """Write a SavedModel for TF-Serving: text in, text out.
 
-    It goes to FOLDER/1, or to the next free number.
+    It goes to FOLDER/1, or to the next free number. A folder for CTranslate2 is
+    FOLDER itself; its search is set where it is used.
 
     \b
     keras-transformer export runs/mine saved_models/mine
+    keras-transformer export runs/mine saved_models/fast --format ctranslate2 \\
+      --quantization int8
     """
     existing(model)
-
+    if format == Format.CTRANSLATE2:
+        if beam_size is not None or length_penalty is not None:
+            raise UserError(
+                "--beam-size and --length-penalty are CTranslate2's own arguments: "
+                "give them to its translate_batch"
+            )
+        typer.echo(
+            opened_model(model).export_ctranslate2(folder, quantization or "none")
+        )
+        return
+    if quantization is not None:
+        raise UserError("--quantization needs --format ctranslate2")
     typer.echo(opened_model(model).export(folder, beam_size, length_penalty))

@@ -1,5 +1,7 @@
-"""Models for those who serve: SavedModel."""
+"""Models for those who serve: SavedModel, CTranslate2."""
 
+from keras_transformer.export.ctranslate2_model import ExportError
+from keras_transformer.export.ctranslate2_model import export_ctranslate2
 from keras_transformer.export.saved_model import export_saved_model
 
-__all__ = ["export_saved_model"]
+__all__ = ["ExportError", "export_ctranslate2", "export_saved_model"]

@@ -99,6 +99,28 @@ def test_run_file_and_export_agree(folder, trained, run_command):
     assert len(set(texts[0])) > 5
 
 
+def test_export_for_ctranslate2(folder, trained, run_command):
+    path = folder / "fast"
+    command = ["export", trained[0], path, "--format", "ctranslate2"]
+    result = run_command(*command, "--quantization", "int8")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{path}\n"
+    assert (path / "model.bin").is_file() and (path / "tokenizer.model").is_file()
+    again = run_command(*command)
+    assert again.exit_code == 2
+    assert again.stderr.endswith(f"error: {path}: is there already\n")
+    mistakes = {
+        ("--beam-size", "3"): "give them to its translate_batch",
+        ("--quantization", "int9"): "quantization must be one of none, int8",
+    }
+    for arguments, message in mistakes.items():
+        result = run_command(*command[:2], folder / "other", *command[3:], *arguments)
+        assert result.exit_code == 2 and message in result.stderr
+    result = run_command("export", trained[0], path, "--quantization", "int8")
+    assert result.exit_code == 2
+    assert "--quantization needs --format ctranslate2" in result.stderr
+
+
 def test_translate_is_evaluates_text(folder, trained, run_command):
     source = (folder / "test.source").read_text(encoding="utf-8")
     result = run_command("translate", trained[0], "--scores", stdin=source)

@@ -1,0 +1,51 @@
+"""Contestant: this package's Trainer, with pipeline, metrics, logs and progress."""
+
+import sys
+import tempfile
+
+import keras
+import turns
+import workload
+
+import keras_transformer as kt
+from keras_transformer import training
+
+size, folder = sys.argv[1:]
+
+# Not `dataset`: fit builds its own iterator, with the pipeline in it.
+batches = workload.dataset(folder)
+transformer = kt.Transformer(workload.VOCABULARY, **workload.settings(size))
+transformer.build({"source_ids": (None, None), "target_ids": (None, None)})
+model = training.TrainingModel(transformer, workload.LABEL_SMOOTHING)
+model.compile(
+    keras.optimizers.Adam(training.PaperSchedule(transformer.d_model), 0.9, 0.98, 1e-9),
+    jit_compile=False,
+)
+model.build({"source_ids": (None, None), "target_ids": (None, None)})
+channel = turns.Channel()
+channel.send()
+arguments = channel.receive()
+
+
+def end_of_turn():
+    seconds = channel.seconds()
+    channel.send(
+        seconds=seconds,
+        rate=arguments["tokens"] / seconds,
+        loss=float(model.loss_metric.result()),
+    )
+    if channel.receive() is None:
+        model.stop_training = True
+    return {"perplexity": 1.0}
+
+
+with tempfile.TemporaryDirectory() as run:
+    trainer = training.Trainer(model, run)
+    trainer.fit(
+        batches,
+        10**6,
+        checkpoint_minutes=1e6,
+        validate=end_of_turn,
+        validation_steps=arguments["steps"],
+        metric="perplexity",
+    )

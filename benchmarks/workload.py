@@ -1,0 +1,89 @@
+"""The batches that all training contestants get: real text, fixed order."""
+
+import os
+import pathlib
+
+import numpy as np
+
+VOCABULARY = 8000
+BATCH_TOKENS = 4096
+SEED = 1
+LABEL_SMOOTHING = 0.1
+DROPOUT = 0.1
+SIZES = {
+    "tiny": {"num_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4},
+    "base": {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8},
+}
+
+
+def settings(size):
+    """As in `keras_transformer.PRESETS`, with the benchmark's dropout."""
+    chosen = dict(SIZES[size])
+    width = chosen["d_model"] // chosen["num_heads"]
+    return {**chosen, "key_dim": width, "value_dim": width, "dropout": DROPOUT}
+
+
+def text_files():
+    """Paths of Multi30k's training text."""
+    root = os.environ.get("KERAS_TRANSFORMER_DATA")
+    if not root:
+        raise SystemExit("set KERAS_TRANSFORMER_DATA to the folder that holds multi30k")
+    folder = pathlib.Path(root) / "multi30k"
+    return folder / "train.en.gz", folder / "train.de.gz"
+
+
+def corpus(folder):
+    """The encoded corpus in `folder`, made there if need be."""
+    from keras_transformer import pipelines
+
+    pairs = pipelines.TextFiles(*text_files())
+    path = pathlib.Path(folder) / "tokenizer"
+    if not path.is_dir():
+        texts = (text for pair in pairs for text in pair)
+        pipelines.train_tokenizer("bpe", texts, VOCABULARY).save(path)
+    tokenizer = pipelines.load_tokenizer(path)
+    return pipelines.encode_corpus(
+        pairs, tokenizer, tokenizer, pathlib.Path(folder) / "ids"
+    )
+
+
+def dataset(folder, pad_to_bucket=False):
+    """The batches as tf.data gives them."""
+    from keras_transformer import pipelines
+
+    return pipelines.training_dataset(
+        corpus(folder), BATCH_TOKENS, seed=SEED, pad_to_bucket=pad_to_bucket
+    )
+
+
+def save_batches(folder, count):
+    """Writes the first batches as arrays, for those who do without TensorFlow.
+
+    Returns:
+        for each batch (lengths of its sources, lengths of its targets).
+    """
+    lengths = []
+    arrays = {}
+    for number, (inputs, labels) in enumerate(dataset(folder).take(count)):
+        for side, ids in inputs.items():
+            arrays[f"{side}_{number}"] = ids.numpy()
+        arrays[f"labels_{number}"] = labels.numpy()
+        lengths.append(
+            tuple(
+                np.count_nonzero(ids, axis=1)
+                for ids in (inputs["source_ids"].numpy(), labels.numpy())
+            )
+        )
+    np.savez(pathlib.Path(folder) / "batches.npz", **arrays)
+    return lengths
+
+
+def saved_batches(folder):
+    """List of (source_ids, target_ids, labels)."""
+    with np.load(pathlib.Path(folder) / "batches.npz") as stored:
+        return [
+            tuple(
+                stored[f"{side}_{n}"] for side in ("source_ids", "target_ids", "labels")
+            )
+            for n in range(len(stored) // 3)
+        ]

@@ -1,0 +1,135 @@
+"""The folder for CTranslate2 against the model that it was written from."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer import pipelines
+from keras_transformer.export import ExportError
+from keras_transformer.export import export_ctranslate2
+
+ctranslate2 = pytest.importorskip("ctranslate2")
+
+SENTENCES = [
+    "der Hund läuft",
+    "ein Hund und noch ein Hund",
+    "die Katze schläft",
+    "läuft 😀 der",
+    "Hund " * 11,
+]
+VARIANTS = {
+    "post": {},
+    "pre": {"normalization": "pre"},
+    "learned": {"positions": "learned", "max_length": 40},
+    "gelu": {"activation": "gelu", "normalization": "pre"},
+    "silu": {"activation": "silu"},
+    "narrow heads": {"key_dim": 4, "value_dim": 4},
+    "wide heads": {"key_dim": 14, "value_dim": 14, "normalization": "pre"},
+}
+
+
+def made(kind="bpe", **changes):
+    tokenizer = pipelines.train_tokenizer(kind, SENTENCES[:4], 300)
+    keras.utils.set_random_seed(3)
+    arguments = {"num_layers": 2, "d_model": 24, "d_ff": 40, "num_heads": 3}
+    model = kt.Transformer(tokenizer.vocabulary_size, **{**arguments, **changes})
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    # Fresh weights say one thing to everything; these differ by source.
+    rng = np.random.default_rng(3)
+    for weight in model.trainable_weights:
+        weight.assign(weight + 0.2 * rng.normal(size=weight.shape))
+    return model, tokenizer
+
+
+def tokens_of(tokenizer, texts):
+    pieces = tokenizer.pieces()
+    return [[pieces[n] for n in row] for row in tokenizer.tokenize(texts).to_list()]
+
+
+def opened(folder):
+    return ctranslate2.Translator(str(folder), device="cpu", inter_threads=1)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_gives_the_same_log_probabilities(tmp_path, name):
+    model, tokenizer = made(**VARIANTS[name])
+    folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
+    source = tokens_of(tokenizer, SENTENCES)
+    target = tokens_of(tokenizer, SENTENCES[::-1])
+    results = opened(folder).score_batch(source, target)
+    expected = kt.Translator(model, tokenizer).score(SENTENCES, SENTENCES[::-1])
+    found = [sum(result.log_probs) for result in results]
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "word_piece"])
+def test_translates_as_the_model_does(tmp_path, kind):
+    model, tokenizer = made(kind)
+    folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
+    translator = kt.Translator(
+        model, tokenizer, beam_size=1, length_penalty=0.0, extra_length=5
+    )
+    expected = translator.translate(SENTENCES)
+    pieces = {piece: number for number, piece in enumerate(tokenizer.pieces())}
+    assert len(set(expected)) > 2
+    for text, tokens in zip(SENTENCES, tokens_of(tokenizer, SENTENCES), strict=True):
+        (result,) = opened(folder).translate_batch(
+            [tokens],
+            beam_size=1,
+            length_penalty=0,
+            disable_unk=True,
+            max_decoding_length=len(tokens) + 1 + 5,
+        )
+        ids = [[pieces[token] for token in result.hypotheses[0]]]
+        decoded = tokenizer.detokenize(ids)[0].numpy().decode()
+        assert decoded == expected[SENTENCES.index(text)]
+
+
+def test_the_folder_has_all_that_it_needs(tmp_path):
+    model, tokenizer = made()
+    folder = export_ctranslate2(model, tokenizer, tmp_path / "deep" / "model")
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json",
+        "model.bin",
+        "shared_vocabulary.json",
+        "tokenizer.model",
+    }
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+    config = json.loads((folder / "config.json").read_text())
+    assert config["layer_norm_epsilon"] == 1e-6
+    loaded = pipelines.load_tokenizer(folder)
+    assert loaded.fingerprint() == tokenizer.fingerprint()
+
+
+def test_int8_is_smaller_and_near(tmp_path):
+    model, tokenizer = made(d_model=48, d_ff=96)
+    whole = export_ctranslate2(model, tokenizer, tmp_path / "whole")
+    small = export_ctranslate2(model, tokenizer, tmp_path / "small", "int8")
+    sizes = [(folder / "model.bin").stat().st_size for folder in (small, whole)]
+    # The positions stay in float32.
+    assert sizes[0] < 0.75 * sizes[1]
+    source = tokens_of(tokenizer, SENTENCES)
+    scores = [
+        [sum(result.log_probs) for result in opened(folder).score_batch(source, source)]
+        for folder in (small, whole)
+    ]
+    assert scores[0] == pytest.approx(scores[1], rel=0.05)
+    assert scores[0] != scores[1]
+
+
+def test_mistakes(tmp_path):
+    model, tokenizer = made()
+    with pytest.raises(ExportError, match=r"quantization must be one of .*int9"):
+        export_ctranslate2(model, tokenizer, tmp_path / "a", "int9")
+    (tmp_path / "there").mkdir()
+    with pytest.raises(ExportError, match="there: is there already"):
+        export_ctranslate2(model, tokenizer, tmp_path / "there")
+    with pytest.raises(ExportError, match=r"key_dim=5, value_dim=6"):
+        model, tokenizer = made(key_dim=5, value_dim=6)
+        export_ctranslate2(model, tokenizer, tmp_path / "a")
+    with pytest.raises(ExportError, match="no activation 'tanh'"):
+        export_ctranslate2(made(activation="tanh")[0], tokenizer, tmp_path / "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
