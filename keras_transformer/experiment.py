@@ -2,50 +2,59 @@
 
 import itertools
 import pathlib
-import shutil
 import time
 
 import keras
 
 from keras_transformer import evaluation
 from keras_transformer import pipelines
+from keras_transformer import run_folder
 from keras_transformer import training
 from keras_transformer.decoding import Translator
 from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines.phrases import phrases
-from keras_transformer.recipes import RecipeError
-from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.transformer import Transformer
 
-TOKENIZER = "tokenizer"
+TOKENIZER = run_folder.TOKENIZER
 MODEL = "model.keras"
 
 
-def run(recipe, output, progress=True):
+def run(recipe, output, progress=True, allow_changes=False, restart=False):
     """Trains what a recipe says, or goes on where the run in `output` was left.
 
     Args:
         recipe: A `Recipe`.
         output: The run's folder; made where it does not exist.
         progress: Whether to show progress on standard error.
+        allow_changes: Whether to go on although the recipe or the training text is
+            not what the run began with.
+        restart: Whether to delete what the run has reached and begin anew.
 
     Returns:
         A mapping of figures and paths for people to read.
 
     Raises:
         DataError: the data or the tokenizer cannot be had as the recipe says.
-        RecipeError: `output` holds a run of another recipe.
+        RunError: another process trains in `output`, or it holds a run of another
+            recipe or text, or its checkpoints are gone.
         CheckpointError: `output` holds checkpoints that do not fit.
         TrainingFault: losses or gradients that are not finite, see `on_nan`.
         KeyboardInterrupt: Ctrl-C, after the state was saved.
     """
-    started = time.monotonic()
     output = pathlib.Path(output)
+    output.mkdir(parents=True, exist_ok=True)
+    with run_folder.locked(output):
+        run_folder.clean(output, restart)
+        run_folder.claim(output, recipe, allow_changes)
+        return _run(recipe, output, progress, allow_changes)
+
+
+def _run(recipe, output, progress, allow_changes):
+    """`run` in a folder that is ours."""
+    started = time.monotonic()
     settings = recipe.training
     keras.utils.set_random_seed(settings.seed)
-    output.mkdir(parents=True, exist_ok=True)
-    _claim_folder(recipe, output)
     pairs = load_pairs(recipe)
     tokenizer = _tokenizer(recipe.tokenizer, pairs["train"], output / TOKENIZER)
     sampling = {
@@ -71,6 +80,9 @@ def run(recipe, output, progress=True):
         training_model = _compile(model, recipe)
         trainer = training.Trainer(training_model, output, settings.keep)
         first_step = trainer.restore()
+    run_folder.check_text(
+        output, trainer.progress, corpora["train"].fingerprint, allow_changes
+    )
     validate = None
     if "validation" in pairs:
         validate = _validation(
@@ -206,40 +218,6 @@ def load_pairs(recipe):
 
     splits = {name: getattr(data, name) for name in ("train", "validation", "test")}
     return {name: source(split) for name, split in splits.items() if split is not None}
-
-
-def _claim_folder(recipe, output):
-    """Writes the recipe into the folder, unless a run of another recipe is there.
-
-    Raises:
-        RecipeError: the folder holds checkpoints of another recipe.
-    """
-    path = output / "config.yaml"
-    if path.is_file():
-        stored = load_recipe(path)
-        # How long to train and how to decode may change between two starts.
-        free = {
-            "training": {"steps", "early_stopping", "on_nan", "max_skipped"},
-            "decoding": True,
-        }
-        changed = ", ".join(_changed_keys(stored, recipe, free))
-        if changed and training.checkpoint_paths(output / "checkpoints"):
-            raise RecipeError(
-                f"{output}: holds a run of another recipe; what differs: {changed}. "
-                "Choose another --output."
-            )
-        if changed:
-            # A start that came to nothing; its vocabulary may be of other text.
-            shutil.rmtree(output / TOKENIZER, ignore_errors=True)
-    dump_recipe(recipe, path)
-
-
-def _changed_keys(old, new, exclude):
-    old, new = old.model_dump(exclude=exclude), new.model_dump(exclude=exclude)
-    for section in old:
-        for key in sorted({*(old[section] or {}), *(new[section] or {})}):
-            if (old[section] or {}).get(key) != (new[section] or {}).get(key):
-                yield f"{section}.{key}"
 
 
 def _tokenizer(settings, pairs, folder):

@@ -10,8 +10,8 @@ from keras_transformer.pipelines import DataError
 
 from keras_transformer import experiment
 from keras_transformer import training
-from keras_transformer.recipes import RecipeError
 from keras_transformer.recipes import load_recipe
+from keras_transformer.run_folder import RunError
 
 SMALL = [
     "data.size=900",
@@ -51,7 +51,7 @@ def test_a_run_is_a_folder(run):
     folder, summary = run
     names = {path.name for path in folder.iterdir()}
     expected = {"config.yaml", "tokenizer", "cache", "checkpoints", "logs"}
-    assert names == expected | {"metrics.jsonl", "best.keras", "model.keras"}
+    assert names == expected | {"metrics.jsonl", "best.keras", "model.keras", ".lock"}
     assert load_recipe(folder / "config.yaml") == small_recipe()
     assert summary["steps"] == 7
     assert summary["averaged checkpoints"] == 2
@@ -95,7 +95,7 @@ def test_more_steps_go_on_as_if_never_stopped(run, tmp_path):
 def test_another_recipe_does_not_touch_a_run(run):
     folder, _ = run
     before = (folder / "config.yaml").read_bytes()
-    with pytest.raises(RecipeError, match=r"model\.d_ff, training\.seed"):
+    with pytest.raises(RunError, match=r"model\.d_ff, training\.seed"):
         experiment.run(
             small_recipe("model.d_ff=30", "training.seed=5"), folder, progress=False
         )
@@ -163,3 +163,27 @@ def test_a_run_that_diverges_stops_and_names_the_pairs(tmp_path):
             tmp_path,
             progress=False,
         )
+
+
+def test_lost_checkpoints_and_another_text_stop_the_run(run, tmp_path):
+    """Nothing starts over, or goes on with other text, unless told to."""
+    folder, _ = run
+    lost = tmp_path / "lost"
+    shutil.copytree(folder, lost)
+    for path in (lost / "checkpoints").glob("ckpt-*"):
+        path.unlink()
+    with pytest.raises(training.CheckpointError, match=r"none is left.*--restart"):
+        experiment.run(small_recipe(), lost, progress=False)
+    summary = experiment.run(
+        small_recipe("training.steps=1"), lost, progress=False, restart=True
+    )
+    assert summary["steps"] == 1
+
+    changed = tmp_path / "changed"
+    shutil.copytree(folder, changed)
+    # The cache is of another seed's phrases, as if the files had been edited.
+    other = small_recipe("data.seed=5", "training.steps=8")
+    with pytest.raises(RunError, match=r"what differs: data\.seed"):
+        experiment.run(other, changed, progress=False)
+    summary = experiment.run(other, changed, progress=False, allow_changes=True)
+    assert summary["steps"] == 8

@@ -31,7 +31,11 @@ ALLOWED = {
         *SEARCH,
         *("evaluation", "experiment", "export", "pipelines", "recipes", "training"),
     },
-    "experiment": {*SEARCH, "evaluation", "pipelines", "recipes", "training"},
+    "run_folder": {"recipes"},
+    "experiment": {
+        *SEARCH,
+        *("evaluation", "pipelines", "recipes", "run_folder", "training"),
+    },
     "serving": {*SEARCH, "export", "models", "pipelines"},
 }
 # The outer edge may import everything, the package itself ("") too.
@@ -43,6 +47,7 @@ WITHOUT_TENSORFLOW = (
     "transformer",
     "presets",
     "flops",
+    "run_folder",
     "decoding.alignment",
     "decoding.beam_search",
     "decoding.decode_loop",

@@ -31,6 +31,17 @@ def train(
             help="Replace one key, such as training.steps=500.",
         ),
     ] = None,
+    allow_changes: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changes",
+            help="Go on although the recipe or the training text has changed.",
+        ),
+    ] = False,
+    restart: Annotated[
+        bool,
+        typer.Option("--restart", help="Delete what the run has reached; begin anew."),
+    ] = False,
 ):
     """Train a model, or go on with a run that was interrupted.
 
@@ -60,7 +71,9 @@ def train(
     from keras_transformer import experiment
 
     try:
-        summary = experiment.run(loaded, output, progress=True)
+        summary = experiment.run(
+            loaded, output, allow_changes=allow_changes, restart=restart
+        )
     except KeyboardInterrupt:
         say(
             "interrupted; the same command goes on from the last checkpoint in "

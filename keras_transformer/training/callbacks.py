@@ -20,7 +20,7 @@ class Progress:
 
     `seconds` counts training of all starts; `checkpoint_seconds` since the last
     checkpoint by the clock; `skipped` updates that a fault left out, and those of them
-    since the last update.
+    since the last update; `text` is the fingerprint of the training text.
     """
 
     step: int = 0
@@ -31,6 +31,7 @@ class Progress:
     validations_since_best: int = 0
     skipped: int = 0
     skipped_in_a_row: int = 0
+    text: str | None = None
 
     def improve(self, metric, score):
         """Notes a validation's score; whether it is the best so far."""

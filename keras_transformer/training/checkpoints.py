@@ -7,7 +7,12 @@ import re
 
 import tensorflow as tf
 
+from keras_transformer.training.files import replace_file
+
 logger = logging.getLogger(__name__)
+
+# Tells that there was a checkpoint, even when all are gone.
+SAVED = "saved.json"
 
 # What a truncated, altered or half-deleted checkpoint raises on reading.
 DAMAGE = (tf.errors.OpError, IndexError, json.JSONDecodeError)
@@ -69,16 +74,20 @@ class Checkpoints:
     def save(self, step, progress):
         """Writes the checkpoint of `step`; `progress` is a mapping for JSON."""
         self._progress.assign(json.dumps(progress))
-        return self._manager.save(checkpoint_number=step)
+        path = self._manager.save(checkpoint_number=step)
+        with replace_file(self.folder / SAVED) as temporary:
+            temporary.write_text(json.dumps({"step": step}), encoding="utf-8")
+        return path
 
     def restore(self):
         """Restores the newest readable checkpoint.
 
         Returns:
-            Its `progress`, or None where there is no checkpoint.
+            Its `progress`, or None where no checkpoint was ever written.
 
         Raises:
-            CheckpointError: checkpoints are there, but none can be read or fits.
+            CheckpointError: checkpoints are there, but none can be read or fits; or
+                there were some, and all are gone.
         """
         paths = checkpoint_paths(self.folder)
         for path in reversed(paths):
@@ -96,6 +105,11 @@ class Checkpoints:
                 raise CheckpointError(f"{path}: does not fit: {reason}") from None
         if paths:
             raise CheckpointError(f"{self.folder}: no checkpoint there can be read")
+        if (self.folder / SAVED).is_file():
+            raise CheckpointError(
+                f"{self.folder}: checkpoints were written, but none is left. Put them "
+                "back, or begin anew with --restart"
+            )
         return None
 
 

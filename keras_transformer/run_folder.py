@@ -1,0 +1,129 @@
+"""A run's folder: one process at a time, one recipe, one text."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+
+from keras_transformer.recipes import dump_recipe
+from keras_transformer.recipes import load_recipe
+
+TOKENIZER = "tokenizer"
+CONFIG = "config.yaml"
+_LOCK = ".lock"
+_CHECKPOINTS = "checkpoints"
+# What a run reaches; the recipe, the vocabulary and the ids are what it starts from.
+_REACHED = (_CHECKPOINTS, "logs", "metrics.jsonl", "best.keras", "model.keras")
+# How long to train and how to decode may change between two starts.
+_FREE = {
+    "training": {"steps", "early_stopping", "on_nan", "max_skipped"},
+    "decoding": True,
+}
+
+
+class RunError(ValueError):
+    """A run's folder cannot be used as it is; told in one line."""
+
+
+@contextlib.contextmanager
+def locked(folder):
+    """Keeps other processes out of a run's folder; ends with the process at the latest.
+
+    Raises:
+        RunError: another process has it.
+    """
+    with open(folder / _LOCK, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            owner = file.read().strip() or "unknown"
+            raise RunError(
+                f"{folder}: another process trains here (process {owner})"
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def clean(folder, restart=False):
+    """Removes what a killed process left half-written.
+
+    Args:
+        folder: The run's.
+        restart: Whether to remove all that the run has reached, too.
+    """
+    for name in _REACHED if restart else ():
+        _remove(folder / name)
+    leftovers = [
+        *folder.glob(".*-[0-9]*.keras"),
+        *folder.glob(".*-[0-9]*.jsonl"),
+        *folder.glob("*/*.[0-9]*.tmp"),
+        *(folder / _CHECKPOINTS).glob("ckpt-*_temp"),
+        *(folder / _CHECKPOINTS).glob("ckpt-*.tempstate*"),
+        *(folder / _CHECKPOINTS).glob(".saved-[0-9]*.json"),
+    ]
+    for path in leftovers:
+        _remove(path)
+    # Data without an index: killed between the two.
+    for path in (folder / _CHECKPOINTS).glob("ckpt-*.data-*"):
+        if not path.with_name(path.name.partition(".data-")[0] + ".index").exists():
+            _remove(path)
+
+
+def claim(folder, recipe, allow_changes=False):
+    """Writes the recipe into the folder, unless a run of another recipe is there.
+
+    Raises:
+        RunError: the folder holds checkpoints of another recipe.
+    """
+    path = folder / CONFIG
+    if path.is_file():
+        changed = ", ".join(_changed_keys(load_recipe(path), recipe))
+        begun = any((folder / _CHECKPOINTS).glob("ckpt-*.index"))
+        if changed and begun and not allow_changes:
+            raise RunError(
+                f"{folder}: holds a run of another recipe; what differs: {changed}. "
+                "Choose another --output, or give --allow-changes or --restart"
+            )
+        if changed and not begun:
+            # A start that came to nothing; its vocabulary may be of other text.
+            _remove(folder / TOKENIZER)
+    dump_recipe(recipe, path)
+
+
+def check_text(folder, progress, fingerprint, allow_changes=False):
+    """Notes the training text in `progress`, unless the run began with another.
+
+    Args:
+        folder: The run's.
+        progress: `training.Progress` as restored.
+        fingerprint: Of the encoded text. None: it cannot be told.
+        allow_changes: Whether another text will do.
+
+    Raises:
+        RunError: the run began with another text.
+    """
+    known = progress.text is not None and fingerprint is not None
+    if known and progress.text != fingerprint and not allow_changes:
+        raise RunError(
+            f"{folder}: the text of data.train, its length limit or its sub-words have "
+            "changed since the run began. Give --allow-changes or --restart"
+        )
+    progress.text = fingerprint
+
+
+def _changed_keys(old, new):
+    old, new = (recipe.model_dump(exclude=_FREE) for recipe in (old, new))
+    for section in old:
+        for key in sorted({*(old[section] or {}), *(new[section] or {})}):
+            if (old[section] or {}).get(key) != (new[section] or {}).get(key):
+                yield f"{section}.{key}"
+
+
+def _remove(path):
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

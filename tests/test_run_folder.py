@@ -1,0 +1,125 @@
+"""Whose a run's folder is, and what is left in it after a crash."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from keras_transformer import run_folder
+from keras_transformer.recipes import load_recipe
+from keras_transformer.run_folder import RunError
+from keras_transformer.training.callbacks import Progress
+
+HOLD = """
+import pathlib, sys
+from keras_transformer import run_folder
+with run_folder.locked(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def recipe(*overrides):
+    return load_recipe("phrases", overrides)
+
+
+def begun(folder):
+    """As after a checkpoint."""
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "ckpt-3.index").touch()
+    (folder / "tokenizer").mkdir()
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        message = rf"another process trains here \(process {holder.pid}\)"
+        for _ in range(2):
+            with pytest.raises(RunError, match=message), run_folder.locked(tmp_path):
+                pytest.fail("locked twice")
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait(timeout=60)
+    finally:
+        holder.kill()
+        holder.stdin.close()
+        holder.stdout.close()
+    for _ in range(2):
+        with run_folder.locked(tmp_path):
+            assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_leftovers_of_a_killed_process_go_and_nothing_else(tmp_path):
+    kept = [
+        "config.yaml",
+        "model.keras",
+        "notes-2024.txt",
+        "cache/train/source_ids.npy",
+        "checkpoints/checkpoint",
+        "checkpoints/ckpt-7.index",
+        "checkpoints/ckpt-7.data-00000-of-00001",
+    ]
+    leftovers = [
+        ".model-4711.keras",
+        ".metrics-12.jsonl",
+        "cache/train.99.tmp/source_ids.npy",
+        "tokenizer/tokenizer.model.77.tmp",
+        "checkpoints/ckpt-9_temp/part-00000-of-00001.index",
+        "checkpoints/ckpt-9.data-00000-of-00001",
+        "checkpoints/.saved-5.json",
+    ]
+    for name in kept + leftovers:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    run_folder.clean(tmp_path)
+    left = {
+        str(path.relative_to(tmp_path))
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    }
+    assert left == set(kept)
+    run_folder.clean(tmp_path, restart=True)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "config.yaml",
+        "notes-2024.txt",
+        "cache",
+        "tokenizer",
+    }
+
+
+def test_a_begun_run_keeps_its_recipe(tmp_path):
+    run_folder.claim(tmp_path, recipe())
+    # Nothing is begun: another recipe may have the folder, with its own vocabulary.
+    (tmp_path / "tokenizer").mkdir()
+    run_folder.claim(tmp_path, recipe("model.d_ff=30"))
+    assert not (tmp_path / "tokenizer").exists()
+    begun(tmp_path)
+    with pytest.raises(RunError, match=r"what differs: model\.d_ff, training\.seed\."):
+        run_folder.claim(tmp_path, recipe("training.seed=9"))
+    assert load_recipe(tmp_path / "config.yaml").model.d_ff == 30
+    free = ("model.d_ff=30", "training.steps=9999", "decoding.beam_size=7")
+    run_folder.claim(tmp_path, recipe(*free))
+    run_folder.claim(tmp_path, recipe("training.seed=9"), allow_changes=True)
+    assert load_recipe(tmp_path / "config.yaml").training.seed == 9
+    assert (tmp_path / "tokenizer").exists()
+
+
+def test_a_begun_run_keeps_its_text(tmp_path):
+    progress = Progress()
+    run_folder.check_text(tmp_path, progress, "a")
+    run_folder.check_text(tmp_path, progress, "a")
+    with pytest.raises(RunError, match=r"text of data\.train, .* have changed"):
+        run_folder.check_text(tmp_path, progress, "b")
+    assert progress.text == "a"
+    run_folder.check_text(tmp_path, progress, "b", allow_changes=True)
+    assert progress.text == "b"
+    # A text that cannot be told apart is taken on trust.
+    run_folder.check_text(tmp_path, progress, None)
+    run_folder.check_text(tmp_path, progress, "c")
