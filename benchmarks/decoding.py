@@ -1,0 +1,189 @@
+"""Decoding beside CTranslate2, with the same weights, in turns.
+
+    pip install ".[bench]"
+    KERAS_TRANSFORMER_DATA=... python benchmarks/decoding.py fixed
+    python benchmarks/decoding.py real RUN --source test.en --reference test.de
+
+`fixed`: a base model with random weights, beam 4, exactly 20 output tokens: target
+tokens per second. `real`: a trained run with real ends of sentences: sentences per
+second and BLEU. Both write benchmarks/results/decoding_*.json and .md.
+"""
+
+import argparse
+import gzip
+import pathlib
+import sys
+import tempfile
+
+import machine
+import report
+import turns
+import workload
+
+BATCHES = (1, 32, 128)
+LENGTH = 20
+# Ids of a source, its end counted: with `LENGTH - SOURCE` more, outputs have `LENGTH`.
+SOURCE = 16
+
+
+def fixed_exports(folder):
+    """Both exports of a base model that never ends by itself, and its sources."""
+    import keras
+    import numpy as np
+
+    import keras_transformer as kt
+    from keras_transformer.export import export_ctranslate2
+    from keras_transformer.export import export_saved_model
+
+    corpus = workload.corpus(folder)
+    tokenizer = kt.pipelines.load_tokenizer(folder / "tokenizer")
+    keras.utils.set_random_seed(1)
+    model = kt.Transformer(workload.VOCABULARY, **workload.settings("base"))
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    embeddings = model.token_embedding.embeddings
+    rows = np.array(embeddings)
+    # A logit of 0 is never among the best of 8,000 normal ones.
+    rows[tokenizer.end_id] = 0
+    embeddings.assign(rows)
+    saved = export_saved_model(
+        model, tokenizer, folder / "saved", extra_length=LENGTH - SOURCE
+    )
+    fast = export_ctranslate2(model, tokenizer, folder / "fast")
+    chosen = np.flatnonzero(corpus.source_lengths == SOURCE)[: 2 * BATCHES[-1]]
+    ids = corpus.rows("source", chosen, SOURCE)
+    return saved, fast, ids
+
+
+def fixed(arguments):
+    import numpy as np
+
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        saved, fast, ids = fixed_exports(folder)
+        found = contestants(saved, fast, "ids", 0)
+        for batch in BATCHES:
+            count = {1: 8, 32: 64}.get(batch, len(ids))
+            path = folder / f"ids_{batch}.npy"
+            np.save(path, ids[:count])
+            rows.append(measured(found, arguments.rounds, path, batch))
+        for each in found:
+            each.close()
+    write(arguments, "decoding_fixed", "target tokens/s", rows)
+
+
+def real(arguments):
+    import sacrebleu
+
+    from keras_transformer.models import open_model
+
+    opener = gzip.open if arguments.source.suffix == ".gz" else open
+    with opener(arguments.source, "rt", encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    with opener(arguments.reference, "rt", encoding="utf-8") as file:
+        references = file.read().splitlines()
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        model = open_model(arguments.run)
+        saved = model.export(folder / "saved", 4, arguments.alpha)
+        fast = model.export_ctranslate2(folder / "fast")
+        found = contestants(saved, fast, "text", arguments.alpha)
+        for batch in BATCHES:
+            count = 100 if batch == 1 else len(lines)
+            path = folder / f"text_{batch}"
+            path.write_text("".join(line + "\n" for line in lines[:count]))
+            rows.append(measured(found, arguments.rounds, path, batch))
+            for figures, each in zip(rows[-1]["contestants"], found, strict=True):
+                texts = each.turns[-1].pop("texts")
+                bleu = sacrebleu.corpus_bleu(
+                    texts, [references[:count]], tokenize=arguments.tokenize
+                )
+                figures["bleu"] = bleu.score
+        for each in found:
+            each.close()
+    write(arguments, "decoding_real", "sentences/s", rows)
+
+
+def contestants(saved, fast, what, alpha):
+    commands = {
+        "keras_transformer SavedModel": ("peers/decode_ours.py", saved, what),
+        "CTranslate2 float32": (
+            *("peers/decode_ctranslate2.py", fast, what, "float32", alpha),
+        ),
+        "CTranslate2 int8": (
+            *("peers/decode_ctranslate2.py", fast, what, "int8", alpha),
+        ),
+    }
+    found = []
+    for name, command in commands.items():
+        print(f"starting {name}", file=sys.stderr)
+        found.append(turns.Contestant(name, *command))
+    return found
+
+
+def measured(found, rounds, path, batch):
+    """All contestants at one batch size."""
+    for each in found:
+        each.turns.clear()
+    print(f"batch {batch}", file=sys.stderr)
+    turns.take_turns(found, rounds, lambda _: {"path": str(path), "batch": batch})
+    return {
+        "batch": batch,
+        "contestants": [
+            {
+                "name": each.name,
+                "rate": turns.summary([turn["rate"] for turn in each.turns]),
+                "against_ours": turns.ratios(each, found[0]),
+                "peak_mib": each.turns[-1]["peak_mib"],
+            }
+            for each in found
+        ],
+    }
+
+
+def write(arguments, name, unit, rows):
+    result = {
+        "machine": machine.description(),
+        "versions": report.versions(),
+        "unit": unit,
+        "rounds": arguments.rounds,
+        "batches": rows,
+    }
+    with_bleu = "bleu" in rows[0]["contestants"][0]
+    head = ["batch", "what", f"{unit} (lowest-highest)", "ours is", "peak MiB"]
+    lines = [
+        [
+            row["batch"],
+            each["name"],
+            report.spread(each["rate"]),
+            f"{1 / each['against_ours']['median']:.2f} x",
+            f"{each['peak_mib']:,.0f}",
+            *([f"{each['bleu']:.2f}"] if with_bleu else []),
+        ]
+        for row in rows
+        for each in row["contestants"]
+    ]
+    table = report.table([*head, *(["BLEU"] if with_bleu else [])], lines)
+    report.write(arguments.output, name, result, table)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", default=str(report.RESULTS))
+    kinds = parser.add_subparsers(required=True)
+    kinds.add_parser("fixed").set_defaults(function=fixed)
+    of_run = kinds.add_parser("real")
+    of_run.add_argument("run", type=pathlib.Path)
+    of_run.add_argument("--source", type=pathlib.Path, required=True)
+    of_run.add_argument("--reference", type=pathlib.Path, required=True)
+    of_run.add_argument("--tokenize", default="none")
+    of_run.add_argument("--alpha", type=float, default=0.6)
+    of_run.set_defaults(function=real)
+    arguments = parser.parse_args()
+    arguments.function(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Contestant: this package's SavedModel, by token ids or by text."""
+
+import sys
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_text  # noqa: F401, the tokenizer's operations
+import turns
+
+folder, what = sys.argv[1:]
+tf.config.threading.set_intra_op_parallelism_threads(turns.THREADS)
+signatures = tf.saved_model.load(folder).signatures
+
+
+def ids_turn(path, batch):
+    rows = np.load(path)
+    tokens = 0
+    for start in range(0, len(rows), batch):
+        source_ids = tf.constant(rows[start : start + batch])
+        result = signatures["translate_ids"](source_ids=source_ids)["target_ids"]
+        tokens += int(tf.math.count_nonzero(result))
+    return tokens, None
+
+
+def text_turn(path, batch):
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    texts = [None] * len(lines)
+    # As a server that batches by length would.
+    order = sorted(range(len(lines)), key=lambda row: len(lines[row]))
+    for start in range(0, len(order), batch):
+        rows = order[start : start + batch]
+        inputs = tf.constant([lines[row] for row in rows])
+        found = signatures["serving_default"](inputs=inputs)["translations"].numpy()
+        for row, text in zip(rows, found, strict=True):
+            texts[row] = text.decode()
+    return len(lines), texts
+
+
+def turn(path, batch):
+    start = turns.time.perf_counter()
+    count, texts = {"ids": ids_turn, "text": text_turn}[what](path, batch)
+    seconds = turns.time.perf_counter() - start
+    return {"seconds": seconds, "rate": count / seconds, "texts": texts}
+
+
+turns.serve(turn)
