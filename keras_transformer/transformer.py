@@ -31,6 +31,8 @@ class Transformer(keras.Model):
         max_length: Number of learned positions, for `positions="learned"` only.
         normalization: `"post"` (the paper) or `"pre"`.
         activation: Of the feed-forward networks.
+        attention_window: Positions that self-attention sees, r of section 4, in
+            encoder and decoder. None: all.
         pad_id: Id that fills rows up.
 
     Raises:
@@ -54,6 +56,7 @@ class Transformer(keras.Model):
         max_length=None,
         normalization="post",
         activation="relu",
+        attention_window=None,
         pad_id=0,
         **kwargs,
     ):
@@ -88,6 +91,7 @@ class Transformer(keras.Model):
         self.max_length = max_length
         self.normalization = normalization
         self.activation = keras.activations.get(activation)
+        self.attention_window = attention_window
         self.pad_id = pad_id
         policy = self.dtype_policy
         self.token_embedding = TokenEmbedding(
@@ -114,6 +118,7 @@ class Transformer(keras.Model):
             "attention_dropout": attention_dropout,
             "normalization": normalization,
             "activation": self.activation,
+            "attention_window": attention_window,
             "dtype": policy,
         }
         self.encoder = Encoder(**stack, name="encoder")
@@ -269,5 +274,6 @@ class Transformer(keras.Model):
             "max_length": self.max_length,
             "normalization": self.normalization,
             "activation": keras.activations.serialize(self.activation),
+            "attention_window": self.attention_window,
             "pad_id": self.pad_id,
         }

@@ -103,6 +103,11 @@ def _specification(model, max_length):
             "CTranslate2 needs keys and values of one width. Received: "
             f"key_dim={attention.key_dim}, value_dim={attention.value_dim}"
         )
+    if model.attention_window is not None:
+        raise ExportError(
+            "CTranslate2's encoder has no restricted self-attention. Received: "
+            f"attention_window={model.attention_window}"
+        )
     activation = keras.activations.serialize(model.activation)
     if activation not in _ACTIVATIONS:
         raise ExportError(

@@ -10,6 +10,7 @@ from keras_transformer.layers.masks import causal_mask
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positional_encoding import PositionalEncoding
+from keras_transformer.layers.restricted_attention import RestrictedSelfAttention
 from keras_transformer.layers.token_embedding import TokenEmbedding
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "FeedForward",
     "MultiHeadAttention",
     "PositionalEncoding",
+    "RestrictedSelfAttention",
     "TokenEmbedding",
     "causal_mask",
     "padding_mask",

@@ -5,6 +5,7 @@ import keras
 from keras_transformer.layers.add_norm import AddNorm
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.restricted_attention import RestrictedSelfAttention
 
 
 class Block(keras.layers.Layer):
@@ -19,6 +20,8 @@ class Block(keras.layers.Layer):
         attention_dropout: Rate on the attention scores (the paper has none).
         normalization: `"post"` (the paper) or `"pre"`.
         activation: Of the feed-forward network.
+        attention_window: Positions that self-attention sees, see
+            `RestrictedSelfAttention`. None: all of them.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class Block(keras.layers.Layer):
         attention_dropout=0.0,
         normalization="post",
         activation="relu",
+        attention_window=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -42,16 +46,25 @@ class Block(keras.layers.Layer):
         self.attention_dropout = attention_dropout
         self.normalization = normalization
         self.activation = keras.activations.get(activation)
+        self.attention_window = attention_window
         self.supports_masking = True
 
-    def _attention(self, name):
-        return MultiHeadAttention(
+    def _self_attention(self):
+        if self.attention_window is None:
+            return self._attention("self_attention")
+        return self._attention(
+            "self_attention", RestrictedSelfAttention, window=self.attention_window
+        )
+
+    def _attention(self, name, layer_class=MultiHeadAttention, **kwargs):
+        return layer_class(
             self.num_heads,
             self.key_dim,
-            self.value_dim,
+            value_dim=self.value_dim,
             dropout=self.attention_dropout,
             dtype=self.dtype_policy,
             name=name,
+            **kwargs,
         )
 
     def _feed_forward(self, name):
@@ -75,6 +88,7 @@ class Block(keras.layers.Layer):
             "attention_dropout": self.attention_dropout,
             "normalization": self.normalization,
             "activation": keras.activations.serialize(self.activation),
+            "attention_window": self.attention_window,
         }
 
 
@@ -106,6 +120,7 @@ class Stack(Block):
                 attention_dropout=self.attention_dropout,
                 normalization=self.normalization,
                 activation=self.activation,
+                attention_window=self.attention_window,
                 dtype=self.dtype_policy,
                 name=f"layer_{index}",
             )

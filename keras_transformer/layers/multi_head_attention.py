@@ -17,17 +17,17 @@ def attention_scores(query, key, attention_mask=None):
     """`softmax(Q K^T / sqrt(d_k))` in float32 (equation 1).
 
     Args:
-        query: `[batch, num_heads, target_length, key_dim]`.
-        key: `[batch, num_heads, source_length, key_dim]`.
-        attention_mask: `[batch, 1 or num_heads, 1 or target_length,
+        query: `[batch, num_heads, ..., target_length, key_dim]`.
+        key: `[batch, num_heads, ..., source_length, key_dim]`.
+        attention_mask: `[batch, 1 or num_heads, ..., 1 or target_length,
             source_length]`, bool, True = attend, or None.
 
     Returns:
-        `[batch, num_heads, target_length, source_length]`, float32. Masked keys
+        `[batch, num_heads, ..., target_length, source_length]`, float32. Masked keys
         get exactly 0; a row without an allowed key is all zeros.
     """
     query = query * ops.cast(1.0 / math.sqrt(query.shape[-1]), query.dtype)
-    attention_logits = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
+    attention_logits = ops.matmul(query, ops.swapaxes(key, -1, -2))
     attention_logits = ops.cast(attention_logits, "float32")
     if attention_mask is not None:
         attention_logits = ops.where(attention_mask, attention_logits, MASKED_LOGIT)

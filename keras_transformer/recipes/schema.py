@@ -149,6 +149,7 @@ class ModelSettings(Section):
     max_length: PositiveInt | None = None
     normalization: Literal["post", "pre"] = "post"
     activation: Text = "relu"
+    attention_window: PositiveInt | None = None
 
     @model_validator(mode="before")
     @classmethod
