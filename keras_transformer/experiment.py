@@ -11,6 +11,7 @@ from keras_transformer import pipelines
 from keras_transformer import run_folder
 from keras_transformer import training
 from keras_transformer.decoding import Translator
+from keras_transformer.flops import training_flops
 from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines.phrases import phrases
 from keras_transformer.recipes import load_recipe
@@ -134,6 +135,9 @@ def _run(recipe, output, progress, allow_changes):
             f"{trainer.progress.best_score:.2f} at step {trainer.progress.best_step} "
             "(best.keras)"
         )
+    summary["training cost"] = _cost(
+        recipe, model, corpora["train"], trainer.progress, strategy.num_replicas_in_sync
+    )
     summary["seconds in all"] = round(time.monotonic() - started)
     return summary
 
@@ -278,6 +282,28 @@ def _places_of(recipe, corpus, pairs):
         return [locate(int(number)) for number in sorted(corpus.numbers(indices))]
 
     return places_of
+
+
+def _cost(recipe, model, corpus, progress, devices):
+    """Floating-point operations of the whole training, counted and as in Table 2."""
+    precision = recipe.training.mixed_precision or "float32"
+    settings = {
+        **recipe.model.constructor_arguments(),
+        "key_dim": model.key_dim or model.d_model // model.num_heads,
+        "value_dim": model.value_dim or model.d_model // model.num_heads,
+    }
+    epoch = training_flops(
+        settings, model.vocabulary_size, corpus.source_lengths, corpus.target_lengths
+    )
+    steps = pipelines.steps_per_epoch(corpus, recipe.training.batch_tokens)
+    counted = epoch * progress.step / steps
+    rate = training.sustained_flops(precision=precision)
+    spent = progress.seconds * devices * rate
+    return (
+        f"{counted:.2e} operations counted; {spent:.2e} by time x {devices} device(s) "
+        f"x {rate / 1e12:.2f} TFLOP/s, measured now in {precision}; "
+        f"utilisation {counted / max(spent, 1.0):.0%}"
+    )
 
 
 def _validation(recipe, model, tokenizer, corpus, pairs):

@@ -11,7 +11,7 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
 
     Args:
         settings: Mapping with `num_layers`, `d_model`, `d_ff`, `num_heads`, `key_dim`
-            and `value_dim`, as in `PRESETS`.
+            and `value_dim`, as in `PRESETS`, and perhaps `attention_window`.
         vocabulary_size: Rows of the tied embedding.
         source_lengths: Ids of each pair's source.
         target_lengths: Ids of each pair's target.
@@ -25,18 +25,19 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
     source = np.asarray(source_lengths, np.float64)
     target = np.asarray(target_lengths, np.float64)
 
-    def attention(queries, memory):
+    window = settings.get("attention_window") or np.inf
+
+    def attention(queries, memory, window=np.inf):
         projections = queries * (keys + values) + memory * (keys + values)
-        products = queries * memory * (keys + values)
+        products = queries * np.minimum(memory, window) * (keys + values)
         return 2 * (d_model * projections + products).sum()
 
     def feed_forward(length):
         return 4 * d_model * d_ff * length.sum()
 
-    encoder = attention(source, source) + feed_forward(source)
-    decoder = (
-        attention(target, target) + attention(target, source) + feed_forward(target)
-    )
+    encoder = attention(source, source, window) + feed_forward(source)
+    decoder = attention(target, target, window) + attention(target, source)
+    decoder += feed_forward(target)
     logits = 2 * d_model * vocabulary_size * target.sum()
     return float(settings["num_layers"] * (encoder + decoder) + logits)
 

@@ -55,6 +55,12 @@ def test_a_run_is_a_folder(run):
     assert load_recipe(folder / "config.yaml") == small_recipe()
     assert summary["steps"] == 7
     assert summary["averaged checkpoints"] == 2
+    # 6 operations for each of 16 x 380 embedding weights and 2,500 others on either
+    # side, and each token of 7 batches, which have some padding.
+    tokens = 7 * small_recipe().training.batch_tokens
+    counted = float(summary["training cost"].split(" operations counted; ")[0])
+    assert 0.5 < counted / (6 * tokens * (16 * 380 + 5000)) < 1.5
+    assert "x 1 device(s) x" in summary["training cost"]
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
     assert [(row["split"], row["step"]) for row in rows] == [("validation", 4)]
     assert rows[0]["perplexity"] > 1 and 0 <= rows[0]["bleu"] <= 100

@@ -49,3 +49,14 @@ def test_base_on_sentences_of_25_tokens_is_near_six_times_the_weights():
     encoder = 6 * (4 * 512**2 + 2 * 512 * 2048)
     decoder = 6 * (8 * 512**2 + 2 * 512 * 2048) + 512 * 37_000
     assert found == pytest.approx(6 * 1000 * (encoder + decoder), 0.02)
+
+
+def test_a_window_bounds_what_self_attention_costs():
+    def cost(length, **changes):
+        settings = {**SETTINGS, **changes}
+        return forward_flops(settings, VOCABULARY, [length], [length])
+
+    assert cost(9, attention_window=9) == cost(9) == cost(9, attention_window=None)
+    # 2 layers, in encoder and decoder: 9 x 5 pairs of positions less each.
+    less = 2 * 2 * 9 * 5 * 2 * 3 * (5 + 7)
+    assert cost(9) - cost(9, attention_window=4) == less

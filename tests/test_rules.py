@@ -34,7 +34,7 @@ ALLOWED = {
     "run_folder": {"recipes"},
     "experiment": {
         *SEARCH,
-        *("evaluation", "pipelines", "recipes", "run_folder", "training"),
+        *("evaluation", "flops", "pipelines", "recipes", "run_folder", "training"),
     },
     "serving": {*SEARCH, "export", "models", "pipelines"},
 }

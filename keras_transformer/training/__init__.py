@@ -17,6 +17,7 @@ _NAMES = {
     "checkpoint_paths": "checkpoints",
     "default_strategy": "distribution",
     "replace_file": "files",
+    "sustained_flops": "device_rate",
 }
 
 __all__ = list(_NAMES)
