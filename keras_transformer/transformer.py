@@ -33,6 +33,7 @@ class Transformer(keras.Model):
         activation: Of the feed-forward networks.
         attention_window: Positions that self-attention sees, r of section 4, in
             encoder and decoder. None: all.
+        score: Of all attentions: `"scaled_dot"` (the paper), `"dot"` or `"additive"`.
         pad_id: Id that fills rows up.
 
     Raises:
@@ -57,6 +58,7 @@ class Transformer(keras.Model):
         normalization="post",
         activation="relu",
         attention_window=None,
+        score="scaled_dot",
         pad_id=0,
         **kwargs,
     ):
@@ -92,6 +94,7 @@ class Transformer(keras.Model):
         self.normalization = normalization
         self.activation = keras.activations.get(activation)
         self.attention_window = attention_window
+        self.score = score
         self.pad_id = pad_id
         policy = self.dtype_policy
         self.token_embedding = TokenEmbedding(
@@ -119,6 +122,7 @@ class Transformer(keras.Model):
             "normalization": normalization,
             "activation": self.activation,
             "attention_window": attention_window,
+            "score": score,
             "dtype": policy,
         }
         self.encoder = Encoder(**stack, name="encoder")
@@ -275,5 +279,6 @@ class Transformer(keras.Model):
             "normalization": self.normalization,
             "activation": keras.activations.serialize(self.activation),
             "attention_window": self.attention_window,
+            "score": self.score,
             "pad_id": self.pad_id,
         }

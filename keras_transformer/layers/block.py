@@ -22,6 +22,7 @@ class Block(keras.layers.Layer):
         activation: Of the feed-forward network.
         attention_window: Positions that self-attention sees, see
             `RestrictedSelfAttention`. None: all of them.
+        score: Of all attentions, see `MultiHeadAttention`.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Block(keras.layers.Layer):
         normalization="post",
         activation="relu",
         attention_window=None,
+        score="scaled_dot",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -47,6 +49,7 @@ class Block(keras.layers.Layer):
         self.normalization = normalization
         self.activation = keras.activations.get(activation)
         self.attention_window = attention_window
+        self.score = score
         self.supports_masking = True
 
     def _self_attention(self):
@@ -62,6 +65,7 @@ class Block(keras.layers.Layer):
             self.key_dim,
             value_dim=self.value_dim,
             dropout=self.attention_dropout,
+            score=self.score,
             dtype=self.dtype_policy,
             name=name,
             **kwargs,
@@ -89,6 +93,7 @@ class Block(keras.layers.Layer):
             "normalization": self.normalization,
             "activation": keras.activations.serialize(self.activation),
             "attention_window": self.attention_window,
+            "score": self.score,
         }
 
 
@@ -121,6 +126,7 @@ class Stack(Block):
                 normalization=self.normalization,
                 activation=self.activation,
                 attention_window=self.attention_window,
+                score=self.score,
                 dtype=self.dtype_policy,
                 name=f"layer_{index}",
             )

@@ -11,6 +11,7 @@ from keras_transformer.layers.masks import combine_masks
 # Finite, so that a row without any allowed key makes no NaN; exp() of it is
 # exactly 0 beside any allowed key.
 MASKED_LOGIT = -1e30
+SCORES = ("scaled_dot", "dot", "additive")
 
 
 def attention_scores(query, key, attention_mask=None):
@@ -27,7 +28,19 @@ def attention_scores(query, key, attention_mask=None):
         get exactly 0; a row without an allowed key is all zeros.
     """
     query = query * ops.cast(1.0 / math.sqrt(query.shape[-1]), query.dtype)
-    attention_logits = ops.matmul(query, ops.swapaxes(key, -1, -2))
+    return masked_softmax(ops.matmul(query, ops.swapaxes(key, -1, -2)), attention_mask)
+
+
+def masked_softmax(attention_logits, attention_mask=None):
+    """Softmax over the last axis, in float32.
+
+    Args:
+        attention_logits: `[..., target_length, source_length]`.
+        attention_mask: Bool, of a shape that broadcasts to it, True = attend, or None.
+
+    Returns:
+        As `attention_scores`.
+    """
     attention_logits = ops.cast(attention_logits, "float32")
     if attention_mask is not None:
         attention_logits = ops.where(attention_mask, attention_logits, MASKED_LOGIT)
@@ -60,9 +73,13 @@ class MultiHeadAttention(keras.layers.Layer):
         output_dim: Width of the output. None: that of the query.
         dropout: Rate on the attention scores, in [0, 1). The paper has none.
         use_bias: Whether the four projections have biases.
+        score: How a query and a key give a logit (section 3.2.1): `"scaled_dot"` (the
+            paper), `"dot"` without the division by sqrt(d_k), or `"additive"`, the
+            sum of `w tanh(q + k)` with weights w `[num_heads, key_dim]` (Bahdanau et
+            al., 2015), whose memory grows with key_dim as well.
 
     Raises:
-        ValueError: a size below 1, or `dropout` outside [0, 1).
+        ValueError: a size below 1, `dropout` outside [0, 1), or an unknown `score`.
     """
 
     def __init__(
@@ -73,9 +90,14 @@ class MultiHeadAttention(keras.layers.Layer):
         output_dim=None,
         dropout=0.0,
         use_bias=False,
+        score="scaled_dot",
         **kwargs,
     ):
         super().__init__(**kwargs)
+        if score not in SCORES:
+            raise ValueError(
+                f"`score` must be one of {', '.join(SCORES)}. Received: {score!r}."
+            )
         for name, size in (
             ("num_heads", num_heads),
             ("key_dim", key_dim),
@@ -92,6 +114,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.output_dim = output_dim
         self.dropout = dropout
         self.use_bias = use_bias
+        self.score = score
         self.supports_masking = True
         key_width = num_heads * key_dim
         value_width = num_heads * (value_dim or key_dim)
@@ -114,6 +137,12 @@ class MultiHeadAttention(keras.layers.Layer):
         self.output_dense = self._dense(self.output_dim or query_shape[-1], "output")
         width = self.num_heads * (self.value_dim or self.key_dim)
         self.output_dense.build((*query_shape[:-1], width))
+        if self.score == "additive":
+            self.score_weights = self.add_weight(
+                name="score_weights",
+                shape=(self.num_heads, self.key_dim),
+                initializer="glorot_uniform",
+            )
 
     def call(
         self,
@@ -186,7 +215,21 @@ class MultiHeadAttention(keras.layers.Layer):
         if attention_mask is not None:
             attention_mask = attention_mask[:, None]
         query = self._split_heads(self.query_dense(query))
-        return attention_scores(query, key, attention_mask)
+        return self.scores_of_heads(query, key, attention_mask)
+
+    def scores_of_heads(self, query, key, attention_mask=None):
+        """As `attention_scores`, by the layer's own `score`."""
+        if self.score == "scaled_dot":
+            return attention_scores(query, key, attention_mask)
+        if self.score == "dot":
+            attention_logits = ops.matmul(query, ops.swapaxes(key, -1, -2))
+            return masked_softmax(attention_logits, attention_mask)
+        sums = ops.tanh(query[..., :, None, :] + key[..., None, :, :])
+        weights = ops.cast(self.score_weights, sums.dtype)
+        # [num_heads, 1, ..., key_dim, 1] beside [batch, num_heads, ..., key_dim]
+        inner = (1,) * (len(sums.shape) - 4)
+        weights = ops.reshape(weights, (self.num_heads, *inner, self.key_dim, 1))
+        return masked_softmax(ops.matmul(sums, weights)[..., 0], attention_mask)
 
     def call_with_key_value(self, query, key_value, attention_mask=None, training=None):
         """As `call`, with keys and values from `project_key_value`."""
@@ -280,4 +323,5 @@ class MultiHeadAttention(keras.layers.Layer):
             "output_dim": self.output_dim,
             "dropout": self.dropout,
             "use_bias": self.use_bias,
+            "score": self.score,
         }

@@ -6,7 +6,6 @@ from keras import ops
 
 from keras_transformer.layers.masks import combine_masks
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.layers.multi_head_attention import attention_scores
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -91,7 +90,7 @@ class RestrictedSelfAttention(MultiHeadAttention):
         # [batch or 1, 1, blocks, 1, keys] and [size, keys]
         mask = ops.cast(ops.swapaxes(mask, -1, -2), "bool")
         band = _band(size, sides, before, after)
-        scores = attention_scores(query, key, ops.logical_and(mask, band))
+        scores = self.scores_of_heads(query, key, ops.logical_and(mask, band))
         scores = ops.cast(scores, self.compute_dtype)
         context = ops.matmul(self.dropout_layer(scores, training=training), value)
         # [batch, num_heads, blocks, size, value_dim] to one row a position

@@ -299,3 +299,43 @@ def test_size_errors(name):
 def test_dropout_errors(dropout):
     with pytest.raises(ValueError, match=r"`dropout` must lie in \[0, 1\)"):
         MultiHeadAttention(3, 5, dropout=dropout)
+
+
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_other_scores_pass_every_layers_checks(score):
+    kwargs = {"num_heads": 3, "key_dim": 5, "dropout": 0.1, "score": score}
+    inputs = {"query": QUERY, "value": VALUE, "attention_mask": MASK}
+    num_weights = 5 if score == "additive" else 4
+    check_layer(MultiHeadAttention, kwargs, inputs, (2, 5, 7), num_weights, 1)
+
+
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_other_scores_by_their_formulas(score):
+    """Section 3.2.1, in float64, pair by pair."""
+    layer = built(3, 5, score=score)
+    found = numpy(layer.scores(QUERY, layer.project_key_value(VALUE)[0], MASK))
+    q = (QUERY @ numpy(layer.query_dense.kernel)).reshape(2, 5, 3, 5)
+    k = (VALUE @ numpy(layer.key_dense.kernel)).reshape(2, 3, 3, 5)
+    if score == "additive":
+        w = numpy(layer.score_weights)
+    for row in range(2):
+        for head in range(3):
+            for i in range(5):
+                logits = np.full(3, -np.inf)
+                for j in np.flatnonzero(MASK[row, i]):
+                    one, other = q[row, i, head], k[row, j, head]
+                    logits[j] = (
+                        one @ other
+                        if score == "dot"
+                        else w[head] @ np.tanh(one + other)
+                    )
+                expected = np.exp(logits - logits.max())
+                expected /= expected.sum()
+                np.testing.assert_allclose(
+                    found[row, head, i], expected, rtol=1e-4, atol=1e-6
+                )
+
+
+def test_an_unknown_score_is_refused():
+    with pytest.raises(ValueError, match=r"scaled_dot, dot, additive.*'cosine'"):
+        MultiHeadAttention(2, 3, score="cosine")
