@@ -36,6 +36,9 @@ ALLOWED = {
         *SEARCH,
         *("evaluation", "flops", "pipelines", "recipes", "run_folder", "training"),
     },
+    "ablation": {
+        *("evaluation", "experiment", "models", "presets", "recipes", "training"),
+    },
     "serving": {*SEARCH, "export", "models", "pipelines"},
 }
 # The outer edge may import everything, the package itself ("") too.

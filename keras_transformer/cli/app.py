@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 import keras_transformer
+from keras_transformer.cli import ablate
 from keras_transformer.cli import average
 from keras_transformer.cli import demo
 from keras_transformer.cli import evaluate
@@ -46,5 +47,5 @@ def keras_transformer_command(
     """
 
 
-for verb in (demo, train, evaluate, translate, score, average, export):
+for verb in (demo, train, evaluate, translate, score, average, export, ablate):
     app.command()(getattr(verb, verb.__name__.rpartition(".")[2]))

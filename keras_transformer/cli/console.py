@@ -70,6 +70,7 @@ def _user_errors():
     """The classes of user errors; of modules never loaded none can have come."""
     classes = [UserError]
     for module, name in (
+        ("keras_transformer.ablation.rows", "AblationError"),
         ("keras_transformer.models", "ModelError"),
         ("keras_transformer.export", "ExportError"),
         ("keras_transformer.pipelines.errors", "DataError"),

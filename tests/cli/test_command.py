@@ -10,7 +10,10 @@ import pytest
 
 import keras_transformer
 
-VERBS = ["demo", "train", "evaluate", "translate", "score", "average", "export"]
+VERBS = [
+    *("demo", "train", "evaluate", "translate", "score", "average", "export"),
+    "ablate",
+]
 COMMAND = [sys.executable, "-c", "from keras_transformer.cli import main; main()"]
 LOADED = (
     "import sys; sys.argv = {arguments!r}\n"

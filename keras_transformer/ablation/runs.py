@@ -1,0 +1,104 @@
+"""Trains rows of Table 3 and measures them, each once however often it is started."""
+
+import json
+import pathlib
+
+from keras_transformer import evaluation
+from keras_transformer import experiment
+from keras_transformer.ablation.rows import AblationError
+from keras_transformer.ablation.rows import row_recipe
+from keras_transformer.ablation.table import write_tables
+from keras_transformer.models import open_model
+from keras_transformer.models import perplexity_of
+from keras_transformer.training import replace_file
+
+RESULT = "result.json"
+
+
+def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
+    """Trains rows on a recipe's data and lays them beside the paper's.
+
+    A row that is finished is not trained again, and one that was interrupted goes on.
+    The tables are written anew after each row.
+
+    Args:
+        recipe: A `Recipe` with validation data.
+        rows: Names of rows, as `expand_rows` gives them.
+        output: Folder of the runs and tables.
+        scale: What all widths are divided by.
+        seeds: Runs of each row.
+        progress: Whether to show the training's progress.
+        on_row: Function of the row's name, the seed and its result, called after each.
+
+    Returns:
+        List of the results, mappings as in `result.json`.
+
+    Raises:
+        AblationError: no validation data, or `output` holds rows of other settings.
+        RunError, DataError, TrainingFault: as in `experiment.run`.
+    """
+    output = pathlib.Path(output)
+    if getattr(recipe.data, "validation", True) is None:
+        raise AblationError("data.validation is what the rows are measured on; give it")
+    # All of them before the first is trained: a mistake shows at once.
+    jobs = [
+        (row, seed, row_recipe(recipe, row, scale, seed))
+        for row in rows
+        for seed in range(1, seeds + 1)
+    ]
+    results = []
+    for row, seed, job in jobs:
+        folder = output / "runs" / f"{row}-seed{seed}"
+        result = _finished(folder, job)
+        if result is None:
+            summary = experiment.run(job, folder, progress)
+            result = _measure(folder, job, row, seed, summary["training seconds"])
+        results.append(result)
+        write_tables(results, output, scale)
+        if on_row is not None:
+            on_row(row, seed, result)
+    return results
+
+
+def _finished(folder, recipe):
+    """The stored result of a row, or None.
+
+    Raises:
+        AblationError: it is one of other settings.
+    """
+    path = folder / RESULT
+    if not path.is_file():
+        return None
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    if stored["recipe"] != recipe.model_dump(mode="json"):
+        raise AblationError(
+            f"{path}: of another recipe or scale; choose another --output"
+        )
+    return stored
+
+
+def _measure(folder, recipe, row, seed, seconds):
+    """Perplexity and BLEU of a trained row on the validation pairs."""
+    model = open_model(folder)
+    pairs = [pair for pair in experiment.load_pairs(recipe)["validation"] if all(pair)]
+    sources, references = map(list, zip(*pairs, strict=True))
+    found = [best.text for best, *_ in model.translate(sources)]
+    bleu = evaluation.bleu(
+        found,
+        references,
+        tokenize=recipe.evaluation.tokenize,
+        lowercase=recipe.evaluation.lowercase,
+    )
+    result = {
+        "row": row,
+        "seed": seed,
+        "parameters": model.model.count_params(),
+        "perplexity": perplexity_of(model.score(sources, references)),
+        "bleu": bleu.score,
+        "signature": bleu.signature,
+        "seconds": seconds,
+        "recipe": recipe.model_dump(mode="json"),
+    }
+    with replace_file(folder / RESULT) as temporary:
+        temporary.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    return result
