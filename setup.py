@@ -38,6 +38,7 @@ setup(
         "tensorflow-datasets>=4.9",
         "sentencepiece>=0.2",
         "sacrebleu>=2.4",
+        "sacremoses>=0.1.1",
         "pydantic>=2.6",
         "PyYAML>=6",
         "typer>=0.15",

@@ -23,6 +23,7 @@ BLOCK = 2_000
 
 class Metric(enum.StrEnum):
     bleu = "bleu"
+    compound_bleu = "compound_bleu"
     chrf = "chrf"
     ter = "ter"
     perplexity = "perplexity"
@@ -52,6 +53,9 @@ def evaluate(
         str,
         typer.Option(help="sacreBLEU's tokenizer for BLEU; none for tokenised text."),
     ] = "13a",
+    language: Annotated[
+        str, typer.Option(help="Of the target, for compound_bleu's Moses tokenizer.")
+    ] = "de",
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="BLEU and chrF without case.")
     ] = False,
@@ -68,6 +72,8 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ):
     """Score translations of a test set with sacreBLEU.
+
+    The metric compound_bleu is the paper's own: tokenised, compounds split at hyphens.
 
     \b
     keras-transformer evaluate runs/mine --source test.en --reference test.de
@@ -92,7 +98,9 @@ def evaluate(
         if one is Metric.perplexity:
             results.append(_perplexity(opened, sources, references))
         else:
-            results.append(_score(one, hypotheses, references, tokenize, lowercase))
+            results.append(
+                _score(one, hypotheses, references, tokenize, lowercase, language)
+            )
     seconds = time.monotonic() - started
     if as_json:
         report = {"model": str(model), "lines": len(sources), "seconds": seconds}
@@ -134,11 +142,13 @@ def _translations(opened, sources, beam_size, length_penalty):
     return hypotheses
 
 
-def _score(metric, hypotheses, references, tokenize, lowercase):
+def _score(metric, hypotheses, references, tokenize, lowercase, language):
     from keras_transformer import evaluation
 
     if metric is Metric.bleu:
         result = evaluation.bleu(hypotheses, references, tokenize, lowercase)
+    elif metric is Metric.compound_bleu:
+        result = evaluation.compound_split_bleu(hypotheses, references, language)
     elif metric is Metric.chrf:
         result = evaluation.chrf(hypotheses, references, lowercase)
     else:
