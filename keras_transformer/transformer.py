@@ -206,6 +206,28 @@ class Transformer(keras.Model):
         x, encoder_output, source_mask = self._decoder_inputs(inputs, training=False)
         return self.decoder.cross_attention_scores(x, encoder_output, source_mask)
 
+    def attention_scores(self, inputs):
+        """Where every head of every layer looks, without dropout.
+
+        Args:
+            inputs: As `call`.
+
+        Returns:
+            Mapping of `"encoder"` `[batch, num_layers, num_heads, source_length,
+            source_length]`, `"decoder"` `[..., target_length, target_length]` and
+            `"cross"` `[..., target_length, source_length]`, float32.
+        """
+        source_ids = inputs["source_ids"]
+        source_mask = padding_mask(source_ids, self.pad_id)
+        x = self.source_positions(self.token_embedding(source_ids))
+        y, encoder_output, _ = self._decoder_inputs(inputs, training=False)
+        memory = encoder_output, source_mask
+        return {
+            "encoder": self.encoder.self_attention_scores(x, source_mask),
+            "decoder": self.decoder.self_attention_scores(y, *memory),
+            "cross": self.decoder.cross_attention_scores(y, *memory),
+        }
+
     def _decoder_inputs(self, inputs, training):
         """Embedded target, encoder's output and source mask."""
         source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]

@@ -71,6 +71,22 @@ class Decoder(Stack):
             scores.append(layer_scores)
         return ops.stack(scores, axis=1)
 
+    def self_attention_scores(self, inputs, encoder_output, source_mask=None):
+        """Where each layer looks in the target; arguments as `call`.
+
+        Returns:
+            `[batch, num_layers, num_heads, target_length, target_length]`, float32.
+        """
+        x = inputs
+        scores = []
+        for layer in self.layers:
+            normalized = layer.self_attention_add_norm.sublayer_input(x)
+            scores.append(
+                layer.self_attention.self_scores(normalized, use_causal_mask=True)
+            )
+            x = layer(x, encoder_output, source_mask=source_mask, training=False)
+        return ops.stack(scores, axis=1)
+
     def call_with_cache(self, inputs, cache, context, source_mask, start_index):
         """As `call`, for the positions from `start_index` on, without dropout.
 

@@ -1,6 +1,7 @@
 """The encoder: a stack of encoder layers (section 3.1)."""
 
 import keras
+from keras import ops
 
 from keras_transformer.layers.block import Stack
 from keras_transformer.layers.encoder_layer import EncoderLayer
@@ -45,6 +46,25 @@ class Encoder(Stack):
         for layer in self.layers:
             x = layer(x, attention_mask=attention_mask, training=training)
         return self._normalize(x)
+
+    def self_attention_scores(self, inputs, source_mask=None):
+        """Where each layer looks in the source, without dropout.
+
+        Args:
+            inputs: `[batch, source_length, d_model]`.
+            source_mask: `[batch, source_length]`, bool, True = token.
+
+        Returns:
+            `[batch, num_layers, num_heads, source_length, source_length]`, float32.
+        """
+        attention_mask = None if source_mask is None else source_mask[:, None, :]
+        x = inputs
+        scores = []
+        for layer in self.layers:
+            normalized = layer.self_attention_add_norm.sublayer_input(x)
+            scores.append(layer.self_attention.self_scores(normalized, source_mask))
+            x = layer(x, attention_mask=attention_mask, training=False)
+        return ops.stack(scores, axis=1)
 
     def compute_output_shape(self, inputs_shape):
         return inputs_shape

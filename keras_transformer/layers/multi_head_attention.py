@@ -217,6 +217,28 @@ class MultiHeadAttention(keras.layers.Layer):
         query = self._split_heads(self.query_dense(query))
         return self.scores_of_heads(query, key, attention_mask)
 
+    def self_scores(self, x, mask=None, use_causal_mask=False):
+        """Where each position looks when the layer attends over `x` itself.
+
+        Args:
+            x: `[batch, length, width]`.
+            mask: `[batch, length]`, bool, True = token.
+            use_causal_mask: Whether position i sees positions up to i only.
+
+        Returns:
+            `[batch, num_heads, length, length]`, float32.
+        """
+        length = ops.shape(x)[1]
+        mask = combine_masks(
+            None if mask is None else mask[:, None, :],
+            causal_mask(length, length) if use_causal_mask else None,
+            self._neighbourhood(length, use_causal_mask),
+        )
+        return self.scores(x, self.project_key_value(x)[0], mask)
+
+    def _neighbourhood(self, length, causal):
+        """`[1, length, length]`, bool, what positions can see; None: everything."""
+
     def scores_of_heads(self, query, key, attention_mask=None):
         """As `attention_scores`, by the layer's own `score`."""
         if self.score == "scaled_dot":

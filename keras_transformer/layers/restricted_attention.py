@@ -149,6 +149,12 @@ class RestrictedSelfAttention(MultiHeadAttention):
             max_length = min(max_length, self.window)
         return super().init_cache(batch_size, max_length)
 
+    def _neighbourhood(self, length, causal):
+        before, after = self._reach(causal)
+        positions = ops.arange(length, dtype="int32")
+        distance = positions[None, :] - positions[:, None]
+        return ops.logical_and(distance >= -before, distance <= after)[None]
+
     def _reach(self, causal):
         """How many positions before and after its own a position sees."""
         if causal:
