@@ -28,7 +28,10 @@ setup(
         "keras_transformer.pipelines",
     ],
     package_dir={"keras_transformer.pipelines": "pipelines"},
-    package_data={"keras_transformer.recipes": ["*.yaml"]},
+    package_data={
+        "keras_transformer.recipes": ["*.yaml"],
+        "keras_transformer.visualization": ["*.html"],
+    },
     install_requires=[
         "tensorflow>=2.20,<2.22",
         "keras>=3.15",

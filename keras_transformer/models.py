@@ -36,6 +36,7 @@ def open_model(path, warn=None):
         n_best=1, first_line=1)`, for each line a list of 1 to `n_best` `Translation`
         (text, score), best first; `score(sources, targets)`, a list of `PairScore`;
         `align(sources, targets, line_numbers=None)`, what `Translator.align` gives;
+        `attention(source, target)`, what `visualization.attention_of` gives;
         `export(folder, beam_size=None, length_penalty=None)`, the path of the
         version written; and `export_ctranslate2(folder, quantization="none")`. None
         stands for the recipe's setting. A SavedModel can only translate, and only as
@@ -173,6 +174,11 @@ class _TextModel:
     def align(self, sources, targets, line_numbers=None):
         return self._translator(None, None).align(sources, targets, line_numbers)
 
+    def attention(self, source, target):
+        from keras_transformer.visualization import attention_of
+
+        return attention_of(self.model, self.tokenizer, source, target)
+
     def export(self, folder, beam_size=None, length_penalty=None):
         from keras_transformer.export import export_saved_model
 
@@ -252,6 +258,12 @@ class _SavedModel:
         raise ModelError(
             f"{self.path}: a SavedModel gives no alignments; use the run's folder or "
             "the .keras file"
+        )
+
+    def attention(self, source, target):
+        raise ModelError(
+            f"{self.path}: a SavedModel does not tell where it looks; use the run's "
+            "folder or the .keras file"
         )
 
     def export(self, folder, beam_size=None, length_penalty=None):

@@ -30,6 +30,7 @@ ALLOWED = {
     "models": {
         *SEARCH,
         *("evaluation", "experiment", "export", "pipelines", "recipes", "training"),
+        "visualization",
     },
     "run_folder": {"recipes"},
     "experiment": {

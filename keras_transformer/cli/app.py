@@ -13,6 +13,7 @@ from keras_transformer.cli import export
 from keras_transformer.cli import score
 from keras_transformer.cli import train
 from keras_transformer.cli import translate
+from keras_transformer.cli import visualize
 
 # Plain text instead of boxes: a message stays one line, however wide the terminal.
 app = typer.Typer(
@@ -47,5 +48,9 @@ def keras_transformer_command(
     """
 
 
-for verb in (demo, train, evaluate, translate, score, average, export, ablate):
+VERBS = (
+    *(demo, train, evaluate, translate, score, average, export),
+    *(visualize, ablate),
+)
+for verb in VERBS:
     app.command()(getattr(verb, verb.__name__.rpartition(".")[2]))

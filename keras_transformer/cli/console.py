@@ -76,6 +76,7 @@ def _user_errors():
         ("keras_transformer.pipelines.errors", "DataError"),
         ("keras_transformer.recipes.load", "RecipeError"),
         ("keras_transformer.run_folder", "RunError"),
+        ("keras_transformer.visualization.collect", "VisualizationError"),
         ("keras_transformer.training.checkpoints", "CheckpointError"),
         ("keras_transformer.training.guard", "TrainingFault"),
     ):

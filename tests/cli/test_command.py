@@ -12,7 +12,7 @@ import keras_transformer
 
 VERBS = [
     *("demo", "train", "evaluate", "translate", "score", "average", "export"),
-    "ablate",
+    *("visualize", "ablate"),
 ]
 COMMAND = [sys.executable, "-c", "from keras_transformer.cli import main; main()"]
 LOADED = (

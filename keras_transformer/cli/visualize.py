@@ -1,0 +1,73 @@
+"""keras-transformer visualize"""
+
+import enum
+import pathlib
+from typing import Annotated
+
+import typer
+
+from keras_transformer.cli.console import UserError
+from keras_transformer.cli.console import existing
+from keras_transformer.cli.console import opened_model
+from keras_transformer.cli.console import say
+from keras_transformer.cli.console import verb
+
+
+class Kind(enum.StrEnum):
+    CROSS = "cross"
+    ENCODER = "encoder"
+    DECODER = "decoder"
+
+
+@verb
+def visualize(
+    model: Annotated[
+        pathlib.Path,
+        typer.Argument(metavar="MODEL", help="A run folder or a .keras file."),
+    ],
+    source: Annotated[str, typer.Option("--source", "-s", help="The sentence.")],
+    target: Annotated[
+        str | None,
+        typer.Option("--target", "-t", help="Its translation. Default: the model's."),
+    ] = None,
+    output: Annotated[
+        pathlib.Path,
+        typer.Option("--output", "-o", help="PATH.png and PATH.html are written."),
+    ] = pathlib.Path("attention"),
+    kind: Annotated[
+        Kind, typer.Option(help="What the PNG shows; the page has all.")
+    ] = Kind.CROSS,
+    layer: Annotated[
+        int | None, typer.Option(min=1, help="Of the PNG. Default: all.")
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option(min=1, help="Of the PNG. Default: all.")
+    ] = None,
+):
+    """Draw where the model looks: a picture, and a page to explore.
+
+    \b
+    keras-transformer visualize runs/mine --source "A man rides a bike."
+    """
+    existing(model)
+    folder = output.parent
+    if not folder.is_dir():
+        raise UserError(f"{output}: there is no folder {folder}")
+    opened = opened_model(model)
+    if target is None:
+        target = opened.translate([source])[0][0].text
+        say(f"translation: {target}")
+    attention = opened.attention(source, target)
+
+    from keras_transformer.training.files import replace_file
+    from keras_transformer.visualization import write_figure
+    from keras_transformer.visualization import write_page
+
+    for suffix, write in (
+        (".png", lambda path: write_figure(attention, path, kind.value, layer, head)),
+        (".html", lambda path: write_page(attention, path)),
+    ):
+        path = output.with_name(output.name + suffix)
+        with replace_file(path) as temporary:
+            write(temporary)
+        typer.echo(path)

@@ -1,0 +1,95 @@
+"""Pictures and page hold the model's own scores and words."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+from matplotlib import image
+
+import keras_transformer as kt
+from keras_transformer import pipelines
+from keras_transformer import visualization
+from keras_transformer.visualization import VisualizationError
+
+SOURCE, TARGET = "der Hund </script> läuft", "ein $Hund$ schläft"
+
+
+@pytest.fixture(scope="module")
+def model_and_tokenizer():
+    tokenizer = pipelines.train_tokenizer("bpe", [SOURCE, TARGET] * 3, 300)
+    keras.utils.set_random_seed(3)
+    model = kt.Transformer(
+        tokenizer.vocabulary_size, num_layers=2, d_model=24, d_ff=40, num_heads=3
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    return model, tokenizer
+
+
+@pytest.fixture(scope="module")
+def attention(model_and_tokenizer):
+    return visualization.attention_of(*model_and_tokenizer, SOURCE, TARGET)
+
+
+def test_words_and_scores_belong_together(model_and_tokenizer, attention):
+    _, tokenizer = model_and_tokenizer
+    lengths = tokenizer.tokenize([SOURCE, TARGET]).row_lengths().numpy() + 1
+    assert "".join(attention.source) == SOURCE + "</s>"
+    assert "".join(attention.predicted) == TARGET + "</s>"
+    assert "".join(attention.read) == "<s>" + TARGET
+    for kind, rows, columns in (
+        ("encoder", lengths[0], lengths[0]),
+        ("decoder", lengths[1], lengths[1]),
+        ("cross", lengths[1], lengths[0]),
+    ):
+        scores = attention.scores[kind]
+        assert scores.shape == (2, 3, rows, columns)
+        np.testing.assert_allclose(scores.sum(axis=-1), 1, rtol=1e-5)
+        assert tuple(map(len, attention.labels(kind))) == (rows, columns)
+
+
+def test_one_layer_or_head_can_be_chosen(attention):
+    assert [found[:2] for found in attention.chosen("encoder", layer=2)] == [
+        (2, 1),
+        (2, 2),
+        (2, 3),
+    ]
+    ((layer, head, scores),) = attention.chosen("decoder", 1, 3)
+    assert (layer, head) == (1, 3)
+    np.testing.assert_array_equal(scores, attention.scores["decoder"][0, 2])
+    with pytest.raises(VisualizationError, match=r"layers 1 to 2. Received: layer 3"):
+        attention.chosen("cross", layer=3)
+    with pytest.raises(VisualizationError, match=r"heads 1 to 3. Received: head 0"):
+        attention.chosen("cross", head=0)
+    with pytest.raises(VisualizationError, match="kind must be one of encoder"):
+        attention.chosen("self")
+
+
+def test_the_page_holds_the_scores_and_nothing_from_elsewhere(attention, tmp_path):
+    visualization.write_page(attention, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    # A word of the text must not end the script.
+    assert page.count("</script>") == 1
+    data = json.loads(re.search(r"^const data = (.*);$", page, re.MULTILINE)[1])
+    for kind, scores in attention.scores.items():
+        np.testing.assert_allclose(data[kind]["scores"], scores, atol=5.1e-5)
+        assert (data[kind]["rows"], data[kind]["columns"]) == attention.labels(kind)
+    assert not re.search(r"(src|href|url)\s*[=(]", page)
+    assert re.findall(r"https?://[^\"]*", page) == ["http://www.w3.org/2000/svg"]
+
+
+@pytest.mark.parametrize("options", [{}, {"kind": "encoder", "layer": 2, "head": 1}])
+def test_the_picture_is_drawn(attention, tmp_path, options):
+    path = tmp_path / "picture.png"
+    visualization.write_figure(attention, path, **options)
+    pixels = image.imread(path)
+    assert min(pixels.shape[:2]) > 200
+    assert pixels[..., 0].std() > 0.05
+    with pytest.raises(VisualizationError, match="heads 1 to 3"):
+        visualization.write_figure(attention, path, head=4)
+
+
+def test_a_blank_text_is_refused(model_and_tokenizer):
+    with pytest.raises(VisualizationError, match="the target is empty"):
+        visualization.attention_of(*model_and_tokenizer, SOURCE, "  ")
