@@ -101,21 +101,22 @@ def replace_experiment(monkeypatch, run):
 def test_train_passes_the_overrides_on(run_command, tmp_path, monkeypatch):
     calls = []
 
-    def run(recipe, output, progress):
-        calls.append((recipe, output, progress))
+    def run(recipe, output, **options):
+        calls.append((recipe, output, options))
         return {"steps": 7, "seconds": 1.23456}
 
     replace_experiment(monkeypatch, run)
     result = run_command(
         *["train", "files", "--output", tmp_path / "run"],
         *["--set", "data.train.source=a.en", "--set", "data.train.target=a.de"],
-        *["--set", "training.steps=7"],
+        *["--set", "training.steps=7", "--restart"],
     )
     assert result.exit_code == 0, result.stderr
-    recipe, output, progress = calls[0]
+    recipe, output, options = calls[0]
     assert recipe.data.train.source == [os.path.abspath("a.en")]
     assert recipe.training.steps == 7
-    assert (output, progress) == (tmp_path / "run", True)
+    assert output == tmp_path / "run"
+    assert options == {"allow_changes": False, "restart": True}
     assert result.stdout == "steps: 7\nseconds: 1.235\n"
 
 
