@@ -53,7 +53,7 @@ setup(
         "test": TEST,
         "dev": TEST + DEVELOPMENT,
         "ctranslate2": ["ctranslate2>=4.5"],
-        "bench": ["torch>=2.6", "ctranslate2>=4.5"],
+        "bench": ["torch>=2.6", "ctranslate2>=4.5", "psutil>=5"],
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
     },
     entry_points={
