@@ -51,6 +51,14 @@ def serve(turn):
         channel.send(**turn(**arguments))
 
 
+def timed(function, *arguments):
+    """The figures of a turn: `function` returns the amount done and what to report."""
+    start = time.perf_counter()
+    amount, reported = function(*arguments)
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, "rate": amount / seconds, **reported}
+
+
 def peak_mib():
     """The highest resident memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -12,8 +12,8 @@ TOKENIZER = "tokenizer"
 CONFIG = "config.yaml"
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
-# What a run reaches; the recipe, the vocabulary and the ids are what it starts from.
-_REACHED = (_CHECKPOINTS, "logs", "metrics.jsonl", "best.keras", "model.keras")
+# What a run makes; its ids are made anew by themselves where text or vocabulary differ.
+_MADE = (TOKENIZER, _CHECKPOINTS, "logs", "metrics.jsonl", "best.keras", "model.keras")
 # How long to train and how to decode may change between two starts.
 _FREE = {
     "training": {"steps", "early_stopping", "on_nan", "max_skipped"},
@@ -52,9 +52,9 @@ def clean(folder, restart=False):
 
     Args:
         folder: The run's.
-        restart: Whether to remove all that the run has reached, too.
+        restart: Whether to remove all that the run has made, with its vocabulary.
     """
-    for name in _REACHED if restart else ():
+    for name in _MADE if restart else ():
         _remove(folder / name)
     leftovers = [
         *folder.glob(".*-[0-9]*.keras"),

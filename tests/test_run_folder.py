@@ -62,6 +62,7 @@ def test_leftovers_of_a_killed_process_go_and_nothing_else(tmp_path):
         "model.keras",
         "notes-2024.txt",
         "cache/train/source_ids.npy",
+        "tokenizer/tokenizer.model",
         "checkpoints/checkpoint",
         "checkpoints/ckpt-7.index",
         "checkpoints/ckpt-7.data-00000-of-00001",
@@ -90,7 +91,6 @@ def test_leftovers_of_a_killed_process_go_and_nothing_else(tmp_path):
         "config.yaml",
         "notes-2024.txt",
         "cache",
-        "tokenizer",
     }
 
 

@@ -36,7 +36,7 @@ def ids_turn(path, batch):
             max_decoding_length=FIXED_LENGTH,
         )
         tokens += sum(len(result.hypotheses[0]) for result in results)
-    return tokens, None
+    return tokens, {}
 
 
 def text_turn(path, batch):
@@ -49,14 +49,12 @@ def text_turn(path, batch):
         length_penalty=float(alpha),
         disable_unk=True,
     )
-    return len(lines), [processor.decode(result.hypotheses[0]) for result in results]
+    texts = [processor.decode(result.hypotheses[0]) for result in results]
+    return len(lines), {"texts": texts}
 
 
 def turn(path, batch):
-    start = turns.time.perf_counter()
-    count, texts = {"ids": ids_turn, "text": text_turn}[what](path, batch)
-    seconds = turns.time.perf_counter() - start
-    return {"seconds": seconds, "rate": count / seconds, "texts": texts}
+    return turns.timed({"ids": ids_turn, "text": text_turn}[what], path, batch)
 
 
 turns.serve(turn)

@@ -19,7 +19,7 @@ def ids_turn(path, batch):
         source_ids = tf.constant(rows[start : start + batch])
         result = signatures["translate_ids"](source_ids=source_ids)["target_ids"]
         tokens += int(tf.math.count_nonzero(result))
-    return tokens, None
+    return tokens, {}
 
 
 def text_turn(path, batch):
@@ -34,14 +34,11 @@ def text_turn(path, batch):
         found = signatures["serving_default"](inputs=inputs)["translations"].numpy()
         for row, text in zip(rows, found, strict=True):
             texts[row] = text.decode()
-    return len(lines), texts
+    return len(lines), {"texts": texts}
 
 
 def turn(path, batch):
-    start = turns.time.perf_counter()
-    count, texts = {"ids": ids_turn, "text": text_turn}[what](path, batch)
-    seconds = turns.time.perf_counter() - start
-    return {"seconds": seconds, "rate": count / seconds, "texts": texts}
+    return turns.timed({"ids": ids_turn, "text": text_turn}[what], path, batch)
 
 
 turns.serve(turn)

@@ -63,17 +63,14 @@ optimizer = torch.optim.Adam(
 model.train()
 
 
-def turn(first, steps, tokens):
-    channel = turns.time.perf_counter()
+def train(first, steps, tokens):
     for source, target, labels in batches[first : first + steps]:
         logits = model(source, target)
         loss = loss_of(logits.flatten(0, 1), labels.flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    total = float(loss.detach())
-    seconds = turns.time.perf_counter() - channel
-    return {"seconds": seconds, "rate": tokens / seconds, "loss": total}
+    return tokens, {"loss": float(loss.detach())}
 
 
-turns.serve(turn)
+turns.serve(lambda first, steps, tokens: turns.timed(train, first, steps, tokens))
