@@ -258,7 +258,7 @@ def _compile(model, recipe):
         settings.clip_norm,
     )
     training_model.compile(
-        optimizer=keras.optimizers.Adam(
+        optimizer=training.FusedAdam(
             schedule,
             beta_1=settings.beta_1,
             beta_2=settings.beta_2,

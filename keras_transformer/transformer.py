@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import Decoder
+from keras_transformer.layers import Dropout
 from keras_transformer.layers import Encoder
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.layers import TokenEmbedding
@@ -108,9 +109,7 @@ class Transformer(keras.Model):
         self.target_positions = PositionalEncoding(
             positions, max_length, dtype=policy, name="target_positions"
         )
-        self.dropout_layer = keras.layers.Dropout(
-            dropout, dtype=policy, name="embedding_dropout"
-        )
+        self.dropout_layer = Dropout(dropout, dtype=policy, name="embedding_dropout")
         stack = {
             "num_layers": num_layers,
             "num_heads": num_heads,

@@ -3,7 +3,6 @@
 import sys
 import tempfile
 
-import keras
 import turns
 import workload
 
@@ -18,7 +17,7 @@ transformer = kt.Transformer(workload.VOCABULARY, **workload.settings(size))
 transformer.build({"source_ids": (None, None), "target_ids": (None, None)})
 model = training.TrainingModel(transformer, workload.LABEL_SMOOTHING)
 model.compile(
-    keras.optimizers.Adam(training.PaperSchedule(transformer.d_model), 0.9, 0.98, 1e-9),
+    training.FusedAdam(training.PaperSchedule(transformer.d_model), 0.9, 0.98, 1e-9),
     jit_compile=False,
 )
 model.build({"source_ids": (None, None), "target_ids": (None, None)})

@@ -4,6 +4,7 @@ import keras
 
 from keras_transformer.layers.add_norm import AddNorm
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.restricted_attention import RestrictedSelfAttention
 
@@ -134,7 +135,7 @@ class Stack(Block):
         ]
         self.final_norm = None
         if self.normalization == "pre":
-            self.final_norm = keras.layers.LayerNormalization(
+            self.final_norm = LayerNormalization(
                 epsilon=1e-6, dtype=self.dtype_policy, name="final_norm"
             )
 

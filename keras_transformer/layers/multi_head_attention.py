@@ -5,6 +5,7 @@ import math
 import keras
 from keras import ops
 
+from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.masks import causal_mask
 from keras_transformer.layers.masks import combine_masks
 
@@ -121,7 +122,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.query_dense = self._dense(key_width, "query")
         self.key_dense = self._dense(key_width, "key")
         self.value_dense = self._dense(value_width, "value")
-        self.dropout_layer = keras.layers.Dropout(
+        self.dropout_layer = Dropout(
             dropout, dtype=self.dtype_policy, name="attention_dropout"
         )
 

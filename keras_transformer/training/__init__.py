@@ -4,6 +4,7 @@ import importlib
 
 _NAMES = {
     "CheckpointError": "checkpoints",
+    "FusedAdam": "fused_adam",
     "InverseSquareRoot": "schedules",
     "LinearCooldown": "schedules",
     "PaperSchedule": "schedules",

@@ -1,0 +1,74 @@
+import keras
+import numpy as np
+import pytest
+from layer_checks import check_layer
+from layer_checks import numpy
+
+from keras_transformer.layers import LayerNormalization
+
+X = np.random.default_rng(1).normal(size=(3, 5, 16)).astype("float32") * 4 + 2
+
+
+def test_every_layers_checks():
+    # Keras turns an axis into a list of axes as it builds.
+    kwargs = {"epsilon": 1e-6, "axis": [-1]}
+    check_layer(LayerNormalization, kwargs, {"inputs": X}, (3, 5, 16), 2)
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {},
+        {"center": False},
+        {"scale": False},
+        {"epsilon": 0.5},
+        {"axis": -2},
+        {"axis": [1, 2]},
+        {"axis": 2},
+        {"dtype": "mixed_bfloat16"},
+        {"dtype": "mixed_float16"},
+    ],
+)
+def test_equals_keras(kwargs):
+    ours, theirs = (
+        LayerNormalization(**kwargs),
+        keras.layers.LayerNormalization(**kwargs),
+    )
+    rng = np.random.default_rng(2)
+    for layer in (ours, theirs):
+        layer.build(X.shape)
+    for mine, other in zip(ours.weights, theirs.weights, strict=True):
+        value = rng.normal(size=mine.shape)
+        mine.assign(value)
+        other.assign(value)
+    np.testing.assert_allclose(
+        numpy(ours(X)).astype("float32"),
+        numpy(theirs(X)).astype("float32"),
+        rtol=1e-5 if "dtype" not in kwargs else 1e-2,
+        atol=1e-5 if "dtype" not in kwargs else 1e-2,
+    )
+
+
+def test_gradients_equal_keras():
+    tf = pytest.importorskip("tensorflow")
+    rng = np.random.default_rng(3)
+    weights = tf.constant(rng.normal(size=X.shape), tf.float32)
+    found = []
+    for cls in (LayerNormalization, keras.layers.LayerNormalization):
+        layer = cls(epsilon=1e-6)
+        layer.build(X.shape)
+        layer.gamma.assign(np.linspace(0.5, 2, 16))
+        x = tf.constant(X)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(layer(x) * weights)
+        found.append(tape.gradient(loss, [x, layer.gamma.value, layer.beta.value]))
+    for mine, other in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
+
+
+def test_large_mean_loses_no_digits():
+    """The variance is that of the centred row, not a difference of two sums."""
+    layer = LayerNormalization(epsilon=1e-6)
+    layer.build(X.shape)
+    np.testing.assert_allclose(numpy(layer(X + 1000)), numpy(layer(X)), atol=2e-3)

@@ -1,0 +1,74 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import training
+
+SHAPES = [(5, 7), (3,), ()]
+
+
+def trained(cls, sparse, steps=20, **kwargs):
+    """Values and slots after steps on random gradients, one of them sparse."""
+    rng = np.random.default_rng(1)
+    variables = [
+        keras.Variable(rng.normal(size=shape), dtype="float32") for shape in SHAPES
+    ]
+    schedule = training.InverseSquareRoot(0.05, 5)
+    optimizer = cls(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9, **kwargs)
+    optimizer.build(variables)
+
+    @tf.function
+    def step(gradients):
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    for _ in range(steps):
+        gradients = [
+            tf.constant(rng.normal(size=shape), tf.float32) for shape in SHAPES
+        ]
+        # Rows 1 and 4, row 1 twice: the sum counts.
+        rows = tf.constant([1, 4, 1])
+        gradients[0] = tf.IndexedSlices(gradients[0][:3], rows, tf.constant([5, 7]))
+        if not sparse:
+            # Keras would square each of a row's slices by itself.
+            gradients[0] = tf.convert_to_tensor(gradients[0])
+        step(gradients)
+    return [np.array(variable) for variable in (*variables, *optimizer.variables)]
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {},
+        {"weight_decay": 0.1},
+        {"global_clipnorm": 0.5},
+        {"use_ema": True},
+        {"amsgrad": True},
+        {"gradient_accumulation_steps": 2},
+    ],
+)
+def test_equals_keras(kwargs):
+    check_equal(
+        trained(training.FusedAdam, sparse=False, **kwargs),
+        trained(keras.optimizers.Adam, sparse=False, **kwargs),
+    )
+
+
+def test_slices_of_a_row_add_up():
+    check_equal(
+        trained(training.FusedAdam, sparse=True),
+        trained(keras.optimizers.Adam, sparse=False),
+    )
+
+
+def check_equal(found, expected):
+    assert len(found) == len(expected)
+    for mine, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=2e-5, atol=1e-6)
+
+
+def test_config_round_trip():
+    optimizer = training.FusedAdam(0.1, 0.8, 0.9, 1e-5)
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert isinstance(again, training.FusedAdam)
+    assert again.get_config() == optimizer.get_config()
