@@ -248,8 +248,8 @@ class Transformer(keras.Model):
             beam_size: Number of target rows a source row, which follow each other.
 
         Returns:
-            `cache`, leading axis `batch * beam_size`, and `context`, leading axis
-            `batch`: one row of it serves all of a sentence's beam.
+            `cache`, see `Decoder.init_cache`, and `context`, leading axis `batch`: one
+            row of it serves all of a sentence's beam.
         """
         encoder_output = self.encode(source_ids, training=False)
         context = {
@@ -257,7 +257,7 @@ class Transformer(keras.Model):
             "source_mask": padding_mask(source_ids, self.pad_id),
         }
         batch = ops.shape(source_ids)[0]
-        return self.decoder.init_cache(batch * beam_size, max_length), context
+        return self.decoder.init_cache(batch, max_length, beam_size), context
 
     def decode_with_cache(self, target_ids, cache, context, start_index):
         """Logits of the positions from `start_index` on, by the code path of `call`.
@@ -278,6 +278,15 @@ class Transformer(keras.Model):
             x, cache, context["layers"], context["source_mask"], start_index
         )
         return self.token_embedding(x, reverse=True), cache
+
+    def reorder_cache(self, cache, parents):
+        """The cache after rows took the place of others of their sentence.
+
+        Args:
+            cache: From `decode_with_cache`.
+            parents: `[batch * beam_size]`, int32, the row that each goes on from.
+        """
+        return self.decoder.reorder_cache(cache, parents)
 
     def compute_output_spec(self, inputs, training=None):
         shape = (*inputs["target_ids"].shape, self.vocabulary_size)

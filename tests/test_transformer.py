@@ -129,7 +129,7 @@ def test_cache_equals_full(max_length, steps, option):
         {"source_ids": source_ids.repeat(3, axis=0), "target_ids": target_ids}
     )
     cache, context = model.init_cache(source_ids, max_length, beam_size=3)
-    assert {leaf.shape[0] for leaf in keras.tree.flatten(cache)} == {6}
+    assert {leaf.shape[0] for leaf in keras.tree.flatten(cache["layers"])} == {2}
     assert {leaf.shape[0] for leaf in keras.tree.flatten(context)} == {2}
     pieces, start = [], 0
     for length in steps:
@@ -153,12 +153,37 @@ def test_cache_follows_its_row():
     order = np.array([1, 1, 3, 2])
     cache, context = model.init_cache(source_ids, beam_size=2)
     _, cache = model.decode_with_cache(target_ids, cache, context, 0)
-    cache = keras.tree.map_structure(lambda leaf: ops.take(leaf, order, axis=0), cache)
+    cache = model.reorder_cache(cache, order)
     last = np.array([[30], [31], [32], [33]], "int32")
     logits, _ = model.decode_with_cache(last, cache, context, 2)
     full = np.concatenate([target_ids[order], last], axis=1)
     expected = model({"source_ids": source_ids.repeat(2, axis=0), "target_ids": full})
     assert_close(numpy(logits), numpy(expected)[:, 2:])
+
+
+@pytest.mark.parametrize("max_length", [None, 40])
+@pytest.mark.parametrize("window", [None, 5])
+def test_a_long_beam_reordered_at_every_step(max_length, window):
+    """Against the whole model over each row's own history."""
+    model = built(attention_window=window)
+    source_ids = padded(SOURCES)
+    generator = np.random.default_rng(9)
+    histories = np.zeros((6, 0), "int32")
+    cache, context = model.init_cache(source_ids, max_length, beam_size=3)
+    for index in range(40):
+        ids = generator.integers(1, 41, size=(6, 1)).astype("int32")
+        histories = np.concatenate([histories, ids], axis=1)
+        logits, cache = model.decode_with_cache(ids, cache, context, index)
+        if index % 6 == 0 or index in (15, 16, 17, 39):
+            inputs = {
+                "source_ids": source_ids.repeat(3, axis=0),
+                "target_ids": histories,
+            }
+            assert_close(numpy(logits)[:, 0], numpy(model(inputs))[:, -1])
+        # Rows of either sentence go on from any row of it.
+        parents = generator.integers(0, 3, size=6) + np.repeat([0, 3], 3)
+        cache = model.reorder_cache(cache, parents.astype("int32"))
+        histories = histories[parents]
 
 
 @pytest.mark.parametrize("option", OPTIONS)

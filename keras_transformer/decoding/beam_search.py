@@ -34,6 +34,7 @@ def beam_search(
     vocabulary_size=None,
     buffer_length=None,
     compaction="auto",
+    reorder_cache=take_rows,
 ):
     """The sequences of highest score that a beam finds, in one compiled graph.
 
@@ -53,7 +54,7 @@ def beam_search(
             of these ids, and logits [batch * beam_size, vocabulary] or
             [batch * beam_size, 1, vocabulary].
         cache: nest of tensors whose leading axis is batch * beam_size; reordered as
-            hypotheses are.
+            hypotheses are, by `reorder_cache`.
         context: nest of tensors whose leading axis is batch; row i serves rows
             i * beam_size to (i + 1) * beam_size - 1 of the cache. Never copied for
             each beam. As finished sentences leave the batch, both shrink.
@@ -77,6 +78,10 @@ def beam_search(
             tensor.
         compaction: let finished sentences leave the batch: True, False, or "auto"
             (all backends but JAX). Pass False for XLA.
+        reorder_cache: function `(cache, parents) -> cache`; parents int32 [batch *
+            beam_size] is the row that each row goes on from. With one that leaves
+            tensors where they are, these may have any multiple of batch as leading
+            axis.
 
     Returns:
         `(sequences, scores)`: int32 [batch, n_best, buffer_length], end id included,
@@ -104,15 +109,13 @@ def beam_search(
         )
         state, parents = _grow(state, log_probs, tokens, index, end_id, penalty)
         if beam_size > 1:
-            cache = take_rows(cache, parents)
+            cache = reorder_cache(cache, parents)
         return state, cache
 
     state = _initial_state(
         max_lengths, buffer_length, batch_size, beam_size, n_best, start_id, pad_id
     )
-    state = decode_loop(
-        step, state, cache, context, buffer_length, beam_size, compaction
-    )
+    state = decode_loop(step, state, cache, context, buffer_length, compaction)
     found = state.best_scores > NEVER
     sequences = ops.where(found[:, :, None], state.best_sequences, pad_id)
     return sequences, state.best_scores

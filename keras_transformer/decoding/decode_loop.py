@@ -8,9 +8,7 @@ from keras import ops
 KEEP_NUMERATOR, KEEP_DENOMINATOR = 3, 4
 
 
-def decode_loop(
-    step, state, cache, context, num_steps, rows_per_sentence, compaction="auto"
-):
+def decode_loop(step, state, cache, context, num_steps, compaction="auto"):
     """Call `step` until every sentence is done or `num_steps` steps are taken.
 
     With compaction, sentences that are done leave the batch whenever a quarter of it
@@ -24,11 +22,11 @@ def decode_loop(
             changes does not matter).
         state: NamedTuple of tensors whose leading axis is batch; its field `done` is
             bool [batch].
-        cache: nest of tensors whose leading axis is batch * rows_per_sentence. With
-            compaction other axes may grow from step to step, if they begin at 0.
+        cache: nest of tensors whose leading axes are multiples of batch, so many rows
+            of each sentence following each other. With compaction other axes may
+            grow from step to step, if they begin at 0.
         context: nest of tensors whose leading axis is batch.
         num_steps: scalar integer.
-        rows_per_sentence: int, rows of `cache` for each sentence.
         compaction: True, False or "auto" (on where the backend has dynamic shapes:
             not on JAX; pass False for XLA).
 
@@ -60,7 +58,7 @@ def decode_loop(
         return (
             ops.take(rows, keep, axis=0),
             take_rows(state, keep),
-            take_rows(cache, expand_rows(keep, rows_per_sentence)),
+            _take_sentences(cache, keep, ops.shape(rows)[0]),
             take_rows(context, keep),
         )
 
@@ -84,10 +82,15 @@ def take_rows(nest, rows):
     return keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), nest)
 
 
-def expand_rows(sentences, rows_per_sentence):
-    """The rows that belong to `sentences` (int32 [n]): [n * rows_per_sentence]."""
-    offsets = ops.arange(rows_per_sentence, dtype="int32")
-    return ops.reshape(sentences[:, None] * rows_per_sentence + offsets, (-1,))
+def _take_sentences(nest, sentences, batch_size):
+    """All rows of `sentences` (int32 [n]) of every tensor in `nest`."""
+
+    def take(x):
+        rows = ops.arange(ops.shape(x)[0] // batch_size, dtype="int32")
+        rows = sentences[:, None] * ops.shape(rows)[0] + rows
+        return ops.take(x, ops.reshape(rows, (-1,)), axis=0)
+
+    return keras.tree.map_structure(take, nest)
 
 
 def known_vocabulary_size(logits):

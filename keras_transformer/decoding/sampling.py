@@ -94,9 +94,7 @@ def sample(
         max_lengths=max_lengths,
         done=done,
     )
-    state = decode_loop(
-        step, state, cache, context, buffer_length, num_samples, compaction
-    )
+    state = decode_loop(step, state, cache, context, buffer_length, compaction)
     return state.sequences, state.log_probs
 
 

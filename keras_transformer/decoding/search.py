@@ -11,8 +11,8 @@ def translate_ids(model, source_ids, beam_size=4, extra_length=50, **search_opti
     """The best translations of a batch of source rows.
 
     Args:
-        model: `Transformer`, or any object with its `init_cache` and
-            `decode_with_cache`.
+        model: `Transformer`, or any object with its `init_cache`,
+            `decode_with_cache` and `reorder_cache`.
         source_ids: int32 [batch, source_length], each row ids and the end id, then
             padding. A row that has no more than its end id gets the empty
             translation, with score 0.
@@ -28,6 +28,7 @@ def translate_ids(model, source_ids, beam_size=4, extra_length=50, **search_opti
     """
     return beam_search(
         beam_size=beam_size,
+        reorder_cache=model.reorder_cache,
         **_start(model, source_ids, beam_size, extra_length, search_options),
         **search_options,
     )

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_transformer.layers import decoding_cache
 from keras_transformer.layers.block import Stack
 from keras_transformer.layers.decoder_layer import DecoderLayer
 from keras_transformer.layers.masks import combine_masks
@@ -91,32 +92,87 @@ class Decoder(Stack):
         """As `call`, for the positions from `start_index` on, without dropout.
 
         Args:
-            inputs: `[batch * beam, target_length, d_model]`, the new positions.
+            inputs: `[batch * beam_size, target_length, d_model]`, the new positions.
             cache: From `init_cache` or the last call.
             context: From `init_context`.
             source_mask: `[batch, source_length]`, bool, True = token.
             start_index: Position of the first of `inputs`, scalar int32.
 
         Returns:
-            `[batch * beam, target_length, d_model]` and the longer cache.
+            `[batch * beam_size, target_length, d_model]` and the longer cache.
         """
-        x = inputs
+        x, layer_caches = inputs, cache["layers"]
+        attention = self.layers[0].self_attention
+        stored = decoding_cache.parts(layer_caches[0])[0][0]
+        beam_size = ops.shape(inputs)[0] // ops.shape(stored)[0]
+        if not decoding_cache.is_buffer(layer_caches[0]) and attention.window is None:
+            layer_caches = decoding_cache.settle(layer_caches, beam_size)
+        # All layers' positions lie alike, so that one mask serves all of them.
+        visible, ancestors = None, None
+        if "ancestors" in cache:
+            ancestors = attention.extend_ancestors(
+                cache["ancestors"],
+                layer_caches[0],
+                beam_size,
+                ops.shape(inputs)[1],
+                start_index,
+            )
+            visible = attention.visible_slots(
+                ops.shape(ancestors)[1],
+                decoding_cache.is_buffer(layer_caches[0]),
+                beam_size,
+                ops.shape(inputs)[1],
+                start_index,
+                ancestors,
+            )
         caches = []
         for layer, layer_cache, layer_context in zip(
-            self.layers, cache, context, strict=True
+            self.layers, layer_caches, context, strict=True
         ):
             x, layer_cache = layer.call_with_cache(
-                x, layer_cache, layer_context, source_mask, start_index
+                x, layer_cache, layer_context, source_mask, start_index, visible
             )
             caches.append(layer_cache)
-        return self._normalize(x), tuple(caches)
+        cache = {"layers": tuple(caches)}
+        if ancestors is not None:
+            # What a window has left behind is forgotten here too.
+            kept = decoding_cache.num_slots(caches[0])
+            cache["ancestors"] = ancestors[:, ops.shape(ancestors)[1] - kept :]
+        return self._normalize(x), cache
 
-    def init_cache(self, batch_size, max_length=None):
-        """One empty `MultiHeadAttention.init_cache` a layer."""
-        return tuple(
-            layer.self_attention.init_cache(batch_size, max_length)
+    def init_cache(self, batch_size, max_length=None, beam_size=1):
+        """What `call_with_cache` needs to know of earlier positions: none yet.
+
+        Args:
+            batch_size: Number of sentences, may be a scalar tensor.
+            max_length: Room for so many positions in buffers of fixed size. None:
+                the cache grows.
+            beam_size: Rows of a sentence.
+
+        Returns:
+            Mapping of `"layers"`, a `MultiHeadAttention.init_cache` a layer, whose
+            leading axis is the sentence, and, with a beam, `"ancestors"`, the slots
+            that each row sees, `[batch_size * beam_size, slots]`, bool.
+        """
+        layers = tuple(
+            layer.self_attention.init_cache(batch_size, max_length, beam_size)
             for layer in self.layers
         )
+        if beam_size == 1:
+            return {"layers": layers}
+        shape = batch_size * beam_size, decoding_cache.num_slots(layers[0])
+        return {"layers": layers, "ancestors": ops.zeros(shape, dtype="bool")}
+
+    def reorder_cache(self, cache, parents):
+        """The cache after rows took the place of others of their sentence.
+
+        Args:
+            cache: From `call_with_cache`.
+            parents: `[batch * beam_size]`, int32, the row that each goes on from.
+        """
+        if "ancestors" not in cache:
+            return cache
+        return {**cache, "ancestors": ops.take(cache["ancestors"], parents, axis=0)}
 
     def init_context(self, encoder_output):
         """Keys and values of `encoder_output`, `[batch, ...]`, for each layer."""

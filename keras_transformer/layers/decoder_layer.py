@@ -75,7 +75,9 @@ class DecoderLayer(Block):
             inputs, attended, key_value, source_mask, training
         )
 
-    def call_with_cache(self, inputs, cache, context, source_mask, start_index):
+    def call_with_cache(
+        self, inputs, cache, context, source_mask, start_index, visible=None
+    ):
         """As `call`, for the positions from `start_index` on, without dropout.
 
         Args:
@@ -87,13 +89,15 @@ class DecoderLayer(Block):
                 rows of `inputs` that follow each other.
             source_mask: `[batch, source_length]`, bool, True = token.
             start_index: Position of the first of `inputs`, scalar int32.
+            visible: What each row sees of the cache, see
+                `MultiHeadAttention.call_with_cache`.
 
         Returns:
             `[batch * beam, target_length, d_model]` and the longer cache.
         """
         normalized = self.self_attention_add_norm.sublayer_input(inputs)
         attended, cache = self.self_attention.call_with_cache(
-            normalized, cache, start_index
+            normalized, cache, start_index, visible
         )
         output, _ = self._after_self_attention(inputs, attended, context, source_mask)
         return output, cache

@@ -1,62 +1,20 @@
 """Scaled dot-product attention and its heads (section 3.2, Figure 2)."""
 
-import math
-
 import keras
 from keras import ops
 
+from keras_transformer.layers.attention_scores import masked_softmax
+from keras_transformer.layers.attention_scores import scaled_dot_products
+from keras_transformer.layers.cached_attention import CachedAttention
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.masks import causal_mask
 from keras_transformer.layers.masks import combine_masks
 
-# Finite, so that a row without any allowed key makes no NaN; exp() of it is
-# exactly 0 beside any allowed key.
-MASKED_LOGIT = -1e30
 SCORES = ("scaled_dot", "dot", "additive")
 
 
-def attention_scores(query, key, attention_mask=None):
-    """`softmax(Q K^T / sqrt(d_k))` in float32 (equation 1).
-
-    Args:
-        query: `[batch, num_heads, ..., target_length, key_dim]`.
-        key: `[batch, num_heads, ..., source_length, key_dim]`.
-        attention_mask: `[batch, 1 or num_heads, ..., 1 or target_length,
-            source_length]`, bool, True = attend, or None.
-
-    Returns:
-        `[batch, num_heads, ..., target_length, source_length]`, float32. Masked keys
-        get exactly 0; a row without an allowed key is all zeros.
-    """
-    query = query * ops.cast(1.0 / math.sqrt(query.shape[-1]), query.dtype)
-    return masked_softmax(ops.matmul(query, ops.swapaxes(key, -1, -2)), attention_mask)
-
-
-def masked_softmax(attention_logits, attention_mask=None):
-    """Softmax over the last axis, in float32.
-
-    Args:
-        attention_logits: `[..., target_length, source_length]`.
-        attention_mask: Bool, of a shape that broadcasts to it, True = attend, or None.
-
-    Returns:
-        As `attention_scores`.
-    """
-    attention_logits = ops.cast(attention_logits, "float32")
-    if attention_mask is not None:
-        attention_logits = ops.where(attention_mask, attention_logits, MASKED_LOGIT)
-    # Keras warns of a softmax over one entry, the first step of decoding.
-    single_key = attention_logits.shape[-1] == 1
-    softmax = ops.ones_like if single_key else ops.softmax
-    scores = softmax(attention_logits)
-    if attention_mask is not None:
-        any_key = ops.any(attention_mask, axis=-1, keepdims=True)
-        scores = scores * ops.cast(any_key, "float32")
-    return scores
-
-
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(CachedAttention, keras.layers.Layer):
     """Multi-head attention (section 3.2.2).
 
     `Concat(head_1, ..., head_h) W^O` with `head_i = Attention(Q W_i^Q, K W_i^K,
@@ -65,7 +23,8 @@ class MultiHeadAttention(keras.layers.Layer):
     biases unless asked for: the paper's parameter counts have none.
 
     Decoding step by step: `project_key_value` once for attention over an encoder's
-    output, then `call_with_key_value`; `call_with_cache` for self-attention.
+    output, then `call_with_key_value`; `call_with_cache` for self-attention, of one row
+    a sentence or of a beam's.
 
     Args:
         num_heads: Number of heads, h.
@@ -241,18 +200,31 @@ class MultiHeadAttention(keras.layers.Layer):
         """`[1, length, length]`, bool, what positions can see; None: everything."""
 
     def scores_of_heads(self, query, key, attention_mask=None):
-        """As `attention_scores`, by the layer's own `score`."""
+        """Softmaxed attention by the layer's own `score`, in float32.
+
+        Args:
+            query: `[batch, num_heads, ..., target_length, key_dim]`.
+            key: `[batch, num_heads, ..., source_length, key_dim]`.
+            attention_mask: `[batch, 1 or num_heads, ..., 1 or target_length,
+                source_length]`, bool, True = attend, or None.
+
+        Returns:
+            `[batch, num_heads, ..., target_length, source_length]`, float32.
+        """
+        return masked_softmax(self.logits_of_heads(query, key), attention_mask)
+
+    def logits_of_heads(self, query, key):
+        """What the softmax of `scores_of_heads` is taken of."""
         if self.score == "scaled_dot":
-            return attention_scores(query, key, attention_mask)
+            return scaled_dot_products(query, key)
         if self.score == "dot":
-            attention_logits = ops.matmul(query, ops.swapaxes(key, -1, -2))
-            return masked_softmax(attention_logits, attention_mask)
+            return ops.matmul(query, ops.swapaxes(key, -1, -2))
         sums = ops.tanh(query[..., :, None, :] + key[..., None, :, :])
         weights = ops.cast(self.score_weights, sums.dtype)
         # [num_heads, 1, ..., key_dim, 1] beside [batch, num_heads, ..., key_dim]
         inner = (1,) * (len(sums.shape) - 4)
         weights = ops.reshape(weights, (self.num_heads, *inner, self.key_dim, 1))
-        return masked_softmax(ops.matmul(sums, weights)[..., 0], attention_mask)
+        return ops.matmul(sums, weights)[..., 0]
 
     def call_with_key_value(self, query, key_value, attention_mask=None, training=None):
         """As `call`, with keys and values from `project_key_value`."""
@@ -272,67 +244,17 @@ class MultiHeadAttention(keras.layers.Layer):
             ops.cast(scores, self.compute_dtype), training=training
         )
         context = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))
-        width = self.num_heads * (self.value_dim or self.key_dim)
-        # [batch, target_length, num_heads, value_dim] to one row a position
-        length = ops.shape(context)[1]
-        output = self.output_dense(ops.reshape(context, (-1, length, width)))
-        return output, scores
-
-    def call_with_cache(self, query, cache, start_index):
-        """Causal self-attention of the positions from `start_index` on.
-
-        Args:
-            query: `[batch, target_length, width]`, the new positions.
-            cache: `{"key", "value"}` of the earlier positions, `[batch, num_heads,
-                start_index, dim]`, which grow by the new ones, or `{"key_buffer",
-                "value_buffer"}` with room for all positions (static shapes).
-            start_index: Position of the first query, scalar int32.
-
-        Returns:
-            `[batch, target_length, output_dim]` and the cache with the new positions.
-        """
-        key, value = self.project_key_value(query)
-        if "key_buffer" in cache:
-            start = (0, 0, start_index, 0)
-            key = ops.slice_update(cache["key_buffer"], start, key)
-            value = ops.slice_update(cache["value_buffer"], start, value)
-            cache = {"key_buffer": key, "value_buffer": value}
-        else:
-            key = ops.concatenate([cache["key"], key], axis=2)
-            value = ops.concatenate([cache["value"], value], axis=2)
-            cache = {"key": key, "value": value}
-        mask = None
-        # One query that ends a growing cache sees all of it.
-        if "key_buffer" in cache or query.shape[1] != 1:
-            mask = causal_mask(ops.shape(query)[1], ops.shape(key)[2], start_index)
-        return self.call_with_key_value(query, (key, value), mask), cache
-
-    def init_cache(self, batch_size, max_length=None):
-        """An empty cache for `call_with_cache`.
-
-        Args:
-            batch_size: Number of rows, may be a scalar tensor.
-            max_length: Room for so many positions in buffers of fixed size. None:
-                the cache grows.
-
-        Returns:
-            The cache of no positions.
-        """
-        key_suffix = "" if max_length is None else "_buffer"
-        length = 0 if max_length is None else max_length
-        dims = {"key": self.key_dim, "value": self.value_dim or self.key_dim}
-        return {
-            name + key_suffix: ops.zeros(
-                (batch_size, self.num_heads, length, dim), dtype=self.compute_dtype
-            )
-            for name, dim in dims.items()
-        }
+        return self.output_dense(self._join_heads(context)), scores
 
     def _split_heads(self, x):
         # [batch, length, num_heads * dim] to [batch, num_heads, length, dim]
         dim = x.shape[-1] // self.num_heads
         x = ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads, dim))
         return ops.transpose(x, (0, 2, 1, 3))
+
+    def _join_heads(self, x):
+        # [batch, length, num_heads, dim] to one row a position
+        return ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads * x.shape[-1]))
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
         return (*query_shape[:-1], self.output_dim or query_shape[-1])

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.layers import decoding_cache
 from keras_transformer.layers.masks import combine_masks
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 
@@ -99,55 +100,34 @@ class RestrictedSelfAttention(MultiHeadAttention):
         context = ops.reshape(context, (batch, -1, width))[:, :length]
         return self.output_dense(context)
 
-    def call_with_cache(self, query, cache, start_index):
-        """As `MultiHeadAttention.call_with_cache`, keeping `window` positions only.
+    def init_cache(self, batch_size, max_length=None, beam_size=1):
+        """As `MultiHeadAttention.init_cache`, with room for `window` positions.
 
-        Args:
-            query: `[batch, target_length, width]`, the new positions; one where the
-                cache has a fixed size.
-            cache: From `init_cache` or the last call.
-            start_index: Position of the first query, scalar int32.
-
-        Returns:
-            `[batch, target_length, output_dim]` and the cache with the new positions.
-
-        Raises:
-            ValueError: several positions for a cache of fixed size.
+        A cache of fixed size then takes one position at a time.
         """
-        key, value = self.project_key_value(query)
-        if "key_buffer" in cache:
-            return self._call_with_buffers(query, key, value, cache, start_index)
-        key = ops.concatenate([cache["key"], key], axis=2)
-        value = ops.concatenate([cache["value"], value], axis=2)
-        new, known = ops.shape(query)[1], ops.shape(key)[2]
-        # Distance of each key from each query, backwards; the newest key is the last.
-        queries = ops.arange(new, dtype="int32") + (known - new)
-        distance = queries[:, None] - ops.arange(known, dtype="int32")[None, :]
-        mask = ops.logical_and(distance >= 0, distance < self.window)[None]
-        output = self.call_with_key_value(query, (key, value), mask)
-        kept = {"key": key[:, :, -self.window :], "value": value[:, :, -self.window :]}
-        return output, kept
+        if max_length is not None:
+            max_length = min(max_length, self.window)
+        return super().init_cache(batch_size, max_length, beam_size)
 
-    def _call_with_buffers(self, query, key, value, cache, start_index):
-        size = cache["key_buffer"].shape[2]
-        if query.shape[1] != 1:
+    def _append(self, query, cache, start_index):
+        if decoding_cache.is_buffer(cache) and query.shape[1] != 1:
             raise ValueError(
                 "A cache of fixed size takes one position at a time. "
                 f"Received: query of shape {tuple(query.shape)}."
             )
-        # The oldest position makes room; their order does not matter to attention.
-        start = (0, 0, start_index % size, 0)
-        key = ops.slice_update(cache["key_buffer"], start, key)
-        value = ops.slice_update(cache["value_buffer"], start, value)
-        filled = ops.arange(size, dtype="int32") <= start_index
-        output = self.call_with_key_value(query, (key, value), filled[None, None])
-        return output, {"key_buffer": key, "value_buffer": value}
+        return super()._append(query, cache, start_index)
 
-    def init_cache(self, batch_size, max_length=None):
-        """As `MultiHeadAttention.init_cache`, with room for `window` positions."""
-        if max_length is not None:
-            max_length = min(max_length, self.window)
-        return super().init_cache(batch_size, max_length)
+    def _position_in_buffer(self, cache, beam_size, position):
+        if not decoding_cache.is_buffer(cache):
+            return position
+        # The oldest position makes room; their order does not matter to attention.
+        return position % (decoding_cache.num_slots(cache) // beam_size)
+
+    def _trimmed(self, cache, query):
+        if decoding_cache.is_buffer(cache):
+            return cache
+        beam_size = ops.shape(query)[0] // ops.shape(cache["key"])[0]
+        return decoding_cache.newest(cache, self.window * beam_size)
 
     def _neighbourhood(self, length, causal):
         before, after = self._reach(causal)

@@ -141,7 +141,7 @@ def test_cache_equals_full(normalization, max_length, steps):
             source_mask=SOURCE_MASK.repeat(2, axis=0),
         )
     )
-    cache, start = decoder.init_cache(4, max_length), 0
+    cache, start = decoder.init_cache(2, max_length, beam_size=2), 0
     context = decoder.init_context(ENCODER_OUTPUT)
     for length in steps:
         output, cache = decoder.call_with_cache(
@@ -155,5 +155,6 @@ def test_cache_equals_full(normalization, max_length, steps):
             numpy(output), expected[:, start : start + length], rtol=1e-3, atol=1e-4
         )
         start += length
-    assert {leaf.shape[0] for leaf in keras.tree.flatten(cache)} == {4}
+    assert {leaf.shape[0] for leaf in keras.tree.flatten(cache["layers"])} == {2}
+    assert cache["ancestors"].shape[0] == 4
     assert {leaf.shape[0] for leaf in keras.tree.flatten(context)} == {2}

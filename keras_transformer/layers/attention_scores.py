@@ -1,0 +1,48 @@
+"""Scaled dot-product attention's weights (equation 1)."""
+
+import math
+
+from keras import ops
+
+# Finite, so that a row without any allowed key makes no NaN; exp() of it is
+# exactly 0 beside any allowed key.
+MASKED_LOGIT = -1e30
+
+
+def scaled_dot_products(query, key):
+    """`Q K^T / sqrt(d_k)`.
+
+    Args:
+        query: `[batch, num_heads, ..., target_length, key_dim]`.
+        key: `[batch, num_heads, ..., source_length, key_dim]`.
+
+    Returns:
+        `[batch, num_heads, ..., target_length, source_length]`.
+    """
+    query = query * ops.cast(1.0 / math.sqrt(query.shape[-1]), query.dtype)
+    return ops.matmul(query, ops.swapaxes(key, -1, -2))
+
+
+def masked_softmax(attention_logits, attention_mask=None, may_lack_keys=True):
+    """Softmax over the last axis, in float32.
+
+    Args:
+        attention_logits: `[..., target_length, source_length]`.
+        attention_mask: Bool, of a shape that broadcasts to it, True = attend, or None.
+        may_lack_keys: Whether there may be rows without an allowed key.
+
+    Returns:
+        As `attention_logits`. Masked keys get exactly 0; a row without an allowed key
+        is all zeros.
+    """
+    attention_logits = ops.cast(attention_logits, "float32")
+    if attention_mask is not None:
+        attention_logits = ops.where(attention_mask, attention_logits, MASKED_LOGIT)
+    # Keras warns of a softmax over one entry, the first step of decoding.
+    single_key = attention_logits.shape[-1] == 1
+    softmax = ops.ones_like if single_key else ops.softmax
+    scores = softmax(attention_logits)
+    if attention_mask is not None and may_lack_keys:
+        any_key = ops.any(attention_mask, axis=-1, keepdims=True)
+        scores = scores * ops.cast(any_key, "float32")
+    return scores

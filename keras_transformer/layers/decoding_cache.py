@@ -1,0 +1,160 @@
+"""Keys and values of earlier positions, shared by the hypotheses of a beam.
+
+The hypotheses of a sentence keep theirs in one array, `[batch, num_heads, slots, dim]`:
+position p of hypothesis b lies in slot `p * beam_size + b` and stays there. Where
+hypotheses are reordered, only `ancestors` is, which says what slots each of them sees,
+so that no key is ever moved, and a sentence's keys are read once for all of its beam.
+
+A cache that grows has two parts: new slots join the small one, `recent_key` and
+`recent_value`, and from time to time that joins the large one, `key` and `value`, which
+is not copied in between. Backends that need static shapes have `key_buffer` and
+`value_buffer` with room for all positions.
+"""
+
+from keras import ops
+
+# Positions that the small part holds before it joins the large one.
+RECENT_POSITIONS = 16
+
+
+def empty_cache(batch_size, num_heads, key_dim, value_dim, num_slots, dtype):
+    """A cache without positions; `num_slots` None: one that grows."""
+    names = ("key_buffer", "value_buffer")
+    if num_slots is None:
+        num_slots = 0
+        names = ("key", "value", "recent_key", "recent_value")
+    return {
+        name: ops.zeros(
+            (
+                *(batch_size, num_heads, num_slots),
+                value_dim if "value" in name else key_dim,
+            ),
+            dtype=dtype,
+        )
+        for name in names
+    }
+
+
+def is_buffer(cache):
+    return "key_buffer" in cache
+
+
+def append(cache, key, value, start_slot):
+    """The cache with new slots; a buffer's are those from `start_slot` on."""
+    if is_buffer(cache):
+        start = (0, 0, start_slot, 0)
+        return {
+            "key_buffer": ops.slice_update(cache["key_buffer"], start, key),
+            "value_buffer": ops.slice_update(cache["value_buffer"], start, value),
+        }
+    return {
+        **cache,
+        "recent_key": ops.concatenate([cache["recent_key"], key], axis=2),
+        "recent_value": ops.concatenate([cache["recent_value"], value], axis=2),
+    }
+
+
+def parts(cache):
+    """Keys and values of all slots in their order, in one or two pieces."""
+    if is_buffer(cache):
+        return [(cache["key_buffer"], cache["value_buffer"])]
+    return [
+        (cache["key"], cache["value"]),
+        (cache["recent_key"], cache["recent_value"]),
+    ]
+
+
+def num_slots(cache):
+    return sum(ops.shape(key)[2] for key, _ in parts(cache))
+
+
+def newest(cache, count):
+    """A growing cache cut down to its last `count` slots, all of them recent."""
+    return {
+        **cache,
+        "recent_key": cache["recent_key"][:, :, -count:],
+        "recent_value": cache["recent_value"][:, :, -count:],
+    }
+
+
+def settle(caches, beam_size):
+    """All layers' growing caches, the recent parts joined to the large ones if due."""
+
+    def joined():
+        return tuple(
+            {
+                "key": ops.concatenate([cache["key"], cache["recent_key"]], 2),
+                "value": ops.concatenate([cache["value"], cache["recent_value"]], 2),
+                "recent_key": cache["recent_key"][:, :, :0],
+                "recent_value": cache["recent_value"][:, :, :0],
+            }
+            for cache in caches
+        )
+
+    due = ops.shape(caches[0]["recent_key"])[2] >= RECENT_POSITIONS * beam_size
+    if isinstance(due, bool):
+        return joined() if due else caches
+    return ops.cond(due, joined, lambda: caches)
+
+
+def extend_ancestors(ancestors, beam_size, length, first_position=None):
+    """Lets each row see `length` new positions of its own.
+
+    Args:
+        ancestors: `[batch * beam_size, slots]`, bool.
+        beam_size: Rows of a sentence.
+        length: Number of new positions.
+        first_position: Where a buffer holds the first of them; what its slots held
+            before is seen no more. None: the cache grows.
+
+    Returns:
+        `[batch * beam_size, slots]`, bool, with more slots where the cache grows.
+    """
+    hypotheses = ops.arange(ops.shape(ancestors)[0], dtype="int32") % beam_size
+    count = length * beam_size if first_position is None else ops.shape(ancestors)[1]
+    slots = ops.arange(count, dtype="int32")
+    own = hypotheses[:, None] == slots[None, :] % beam_size
+    if first_position is None:
+        return ops.concatenate([ancestors, own], axis=1)
+    age = slots // beam_size - first_position
+    new = ops.logical_and(age >= 0, age < length)
+    return ops.where(new[None, :], own, ancestors)
+
+
+def visible_slots(
+    count, beam_size, length, start_index=None, window=None, ancestors=None
+):
+    """The slots that each query sees.
+
+    Args:
+        count: Number of slots, the queries' own included.
+        beam_size: Rows of a sentence.
+        length: Queries of each row; with a window in a buffer, 1.
+        start_index: Position of the first query, for a buffer. None: the cache
+            grows, and the queries' own slots are its last.
+        window: Positions that a query sees, its own included. None: all.
+        ancestors: `[batch * beam_size, count]`, bool, from `extend_ancestors`. None:
+            a row sees all positions of its sentence, which has no other row.
+
+    Returns:
+        `[batch or 1, beam_size * length, count]`, bool; None: all see all.
+    """
+    slots = ops.arange(count, dtype="int32")
+    queries = ops.arange(length, dtype="int32")[:, None]
+    one_query = isinstance(length, int) and length == 1
+    if start_index is not None:
+        seen = slots // beam_size <= start_index + queries
+        needless = ancestors is not None and one_query
+    else:
+        distance = (count - 1 - slots) // beam_size - (length - 1 - queries)
+        seen = distance >= 0
+        if window is not None:
+            seen = ops.logical_and(seen, distance < window)
+        needless = window is None and one_query
+    if ancestors is None:
+        return None if needless else seen[None]
+    if needless:
+        return ops.reshape(ancestors, (-1, beam_size, count))
+    ancestors = ops.reshape(ancestors, (-1, beam_size, 1, count))
+    seen = ops.logical_and(ancestors, seen)
+    return ops.reshape(seen, (-1, beam_size * length, count))
