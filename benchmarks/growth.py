@@ -1,0 +1,75 @@
+"""Curves of a cost against a size: fitted exponents, CSV and plot."""
+
+import csv
+import os
+import pathlib
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot
+
+
+def exponent(sizes, costs):
+    """The slope of log cost over log size, by least squares; None for one size."""
+    if len(sizes) < 2:
+        return None
+    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
+
+
+def write(folder, name, panels, unit, columns=4):
+    """Writes NAME.csv and NAME.png.
+
+    Args:
+        folder: Where.
+        name: Of both files.
+        panels: Mapping of a panel's title to `(label of the axis, {curve: [(size,
+            cost)]})`.
+        unit: Of the costs.
+        columns: Panels in a row.
+
+    Returns:
+        Rows for a table: title, curve, sizes, costs at both ends, exponent.
+    """
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    lines, rows = [], []
+    count = -(-len(panels) // columns)
+    figure, axes = pyplot.subplots(
+        count, min(columns, len(panels)), squeeze=False, figsize=(16, 3.6 * count)
+    )
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (title, (label, curves)) in zip(axes.flat, panels.items(), strict=False):
+        for curve, points in curves.items():
+            sizes, costs = zip(*points, strict=True)
+            slope = exponent(sizes, costs)
+            axis.loglog(sizes, costs, "o-", label=f"{curve} ({slope:+.2f})".strip())
+            lines += [(title, curve, size, f"{cost:.6g}") for size, cost in points]
+            rows.append(
+                [
+                    title,
+                    curve,
+                    f"{sizes[0]:,} to {sizes[-1]:,}",
+                    f"{costs[0]:.3g} to {costs[-1]:.3g}",
+                    f"{slope:+.2f}",
+                ]
+            )
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel(label)
+        axis.set_ylabel(unit)
+        axis.grid(alpha=0.3, which="both")
+        axis.legend(fontsize=8)
+    figure.tight_layout()
+    temporary = folder / f".{name}.png"
+    figure.savefig(temporary, dpi=90)
+    os.replace(temporary, folder / f"{name}.png")
+    temporary = folder / f".{name}.csv"
+    with open(temporary, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["panel", "curve", "size", unit])
+        writer.writerows(lines)
+    os.replace(temporary, folder / f"{name}.csv")
+    return rows

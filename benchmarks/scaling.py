@@ -1,0 +1,219 @@
+"""How the time of a token grows, in training and in decoding.
+
+    python benchmarks/scaling.py
+
+against batch size, sentence length, vocabulary, model size and beam size, and against
+the position that is decoded. Random ids, rows of one length, no input pipeline. Writes
+benchmarks/results/scaling.csv, .png, .json and .md.
+"""
+
+import argparse
+import functools
+import statistics
+import sys
+import time
+
+import growth
+import machine
+import report
+import turns
+
+VOCABULARY = 8000
+TINY = {"num_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4}
+SMALL = {"num_layers": 4, "d_model": 256, "d_ff": 1024, "num_heads": 4}
+BASE = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8}
+POSITION = "decoding: position (ms a step of the batch)"
+MODELS = (TINY, SMALL, BASE)
+LENGTH, ROWS, BEAM = 20, 32, 4
+
+
+def median_seconds(function, repeats=3, least=0.3):
+    """Median time of a call; short calls are repeated for `least` seconds."""
+    function()
+    start = time.perf_counter()
+    function()
+    calls = max(1, int(least / (time.perf_counter() - start)))
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        for _ in range(calls):
+            function()
+        times.append((time.perf_counter() - start) / calls)
+    return statistics.median(times)
+
+
+def transformer(vocabulary, settings):
+    import keras
+
+    import keras_transformer as kt
+
+    keras.utils.set_random_seed(1)
+    model = kt.Transformer(vocabulary, **settings, dropout=0.1)
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    return model
+
+
+class Training:
+    """Milliseconds of a training step for each target token."""
+
+    def __init__(self, vocabulary=VOCABULARY, settings=TINY):
+        from keras_transformer import training
+
+        self.model = training.TrainingModel(transformer(vocabulary, settings), 0.1)
+        self.model.compile(training.FusedAdam(1e-4), jit_compile=False)
+        self.model.build({"source_ids": (None, None), "target_ids": (None, None)})
+        self.step = self.model.make_train_function() or self.model.train_function
+        self.vocabulary = vocabulary
+
+    def __call__(self, rows=4096 // LENGTH, length=LENGTH):
+        import tensorflow as tf
+
+        shape = (rows, length)
+        ids = tf.random.uniform(shape, 4, self.vocabulary, tf.int32, seed=1)
+        batch = {"source_ids": ids, "target_ids": ids}, ids
+        seconds = median_seconds(lambda: self.step(iter([batch])))
+        return 1000 * seconds / (rows * length)
+
+
+class Decoding:
+    """Seconds for a batch whose translations have all the same length."""
+
+    def __init__(self, vocabulary=VOCABULARY, settings=TINY):
+        import numpy as np
+        import tensorflow as tf
+
+        from keras_transformer.decoding import translate_ids
+
+        self.model = transformer(vocabulary, settings)
+        embeddings = self.model.token_embedding.embeddings
+        rows = embeddings.numpy()
+        # A logit of 0 is never among the best of thousands of normal ones.
+        rows[3] = 0
+        embeddings.assign(rows)
+        self.vocabulary = vocabulary
+        self.random = np.random.default_rng(1)
+
+        @tf.function(reduce_retracing=True, autograph=False)
+        def search(ids, beam_size, extra_length):
+            return translate_ids(
+                self.model, ids, beam_size=beam_size, extra_length=extra_length
+            )
+
+        self.search = search
+
+    def __call__(self, rows=ROWS, beam_size=BEAM, length=LENGTH, source=LENGTH):
+        import tensorflow as tf
+
+        shape = (rows, source)
+        ids = tf.constant(self.random.integers(4, self.vocabulary, shape), tf.int32)
+        extra = tf.constant(length - source)
+        found = self.search(ids, beam_size, extra)[0]
+        assert int(tf.math.count_nonzero(found)) == rows * length
+        return median_seconds(lambda: self.search(ids, beam_size, extra)[0].numpy())
+
+    def per_token(self, rows=ROWS, length=LENGTH, **arguments):
+        seconds = self(rows, length=length, **arguments)
+        return 1000 * seconds / (rows * length)
+
+    def of_position(self, position, rows, reach=5):
+        """Milliseconds of one step for the whole batch, about a position."""
+        ends = [
+            self(rows, length=position + side, source=16) for side in (-reach, reach)
+        ]
+        return 1000 * (ends[1] - ends[0]) / (2 * reach)
+
+
+LENGTHS = (8, 16, 32, 64, 128, 256)
+VOCABULARIES = (4000, 8000, 16000, 37000)
+POSITIONS = (10, 25, 50, 100, 200)
+
+
+def training_sizes():
+    for settings in MODELS:
+        one = Training(settings=settings)
+        yield one.model.transformer.count_params(), one(64)
+
+
+def decoding_sizes():
+    for settings in MODELS:
+        one = Decoding(settings=settings)
+        yield one.model.count_params(), one.per_token()
+
+
+def positions(settings, rows):
+    one = Decoding(settings=settings)
+    for place in POSITIONS:
+        yield place, one.of_position(place, rows)
+
+
+def each(measure, sizes):
+    return lambda: [(size, measure(size)) for size in sizes]
+
+
+def panels():
+    """Title, label of the axis, curve, and a function that measures the points."""
+    training, decoding = Training(), Decoding()
+    batch = each(lambda size: training(size // 16, 16), [2**n for n in range(8, 14)])
+    yield "training: batch", "target tokens a batch", "tiny", batch
+    length = each(lambda length: training(4096 // length, length), LENGTHS)
+    yield "training: length", "tokens a sentence", "tiny, 4,096 tokens a batch", length
+    vocabulary = each(lambda size: Training(size)(), VOCABULARIES)
+    yield "training: vocabulary", "sub-words", "tiny", vocabulary
+    yield "training: model", "parameters", "tiny, small, base", training_sizes
+    batch = each(decoding.per_token, (1, 4, 16, 64, 128))
+    yield "decoding: batch", "sentences a batch", "tiny, beam 4", batch
+    length = each(lambda length: decoding.per_token(length=length), LENGTHS[:-1])
+    yield "decoding: length", "tokens a translation", "tiny, beam 4, batch 32", length
+    beam = each(lambda size: decoding.per_token(beam_size=size), (1, 2, 4, 8, 16))
+    yield "decoding: beam", "beam size", "tiny, batch 32", beam
+    vocabulary = each(lambda size: Decoding(size).per_token(), VOCABULARIES)
+    yield "decoding: vocabulary", "sub-words", "tiny, beam 4, batch 32", vocabulary
+    yield "decoding: model", "parameters", "tiny, small, base", decoding_sizes
+    for name, settings, rows in (
+        ("tiny", TINY, 1),
+        ("base", BASE, 1),
+        ("base", BASE, 8),
+    ):
+        yield (
+            *(POSITION, "position", f"{name}, beam 4, batch {rows}"),
+            functools.partial(positions, settings, rows),
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--output", default=str(report.RESULTS))
+    parser.add_argument("--only", default="", help="panels whose title has this in it")
+    arguments = parser.parse_args()
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(turns.THREADS)
+    tf.config.threading.set_inter_op_parallelism_threads(turns.THREADS)
+    found = {}
+    for title, label, curve, measure in panels():
+        if arguments.only not in title:
+            continue
+        points = list(measure())
+        print(title, curve, points, file=sys.stderr)
+        found.setdefault(title, (label, {}))[1][curve] = points
+    rows = growth.write(arguments.output, "scaling", found, "ms a target token")
+    curves = found.get(POSITION, ("", {}))[1]
+    at_200 = {
+        curve: dict(points)[200] / dict(points)[10] for curve, points in curves.items()
+    }
+    result = {
+        "machine": machine.description(),
+        "versions": report.versions(),
+        "panels": {title: curves for title, (_, curves) in found.items()},
+        "step_at_200_over_step_at_10": at_200,
+    }
+    table = report.table(["what", "curve", "from", "ms", "exponent"], rows)
+    for curve, ratio in at_200.items():
+        table += (
+            f"\n{curve}: a step at position 200 costs {ratio:.2f} times one at 10.\n"
+        )
+    report.write(arguments.output, "scaling", result, table)
+
+
+if __name__ == "__main__":
+    main()
