@@ -7,7 +7,8 @@ from setuptools import setup
 
 HERE = pathlib.Path(__file__).parent
 
-TEST = ["pytest>=8", "hypothesis>=6", "ctranslate2>=4.5"]
+SERVE = ["fastapi>=0.115", "uvicorn>=0.30", "prometheus-client>=0.20"]
+TEST = ["pytest>=8", "hypothesis>=6", "ctranslate2>=4.5", "playwright>=1.45", *SERVE]
 DEVELOPMENT = ["ruff>=0.8", "pre-commit>=4"]
 
 setup(
@@ -30,6 +31,7 @@ setup(
     package_dir={"keras_transformer.pipelines": "pipelines"},
     package_data={
         "keras_transformer.recipes": ["*.yaml"],
+        "keras_transformer.serving": ["*.html"],
         "keras_transformer.visualization": ["*.html"],
     },
     install_requires=[
@@ -39,6 +41,7 @@ setup(
         "tensorflow-text>=2.20,<2.22",
         "tensorboard>=2.19",
         "tensorflow-datasets>=4.9",
+        "tensorflow-serving-api>=2.19,<2.22",
         "sentencepiece>=0.2",
         "sacrebleu>=2.4",
         "sacremoses>=0.1.1",
@@ -52,6 +55,7 @@ setup(
     extras_require={
         "test": TEST,
         "dev": TEST + DEVELOPMENT,
+        "serve": SERVE,
         "ctranslate2": ["ctranslate2>=4.5"],
         "bench": ["torch>=2.6", "ctranslate2>=4.5", "psutil>=5"],
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],

@@ -37,10 +37,10 @@ def open_model(path, warn=None):
         (text, score), best first; `score(sources, targets)`, a list of `PairScore`;
         `align(sources, targets, line_numbers=None)`, what `Translator.align` gives;
         `attention(source, target)`, what `visualization.attention_of` gives;
-        `export(folder, beam_size=None, length_penalty=None)`, the path of the
-        version written; and `export_ctranslate2(folder, quantization="none")`. None
-        stands for the recipe's setting. A SavedModel can only translate, and only as
-        it was exported.
+        `export(folder, beam_size=None, length_penalty=None, scores=(), license=None)`,
+        the path of the version written, for the last two see `model_card`; and
+        `export_ctranslate2(folder, quantization="none")`. None stands for the recipe's
+        setting. A SavedModel can only translate, and only as it was exported.
 
     Raises:
         ModelError: nothing there, no model in it, or not the tokenizer's model.
@@ -52,7 +52,7 @@ def open_model(path, warn=None):
         return _open_keras(path, warn)
     if not path.is_dir():
         raise ModelError(f"{path}: no such file or folder")
-    version = _newest_version(path)
+    version = newest_version(path)
     if version is not None:
         return _open_saved_model(version)
     if (path / "model.keras").is_file():
@@ -65,8 +65,8 @@ def open_model(path, warn=None):
     )
 
 
-def _newest_version(path):
-    """The folder that holds `saved_model.pb`, or None."""
+def newest_version(path):
+    """The folder at or below `path` that holds `saved_model.pb`, or None."""
     if (path / "saved_model.pb").is_file():
         return path
     versions = [
@@ -122,17 +122,27 @@ def _search_settings(recipe):
     return {**recipe.decoding.model_dump(), "max_source_length": max_length}
 
 
-def _open_saved_model(path):
+def load_saved_model(path):
+    """What `tf.saved_model.load` gives for a version's folder.
+
+    Raises:
+        ModelError: it is damaged, or no export.
+    """
     import tensorflow as tf
     import tensorflow_text  # noqa: F401, its operations are in the graph
 
     try:
         loaded = tf.saved_model.load(str(path))
-        serve = loaded.signatures["serving_default"]
+        loaded.signatures["serving_default"]
     except (OSError, KeyError, ValueError, tf.errors.OpError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{path}: cannot be loaded: {reason}") from error
-    return _SavedModel(path, loaded, serve)
+    return loaded
+
+
+def _open_saved_model(path):
+    loaded = load_saved_model(path)
+    return _SavedModel(path, loaded, loaded.signatures["serving_default"])
 
 
 class _TextModel:
@@ -179,11 +189,21 @@ class _TextModel:
 
         return attention_of(self.model, self.tokenizer, source, target)
 
-    def export(self, folder, beam_size=None, length_penalty=None):
+    def export(
+        self, folder, beam_size=None, length_penalty=None, scores=(), license=None
+    ):
         from keras_transformer.export import export_saved_model
+        from keras_transformer.export import facts_of_run
+        from keras_transformer.export import model_card
 
         search = self._settings(beam_size, length_penalty)
-        return export_saved_model(self.model, self.tokenizer, folder, **search)
+        facts = facts_of_run(self.path if self.path.is_dir() else self.path.parent)
+        card = model_card(
+            self.model, self.tokenizer, search, **facts, scores=scores, license=license
+        )
+        return export_saved_model(
+            self.model, self.tokenizer, folder, **search, card=card
+        )
 
     def export_ctranslate2(self, folder, quantization="none"):
         from keras_transformer.export import export_ctranslate2
@@ -266,7 +286,9 @@ class _SavedModel:
             "folder or the .keras file"
         )
 
-    def export(self, folder, beam_size=None, length_penalty=None):
+    def export(
+        self, folder, beam_size=None, length_penalty=None, scores=(), license=None
+    ):
         raise ModelError(f"{self.path}: is exported already")
 
     def export_ctranslate2(self, folder, quantization="none"):

@@ -126,6 +126,18 @@ class BytePairTokenizer(Tokenizer):
         processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
         return [processor.id_to_piece(n) for n in range(self.vocabulary_size)]
 
+    def piece_bytes(self) -> list[bytes]:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
+        found = []
+        for number, piece in enumerate(self.pieces()):
+            if processor.is_byte(number):
+                found.append(bytes([int(piece[3:5], 16)]))
+            elif processor.is_control(number) or processor.is_unknown(number):
+                found.append(b"")
+            else:
+                found.append(piece.replace(_SPACE_MARK, " ").encode())
+        return found
+
     def save(self, folder: str | os.PathLike) -> None:
         write_atomically(os.path.join(folder, self.file_name), self._model)
 

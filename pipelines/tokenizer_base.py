@@ -70,6 +70,14 @@ class Tokenizer(tf.Module):
     def pieces(self) -> list[str]:
         """The sub-words in the order of their ids, as the tokenizer's file has them."""
 
+    def piece_bytes(self) -> list[bytes]:
+        """What each id writes into a text, in the order of the ids.
+
+        A character that the vocabulary lacks is written byte by byte. Special ids
+        write nothing. The bytes of a text's ids, joined, are a space and the text
+        (but where `BytePairTokenizer` hides a U+2581 or U+F8FE).
+        """
+
     def save(self, folder: str | os.PathLike) -> None:
         """Write the tokenizer into `folder`, to be read by `load_tokenizer`."""
 

@@ -99,6 +99,10 @@ class WordPieceTokenizer(Tokenizer):
     def pieces(self) -> list[str]:
         return list(self._vocabulary)
 
+    def piece_bytes(self) -> list[bytes]:
+        nothing = [b""] * len(SPECIAL_PIECES)
+        return [*nothing, *map(_surface, self._vocabulary[len(nothing) :])]
+
     def save(self, folder: str | os.PathLike) -> None:
         write_atomically(os.path.join(folder, self.file_name), self._content)
 

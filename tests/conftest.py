@@ -15,3 +15,20 @@ def data_dir():
     if not folder.is_dir():
         pytest.skip(f"no corpora: set KERAS_TRANSFORMER_DATA (looked in {folder})")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model():
+    """A `Transformer` with random weights and its tokenizer."""
+    import tiny_export
+
+    return tiny_export.tiny_model()
+
+
+@pytest.fixture(scope="session")
+def tiny_export(tiny_model, tmp_path_factory):
+    """Path of version 1 of the tiny model's export, in a folder called `tiny`."""
+    import tiny_export
+
+    folder = tmp_path_factory.mktemp("exports") / "tiny"
+    return tiny_export.tiny_export(*tiny_model, folder)

@@ -11,6 +11,7 @@ from keras_transformer.cli import demo
 from keras_transformer.cli import evaluate
 from keras_transformer.cli import export
 from keras_transformer.cli import score
+from keras_transformer.cli import serve
 from keras_transformer.cli import train
 from keras_transformer.cli import translate
 from keras_transformer.cli import visualize
@@ -50,7 +51,7 @@ def keras_transformer_command(
 
 VERBS = (
     *(demo, train, evaluate, translate, score, average, export),
-    *(visualize, ablate),
+    *(serve, visualize, ablate),
 )
 for verb in VERBS:
     app.command()(getattr(verb, verb.__name__.rpartition(".")[2]))

@@ -1,6 +1,7 @@
 """keras-transformer export"""
 
 import enum
+import json
 import pathlib
 from typing import Annotated
 
@@ -40,6 +41,13 @@ def export(
     length_penalty: Annotated[
         float | None, typer.Option(min=0, help="Alpha. Default: the run's, or 0.6.")
     ] = None,
+    scores: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="For MODEL_CARD.md: what `evaluate --json` printed."),
+    ] = None,
+    license: Annotated[
+        str | None, typer.Option("--license", help="For MODEL_CARD.md: the licence.")
+    ] = None,
 ):
     """Write a SavedModel for TF-Serving: text in, text out.
 
@@ -47,12 +55,14 @@ def export(
     FOLDER itself; its search is set where it is used.
 
     \b
-    keras-transformer export runs/mine saved_models/mine
+    keras-transformer export runs/mine saved_models/mine --license CC-BY-4.0
     keras-transformer export runs/mine saved_models/fast --format ctranslate2 \\
       --quantization int8
     """
     existing(model)
     if format == Format.CTRANSLATE2:
+        if scores is not None or license is not None:
+            raise UserError("--scores and --license need --format saved_model")
         if beam_size is not None or length_penalty is not None:
             raise UserError(
                 "--beam-size and --length-penalty are CTranslate2's own arguments: "
@@ -64,4 +74,20 @@ def export(
         return
     if quantization is not None:
         raise UserError("--quantization needs --format ctranslate2")
-    typer.echo(opened_model(model).export(folder, beam_size, length_penalty))
+    known = _scores(scores) if scores is not None else ()
+    typer.echo(
+        opened_model(model).export(folder, beam_size, length_penalty, known, license)
+    )
+
+
+def _scores(path):
+    """The results in a file of `evaluate --json`."""
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))["results"]
+        return [
+            {key: each[key] for key in ("name", "score", "signature")}
+            | {"score": float(each["score"])}
+            for each in results
+        ]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path}: not what `evaluate --json` prints") from None

@@ -5,9 +5,9 @@ import pathlib
 import shutil
 
 import keras
-import tensorflow as tf
 
-from keras_transformer.decoding import translate_ids
+from keras_transformer.export.signatures import Signatures
+from keras_transformer.export.warmup import write_warmup_requests
 
 
 def export_saved_model(
@@ -19,18 +19,37 @@ def export_saved_model(
     length_penalty_kind="gnmt",
     extra_length=50,
     max_source_length=256,
+    card=None,
 ):
     """Writes `folder/VERSION/`, a SavedModel with tokenizer and beam search inside.
 
     VERSION is one more than the highest there, as TF-Serving counts; it appears
-    whole. Signatures:
+    whole. Texts are UTF-8, in batches of any size and of any length: what exceeds
+    `max_source_length` sub-words is cut there, a target at `extra_length` more. An
+    empty or blank text has an empty translation with score 0. Signatures:
 
     - `serving_default`: `inputs` string [batch] to `translations` string [batch] and
-      `scores` float32 [batch]. An empty or blank text gives an empty translation and
-      score 0; a text of more than `max_source_length` sub-words is cut there.
+      `scores` float32 [batch].
+    - `translate_n_best`: `inputs` string [batch] to `translations` string [batch,
+      beam_size], best first, `scores` float32 [batch, beam_size], `counts` int32
+      [batch], how many of them there are (the others are empty texts with the lowest
+      float32 as score), and `truncated` bool [batch], whether the text was cut.
     - `translate_ids`: `source_ids` int32 [batch, source_length], each row ids and the
       end id, then padding, to `target_ids` int32 [batch, target_length] (ids and the
       end id, then padding) and `scores` float32 [batch].
+    - `score`: `inputs` and `targets` string [batch] to `log_probs` float32 [batch],
+      the log-probability of each target, its end included, and `num_tokens` int32
+      [batch], the sub-words that it is the sum over.
+    - `encode`: `source_ids` as above to `encoder_output` float32 [batch,
+      source_length, d_model].
+    - `attend`: `inputs` and `targets` string [batch] to `source_pieces` string
+      [batch, source_pieces], `target_pieces` string [batch, target_pieces], which
+      joined are the texts, and `attention` float32 [batch, target_pieces,
+      source_pieces]: how much the decoder looks at each source piece to predict a
+      target piece, the mean over the heads of its last two layers. A row lacks what
+      goes to the end id. Empty strings and zeros fill the rows up.
+
+    Ids outside the vocabulary, and texts that do not pair up, are invalid arguments.
 
     Args:
         model: `Transformer`.
@@ -41,6 +60,7 @@ def export_saved_model(
         length_penalty_kind: `"gnmt"` or `"power"`.
         extra_length: What a translation may exceed its source by, in sub-words.
         max_source_length: Sub-words of a text that are read, its end id counted.
+        card: What `MODEL_CARD.md` says, Markdown. None: no such file.
 
     Returns:
         Path of the version's folder.
@@ -54,69 +74,32 @@ def export_saved_model(
             f"{tokenizer.vocabulary_size} and {model.vocabulary_size}."
         )
 
-    def search(source_ids):
-        sequences, scores = translate_ids(
-            model,
-            source_ids,
-            beam_size=beam_size,
-            length_penalty=length_penalty,
-            length_penalty_kind=length_penalty_kind,
-            extra_length=extra_length,
-            vocabulary_size=tokenizer.vocabulary_size,
-        )
-        return sequences[:, 0], scores[:, 0]
-
-    def translate(inputs):
-        source_ids = source_rows(tokenizer, inputs, max_source_length)
-        sequences, scores = search(source_ids)
-        return {"translations": tokenizer.detokenize(sequences), "scores": scores}
-
-    def translate_rows(source_ids):
-        sequences, scores = search(source_ids)
-        return {"target_ids": sequences, "scores": scores}
-
+    signatures = Signatures(
+        model,
+        tokenizer,
+        beam_size,
+        length_penalty,
+        length_penalty_kind,
+        extra_length,
+        max_source_length,
+    )
     archive = keras.export.ExportArchive()
     archive.track(model)
     archive.track(tokenizer)
-    archive.add_endpoint(
-        "serving_default",
-        translate,
-        input_signature=[tf.TensorSpec([None], tf.string, name="inputs")],
-    )
-    archive.add_endpoint(
-        "translate_ids",
-        translate_rows,
-        input_signature=[tf.TensorSpec([None, None], tf.int32, name="source_ids")],
-    )
-    return _write_version(archive, pathlib.Path(folder))
+    for name, function, input_signature in signatures.endpoints():
+        archive.add_endpoint(name, function, input_signature=input_signature)
+    return _write_version(archive, pathlib.Path(folder), card)
 
 
-def source_rows(tokenizer, texts, max_source_length):
-    """Ids of texts as the model reads them.
-
-    Args:
-        tokenizer: Of the source.
-        texts: string [batch].
-        max_source_length: Longest row, its end id counted; longer ones are cut.
-
-    Returns:
-        int32 [batch, source_length], ids and the end id, then padding. A blank text
-        has its end id only.
-    """
-    blank = tf.equal(tf.strings.strip(texts), "")
-    ids = tokenizer.tokenize(tf.where(blank, "", texts))
-    ids = ids[:, : max_source_length - 1]
-    ends = tf.fill([tf.shape(texts)[0], 1], tokenizer.end_id)
-    rows = tf.concat([ids, tf.RaggedTensor.from_tensor(ends)], axis=1)
-    return rows.to_tensor(tokenizer.pad_id)
-
-
-def _write_version(archive, folder):
+def _write_version(archive, folder, card):
     folder.mkdir(parents=True, exist_ok=True)
     # A name that is no number: a server that watches the folder passes it over.
     temporary = folder / f".writing-{os.getpid()}"
     try:
         archive.write_out(str(temporary), verbose=False)
+        write_warmup_requests(temporary)
+        if card is not None:
+            (temporary / "MODEL_CARD.md").write_text(card, encoding="utf-8")
         while True:
             versions = [int(p.name) for p in folder.iterdir() if p.name.isdecimal()]
             version = folder / str(max(versions, default=0) + 1)

@@ -46,8 +46,11 @@ class ReversingModel:
         counts = [len(target.split()) for target in targets]
         return [[(count - 1 - j, j) for j in range(count)] for count in counts]
 
-    def export(self, folder, beam_size=None, length_penalty=None):
+    def export(
+        self, folder, beam_size=None, length_penalty=None, scores=(), license=None
+    ):
         self.exported = (folder, beam_size, length_penalty)
+        self.card = (scores, license)
         return folder / "1"
 
 

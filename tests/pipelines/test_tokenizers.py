@@ -316,6 +316,14 @@ def test_training_again_gives_the_same(tokenizer):
     assert again.fingerprint() == tokenizer.fingerprint()
 
 
+def test_bytes_of_the_pieces_spell_the_text(tokenizer):
+    written = tokenizer.piece_bytes()
+    assert len(written) == tokenizer.vocabulary_size
+    for text in ("ein  Hund 😀!", " x", "Straße\tß", "猫"):
+        (ids,) = tokenizer.tokenize([text]).to_list()
+        assert b"".join(written[each] for each in ids) == f" {text}".encode()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_largest_vocabulary_named_works_and_one_more_does_not(kind):
     sentences = ["abc abd", "abc ade"]

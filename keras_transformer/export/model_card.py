@@ -1,0 +1,131 @@
+"""MODEL_CARD.md: what a model is, for those who only get its export."""
+
+import importlib.metadata
+import json
+import pathlib
+
+_UNKNOWN = "not stated"
+
+
+def model_card(
+    model, tokenizer, search, recipe=None, validation=None, scores=(), license=None
+):
+    """What an export tells of its model, as Markdown.
+
+    Args:
+        model: `Transformer`.
+        tokenizer: Of source and target.
+        search: Mapping of `export_saved_model`'s search settings.
+        recipe: The run's `Recipe`. None: nothing is known of data and training.
+        validation: Mapping `step`, `perplexity` and maybe `bleu`, the last line of the
+            run's validation.
+        scores: List of mappings `name`, `score`, `signature`, as `keras-transformer
+            evaluate --json` has them.
+        license: The licence under which the model is given away.
+
+    Returns:
+        str.
+    """
+    parts = [
+        "# Model card\n",
+        _table("Model", _model_rows(model, tokenizer)),
+        _table("Search", [(name, value) for name, value in sorted(search.items())]),
+    ]
+    if recipe is not None:
+        parts.append(_table("Data", _data_rows(recipe)))
+        parts.append(_table("Training", _training_rows(recipe)))
+    parts.append(_scores(validation, scores, recipe))
+    parts.append(f"## Licence\n\n{license or _UNKNOWN}\n")
+    return "\n".join(parts)
+
+
+def facts_of_run(folder):
+    """What a run's folder tells: `recipe` and `validation` of `model_card`."""
+    from keras_transformer.recipes import load_recipe
+
+    folder = pathlib.Path(folder)
+    facts = {}
+    if (folder / "config.yaml").is_file():
+        facts["recipe"] = load_recipe(folder / "config.yaml")
+    metrics = folder / "metrics.jsonl"
+    if metrics.is_file():
+        with open(metrics, encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file if '"validation"' in line]
+        facts["validation"] = lines[-1] if lines else None
+    return facts
+
+
+def _model_rows(model, tokenizer):
+    names = (
+        *("num_layers", "d_model", "d_ff", "num_heads", "positions", "normalization"),
+        *("attention_window", "score"),
+    )
+    yield "architecture", "Transformer (Vaswani et al., 2017)"
+    yield "parameters", f"{model.count_params():,}"
+    for name in names:
+        yield name, getattr(model, name)
+    kind, size = tokenizer.kind, tokenizer.vocabulary_size
+    yield "tokenizer", f"{kind}, {size:,} sub-words for source and target"
+    version = importlib.metadata.version
+    packages = ("tensorflow", "tensorflow-text", "keras")
+    yield "written with", ", ".join(f"{each} {version(each)}" for each in packages)
+
+
+def _data_rows(recipe):
+    for key, value in recipe.data.model_dump().items():
+        if isinstance(value, dict):
+            # Names of files; where they lay is nobody's business.
+            files = {
+                side: [pathlib.PurePath(str(path)).name for path in _list(paths)]
+                for side, paths in value.items()
+            }
+            value = "; ".join(f"{side} {', '.join(v)}" for side, v in files.items())
+        if value is not None and key != "data_dir":
+            yield key, value
+
+
+def _training_rows(recipe):
+    for key, value in recipe.training.model_dump().items():
+        if value is not None:
+            yield key, value
+
+
+def _scores(validation, scores, recipe):
+    rows = [(s["name"], f"{s['score']:.2f}", s["signature"]) for s in scores]
+    if validation:
+        when = f"validation of the single checkpoint at step {validation['step']}"
+        if "bleu" in validation:
+            settings = recipe.training if recipe else None
+            beam = f", beam {settings.validation_beam_size}" if settings else ""
+            signature = _bleu_signature(recipe) if recipe else ""
+            rows.append(
+                ("BLEU", f"{validation['bleu']:.2f}", f"{when}{beam}{signature}")
+            )
+        rows.append(("perplexity", f"{validation['perplexity']:.2f}", when))
+    if not rows:
+        return f"## Scores\n\n{_UNKNOWN}\n"
+    return _table("Scores", rows, ("metric", "score", "how"))
+
+
+def _bleu_signature(recipe):
+    version = importlib.metadata.version("sacrebleu")
+    settings = recipe.evaluation
+    case = "lc" if settings.lowercase else "mixed"
+    return (
+        f", nrefs:1|case:{case}|eff:no|tok:{settings.tokenize}|smooth:exp|"
+        f"version:{version}"
+    )
+
+
+def _table(title, rows, head=("what", "value")):
+    lines = [head, ["---"] * len(head), *rows]
+    text = "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
+    return f"## {title}\n\n{text}"
+
+
+def _cell(value):
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def _list(value):
+    return value if isinstance(value, list) else [value]

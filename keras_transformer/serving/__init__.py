@@ -1,0 +1,8 @@
+"""The local server: TF-Serving's REST paths, and a page to try a model out."""
+
+from keras_transformer.serving.app import build_app
+from keras_transformer.serving.limits import Limits
+from keras_transformer.serving.served_model import ServedModel
+from keras_transformer.serving.server import serve
+
+__all__ = ["Limits", "ServedModel", "build_app", "serve"]

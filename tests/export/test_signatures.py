@@ -1,0 +1,251 @@
+"""The signatures beside `translations`, each against the Python that it stands for."""
+
+import concurrent.futures
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_text  # noqa: F401, its operations are in the graph
+from tiny_export import SEARCH
+from tiny_export import SENTENCES
+from tiny_export import TEXTS
+
+import keras_transformer as kt
+from keras_transformer import pipelines
+from keras_transformer.decoding import alignment_scores
+
+# The tokenizers'; TF-Serving's own build links all of tensorflow-text.
+FROM_TENSORFLOW_TEXT = {
+    "bpe": {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"},
+    "word_piece": {"RegexSplitWithOffsets", "WordpieceTokenizeWithOffsets"},
+}
+UNKNOWN = """
+import sys
+import tensorflow
+from tensorflow.python.framework import op_def_registry
+print(*[name for name in sys.argv[1:] if op_def_registry.get(name) is None])
+"""
+PYTHON = re.compile(r"PyFunc|EagerPyFunc|PyFuncStateless|NumpyFunction")
+
+
+@pytest.fixture(scope="module")
+def signatures(tiny_export):
+    loaded = tf.saved_model.load(str(tiny_export))
+    yield loaded.signatures
+    del loaded
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_model):
+    return kt.Translator(*tiny_model, **SEARCH)
+
+
+def texts_of(tensor):
+    return [text.decode() for text in tensor.numpy().ravel()]
+
+
+def test_n_best_is_the_translators(signatures, translator):
+    found = signatures["translate_n_best"](inputs=tf.constant(TEXTS))
+    expected = translator.translate_n_best(TEXTS, 4)
+    assert found["counts"].numpy().tolist() == [4, 1, 4, 1, 4]
+    for row, ranked in enumerate(expected):
+        count = len(ranked)
+        texts = texts_of(found["translations"][row])
+        assert texts == [each.text for each in ranked] + [""] * (4 - count)
+        scores = found["scores"][row].numpy()
+        np.testing.assert_allclose(
+            scores[:count], [each.score for each in ranked], rtol=1e-5, atol=1e-5
+        )
+        assert (scores[count:] == np.finfo("float32").min).all()
+    best = signatures["serving_default"](inputs=tf.constant(TEXTS))
+    np.testing.assert_array_equal(
+        best["translations"].numpy(), found["translations"].numpy()[:, 0]
+    )
+    np.testing.assert_array_equal(best["scores"], found["scores"].numpy()[:, 0])
+
+
+def test_a_text_is_cut_and_it_is_told(signatures, tiny_model):
+    tokenizer = tiny_model[1]
+    (ids,) = tokenizer.tokenize(["Hund und " * 30]).to_list()
+    texts = tf.constant(["Hund und " * 30, "Hund"])
+    found = signatures["translate_n_best"](inputs=texts)
+    assert found["truncated"].numpy().tolist() == [True, False]
+    by_ids = signatures["translate_ids"](
+        source_ids=tf.constant([[*ids[:39], tokenizer.end_id]])
+    )
+    cut = tokenizer.detokenize(by_ids["target_ids"])
+    assert found["translations"][0, 0] == cut[0]
+    np.testing.assert_allclose(found["scores"][0, 0], by_ids["scores"][0], rtol=1e-5)
+
+
+def test_no_text_gives_no_translation(signatures):
+    none = tf.constant([], tf.string)
+    assert signatures["serving_default"](inputs=none)["translations"].shape == (0,)
+    assert signatures["translate_n_best"](inputs=none)["scores"].shape == (0, 4)
+    assert signatures["score"](inputs=none, targets=none)["log_probs"].shape == (0,)
+    attention = signatures["attend"](inputs=none, targets=none)["attention"]
+    assert attention.shape[0] == 0
+
+
+def test_scores_are_those_of_the_command(signatures, translator, tiny_model):
+    targets = ["noch ein Hund", "Katze", "", "x", "läuft 😀"]
+    found = signatures["score"](inputs=tf.constant(TEXTS), targets=tf.constant(targets))
+    # The command gives six decimals.
+    np.testing.assert_allclose(
+        found["log_probs"], translator.score(TEXTS, targets), rtol=1e-5, atol=1e-5
+    )
+    lengths = tiny_model[1].tokenize(targets).row_lengths().numpy()
+    assert found["num_tokens"].numpy().tolist() == (lengths + 1).tolist()
+
+
+def test_what_is_encoded_is_the_encoders(signatures, tiny_model):
+    model, tokenizer = tiny_model
+    rows = np.array([[7, 9, 3, 0], [8, 40, 41, 3]], "int32")
+    found = signatures["encode"](source_ids=tf.constant(rows))["encoder_output"]
+    np.testing.assert_allclose(found, model.encode(rows), rtol=1e-5, atol=1e-5)
+    # As long as the model reads, and the end id at the cut.
+    long = np.full((1, 60), 9, "int32")
+    cut = np.array([[9] * 39 + [tokenizer.end_id]], "int32")
+    found = signatures["encode"](source_ids=tf.constant(long))["encoder_output"]
+    np.testing.assert_allclose(found, model.encode(cut), rtol=1e-5, atol=1e-5)
+
+
+def test_what_the_vocabulary_lacks_is_an_invalid_argument(signatures):
+    for signature in ("encode", "translate_ids"):
+        for number in (-1, 300):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="from 0 to 299"):
+                signatures[signature](source_ids=tf.constant([[number, 3]]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must pair up"):
+        signatures["score"](inputs=tf.constant(["a"]), targets=tf.constant(["b", "c"]))
+
+
+def test_attention_is_between_pieces_that_spell_the_texts(signatures, tiny_model):
+    model, tokenizer = tiny_model
+    sources, targets = ["ein Hund 😀 x", "Katze"], ["läuft", "ä猫 noch ein Hund "]
+    found = signatures["attend"](
+        inputs=tf.constant(sources), targets=tf.constant(targets)
+    )
+    for row in range(2):
+        pieces = [
+            [text for text in texts_of(found[name][row]) if text]
+            for name in ("source_pieces", "target_pieces")
+        ]
+        assert ["".join(each) for each in pieces] == [sources[row], targets[row]]
+        source_ids, target_ids = tokenizer.tokenize(
+            [sources[row], targets[row]]
+        ).to_list()
+        scores = np.array(
+            alignment_scores(
+                model,
+                np.array([[*source_ids, tokenizer.end_id]]),
+                np.array([[tokenizer.start_id, *target_ids]]),
+            )
+        )[0, : len(target_ids), : len(source_ids)]
+        own = [units(tokenizer, ids) for ids in (source_ids, target_ids)]
+        expected = [
+            [scores[np.ix_(t, s)].sum(axis=1).mean() for s in own[0]] for t in own[1]
+        ]
+        attention = found["attention"][row].numpy()
+        used = attention[: len(pieces[1]), : len(pieces[0])]
+        np.testing.assert_allclose(used, expected, rtol=1e-5, atol=1e-5)
+        assert attention.sum() == pytest.approx(used.sum())
+        assert 0 < used.sum() <= len(pieces[1])
+    assert " 😀" in texts_of(found["source_pieces"][0]) or "😀" in texts_of(
+        found["source_pieces"][0]
+    )
+
+
+def units(tokenizer, ids):
+    """Indices of the ids that spell one piece together: whole characters."""
+    groups, pending = [], b""
+    alone = tokenizer.piece_bytes()[ids[0]] == b" "  # what encoding put in front
+    for index, each in enumerate(ids):
+        if pending or (index == 1 and alone):
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+        pending += tokenizer.piece_bytes()[each]
+        try:
+            pending.decode()
+            pending = b""
+        except UnicodeDecodeError:
+            continue
+    return groups
+
+
+def test_threads_get_what_one_call_after_another_gets(signatures):
+    serve = signatures["serving_default"]
+    calls = [TEXTS[start:] + [f"Hund {start}"] * start for start in range(5)] * 4
+
+    def call(texts):
+        found = serve(inputs=tf.constant(texts))
+        return found["translations"].numpy().tolist(), found["scores"].numpy().tolist()
+
+    one_by_one = [call(texts) for texts in calls]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(call, calls)) == one_by_one
+
+
+def test_the_graph_has_no_python_and_known_operations_only(tiny_export, tiny_model):
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    model = saved_model_pb2.SavedModel()
+    model.ParseFromString((tiny_export / "saved_model.pb").read_bytes())
+    operations = operations_of(model.meta_graphs[0].graph_def)
+    assert {"While", "MatMul"} & operations
+    assert not [name for name in operations if PYTHON.search(name)]
+    pieces = pipelines.train_tokenizer("word_piece", SENTENCES, 300)
+    traced = tf.function(lambda texts: pieces.detokenize(pieces.tokenize(texts)))
+    graph = traced.get_concrete_function(tf.TensorSpec([None], tf.string)).graph
+    of_pieces = operations_of(graph.as_graph_def())
+    # What TensorFlow alone does not know, in a process without tensorflow-text.
+    done = subprocess.run(
+        [sys.executable, "-c", UNKNOWN, *sorted(operations | of_pieces)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    unknown = set(done.stdout.split())
+    assert operations & unknown == FROM_TENSORFLOW_TEXT["bpe"]
+    assert of_pieces & unknown == FROM_TENSORFLOW_TEXT["word_piece"]
+    guide = (pathlib.Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    for name in unknown:
+        assert f"`{name}`" in guide
+    for function in model.meta_graphs[0].graph_def.library.function:
+        assert not function.attr["_XlaMustCompile"].b  # serving 2214
+
+
+def operations_of(graph):
+    """Names of the operations in a graph, those in its functions too."""
+    nodes = [*graph.node]
+    for function in graph.library.function:
+        nodes += function.node_def
+    functions = {function.signature.name for function in graph.library.function}
+    return {node.op for node in nodes} - functions
+
+
+def test_warmup_requests_can_be_served(signatures, tiny_export):
+    from tensorflow_serving.apis import prediction_log_pb2
+
+    path = tiny_export / "assets.extra" / "tf_serving_warmup_requests"
+    asked = []
+    for record in tf.data.TFRecordDataset(str(path)):
+        log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
+        request = log.predict_log.request
+        name = request.model_spec.signature_name
+        inputs = {k: tf.constant(tf.make_ndarray(v)) for k, v in request.inputs.items()}
+        assert signatures[name](**inputs)
+        asked.append(name)
+    assert sorted(asked) == sorted(signatures)
+    assert len(asked) == 6
+
+
+def test_card_is_there_and_names_no_folder(tiny_export):
+    card = (tiny_export / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert "| tokenizer | bpe, 300 sub-words for source and target |" in card
+    assert "## Licence\n\nCC0-1.0\n" in card
+    assert "| max_source_length | 40 |" in card

@@ -1,0 +1,39 @@
+"""A model with random weights and its export, for tests that only need some model."""
+
+import keras
+import numpy as np
+
+import keras_transformer as kt
+from keras_transformer import pipelines
+from keras_transformer.export import export_saved_model
+from keras_transformer.export import model_card
+
+SENTENCES = ["der Hund läuft", "ein Hund und noch ein Hund", "die Katze schläft"]
+TEXTS = ["der Hund läuft", "", "ein Hund und noch ein Hund", "  \t ", "läuft 😀 der"]
+SEARCH = {
+    "beam_size": 4,
+    "length_penalty": 0.6,
+    "extra_length": 7,
+    "max_source_length": 40,
+}
+
+
+def tiny_model():
+    """`Transformer` and tokenizer."""
+    tokenizer = pipelines.train_tokenizer("bpe", SENTENCES, 300)
+    keras.utils.set_random_seed(3)
+    model = kt.Transformer(
+        tokenizer.vocabulary_size, num_layers=2, d_model=24, d_ff=40, num_heads=3
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    # Fresh weights say one thing to everything; these differ by source.
+    rng = np.random.default_rng(3)
+    for weight in model.trainable_weights:
+        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
+    return model, tokenizer
+
+
+def tiny_export(model, tokenizer, folder):
+    """Path of the version that is written."""
+    card = model_card(model, tokenizer, SEARCH, license="CC0-1.0")
+    return export_saved_model(model, tokenizer, folder, **SEARCH, card=card)
