@@ -1,0 +1,134 @@
+"""A model without TensorFlow: it reads backwards, as slowly as it is told to."""
+
+import contextlib
+import http.client
+import json
+import threading
+import time
+
+import numpy as np
+
+from keras_transformer.serving.protocol import Input
+from keras_transformer.serving.server import build_server
+from keras_transformer.serving.server import listen
+
+TEXTS = {"inputs": Input("string", 1)}
+PAIRS = {"inputs": Input("string", 1), "targets": Input("string", 1)}
+
+
+class FakeModel:
+    """What `ServedModel` is to the server."""
+
+    name = "fake"
+    version = 7
+    metadata: dict = {"signature_def": {"signature_def": {}}}  # noqa: RUF012
+
+    def __init__(self, seconds=0.0, attend=True):
+        self.inputs = {
+            "serving_default": TEXTS,
+            "translate_n_best": TEXTS,
+            "translate_ids": {"source_ids": Input("int32", 2)},
+        }
+        if attend:
+            self.inputs["attend"] = PAIRS
+        self.seconds = seconds
+        self.batches = []
+
+    def merges(self, signature):
+        return signature in ("serving_default", "translate_n_best")
+
+    def run(self, signature, columns):
+        self.batches.append(len(next(iter(columns.values()))))
+        time.sleep(self.seconds)
+        if signature == "translate_ids":
+            return {"target_ids": np.array(columns["source_ids"])[:, ::-1]}
+        if b"secret" in columns["inputs"]:
+            raise RuntimeError("Traceback in /home/somebody/secret.py")
+        if signature == "attend":
+            return self.attend(columns)
+        texts = [translated(text) for text in columns["inputs"]]
+        if signature == "serving_default":
+            return {"scores": scores(texts), "translations": objects(texts)}
+        ranked = [[text, text + "!", ""] for text in texts]
+        return {
+            "counts": np.array([2] * len(texts)),
+            "scores": np.stack([scores(texts) + shift for shift in (0, -1, -9)], 1),
+            "translations": np.stack([objects(row) for row in ranked]),
+            "truncated": np.array([len(text) > 100 for text in texts]),
+        }
+
+    def attend(self, columns):
+        source, target = (
+            [(" " * (n > 0) + word) for n, word in enumerate(text.decode().split())]
+            for text in (columns["inputs"][0], columns["targets"][0])
+        )
+        weights = np.full((1, len(target), len(source)), 0.02)
+        for i in range(len(target)):
+            weights[0, i, max(len(source) - 1 - i, 0)] = 0.8
+        return {
+            "attention": weights,
+            "source_pieces": objects([[each.encode() for each in source]]),
+            "target_pieces": objects([[each.encode() for each in target]]),
+        }
+
+
+def translated(text):
+    if isinstance(text, bytes):
+        text = text.decode()
+    # A tree comes back as it is.
+    return text if text[:1] == "(" else " ".join(reversed(text.split()))
+
+
+def objects(values):
+    def encoded(value):
+        if isinstance(value, list):
+            return [encoded(each) for each in value]
+        return value.encode() if isinstance(value, str) else value
+
+    return np.array(encoded(values), object)
+
+
+def scores(texts):
+    return np.array([-len(text) / 10 for text in texts], "float32")
+
+
+@contextlib.contextmanager
+def served(model, limits):
+    """A real server in a thread; gives its port."""
+    listening = listen("127.0.0.1", 0)
+    server = build_server(model, limits)
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield listening.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        listening.close()
+        assert not thread.is_alive()
+
+
+def ask(port, method, path, body=None, headers=(), timeout=60):
+    """Status, headers and parsed body of one request."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        if isinstance(body, (dict, list)):
+            body = json.dumps(body)
+        connection.request(method, path, body, dict(headers))
+        answer = connection.getresponse()
+        content = answer.read()
+        kind = answer.headers.get_content_type()
+        if kind == "application/json":
+            content = json.loads(content)
+        return answer.status, answer.headers, content
+    finally:
+        connection.close()
+
+
+def predict(port, body, name="fake", timeout=60):
+    status, _, answer = ask(
+        port, "POST", f"/v1/models/{name}:predict", body, timeout=timeout
+    )
+    return status, answer

@@ -1,0 +1,192 @@
+"""The queue in front of the model, with a model that is a plain function."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from keras_transformer.serving.batcher import Batcher
+from keras_transformer.serving.errors import RequestError
+
+
+class Doubling:
+    """Doubles numbers, in batches that it remembers; `gate` holds it back."""
+
+    def __init__(self):
+        self.gate = threading.Event()
+        self.gate.set()
+        self.started = threading.Event()
+        self.batches = []
+
+    def __call__(self, signature, columns):
+        self.started.set()
+        assert self.gate.wait(20)
+        self.batches.append((signature, list(columns["x"])))
+        if -1 in columns["x"]:
+            raise ValueError("minus one")
+        return {"y": np.array(columns["x"]) * 2}
+
+
+@pytest.fixture
+def model():
+    model = Doubling()
+    yield model
+    model.gate.set()
+
+
+def submit(batcher, *values, signature="a", timeout=20):
+    return batcher.submit(signature, {"x": list(values)}, timeout)
+
+
+def hold(model, batcher):
+    """Has the worker wait within a first batch."""
+    model.gate.clear()
+    model.started.clear()
+    future = submit(batcher, 0)
+    assert model.started.wait(20)
+    return future
+
+
+def test_what_waits_goes_together_and_comes_back_to_each(model):
+    batcher = Batcher(model, max_batch_size=5, max_wait=0)
+    hold(model, batcher)
+    futures = [submit(batcher, 1, 2), submit(batcher, 3), submit(batcher, 4, 5, 6)]
+    other = submit(batcher, 9, signature="b")
+    model.gate.set()
+    results = [future.result(20)["y"].tolist() for future in futures]
+    assert results == [[2, 4], [6], [8, 10, 12]]
+    assert other.result(20)["y"].tolist() == [18]
+    assert model.batches[1:3] == [("a", [1, 2, 3, 4, 5]), ("a", [6])] or (
+        model.batches[1:] == [("a", [1, 2, 3, 4, 5]), ("b", [9]), ("a", [6])]
+    )
+    batcher.close(20)
+
+
+def test_a_large_request_goes_in_parts(model):
+    batcher = Batcher(model, max_batch_size=4, max_wait=0)
+    values = list(range(1, 12))
+    assert submit(batcher, *values).result(20)["y"].tolist() == [2 * v for v in values]
+    assert [len(rows) for _, rows in model.batches] == [4, 4, 3]
+    batcher.close(20)
+
+
+def test_an_idle_worker_waits_for_more_but_not_long(model):
+    batcher = Batcher(model, max_batch_size=3, max_wait=30)
+    started = time.monotonic()
+    futures = [submit(batcher, value) for value in (1, 2, 3)]
+    assert [int(future.result(20)["y"][0]) for future in futures] == [2, 4, 6]
+    assert time.monotonic() - started < 20  # full: no need to wait on
+    assert len(model.batches) == 1
+    batcher.close(20)
+    batcher = Batcher(model, max_batch_size=3, max_wait=0.05)
+    assert submit(batcher, 4).result(20)["y"].tolist() == [8]
+    batcher.close(20)
+
+
+def test_what_does_not_merge_goes_alone_and_whole(model):
+    batcher = Batcher(model, lambda name: name != "b", max_batch_size=2, max_wait=0)
+    hold(model, batcher)
+    futures = [submit(batcher, 1, 2, 3, signature="b") for _ in range(2)]
+    model.gate.set()
+    for future in futures:
+        assert future.result(20)["y"].tolist() == [2, 4, 6]
+    assert model.batches[1:] == [("b", [1, 2, 3])] * 2
+    batcher.close(20)
+
+
+def test_a_full_queue_refuses_at_once_and_recovers(model):
+    batcher = Batcher(model, max_wait=0, queue_size=4)
+    first = hold(model, batcher)
+    waiting = submit(batcher, 1, 2, 3)
+    assert batcher.waiting == 3
+    started = time.monotonic()
+    with pytest.raises(RequestError) as refused:
+        submit(batcher, 4, 5)
+    assert time.monotonic() - started < 1
+    assert (refused.value.status, refused.value.retry_after) == (503, 1)
+    last = submit(batcher, 4)  # one row fits still
+    model.gate.set()
+    for future in (first, waiting, last):
+        future.result(20)
+    assert submit(batcher, 1, 2, 3, 4).result(20)["y"].tolist() == [2, 4, 6, 8]
+    batcher.close(20)
+
+
+def test_one_that_fails_fails_alone(model):
+    batcher = Batcher(model, max_wait=0)
+    hold(model, batcher)
+    futures = [submit(batcher, 1), submit(batcher, -1), submit(batcher, 3)]
+    model.gate.set()
+    assert futures[0].result(20)["y"].tolist() == [2]
+    assert futures[2].result(20)["y"].tolist() == [6]
+    with pytest.raises(ValueError, match="minus one"):
+        futures[1].result(20)
+    assert batcher.alive
+    batcher.close(20)
+
+
+def test_nobody_waits_for_what_is_late_or_given_up(model):
+    batcher = Batcher(model, max_wait=0)
+    hold(model, batcher)
+    late, gone = submit(batcher, 1, timeout=0.01), submit(batcher, 2)
+    kept = submit(batcher, 3)
+    assert gone.cancel()
+    assert batcher.waiting == 2  # what was given up takes no room
+    time.sleep(0.05)
+    model.gate.set()
+    assert kept.result(20)["y"].tolist() == [6]
+    with pytest.raises(RequestError) as error:
+        late.result(20)
+    assert error.value.status == 504
+    assert [rows for _, rows in model.batches] == [[0], [3]]
+    batcher.close(20)
+
+
+def test_closing_finishes_what_is_there_and_takes_no_more(model):
+    batcher = Batcher(model, max_wait=0)
+    hold(model, batcher)
+    waiting = submit(batcher, 1)
+    closing = threading.Thread(target=batcher.close, args=(20,))
+    closing.start()
+    while batcher.alive:
+        time.sleep(0.001)
+    with pytest.raises(RequestError, match="shutting down"):
+        submit(batcher, 2)
+    model.gate.set()
+    closing.join(20)
+    assert waiting.result(0)["y"].tolist() == [2]
+
+
+def test_closing_does_not_wait_for_ever(model):
+    batcher = Batcher(model, max_wait=0)
+    hold(model, batcher)
+    waiting = submit(batcher, 1)
+    batcher.close(0.05)
+    with pytest.raises(RequestError, match="shutting down"):
+        waiting.result(0)
+
+
+def test_many_threads_each_get_their_own(model):
+    seen = []
+    batcher = Batcher(
+        model, max_batch_size=8, max_wait=0.001, observe=lambda *each: seen.append(each)
+    )
+    wrong = []
+
+    def client(number):
+        for i in range(40):
+            values = [number * 1000 + i, number * 1000 + i + 500][: 1 + i % 2]
+            found = submit(batcher, *values).result(20)["y"].tolist()
+            if found != [2 * value for value in values]:
+                wrong.append((values, found))
+
+    threads = [threading.Thread(target=client, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert wrong == []
+    assert sum(rows for _, rows, _ in seen) == 8 * 60
+    assert max(rows for _, rows, _ in seen) > 1
+    batcher.close(20)

@@ -1,0 +1,407 @@
+"""The server over HTTP, with a model that needs no TensorFlow."""
+
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+
+import pytest
+from fake_model import FakeModel
+from fake_model import ask
+from fake_model import predict
+from fake_model import served
+from hypothesis import HealthCheck
+from hypothesis import example
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from keras_transformer.serving.errors import RequestError
+from keras_transformer.serving.limits import Limits
+from keras_transformer.serving.protocol import parse_request
+
+LIMITS = Limits(
+    max_texts=5,
+    queue_size=20,
+    max_text_length=200,
+    max_body_bytes=20_000,
+    body_timeout=0.7,
+    idle_timeout=0.7,
+    request_timeout=5,
+    max_connections=60,
+)
+PATH = "/v1/models/fake"
+
+
+@pytest.fixture(scope="module")
+def port():
+    with served(FakeModel(), LIMITS) as port:
+        yield port
+
+
+def test_rows_and_columns(port):
+    """The examples of TF-Serving's page, in its four forms."""
+    status, answer = predict(port, {"inputs": ["a b", "c"]})
+    assert status == 200
+    assert answer["outputs"]["translations"] == ["b a", "c"]
+    assert answer["outputs"]["scores"] == pytest.approx([-0.3, -0.1])
+    status, answer = predict(port, {"instances": ["a b", "c"]})
+    assert status == 200
+    assert [row["translations"] for row in answer["predictions"]] == ["b a", "c"]
+    assert answer["predictions"][0]["scores"] == pytest.approx(-0.3)
+    for body in (
+        {"instances": [{"inputs": "a b"}]},
+        {"instances": [{"b64": "YSBi"}]},
+        {"signature_name": "serving_default", "instances": ["a b"]},
+        {"signature_name": "", "instances": ["a b"]},
+    ):
+        assert predict(port, body)[1]["predictions"][0]["translations"] == "b a"
+    for inputs in ({"inputs": ["a b"]}, ["a b"]):
+        assert predict(port, {"inputs": inputs})[1]["outputs"]["translations"] == [
+            "b a"
+        ]
+    ids = {"signature_name": "translate_ids", "instances": [[1, 2], [3, 4]]}
+    # One output comes without its name.
+    assert predict(port, ids) == (200, {"predictions": [[2, 1], [4, 3]]})
+    ids = {"signature_name": "translate_ids", "inputs": {"source_ids": [[1, 2]]}}
+    assert predict(port, ids) == (200, {"outputs": [[2, 1]]})
+    two = {"inputs": "a b", "targets": "c"}
+    status, answer = predict(port, {"signature_name": "attend", "instances": [two]})
+    assert answer["predictions"][0]["source_pieces"] == ["a", " b"]
+    versioned = ask(port, "POST", f"{PATH}/versions/7:predict", {"inputs": ["a"]})
+    assert versioned[0] == 200
+
+
+def test_status_metadata_and_health(port):
+    for path in (PATH, f"{PATH}/versions/7"):
+        status, _, answer = ask(port, "GET", path)
+        assert status == 200
+        assert answer["model_version_status"] == [
+            {
+                "version": "7",
+                "state": "AVAILABLE",
+                "status": {"error_code": "OK", "error_message": ""},
+            }
+        ]
+        status, _, answer = ask(port, "GET", f"{path}/metadata")
+        assert status == 200
+        spec = {"name": "fake", "signature_name": "", "version": "7"}
+        assert answer["model_spec"] == spec
+        assert "signature_def" in answer["metadata"]
+    assert ask(port, "GET", "/health")[::2] == (200, {"status": "ok"})
+
+
+def test_metrics_count(port):
+    def value(text, name):
+        found = [line for line in text.splitlines() if line.startswith(name + " ")]
+        return float(found[0].split()[-1]) if found else 0.0
+
+    rows = 'keras_transformer_rows_total{signature="serving_default"}'
+    bad = 'keras_transformer_rejected_total{reason="invalid"}'
+    answered = 'keras_transformer_requests_total{kind="predict",status="200"}'
+    before = ask(port, "GET", "/metrics")[2].decode()
+    predict(port, {"inputs": ["a", "b", "c"]})
+    predict(port, {"inputs": 3})
+    _, headers, content = ask(port, "GET", "/metrics")
+    after = content.decode()
+    assert headers["Content-Type"].startswith("text/plain; version=")
+    assert value(after, rows) == value(before, rows) + 3
+    assert value(after, bad) == value(before, bad) + 1
+    assert value(after, answered) == value(before, answered) + 1
+    assert value(after, "keras_transformer_queue_rows") == 0
+    assert "process_resident_memory_bytes" in after
+
+
+BAD = {
+    "": "empty",
+    "{": "JSON Parse error",
+    "[]": "must be an object",
+    "null": "must be an object",
+    '{"instances": ["a"], "inputs": ["a"]}': "either",
+    "{}": "either",
+    '{"instances": []}': "not empty",
+    '{"instances": "a"}': "must be a list",
+    '{"instances": [1]}': "must be a string. Received: a number",
+    '{"instances": [null]}': "Received: null",
+    '{"instances": [true]}': "Received: true",
+    '{"instances": [["a"]]}': "Received: a list",
+    '{"instances": [{"inputs": "a"}, "b"]}': "all objects",
+    '{"instances": [{"input": "a"}]}': "Missing named input: inputs",
+    '{"instances": [{"inputs": "a", "more": 1}]}': "Unknown named input: 'more'",
+    '{"instances": [{"b64": "?"}]}': "not base64",
+    '{"inputs": {"inputs": "a"}}': "must be a list",
+    '{"inputs": []}': "not empty",
+    '{"inputs": ["a"], "model": 1}': "Unknown key in request: 'model'",
+    '{"inputs": [NaN]}': "cannot be read",
+    '{"inputs": [' + "9" * 5000 + "]}": "cannot be read",
+    '{"inputs": ' + "[" * 9000 + "}": "nested too deep",
+    '{"signature_name": "none", "inputs": ["a"]}': "none",
+    '{"signature_name": 1, "inputs": ["a"]}': "must be a string value",
+    '{"signature_name": "attend", "instances": ["a"]}': "name its inputs",
+    '{"signature_name": "attend", "inputs": {"inputs": ["a"], "targets": []}}': "empty",
+    '{"signature_name": "attend", "inputs": {"inputs": ["a"], "targets": ["b", ""]}}': (
+        "same number of rows"
+    ),
+    '{"signature_name": "translate_ids", "instances": [[1, 2], [3]]}': "one length",
+    '{"signature_name": "translate_ids", "instances": [[1.5]]}': "32-bit integers",
+    '{"signature_name": "translate_ids", "instances": [[9999999999]]}': "32-bit",
+    '{"signature_name": "translate_ids", "instances": [[true]]}': "32-bit",
+    '{"signature_name": "translate_ids", "instances": [[]]}': "at least one column",
+    '{"signature_name": "translate_ids", "instances": [3]}': "lists of one length",
+    json.dumps({"inputs": ["a"] * 6}): "5 rows at most. Received: 6",
+    json.dumps({"inputs": ["a" * 201]}): "200 characters at most. Received: 201",
+}
+
+
+@pytest.mark.parametrize("body", BAD)
+def test_bad_requests_are_told(port, body):
+    status, answer = predict(port, body)
+    assert status == 400
+    assert list(answer) == ["error"]
+    assert BAD[body] in answer["error"]
+    assert len(answer["error"]) < 200
+
+
+def test_bytes_that_are_no_text(port):
+    status, answer = predict(port, b'{"inputs": ["\xff"]}')
+    assert (status, answer) == (400, {"error": "JSON Parse error: not UTF-8"})
+    # A lone surrogate has no UTF-8.
+    assert predict(port, '{"inputs": ["\\ud800 a"]}')[1]["outputs"]["translations"] == [
+        "a ?"
+    ]
+    assert predict(port, {"inputs": ["\0 猫 \u202e"]})[0] == 200
+
+
+def test_paths_that_are_not_there(port):
+    for method, path, status, text in (
+        ("GET", "/v1/models/other", 404, "Servable not found for request: other"),
+        ("POST", "/v1/models/other:predict", 404, "not found"),
+        ("POST", f"{PATH}/versions/8:predict", 404, "not found"),
+        ("GET", f"{PATH}/versions/8", 404, "not found"),
+        ("POST", f"{PATH}:classify", 400, "Malformed request: POST"),
+        ("GET", "/v2/x", 404, "Malformed request"),
+        ("GET", "/../../etc/passwd", 404, "Malformed request"),
+        ("GET", "/docs", 404, "Malformed"),
+        ("GET", "/openapi.json", 404, "Malformed"),
+        ("GET", f"{PATH}:predict", 405, "Malformed"),
+        ("DELETE", "/", 405, "Malformed"),
+    ):
+        found, _, answer = ask(port, method, path)
+        assert (found, text in answer["error"]) == (status, True), (path, answer)
+
+
+def test_a_body_that_is_too_large(port):
+    large = json.dumps({"inputs": ["a" * 30_000]})
+    status, headers, answer = ask(port, "POST", f"{PATH}:predict", large)
+    assert status == 413 and headers["Connection"] == "close"
+    assert "20,000 bytes at most" in answer["error"]
+
+    def chunks():
+        for _ in range(100):
+            yield b"x" * 1000
+
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    # The server may hang up while the rest is still on its way.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.request("POST", f"{PATH}:predict", chunks(), encode_chunked=True)
+    with contextlib.suppress(ConnectionResetError):
+        assert connection.getresponse().status == 413
+    connection.close()
+    assert ask(port, "GET", "/health")[0] == 200
+
+
+def test_what_goes_wrong_inside_stays_inside(port, caplog):
+    status, headers, answer = ask(
+        port, "POST", f"{PATH}:predict", {"inputs": ["secret"]}
+    )
+    assert (status, answer) == (500, {"error": "Internal error"})
+    assert "secret.py" in caplog.text  # for the one who runs it
+    assert "server" not in headers
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def slow_client(port, pieces, pause):
+    """Sends pieces with pauses; seconds until the server answered or hung up."""
+    started = time.monotonic()
+    received = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.settimeout(pause)
+        for piece in [*pieces, *[b""] * 1000]:
+            with contextlib.suppress(OSError):
+                client.sendall(piece)
+            try:
+                received += client.recv(4096)
+                break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+    return time.monotonic() - started, received
+
+
+HEAD = f"POST {PATH}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "answer"),
+    [
+        ([], b""),  # says nothing
+        ([HEAD[i : i + 1] for i in range(len(HEAD))], b""),  # headers byte by byte
+        ([HEAD + b"\r\n", *[b"x"] * 900], b"HTTP/1.1 408"),  # a body byte by byte
+        ([HEAD + b"\r\n"], b"HTTP/1.1 408"),
+    ],
+)
+def test_slow_clients_are_sent_away(port, pieces, answer):
+    seconds, received = slow_client(port, pieces, 0.05)
+    assert received[:12] == answer
+    assert 0.5 < seconds < 6
+
+
+def test_a_second_request_byte_by_byte(port):
+    first = f"GET {PATH} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall(first)
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        started = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - started < 10:
+                client.sendall(b"G")
+                time.sleep(0.05)
+        assert time.monotonic() - started < 6
+
+
+def test_slow_clients_do_not_hold_others(port):
+    with contextlib.ExitStack() as stack:
+        for _ in range(30):
+            client = socket.create_connection(("127.0.0.1", port))
+            stack.enter_context(client)
+            client.sendall(HEAD + b"\r\nx")
+        started = time.monotonic()
+        assert predict(port, {"inputs": ["a"]})[0] == 200
+        assert time.monotonic() - started < 2
+
+
+def test_connections_are_bounded():
+    with served(FakeModel(), LIMITS.model_copy(update={"max_connections": 4})) as port:
+        with contextlib.ExitStack() as stack:
+            for _ in range(4):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            time.sleep(0.1)
+            with pytest.raises((OSError, http.client.HTTPException)):
+                ask(port, "GET", "/health")
+        time.sleep(0.3)
+        assert ask(port, "GET", "/health")[0] == 200
+
+
+def test_concurrent_requests_share_batches():
+    model = FakeModel(seconds=0.05)
+    limits = Limits(max_batch_size=8)
+    with served(model, limits) as port:
+        texts = [f"{number} is" for number in range(40)]
+
+        def one(text):
+            return predict(port, {"inputs": [text]})[1]["outputs"]["translations"]
+
+        with concurrent.futures.ThreadPoolExecutor(20) as pool:
+            found = [*pool.map(one, texts)]
+    assert found == [[f"is {number}"] for number in range(40)]
+    assert sum(model.batches) == 40
+    assert max(model.batches) <= 8
+    assert len(model.batches) < 30
+
+
+def test_overload_is_refused_quickly_and_passes():
+    model = FakeModel(seconds=0.3)
+    limits = Limits(max_batch_size=2, queue_size=4, max_texts=4)
+    with served(model, limits) as port:
+
+        def one(_):
+            started = time.monotonic()
+            status, headers, answer = ask(
+                port, "POST", "/v1/models/fake:predict", {"inputs": ["a b"]}
+            )
+            return (
+                status,
+                time.monotonic() - started,
+                headers.get("Retry-After"),
+                answer,
+            )
+
+        with concurrent.futures.ThreadPoolExecutor(24) as pool:
+            found = [*pool.map(one, range(24))]
+        refused = [each for each in found if each[0] == 503]
+        assert {each[0] for each in found} == {200, 503}
+        assert len(refused) >= 10
+        for _, seconds, retry_after, answer in refused:
+            assert retry_after == "1" and "queue is full" in answer["error"]
+            assert seconds < 2
+        assert predict(port, {"inputs": ["a b"]})[0] == 200
+
+
+def test_an_answer_that_takes_too_long():
+    limits = Limits(request_timeout=0.2)
+    with served(FakeModel(seconds=1.0), limits) as port:
+        assert predict(port, {"inputs": ["a"]}) == (504, {"error": "Deadline exceeded"})
+
+
+def test_what_is_in_flight_is_finished():
+    found = []
+    with served(FakeModel(seconds=0.8), Limits()) as port:
+        asking = threading.Thread(
+            target=lambda: found.append(predict(port, {"inputs": ["a b"]}))
+        )
+        asking.start()
+        time.sleep(0.3)
+    asking.join(20)
+    assert found[0][1]["outputs"]["translations"] == ["b a"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda each: (
+        st.lists(each, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["inputs", "instances", "signature_name", "b64", "targets"])
+            | st.text(max_size=3),
+            each,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+NAMES = st.sampled_from(["serving_default", "attend", "translate_ids", "", "x"])
+
+
+@settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    JSON.map(lambda each: json.dumps(each).encode())
+    | st.fixed_dictionaries(
+        {}, optional={"signature_name": NAMES, "inputs": JSON, "instances": JSON}
+    ).map(lambda each: json.dumps(each).encode())
+    | st.binary()
+)
+@example(b'{"inputs": ' + b"[" * 100_000)
+@example(b'{"inputs": [' + b"1" * 100_000 + b"]}")
+@example(b'{"inputs": ["\\ud800"]}')
+def test_whatever_comes_is_a_request_or_a_told_mistake(body):
+    model = FakeModel()
+    try:
+        found = parse_request(body, model.inputs, LIMITS)
+    except RequestError as error:
+        assert error.status == 400
+        assert error.message and "\n" not in error.message and len(error.message) < 300
+    else:
+        kinds = model.inputs[found.signature]
+        assert set(found.columns) == set(kinds)
+        for name, values in found.columns.items():
+            assert 1 <= len(values) <= LIMITS.max_texts
+            if kinds[name].dtype == "string":
+                assert all(isinstance(value, bytes) for value in values)
+
+
+def test_limits_that_contradict_each_other():
+    with pytest.raises(ValueError, match="must not exceed queue_size"):
+        Limits(max_texts=9, queue_size=8)
