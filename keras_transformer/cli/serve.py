@@ -75,10 +75,12 @@ def serve(
         raise UserError(
             f"--max-texts {most}: must not exceed --queue-size, which is {queue_size}"
         )
+    from keras_transformer import serving
+
+    # A port that is taken is told before the model is loaded.
+    serving.listen(host, port).close()
     load_tensorflow()
     with quiet_libraries():
-        from keras_transformer import serving
-
         served = serving.ServedModel(model, name)
     limits = serving.Limits(
         max_batch_size=max_batch_size,

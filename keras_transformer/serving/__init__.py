@@ -3,6 +3,7 @@
 from keras_transformer.serving.app import build_app
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.served_model import ServedModel
+from keras_transformer.serving.server import listen
 from keras_transformer.serving.server import serve
 
-__all__ = ["Limits", "ServedModel", "build_app", "serve"]
+__all__ = ["Limits", "ServedModel", "build_app", "listen", "serve"]

@@ -1,0 +1,49 @@
+"""Mistakes in what `serve` is given; what it does is in tests/serving."""
+
+import pytest
+
+from keras_transformer import serving
+from keras_transformer.serving.server import listen
+
+
+def test_what_is_not_there(tmp_path, run_command):
+    result = run_command("serve", tmp_path / "nowhere")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"error: {tmp_path / 'nowhere'}: no such file or folder\n",
+    )
+    result = run_command("serve", tmp_path)
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: {tmp_path}: no SavedModel here; export writes one\n"
+    )
+    result = run_command("serve", tmp_path, "--max-texts", "9", "--queue-size", "8")
+    assert (result.exit_code, "must not exceed --queue-size" in result.stderr) == (
+        2,
+        True,
+    )
+
+
+def test_a_port_that_is_taken(tmp_path, run_command, monkeypatch):
+    def never(*_):
+        raise AssertionError("the model is loaded before the port is tried")
+
+    monkeypatch.setattr(serving, "ServedModel", never)
+    with listen("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = run_command("serve", tmp_path, "--port", port)
+    assert result.exit_code == 2
+    assert result.stderr == f"error: 127.0.0.1:{port}: Address already in use\n"
+    with pytest.raises(OSError) as error:
+        listen("no.such.host.invalid", 0)
+    assert error.value.filename == "no.such.host.invalid:0"
+
+
+def test_without_the_extra(tmp_path, run_command, monkeypatch):
+    from keras_transformer.cli import serve
+
+    monkeypatch.setattr(serve, "_NEEDED", ("no_such_module",))
+    result = run_command("serve", tmp_path)
+    assert result.exit_code == 2
+    assert "[serve]" in result.stderr

@@ -1,0 +1,266 @@
+"""The page in headless Chromium; KERAS_TRANSFORMER_SHOTS names where pictures go."""
+
+import os
+import pathlib
+import re
+import shutil
+
+import pytest
+from fake_model import FakeModel
+from fake_model import served
+
+from keras_transformer.serving.limits import Limits
+
+playwright = pytest.importorskip("playwright.sync_api", reason="no playwright")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update"),
+    "--disable-sync",
+]
+SHOTS = os.environ.get("KERAS_TRANSFORMER_SHOTS")
+TIMEOUT = 60_000
+SENTENCE = "Two young men play football on the green grass"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if CHROMIUM is None:
+        pytest.skip("no chromium")
+    with playwright.sync_playwright() as run:
+        started = run.chromium.launch(
+            executable_path=CHROMIUM, args=FLAGS, timeout=2 * TIMEOUT
+        )
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def port():
+    with served(FakeModel(), Limits(max_text_length=300)) as port:
+        yield port
+
+
+@pytest.fixture
+def opened(browser, port):
+    """Function that opens the page; what it complains of or asks others for fails."""
+    contexts, complaints = [], []
+
+    def opened(width=1100, height=800, scheme="light", number=port):
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme
+        )
+        contexts.append(context)
+        context.set_default_timeout(TIMEOUT)
+        page = context.new_page()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on(
+            "request",
+            lambda request: (
+                None
+                if request.url.startswith((f"http://127.0.0.1:{number}/", "data:"))
+                else complaints.append(request.url)
+            ),
+        )
+        page.goto(f"http://127.0.0.1:{number}/")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def shoot(page, name):
+    if SHOTS:
+        page.screenshot(path=pathlib.Path(SHOTS) / f"{name}.png", full_page=True)
+
+
+def translate(page, text):
+    page.get_by_role("textbox", name="Text").fill(text)
+    page.get_by_role("button", name="Translate").click()
+
+
+def expect(locator):
+    return playwright.expect(locator)
+
+
+def test_type_translate_and_hover(opened):
+    page = opened()
+    shoot(page, "empty")
+    translate(page, SENTENCE)
+    backwards = " ".join(reversed(SENTENCE.split()))
+    expect(page.locator("#best")).to_have_text(backwards, timeout=TIMEOUT)
+    ranked = page.locator("#n-best li")
+    expect(ranked).to_have_count(2)
+    expect(ranked.nth(0)).to_contain_text(f"{-len(SENTENCE) / 10:.3f}")
+    target = page.get_by_role("group", name="Words of the translation")
+    source = page.get_by_role("group", name="Words of the text")
+    expect(target.get_by_role("button")).to_have_count(9)
+    shoot(page, "translated")
+    # The fake looks from the first word of the translation at the last of the text.
+    target.get_by_role("button", name="grass").hover()
+    expect(source.get_by_role("button", name="grass")).to_have_text("grass80 %")
+    expect(page.locator("#looks")).to_contain_text("grass looks at grass 80 %, Two 2 %")
+    shoot(page, "hover")
+    source.get_by_role("button", name="Two").hover()
+    expect(page.locator("#looks")).to_contain_text("Two is looked at by Two 80 %")
+    # Another of the list, and back again.
+    ranked.nth(1).get_by_role("button").click()
+    expect(page.locator("#best")).to_have_text(backwards + "!")
+    pressed = ranked.nth(1).get_by_role("button")
+    expect(pressed).to_have_attribute("aria-pressed", "true")
+    expect(target.get_by_role("button").last).to_have_text("Two!")
+
+
+def test_by_keyboard_alone(opened):
+    page = opened()
+    page.keyboard.type("one two")  # the text has the focus
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("three")
+    page.keyboard.press("Enter")
+    expect(page.locator("#best")).to_have_text("three two one")
+    expect(page.locator("#attention-card")).to_be_visible()
+    for _ in range(3):  # the button, the toggle, the first word
+        page.keyboard.press("Tab")
+    expect(
+        page.get_by_role("group", name="Words of the text").get_by_text("one")
+    ).to_be_focused()
+    expect(page.locator("#looks")).to_contain_text("one is looked at by one 80 %")
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineWidth")
+    assert outline == "3px"
+    for _ in range(6):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#best")).to_have_text("three two one!")
+
+
+def test_on_a_phone(opened):
+    page = opened(360, 740)
+    translate(
+        page, SENTENCE + " beside Donaudampfschifffahrtsgesellschaftskapitänsmütze"
+    )
+    expect(page.locator("#attention-card")).to_be_visible()
+    shoot(page, "phone")
+    width = page.evaluate("document.documentElement.scrollWidth")
+    assert width <= 360
+    box = page.get_by_role("button", name="Translate").bounding_box()
+    assert box["height"] >= 44
+
+
+def test_in_the_dark(opened):
+    page = opened(scheme="dark")
+    translate(page, SENTENCE)
+    expect(page.locator("#attention-card")).to_be_visible()
+    page.get_by_role("group", name="Words of the translation").get_by_role(
+        "button"
+    ).first.hover()
+    shoot(page, "dark")
+    for selector in ("body", ".note", "#best", "h2", ".main"):
+        assert contrast(page, selector) >= 4.5, selector
+
+
+@pytest.mark.parametrize(
+    "selector", ["body", ".note", "#best", "h2", ".main", "#message"]
+)
+def test_text_stands_out(opened, selector):
+    page = opened()
+    translate(page, " ")
+    expect(page.get_by_role("alert")).to_be_visible()
+    assert contrast(page, selector) >= 4.5
+
+
+def contrast(page, selector):
+    """WCAG's ratio between an element's text and what is behind it."""
+    colours = page.evaluate(
+        """selector => {
+          let at = document.querySelector(selector);
+          const front = getComputedStyle(at).color;
+          let back;
+          do { back = getComputedStyle(at).backgroundColor; at = at.parentElement; }
+          while (at && back === "rgba(0, 0, 0, 0)");
+          return [front, back];
+        }""",
+        selector,
+    )
+
+    def luminance(colour):
+        red, green, blue = (
+            c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+            for c in (int(n) / 255 for n in re.findall(r"\d+", colour)[:3])
+        )
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    light, dark = sorted(map(luminance, colours), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_errors_are_shown_and_go_again(opened):
+    page = opened()
+    translate(page, "secret")
+    alert = page.get_by_role("alert")
+    expect(alert).to_have_text("Internal error")
+    expect(page.locator("#n-best-card")).to_be_hidden()
+    shoot(page, "error")
+    page.route("**/*:predict", lambda route: route.abort())
+    translate(page, "a b")
+    expect(alert).to_contain_text("The server cannot be reached")
+    page.unroute("**/*:predict")
+    page.route(
+        "**/*:predict", lambda route: route.fulfill(status=503, json={"error": "full"})
+    )
+    translate(page, "a b")
+    expect(alert).to_contain_text("The server is busy")
+    page.unroute("**/*:predict")
+    translate(page, "a b")
+    expect(page.locator("#best")).to_have_text("b a")
+    expect(alert).to_be_hidden()
+
+
+def test_a_text_that_is_too_long(opened):
+    page = opened()
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    translate(page, "word " * 61)
+    expect(page.get_by_role("alert")).to_contain_text(
+        "too long: 305 characters, where 300 are allowed"
+    )
+    expect(page.locator("#count")).to_have_text("305 of 300 characters")
+    box = page.get_by_role("textbox", name="Text")
+    expect(box).to_have_attribute("aria-invalid", "true")
+    shoot(page, "long")
+    assert asked == []
+    translate(page, "word " * 25)  # longer than the model reads
+    expect(page.locator("#cut")).to_be_visible()
+
+
+def test_what_a_text_spells_is_not_run(opened):
+    page = opened()
+    translate(page, "<img src=x onerror=alert(1)> <b>x</b>")
+    expect(page.locator("#best")).to_have_text("<b>x</b> onerror=alert(1)> src=x <img")
+    assert page.locator("main img, main b").count() == 0
+
+
+def test_trees_are_drawn(opened):
+    page = opened()
+    tree = "(S (NP (DT The) (NN dog)) (VP (VBD saw) (NP (PRP$ its) (NN shadow))) (. .))"
+    translate(page, tree)
+    expect(page.locator("#tree svg text")).to_have_count(16)
+    leaves = page.locator("#tree svg text.leaf").all_text_contents()
+    assert leaves == ["The", "dog", "saw", "its", "shadow", "."]
+    assert page.locator("#tree svg line").count() == 15
+    shoot(page, "tree")
+    for broken in ("(S (NP a)", "(S a))", "(a) (b)"):
+        translate(page, broken)
+        expect(page.locator("#best")).to_have_text(broken)
+        expect(page.locator("#tree-card")).to_be_hidden()
+
+
+def test_an_export_without_attention(browser, opened):
+    with served(FakeModel(attend=False), Limits()) as number:
+        page = opened(number=number)
+        translate(page, "a b")
+        expect(page.locator("#best")).to_have_text("b a")
+        expect(page.locator("#n-best li")).to_have_count(2)
+        expect(page.locator("#attention-card")).to_be_hidden()

@@ -1,0 +1,193 @@
+"""The server over a real SavedModel, in this process and as the command."""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import pytest
+from fake_model import ask
+from fake_model import predict
+from fake_model import served
+from tiny_export import SEARCH
+
+import keras_transformer as kt
+from keras_transformer.models import ModelError
+from keras_transformer.serving import Limits
+from keras_transformer.serving import ServedModel
+from keras_transformer.serving.protocol import Input
+
+TEXTS = ["der Hund läuft", "", "ein Hund und noch ein Hund", "  \t ", "läuft 😀 der"]
+ODD = [
+    "\0",
+    "\u202e\u200d\ufeff",
+    "a\u2028b\x85\r",
+    "\ud800".encode("utf-8", "replace"),
+]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_export):
+    return ServedModel(tiny_export.parent)
+
+
+@pytest.fixture(scope="module")
+def port(model):
+    with served(model, Limits()) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_model):
+    return kt.Translator(*tiny_model, **SEARCH)
+
+
+def test_it_serves_what_the_translator_gives(port, translator):
+    body = {"inputs": TEXTS}
+    status, answer = predict(port, body, "tiny")
+    expected = translator.translate_n_best(TEXTS, 1)
+    assert status == 200
+    texts = [each.text for (each,) in expected]
+    assert answer["outputs"]["translations"] == texts
+    scores = [each.score for (each,) in expected]
+    assert answer["outputs"]["scores"] == pytest.approx(scores, rel=1e-4)
+
+    def alone(text):
+        found = predict(port, {"instances": [text]}, "tiny")[1]
+        return found["predictions"][0]["translations"]
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(alone, TEXTS * 4)] == texts * 4
+
+
+def test_signatures_and_what_goes_together(model):
+    assert model.inputs["serving_default"] == {"inputs": Input("string", 1)}
+    assert model.inputs["encode"] == {"source_ids": Input("int32", 2)}
+    merged = {name for name in model.inputs if model.merges(name)}
+    assert merged == {"serving_default", "translate_n_best", "score"}
+    signatures = model.metadata["signature_def"]["signature_def"]
+    taken = signatures["serving_default"]["inputs"]["inputs"]
+    assert taken["dtype"] == "DT_STRING"
+    assert taken["tensor_shape"]["dim"] == [{"size": "-1", "name": ""}]
+    assert signatures["score"]["method_name"] == "tensorflow/serving/predict"
+
+
+def test_every_signature_answers(port):
+    pair = {"inputs": ["ein Hund"], "targets": ["läuft"]}
+    ids = {"source_ids": [[7, 9, 3]]}
+    for name, inputs, outputs in (
+        ("translate_n_best", {"inputs": ["ein Hund"]}, 4),
+        ("score", pair, 2),
+        ("attend", pair, 3),
+        ("translate_ids", ids, 2),
+    ):
+        body = {"signature_name": name, "inputs": inputs}
+        status, answer = predict(port, body, "tiny")
+        assert (status, len(answer["outputs"])) == (200, outputs), answer
+    status, answer = predict(port, {"signature_name": "encode", "inputs": ids}, "tiny")
+    assert (len(answer["outputs"][0]), len(answer["outputs"][0][0])) == (3, 24)
+
+
+def test_what_the_graph_refuses_is_told_in_a_line(port):
+    body = {"signature_name": "encode", "inputs": {"source_ids": [[300]]}}
+    message = "source_ids must be from 0 to 299"
+    assert predict(port, body, "tiny") == (400, {"error": message})
+
+
+def test_odd_texts_have_one_translation_each(port):
+    texts = [each if isinstance(each, str) else each.decode() for each in ODD]
+    texts.append("Hund " * 900)
+    status, answer = predict(port, {"inputs": texts}, "tiny")
+    assert status == 200
+    assert len(answer["outputs"]["translations"]) == len(texts)
+
+
+def test_folders(tiny_export, tmp_path):
+    for version in ("2", "10"):
+        (tmp_path / "many" / version).parent.mkdir(exist_ok=True)
+        shutil.copytree(tiny_export, tmp_path / "many" / version)
+    many = ServedModel(tmp_path / "many")
+    assert (many.name, many.version) == ("many", 10)
+    one = ServedModel(tmp_path / "many" / "2", "other")
+    assert (one.name, one.version) == ("other", 2)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match="empty: no SavedModel here"):
+        ServedModel(tmp_path / "empty")
+
+
+def test_the_command_serves_and_stops_cleanly(tiny_export):
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-c", "from keras_transformer.cli import main; main()"),
+            *("serve", str(tiny_export.parent), "--port", "0"),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        line = process.stderr.readline()
+        found = re.fullmatch(
+            r"tiny, version 1, at (http://127\.0\.0\.1:(\d+)/)\n", line
+        )
+        assert found, line + process.stderr.read()
+        port = int(found[2])
+        with urllib.request.urlopen(found[1], timeout=60) as page:
+            assert b"<title>" in page.read()
+        assert predict(port, {"inputs": ["ein Hund"]}, "tiny")[0] == 200
+        assert addresses_of(port) == {"0100007F"}  # 127.0.0.1 and no other
+        answers = []
+        texts = ["Hund " * 900] * 60
+        asking = threading.Thread(
+            target=lambda: answers.append(predict(port, {"inputs": texts}, "tiny"))
+        )
+        asking.start()
+        while not waits(port):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        asking.join(60)
+        assert answers and answers[0][0] == 200
+        assert len(answers[0][1]["outputs"]["translations"]) == 60
+        assert process.wait(60) == 0
+        assert process.stderr.read() == "stopped\n"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def waits(port):
+    """Whether the model is at work, or rows wait for it."""
+    text = ask(port, "GET", "/metrics")[2].decode()
+    (line,) = re.findall(r"^keras_transformer_queue_rows (.*)$", text, re.MULTILINE)
+    return float(line) > 0
+
+
+def addresses_of(port):
+    """Where a port is listened at, as Linux writes it."""
+    tables = [pathlib.Path("/proc/net/tcp"), pathlib.Path("/proc/net/tcp6")]
+    if not tables[0].exists():
+        pytest.skip("no /proc/net")
+    found = set()
+    for table in tables:
+        lines = table.read_text().splitlines()[1:] if table.exists() else []
+        for _, local, _, state, *_ in map(str.split, lines):
+            address, _, number = local.partition(":")
+            if state == "0A" and int(number, 16) == port:
+                found.add(address)
+    return found
+
+
+def test_a_lone_surrogate_in_json(port):
+    body = json.dumps({"inputs": ["\ud800 Hund"]})
+    status, answer = predict(port, body, "tiny")
+    expected = predict(port, {"inputs": ["? Hund"]}, "tiny")[1]["outputs"]
+    assert status == 200
+    assert answer["outputs"]["translations"] == expected["translations"]
