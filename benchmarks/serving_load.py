@@ -4,7 +4,7 @@
     python benchmarks/serving_load.py saved_models/mine --text test.en
 
 Starts `keras-transformer serve` on loopback, warms it up, sends `--requests` requests
-from `--clients` threads, then has `--crowd` threads overload a small queue, and asks once
+from `--clients` threads, has `--crowd` threads overload a small queue, and asks once
 more. Writes benchmarks/results/serving_load.json and .md.
 """
 
@@ -33,7 +33,7 @@ CODE = "from keras_transformer.cli import main; main()"
 
 @contextlib.contextmanager
 def server(folder, *options):
-    """The command in a process of its own; gives the model's path and a psutil process."""
+    """The command in a process of its own: the path, the port and the process."""
     process = subprocess.Popen(
         [sys.executable, "-c", CODE, "serve", str(folder), "--port", "0", *options],
         stderr=subprocess.PIPE,

@@ -13,15 +13,8 @@ from fake_model import FakeModel
 from fake_model import ask
 from fake_model import predict
 from fake_model import served
-from hypothesis import HealthCheck
-from hypothesis import example
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies as st
 
-from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.limits import Limits
-from keras_transformer.serving.protocol import parse_request
 
 LIMITS = Limits(
     max_texts=5,
@@ -357,51 +350,3 @@ def test_what_is_in_flight_is_finished():
         time.sleep(0.3)
     asking.join(20)
     assert found[0][1]["outputs"]["translations"] == ["b a"]
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda each: (
-        st.lists(each, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(["inputs", "instances", "signature_name", "b64", "targets"])
-            | st.text(max_size=3),
-            each,
-            max_size=4,
-        )
-    ),
-    max_leaves=12,
-)
-NAMES = st.sampled_from(["serving_default", "attend", "translate_ids", "", "x"])
-
-
-@settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    JSON.map(lambda each: json.dumps(each).encode())
-    | st.fixed_dictionaries(
-        {}, optional={"signature_name": NAMES, "inputs": JSON, "instances": JSON}
-    ).map(lambda each: json.dumps(each).encode())
-    | st.binary()
-)
-@example(b'{"inputs": ' + b"[" * 100_000)
-@example(b'{"inputs": [' + b"1" * 100_000 + b"]}")
-@example(b'{"inputs": ["\\ud800"]}')
-def test_whatever_comes_is_a_request_or_a_told_mistake(body):
-    model = FakeModel()
-    try:
-        found = parse_request(body, model.inputs, LIMITS)
-    except RequestError as error:
-        assert error.status == 400
-        assert error.message and "\n" not in error.message and len(error.message) < 300
-    else:
-        kinds = model.inputs[found.signature]
-        assert set(found.columns) == set(kinds)
-        for name, values in found.columns.items():
-            assert 1 <= len(values) <= LIMITS.max_texts
-            if kinds[name].dtype == "string":
-                assert all(isinstance(value, bytes) for value in values)
-
-
-def test_limits_that_contradict_each_other():
-    with pytest.raises(ValueError, match="must not exceed queue_size"):
-        Limits(max_texts=9, queue_size=8)

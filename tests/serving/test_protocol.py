@@ -1,0 +1,74 @@
+"""The request parser against whatever may come."""
+
+import json
+
+import pytest
+from fake_model import FakeModel
+from hypothesis import HealthCheck
+from hypothesis import example
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from keras_transformer.serving.errors import RequestError
+from keras_transformer.serving.limits import Limits
+from keras_transformer.serving.protocol import parse_request
+
+LIMITS = Limits(max_texts=5, max_text_length=200)
+INPUTS = FakeModel().inputs
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda each: (
+        st.lists(each, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["inputs", "instances", "signature_name", "b64", "targets"])
+            | st.text(max_size=3),
+            each,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+NAMES = st.sampled_from(["serving_default", "attend", "translate_ids", "", "x"])
+REQUESTS = st.fixed_dictionaries(
+    {},
+    optional={"signature_name": NAMES, "inputs": JSON, "instances": JSON},
+)
+BODIES = (JSON | REQUESTS).map(lambda each: json.dumps(each).encode()) | st.binary()
+
+
+def check(body):
+    try:
+        found = parse_request(body, INPUTS, LIMITS)
+    except RequestError as error:
+        assert error.status == 400
+        assert error.message and "\n" not in error.message and len(error.message) < 300
+        return
+    kinds = INPUTS[found.signature]
+    assert set(found.columns) == set(kinds)
+    assert len({len(values) for values in found.columns.values()}) == 1
+    for name, values in found.columns.items():
+        assert 1 <= len(values) <= LIMITS.max_texts
+        if kinds[name].dtype == "string":
+            assert all(isinstance(value, bytes) for value in values)
+
+
+@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(BODIES)
+@example(b'{"inputs": ' + b"[" * 100_000)
+@example(b'{"inputs": [' + b"1" * 100_000 + b"]}")
+@example(b'{"inputs": ["\\ud800"]}')
+def test_whatever_comes_is_a_request_or_a_told_mistake(body):
+    check(body)
+
+
+@pytest.mark.slow
+@settings(max_examples=100_000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(BODIES)
+def test_a_hundred_thousand_bodies(body):
+    check(body)
+
+
+def test_limits_that_contradict_each_other():
+    with pytest.raises(ValueError, match="must not exceed queue_size"):
+        Limits(max_texts=9, queue_size=8)
