@@ -174,6 +174,25 @@ def test_commands_name_what_is_there(readme):
     assert found == []
 
 
+@pytest.mark.parametrize("guide", ["serving"])
+def test_commands_and_links_of_a_guide(guide):
+    path = ROOT / "docs" / f"{guide}.md"
+    text = path.read_text(encoding="utf-8")
+    found = [
+        f"{path.name}:{block.line} {problem}"
+        for block in blocks(text)
+        if block.language in SHELLS
+        for command in commands(block.code)
+        for problem in problems(command)
+    ]
+    for block in blocks(text):
+        if block.language == "python":
+            compile(block.code, path.name, "exec")
+    assert found == []
+    links = [link for link in LINK.findall(text) if not (path.parent / link).exists()]
+    assert links == []
+
+
 def test_links_lead_somewhere(readme):
     assert [link for link in LINK.findall(readme) if not (ROOT / link).exists()] == []
 

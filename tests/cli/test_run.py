@@ -99,6 +99,26 @@ def test_run_file_and_export_agree(folder, trained, run_command):
     assert len(set(texts[0])) > 5
 
 
+def test_what_an_export_tells_of_its_run(folder, trained, run_command):
+    results = [
+        {"metric": "bleu", "name": "BLEU", "score": 12.346, "signature": "a|b:c"}
+    ]
+    (folder / "scores.json").write_text(json.dumps({"results": results}))
+    command = ["export", trained[0], folder / "told", "--license", "CC0-1.0"]
+    result = run_command(*command, "--scores", folder / "scores.json")
+    assert result.exit_code == 0, result.stderr
+    card = (folder / "told" / "1" / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert "| train | source train.source; target train.target |" in card
+    assert str(folder) not in card
+    assert "| BLEU | 12.35 | a\\|b:c |" in card
+    assert "| warmup_steps | 3 |" in card
+    assert card.endswith("## Licence\n\nCC0-1.0\n")
+    (folder / "scores.json").write_text("{}")
+    result = run_command(*command, "--scores", folder / "scores.json")
+    assert result.exit_code == 2
+    assert "not what `evaluate --json` prints" in result.stderr
+
+
 def test_export_for_ctranslate2(folder, trained, run_command):
     path = folder / "fast"
     command = ["export", trained[0], path, "--format", "ctranslate2"]

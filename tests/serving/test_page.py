@@ -200,7 +200,7 @@ def test_errors_are_shown_and_go_again(opened):
     page = opened()
     translate(page, "secret")
     alert = page.get_by_role("alert")
-    expect(alert).to_have_text("Internal error")
+    expect(alert).to_contain_text("Something went wrong in the server")
     expect(page.locator("#n-best-card")).to_be_hidden()
     shoot(page, "error")
     page.route("**/*:predict", lambda route: route.abort())
