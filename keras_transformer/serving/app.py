@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fastapi import Request
 from fastapi import Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from keras_transformer.serving.batcher import Batcher
 from keras_transformer.serving.errors import RequestError
@@ -168,6 +169,8 @@ async def _body(request, limits):
                     raise _too_large(limits)
     except TimeoutError:
         raise RequestError(408, "The request took too long to arrive", "slow") from None
+    except ClientDisconnect:
+        raise RequestError(400, "The request ended too early", "gone") from None
     return bytes(body)
 
 

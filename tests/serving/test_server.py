@@ -266,6 +266,21 @@ def test_a_second_request_byte_by_byte(port):
         assert time.monotonic() - started < 6
 
 
+def test_a_client_that_goes_in_the_middle(port, caplog):
+    def gone():
+        text = ask(port, "GET", "/metrics")[2].decode()
+        return 'keras_transformer_rejected_total{reason="gone"} 1.0' in text
+
+    assert not gone()
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(HEAD + b"\r\nx")
+        time.sleep(0.2)
+    until = time.monotonic() + 20
+    while not gone():
+        assert time.monotonic() < until
+    assert caplog.text == ""
+
+
 def test_slow_clients_do_not_hold_others(port):
     with contextlib.ExitStack() as stack:
         for _ in range(30):
