@@ -50,20 +50,24 @@ class Signatures:
             [0x80 <= (each or b"a")[0] < 0xC0 for each in written]
         )
 
-        def search(source_ids):
-            return translate_ids(
-                model,
-                source_ids,
-                beam_size=beam_size,
-                n_best=beam_size,
-                length_penalty=length_penalty,
-                length_penalty_kind=length_penalty_kind,
-                extra_length=extra_length,
-                vocabulary_size=tokenizer.vocabulary_size,
-            )
+        def search(n_best):
+            def search_rows(source_ids):
+                return translate_ids(
+                    model,
+                    source_ids,
+                    beam_size=beam_size,
+                    n_best=n_best,
+                    length_penalty=length_penalty,
+                    length_penalty_kind=length_penalty_kind,
+                    extra_length=extra_length,
+                    vocabulary_size=tokenizer.vocabulary_size,
+                )
 
-        # One graph for the three signatures that search.
-        self._search = tf.function(search, input_signature=[_ROWS], autograph=False)
+            return tf.function(search_rows, input_signature=[_ROWS], autograph=False)
+
+        # The search for the best alone ends sooner.
+        self._search = search(1)
+        self._search_n_best = search(beam_size)
 
     def endpoints(self):
         """Name, function and input signature of each."""
@@ -85,7 +89,7 @@ class Signatures:
 
     def translate_n_best(self, inputs):
         rows, truncated = source_rows(self._tokenizer, inputs, self.max_source_length)
-        sequences, scores = self._search(rows)
+        sequences, scores = self._search_n_best(rows)
         # Empty places come last; a model that gave NaN still gets its first.
         there = tf.concat(
             [tf.ones_like(scores[:, :1], bool), scores[:, 1:] > NOTHING], 1
