@@ -5,6 +5,7 @@ import pathlib
 import time
 
 import keras
+import numpy as np
 
 from keras_transformer import evaluation
 from keras_transformer import pipelines
@@ -12,6 +13,7 @@ from keras_transformer import run_folder
 from keras_transformer import training
 from keras_transformer.decoding import Translator
 from keras_transformer.flops import training_flops
+from keras_transformer.parsing import parse_sentences
 from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines.phrases import phrases
 from keras_transformer.recipes import load_recipe
@@ -81,6 +83,9 @@ def _run(recipe, output, progress, allow_changes):
         training_model = _compile(model, recipe)
         trainer = training.Trainer(training_model, output, settings.keep)
         first_step = trainer.restore()
+    if hasattr(pairs["train"], "weights"):
+        numbers = corpora["train"].numbers(np.arange(corpora["train"].num_pairs))
+        corpora["train"].weights = pairs["train"].weights(numbers)
     run_folder.check_text(
         output, trainer.progress, corpora["train"].fingerprint, allow_changes
     )
@@ -100,7 +105,6 @@ def _run(recipe, output, progress, allow_changes):
             pad_to_bucket=bool(training_model.jit_compile),
         )
         stopping = settings.early_stopping
-        default_metric = "bleu" if settings.validation_bleu else "perplexity"
         trainer.fit(
             dataset,
             settings.steps,
@@ -108,7 +112,7 @@ def _run(recipe, output, progress, allow_changes):
             checkpoint_steps=settings.checkpoint_steps,
             validate=validate,
             validation_steps=settings.validation_steps,
-            metric=stopping.metric if stopping else default_metric,
+            metric=recipe.validation_metric(),
             patience=stopping.patience if stopping else None,
             bar=progress,
             max_skipped=settings.max_skipped if settings.on_nan == "skip" else 0,
@@ -215,6 +219,11 @@ def load_pairs(recipe):
                 target_language=data.target_language,
                 data_dir=data.data_dir,
             )
+    elif data.kind == "trees":
+
+        def source(split):
+            weights = getattr(split, "weights", None)
+            return pipelines.TreeFiles(split.trees, weights, data.words)
     else:
 
         def source(split):
@@ -227,12 +236,19 @@ def load_pairs(recipe):
 def _tokenizer(settings, pairs, folder):
     if folder.is_dir():
         return pipelines.load_tokenizer(folder)
-    sentences = itertools.chain.from_iterable(pairs)
+    symbols = pairs.symbols() if hasattr(pairs, "symbols") else ()
+    # Of trees only the words: symbols have their ids already.
+    sentences = (
+        (source for source, _ in pairs)
+        if symbols
+        else itertools.chain.from_iterable(pairs)
+    )
     tokenizer = pipelines.train_tokenizer(
         settings.kind,
         sentences,
         settings.vocabulary_size,
         split_digits=settings.split_digits,
+        symbols=symbols,
     )
     tokenizer.save(folder)
     return tokenizer
@@ -292,8 +308,12 @@ def _cost(recipe, model, corpus, progress, devices):
         "key_dim": model.key_dim or model.d_model // model.num_heads,
         "value_dim": model.value_dim or model.d_model // model.num_heads,
     }
+    rows = pipelines.epoch_rows(corpus)
     epoch = training_flops(
-        settings, model.vocabulary_size, corpus.source_lengths, corpus.target_lengths
+        settings,
+        model.vocabulary_size,
+        corpus.source_lengths[rows],
+        corpus.target_lengths[rows],
     )
     steps = pipelines.steps_per_epoch(corpus, recipe.training.batch_tokens)
     counted = epoch * progress.step / steps
@@ -318,22 +338,58 @@ def _validation(recipe, model, tokenizer, corpus, pairs):
         length_penalty=decoding.length_penalty,
         length_penalty_kind=decoding.length_penalty_kind,
         extra_length=decoding.extra_length,
+        max_source_length=recipe.data.max_length,
     )
-    kept = [pair for pair in pairs if None not in pair]
-    if not kept:
-        raise DataError("data.validation: no pair there can be read")
-    sources, references = map(list, zip(*kept, strict=True))
+    metric = "f1" if recipe.data.kind == "trees" else "bleu"
+    score = None
+    if getattr(settings, f"validation_{metric}"):
+        score = _SCORES[metric](recipe, translator, pairs)
 
     def validate():
         figures = {"perplexity": evaluation.perplexity(model, dataset)}
-        if settings.validation_bleu:
-            bleu = evaluation.bleu(
-                translator.translate(sources),
-                references,
-                tokenize=recipe.evaluation.tokenize,
-                lowercase=recipe.evaluation.lowercase,
-            )
-            figures["bleu"] = bleu.score
+        if score is not None:
+            figures[metric] = score()
         return figures
 
     return validate
+
+
+def _bleu_of(recipe, translator, pairs):
+    """Function that scores translations of the validation text."""
+    kept = [pair for pair in pairs if None not in pair]
+    if not kept:
+        raise DataError("data.validation: no pair there can be read")
+    kept = _sample(kept, recipe.training.validation_sentences)
+    sources, references = map(list, zip(*kept, strict=True))
+
+    def score():
+        return evaluation.bleu(
+            translator.translate(sources),
+            references,
+            tokenize=recipe.evaluation.tokenize,
+            lowercase=recipe.evaluation.lowercase,
+        ).score
+
+    return score
+
+
+def _f1_of(recipe, translator, pairs):
+    """Function that scores trees of the validation sentences."""
+    trees = _sample(list(pairs.trees()), recipe.training.validation_sentences)
+    sentences = [tree.words for tree in trees]
+
+    def score():
+        parses = parse_sentences(translator.translate_n_best, sentences)
+        return evaluation.bracketing_score(trees, [parse.tree for parse in parses]).f1
+
+    return score
+
+
+_SCORES = {"bleu": _bleu_of, "f1": _f1_of}
+
+
+def _sample(items, size):
+    """`size` of the items at equal distances; all of them for None."""
+    if size is None or size >= len(items):
+        return items
+    return [items[number * len(items) // size] for number in range(size)]

@@ -34,7 +34,9 @@ def open_model(path, warn=None):
     Returns:
         An object with `translate(lines, beam_size=None, length_penalty=None,
         n_best=1, first_line=1)`, for each line a list of 1 to `n_best` `Translation`
-        (text, score), best first; `score(sources, targets)`, a list of `PairScore`;
+        (text, score), best first; `parse(sentences, beam_size=None,
+        length_penalty=None, first_line=1)`, for each a `parsing.Parse`;
+        `score(sources, targets)`, a list of `PairScore`;
         `align(sources, targets, line_numbers=None)`, what `Translator.align` gives;
         `attention(source, target)`, what `visualization.attention_of` gives;
         `export(folder, beam_size=None, length_penalty=None, scores=(), license=None)`,
@@ -87,7 +89,8 @@ def _open_keras(path, warn):
 
     folder = path.parent
     config = folder / "config.yaml"
-    search = _search_settings(load_recipe(config)) if config.is_file() else {}
+    recipe = load_recipe(config) if config.is_file() else None
+    search = _search_settings(recipe) if recipe else {}
     inner = folder / "tokenizer"
     tokenizer = pipelines.load_tokenizer(inner if inner.is_dir() else folder)
     try:
@@ -98,7 +101,8 @@ def _open_keras(path, warn):
         raise ModelError(f"{path}: cannot be loaded: {reason}") from error
     if not isinstance(model, Transformer):
         raise ModelError(f"{path}: holds a {type(model).__name__}, no Transformer")
-    return _TextModel(path, model, tokenizer, search, warn)
+    kind = recipe.data.kind if recipe else None
+    return _TextModel(path, model, tokenizer, search, warn, kind)
 
 
 def _open_checkpoint(path, warn):
@@ -113,7 +117,8 @@ def _open_checkpoint(path, warn):
         )
     recipe, tokenizer, model = load_run(path)
     average_checkpoints(model, path / "checkpoints", last=1)
-    return _TextModel(path, model, tokenizer, _search_settings(recipe), warn)
+    search = _search_settings(recipe)
+    return _TextModel(path, model, tokenizer, search, warn, recipe.data.kind)
 
 
 def _search_settings(recipe):
@@ -145,10 +150,34 @@ def _open_saved_model(path):
     return _SavedModel(path, loaded, loaded.signatures["serving_default"])
 
 
-class _TextModel:
+class _Parsing:
+    """Parsing by whatever translates."""
+
+    def parse(self, sentences, beam_size=None, length_penalty=None, first_line=1):
+        from keras_transformer.parsing import parse_sentences
+
+        if self.data_kind not in ("trees", None):
+            raise ModelError(
+                f"{self.path}: was trained on data.kind {self.data_kind}; parsing "
+                "needs a model of data.kind trees"
+            )
+
+        def translate(lines, first_line):
+            return self.translate(
+                lines,
+                beam_size=beam_size,
+                length_penalty=length_penalty,
+                n_best=self.num_outputs(beam_size),
+                first_line=first_line,
+            )
+
+        return parse_sentences(translate, sentences, first_line)
+
+
+class _TextModel(_Parsing):
     """A `Transformer` with its tokenizer; see `open_model`."""
 
-    def __init__(self, path, model, tokenizer, search, warn):
+    def __init__(self, path, model, tokenizer, search, warn, data_kind=None):
         if tokenizer.vocabulary_size != model.vocabulary_size:
             raise ModelError(
                 f"{path}: the model has {model.vocabulary_size} sub-words, the "
@@ -157,6 +186,7 @@ class _TextModel:
         self.path = path
         self.model = model
         self.tokenizer = tokenizer
+        self.data_kind = data_kind
         self._search = search
         self._warn = warn
         # A translator compiles its search, so that one is kept for each setting.
@@ -172,6 +202,9 @@ class _TextModel:
                 f"it is {translator.beam_size}"
             )
         return translator.translate_n_best(lines, n_best, first_line)
+
+    def num_outputs(self, beam_size):
+        return self._settings(beam_size, None).get("beam_size", 4)
 
     def score(self, sources, targets):
         log_probs = self._translator(None, None).score(sources, targets)
@@ -227,10 +260,11 @@ class _TextModel:
         return {**self._search, **given}
 
 
-class _SavedModel:
+class _SavedModel(_Parsing):
     """An exported model, which searches as it was exported; see `open_model`."""
 
     batch_size = 64
+    data_kind = None  # it does not tell
 
     def __init__(self, path, loaded, serve):
         self.path = path
@@ -267,6 +301,9 @@ class _SavedModel:
                 text = text.decode("utf-8", "replace")
                 results[row] = [Translation(text, float(score))]
         return results
+
+    def num_outputs(self, beam_size):
+        return 1
 
     def score(self, sources, targets):
         raise ModelError(

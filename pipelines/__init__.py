@@ -6,6 +6,7 @@ Sources give pairs of texts, a tokenizer turns them into ids once
 
 from .batching import padding_waste
 from .datasets import batch_indices
+from .datasets import epoch_rows
 from .datasets import evaluation_dataset
 from .datasets import steps_per_epoch
 from .datasets import training_dataset
@@ -19,6 +20,7 @@ from .tfds_pairs import TfdsPairs
 from .tokenizer_base import Tokenizer
 from .tokenizers import load_tokenizer
 from .tokenizers import train_tokenizer
+from .treebank import TreeFiles
 
 __all__ = [
     "DataError",
@@ -26,9 +28,11 @@ __all__ = [
     "TextFiles",
     "TfdsPairs",
     "Tokenizer",
+    "TreeFiles",
     "batch_indices",
     "decode_lines",
     "encode_corpus",
+    "epoch_rows",
     "evaluation_dataset",
     "load_tokenizer",
     "padding_waste",

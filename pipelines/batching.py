@@ -46,6 +46,7 @@ def plan_buckets(
     target_lengths: np.ndarray,
     batch_tokens: int,
     max_leaves: int = 32,
+    weights: np.ndarray | None = None,
 ) -> tuple[list[Bucket], np.ndarray]:
     """Split a corpus into buckets.
 
@@ -55,6 +56,8 @@ def plan_buckets(
         batch_tokens: at most so many ids, padding among them, in a batch's source
             and as many in its target.
         max_leaves: at most so many buckets, parents not counted.
+        weights: float array [num_pairs], how many times an epoch holds each pair.
+            None: once.
 
     Returns:
         buckets: the tree, every parent before its children; the first is the root.
@@ -87,7 +90,39 @@ def plan_buckets(
             leaf_of_cell[here] = len(buckets)
             splits[len(buckets)] = _best_split(cells[here], counts[here], batch_tokens)
             buckets.append(_bucket(cells[here], counts[here], batch_tokens, parent))
-    return buckets, leaf_of_cell[cell_of_pair]
+    leaf_of_pair = leaf_of_cell[cell_of_pair]
+    if weights is not None:
+        drawn = weighted_pairs(leaf_of_pair, weights, np.random.default_rng(0))
+        drawn_in = np.bincount(leaf_of_pair[drawn], minlength=len(buckets))
+        buckets = [
+            dataclasses.replace(bucket, num_pairs=int(count))
+            for bucket, count in zip(buckets, drawn_in, strict=True)
+        ]
+    return buckets, leaf_of_pair
+
+
+def weighted_pairs(
+    leaf_of_pair: np.ndarray, weights: np.ndarray, random: np.random.Generator
+) -> np.ndarray:
+    """Draw an epoch's pairs by their weights.
+
+    A pair is there as often as its weight's whole part says. Of the pairs of a bucket
+    whose weights have one fraction, that share is drawn besides, rounded up, so that a
+    bucket holds as many pairs in every epoch.
+
+    Returns:
+        int64 array of the pairs' indices, not shuffled.
+    """
+    whole = np.floor(weights).astype(np.int64)
+    fractions = weights - whole
+    drawn = [np.repeat(np.arange(len(weights)), whole)]
+    for fraction in np.unique(fractions[fractions > 0]):
+        for leaf in np.unique(leaf_of_pair):
+            members = np.flatnonzero((leaf_of_pair == leaf) & (fractions == fraction))
+            # A fraction is not exact: 30 of 100, not 31, for 1.3.
+            count = int(np.ceil(round(fraction * len(members), 6)))
+            drawn.append(random.choice(members, count, replace=False))
+    return np.concatenate(drawn)
 
 
 def check_budget(
@@ -114,18 +149,26 @@ def batches_per_epoch(buckets: Sequence[Bucket]) -> int:
 
 
 def epoch_order(
-    buckets: Sequence[Bucket], leaf_of_pair: np.ndarray, seed: int, epoch: int
+    buckets: Sequence[Bucket],
+    leaf_of_pair: np.ndarray,
+    seed: int,
+    epoch: int,
+    weights: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Shuffle the corpus for an epoch: a function of its arguments alone.
 
     Returns:
         order: int64 array [num_pairs], a permutation: batch after batch, the batches
-            in random order.
+            in random order. With weights, as many as they draw.
         bucket_of_position: int32 array [num_pairs], the bucket in which the pair at
             each position of `order` is batched.
     """
     random = np.random.default_rng([seed, epoch])
-    order = random.permutation(len(leaf_of_pair))
+    order = random.permutation(
+        len(leaf_of_pair)
+        if weights is None
+        else weighted_pairs(leaf_of_pair, weights, random)
+    )
     bucket_of_position = leaf_of_pair[order]
     waiting = _positions(bucket_of_position, len(buckets))
     for number in range(len(buckets) - 1, 0, -1):

@@ -10,6 +10,7 @@ from .batching import batches_per_epoch
 from .batching import epoch_order
 from .batching import plan_buckets
 from .batching import sorted_batches
+from .batching import weighted_pairs
 from .encoding import EncodedCorpus
 from .errors import DataError
 from .tokenizer_base import Tokenizer
@@ -26,8 +27,9 @@ def training_dataset(
 ) -> tf.data.Dataset:
     """Endless shuffled batches for training.
 
-    Each epoch holds every pair once, in an order that is a function of the seed and
-    the epoch alone; which pairs share a batch does not depend on replicas or shards.
+    Each epoch holds every pair once (or as `corpus.weights` say), in an order that is
+    a function of the seed and the epoch alone; which pairs share a batch does not
+    depend on replicas or shards.
 
     Args:
         corpus: the ids.
@@ -60,7 +62,10 @@ def training_dataset(
             f"Received: seed={seed}, start_step={start_step}."
         )
     buckets, leaf_of_pair = plan_buckets(
-        corpus.source_lengths, corpus.target_lengths, batch_tokens
+        corpus.source_lengths,
+        corpus.target_lengths,
+        batch_tokens,
+        weights=corpus.weights,
     )
     steps = batches_per_epoch(buckets)
     multiple = math.lcm(num_replicas, count)
@@ -71,12 +76,14 @@ def training_dataset(
 
     def one_epoch(epoch):
         order, bucket_of_position = tf.numpy_function(
-            lambda epoch: epoch_order(buckets, leaf_of_pair, seed, int(epoch)),
+            lambda epoch: epoch_order(
+                buckets, leaf_of_pair, seed, int(epoch), corpus.weights
+            ),
             [epoch],
             (tf.int64, tf.int32),
         )
-        order.set_shape([corpus.num_pairs])
-        bucket_of_position.set_shape([corpus.num_pairs])
+        order.set_shape([None])
+        bucket_of_position.set_shape([None])
         batches = _index_batches(order, bucket_of_position, buckets)
         resumed = tf.cast(epoch == start_step // steps, tf.int64)
         return batches.skip(resumed * (start_step % steps))
@@ -103,13 +110,28 @@ def batch_indices(
         int64 array of the pairs' indices in the corpus.
     """
     buckets, leaf_of_pair = plan_buckets(
-        corpus.source_lengths, corpus.target_lengths, batch_tokens
+        corpus.source_lengths,
+        corpus.target_lengths,
+        batch_tokens,
+        weights=corpus.weights,
     )
     epoch, before = divmod(step - 1, batches_per_epoch(buckets))
-    order = epoch_order(buckets, leaf_of_pair, seed, epoch)
+    order = epoch_order(buckets, leaf_of_pair, seed, epoch, corpus.weights)
     batches = _index_batches(*map(tf.constant, order), buckets)
     indices, _ = next(batches.skip(before).as_numpy_iterator())
     return indices
+
+
+def epoch_rows(corpus: EncodedCorpus) -> np.ndarray:
+    """The rows of a corpus that an epoch of training holds, in no order.
+
+    Returns:
+        int64 array; with weights a sample, as long as about any epoch's.
+    """
+    if corpus.weights is None:
+        return np.arange(corpus.num_pairs)
+    one_leaf = np.zeros(corpus.num_pairs, np.int32)
+    return weighted_pairs(one_leaf, corpus.weights, np.random.default_rng(0))
 
 
 def evaluation_dataset(
@@ -139,7 +161,10 @@ def steps_per_epoch(
     """
     del num_replicas
     buckets, _ = plan_buckets(
-        corpus.source_lengths, corpus.target_lengths, batch_tokens
+        corpus.source_lengths,
+        corpus.target_lengths,
+        batch_tokens,
+        weights=corpus.weights,
     )
     return batches_per_epoch(buckets)
 

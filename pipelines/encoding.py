@@ -39,7 +39,11 @@ class EncodedCorpus:
         dropped: for each reason ("invalid_utf8", "empty", "too_long") a dict of the
             `count` and the first places (`first`: "file:line", or "pair 7").
         report: one line that says what was kept and what was dropped.
+        weights: float array [num_pairs], how many times an epoch of training holds
+            each row. None, as it is until set: once.
     """
+
+    weights = None
 
     def __init__(self, folder: str | os.PathLike):
         self.folder = os.fspath(folder)

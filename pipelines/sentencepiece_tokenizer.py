@@ -155,11 +155,13 @@ def train_byte_pairs(
     vocabulary_size: int,
     split_digits: bool = False,
     character_coverage: float = 0.9999,
+    symbols: Sequence[str] = (),
 ) -> BytePairTokenizer:
     """Train byte pairs on text; see `train_tokenizer`.
 
     `character_coverage` is the share of the text's characters that get an id of
-    their own; rarer characters are spelt in bytes.
+    their own; rarer characters are spelt in bytes. Each of `symbols` has one too where
+    it begins a text or follows a space.
     """
     model = io.BytesIO()
     try:
@@ -178,6 +180,7 @@ def train_byte_pairs(
             unk_id=Tokenizer.unknown_id,
             bos_id=Tokenizer.start_id,
             eos_id=Tokenizer.end_id,
+            user_defined_symbols=[_SPACE_MARK + symbol for symbol in symbols],
             minloglevel=2,
         )
     except RuntimeError as error:

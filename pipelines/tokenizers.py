@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from collections.abc import Sequence
 
 from .blocks import sample
 from .errors import DataError
@@ -21,6 +22,7 @@ def train_tokenizer(
     vocabulary_size: int,
     split_digits: bool = False,
     max_sentences: int = 1_000_000,
+    symbols: Sequence[str] = (),
 ) -> Tokenizer:
     """Train a tokenizer on text.
 
@@ -31,6 +33,7 @@ def train_tokenizer(
         vocabulary_size: number of ids wanted, special ids and bytes among them.
         split_digits: make every digit a sub-word of its own.
         max_sentences: train on a random sample of this size of a larger text.
+        symbols: words with ids of their own, never split (byte pairs only).
 
     Raises:
         DataError: there is no text, or it cannot give a vocabulary of that size.
@@ -43,7 +46,12 @@ def train_tokenizer(
     sampled = sample(texts, max_sentences)
     if not sampled:
         raise DataError("there is no text to train a tokenizer on.")
-    return _TRAINERS[kind](sampled, vocabulary_size, split_digits=split_digits)
+    if symbols and kind != BytePairTokenizer.kind:
+        raise DataError(f"symbols of trees need tokenizer.kind bpe, not {kind}.")
+    options = {"symbols": symbols} if symbols else {}
+    return _TRAINERS[kind](
+        sampled, vocabulary_size, split_digits=split_digits, **options
+    )
 
 
 def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:

@@ -27,15 +27,17 @@ ALLOWED = {
     "training": {*SEARCH, "evaluation"},
     "recipes": {"presets"},
     "export": {*SEARCH, "pipelines", "recipes"},
+    "parsing": {"pipelines"},
     "models": {
         *SEARCH,
-        *("evaluation", "experiment", "export", "pipelines", "recipes", "training"),
-        "visualization",
+        *("evaluation", "experiment", "export", "parsing", "pipelines", "recipes"),
+        *("training", "visualization"),
     },
     "run_folder": {"recipes"},
     "experiment": {
         *SEARCH,
-        *("evaluation", "flops", "pipelines", "recipes", "run_folder", "training"),
+        *("evaluation", "flops", "parsing", "pipelines", "recipes", "run_folder"),
+        "training",
     },
     "ablation": {
         *("evaluation", "experiment", "models", "presets", "recipes", "training"),

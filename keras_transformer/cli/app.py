@@ -10,6 +10,7 @@ from keras_transformer.cli import average
 from keras_transformer.cli import demo
 from keras_transformer.cli import evaluate
 from keras_transformer.cli import export
+from keras_transformer.cli import parse
 from keras_transformer.cli import score
 from keras_transformer.cli import serve
 from keras_transformer.cli import train
@@ -51,7 +52,7 @@ def keras_transformer_command(
 
 VERBS = (
     *(demo, train, evaluate, translate, score, average, export),
-    *(serve, visualize, ablate),
+    *(serve, parse, visualize, ablate),
 )
 for verb in VERBS:
     app.command()(getattr(verb, verb.__name__.rpartition(".")[2]))

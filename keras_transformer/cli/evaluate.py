@@ -16,6 +16,7 @@ from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
 from keras_transformer.cli.console import warn
 from keras_transformer.cli.console import written_lines
+from keras_transformer.cli.evaluate_trees import evaluate_trees
 from keras_transformer.cli.text_lines import counted_pair
 
 BLOCK = 2_000
@@ -27,6 +28,7 @@ class Metric(enum.StrEnum):
     chrf = "chrf"
     ter = "ter"
     perplexity = "perplexity"
+    f1 = "f1"
 
 
 @verb
@@ -37,12 +39,16 @@ def evaluate(
             metavar="MODEL", help="A run folder, a .keras file or a SavedModel folder."
         ),
     ],
-    source: Annotated[
-        pathlib.Path, typer.Option("--source", "-s", help="Text to translate.")
-    ],
     reference: Annotated[
-        pathlib.Path, typer.Option("--reference", "-r", help="Its true translation.")
+        pathlib.Path,
+        typer.Option("--reference", "-r", help="True translation; for f1, trees."),
     ],
+    source: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            "--source", "-s", help="Text to translate. With f1, default: the trees'."
+        ),
+    ] = None,
     metric: Annotated[
         list[Metric] | None,
         typer.Option(
@@ -74,13 +80,24 @@ def evaluate(
     """Score translations of a test set with sacreBLEU.
 
     The metric compound_bleu is the paper's own: tokenised, compounds split at hyphens.
+    The metric f1 parses sentences and compares the trees with those of --reference.
 
     \b
     keras-transformer evaluate runs/mine --source test.en --reference test.de
+    keras-transformer evaluate runs/craft --metric f1 --reference dev.trees.gz
     """
     metrics = list(dict.fromkeys(metric or [Metric.bleu]))
-    for path in (model, source, reference):
+    for path in filter(None, (model, source, reference)):
         existing(path)
+    if Metric.f1 in metrics:
+        if len(metrics) > 1:
+            raise UserError("--metric f1: stands alone, its reference is trees")
+        evaluate_trees(
+            *(model, reference, source, beam_size, length_penalty, output, as_json)
+        )
+        return
+    if source is None:
+        raise UserError("--source, the text to translate, is missing")
 
     _check_tokenizer(tokenize)
 

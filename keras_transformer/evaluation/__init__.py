@@ -1,5 +1,7 @@
-"""sacreBLEU's scores of translations, the paper's own BLEU, and perplexity."""
+"""sacreBLEU's scores, the paper's own BLEU, perplexity, and bracketing F1."""
 
+from keras_transformer.evaluation.bracketing import BracketingScore
+from keras_transformer.evaluation.bracketing import bracketing_score
 from keras_transformer.evaluation.compound_split import compound_split_bleu
 from keras_transformer.evaluation.compound_split import compound_split_tokens
 from keras_transformer.evaluation.perplexity import perplexity
@@ -9,8 +11,10 @@ from keras_transformer.evaluation.scores import chrf
 from keras_transformer.evaluation.scores import ter
 
 __all__ = [
+    "BracketingScore",
     "Result",
     "bleu",
+    "bracketing_score",
     "chrf",
     "compound_split_bleu",
     "compound_split_tokens",

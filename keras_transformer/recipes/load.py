@@ -192,6 +192,9 @@ def _absolute_paths(data) -> None:
         for pair in filter(None, (data.train, data.validation, data.test)):
             pair.source = [absolute(path) for path in pair.source]
             pair.target = [absolute(path) for path in pair.target]
+    elif data.kind == "trees":
+        for split in filter(None, (data.train, data.validation, data.test)):
+            split.trees = [absolute(path) for path in split.trees]
     elif data.kind == "tfds" and data.data_dir and "://" not in data.data_dir:
         data.data_dir = absolute(data.data_dir)
 

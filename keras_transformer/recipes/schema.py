@@ -103,7 +103,47 @@ class PhrasesData(Section):
     max_length: PositiveInt = 256
 
 
-DATA_KINDS = {"files": FilesData, "tfds": TfdsData, "phrases": PhrasesData}
+class TreePaths(Section):
+    """Files or folders of bracketed trees, plain or .gz."""
+
+    trees: Paths
+
+
+class WeightedTreePaths(TreePaths):
+    """The same with the number of times that an epoch holds each path's trees."""
+
+    weights: list[PositiveFloat] | None = None
+
+    @model_validator(mode="after")
+    def _as_many_weights(self):
+        if self.weights is not None and len(self.weights) != len(self.trees):
+            raise ValueError(
+                "weights must be as many as trees has paths. Received: "
+                f"{len(self.weights)} weights, {len(self.trees)} paths"
+            )
+        return self
+
+
+class TreesData(Section):
+    """Constituency trees (section 6.3): words in, brackets out.
+
+    `words` is what stands for a word among the brackets: its tag, or XX for all.
+    """
+
+    kind: Literal["trees"]
+    train: WeightedTreePaths
+    validation: TreePaths | None = None
+    test: TreePaths | None = None
+    words: Literal["tags", "XX"] = "tags"
+    max_length: PositiveInt = 256
+
+
+DATA_KINDS = {
+    "files": FilesData,
+    "tfds": TfdsData,
+    "phrases": PhrasesData,
+    "trees": TreesData,
+}
 
 
 class TokenizerSettings(Section):
@@ -172,12 +212,15 @@ class ModelSettings(Section):
 class EarlyStopping(Section):
     """Stop after `patience` validations without a better `metric`."""
 
-    metric: Literal["bleu", "perplexity"] = "bleu"
+    metric: Literal["bleu", "f1", "perplexity"] = "bleu"
     patience: PositiveInt = 5
 
 
 class TrainingSettings(Section):
-    """Section 5 of the paper; `batch_tokens` counts one side of a global batch."""
+    """Section 5 of the paper; `batch_tokens` counts one side of a global batch.
+
+    Of the validation text, `validation_sentences` at equal distances are decoded.
+    """
 
     steps: PositiveInt = 100_000
     batch_tokens: PositiveInt = 25_000
@@ -202,6 +245,8 @@ class TrainingSettings(Section):
     average: PositiveInt = 5
     validation_steps: PositiveInt = 1_000
     validation_bleu: bool = True
+    validation_f1: bool = True
+    validation_sentences: PositiveInt | None = None
     validation_beam_size: PositiveInt = 1
     early_stopping: EarlyStopping | None = None
     seed: NonNegativeInt = 1
@@ -234,8 +279,12 @@ class TrainingSettings(Section):
         if self.schedule == "inverse_sqrt" and self.learning_rate_scale != 1.0:
             raise ValueError("learning_rate_scale belongs to schedule paper")
         stopping = self.early_stopping
-        if stopping and stopping.metric == "bleu" and not self.validation_bleu:
-            raise ValueError("early_stopping on bleu needs validation_bleu: true")
+        for metric in ("bleu", "f1"):
+            is_measured = getattr(self, f"validation_{metric}")
+            if stopping and stopping.metric == metric and not is_measured:
+                raise ValueError(
+                    f"early_stopping on {metric} needs validation_{metric}: true"
+                )
         return self
 
 
@@ -258,7 +307,7 @@ class DecodingSettings(Section):
 class Recipe(Section):
     """One experiment. Every key has a default but the data's."""
 
-    data: FilesData | TfdsData | PhrasesData = Field(discriminator="kind")
+    data: FilesData | TfdsData | PhrasesData | TreesData = Field(discriminator="kind")
     tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)
     model: ModelSettings = Field(default_factory=lambda: ModelSettings(preset="base"))
     training: TrainingSettings = Field(default_factory=TrainingSettings)
@@ -281,3 +330,24 @@ class Recipe(Section):
         ):
             raise ValueError("training.early_stopping needs data.validation")
         return self
+
+    @model_validator(mode="after")
+    def _trees_have_their_own(self):
+        trees = self.data.kind == "trees"
+        stopping = self.training.early_stopping
+        if stopping and stopping.metric == ("bleu" if trees else "f1"):
+            raise ValueError(
+                f"training.early_stopping.metric {stopping.metric} is not measured on "
+                f"data.kind {self.data.kind}"
+            )
+        if trees and self.tokenizer.kind != "bpe":
+            raise ValueError("data.kind trees needs tokenizer.kind bpe")
+        return self
+
+    def validation_metric(self) -> str:
+        """What decides which model is best."""
+        training = self.training
+        if training.early_stopping:
+            return training.early_stopping.metric
+        metric = "f1" if self.data.kind == "trees" else "bleu"
+        return metric if getattr(training, f"validation_{metric}") else "perplexity"

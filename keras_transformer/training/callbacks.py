@@ -11,7 +11,7 @@ import keras
 from keras_transformer.training import guard
 
 # Whether a higher value is better.
-METRICS = {"bleu": True, "perplexity": False}
+METRICS = {"bleu": True, "f1": True, "perplexity": False}
 
 
 @dataclasses.dataclass
@@ -108,7 +108,7 @@ class Validation(keras.callbacks.Callback):
         validate: Function of no argument that returns a mapping of figures, among
             them `metric`.
         every: Steps between validations.
-        metric: `"bleu"` or `"perplexity"`, which decides what is best.
+        metric: one of `METRICS`, which decides what is best.
         on_result: Function of the figures.
         on_best: Function of no argument, called after a new best score.
         patience: Stop after so many validations without a better one. None: never.

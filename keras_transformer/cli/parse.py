@@ -1,0 +1,99 @@
+"""keras-transformer parse"""
+
+import pathlib
+import sys
+from typing import Annotated
+
+import typer
+
+from keras_transformer.cli.console import existing
+from keras_transformer.cli.console import opened_model
+from keras_transformer.cli.console import progress
+from keras_transformer.cli.console import say
+from keras_transformer.cli.console import verb
+from keras_transformer.cli.console import written_lines
+from keras_transformer.cli.text_lines import in_blocks
+from keras_transformer.cli.text_lines import input_lines
+
+BLOCK = 500
+
+
+@verb
+def parse(
+    model: Annotated[
+        pathlib.Path,
+        typer.Argument(
+            metavar="MODEL", help="A run folder, a .keras file or a SavedModel folder."
+        ),
+    ],
+    input_path: Annotated[
+        pathlib.Path | None,
+        typer.Option("--input", "-i", help="Text, plain or .gz; else standard input."),
+    ] = None,
+    output: Annotated[
+        pathlib.Path | None,
+        typer.Option("--output", "-o", help="File to write; else standard output."),
+    ] = None,
+    beam_size: Annotated[
+        int | None, typer.Option(min=1, help="1 is greedy. Default: the run's.")
+    ] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(min=0, help="Alpha. Default: the run's.")
+    ] = None,
+    tokenize: Annotated[
+        bool,
+        typer.Option(
+            "--tokenize",
+            help="Split words as in the Penn Treebank first; else they are what white "
+            "space separates.",
+        ),
+    ] = False,
+):
+    """Print the constituency tree of each line, a sentence, in brackets.
+
+    An empty line stays empty. Brackets among the words become -LRB- and -RRB-. What was
+    wrong in the model's output and had to be mended goes to standard error.
+
+    \b
+    echo "The dog barks ." | keras-transformer parse runs/craft
+    keras-transformer parse runs/craft --input sentences.txt --output trees.txt
+    """
+    existing(model)
+    if input_path is not None and str(input_path) != "-":
+        existing(input_path)
+
+    from_keyboard = input_path is None and sys.stdin.isatty()
+    parses = []
+    with written_lines(output) as write_line:
+        opened = opened_model(model)
+
+        from keras_transformer.parsing import repair_report
+        from keras_transformer.pipelines.trees import words_of
+
+        split = penn_words() if tokenize else words_of
+        with progress("parsing", None) as advance:
+            blocks = in_blocks(input_lines(input_path), 1 if from_keyboard else BLOCK)
+            for start, lines in blocks:
+                sentences = [split(line) for line in lines]
+                found = opened.parse(
+                    sentences, beam_size, length_penalty, first_line=start
+                )
+                for one in found:
+                    write_line("" if one.tree is None else str(one.tree))
+                parses += [one._replace(tree=bool(one.tree) or None) for one in found]
+                advance(len(lines))
+    say(repair_report(parses))
+
+
+def penn_words():
+    """Function from a line to its words as in the Penn Treebank, by sacremoses."""
+    from sacremoses import MosesTokenizer
+
+    from keras_transformer.pipelines.trees import words_of
+
+    tokenizer = MosesTokenizer(lang="en")
+
+    def split(line):
+        return words_of(tokenizer.penn_tokenize(line, return_str=True))
+
+    return split

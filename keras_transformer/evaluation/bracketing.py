@@ -1,0 +1,136 @@
+"""Labelled bracketing F1 of constituency trees, by EVALB's rules in COLLINS.prm.
+
+Words that the reference tags as punctuation are left out of both trees, and so is a
+constituent that holds nothing else. The label TOP does not count, and ADVP and PRT are
+one label. Of several constituents with equal label and span, each counts.
+"""
+
+import dataclasses
+from collections import Counter
+
+# COLLINS.prm's DELETE_LABEL and EQ_LABEL.
+PUNCTUATION_TAGS = frozenset((",", ":", "``", "''", ".", "-NONE-"))
+UNCOUNTED_LABELS = frozenset(("TOP",))
+EQUAL_LABELS = {"PRT": "ADVP"}
+SHORT_LENGTH = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class BracketingScore:
+    """Counts of constituents over a test set, and what follows of them.
+
+    Attributes:
+        sentences: number of sentences.
+        matched: constituents that reference and hypothesis share.
+        reference: constituents of the references.
+        hypothesis: constituents of the hypotheses.
+        complete: sentences whose constituents are all matched.
+        words: words that count, all but punctuation.
+        tagged: those whose tags agree.
+    """
+
+    sentences: int = 0
+    matched: int = 0
+    reference: int = 0
+    hypothesis: int = 0
+    complete: int = 0
+    words: int = 0
+    tagged: int = 0
+
+    @property
+    def recall(self):
+        """Percentage of the references' constituents that were found."""
+        return _percentage(self.matched, self.reference)
+
+    @property
+    def precision(self):
+        """Percentage of the hypotheses' constituents that are right."""
+        return _percentage(self.matched, self.hypothesis)
+
+    @property
+    def f1(self):
+        """Harmonic mean of precision and recall, in percent."""
+        return _percentage(2 * self.matched, self.reference + self.hypothesis)
+
+    @property
+    def complete_match(self):
+        """Percentage of sentences without any mistake."""
+        return _percentage(self.complete, self.sentences)
+
+    @property
+    def tagging_accuracy(self):
+        """Percentage of words with the right tag, punctuation left out."""
+        return _percentage(self.tagged, self.words)
+
+    def __add__(self, other):
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+        return BracketingScore(*map(sum, pairs))
+
+
+def bracketing_score(references, hypotheses, max_length=None):
+    """Score trees against the right ones.
+
+    Args:
+        references: list of trees: objects with `words`, `tags` and `constituents`,
+            (label, start, end) each, as `pipelines.trees.Tree`.
+        hypotheses: list of trees of the same words, as many.
+        max_length: leave out sentences of more words than this, punctuation counted;
+            None: none.
+
+    Returns:
+        `BracketingScore`.
+
+    Raises:
+        ValueError: the lists or the words of a sentence differ.
+    """
+    references, hypotheses = list(references), list(hypotheses)
+    if len(references) != len(hypotheses):
+        raise ValueError(
+            "There must be as many references as hypotheses. "
+            f"Received: {len(references)} and {len(hypotheses)}."
+        )
+    total = BracketingScore()
+    pairs = zip(references, hypotheses, strict=True)
+    for number, (reference, hypothesis) in enumerate(pairs, start=1):
+        if reference.words != hypothesis.words:
+            raise ValueError(
+                f"Sentence {number}: the hypothesis must have the reference's words."
+            )
+        if max_length is None or len(reference.words) <= max_length:
+            total += score_sentence(reference, hypothesis)
+    return total
+
+
+def score_sentence(reference, hypothesis):
+    """`bracketing_score` of one pair of trees."""
+    counts = [tag not in PUNCTUATION_TAGS for tag in reference.tags]
+    # How many words that count stand before each boundary between words.
+    before = [0]
+    for one in counts:
+        before.append(before[-1] + one)
+    right, found = (
+        Counter(
+            (EQUAL_LABELS.get(label, label), before[start], before[end])
+            for label, start, end in tree.constituents
+            if label not in UNCOUNTED_LABELS and before[start] < before[end]
+        )
+        for tree in (reference, hypothesis)
+    )
+    return BracketingScore(
+        sentences=1,
+        matched=(right & found).total(),
+        reference=right.total(),
+        hypothesis=found.total(),
+        complete=int(right == found),
+        words=before[-1],
+        tagged=sum(
+            one and tag == other
+            for one, tag, other in zip(
+                counts, reference.tags, hypothesis.tags, strict=True
+            )
+        ),
+    )
+
+
+def _percentage(part, whole):
+    return 100 * part / whole if whole else 0.0

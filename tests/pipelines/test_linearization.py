@@ -1,0 +1,104 @@
+import random
+
+import pytest
+from keras_transformer.pipelines.linearization import REPAIRS
+from keras_transformer.pipelines.linearization import delinearize
+from keras_transformer.pipelines.linearization import linearize
+from keras_transformer.pipelines.linearization import symbols_of
+from keras_transformer.pipelines.trees import parse_tree
+from tree_samples import LABELS
+from tree_samples import TAGS
+from tree_samples import random_tree
+
+DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
+
+
+def test_depth_first():
+    tree = parse_tree(DOG)
+    assert linearize(tree) == "(S (NP (DT) (NN) )NP (VP (VBZ) )VP (.) )S"
+    assert linearize(tree, "XX") == "(S (NP (XX) (XX) )NP (VP (XX) )VP (XX) )S"
+
+
+def test_thousand_random_trees_come_back():
+    for seed in range(1000):
+        tree = random_tree(seed)
+        back, repairs = delinearize(linearize(tree), tree.words)
+        assert back == tree
+        assert not repairs
+        bare, repairs = delinearize(linearize(tree, "XX"), tree.words)
+        assert bare.constituents == tree.constituents
+        assert not repairs
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "repairs"),
+    [
+        ("(S (DT) (NN) )S", "(S (DT a) (NN b))", {}),
+        ("(S (DT) (NN)", "(S (DT a) (NN b))", {"missing closing brackets": 1}),
+        (
+            "(S (NP (DT) )S (NN)",
+            "(TOP (S (NP (DT a))) (NN b))",
+            {"missing closing brackets": 1, "missing roots": 1},
+        ),
+        (
+            "(S (NP (DT) )VP )NP (NN) )S )S",
+            "(S (NP (DT a)) (NN b))",
+            {"superfluous closing brackets": 2},
+        ),
+        ("(S (DT) )S", "(S (DT a) (XX b))", {"missing words": 1}),
+        (
+            "(S (DT) (VP",
+            "(S (DT a) (VP (XX b)))",
+            {"missing words": 1, "missing closing brackets": 2},
+        ),
+        ("", "(TOP (XX a) (XX b))", {"missing words": 2, "missing roots": 1}),
+        (
+            "(S (A) (B) (NP (C) )NP (D) )S",
+            "(S (A a) (B b))",
+            {"superfluous words": 2, "empty constituents": 1},
+        ),
+        ("(A) (B)", "(TOP (A a) (B b))", {"missing roots": 1}),
+        (
+            "(S (A) )S (S (B) )S",
+            "(TOP (S (A a)) (S (B b)))",
+            {"missing roots": 1},
+        ),
+        ("(S (A) x ( ) () (NP) (B) )S", "(S (A a) (NP b))", None),
+        ("(S (VP )VP (A) (B) )S", "(S (A a) (B b))", {"empty constituents": 1}),
+    ],
+)
+def test_what_is_wrong_is_mended_and_counted(text, expected, repairs):
+    tree, found = delinearize(text, ["a", "b"])
+    assert str(tree) == expected
+    if repairs is None:
+        repairs = {"unknown symbols": 4, "superfluous words": 1}
+    assert found == repairs
+
+
+def test_a_single_word_needs_no_root():
+    tree, repairs = delinearize("(NN)", ["a"])
+    assert (str(tree), dict(repairs)) == ("(NN a)", {})
+
+
+def test_any_symbols_give_a_tree_of_exactly_the_words():
+    draw = random.Random(2)
+    known = [*symbols_of(LABELS, TAGS), "(", ")", "()", "((", "))(", "x", "(a)b", "▁"]
+    seen = set()
+    for _ in range(3000):
+        words = tuple(f"w{number}" for number in range(draw.randint(1, 12)))
+        text = " ".join(draw.choices(known, k=draw.randint(0, 60)))
+        tree, repairs = delinearize(text, words)
+        assert tree.words == words
+        assert len(tree.tags) == len(words)
+        # A tree is one that the reader reads as the same again.
+        assert parse_tree(str(tree)) == tree
+        assert set(repairs) <= set(REPAIRS)
+        assert all(count > 0 for count in repairs.values())
+        seen |= set(repairs)
+    assert seen == set(REPAIRS)
+
+
+def test_symbols_are_what_trees_need():
+    assert symbols_of(["S", "NP"], ["NN", ","]) == [
+        *["(,)", "(NN)", "(NP", "(S", ")NP", ")S"]
+    ]
