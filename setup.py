@@ -9,7 +9,8 @@ HERE = pathlib.Path(__file__).parent
 
 SERVE = ["fastapi>=0.115", "uvicorn>=0.30", "prometheus-client>=0.20"]
 TEST = ["pytest>=8", "hypothesis>=6", "ctranslate2>=4.5", "playwright>=1.45", *SERVE]
-DEVELOPMENT = ["ruff>=0.8", "pre-commit>=4"]
+# PYEVALB: an independent scorer of trees.
+DEVELOPMENT = ["ruff>=0.8", "pre-commit>=4", "PYEVALB>=0.1.3"]
 
 setup(
     name="keras-transformer-seq2seq",
@@ -57,7 +58,7 @@ setup(
         "dev": TEST + DEVELOPMENT,
         "serve": SERVE,
         "ctranslate2": ["ctranslate2>=4.5"],
-        "bench": ["torch>=2.6", "ctranslate2>=4.5", "psutil>=5"],
+        "bench": ["torch>=2.6", "ctranslate2>=4.5", "psutil>=5", "nltk>=3.10"],
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
     },
     entry_points={

@@ -249,8 +249,14 @@ class _TextModel(_Parsing):
         key = (beam_size, length_penalty)
         if key not in self._translators:
             search = self._settings(beam_size, length_penalty)
+            # With a wide beam fewer sentences at once, for the same memory.
+            widest = max(4, search.get("beam_size", 4))
             self._translators[key] = Translator(
-                self.model, self.tokenizer, **search, warn=self._warn
+                self.model,
+                self.tokenizer,
+                **search,
+                batch_tokens=4 * 4096 // widest,
+                warn=self._warn,
             )
         return self._translators[key]
 

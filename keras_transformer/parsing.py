@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import NamedTuple
 
+from keras_transformer.pipelines.linearization import REPAIRS
 from keras_transformer.pipelines.linearization import delinearize
 from keras_transformer.pipelines.trees import Tree
 
@@ -62,7 +63,7 @@ def repair_report(parses):
     mended = [parse for parse in parses if parse.repairs]
     later = sum(parse.rank > 1 for parse in parses)
     total = sum((parse.repairs for parse in mended), Counter())
-    kinds = ", ".join(f"{count} {kind}" for kind, count in total.items())
+    kinds = ", ".join(f"{total[kind]} {kind}" for kind in REPAIRS if total[kind])
     return (
         f"{len(parses)} trees, {later} of them not the model's first choice, "
         f"{len(mended)} mended" + (f": {kinds}" if kinds else "")

@@ -146,7 +146,7 @@ def pyevalb_counts(gold, guess):
 
 @pytest.mark.parametrize("damage", [False, True])
 def test_as_pyevalb_on_craft(data_dir, damage):
-    pytest.importorskip("PYEVALB", reason="PYEVALB, of the extra [test], is missing")
+    pytest.importorskip("PYEVALB", reason="PYEVALB, of the extra [dev], is missing")
     path = data_dir / "craft" / "dev.trees.gz"
     if not path.is_file():
         pytest.skip(f"no {path}")

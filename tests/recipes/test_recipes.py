@@ -69,6 +69,42 @@ def test_wmt_recipes_are_section_5(
     assert recipe.data.target_language == name[9:11]
 
 
+def test_parsing_recipe_is_section_6_3(monkeypatch):
+    monkeypatch.setenv("KERAS_TRANSFORMER_DATA", "/treebank")
+    recipe = load_recipe("wsj_parsing")
+    sections = [f"/treebank/wsj/{number:02}" for number in range(2, 24)]
+    assert recipe.data.train.trees == sections[:20]
+    assert recipe.data.validation.trees == sections[20:21]
+    assert recipe.data.test.trees == sections[21:]
+    assert (recipe.model.num_layers, recipe.model.d_model) == (4, 1024)
+    assert recipe.tokenizer.vocabulary_size == 16_000
+    decoding = recipe.decoding
+    assert (decoding.beam_size, decoding.length_penalty) == (21, 0.3)
+    assert decoding.extra_length == 300
+    assert recipe.validation_metric() == "f1"
+    assert load_recipe("craft_parsing").decoding == decoding
+
+
+def test_trees_are_validated_by_f1_and_text_by_bleu(recipe_path):
+    trees = "data={kind: trees, train: {trees: a}, validation: {trees: b}}"
+    assert load_recipe(recipe_path).validation_metric() == "bleu"
+    recipe = load_recipe(recipe_path, [trees, "training.validation_f1=false"])
+    assert recipe.validation_metric() == "perplexity"
+    stopping = "training.early_stopping.metric"
+    recipe = load_recipe(recipe_path, [trees, f"{stopping}=f1"])
+    assert recipe.training.early_stopping.metric == "f1"
+    assert "bleu is not measured on" in one_line(recipe_path, trees, f"{stopping}=bleu")
+    assert "f1 is not measured on data.kind files" in one_line(
+        recipe_path, "data.validation={source: a, target: b}", f"{stopping}=f1"
+    )
+    assert "needs validation_f1: true" in one_line(
+        recipe_path, trees, f"{stopping}=f1", "training.validation_f1=false"
+    )
+    assert "needs tokenizer.kind bpe" in one_line(
+        recipe_path, trees, "tokenizer.kind=word_piece"
+    )
+
+
 def test_defaults_are_the_papers(recipe_path):
     recipe = load_recipe(recipe_path)
     assert recipe.data.kind == "files"
@@ -160,6 +196,15 @@ def test_one_way_of_spacing_checkpoints_replaces_the_other(recipe_path):
         ("training.average=6", "average must not exceed keep"),
         ("training.cooldown_steps=100001", "cooldown_steps=100001, steps=100000"),
         ("training.early_stopping={metric: bleu}", "needs data.validation"),
+        (
+            "data={kind: trees, train: {trees: [a, b], weights: [1]}}",
+            "data.train: weights must be as many as trees has paths",
+        ),
+        ("data={kind: trees, train: {trees: a}, words: X}", "words must be 'tags'"),
+        (
+            "data={kind: trees, train: {trees: a, weights: [0.0]}}",
+            "data.train.weights.0 must be greater than 0",
+        ),
         ("training.steps", "must have the form dotted.key=value"),
         ("training..steps=1", "must have the form dotted.key=value"),
         ("training.steps=[1", "--set training.steps, line 1: not valid YAML"),

@@ -1,0 +1,226 @@
+"""Constituency parsing from trees to trees."""
+
+import json
+import random
+from typing import NamedTuple
+
+import pytest
+from keras_transformer.pipelines.trees import parse_tree
+from keras_transformer.pipelines.trees import read_trees
+
+from keras_transformer.models import ModelError
+from keras_transformer.models import open_model
+from keras_transformer.parsing import parse_sentences
+from keras_transformer.parsing import repair_report
+from keras_transformer.recipes import load_recipe
+
+NOUNS, VERBS = ["dog", "cat", "gene"], ["sees", "eats"]
+
+
+def toy_trees(count):
+    """Distinct trees of a small grammar, whose words decide about the structure."""
+    draw = random.Random(3)
+
+    def noun_phrase(deep):
+        text = f"(NP (DT the) (NN {draw.choice(NOUNS)}))"
+        if deep:
+            return f"(NP {text} (PP (IN near) {noun_phrase(False)}))"
+        return text
+
+    trees = set()
+    while len(trees) < count:
+        subject = noun_phrase(draw.random() < 0.5)
+        rest = noun_phrase(draw.random() < 0.5) if draw.random() < 0.5 else ""
+        verb = f"(VP (VBZ {draw.choice(VERBS)})" + (f" {rest})" if rest else ")")
+        trees.add(f"(S {subject} {verb} (. .))")
+    return sorted(trees)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parsing")
+    (folder / "toy.trees").write_text("\n".join(toy_trees(24)) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(folder, run_command):
+    settings = [
+        f"data.train.trees={folder / 'toy.trees'}",
+        f"data.validation.trees={folder / 'toy.trees'}",
+        "data.max_length=60",
+        "tokenizer.vocabulary_size=320",
+        "model={preset: tiny, num_layers: 2, d_model: 48, d_ff: 96, num_heads: 2, "
+        "key_dim: 24, value_dim: 24, dropout: 0.0, normalization: pre}",
+        "training.steps=120",
+        "training.batch_tokens=400",
+        "training.warmup_steps=30",
+        "training.learning_rate=0.006",
+        "training.cooldown_steps=40",
+        "training.checkpoint_steps=20",
+        "training.average=2",
+        "training.validation_steps=60",
+        "training.validation_sentences=10",
+        "decoding={beam_size: 4, length_penalty: 0.3, extra_length: 20}",
+    ]
+    overrides = [part for one in settings for part in ("--set", one)]
+    result = run_command(
+        "train", "craft_parsing", "--output", folder / "run", *overrides
+    )
+    assert result.exit_code == 0, result.stderr
+    return folder / "run"
+
+
+def test_a_model_that_knows_the_trees(trained, folder, run_command, tmp_path):
+    """Perfect F1 on what it was trained on, by every way to the trees."""
+    toy = folder / "toy.trees"
+    output = tmp_path / "out.trees"
+    result = run_command(
+        *["evaluate", trained, "--metric", "f1", "--reference", toy, "--json"],
+        *["--output", output],
+    )
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    everything, short = report["results"]
+    assert (everything["f1"], everything["complete_match"]) == (100, 100)
+    assert everything["tagging_accuracy"] == 100
+    assert short["sentences"] == everything["sentences"] == report["sentences"] == 24
+    assert report["repairs"] == {"trees": 0, "kinds": {}}
+    assert output.read_text() == toy.read_text()
+    assert "24 trees, 0 of them not the model's first choice, 0 mended" in result.stderr
+
+    lines = [" ".join(tree.words) for _, tree in read_trees(toy)]
+    result = run_command("parse", trained, stdin="\n".join([*lines[:3], "", lines[3]]))
+    assert result.exit_code == 0, result.stderr
+    expected = toy.read_text().splitlines()[:4]
+    assert result.stdout.split("\n") == [*expected[:3], "", expected[3], ""]
+    assert "4 trees, " in result.stderr
+
+    best = [
+        json.loads(line)["f1"]
+        for line in (trained / "metrics.jsonl").open()
+        if json.loads(line)["split"] == "validation"
+    ]
+    assert len(best) == 2
+    assert best[-1] > 90
+
+
+def test_source_beside_the_trees(trained, folder, run_command, tmp_path):
+    toy = folder / "toy.trees"
+    arguments = ["evaluate", trained, "--metric", "f1", "--reference", toy]
+    lines = [" ".join(tree.words) for _, tree in read_trees(toy)]
+    source = tmp_path / "source"
+    source.write_text("\n".join(lines))
+    result = run_command(*arguments, "--source", source, "--beam-size", 1)
+    assert result.stdout.startswith("F1 = 100.00  (all sentences: 24)  recall 100.00, ")
+    assert result.stdout.count("\n") == 2
+    source.write_text("\n".join([*lines[:5], "other words", *lines[6:]]))
+    result = run_command(*arguments, "--source", source)
+    assert result.exit_code == 2
+    assert f"{source}:6: not the words of the tree at {toy}:6" in result.stderr
+    source.write_text("one line")
+    assert "has 1 lines but" in run_command(*arguments, "--source", source).stderr
+
+
+def test_anything_gets_a_tree_of_its_words(trained, run_command, tmp_path):
+    lines = ["the", "(a) b\u00a0c )(", "dog " * 70, "\t", "é \u2028 x", "gene eats ."]
+    path = tmp_path / "in"
+    path.write_text("\n".join(lines) + "\n")
+    output = tmp_path / "out"
+    result = run_command("parse", trained, "--input", path, "--output", output)
+    assert result.exit_code == 0, result.stderr
+    assert "line 3: " in result.stderr  # longer than the model reads at once
+    trees = output.read_text().split("\n")
+    assert len(trees) == 7 and trees[3] == trees[6] == ""
+    words = [parse_tree(tree).words for tree in trees if tree]
+    assert words == [
+        ("the",),
+        ("-LRB-a-RRB-", "b\u00a0c", "-RRB--LRB-"),
+        ("dog",) * 70,
+        ("é", "\u2028", "x"),
+        ("gene", "eats", "."),
+    ]
+    raw = "The gene (near the cat) can't eat."
+    result = run_command("parse", trained, "--tokenize", stdin=raw)
+    (tree,) = result.stdout.splitlines()
+    expected = "The gene -LRB- near the cat -RRB- ca n't eat ."
+    assert " ".join(parse_tree(tree).words) == expected
+
+
+def test_run_file_and_export_parse_alike(trained, run_command, tmp_path):
+    lines = "the dog sees the cat .\n\nthe gene near the dog eats ."
+    from_run = run_command("parse", trained, "--beam-size", 1, stdin=lines)
+    assert "2 trees, 0 of them not the model's first choice" in from_run.stderr
+    from_file = run_command(
+        "parse", trained / "model.keras", "--beam-size", 1, stdin=lines
+    )
+    run_command("export", trained, tmp_path / "saved", "--beam-size", 1)
+    from_export = run_command("parse", tmp_path / "saved", stdin=lines)
+    assert from_run.stdout.count("(S (NP ") == 2
+    assert from_run.stdout == from_file.stdout == from_export.stdout, from_export
+
+
+def test_mistakes_are_one_line(trained, folder, run_command, tmp_path):
+    broken = tmp_path / "broken.trees"
+    broken.write_text("(S (NN a))\n(S (NN b)\n")
+    empty = tmp_path / "empty.trees"
+    empty.write_text("\n")
+    arguments = ["evaluate", trained, "--metric", "f1", "--reference"]
+    toy = folder / "toy.trees"
+    for command, message in (
+        ([*arguments, broken], f"{broken}:2: 1 bracket(s)"),
+        ([*arguments, empty], f"{empty}: there are no trees"),
+        ([*arguments, tmp_path / "none"], "none: no such file"),
+        ([*arguments, toy, "--metric", "bleu"], "--metric f1: stands alone"),
+        (["evaluate", trained, "--reference", toy], "--source, the text"),
+        (["parse", tmp_path / "none"], "none: no such file"),
+        (
+            *[["train", "craft_parsing", "--output", tmp_path / "x"]],
+            "KERAS_TRANSFORMER_DATA is not set",
+        ),
+        (
+            [
+                *["train", "craft_parsing", "--output", tmp_path / "x"],
+                *["--set", f"data.train.trees={broken}"],
+                *["--set", f"data.validation.trees={toy}"],
+            ],
+            f"{broken}:2: 1 bracket(s)",
+        ),
+    ):
+        result = run_command(*command)
+        assert result.exit_code == 2, command
+        assert message in result.stderr
+        assert result.stderr.strip().count("\n") == 0
+
+
+class Output(NamedTuple):
+    text: str
+    score: float = 0.0
+
+
+def test_the_first_whole_output_is_taken():
+    outputs = ["(S (A)", "(S (A) (B) )S", "(X (A) (B) )X"]
+
+    def translate(lines, first_line):
+        assert (lines, first_line) == (["a b", ""], 7)
+        return [[Output(text) for text in outputs], [Output("")]]
+
+    found, empty = parse_sentences(translate, [("a", "b"), ()], first_line=7)
+    assert (str(found.tree), found.rank) == ("(S (A a) (B b))", 2)
+    assert not found.repairs and empty == (None, None, None)
+    outputs[1:] = ["(S"]
+    found, empty = parse_sentences(translate, [("a", "b"), ()], first_line=7)
+    assert (str(found.tree), found.rank) == ("(S (A a) (XX b))", 1)
+    assert repair_report([found, empty]) == (
+        "1 trees, 0 of them not the model's first choice, 1 mended: "
+        "1 missing words, 1 missing closing brackets"
+    )
+
+
+def test_a_model_of_another_task_does_not_parse(trained, tmp_path):
+    recipe = load_recipe(trained / "config.yaml")
+    model = open_model(trained)
+    assert (model.data_kind, recipe.data.words) == ("trees", "tags")
+    model.data_kind = "files"
+    with pytest.raises(ModelError, match=r"trained on data\.kind files; parsing needs"):
+        model.parse([("a",)])
