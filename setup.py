@@ -9,8 +9,8 @@ HERE = pathlib.Path(__file__).parent
 
 SERVE = ["fastapi>=0.115", "uvicorn>=0.30", "prometheus-client>=0.20"]
 TEST = ["pytest>=8", "hypothesis>=6", "ctranslate2>=4.5", "playwright>=1.45", *SERVE]
-# PYEVALB: an independent scorer of trees.
-DEVELOPMENT = ["ruff>=0.8", "pre-commit>=4", "PYEVALB>=0.1.3"]
+# PYEVALB: an independent scorer of trees; nltk: `parse --tokenize`.
+DEVELOPMENT = ["ruff>=0.8", "pre-commit>=4", "PYEVALB>=0.1.3", "nltk>=3.10"]
 
 setup(
     name="keras-transformer-seq2seq",

@@ -1,4 +1,4 @@
-"""Validation BLEU and perplexity of runs against training time.
+"""Validation BLEU, or F1 of trees, and perplexity of runs against training time.
 
     python benchmarks/curve.py runs/multi30k --output benchmarks/results/multi30k
 
@@ -17,15 +17,18 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 
-def validations(run):
-    """The validations of a run: minutes of training, step, BLEU, perplexity."""
+SCORES = {"bleu": "BLEU", "f1": "F1"}
+
+
+def validations(run, score):
+    """The validations of a run: minutes of training, step, score, perplexity."""
     rows = []
     with open(run / "metrics.jsonl", encoding="utf-8") as file:
         for line in file:
             row = json.loads(line)
             if row["split"] == "validation":
                 minutes = row["seconds"] / 60
-                rows.append((minutes, row["step"], row.get("bleu"), row["perplexity"]))
+                rows.append((minutes, row["step"], row.get(score), row["perplexity"]))
     if not rows:
         raise SystemExit(f"{run}/metrics.jsonl: no validation there")
     return rows
@@ -35,33 +38,35 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=pathlib.Path)
     parser.add_argument("--names", nargs="+", help="one a run; default: folder names")
+    parser.add_argument("--score", choices=SCORES, default="bleu")
     parser.add_argument("--output", required=True, help="path without suffix")
     arguments = parser.parse_args()
     names = arguments.names or [run.name for run in arguments.runs]
     if len(names) != len(arguments.runs):
         parser.error("--names needs as many names as there are runs")
     curves = {
-        name: validations(run) for name, run in zip(names, arguments.runs, strict=True)
+        name: validations(run, arguments.score)
+        for name, run in zip(names, arguments.runs, strict=True)
     }
 
     pathlib.Path(arguments.output).parent.mkdir(parents=True, exist_ok=True)
     with open(f"{arguments.output}.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["run", "minutes", "step", "bleu", "perplexity"])
+        writer.writerow(["run", "minutes", "step", arguments.score, "perplexity"])
         for name, rows in curves.items():
-            for minutes, step, bleu, perplexity in rows:
-                shown = "" if bleu is None else f"{bleu:.2f}"
+            for minutes, step, score, perplexity in rows:
+                shown = "" if score is None else f"{score:.2f}"
                 writer.writerow(
                     [name, f"{minutes:.1f}", step, shown, f"{perplexity:.3f}"]
                 )
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.8))
     for name, rows in curves.items():
-        minutes, _, bleus, perplexities = zip(*rows, strict=True)
-        if None not in bleus:
-            left.plot(minutes, bleus, marker=".", label=name)
+        minutes, _, scores, perplexities = zip(*rows, strict=True)
+        if None not in scores:
+            left.plot(minutes, scores, marker=".", label=name)
         right.plot(minutes, perplexities, marker=".", label=name)
-    left.set_ylabel("validation BLEU, greedy search")
+    left.set_ylabel(f"validation {SCORES[arguments.score]}, greedy search")
     right.set_ylabel("validation perplexity per sub-word")
     right.set_yscale("log")
     for axes in (left, right):

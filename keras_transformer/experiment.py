@@ -236,13 +236,10 @@ def load_pairs(recipe):
 def _tokenizer(settings, pairs, folder):
     if folder.is_dir():
         return pipelines.load_tokenizer(folder)
-    symbols = pairs.symbols() if hasattr(pairs, "symbols") else ()
-    # Of trees only the words: symbols have their ids already.
-    sentences = (
-        (source for source, _ in pairs)
-        if symbols
-        else itertools.chain.from_iterable(pairs)
-    )
+    symbols, sentences = (), itertools.chain.from_iterable(pairs)
+    if hasattr(pairs, "symbols"):
+        # Of trees only the words: symbols have their ids already.
+        symbols, sentences = pairs.symbols(), pairs.sentences()
     tokenizer = pipelines.train_tokenizer(
         settings.kind,
         sentences,
@@ -379,7 +376,9 @@ def _f1_of(recipe, translator, pairs):
     sentences = [tree.words for tree in trees]
 
     def score():
-        parses = parse_sentences(translator.translate_n_best, sentences)
+        parses = parse_sentences(
+            translator.translate_n_best, sentences, symbols=recipe.data.words
+        )
         return evaluation.bracketing_score(trees, [parse.tree for parse in parses]).f1
 
     return score

@@ -101,8 +101,8 @@ def _open_keras(path, warn):
         raise ModelError(f"{path}: cannot be loaded: {reason}") from error
     if not isinstance(model, Transformer):
         raise ModelError(f"{path}: holds a {type(model).__name__}, no Transformer")
-    kind = recipe.data.kind if recipe else None
-    return _TextModel(path, model, tokenizer, search, warn, kind)
+    data = recipe.data if recipe else None
+    return _TextModel(path, model, tokenizer, search, warn, data)
 
 
 def _open_checkpoint(path, warn):
@@ -118,7 +118,7 @@ def _open_checkpoint(path, warn):
     recipe, tokenizer, model = load_run(path)
     average_checkpoints(model, path / "checkpoints", last=1)
     search = _search_settings(recipe)
-    return _TextModel(path, model, tokenizer, search, warn, recipe.data.kind)
+    return _TextModel(path, model, tokenizer, search, warn, recipe.data)
 
 
 def _search_settings(recipe):
@@ -150,34 +150,10 @@ def _open_saved_model(path):
     return _SavedModel(path, loaded, loaded.signatures["serving_default"])
 
 
-class _Parsing:
-    """Parsing by whatever translates."""
-
-    def parse(self, sentences, beam_size=None, length_penalty=None, first_line=1):
-        from keras_transformer.parsing import parse_sentences
-
-        if self.data_kind not in ("trees", None):
-            raise ModelError(
-                f"{self.path}: was trained on data.kind {self.data_kind}; parsing "
-                "needs a model of data.kind trees"
-            )
-
-        def translate(lines, first_line):
-            return self.translate(
-                lines,
-                beam_size=beam_size,
-                length_penalty=length_penalty,
-                n_best=self.num_outputs(beam_size),
-                first_line=first_line,
-            )
-
-        return parse_sentences(translate, sentences, first_line)
-
-
-class _TextModel(_Parsing):
+class _TextModel:
     """A `Transformer` with its tokenizer; see `open_model`."""
 
-    def __init__(self, path, model, tokenizer, search, warn, data_kind=None):
+    def __init__(self, path, model, tokenizer, search, warn, data=None):
         if tokenizer.vocabulary_size != model.vocabulary_size:
             raise ModelError(
                 f"{path}: the model has {model.vocabulary_size} sub-words, the "
@@ -186,7 +162,7 @@ class _TextModel(_Parsing):
         self.path = path
         self.model = model
         self.tokenizer = tokenizer
-        self.data_kind = data_kind
+        self.data = data
         self._search = search
         self._warn = warn
         # A translator compiles its search, so that one is kept for each setting.
@@ -203,8 +179,29 @@ class _TextModel(_Parsing):
             )
         return translator.translate_n_best(lines, n_best, first_line)
 
-    def num_outputs(self, beam_size):
-        return self._settings(beam_size, None).get("beam_size", 4)
+    def parse(self, sentences, beam_size=None, length_penalty=None, first_line=1):
+        from keras_transformer.parsing import parse_sentences
+
+        if self.data is None:
+            raise ModelError(
+                f"{self.path}: does not tell how it spells trees; use the run's folder"
+            )
+        if self.data.kind != "trees":
+            raise ModelError(
+                f"{self.path}: was trained on data.kind {self.data.kind}; parsing "
+                "needs a model of data.kind trees"
+            )
+
+        def translate(lines, first_line):
+            return self.translate(
+                lines,
+                beam_size=beam_size,
+                length_penalty=length_penalty,
+                n_best=self._settings(beam_size, None).get("beam_size", 4),
+                first_line=first_line,
+            )
+
+        return parse_sentences(translate, sentences, first_line, self.data.words)
 
     def score(self, sources, targets):
         log_probs = self._translator(None, None).score(sources, targets)
@@ -266,11 +263,10 @@ class _TextModel(_Parsing):
         return {**self._search, **given}
 
 
-class _SavedModel(_Parsing):
+class _SavedModel:
     """An exported model, which searches as it was exported; see `open_model`."""
 
     batch_size = 64
-    data_kind = None  # it does not tell
 
     def __init__(self, path, loaded, serve):
         self.path = path
@@ -308,8 +304,11 @@ class _SavedModel(_Parsing):
                 results[row] = [Translation(text, float(score))]
         return results
 
-    def num_outputs(self, beam_size):
-        return 1
+    def parse(self, sentences, beam_size=None, length_penalty=None, first_line=1):
+        raise ModelError(
+            f"{self.path}: a SavedModel translates and does not parse; use the run's "
+            "folder or the .keras file in it"
+        )
 
     def score(self, sources, targets):
         raise ModelError(

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from keras_transformer.pipelines.linearization import REPAIRS
 from keras_transformer.pipelines.linearization import delinearize
+from keras_transformer.pipelines.linearization import source_text
 from keras_transformer.pipelines.trees import Tree
 
 
@@ -21,7 +22,7 @@ class Parse(NamedTuple):
     repairs: Counter | None
 
 
-def parse_sentences(translate, sentences, first_line=1):
+def parse_sentences(translate, sentences, first_line=1, symbols="tags"):
     """The tree of each sentence, which always has exactly its words.
 
     Of a sentence's n-best list, the first output that spells a whole tree of all its
@@ -34,11 +35,13 @@ def parse_sentences(translate, sentences, first_line=1):
         sentences: list of tuples of str, words without white space or round brackets
             (`pipelines.trees.words_of`).
         first_line: int, the number of the first of them, for warnings.
+        symbols: str, what stands for a word in the model's output, as it was trained
+            (`linearize`'s `words`).
 
     Returns:
         List of `Parse`, one for each sentence, in order.
     """
-    lines = [" ".join(words) for words in sentences]
+    lines = [source_text(words, symbols) for words in sentences]
     parses = []
     ranked = translate(lines, first_line=first_line)
     for words, outputs in zip(sentences, ranked, strict=True):

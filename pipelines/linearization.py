@@ -16,7 +16,9 @@ from .trees import Tree
 from .trees import events
 
 ANY_TAG = "XX"
-WORD_SYMBOLS = ("tags", ANY_TAG)
+WORD_SYMBOLS = ("numbers", "tags", ANY_TAG)
+# Numbers begin again after so many words: all of them are common in training.
+NUMBERS = 64
 # Groups: what opens, a word's, what closes.
 _SYMBOL = re.compile(r"\(([^()]+)|\(([^()]+)\)|\)([^()]+)")
 # What `delinearize` mends, in the order of reports.
@@ -31,20 +33,43 @@ REPAIRS = (
 )
 
 
+def source_text(words: Sequence[str], symbols: str = "tags") -> str:
+    """A sentence as the model reads it: words, before each its number if asked for.
+
+    Args:
+        words: the words.
+        symbols: what stands for a word among the symbols, see `linearize`.
+    """
+    if symbols == "numbers":
+        words = [f"{_number(place)} {word}" for place, word in enumerate(words)]
+    return " ".join(words)
+
+
 def linearize(tree: Tree, words: str = "tags") -> str:
     """Spell a tree's brackets as symbols.
 
     Args:
         tree: the tree.
-        words: what stands for a word: "tags", its part of speech, or "XX".
+        words: what stands for a word: "tags", its part of speech; "numbers", its
+            place from 0, modulo `NUMBERS`; or "XX".
     """
     symbols = []
     for kind, value in events(tree):
         if kind == "word":
-            symbols.append(f"({tree.tags[value] if words == 'tags' else ANY_TAG})")
+            symbols.append(_word_symbol(tree, value, words))
         else:
             symbols.append(("(" if kind == "open" else ")") + value)
     return " ".join(symbols)
+
+
+def _word_symbol(tree, place, words) -> str:
+    if words == "numbers":
+        return _number(place)
+    return f"({tree.tags[place] if words == 'tags' else ANY_TAG})"
+
+
+def _number(place) -> str:
+    return f"({place % NUMBERS})"
 
 
 def symbols_of(labels: Sequence[str], tags: Sequence[str]) -> list[str]:
@@ -59,9 +84,9 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
     Whatever the text is, the result is a tree. What is wrong is mended:
 
     - A symbol that is none is skipped.
-    - Words that have no symbol come at the end of the innermost constituent that is
-      still open there, or else of the outermost one. Symbols without a word are
-      skipped.
+    - Numbers tell which words have no symbol: they come before the next one. Without
+      numbers, and at the end, they come last in the innermost constituent that is
+      open there, or else in the outermost one. Symbols without a word are skipped.
     - A closing bracket closes the innermost constituent of its label, and all inside
       it; if there is none, it is skipped. What is open at the end is closed.
     - A constituent without a word is left out.
@@ -80,10 +105,14 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
     for symbol in text.split():
         match = _SYMBOL.fullmatch(symbol)
         opened, tag, closed = match.groups() if match else (None, None, None)
-        if tag and len(tags) < len(words):
-            tags.append(tag)
-        elif tag:
-            repairs["superfluous words"] += 1
+        if tag:
+            skipped = _skipped(tag, len(tags))
+            if 0 <= skipped < len(words) - len(tags):
+                repairs["missing words"] += skipped
+                tags += [ANY_TAG] * skipped
+                tags.append(ANY_TAG if _is_number(tag) else tag)
+            else:
+                repairs["superfluous words"] += 1
         elif opened:
             stack.append(len(spans))
             spans.append([opened, len(tags), None])
@@ -96,7 +125,7 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
             _close(spans, stack, depth, len(tags))
         else:
             repairs["unknown symbols"] += 1
-    repairs["missing words"] = len(words) - len(tags)
+    repairs["missing words"] += len(words) - len(tags)
     repairs["missing closing brackets"] += len(stack)
     if not stack and spans and spans[0][1:] == [0, len(tags)]:
         spans[0][2] = len(words)
@@ -109,6 +138,18 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
         kept.insert(0, (ROOT_LABEL, *whole))
         repairs["missing roots"] = 1
     return Tree(tuple(words), tuple(tags), tuple(kept)), +repairs
+
+
+def _skipped(symbol, place) -> int:
+    """How many words were left out before a word symbol; negative if it goes back."""
+    if not _is_number(symbol):
+        return 0
+    ahead = (int(symbol[-9:]) - place) % NUMBERS
+    return ahead if ahead < NUMBERS // 2 else ahead - NUMBERS
+
+
+def _is_number(symbol) -> bool:
+    return symbol.isdecimal() and symbol.isascii()
 
 
 def _innermost(label, stack, spans) -> int | None:

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from .errors import DataError
+from .linearization import ANY_TAG
+from .linearization import NUMBERS
 from .linearization import WORD_SYMBOLS
 from .linearization import linearize
+from .linearization import source_text
 from .linearization import symbols_of
 from .lines import content_hash
 from .trees import Tree
@@ -67,7 +70,7 @@ class TreeFiles:
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for tree in self.trees():
-            yield " ".join(tree.words), linearize(tree, self._words)
+            yield source_text(tree.words, self._words), linearize(tree, self._words)
 
     def trees(self) -> Iterator[Tree]:
         """The trees in the order of the files."""
@@ -82,7 +85,15 @@ class TreeFiles:
     def symbols(self) -> list[str]:
         """All symbols of these trees: ids of their own for a tokenizer."""
         labels, tags = label_counts(self.trees())
-        return symbols_of(labels, tags if self._words == "tags" else [self._words])
+        if self._words == "numbers":
+            tags = map(str, range(NUMBERS))
+        elif self._words == ANY_TAG:
+            tags = [ANY_TAG]
+        return symbols_of(labels, tags)
+
+    def sentences(self) -> Iterator[str]:
+        """The words alone, as text for a tokenizer."""
+        return (" ".join(tree.words) for tree in self.trees())
 
     def weights(self, numbers: np.ndarray) -> np.ndarray | None:
         """The weights of pairs: float array as `numbers`; None if all are 1.

@@ -34,12 +34,15 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         List of the results, mappings as in `result.json`.
 
     Raises:
-        AblationError: no validation data, or `output` holds rows of other settings.
+        AblationError: no validation data, or trees; or `output` holds rows of other
+            settings.
         RunError, DataError, TrainingFault: as in `experiment.run`.
     """
     output = pathlib.Path(output)
     if getattr(recipe.data, "validation", True) is None:
         raise AblationError("data.validation is what the rows are measured on; give it")
+    if recipe.data.kind == "trees":
+        raise AblationError("data.kind trees: the rows of Table 3 are of translation")
     # All of them before the first is trained: a mistake shows at once.
     jobs = [
         (row, seed, row_recipe(recipe, row, scale, seed))

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import progress
@@ -22,9 +23,7 @@ BLOCK = 500
 def parse(
     model: Annotated[
         pathlib.Path,
-        typer.Argument(
-            metavar="MODEL", help="A run folder, a .keras file or a SavedModel folder."
-        ),
+        typer.Argument(metavar="MODEL", help="A run folder, or a .keras file in it."),
     ],
     input_path: Annotated[
         pathlib.Path | None,
@@ -44,8 +43,8 @@ def parse(
         bool,
         typer.Option(
             "--tokenize",
-            help="Split words as in the Penn Treebank first; else they are what white "
-            "space separates.",
+            help="Split words as in the Penn Treebank first, by nltk; else they are "
+            "what white space separates.",
         ),
     ] = False,
 ):
@@ -62,6 +61,7 @@ def parse(
     if input_path is not None and str(input_path) != "-":
         existing(input_path)
 
+    split = penn_tokenizer() if tokenize else str
     from_keyboard = input_path is None and sys.stdin.isatty()
     parses = []
     with written_lines(output) as write_line:
@@ -70,30 +70,26 @@ def parse(
         from keras_transformer.parsing import repair_report
         from keras_transformer.pipelines.trees import words_of
 
-        split = penn_words() if tokenize else words_of
         with progress("parsing", None) as advance:
             blocks = in_blocks(input_lines(input_path), 1 if from_keyboard else BLOCK)
             for start, lines in blocks:
-                sentences = [split(line) for line in lines]
+                sentences = [words_of(split(line)) for line in lines]
                 found = opened.parse(
                     sentences, beam_size, length_penalty, first_line=start
                 )
                 for one in found:
                     write_line("" if one.tree is None else str(one.tree))
+                # The trees are written: only that they are there is still counted.
                 parses += [one._replace(tree=bool(one.tree) or None) for one in found]
                 advance(len(lines))
     say(repair_report(parses))
 
 
-def penn_words():
-    """Function from a line to its words as in the Penn Treebank, by sacremoses."""
-    from sacremoses import MosesTokenizer
-
-    from keras_transformer.pipelines.trees import words_of
-
-    tokenizer = MosesTokenizer(lang="en")
-
-    def split(line):
-        return words_of(tokenizer.penn_tokenize(line, return_str=True))
-
-    return split
+def penn_tokenizer():
+    """Function that splits a line, one sentence, as in the Penn Treebank."""
+    try:
+        from nltk.tokenize import TreebankWordTokenizer
+    except ImportError:
+        raise UserError("--tokenize: needs nltk, pip install nltk") from None
+    tokenizer = TreebankWordTokenizer()
+    return lambda line: " ".join(tokenizer.tokenize(line))

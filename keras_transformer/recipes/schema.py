@@ -134,7 +134,7 @@ class TreesData(Section):
     train: WeightedTreePaths
     validation: TreePaths | None = None
     test: TreePaths | None = None
-    words: Literal["tags", "XX"] = "tags"
+    words: Literal["numbers", "tags", "XX"] = "tags"
     max_length: PositiveInt = 256
 
 

@@ -91,7 +91,7 @@ class Trainer:
             checkpoint_steps: Steps between them, instead of minutes.
             validate: Function that returns a mapping of figures. None: no validation.
             validation_steps: Steps between validations.
-            metric: The figure, `"bleu"` or `"perplexity"`, that chooses the best model
+            metric: The figure, one of `callbacks.METRICS`, that chooses the best model
                 and stops early.
             patience: Validations without a better figure after which training stops.
                 A run that had stopped stays so.

@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 from typing import NamedTuple
 
 import pytest
@@ -49,6 +50,7 @@ def trained(folder, run_command):
         f"data.train.trees={folder / 'toy.trees'}",
         f"data.validation.trees={folder / 'toy.trees'}",
         "data.max_length=60",
+        "data.words=tags",
         "tokenizer.vocabulary_size=320",
         "model={preset: tiny, num_layers: 2, d_model: 48, d_ff: 96, num_heads: 2, "
         "key_dim: 24, value_dim: 24, dropout: 0.0, normalization: pre}",
@@ -140,24 +142,36 @@ def test_anything_gets_a_tree_of_its_words(trained, run_command, tmp_path):
         ("é", "\u2028", "x"),
         ("gene", "eats", "."),
     ]
+
+
+def test_raw_text(trained, run_command, monkeypatch):
+    pytest.importorskip("nltk", reason="nltk, of the extra [dev], is missing")
     raw = "The gene (near the cat) can't eat."
     result = run_command("parse", trained, "--tokenize", stdin=raw)
     (tree,) = result.stdout.splitlines()
     expected = "The gene -LRB- near the cat -RRB- ca n't eat ."
     assert " ".join(parse_tree(tree).words) == expected
+    monkeypatch.setitem(sys.modules, "nltk.tokenize", None)
+    result = run_command("parse", trained, "--tokenize", stdin=raw)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "--tokenize: needs nltk" in result.stderr
 
 
-def test_run_file_and_export_parse_alike(trained, run_command, tmp_path):
+def test_run_and_file_parse_alike_and_an_export_does_not(
+    trained, run_command, tmp_path
+):
     lines = "the dog sees the cat .\n\nthe gene near the dog eats ."
     from_run = run_command("parse", trained, "--beam-size", 1, stdin=lines)
     assert "2 trees, 0 of them not the model's first choice" in from_run.stderr
     from_file = run_command(
         "parse", trained / "model.keras", "--beam-size", 1, stdin=lines
     )
+    assert from_run.stdout.count("(S (NP ") == 2
+    assert from_run.stdout == from_file.stdout
     run_command("export", trained, tmp_path / "saved", "--beam-size", 1)
     from_export = run_command("parse", tmp_path / "saved", stdin=lines)
-    assert from_run.stdout.count("(S (NP ") == 2
-    assert from_run.stdout == from_file.stdout == from_export.stdout, from_export
+    assert from_export.exit_code == 2
+    assert "a SavedModel translates and does not parse" in from_export.stderr
 
 
 def test_mistakes_are_one_line(trained, folder, run_command, tmp_path):
@@ -217,10 +231,23 @@ def test_the_first_whole_output_is_taken():
     )
 
 
+def test_numbers_stand_before_the_words():
+    def translate(lines, first_line):
+        assert lines == ["(0) a (1) b (2) c"]
+        return [[Output("(S (0) (2)")]]
+
+    (found,) = parse_sentences(translate, [("a", "b", "c")], symbols="numbers")
+    assert str(found.tree) == "(S (XX a) (XX b) (XX c))"
+    assert found.repairs == {"missing words": 1, "missing closing brackets": 1}
+
+
 def test_a_model_of_another_task_does_not_parse(trained, tmp_path):
     recipe = load_recipe(trained / "config.yaml")
     model = open_model(trained)
-    assert (model.data_kind, recipe.data.words) == ("trees", "tags")
-    model.data_kind = "files"
-    with pytest.raises(ModelError, match=r"trained on data\.kind files; parsing needs"):
+    assert model.data == recipe.data
+    model.data = load_recipe("phrases").data
+    with pytest.raises(ModelError, match=r"on data\.kind phrases; parsing needs"):
+        model.parse([("a",)])
+    model.data = None
+    with pytest.raises(ModelError, match="does not tell how it spells trees"):
         model.parse([("a",)])

@@ -1,9 +1,11 @@
 import random
 
 import pytest
+from keras_transformer.pipelines.linearization import NUMBERS
 from keras_transformer.pipelines.linearization import REPAIRS
 from keras_transformer.pipelines.linearization import delinearize
 from keras_transformer.pipelines.linearization import linearize
+from keras_transformer.pipelines.linearization import source_text
 from keras_transformer.pipelines.linearization import symbols_of
 from keras_transformer.pipelines.trees import parse_tree
 from tree_samples import LABELS
@@ -16,6 +18,9 @@ DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
 def test_depth_first():
     tree = parse_tree(DOG)
     assert linearize(tree) == "(S (NP (DT) (NN) )NP (VP (VBZ) )VP (.) )S"
+    assert linearize(tree, "numbers") == "(S (NP (0) (1) )NP (VP (2) )VP (3) )S"
+    assert source_text(tree.words, "numbers") == "(0) The (1) dog (2) barks (3) ."
+    assert source_text(tree.words, "XX") == "The dog barks ."
     assert linearize(tree, "XX") == "(S (NP (XX) (XX) )NP (VP (XX) )VP (XX) )S"
 
 
@@ -25,9 +30,11 @@ def test_thousand_random_trees_come_back():
         back, repairs = delinearize(linearize(tree), tree.words)
         assert back == tree
         assert not repairs
-        bare, repairs = delinearize(linearize(tree, "XX"), tree.words)
-        assert bare.constituents == tree.constituents
-        assert not repairs
+        for words in ("numbers", "XX"):
+            bare, repairs = delinearize(linearize(tree, words), tree.words)
+            assert bare.constituents == tree.constituents
+            assert set(bare.tags) == {"XX"}
+            assert not repairs
 
 
 @pytest.mark.parametrize(
@@ -75,6 +82,38 @@ def test_what_is_wrong_is_mended_and_counted(text, expected, repairs):
     assert found == repairs
 
 
+@pytest.mark.parametrize(
+    ("text", "expected", "repairs"),
+    [
+        (
+            "(S (0) (NP (2) )NP )S",
+            "(S (XX a) (NP (XX b) (XX c)))",
+            {"missing words": 1},
+        ),
+        ("(S (0) (0) (1) (2) )S", "(S (XX a) (XX b) (XX c))", {"superfluous words": 1}),
+        (
+            "(S (1) (0) (2) )S",
+            "(S (XX a) (XX b) (XX c))",
+            {"missing words": 1, "superfluous words": 1},
+        ),
+        ("(S (0) (1) (2) (3) )S", "(S (XX a) (XX b) (XX c))", {"superfluous words": 1}),
+    ],
+)
+def test_numbers_tell_which_words_are_missing(text, expected, repairs):
+    tree, found = delinearize(text, ["a", "b", "c"])
+    assert str(tree) == expected
+    assert found == repairs
+
+
+def test_numbers_of_long_sentences():
+    tree = random_tree(3, num_words=5 * NUMBERS + 1)
+    text = linearize(tree, "numbers")
+    assert f"({NUMBERS - 1})" in text and f"({NUMBERS})" not in text
+    back, repairs = delinearize(text, tree.words)
+    assert back.constituents == tree.constituents
+    assert not repairs
+
+
 def test_a_single_word_needs_no_root():
     tree, repairs = delinearize("(NN)", ["a"])
     assert (str(tree), dict(repairs)) == ("(NN a)", {})
@@ -82,7 +121,21 @@ def test_a_single_word_needs_no_root():
 
 def test_any_symbols_give_a_tree_of_exactly_the_words():
     draw = random.Random(2)
-    known = [*symbols_of(LABELS, TAGS), "(", ")", "()", "((", "))(", "x", "(a)b", "▁"]
+    known = [
+        *symbols_of(LABELS, TAGS),
+        "(0)",
+        "(3)",
+        "(99)",
+        "(٣)",
+        "(",
+        ")",
+        "()",
+        "((",
+        "))(",
+        "x",
+        "(a)b",
+        "▁",
+    ]
     seen = set()
     for _ in range(3000):
         words = tuple(f"w{number}" for number in range(draw.randint(1, 12)))

@@ -43,6 +43,11 @@ def test_words_and_symbols(folder):
     assert source.locate(3) == f"{folder / 'wsj' / 'b' / '2.mrg'}:5"
     with pytest.raises(IndexError):
         source.locate(4)
+    numbered = TreeFiles(folder / "wsj", words="numbers")
+    assert next(iter(numbered)) == ("(0) a (1) b", "(S (0) (NP (1) )NP )S")
+    assert {"(0)", "(63)", "(NP"} <= set(numbered.symbols())
+    assert len(numbered.symbols()) == 64 + 4
+    assert list(numbered.sentences()) == ["a b", "c d", "e"]
     bare = TreeFiles(folder / "wsj", words="XX")
     assert next(iter(bare)) == ("a b", "(S (XX) (NP (XX) )NP )S")
     assert bare.symbols() == ["(NP", "(S", "(XX)", ")NP", ")S"]
@@ -142,7 +147,7 @@ def test_weights_in_training_batches_and_after_a_resume(folder, tmp_path):
     corpus = encode_corpus(source, tokenizer, tokenizer, tmp_path / "ids", 300)
     corpus.weights = source.weights(corpus.numbers(np.arange(corpus.num_pairs)))
     longest = max(corpus.source_lengths.max(), corpus.target_lengths.max())
-    budget = int(longest) + 7
+    budget = 6 * int(longest)
     steps = steps_per_epoch(corpus, budget)
     batches = list(training_dataset(corpus, budget, seed=2).take(2 * steps))
     for epoch in (0, 1):
