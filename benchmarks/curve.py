@@ -16,7 +16,6 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot
 
-
 SCORES = {"bleu": "BLEU", "f1": "F1"}
 
 
