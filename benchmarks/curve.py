@@ -33,20 +33,40 @@ def validations(run, score):
     return rows
 
 
+def written(path, score):
+    """The curves of a file that `main` wrote, by name."""
+    curves = {}
+    with open(path, encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            found = float(row["minutes"]), int(row["step"])
+            found += (float(row[score]) if row[score] else None,)
+            found += (float(row["perplexity"]),)
+            curves.setdefault(row["run"], []).append(found)
+    return curves
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", nargs="+", type=pathlib.Path)
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=pathlib.Path,
+        help="folders, or .csv files that this command wrote",
+    )
     parser.add_argument("--names", nargs="+", help="one a run; default: folder names")
     parser.add_argument("--score", choices=SCORES, default="bleu")
     parser.add_argument("--output", required=True, help="path without suffix")
     arguments = parser.parse_args()
-    names = arguments.names or [run.name for run in arguments.runs]
-    if len(names) != len(arguments.runs):
-        parser.error("--names needs as many names as there are runs")
-    curves = {
-        name: validations(run, arguments.score)
-        for name, run in zip(names, arguments.runs, strict=True)
-    }
+    folders = [run for run in arguments.runs if run.suffix != ".csv"]
+    names = arguments.names or [run.name for run in folders]
+    if len(names) != len(folders):
+        parser.error("--names needs as many names as there are folders")
+    curves = {}
+    for path in arguments.runs:
+        if path.suffix == ".csv":
+            curves |= written(path, arguments.score)
+        else:
+            curves[names[folders.index(path)]] = validations(path, arguments.score)
 
     pathlib.Path(arguments.output).parent.mkdir(parents=True, exist_ok=True)
     with open(f"{arguments.output}.csv", "w", newline="", encoding="utf-8") as file:
