@@ -86,7 +86,9 @@ def _take_sentences(nest, sentences, batch_size):
     """All rows of `sentences` (int32 [n]) of every tensor in `nest`."""
 
     def take(x):
-        rows = ops.arange(ops.shape(x)[0] // batch_size, dtype="int32")
+        # An empty batch has no rows to count.
+        count = ops.shape(x)[0] // ops.maximum(batch_size, 1)
+        rows = ops.arange(count, dtype="int32")
         rows = sentences[:, None] * ops.shape(rows)[0] + rows
         return ops.take(x, ops.reshape(rows, (-1,)), axis=0)
 

@@ -189,9 +189,11 @@ class Signatures:
 
     def _pairs(self, inputs, targets):
         """Rows of source ids, of target ids behind the start id, and of labels."""
-        tf.debugging.assert_equal(
+        paired = tf.debugging.assert_equal(
             tf.size(inputs), tf.size(targets), "inputs and targets must pair up"
         )
+        with tf.control_dependencies([paired]):
+            inputs, targets = tf.identity(inputs), tf.identity(targets)
         start, end = self._tokenizer.start_id, self._tokenizer.end_id
         ids = self._tokenizer.tokenize(inputs)[:, : self.max_source_length - 1]
         label_ids = self._tokenizer.tokenize(targets)[:, : self.max_target_length - 1]
@@ -206,11 +208,14 @@ class Signatures:
     def _checked(self, source_ids):
         """Ids that the model has, cut to its length with an end id at the cut."""
         size = self._tokenizer.vocabulary_size
-        tf.debugging.assert_equal(
+        valid = tf.debugging.assert_equal(
             tf.reduce_all((source_ids >= 0) & (source_ids < size)),
             True,
             f"source_ids must be from 0 to {size - 1}",
         )
+        # Whatever else may fail of them waits for this.
+        with tf.control_dependencies([valid]):
+            source_ids = tf.identity(source_ids)
         cut = source_ids[:, : self.max_source_length]
         beyond = tf.reduce_any(source_ids[:, self.max_source_length :] != 0, axis=1)
         place = tf.range(tf.shape(cut)[1])[None] == self.max_source_length - 1

@@ -174,7 +174,8 @@ def test_run_and_file_parse_alike_and_an_export_does_not(
     assert "a SavedModel translates and does not parse" in from_export.stderr
 
 
-def test_mistakes_are_one_line(trained, folder, run_command, tmp_path):
+def test_mistakes_are_one_line(trained, folder, run_command, tmp_path, monkeypatch):
+    monkeypatch.delenv("KERAS_TRANSFORMER_DATA", raising=False)
     broken = tmp_path / "broken.trees"
     broken.write_text("(S (NN a))\n(S (NN b)\n")
     empty = tmp_path / "empty.trees"

@@ -200,7 +200,10 @@ def test_one_way_of_spacing_checkpoints_replaces_the_other(recipe_path):
             "data={kind: trees, train: {trees: [a, b], weights: [1]}}",
             "data.train: weights must be as many as trees has paths",
         ),
-        ("data={kind: trees, train: {trees: a}, words: X}", "words must be 'tags'"),
+        (
+            "data={kind: trees, train: {trees: a}, words: X}",
+            "words must be 'numbers', 'tags' or 'XX'",
+        ),
         (
             "data={kind: trees, train: {trees: a, weights: [0.0]}}",
             "data.train.weights.0 must be greater than 0",
