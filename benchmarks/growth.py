@@ -10,6 +10,7 @@ import numpy as np
 matplotlib.use("Agg")
 
 from matplotlib import pyplot
+from matplotlib import ticker
 
 
 def exponent(sizes, costs):
@@ -57,6 +58,9 @@ def write(folder, name, panels, unit, columns=4):
                     f"{slope:+.2f}",
                 ]
             )
+        sizes = sorted({size for points in curves.values() for size, _ in points})
+        axis.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=40, fontsize=8)
+        axis.xaxis.set_minor_locator(ticker.NullLocator())
         axis.set_title(title, fontsize=10)
         axis.set_xlabel(label)
         axis.set_ylabel(unit)

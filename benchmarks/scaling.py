@@ -4,7 +4,7 @@
 
 against batch size, sentence length, vocabulary, model size and beam size, and against
 the position that is decoded. Random ids, rows of one length, no input pipeline. Writes
-benchmarks/results/scaling.csv, .png, .json and .md.
+benchmarks/results/scaling.csv, .png, .json and .md, and scaling_position likewise.
 """
 
 import argparse
@@ -22,7 +22,7 @@ VOCABULARY = 8000
 TINY = {"num_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4}
 SMALL = {"num_layers": 4, "d_model": 256, "d_ff": 1024, "num_heads": 4}
 BASE = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8}
-POSITION = "decoding: position (ms a step of the batch)"
+POSITION = "decoding: position"
 MODELS = (TINY, SMALL, BASE)
 LENGTH, ROWS, BEAM = 20, 32, 4
 
@@ -101,7 +101,9 @@ class Decoding:
 
         self.search = search
 
-    def __call__(self, rows=ROWS, beam_size=BEAM, length=LENGTH, source=LENGTH):
+    def __call__(
+        self, rows=ROWS, beam_size=BEAM, length=LENGTH, source=LENGTH, repeats=3
+    ):
         import tensorflow as tf
 
         shape = (rows, source)
@@ -109,23 +111,33 @@ class Decoding:
         extra = tf.constant(length - source)
         found = self.search(ids, beam_size, extra)[0]
         assert int(tf.math.count_nonzero(found)) == rows * length
-        return median_seconds(lambda: self.search(ids, beam_size, extra)[0].numpy())
+        return median_seconds(
+            lambda: self.search(ids, beam_size, extra)[0].numpy(), repeats
+        )
 
     def per_token(self, rows=ROWS, length=LENGTH, **arguments):
         seconds = self(rows, length=length, **arguments)
         return 1000 * seconds / (rows * length)
 
-    def of_position(self, position, rows, reach=5):
-        """Milliseconds of one step for the whole batch, about a position."""
-        ends = [
-            self(rows, length=position + side, source=16) for side in (-reach, reach)
-        ]
-        return 1000 * (ends[1] - ends[0]) / (2 * reach)
+    def of_position(self, position, rows, repeats=3):
+        """Milliseconds of one step for the whole batch, the mean about a position.
+
+        The difference of two lengths far enough apart, taken in turns.
+        """
+        reach = position // 2
+        differences = []
+        for _ in range(repeats):
+            ends = [
+                self(rows, length=position + side, source=16, repeats=1)
+                for side in (-reach, reach)
+            ]
+            differences.append(ends[1] - ends[0])
+        return 1000 * statistics.median(differences) / (2 * reach)
 
 
 LENGTHS = (8, 16, 32, 64, 128, 256)
 VOCABULARIES = (4000, 8000, 16000, 37000)
-POSITIONS = (10, 25, 50, 100, 200)
+POSITIONS = (10, 50, 200)
 
 
 def training_sizes():
@@ -169,11 +181,7 @@ def panels():
     vocabulary = each(lambda size: Decoding(size).per_token(), VOCABULARIES)
     yield "decoding: vocabulary", "sub-words", "tiny, beam 4, batch 32", vocabulary
     yield "decoding: model", "parameters", "tiny, small, base", decoding_sizes
-    for name, settings, rows in (
-        ("tiny", TINY, 1),
-        ("base", BASE, 1),
-        ("base", BASE, 8),
-    ):
+    for name, settings, rows in (("tiny", TINY, 1), ("base", BASE, 1)):
         yield (
             *(POSITION, "position", f"{name}, beam 4, batch {rows}"),
             functools.partial(positions, settings, rows),
@@ -196,23 +204,30 @@ def main():
         points = list(measure())
         print(title, curve, points, file=sys.stderr)
         found.setdefault(title, (label, {}))[1][curve] = points
-    rows = growth.write(arguments.output, "scaling", found, "ms a target token")
-    curves = found.get(POSITION, ("", {}))[1]
-    at_200 = {
-        curve: dict(points)[200] / dict(points)[10] for curve, points in curves.items()
-    }
+    names = {"scaling": {}, "scaling_position": {}}
+    for title, panel in found.items():
+        name = "scaling_position" if title == POSITION else "scaling"
+        names[name][title] = panel
+    for name, some in names.items():
+        if some:
+            write(arguments.output, name, some)
+
+
+def write(folder, name, panels):
+    """Plot, table and figures of some panels."""
+    unit = "ms a step of the batch" if POSITION in panels else "ms a target token"
+    rows = growth.write(folder, name, panels, unit)
+    table = report.table(["what", "curve", "from", "ms", "exponent"], rows)
     result = {
         "machine": machine.description(),
         "versions": report.versions(),
-        "panels": {title: curves for title, (_, curves) in found.items()},
-        "step_at_200_over_step_at_10": at_200,
+        "panels": {title: curves for title, (_, curves) in panels.items()},
     }
-    table = report.table(["what", "curve", "from", "ms", "exponent"], rows)
-    for curve, ratio in at_200.items():
-        table += (
-            f"\n{curve}: a step at position 200 costs {ratio:.2f} times one at 10.\n"
-        )
-    report.write(arguments.output, "scaling", result, table)
+    for curve, points in panels.get(POSITION, ("", {}))[1].items():
+        ratio = dict(points)[200] / dict(points)[10]
+        result.setdefault("step_at_200_over_step_at_10", {})[curve] = ratio
+        table += f"\n{curve}: position 200 costs {ratio:.2f} times position 10.\n"
+    report.write(folder, name, result, table)
 
 
 if __name__ == "__main__":

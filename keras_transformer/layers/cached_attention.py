@@ -16,6 +16,8 @@ class CachedAttention:
     def call_with_cache(self, query, cache, start_index, visible=None):
         """Causal self-attention of the positions from `start_index` on.
 
+        For decoding: no gradient flows through it.
+
         Args:
             query: `[batch * beam_size, target_length, width]`, the new positions; the
                 rows of a sentence follow each other.

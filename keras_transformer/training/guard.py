@@ -23,20 +23,20 @@ class TrainingFault(ValueError):
     """Training cannot go on; told in one line."""
 
 
-def fault_of(tokens, loss_sum, norm, loss_scale=None):
+def fault_of(tokens, loss_sum, gradient_sum, loss_scale=None):
     """What is wrong with a step, the same on all replicas.
 
     Args:
         tokens: Target tokens of the global batch, float32 scalar.
         loss_sum: This replica's sum of the loss.
-        norm: Norm of this replica's gradients.
+        gradient_sum: Of all components of this replica's gradients.
         loss_scale: Scale of the loss under float16, whose overflows the optimizer
             answers by a lower scale. None: not scaled.
 
     Returns:
         int32 scalar: `OK` or a key of `REASONS`.
     """
-    bad = tf.stack([~tf.math.is_finite(loss_sum), ~tf.math.is_finite(norm)])
+    bad = tf.stack([~tf.math.is_finite(loss_sum), ~tf.math.is_finite(gradient_sum)])
     bad = global_sum(tf.cast(bad, tf.float32)) > 0
     bad_gradient = bad[1]
     if loss_scale is not None:

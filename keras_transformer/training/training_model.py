@@ -12,9 +12,8 @@ from keras_transformer.training.metrics import TokenAccuracy
 from keras_transformer.training.metrics import _TokenMean
 from keras_transformer.training.projected_loss import projected_loss
 
-# Tokens whose logits are computed at a time: few enough for a processor's cache, many
-# enough to fill a GPU.
-CHUNK_TOKENS = {"CPU": 256, "GPU": 8192}
+# Tokens whose logits are computed at a time: many enough to fill a GPU.
+GPU_CHUNK_TOKENS = 8192
 
 
 class TrainingModel(keras.Model):
@@ -163,8 +162,9 @@ class TrainingModel(keras.Model):
             loss_scale = tf.convert_to_tensor(
                 optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
             )
-        norm = tf.linalg.global_norm(gradients)
-        fault = guard.fault_of(all_tokens, loss_sum, norm, loss_scale)
+        # Not finite if any of them is not; half as dear as a norm.
+        total = tf.add_n([tf.reduce_sum(gradient) for gradient in gradients])
+        fault = guard.fault_of(all_tokens, loss_sum, total, loss_scale)
         if self.clip_norm is not None:
             gradients = self._clip(gradients, loss_scale)
         if not scaled:
@@ -172,7 +172,7 @@ class TrainingModel(keras.Model):
             guard.apply_if(condition, optimizer, gradients, variables)
             return fault
         # Keras leaves the update out by itself, but asks the first replica only.
-        overflows = global_sum(tf.cast(~tf.math.is_finite(norm), tf.float32)) > 0
+        overflows = global_sum(tf.cast(~tf.math.is_finite(total), tf.float32)) > 0
         bad = overflows | tf.not_equal(fault, guard.OK)
         first = gradients[0] + tf.where(bad, float("nan"), 0.0)
         optimizer.apply_gradients(zip([first, *gradients[1:]], variables, strict=True))
@@ -200,9 +200,16 @@ class TrainingModel(keras.Model):
             tf.cast(labels, tf.int32),
             weights,
             self.label_smoothing,
-            CHUNK_TOKENS["GPU" if tf.config.list_physical_devices("GPU") else "CPU"],
+            self._chunk_tokens(),
         )
         return tf.unstack(sums)
+
+    def _chunk_tokens(self):
+        if tf.config.list_physical_devices("GPU"):
+            return GPU_CHUNK_TOKENS
+        # Few enough for a processor's cache, but the wider the rows of the embeddings
+        # that each chunk reads, the more.
+        return 2 * self.transformer.d_model
 
     def _update_metrics(self, sums, all_tokens):
         # Each replica counts the global batch: a mean of replicas' means would not
