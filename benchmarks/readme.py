@@ -13,7 +13,7 @@ import report
 
 ROOT = report.RESULTS.parents[1]
 SECTION = re.compile(
-    r"^<!-- results: (\w+) -->\n(?:.*?\n)?<!-- end -->$", re.MULTILINE | re.DOTALL
+    r"^<!-- results: (\w+) -->\n(?:.*?\n)??<!-- end -->$", re.MULTILINE | re.DOTALL
 )
 
 
