@@ -10,21 +10,22 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     Keras writes out several arrays as large as the input; here the row's factors stay
     one number a row until they are applied. Arguments, weights and results are those
-    of `keras.layers.LayerNormalization`: float32 inside, whatever the inputs.
+    of `keras.layers.LayerNormalization`: at least float32 inside, whatever the inputs.
     """
 
     def call(self, inputs):
         """`[..., width]` to the same shape."""
         if self.axis not in ([-1], [len(inputs.shape) - 1]) or self.rms_scaling:
             return super().call(inputs)
-        x = ops.cast(inputs, "float32")
+        dtype = keras.backend.result_type(inputs.dtype, "float32")
+        x = ops.cast(inputs, dtype)
         # A sum's gradient is a broadcast; a mean's is divided in full size as well.
         share = 1.0 / x.shape[-1]
         centred = x - ops.sum(x, axis=-1, keepdims=True) * share
         squares = ops.sum(ops.square(centred), axis=-1, keepdims=True)
         normalized = centred * ops.rsqrt(squares * share + self.epsilon)
         if self.gamma is not None:
-            normalized = normalized * ops.cast(self.gamma, "float32")
+            normalized = normalized * ops.cast(self.gamma, dtype)
         if self.beta is not None:
-            normalized = normalized + ops.cast(self.beta, "float32")
+            normalized = normalized + ops.cast(self.beta, dtype)
         return ops.cast(normalized, self.compute_dtype)
