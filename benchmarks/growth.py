@@ -37,9 +37,9 @@ def write(folder, name, panels, unit, columns=4):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     lines, rows = [], []
-    count = -(-len(panels) // columns)
+    count, across = -(-len(panels) // columns), min(columns, len(panels))
     figure, axes = pyplot.subplots(
-        count, min(columns, len(panels)), squeeze=False, figsize=(16, 3.6 * count)
+        count, across, squeeze=False, figsize=(max(4 * across, 7), 3.6 * count)
     )
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)

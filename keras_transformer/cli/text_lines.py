@@ -1,10 +1,24 @@
 """Lines of text to translate, with warnings that name the line."""
 
 import itertools
+import pathlib
 import sys
+from typing import Annotated
+
+import typer
 
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import warn
+
+# Options of the verbs that read lines and write lines.
+InputPath = Annotated[
+    pathlib.Path | None,
+    typer.Option("--input", "-i", help="Text, plain or .gz; else standard input."),
+]
+OutputPath = Annotated[
+    pathlib.Path | None,
+    typer.Option("--output", "-o", help="File to write; else standard output."),
+]
 
 
 def input_lines(path):

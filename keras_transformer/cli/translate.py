@@ -12,6 +12,8 @@ from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import progress
 from keras_transformer.cli.console import verb
 from keras_transformer.cli.console import written_lines
+from keras_transformer.cli.text_lines import InputPath
+from keras_transformer.cli.text_lines import OutputPath
 from keras_transformer.cli.text_lines import in_blocks
 from keras_transformer.cli.text_lines import input_lines
 
@@ -27,14 +29,8 @@ def translate(
             metavar="MODEL", help="A run folder, a .keras file or a SavedModel folder."
         ),
     ],
-    input_path: Annotated[
-        pathlib.Path | None,
-        typer.Option("--input", "-i", help="Text, plain or .gz; else standard input."),
-    ] = None,
-    output: Annotated[
-        pathlib.Path | None,
-        typer.Option("--output", "-o", help="File to write; else standard output."),
-    ] = None,
+    input_path: InputPath = None,
+    output: OutputPath = None,
     beam_size: Annotated[
         int | None, typer.Option(min=1, help="1 is greedy. Default: the run's, or 4.")
     ] = None,
