@@ -39,7 +39,7 @@ def write(folder, name, panels, unit, columns=4):
     lines, rows = [], []
     count, across = -(-len(panels) // columns), min(columns, len(panels))
     figure, axes = pyplot.subplots(
-        count, across, squeeze=False, figsize=(max(4 * across, 7), 3.6 * count)
+        count, across, squeeze=False, figsize=(4 * across + 4, 3.6 * count)
     )
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
