@@ -1,6 +1,8 @@
 # `make demo` and `make test` need nothing but Python 3.11 or later: they set up .venv.
 
 PYTHON ?= python3
+# More of setup.py's extras: make test EXTRAS=dev,backends
+EXTRAS ?= dev
 # Another folder for the environment: make test VENV=/tmp/venv
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -8,12 +10,13 @@ INSTALLED := $(VENV)/.installed
 DEMO_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help setup demo test test-slow lint format lock clean
+.PHONY: help setup demo test test-slow docs lint format lock clean
 
 help:
 	@echo "make demo       set up .venv, then train, evaluate, export and translate"
 	@echo "make test       set up .venv, then run the tests (TEST_ARGS=... is passed on)"
 	@echo "make test-slow  run the tests that take longer than a minute"
+	@echo "make docs       build the site of docs/ into build/site; a warning is an error"
 	@echo "make lint       check style and formatting; make format mends them"
 	@echo "make setup      set up .venv only"
 	@echo "make lock       rewrite requirements.lock from what .venv holds"
@@ -24,7 +27,7 @@ setup: $(INSTALLED)
 $(INSTALLED): setup.py pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable ".[$(EXTRAS)]"
 	touch $@
 
 demo: $(INSTALLED)
@@ -35,6 +38,9 @@ test: $(INSTALLED)
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow $(TEST_ARGS)
+
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ HERE = pathlib.Path(__file__).parent
 
 SERVE = ["fastapi>=0.115", "uvicorn>=0.30", "prometheus-client>=0.20"]
 TEST = ["pytest>=8", "hypothesis>=6", "ctranslate2>=4.5", "playwright>=1.45", *SERVE]
+DOCS = ["mkdocs-material>=9.6", "mkdocstrings[python]>=1.0"]
 # PYEVALB: an independent scorer of trees; nltk: `parse --tokenize`.
 DEVELOPMENT = ["ruff>=0.8", "pre-commit>=4", "PYEVALB>=0.1.3", "nltk>=3.10"]
 
@@ -55,7 +56,10 @@ setup(
     ],
     extras_require={
         "test": TEST,
-        "dev": TEST + DEVELOPMENT,
+        "dev": TEST + DEVELOPMENT + DOCS,
+        "docs": DOCS,
+        # Keras's other backends: the layers, the model and the search run on them.
+        "backends": ["jax>=0.5", "torch>=2.6", "scipy>=1.11"],
         "serve": SERVE,
         "ctranslate2": ["ctranslate2>=4.5"],
         "bench": ["torch>=2.6", "ctranslate2>=4.5", "psutil>=5", "nltk>=3.10"],
