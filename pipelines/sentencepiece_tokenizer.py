@@ -18,10 +18,10 @@ from .tokenizer_base import write_atomically
 
 # SentencePiece writes a space as U+2581, so that a real U+2581 would come back as a
 # space. It is hidden behind a private character, and that character behind itself.
-_SPACE_MARK = "\u2581"
-_ESCAPE = "\uf8fe"
-_ESCAPED_ESCAPE = _ESCAPE + "0"
-_ESCAPED_SPACE_MARK = _ESCAPE + "1"
+SPACE_MARK = "\u2581"
+ESCAPE = "\uf8fe"
+ESCAPED_ESCAPE = ESCAPE + "0"
+ESCAPED_SPACE_MARK = ESCAPE + "1"
 
 
 class BytePairTokenizer(Tokenizer):
@@ -61,12 +61,12 @@ class BytePairTokenizer(Tokenizer):
                 f"0, unknown 1, start 2, end 3. Received: {ids}."
             )
         self.vocabulary_size = processor.get_piece_size()
-        self._model = model
+        self.model = model
         self._load()
 
     def _load(self):
         self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
-            model=self._model, out_type=tf.int32
+            model=self.model, out_type=tf.int32
         )
 
     def _call(self, method, argument):
@@ -78,12 +78,12 @@ class BytePairTokenizer(Tokenizer):
             return getattr(self._sentencepiece, method)(argument)
 
     def tokenize(self, strings):
-        strings = tf.strings.regex_replace(strings, _ESCAPE, _ESCAPED_ESCAPE)
-        strings = tf.strings.regex_replace(strings, _SPACE_MARK, _ESCAPED_SPACE_MARK)
+        strings = tf.strings.regex_replace(strings, ESCAPE, ESCAPED_ESCAPE)
+        strings = tf.strings.regex_replace(strings, SPACE_MARK, ESCAPED_SPACE_MARK)
         return self._call("tokenize", strings)
 
     def sample(self, strings: Sequence[str], dropout: float, seed: int):
-        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
         rows = []
 
         def split():
@@ -119,15 +119,15 @@ class BytePairTokenizer(Tokenizer):
         )
         strings = self._call("detokenize", anchored)
         strings = tf.strings.regex_replace(strings, "^A ?", "", replace_global=False)
-        strings = tf.strings.regex_replace(strings, _ESCAPED_SPACE_MARK, _SPACE_MARK)
-        return tf.strings.regex_replace(strings, _ESCAPED_ESCAPE, _ESCAPE)
+        strings = tf.strings.regex_replace(strings, ESCAPED_SPACE_MARK, SPACE_MARK)
+        return tf.strings.regex_replace(strings, ESCAPED_ESCAPE, ESCAPE)
 
     def pieces(self) -> list[str]:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
         return [processor.id_to_piece(n) for n in range(self.vocabulary_size)]
 
     def piece_bytes(self) -> list[bytes]:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
         found = []
         for number, piece in enumerate(self.pieces()):
             if processor.is_byte(number):
@@ -135,11 +135,11 @@ class BytePairTokenizer(Tokenizer):
             elif processor.is_control(number) or processor.is_unknown(number):
                 found.append(b"")
             else:
-                found.append(piece.replace(_SPACE_MARK, " ").encode())
+                found.append(piece.replace(SPACE_MARK, " ").encode())
         return found
 
     def save(self, folder: str | os.PathLike) -> None:
-        write_atomically(os.path.join(folder, self.file_name), self._model)
+        write_atomically(os.path.join(folder, self.file_name), self.model)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "BytePairTokenizer":
@@ -147,7 +147,7 @@ class BytePairTokenizer(Tokenizer):
             return cls(file.read())
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(self._model).hexdigest()
+        return hashlib.sha256(self.model).hexdigest()
 
 
 def train_byte_pairs(
@@ -180,7 +180,7 @@ def train_byte_pairs(
             unk_id=Tokenizer.unknown_id,
             bos_id=Tokenizer.start_id,
             eos_id=Tokenizer.end_id,
-            user_defined_symbols=[_SPACE_MARK + symbol for symbol in symbols],
+            user_defined_symbols=[SPACE_MARK + symbol for symbol in symbols],
             minloglevel=2,
         )
     except RuntimeError as error:
@@ -189,8 +189,8 @@ def train_byte_pairs(
 
 
 def _escape(sentence: str) -> str:
-    sentence = sentence.replace(_ESCAPE, _ESCAPED_ESCAPE)
-    return sentence.replace(_SPACE_MARK, _ESCAPED_SPACE_MARK)
+    sentence = sentence.replace(ESCAPE, ESCAPED_ESCAPE)
+    return sentence.replace(SPACE_MARK, ESCAPED_SPACE_MARK)
 
 
 def _training_error(message: str, vocabulary_size: int) -> DataError:
