@@ -1,0 +1,188 @@
+"""Every command of the guides runs, and every link leads somewhere."""
+
+import dataclasses
+import gzip
+import os
+import pathlib
+import random
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from guides import LINK
+from guides import ROOT
+from guides import SHELLS
+from guides import blocks
+from guides import commands
+from guides import problems
+from guides import write_corpus
+from tree_samples import random_tree
+
+GUIDES = sorted((ROOT / "docs").glob("*.md"))
+# What may keep a command from being run here.
+NEEDS = re.compile(r"needs .*(GPU|network)")
+
+
+def text_of(guide):
+    return guide.read_text(encoding="utf-8")
+
+
+def test_there_are_guides():
+    assert len(GUIDES) > 8
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_commands_name_what_is_there(guide, monkeypatch):
+    # Recipes take paths from it.
+    monkeypatch.setenv("KERAS_TRANSFORMER_DATA", "data")
+    found = [
+        f"{guide.name}:{block.line} {problem}"
+        for block in blocks(text_of(guide))
+        if block.language in SHELLS
+        for command in commands(block.code)
+        for problem in problems(command)
+    ]
+    for block in blocks(text_of(guide)):
+        if block.language == "python":
+            compile(block.code, guide.name, "exec")
+    assert found == []
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_links_lead_somewhere(guide):
+    links = LINK.findall(text_of(guide))
+    assert [link for link in links if not (guide.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_what_is_not_run_says_why(guide):
+    skipped = [
+        hint
+        for block in blocks(text_of(guide))
+        for hint in block.hints
+        if hint.startswith("skip, ")
+    ]
+    assert [hint for hint in skipped if not NEEDS.search(hint)] == []
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocstrings", reason="needs the extra [docs]")
+    result = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    layers = (tmp_path / "reference" / "layers" / "index.html").read_text("utf-8")
+    # The reference is made of docstrings.
+    assert "Multi-head attention (section 3.2.2)" in layers
+    sources = [page.read_text("utf-8") for page in tmp_path.rglob("*.html")]
+    # No picture, script or style comes from another host.
+    loads = re.compile(r"<(?:script|img|link)[^>]*(?:src|href)=\"(https?:[^\"]*)\"")
+    assert [url for page in sources for url in loads.findall(page)] == []
+
+
+def tree_of_words(seed, words):
+    """A random tree over some of `words`, so that there is a vocabulary to learn."""
+    tree = random_tree(seed)
+    draw = random.Random(seed)
+    return dataclasses.replace(
+        tree, words=tuple(draw.choice(words) for _ in tree.words)
+    )
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory):
+    """A run that the guides suppose: `runs/mine`."""
+    folder = tmp_path_factory.mktemp("before")
+    write_corpus(folder)
+    guide = folder / "before.md"
+    guide.write_text(
+        "```bash\nkeras-transformer train files --output runs/mine "
+        "--set data.train.source=train.en --set data.train.target=train.de\n```\n"
+    )
+    run_in(folder, guide)
+    return folder / "runs" / "mine"
+
+
+@pytest.fixture
+def sandbox(tmp_path, small_run):
+    """A folder with the files that the guides speak of, small."""
+    write_corpus(tmp_path)
+    shutil.copytree(small_run, tmp_path / "runs" / "mine")
+    data = tmp_path / "data"
+    text = (tmp_path / "train.en").read_text("utf-8")
+    words = text.replace("(", "").replace(")", "").split()
+    for name, number in (("train", 40), ("dev", 4)):
+        folder = data / "craft"
+        folder.mkdir(parents=True, exist_ok=True)
+        trees = "".join(f"{tree_of_words(seed, words)}\n" for seed in range(number))
+        (folder / f"{name}.trees.gz").write_bytes(gzip.compress(trees.encode()))
+        for other in ("wsj_02_21.mrg", "wsj_22.mrg"):
+            (tmp_path / other).write_text(trees)
+        (tmp_path / "silver.trees.gz").write_bytes(gzip.compress(trees.encode()))
+    (data / "multi30k").mkdir()
+    for split, name in (
+        ("train", "train"),
+        ("val", "val"),
+        ("test", "test_2016_flickr"),
+    ):
+        for language in ("en", "de"):
+            text = (tmp_path / f"{split}.{language}.gz").read_bytes()
+            (data / "multi30k" / f"{name}.{language}.gz").write_bytes(text)
+    for language in ("en", "de"):
+        (tmp_path / f"more.{language}.gz").symlink_to(tmp_path / f"val.{language}.gz")
+    for folder in ("benchmarks", "docs"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "guide",
+    [
+        guide
+        for guide in GUIDES
+        if any(
+            block.language in {*SHELLS, "python"} and block.to_run()
+            for block in blocks(text_of(guide))
+        )
+    ],
+    ids=lambda path: path.stem,
+)
+def test_all_of_it_runs(guide, sandbox):
+    assert run_in(sandbox, guide) > 0
+
+
+def run_in(folder, guide):
+    """The number of commands and Python blocks of a guide that ran."""
+    (folder / "bin").mkdir()
+    command = folder / "bin" / "keras-transformer"
+    command.write_text(
+        f"#!{sys.executable}\nfrom keras_transformer.cli import main\nmain()\n"
+    )
+    command.chmod(0o755)
+    tests = pathlib.Path(__file__).resolve().parents[1]
+    result = subprocess.run(
+        [sys.executable, str(tests / "docs" / "run_guide.py"), str(guide)],
+        cwd=folder,
+        env={
+            **os.environ,
+            "KERAS_TRANSFORMER_DATA": str(folder / "data"),
+            "MPLBACKEND": "Agg",
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(tests), os.environ.get("PYTHONPATH")])
+            ),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        },
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert result.returncode == 0, result.stderr[-4000:]
+    return int(result.stdout.split()[-1])
