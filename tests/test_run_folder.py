@@ -32,6 +32,9 @@ def begun(folder):
     (folder / "tokenizer").mkdir()
 
 
+@pytest.mark.fault(
+    "X01", "the second is refused and told the first's number; free after SIGKILL"
+)
 def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)],
@@ -56,6 +59,9 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
             assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
 
 
+@pytest.mark.fault(
+    "F02", "half-written files are removed at the next start, nothing else"
+)
 def test_leftovers_of_a_killed_process_go_and_nothing_else(tmp_path):
     kept = [
         "config.yaml",
@@ -94,6 +100,9 @@ def test_leftovers_of_a_killed_process_go_and_nothing_else(tmp_path):
     }
 
 
+@pytest.mark.fault(
+    "F06", "an error that lists the changed keys; `--allow-changes` goes on"
+)
 def test_a_begun_run_keeps_its_recipe(tmp_path):
     run_folder.claim(tmp_path, recipe())
     # Nothing is begun: another recipe may have the folder, with its own vocabulary.
@@ -111,6 +120,9 @@ def test_a_begun_run_keeps_its_recipe(tmp_path):
     assert (tmp_path / "tokenizer").exists()
 
 
+@pytest.mark.fault(
+    "F06", "other text or sub-words: an error; `--allow-changes` goes on"
+)
 def test_a_begun_run_keeps_its_text(tmp_path):
     progress = Progress()
     run_folder.check_text(tmp_path, progress, "a")

@@ -8,6 +8,8 @@ import sys
 
 import typer
 
+from keras_transformer.storage import told_when_full
+
 MISTAKE = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -76,6 +78,7 @@ def _user_errors():
         ("keras_transformer.pipelines.errors", "DataError"),
         ("keras_transformer.recipes.load", "RecipeError"),
         ("keras_transformer.run_folder", "RunError"),
+        ("keras_transformer.storage", "StorageError"),
         ("keras_transformer.visualization.collect", "VisualizationError"),
         ("keras_transformer.training.checkpoints", "CheckpointError"),
         ("keras_transformer.training.guard", "TrainingFault"),
@@ -147,7 +150,7 @@ def written_lines(path: pathlib.Path | None):
         raise UserError(f"{path}: there is no folder {path.parent}")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(temporary, "wb") as file:
+        with told_when_full(path), open(temporary, "wb") as file:
             yield _write_line_to(file)
         temporary.replace(path)
     finally:

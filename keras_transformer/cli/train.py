@@ -1,6 +1,9 @@
 """keras-transformer train"""
 
 import pathlib
+import signal
+import sys
+import threading
 from typing import Annotated
 
 import typer
@@ -42,6 +45,20 @@ def train(
         bool,
         typer.Option("--restart", help="Delete what the run has reached; begin anew."),
     ] = False,
+    from_model: Annotated[
+        bool,
+        typer.Option(
+            "--from-model",
+            help="Begin with the weights of RUN/model.keras; RUN has no checkpoint.",
+        ),
+    ] = False,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="The same weights each time on a GPU, too: training.deterministic.",
+        ),
+    ] = False,
 ):
     """Train a model, or go on with a run that was interrupted.
 
@@ -61,7 +78,10 @@ def train(
         for name, description in described.items():
             typer.echo(f"{name:{width}}  {description}")
         return
-    loaded = load_recipe(recipe, overrides or ())
+    overrides = overrides or []
+    if deterministic:
+        overrides = [*overrides, "training.deterministic=true"]
+    loaded = load_recipe(recipe, overrides)
     if output is None:
         raise UserError("--output RUN, the folder to write the run to, is missing")
     if output.exists() and not output.is_dir():
@@ -70,9 +90,16 @@ def train(
     load_tensorflow()
     from keras_transformer import experiment
 
+    # Where training itself does not handle it: as an exception, temporary files go.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         summary = experiment.run(
-            loaded, output, allow_changes=allow_changes, restart=restart
+            loaded,
+            output,
+            allow_changes=allow_changes,
+            restart=restart,
+            from_model=from_model,
         )
     except KeyboardInterrupt:
         say(

@@ -75,6 +75,11 @@ def batches(steps, kind=None, bad=BAD_STEPS):
     )
 
 
+@pytest.mark.fault(
+    "F10",
+    "no update, told with its step; weights, slots and metrics as without the batch",
+)
+@pytest.mark.fault("X04", "no update, told with its step")
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -114,6 +119,10 @@ def test_a_bad_batch_leaves_no_trace(tmp_path, kind, options):
     assert trainer.progress.step == STEPS
 
 
+@pytest.mark.fault(
+    "F10",
+    "`on_nan: stop`: one line with step and lines; the last checkpoint is from before",
+)
 def test_stop_at_the_first(tmp_path, caplog):
     model = poisoned("loss")
     trainer = training.Trainer(model, tmp_path)
@@ -138,6 +147,10 @@ def test_stop_at_the_first(tmp_path, caplog):
     assert "step 3: the loss is not finite" in caplog.text
 
 
+@pytest.mark.fault(
+    "F10",
+    "after too many in a row training stops; no checkpoint holds a number that is none",
+)
 @pytest.mark.parametrize(("bad", "stops_at"), [((2, 3, 5, 6), None), ((4, 5, 6), 6)])
 def test_too_many_in_a_row(tmp_path, bad, stops_at):
     trainer = training.Trainer(poisoned("gradient"), tmp_path)
@@ -163,6 +176,7 @@ def test_too_many_in_a_row(tmp_path, bad, stops_at):
     assert all(np.all(np.isfinite(weight)) for weight in weights_of(trainer.model))
 
 
+@pytest.mark.fault("F11", "at a scale below 1e-4 it counts as a fault")
 def test_endless_overflow_of_float16_is_a_fault():
     """At a scale of 1e-3 Keras halves it; below 1e-4 the scale is not to blame."""
     optimizer = keras.optimizers.LossScaleOptimizer(paper_adam(), initial_scale=1e-3)
