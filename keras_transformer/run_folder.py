@@ -79,6 +79,7 @@ def clean(folder, restart=False):
         *(folder / _CHECKPOINTS).glob("ckpt-*_temp"),
         *(folder / _CHECKPOINTS).glob("ckpt-*.tempstate*"),
         *(folder / _CHECKPOINTS).glob(".saved-[0-9]*.json"),
+        *(folder / _CHECKPOINTS).glob(".checkpoint-[0-9]*"),
     ]
     for path in leftovers:
         _remove(path)

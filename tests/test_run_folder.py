@@ -81,6 +81,8 @@ def test_leftovers_of_a_killed_process_go_and_nothing_else(tmp_path):
         "checkpoints/ckpt-9_temp/part-00000-of-00001.index",
         "checkpoints/ckpt-9.data-00000-of-00001",
         "checkpoints/.saved-5.json",
+        "checkpoints/.checkpoint-5",
+        ".probe-8.tmp",
     ]
     for name in kept + leftovers:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,9 @@ import contextlib
 import functools
 import os
 import pathlib
+import signal
 import sys
+import threading
 
 import typer
 
@@ -118,6 +120,19 @@ def quiet_libraries():
         os.dup2(real, 2)
         os.close(real)
         os.close(nowhere)
+
+
+@contextlib.contextmanager
+def ending_on_sigterm():
+    """SIGTERM raises `SystemExit(143)`, so that temporary files go."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def load_tensorflow() -> None:

@@ -1,14 +1,12 @@
 """keras-transformer train"""
 
 import pathlib
-import signal
-import sys
-import threading
 from typing import Annotated
 
 import typer
 
 from keras_transformer.cli.console import UserError
+from keras_transformer.cli.console import ending_on_sigterm
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
@@ -90,17 +88,15 @@ def train(
     load_tensorflow()
     from keras_transformer import experiment
 
-    # Where training itself does not handle it: as an exception, temporary files go.
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        summary = experiment.run(
-            loaded,
-            output,
-            allow_changes=allow_changes,
-            restart=restart,
-            from_model=from_model,
-        )
+        with ending_on_sigterm():
+            summary = experiment.run(
+                loaded,
+                output,
+                allow_changes=allow_changes,
+                restart=restart,
+                from_model=from_model,
+            )
     except KeyboardInterrupt:
         say(
             "interrupted; the same command goes on from the last checkpoint in "

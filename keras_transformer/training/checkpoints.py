@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 # Tells that there was a checkpoint, even when all are gone.
 SAVED = "saved.json"
+# TensorFlow's list of checkpoints.
+STATE = "checkpoint"
 
 # What a truncated, altered or half-deleted checkpoint raises on reading.
 DAMAGE = (tf.errors.OpError, IndexError, json.JSONDecodeError)
@@ -101,8 +103,7 @@ class Checkpoints:
         # Training went on from before them, since they are damaged.
         later = [path for path in paths if int(path.rpartition("-")[2]) > step]
         kept = paths[: len(paths) - len(later)][-self._keep :]
-        # For TensorFlow's own tools: here, the index files are what counts.
-        tf.compat.v1.train.update_checkpoint_state(str(self.folder), kept[-1], kept)
+        self._write_state_file(kept)
         for path in paths:
             if path not in kept:
                 # The index first: without it the data is no checkpoint.
@@ -142,6 +143,15 @@ class Checkpoints:
                 "back, or begin anew with --restart"
             )
         return None
+
+
+    def _write_state_file(self, paths):
+        """For TensorFlow's own tools: here, the index files are what counts."""
+        names = [pathlib.Path(path).name for path in paths]
+        lines = [f'model_checkpoint_path: "{names[-1]}"']
+        lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
+        with replace_file(self.folder / STATE) as temporary:
+            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def warn_of_damage(path, error):
