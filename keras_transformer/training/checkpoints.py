@@ -144,7 +144,6 @@ class Checkpoints:
             )
         return None
 
-
     def _write_state_file(self, paths):
         """For TensorFlow's own tools: here, the index files are what counts."""
         names = [pathlib.Path(path).name for path in paths]

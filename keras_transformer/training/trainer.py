@@ -8,6 +8,7 @@ import pathlib
 import tensorflow as tf
 
 from keras_transformer.storage import replace_file
+from keras_transformer.storage import told_when_full
 from keras_transformer.training.callbacks import PeriodicCheckpoint
 from keras_transformer.training.callbacks import Progress
 from keras_transformer.training.callbacks import SaveOnSignal
@@ -192,6 +193,6 @@ class Trainer:
     def save_model(self, name):
         """Writes the model to a `.keras` file in the run's folder; returns its path."""
         path = self.folder / name
-        with replace_file(path) as temporary:
+        with told_when_full(path), replace_file(path) as temporary:
             self.model.transformer.save(temporary)
         return path

@@ -1,9 +1,10 @@
 """Runs commands of keras-transformer in forked processes, sabotaged where told.
 
-Importing TensorFlow takes seconds; forked before its first operation, a process that has
-imported it serves any number of runs. Reads a job of JSON a line from standard input:
-{"arguments": [...], "sabotage": {...}, "log": path, "limit_bytes": n}, and answers with
-the exit code, negative for a signal.
+Importing TensorFlow takes seconds; forked before its first operation, a process that
+has imported it serves any number of runs. Reads a job of JSON a line from standard
+input: `arguments` of the command, the file of its `log`, and, as wanted, `sabotage`,
+`limit_bytes` of a file and the number of a `user`. Answers with the process's number,
+and then with its exit code, negative for a signal.
 """
 
 import json
@@ -20,7 +21,9 @@ import tensorflow_text  # noqa: F401
 
 from keras_transformer import cli
 from keras_transformer import experiment  # noqa: F401
+from keras_transformer.cli import app  # noqa: F401
 from keras_transformer.export import saved_model  # noqa: F401
+from keras_transformer.training import trainer  # noqa: F401
 
 
 def run(job):

@@ -13,16 +13,20 @@ import time
 LOG_STEPS = 5
 
 
-def install(point=None, nth=1, delay=None):
+def install(point=None, nth=1, delay=None, hang=None, reached=None):
     """Patches what is loaded, in the process that shall die.
 
     Args:
         point: A key of `POINTS`. None: nothing happens.
         nth: At which of its occurrences.
         delay: For "random": after so many seconds from the first step.
+        hang: A point at which the process waits for ten minutes instead.
+        reached: A file that tells that it does.
     """
     _log_often()
-    if point == "random":
+    if hang is not None:
+        POINTS[hang](functools.partial(_hang, nth, [0], reached))
+    elif point == "random":
         _patch_random(delay)
     elif point is not None:
         POINTS[point](functools.partial(_at, nth, [0]))
@@ -35,6 +39,13 @@ def _at(nth, count, before=None):
         if before is not None:
             before()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _hang(nth, count, reached, before=None):
+    count[0] += 1
+    if count[0] == nth:
+        pathlib.Path(reached).touch()
+        time.sleep(600)
 
 
 def _log_often():

@@ -69,7 +69,8 @@ def kill_and_resume(forks, arguments, kills, folder):
 
 
 @pytest.mark.fault(
-    "F05", "killed and started again, weights, slots, scale, seeds, log equal bit by bit"
+    "F05",
+    "killed and started again, weights, slots, scale, seeds, log equal bit by bit",
 )
 def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(
     forks, train_quickly, quick_run, tmp_path, record_property
