@@ -87,6 +87,8 @@ def told_when_full(path):
     """
     try:
         yield
+    except StorageError:  # told where the path was known better
+        raise
     except Exception as error:
         if not is_full(error):
             raise
