@@ -137,3 +137,40 @@ def test_a_begun_run_keeps_its_text(tmp_path):
     # A text that cannot be told apart is taken on trust.
     run_folder.check_text(tmp_path, progress, None)
     run_folder.check_text(tmp_path, progress, "c")
+
+
+@pytest.mark.fault("F06", "another number of replicas: an error with both")
+def test_a_begun_run_keeps_its_replicas(tmp_path):
+    progress = Progress()
+    for _ in range(2):
+        run_folder.check_replicas(tmp_path, progress, 2)
+    with pytest.raises(RunError, match=r"began on 2 replica\(s\), here are 4.*--allow"):
+        run_folder.check_replicas(tmp_path, progress, 4)
+    assert progress.replicas == 2
+    run_folder.check_replicas(tmp_path, progress, 4, allow_changes=True)
+    assert progress.replicas == 4
+
+
+@pytest.mark.fault("X02", "refused, unless told to begin with its weights")
+def test_an_average_is_not_gone_on_from(tmp_path):
+    assert run_folder.check_start(tmp_path) is False
+    (tmp_path / "model.keras").touch()
+    with pytest.raises(RunError, match=r"model\.keras: an average.*--from-model"):
+        run_folder.check_start(tmp_path)
+    assert run_folder.check_start(tmp_path, restart=True) is False
+    with pytest.raises(RunError, match=r"deletes model\.keras"):
+        run_folder.check_start(tmp_path, from_model=True, restart=True)
+    # Its vocabulary must be there, too, and stays whatever the recipe.
+    with pytest.raises(RunError, match="tokenizer: is not there"):
+        run_folder.check_start(tmp_path, from_model=True)
+    (tmp_path / "tokenizer").mkdir()
+    assert run_folder.check_start(tmp_path, from_model=True) is True
+    run_folder.claim(tmp_path, recipe())
+    (tmp_path / "tokenizer").mkdir(exist_ok=True)
+    run_folder.claim(tmp_path, recipe("training.seed=9"), from_model=True)
+    assert (tmp_path / "tokenizer").exists()
+    # Killed after its first checkpoint, the same command goes on from there.
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "ckpt-3.index").touch()
+    assert run_folder.check_start(tmp_path, from_model=True) is False
+    assert run_folder.check_start(tmp_path) is False

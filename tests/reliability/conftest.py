@@ -3,6 +3,7 @@
 import contextlib
 import json
 import pathlib
+import select
 import subprocess
 import sys
 
@@ -49,6 +50,10 @@ class Forks:
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
+
+    def is_over(self):
+        """Whether the command has ended."""
+        return bool(select.select([self._process.stdout], [], [], 0)[0])
 
     def wait(self):
         """The exit code, and what the command wrote."""

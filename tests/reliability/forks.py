@@ -2,9 +2,9 @@
 
 Importing TensorFlow takes seconds; forked before its first operation, a process that
 has imported it serves any number of runs. Reads a job of JSON a line from standard
-input: `arguments` of the command, the file of its `log`, and, as wanted, `sabotage`,
-`limit_bytes` of a file and the number of a `user`. Answers with the process's number,
-and then with its exit code, negative for a signal.
+input: `arguments` of the command (or the folder of a `save_loop`), the file of its
+`log`, and, as wanted, `sabotage`, `limit_bytes` of a file and the number of a `user`.
+Answers with the process's number, and then with its exit code, negative for a signal.
 """
 
 import json
@@ -16,6 +16,7 @@ import sys
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import sabotage
+import save_loop
 import tensorflow  # noqa: F401, the import that is to be done once
 import tensorflow_text  # noqa: F401
 
@@ -44,6 +45,8 @@ def run(job):
     sys.argv = ["keras-transformer", *job["arguments"]]
     code = 1
     try:
+        if "save_loop" in job:
+            save_loop.main(job["save_loop"])
         cli.main()
         code = 0
     except SystemExit as error:

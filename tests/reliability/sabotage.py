@@ -29,7 +29,7 @@ def install(point=None, nth=1, delay=None, hang=None, reached=None):
     elif point == "random":
         _patch_random(delay)
     elif point is not None:
-        POINTS[point](functools.partial(_at, nth, [0]))
+        {**POINTS, **EXPORT_POINTS}[point](functools.partial(_at, nth, [0]))
 
 
 def _at(nth, count, before=None):
@@ -234,4 +234,11 @@ POINTS = {
     "averaging": _before(_module(f"{_TRAINING}.averaging"), "check_shapes"),
     "model.keras half written": _half_model("model"),
     "before model.keras is named": _before_rename(f"{_TRAINING}.trainer"),
+}
+_EXPORT = _module("keras_transformer.export.saved_model")
+# Of `export`.
+EXPORT_POINTS = {
+    "SavedModel written": _before(_EXPORT, "write_warmup_requests"),
+    "not synced": _before(_EXPORT, "sync_tree"),
+    "not named": _after(_EXPORT, "sync_tree"),
 }
