@@ -54,6 +54,7 @@ def run(folder, seed):
     return losses, model.get_weights(), translations
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F31", "same seed: the same losses, weights and translations")
 def test_the_same_seed_gives_the_same(results, record_property):
     losses, weights, translations = results["first"]
@@ -67,6 +68,7 @@ def test_the_same_seed_gives_the_same(results, record_property):
     record_property("happened", f"the losses of {STEPS} steps equal to the last digit")
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F31", "another seed: other losses")
 def test_another_seed_gives_others(results):
     losses, other = results["first"][0], results["other"][0]

@@ -114,6 +114,7 @@ def test_training_stops_and_older_checkpoints_are_whole(
     record_property("happened", f"{how}; resumed, equal bit by bit")
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F08", "average: one line; the old model.keras stays")
 def test_average_leaves_the_old_model(forks, quick_run, disk):
     run = disk.folder / "run"
@@ -139,6 +140,7 @@ def test_the_encoded_text_does_not_fit(forks, train_quickly, disk, left):
     assert not (run / "cache" / "train").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F08", "export: one line, no version appears")
 def test_an_export_does_not_appear(tiny_model, disk):
     folder = disk.folder / "saved"

@@ -1,4 +1,4 @@
-"""An export killed half-way never shows a version; the next one removes what is left."""
+"""An export killed half-way shows no version; a later one removes what is left."""
 
 import os
 import signal

@@ -32,16 +32,14 @@ def signalled(forks, arguments, folder, hang, *numbers):
     return code, time.monotonic() - started
 
 
+@pytest.mark.slow
 @pytest.mark.fault(
     "F07", "in validation: ended within seconds; the next start makes it good"
 )
 @pytest.mark.fault("F05", "interrupted in validation: best score and patience, too")
 @pytest.mark.parametrize(
     ("number", "expected"),
-    [
-        (signal.SIGTERM, 143),
-        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
-    ],
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130)],
 )
 def test_a_validation_is_interrupted_and_made_good(
     forks, train_quickly, quick_run, tmp_path, number, expected, record_property
