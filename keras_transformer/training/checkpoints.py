@@ -63,6 +63,7 @@ class Checkpoints:
             progress=self._progress,
         )
         self._keep = keep
+        self._damaged = set()
 
     def save(self, step, progress):
         """Writes the checkpoint of `step` and deletes those too many.
@@ -98,18 +99,21 @@ class Checkpoints:
             file.unlink(missing_ok=True)
 
     def _delete_old(self, step):
-        """Deletes all but the newest, and what could not be read of later steps."""
-        paths = checkpoint_paths(self.folder)
-        # Training went on from before them, since they are damaged.
-        later = [path for path in paths if int(path.rpartition("-")[2]) > step]
-        kept = paths[: len(paths) - len(later)][-self._keep :]
-        self._write_state_file(kept)
-        for path in paths:
-            if path not in kept:
-                # The index first: without it the data is no checkpoint.
-                pathlib.Path(f"{path}.index").unlink(missing_ok=True)
-                for file in self.folder.glob(f"{pathlib.Path(path).name}.*"):
-                    file.unlink(missing_ok=True)
+        """Deletes all but the newest, and those that `restore` could not read."""
+        self._damaged.discard(str(self.folder / f"ckpt-{step}"))
+        # Of later steps there are damaged ones only, unless nothing was restored.
+        whole = [
+            path
+            for path in checkpoint_paths(self.folder)
+            if path not in self._damaged and int(path.rpartition("-")[2]) <= step
+        ]
+        self._write_state_file(whole[-self._keep :])
+        for path in (*self._damaged, *whole[: -self._keep]):
+            # The index first: without it the data is no checkpoint.
+            pathlib.Path(f"{path}.index").unlink(missing_ok=True)
+            for file in self.folder.glob(f"{pathlib.Path(path).name}.*"):
+                file.unlink(missing_ok=True)
+        self._damaged.clear()
 
     def restore(self):
         """Restores the newest readable checkpoint.
@@ -130,6 +134,7 @@ class Checkpoints:
                 return json.loads(self._progress.numpy())
             except DAMAGE as error:
                 warn_of_damage(path, error)
+                self._damaged.add(path)
             except CheckpointError:
                 raise
             except (AssertionError, ValueError) as error:

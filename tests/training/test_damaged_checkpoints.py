@@ -74,6 +74,9 @@ def test_a_damaged_one_is_not_kept_for_its_number(saved):
     checkpoints.save(25, {"step": 25})
     assert steps_in(folder) == [20, 25]
     assert Checkpoints(model, folder).restore() == {"step": 25}
+    # Whole ones of later steps are not the saver's to delete.
+    Checkpoints(model, folder, keep=1).save(21, {"step": 21})
+    assert steps_in(folder) == [21, 25]
 
 
 @pytest.mark.fault("F03", "empty or garbage: the index files count; rotation goes on")
