@@ -6,24 +6,30 @@ import time
 
 import keras
 import numpy as np
+import tensorflow as tf
 
-from keras_transformer import evaluation
 from keras_transformer import pipelines
 from keras_transformer import run_folder
 from keras_transformer import training
-from keras_transformer.decoding import Translator
 from keras_transformer.flops import training_flops
-from keras_transformer.parsing import parse_sentences
-from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines.phrases import phrases
 from keras_transformer.recipes import load_recipe
+from keras_transformer.storage import told_when_full
 from keras_transformer.transformer import Transformer
+from keras_transformer.validation import validation
 
 TOKENIZER = run_folder.TOKENIZER
-MODEL = "model.keras"
+MODEL = run_folder.MODEL
 
 
-def run(recipe, output, progress=True, allow_changes=False, restart=False):
+def run(
+    recipe,
+    output,
+    progress=True,
+    allow_changes=False,
+    restart=False,
+    from_model=False,
+):
     """Trains what a recipe says, or goes on where the run in `output` was left.
 
     Args:
@@ -33,6 +39,8 @@ def run(recipe, output, progress=True, allow_changes=False, restart=False):
         allow_changes: Whether to go on although the recipe or the training text is
             not what the run began with.
         restart: Whether to delete what the run has reached and begin anew.
+        from_model: Whether a run that has no checkpoint begins with the weights of
+            the `model.keras` in `output`.
 
     Returns:
         A mapping of figures and paths for people to read.
@@ -41,23 +49,27 @@ def run(recipe, output, progress=True, allow_changes=False, restart=False):
         DataError: the data or the tokenizer cannot be had as the recipe says.
         RunError: another process trains in `output`, or it holds a run of another
             recipe or text, or its checkpoints are gone.
+        StorageError: `output` cannot be written to, or its disk is full.
         CheckpointError: `output` holds checkpoints that do not fit.
         TrainingFault: losses or gradients that are not finite, see `on_nan`.
         KeyboardInterrupt: Ctrl-C, after the state was saved.
     """
     output = pathlib.Path(output)
-    output.mkdir(parents=True, exist_ok=True)
-    with run_folder.locked(output):
+    run_folder.prepare(output)
+    with told_when_full(output), run_folder.locked(output):
+        from_model = run_folder.check_start(output, from_model, restart)
         run_folder.clean(output, restart)
-        run_folder.claim(output, recipe, allow_changes)
-        return _run(recipe, output, progress, allow_changes)
+        run_folder.claim(output, recipe, allow_changes, from_model)
+        return _run(recipe, output, progress, allow_changes, from_model)
 
 
-def _run(recipe, output, progress, allow_changes):
+def _run(recipe, output, progress, allow_changes, from_model):
     """`run` in a folder that is ours."""
     started = time.monotonic()
     settings = recipe.training
     keras.utils.set_random_seed(settings.seed)
+    if settings.deterministic:
+        tf.config.experimental.enable_op_determinism()
     pairs = load_pairs(recipe)
     tokenizer = _tokenizer(recipe.tokenizer, pairs["train"], output / TOKENIZER)
     sampling = {
@@ -82,6 +94,8 @@ def _run(recipe, output, progress, allow_changes):
         model = build_model(recipe, tokenizer.vocabulary_size)
         training_model = _compile(model, recipe)
         trainer = training.Trainer(training_model, output, settings.keep)
+        if from_model:
+            _take_weights(model, output / MODEL)
         first_step = trainer.restore()
     if hasattr(pairs["train"], "weights"):
         numbers = corpora["train"].numbers(np.arange(corpora["train"].num_pairs))
@@ -89,12 +103,15 @@ def _run(recipe, output, progress, allow_changes):
     run_folder.check_text(
         output, trainer.progress, corpora["train"].fingerprint, allow_changes
     )
+    run_folder.check_replicas(
+        output, trainer.progress, strategy.num_replicas_in_sync, allow_changes
+    )
     validate = None
     if "validation" in pairs:
-        validate = _validation(
+        validate = validation(
             recipe, model, tokenizer, corpora["validation"], pairs["validation"]
         )
-    if settings.steps > first_step:
+    if settings.steps > first_step or trainer.progress.validation_due:
         # XLA compiles for each shape, so that it gets few of them.
         dataset = pipelines.training_dataset(
             corpora["train"],
@@ -180,9 +197,28 @@ def average_run(folder, last=5, output=None):
     _, _, model = load_run(folder)
     paths = training.average_checkpoints(model, folder / "checkpoints", last)
     output = pathlib.Path(output) if output else folder / MODEL
-    with training.replace_file(output) as temporary:
+    with told_when_full(output), training.replace_file(output) as temporary:
         model.save(temporary)
     return output, paths
+
+
+def _take_weights(model, path):
+    """Sets a model's weights to those of a `.keras` file."""
+    try:
+        other = keras.saving.load_model(path, compile=False)
+    # A damaged archive raises whatever its reader came across.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise run_folder.RunError(f"{path}: cannot be loaded: {reason}") from error
+    shapes, others = (
+        [(weight.name, tuple(weight.shape)) for weight in each.weights]
+        for each in (model, other)
+    )
+    if shapes != others:
+        raise run_folder.RunError(
+            f"{path}: a model of other sizes than the recipe's; give its config.yaml"
+        )
+    model.set_weights(other.get_weights())
 
 
 def build_model(recipe, vocabulary_size):
@@ -269,6 +305,7 @@ def _compile(model, recipe):
         settings.label_smoothing,
         settings.gradient_accumulation_steps,
         settings.clip_norm,
+        settings.max_gradient_norm,
     )
     training_model.compile(
         optimizer=training.FusedAdam(
@@ -321,74 +358,3 @@ def _cost(recipe, model, corpus, progress, devices):
         f"x {rate / 1e12:.2f} TFLOP/s, measured now in {precision}; "
         f"utilisation {counted / max(spent, 1.0):.0%}"
     )
-
-
-def _validation(recipe, model, tokenizer, corpus, pairs):
-    """Function that scores the model on the validation pairs."""
-    settings = recipe.training
-    decoding = recipe.decoding
-    dataset = pipelines.evaluation_dataset(corpus, settings.batch_tokens)
-    translator = Translator(
-        model,
-        tokenizer,
-        beam_size=settings.validation_beam_size,
-        length_penalty=decoding.length_penalty,
-        length_penalty_kind=decoding.length_penalty_kind,
-        extra_length=decoding.extra_length,
-        max_source_length=recipe.data.max_length,
-    )
-    metric = "f1" if recipe.data.kind == "trees" else "bleu"
-    score = None
-    if getattr(settings, f"validation_{metric}"):
-        score = _SCORES[metric](recipe, translator, pairs)
-
-    def validate():
-        figures = {"perplexity": evaluation.perplexity(model, dataset)}
-        if score is not None:
-            figures[metric] = score()
-        return figures
-
-    return validate
-
-
-def _bleu_of(recipe, translator, pairs):
-    """Function that scores translations of the validation text."""
-    kept = [pair for pair in pairs if None not in pair]
-    if not kept:
-        raise DataError("data.validation: no pair there can be read")
-    kept = _sample(kept, recipe.training.validation_sentences)
-    sources, references = map(list, zip(*kept, strict=True))
-
-    def score():
-        return evaluation.bleu(
-            translator.translate(sources),
-            references,
-            tokenize=recipe.evaluation.tokenize,
-            lowercase=recipe.evaluation.lowercase,
-        ).score
-
-    return score
-
-
-def _f1_of(recipe, translator, pairs):
-    """Function that scores trees of the validation sentences."""
-    trees = _sample(list(pairs.trees()), recipe.training.validation_sentences)
-    sentences = [tree.words for tree in trees]
-
-    def score():
-        parses = parse_sentences(
-            translator.translate_n_best, sentences, symbols=recipe.data.words
-        )
-        return evaluation.bracketing_score(trees, [parse.tree for parse in parses]).f1
-
-    return score
-
-
-_SCORES = {"bleu": _bleu_of, "f1": _f1_of}
-
-
-def _sample(items, size):
-    """`size` of the items at equal distances; all of them for None."""
-    if size is None or size >= len(items):
-        return items
-    return [items[number * len(items) // size] for number in range(size)]

@@ -7,22 +7,36 @@ import shutil
 
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
+from keras_transformer.storage import check_writable
 
 TOKENIZER = "tokenizer"
 CONFIG = "config.yaml"
+MODEL = "model.keras"
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
 # What a run makes; its ids are made anew by themselves where text or vocabulary differ.
-_MADE = (TOKENIZER, _CHECKPOINTS, "logs", "metrics.jsonl", "best.keras", "model.keras")
+_MADE = (TOKENIZER, _CHECKPOINTS, "logs", "metrics.jsonl", "best.keras", MODEL)
 # How long to train and how to decode may change between two starts.
 _FREE = {
-    "training": {"steps", "early_stopping", "on_nan", "max_skipped"},
+    "training": {
+        *("steps", "early_stopping", "on_nan", "max_skipped", "max_gradient_norm"),
+    },
     "decoding": True,
 }
 
 
 class RunError(ValueError):
     """A run's folder cannot be used as it is; told in one line."""
+
+
+def prepare(folder):
+    """Makes the folder and makes sure that it can be written to.
+
+    Raises:
+        StorageError: it cannot.
+    """
+    for each in (folder, folder / _CHECKPOINTS):
+        check_writable(each)
 
 
 @contextlib.contextmanager
@@ -59,10 +73,13 @@ def clean(folder, restart=False):
     leftovers = [
         *folder.glob(".*-[0-9]*.keras"),
         *folder.glob(".*-[0-9]*.jsonl"),
+        *folder.glob(".probe-[0-9]*.tmp"),
+        *folder.glob("*/.probe-[0-9]*.tmp"),
         *folder.glob("*/*.[0-9]*.tmp"),
         *(folder / _CHECKPOINTS).glob("ckpt-*_temp"),
         *(folder / _CHECKPOINTS).glob("ckpt-*.tempstate*"),
         *(folder / _CHECKPOINTS).glob(".saved-[0-9]*.json"),
+        *(folder / _CHECKPOINTS).glob(".checkpoint-[0-9]*"),
     ]
     for path in leftovers:
         _remove(path)
@@ -72,8 +89,57 @@ def clean(folder, restart=False):
             _remove(path)
 
 
-def claim(folder, recipe, allow_changes=False):
+def check_start(folder, from_model=False, restart=False):
+    """Whether training may begin or go on here.
+
+    A folder with a `model.keras` and no checkpoint holds the average of checkpoints
+    that are not there: neither the optimizer's state nor any one step's weights.
+
+    Args:
+        folder: The run's, before `clean`.
+        from_model: Whether the average's weights shall be a new run's first.
+        restart: Whether all of it will be deleted.
+
+    Returns:
+        Whether to take the weights of `model.keras`.
+
+    Raises:
+        RunError: training cannot go on from what is there.
+    """
+    model = folder / MODEL
+    if from_model and restart:
+        raise RunError("--restart deletes model.keras, which --from-model needs")
+    if _has_begun(folder):
+        return False
+    if not from_model:
+        # With this file, `Checkpoints` tells that they were lost.
+        lost = (folder / _CHECKPOINTS / "saved.json").is_file()
+        if model.is_file() and not lost and not restart:
+            raise RunError(
+                f"{model}: an average of checkpoints that are not here; training "
+                "cannot go on from it. Give --from-model to begin a new run with its "
+                "weights, or --restart to delete it"
+            )
+        return False
+    for path in (model, folder / TOKENIZER):
+        if not path.exists():
+            raise RunError(f"{path}: is not there; --from-model needs it")
+    _remove(folder / _CHECKPOINTS)
+    return True
+
+
+def _has_begun(folder):
+    return any((folder / _CHECKPOINTS).glob("ckpt-*.index"))
+
+
+def claim(folder, recipe, allow_changes=False, from_model=False):
     """Writes the recipe into the folder, unless a run of another recipe is there.
+
+    Args:
+        folder: The run's.
+        recipe: The new start's.
+        allow_changes: Whether it may differ.
+        from_model: Whether the vocabulary is that of a model to begin with.
 
     Raises:
         RunError: the folder holds checkpoints of another recipe.
@@ -81,13 +147,13 @@ def claim(folder, recipe, allow_changes=False):
     path = folder / CONFIG
     if path.is_file():
         changed = ", ".join(_changed_keys(load_recipe(path), recipe))
-        begun = any((folder / _CHECKPOINTS).glob("ckpt-*.index"))
+        begun = _has_begun(folder)
         if changed and begun and not allow_changes:
             raise RunError(
                 f"{folder}: holds a run of another recipe; what differs: {changed}. "
                 "Choose another --output, or give --allow-changes or --restart"
             )
-        if changed and not begun:
+        if changed and not begun and not from_model:
             # A start that came to nothing; its vocabulary may be of other text.
             _remove(folder / TOKENIZER)
     dump_recipe(recipe, path)
@@ -112,6 +178,24 @@ def check_text(folder, progress, fingerprint, allow_changes=False):
             "changed since the run began. Give --allow-changes or --restart"
         )
     progress.text = fingerprint
+
+
+def check_replicas(folder, progress, replicas, allow_changes=False):
+    """Notes in `progress` how many replicas compute a step, as `check_text` does.
+
+    Each replica draws its own dropout, so that another number of them gives other
+    weights.
+
+    Raises:
+        RunError: the run began with another number.
+    """
+    changed = progress.replicas not in (None, replicas)
+    if changed and not allow_changes:
+        raise RunError(
+            f"{folder}: the run began on {progress.replicas} replica(s), here are "
+            f"{replicas}. Give --allow-changes or --restart"
+        )
+    progress.replicas = replicas
 
 
 def _changed_keys(old, new):

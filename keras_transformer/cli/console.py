@@ -4,9 +4,13 @@ import contextlib
 import functools
 import os
 import pathlib
+import signal
 import sys
+import threading
 
 import typer
+
+from keras_transformer.storage import told_when_full
 
 MISTAKE = 2
 INTERRUPTED = 130
@@ -76,6 +80,7 @@ def _user_errors():
         ("keras_transformer.pipelines.errors", "DataError"),
         ("keras_transformer.recipes.load", "RecipeError"),
         ("keras_transformer.run_folder", "RunError"),
+        ("keras_transformer.storage", "StorageError"),
         ("keras_transformer.visualization.collect", "VisualizationError"),
         ("keras_transformer.training.checkpoints", "CheckpointError"),
         ("keras_transformer.training.guard", "TrainingFault"),
@@ -117,6 +122,19 @@ def quiet_libraries():
         os.close(nowhere)
 
 
+@contextlib.contextmanager
+def ending_on_sigterm():
+    """SIGTERM raises `SystemExit(143)`, so that temporary files go."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
 def load_tensorflow() -> None:
     """Imports TensorFlow, which takes seconds: to be called when all else is right."""
     with quiet_libraries():
@@ -147,7 +165,7 @@ def written_lines(path: pathlib.Path | None):
         raise UserError(f"{path}: there is no folder {path.parent}")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(temporary, "wb") as file:
+        with told_when_full(path), open(temporary, "wb") as file:
             yield _write_line_to(file)
         temporary.replace(path)
     finally:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.console import UserError
+from keras_transformer.cli.console import ending_on_sigterm
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
@@ -42,6 +43,20 @@ def train(
         bool,
         typer.Option("--restart", help="Delete what the run has reached; begin anew."),
     ] = False,
+    from_model: Annotated[
+        bool,
+        typer.Option(
+            "--from-model",
+            help="Begin with the weights of RUN/model.keras; RUN has no checkpoint.",
+        ),
+    ] = False,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="The same weights each time on a GPU, too: training.deterministic.",
+        ),
+    ] = False,
 ):
     """Train a model, or go on with a run that was interrupted.
 
@@ -61,7 +76,10 @@ def train(
         for name, description in described.items():
             typer.echo(f"{name:{width}}  {description}")
         return
-    loaded = load_recipe(recipe, overrides or ())
+    overrides = overrides or []
+    if deterministic:
+        overrides = [*overrides, "training.deterministic=true"]
+    loaded = load_recipe(recipe, overrides)
     if output is None:
         raise UserError("--output RUN, the folder to write the run to, is missing")
     if output.exists() and not output.is_dir():
@@ -71,9 +89,14 @@ def train(
     from keras_transformer import experiment
 
     try:
-        summary = experiment.run(
-            loaded, output, allow_changes=allow_changes, restart=restart
-        )
+        with ending_on_sigterm():
+            summary = experiment.run(
+                loaded,
+                output,
+                allow_changes=allow_changes,
+                restart=restart,
+                from_model=from_model,
+            )
     except KeyboardInterrupt:
         say(
             "interrupted; the same command goes on from the last checkpoint in "

@@ -1,13 +1,22 @@
 """A SavedModel that takes text and returns translations."""
 
+import contextlib
 import os
 import pathlib
 import shutil
+import time
 
 import keras
 
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.warmup import write_warmup_requests
+from keras_transformer.storage import check_writable
+from keras_transformer.storage import sync
+from keras_transformer.storage import sync_tree
+from keras_transformer.storage import told_when_full
+
+# Longer than any export takes.
+_ABANDONED_SECONDS = 3600
 
 
 def export_saved_model(
@@ -24,9 +33,10 @@ def export_saved_model(
     """Writes `folder/VERSION/`, a SavedModel with tokenizer and beam search inside.
 
     VERSION is one more than the highest there, as TF-Serving counts; it appears
-    whole. Texts are UTF-8, in batches of any size and of any length: what exceeds
-    `max_source_length` sub-words is cut there, a target at `extra_length` more. An
-    empty or blank text has an empty translation with score 0. Signatures:
+    whole, when all of it lies on the disk. Texts are UTF-8, in batches of any size and
+    of any length: what exceeds `max_source_length` sub-words is cut there, a target at
+    `extra_length` more. An empty or blank text has an empty translation with score 0.
+    Signatures:
 
     - `serving_default`: `inputs` string [batch] to `translations` string [batch] and
       `scores` float32 [batch].
@@ -67,6 +77,7 @@ def export_saved_model(
 
     Raises:
         ValueError: the tokenizer has more ids than the model.
+        StorageError: `folder` cannot be written to, or the disk is full.
     """
     if tokenizer.vocabulary_size > model.vocabulary_size:
         raise ValueError(
@@ -74,6 +85,8 @@ def export_saved_model(
             f"{tokenizer.vocabulary_size} and {model.vocabulary_size}."
         )
 
+    folder = pathlib.Path(folder)
+    check_writable(folder)
     signatures = Signatures(
         model,
         tokenizer,
@@ -88,11 +101,12 @@ def export_saved_model(
     archive.track(tokenizer)
     for name, function, input_signature in signatures.endpoints():
         archive.add_endpoint(name, function, input_signature=input_signature)
-    return _write_version(archive, pathlib.Path(folder), card)
+    with told_when_full(folder):
+        return _write_version(archive, folder, card)
 
 
 def _write_version(archive, folder, card):
-    folder.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(folder)
     # A name that is no number: a server that watches the folder passes it over.
     temporary = folder / f".writing-{os.getpid()}"
     try:
@@ -100,6 +114,7 @@ def _write_version(archive, folder, card):
         write_warmup_requests(temporary)
         if card is not None:
             (temporary / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+        sync_tree(temporary)
         while True:
             versions = [int(p.name) for p in folder.iterdir() if p.name.isdecimal()]
             version = folder / str(max(versions, default=0) + 1)
@@ -110,6 +125,15 @@ def _write_version(archive, folder, card):
                 if not version.exists():
                     raise
             else:
+                sync(folder)
                 return version
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove_abandoned(folder):
+    """Removes what exports that were killed have left, unless one may still write."""
+    for path in folder.glob(".writing-*"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)

@@ -235,6 +235,7 @@ class TrainingSettings(Section):
     epsilon: PositiveFloat = 1e-9
     gradient_accumulation_steps: PositiveInt = 1
     clip_norm: PositiveFloat | None = None
+    max_gradient_norm: PositiveFloat | None = None
     on_nan: Literal["skip", "stop"] = "skip"
     max_skipped: PositiveInt = 10
     mixed_precision: Literal["bfloat16", "float16"] | None = None
@@ -250,6 +251,7 @@ class TrainingSettings(Section):
     validation_beam_size: PositiveInt = 1
     early_stopping: EarlyStopping | None = None
     seed: NonNegativeInt = 1
+    deterministic: bool = False
 
     @model_validator(mode="after")
     def _consistent(self):

@@ -15,7 +15,7 @@ from rich.progress import TextColumn
 from rich.progress import TimeElapsedColumn
 from rich.progress import TimeRemainingColumn
 
-from keras_transformer.training.files import replace_file
+from keras_transformer.storage import replace_file
 
 
 class MetricsLog:
@@ -95,6 +95,14 @@ class TrainingLog(keras.callbacks.Callback):
         self._seconds = self.log.progress.seconds
         self._tokens = float(self.model.token_counter.result())
 
+    def on_epoch_begin(self, epoch, logs=None):
+        # Keras has just set the metrics to zero: a resumed run goes on with its sums.
+        stored = self.log.progress.metrics
+        if stored:
+            sums = metric_sums(self.model)
+            for variable, value in zip(sums, stored, strict=True):
+                variable.assign(value)
+
     def on_train_batch_end(self, batch, logs=None):
         progress = self.log.progress
         if progress.step % self.every:
@@ -110,6 +118,11 @@ class TrainingLog(keras.callbacks.Callback):
         self._seconds, self._tokens = progress.seconds, tokens
         for metric in self.model.metrics:
             metric.reset_state()
+
+
+def metric_sums(model):
+    """The variables of a `TrainingModel`'s metrics, which a log line starts anew."""
+    return [variable for metric in model.metrics for variable in metric.variables]
 
 
 class ProgressBar(keras.callbacks.Callback):

@@ -36,6 +36,8 @@ class TrainingModel(keras.Model):
         gradient_accumulation_steps: Parts of a batch.
         clip_norm: Gradients of the whole global batch are scaled down to this norm,
             all variables together, where theirs is larger. None: never.
+        max_gradient_norm: Where theirs is larger than this, before it is scaled down,
+            the step updates nothing. None: any finite one will do.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class TrainingModel(keras.Model):
         label_smoothing=0.1,
         gradient_accumulation_steps=1,
         clip_norm=None,
+        max_gradient_norm=None,
         **kwargs,
     ):
         super().__init__(dtype=transformer.dtype_policy, **kwargs)
@@ -51,6 +54,7 @@ class TrainingModel(keras.Model):
         self.label_smoothing = label_smoothing
         self.gradient_accumulation_steps = gradient_accumulation_steps
         self.clip_norm = clip_norm
+        self.max_gradient_norm = max_gradient_norm
         # Of the last step: a key of guard.REASONS, or guard.OK.
         self.last_fault = self.add_weight(
             shape=(),
@@ -164,9 +168,20 @@ class TrainingModel(keras.Model):
             )
         # Not finite if any of them is not; half as dear as a norm.
         total = tf.add_n([tf.reduce_sum(gradient) for gradient in gradients])
-        fault = guard.fault_of(all_tokens, loss_sum, total, loss_scale)
-        if self.clip_norm is not None:
-            gradients = self._clip(gradients, loss_scale)
+        too_large = False
+        if self.clip_norm is not None or self.max_gradient_norm is not None:
+            # The optimizer will sum over the replicas: each gets the mean.
+            gradients = [global_mean(gradient) for gradient in gradients]
+            norm = tf.linalg.global_norm(gradients) * num_replicas()
+            if loss_scale is not None:
+                norm /= loss_scale
+            if self.max_gradient_norm is not None:
+                # An overflow is the optimizer's to answer.
+                too_large = tf.math.is_finite(norm) & (norm > self.max_gradient_norm)
+            if self.clip_norm is not None:
+                factor = tf.minimum(1.0, self.clip_norm / tf.maximum(norm, 1e-12))
+                gradients = [gradient * factor for gradient in gradients]
+        fault = guard.fault_of(all_tokens, loss_sum, total, loss_scale, too_large)
         if not scaled:
             condition = tf.equal(fault, guard.OK)
             guard.apply_if(condition, optimizer, gradients, variables)
@@ -177,15 +192,6 @@ class TrainingModel(keras.Model):
         first = gradients[0] + tf.where(bad, float("nan"), 0.0)
         optimizer.apply_gradients(zip([first, *gradients[1:]], variables, strict=True))
         return fault
-
-    def _clip(self, gradients, loss_scale):
-        # The optimizer will sum over the replicas: each gets the mean.
-        gradients = [global_mean(gradient) for gradient in gradients]
-        norm = tf.linalg.global_norm(gradients) * num_replicas()
-        if loss_scale is not None:
-            norm /= loss_scale
-        factor = tf.minimum(1.0, self.clip_norm / tf.maximum(norm, 1e-12))
-        return [gradient * factor for gradient in gradients]
 
     def _sums(self, inputs, labels, training):
         """Sums over a batch's tokens: smoothed loss, nll, number of correct ones."""

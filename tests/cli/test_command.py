@@ -109,14 +109,15 @@ def test_train_passes_the_overrides_on(run_command, tmp_path, monkeypatch):
     result = run_command(
         *["train", "files", "--output", tmp_path / "run"],
         *["--set", "data.train.source=a.en", "--set", "data.train.target=a.de"],
-        *["--set", "training.steps=7", "--restart"],
+        *["--set", "training.steps=7", "--restart", "--deterministic"],
     )
     assert result.exit_code == 0, result.stderr
     recipe, output, options = calls[0]
     assert recipe.data.train.source == [os.path.abspath("a.en")]
     assert recipe.training.steps == 7
     assert output == tmp_path / "run"
-    assert options == {"allow_changes": False, "restart": True}
+    assert recipe.training.deterministic is True
+    assert options == {"allow_changes": False, "restart": True, "from_model": False}
     assert result.stdout == "steps: 7\nseconds: 1.235\n"
 
 

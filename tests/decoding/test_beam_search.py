@@ -275,6 +275,9 @@ def test_limit_of_each_sentence():
     assert scores[5] == 0
 
 
+@pytest.mark.fault(
+    "F27", "ends at the limit, the best unfinished hypothesis with a finite score"
+)
 @pytest.mark.parametrize("compaction", [True, False])
 def test_unfinished_at_the_limit_has_a_finite_score(compaction):
     tables = random_tables(seed=11, batch=2)

@@ -199,3 +199,27 @@ def test_tokenizer_larger_than_the_model():
     model = kt.Transformer(7, 1, d_model=8, d_ff=8, num_heads=2)
     with pytest.raises(ValueError, match="14 and 7"):
         Translator(model, Characters())
+
+
+@pytest.mark.fault("F27", "a whole model: cut at the limit, the score finite")
+def test_a_model_that_never_ends():
+    """Its last layer gives one vector; the end id's embedding points away from it."""
+    keras.utils.set_random_seed(21)
+    model = kt.Transformer(
+        Characters.vocabulary_size, num_layers=1, d_model=24, d_ff=40, num_heads=3
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    norm = model.decoder.layers[-1].feed_forward_add_norm.layer_norm
+    norm.gamma.assign(np.zeros(24))
+    norm.beta.assign(np.ones(24))
+    embeddings = np.array(model.token_embedding.embeddings)
+    embeddings[Characters.end_id] = -1e4
+    model.token_embedding.embeddings.assign(embeddings)
+    translator = Translator(
+        model, Characters(), beam_size=3, extra_length=4, max_source_length=12
+    )
+    for line in ("abc", "gfedcba"):
+        ((text, score),) = translator.translate_n_best([line], 1)[0]
+        # The source's end id counts, too.
+        assert len(text) == len(line) + 1 + 4
+        assert np.isfinite(score) and score < 0
