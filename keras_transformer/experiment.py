@@ -16,11 +16,13 @@ from keras_transformer.flops import training_flops
 from keras_transformer.parsing import parse_sentences
 from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines.phrases import phrases
-from keras_transformer.recipes import load_recipe
-from keras_transformer.transformer import Transformer
+from keras_transformer.stored_models import MODEL
+from keras_transformer.stored_models import build_model
+from keras_transformer.stored_models import check_fits
+from keras_transformer.stored_models import load_model
+from keras_transformer.stored_models import load_run
 
 TOKENIZER = run_folder.TOKENIZER
-MODEL = "model.keras"
 
 
 def run(recipe, output, progress=True, allow_changes=False, restart=False):
@@ -42,6 +44,7 @@ def run(recipe, output, progress=True, allow_changes=False, restart=False):
         RunError: another process trains in `output`, or it holds a run of another
             recipe or text, or its checkpoints are gone.
         CheckpointError: `output` holds checkpoints that do not fit.
+        ModelError: `training.initial_model` is none, or not the recipe's.
         TrainingFault: losses or gradients that are not finite, see `on_nan`.
         KeyboardInterrupt: Ctrl-C, after the state was saved.
     """
@@ -57,6 +60,10 @@ def _run(recipe, output, progress, allow_changes):
     """`run` in a folder that is ours."""
     started = time.monotonic()
     settings = recipe.training
+    begun = bool(training.checkpoint_paths(output / "checkpoints"))
+    initial = None
+    if settings.initial_model and not begun:
+        initial = _initial_model(recipe, output / TOKENIZER)
     keras.utils.set_random_seed(settings.seed)
     pairs = load_pairs(recipe)
     tokenizer = _tokenizer(recipe.tokenizer, pairs["train"], output / TOKENIZER)
@@ -80,6 +87,8 @@ def _run(recipe, output, progress, allow_changes):
     strategy = training.default_strategy()
     with strategy.scope():
         model = build_model(recipe, tokenizer.vocabulary_size)
+        if initial is not None:
+            model.set_weights(initial.get_weights())
         training_model = _compile(model, recipe)
         trainer = training.Trainer(training_model, output, settings.keep)
         first_step = trainer.restore()
@@ -123,6 +132,7 @@ def _run(recipe, output, progress, allow_changes):
     )
     path = trainer.save_model(MODEL)
     summary = {
+        **({"began with": settings.initial_model} if settings.initial_model else {}),
         "parameters": model.count_params(),
         "train pairs": corpora["train"].report,
         "steps": trainer.progress.step,
@@ -146,22 +156,6 @@ def _run(recipe, output, progress, allow_changes):
     return summary
 
 
-def load_run(folder):
-    """What a run folder says about its model.
-
-    Returns:
-        `(recipe, tokenizer, model)`; the model has fresh weights.
-
-    Raises:
-        RecipeError: `config.yaml` is missing or not a recipe.
-        DataError: the tokenizer is missing or damaged.
-    """
-    folder = pathlib.Path(folder)
-    recipe = load_recipe(folder / "config.yaml")
-    tokenizer = pipelines.load_tokenizer(folder / TOKENIZER)
-    return recipe, tokenizer, build_model(recipe, tokenizer.vocabulary_size)
-
-
 def average_run(folder, last=5, output=None):
     """Averages a run's last checkpoints into a `.keras` file.
 
@@ -183,18 +177,6 @@ def average_run(folder, last=5, output=None):
     with training.replace_file(output) as temporary:
         model.save(temporary)
     return output, paths
-
-
-def build_model(recipe, vocabulary_size):
-    """The recipe's `Transformer`, built, with fresh weights."""
-    precision = recipe.training.mixed_precision
-    model = Transformer(
-        vocabulary_size,
-        **recipe.model.constructor_arguments(),
-        dtype=f"mixed_{precision}" if precision else "float32",
-    )
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    return model
 
 
 def load_pairs(recipe):
@@ -231,6 +213,14 @@ def load_pairs(recipe):
 
     splits = {name: getattr(data, name) for name in ("train", "validation", "test")}
     return {name: source(split) for name, split in splits.items() if split is not None}
+
+
+def _initial_model(recipe, folder):
+    """The model that training begins with; its tokenizer goes to `folder`."""
+    path, tokenizer, model = load_model(recipe.training.initial_model)
+    check_fits(path, tokenizer, model, recipe)
+    tokenizer.save(folder)
+    return model
 
 
 def _tokenizer(settings, pairs, folder):

@@ -7,13 +7,16 @@ import shutil
 
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
+from keras_transformer.stored_models import CONFIG
+from keras_transformer.stored_models import MODEL
+from keras_transformer.stored_models import TOKENIZER
 
-TOKENIZER = "tokenizer"
-CONFIG = "config.yaml"
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
+# In it; tells that there were checkpoints, even when all are gone.
+SAVED = "saved.json"
 # What a run makes; its ids are made anew by themselves where text or vocabulary differ.
-_MADE = (TOKENIZER, _CHECKPOINTS, "logs", "metrics.jsonl", "best.keras", "model.keras")
+_MADE = (TOKENIZER, _CHECKPOINTS, "logs", "metrics.jsonl", "best.keras", MODEL)
 # How long to train and how to decode may change between two starts.
 _FREE = {
     "training": {"steps", "early_stopping", "on_nan", "max_skipped"},
@@ -76,9 +79,18 @@ def claim(folder, recipe, allow_changes=False):
     """Writes the recipe into the folder, unless a run of another recipe is there.
 
     Raises:
-        RunError: the folder holds checkpoints of another recipe.
+        RunError: the folder holds checkpoints of another recipe, or a finished model
+            and nothing to go on from.
     """
     path = folder / CONFIG
+    checkpoints = folder / _CHECKPOINTS
+    was_run = any(checkpoints.glob("ckpt-*.index")) or (checkpoints / SAVED).is_file()
+    if (folder / MODEL).is_file() and not was_run:
+        raise RunError(
+            f"{folder}: holds {MODEL} but no checkpoint to go on from, and training "
+            f"would replace it. Choose another --output; --from {folder} begins there "
+            "with its weights"
+        )
     if path.is_file():
         changed = ", ".join(_changed_keys(load_recipe(path), recipe))
         begun = any((folder / _CHECKPOINTS).glob("ckpt-*.index"))

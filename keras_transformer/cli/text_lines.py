@@ -21,6 +21,23 @@ OutputPath = Annotated[
 ]
 
 
+def is_file(path):
+    """Whether `input_lines` reads a file, not standard input."""
+    return path is not None and str(path) != "-"
+
+
+def line_count(path):
+    """How many lines `input_lines` gives of a file.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    load_tensorflow()
+    from keras_transformer.pipelines.lines import count_lines
+
+    return count_lines(path)
+
+
 def input_lines(path):
     """Yields the lines of a file (.gz too), or of standard input for None or "-".
 
@@ -30,7 +47,7 @@ def input_lines(path):
     from keras_transformer.pipelines.lines import decode_lines
     from keras_transformer.pipelines.lines import read_lines
 
-    if path is None or str(path) == "-":
+    if not is_file(path):
         name = "standard input"
         first, second = itertools.tee(sys.stdin.buffer)
         strict = decode_lines(first, name, errors="drop")

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.console import UserError
+from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
@@ -31,6 +32,15 @@ def train(
             help="Replace one key, such as training.steps=500.",
         ),
     ] = None,
+    initial_model: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            "--from",
+            metavar="MODEL",
+            help="Begin with the weights, the vocabulary and the architecture of a "
+            "run or a .keras file; optimizer and steps begin anew.",
+        ),
+    ] = None,
     allow_changes: Annotated[
         bool,
         typer.Option(
@@ -51,6 +61,8 @@ def train(
     keras-transformer train phrases --output runs/phrases
     keras-transformer train files --output runs/mine \\
       --set data.train.source=train.en --set data.train.target=train.de
+    keras-transformer train files --from runs/mine --output runs/finer \\
+      --set data.train.source=new.en --set data.train.target=new.de
     """
     from keras_transformer.recipes import load_recipe
     from keras_transformer.recipes import shipped_recipes
@@ -61,7 +73,15 @@ def train(
         for name, description in described.items():
             typer.echo(f"{name:{width}}  {description}")
         return
-    loaded = load_recipe(recipe, overrides or ())
+    keys = {}
+    if initial_model is not None:
+        from keras_transformer.stored_models import keras_file
+        from keras_transformer.stored_models import recipe_keys
+
+        keys = recipe_keys(existing(initial_model))
+        weights = keras_file(initial_model) or "its newest checkpoint"
+        say(f"--from {initial_model}: the weights are those of {weights}")
+    loaded = load_recipe(recipe, overrides or (), keys)
     if output is None:
         raise UserError("--output RUN, the folder to write the run to, is missing")
     if output.exists() and not output.is_dir():
