@@ -42,8 +42,8 @@ def open_model(path, warn=None, ensemble=()):
         1 to `n_best` `Translation` (text, score), best first; `sample(lines,
         num_samples=1, first_line=1, prefixes=None, forbidden=(), **options)`,
         translations drawn at random, options as `Translator.sample` has them;
-        `fingerprint()`, a text that tells its weights; `parse(sentences, beam_size=None,
-        length_penalty=None, first_line=1)`, for each a `parsing.Parse`;
+        `fingerprint()`, a text that tells its weights; `parse(sentences,
+        beam_size=None, length_penalty=None, first_line=1)`, for each a `parsing.Parse`;
         `score(sources, targets)`, a list of `PairScore`;
         `align(sources, targets, line_numbers=None)`, what `Translator.align` gives;
         `attention(source, target)`, what `visualization.attention_of` gives;

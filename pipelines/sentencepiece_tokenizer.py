@@ -18,7 +18,7 @@ from .tokenizer_base import write_atomically
 
 # SentencePiece writes a space as U+2581, so that a real U+2581 would come back as a
 # space. It is hidden behind a private character, and that character behind itself.
-_SPACE_MARK = "\u2581"
+SPACE_MARK = "\u2581"
 _ESCAPE = "\uf8fe"
 _ESCAPED_ESCAPE = _ESCAPE + "0"
 _ESCAPED_SPACE_MARK = _ESCAPE + "1"
@@ -64,6 +64,11 @@ class BytePairTokenizer(Tokenizer):
         self._model = model
         self._load()
 
+    @property
+    def model(self) -> bytes:
+        """The content of the SentencePiece model file."""
+        return self._model
+
     def _load(self):
         self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
             model=self._model, out_type=tf.int32
@@ -79,7 +84,7 @@ class BytePairTokenizer(Tokenizer):
 
     def tokenize(self, strings):
         strings = tf.strings.regex_replace(strings, _ESCAPE, _ESCAPED_ESCAPE)
-        strings = tf.strings.regex_replace(strings, _SPACE_MARK, _ESCAPED_SPACE_MARK)
+        strings = tf.strings.regex_replace(strings, SPACE_MARK, _ESCAPED_SPACE_MARK)
         return self._call("tokenize", strings)
 
     def sample(self, strings: Sequence[str], dropout: float, seed: int):
@@ -91,7 +96,7 @@ class BytePairTokenizer(Tokenizer):
             for string in strings:
                 rows.append(
                     processor.encode(
-                        _escape(string),
+                        escape(string),
                         enable_sampling=True,
                         alpha=dropout,
                         nbest_size=-1,
@@ -119,7 +124,7 @@ class BytePairTokenizer(Tokenizer):
         )
         strings = self._call("detokenize", anchored)
         strings = tf.strings.regex_replace(strings, "^A ?", "", replace_global=False)
-        strings = tf.strings.regex_replace(strings, _ESCAPED_SPACE_MARK, _SPACE_MARK)
+        strings = tf.strings.regex_replace(strings, _ESCAPED_SPACE_MARK, SPACE_MARK)
         return tf.strings.regex_replace(strings, _ESCAPED_ESCAPE, _ESCAPE)
 
     def pieces(self) -> list[str]:
@@ -135,7 +140,7 @@ class BytePairTokenizer(Tokenizer):
             elif processor.is_control(number) or processor.is_unknown(number):
                 found.append(b"")
             else:
-                found.append(piece.replace(_SPACE_MARK, " ").encode())
+                found.append(piece.replace(SPACE_MARK, " ").encode())
         return found
 
     def save(self, folder: str | os.PathLike) -> None:
@@ -166,7 +171,7 @@ def train_byte_pairs(
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=map(_escape, sentences),
+            sentence_iterator=map(escape, sentences),
             model_writer=model,
             model_type="bpe",
             vocab_size=vocabulary_size,
@@ -180,7 +185,7 @@ def train_byte_pairs(
             unk_id=Tokenizer.unknown_id,
             bos_id=Tokenizer.start_id,
             eos_id=Tokenizer.end_id,
-            user_defined_symbols=[_SPACE_MARK + symbol for symbol in symbols],
+            user_defined_symbols=[SPACE_MARK + symbol for symbol in symbols],
             minloglevel=2,
         )
     except RuntimeError as error:
@@ -188,9 +193,10 @@ def train_byte_pairs(
     return BytePairTokenizer(model.getvalue())
 
 
-def _escape(sentence: str) -> str:
+def escape(sentence: str) -> str:
+    """The text as SentencePiece is to get it, its own marks hidden."""
     sentence = sentence.replace(_ESCAPE, _ESCAPED_ESCAPE)
-    return sentence.replace(_SPACE_MARK, _ESCAPED_SPACE_MARK)
+    return sentence.replace(SPACE_MARK, _ESCAPED_SPACE_MARK)
 
 
 def _training_error(message: str, vocabulary_size: int) -> DataError:

@@ -34,6 +34,9 @@ ALLOWED = {
         *("export", "parsing", "pipelines", "recipes", "stored_models"),
         "visualization",
     },
+    "corpus_filter": {"decoding"},
+    "model_info": {"models", "recipes", "stored_models"},
+    "vocabulary": {"pipelines", "transformer"},
     "run_folder": {"recipes", "stored_models"},
     "experiment": {
         *SEARCH,

@@ -92,6 +92,21 @@ def existing(path: pathlib.Path) -> pathlib.Path:
     return path
 
 
+def check_tokenizer(name):
+    """Raises `UserError` unless sacreBLEU has this tokenizer, and what it needs."""
+    from sacrebleu.metrics import BLEU
+
+    from keras_transformer.recipes.schema import BLEU_TOKENIZERS
+
+    if name not in BLEU_TOKENIZERS:
+        known = ", ".join(BLEU_TOKENIZERS)
+        raise UserError(f"--tokenize {name}: must be one of {known}")
+    try:
+        BLEU(tokenize=name)
+    except (ImportError, RuntimeError) as error:
+        raise UserError(f"--tokenize {name}: {error}") from None
+
+
 @contextlib.contextmanager
 def quiet_libraries():
     """Drops what native libraries write to standard error; Python's lines stay.

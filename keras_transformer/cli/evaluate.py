@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.console import UserError
+from keras_transformer.cli.console import check_tokenizer
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import progress
@@ -99,7 +100,7 @@ def evaluate(
     if source is None:
         raise UserError("--source, the text to translate, is missing")
 
-    _check_tokenizer(tokenize)
+    check_tokenizer(tokenize)
 
     sources, references = counted_pair(source, reference)
     started = time.monotonic()
@@ -126,21 +127,6 @@ def evaluate(
     for result in results:
         typer.echo(f"{result['name']} = {result['score']:.2f}  {result['signature']}")
     say(f"{len(sources)} lines in {seconds:.1f} s")
-
-
-def _check_tokenizer(name):
-    """Some of sacreBLEU's tokenizers need packages of their own."""
-    from sacrebleu.metrics import BLEU
-
-    from keras_transformer.recipes.schema import BLEU_TOKENIZERS
-
-    if name not in BLEU_TOKENIZERS:
-        known = ", ".join(BLEU_TOKENIZERS)
-        raise UserError(f"--tokenize {name}: must be one of {known}")
-    try:
-        BLEU(tokenize=name)
-    except (ImportError, RuntimeError) as error:
-        raise UserError(f"--tokenize {name}: {error}") from None
 
 
 def _translations(opened, sources, beam_size, length_penalty):
