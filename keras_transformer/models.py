@@ -75,9 +75,9 @@ def _together(opened, paths):
         path, tokenizer, model = load_model(path)
         if tokenizer.fingerprint() != first.fingerprint():
             raise ModelError(
-                f"{path}: has {tokenizer.vocabulary_size} sub-words, not the "
-                f"{first.vocabulary_size} of {opened.path}; the models of an ensemble "
-                "must share a vocabulary"
+                f"{path}: its vocabulary is another one than that of {opened.path} "
+                f"({tokenizer.vocabulary_size} and {first.vocabulary_size} sub-words); "
+                "the models of an ensemble must share theirs"
             )
         models.append(model)
     return opened.with_model(_Ensemble, Ensemble(models))
