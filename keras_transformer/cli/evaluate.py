@@ -18,6 +18,7 @@ from keras_transformer.cli.console import verb
 from keras_transformer.cli.console import warn
 from keras_transformer.cli.console import written_lines
 from keras_transformer.cli.evaluate_trees import evaluate_trees
+from keras_transformer.cli.text_lines import EnsemblePaths
 from keras_transformer.cli.text_lines import counted_pair
 
 BLOCK = 2_000
@@ -72,6 +73,7 @@ def evaluate(
     length_penalty: Annotated[
         float | None, typer.Option(min=0, help="Alpha. Default: the run's, or 0.6.")
     ] = None,
+    ensemble: EnsemblePaths = None,
     output: Annotated[
         pathlib.Path | None,
         typer.Option("--output", "-o", help="File to write the translations to."),
@@ -88,11 +90,13 @@ def evaluate(
     keras-transformer evaluate runs/craft --metric f1 --reference dev.trees.gz
     """
     metrics = list(dict.fromkeys(metric or [Metric.bleu]))
-    for path in filter(None, (model, source, reference)):
+    for path in filter(None, (model, source, reference, *(ensemble or ()))):
         existing(path)
     if Metric.f1 in metrics:
         if len(metrics) > 1:
             raise UserError("--metric f1: stands alone, its reference is trees")
+        if ensemble:
+            raise UserError("--ensemble: not with --metric f1")
         evaluate_trees(
             *(model, reference, source, beam_size, length_penalty, output, as_json)
         )
@@ -104,7 +108,9 @@ def evaluate(
 
     sources, references = counted_pair(source, reference)
     started = time.monotonic()
-    opened = opened_model(model, lambda message: warn(f"{source}: {message}"))
+    opened = opened_model(
+        model, lambda message: warn(f"{source}: {message}"), ensemble or ()
+    )
     results = []
     if output is not None or metrics != [Metric.perplexity]:
         hypotheses = _translations(opened, sources, beam_size, length_penalty)

@@ -10,10 +10,18 @@ import typer
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import warn
 
-# Options of the verbs that read lines and write lines.
+# Options that several verbs have.
 InputPath = Annotated[
     pathlib.Path | None,
     typer.Option("--input", "-i", help="Text, plain or .gz; else standard input."),
+]
+EnsemblePaths = Annotated[
+    list[pathlib.Path] | None,
+    typer.Option(
+        metavar="RUN",
+        help="One more model of the same vocabulary, whose probabilities are averaged "
+        "with MODEL's. May be given several times.",
+    ),
 ]
 OutputPath = Annotated[
     pathlib.Path | None,

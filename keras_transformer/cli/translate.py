@@ -16,6 +16,7 @@ from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
 from keras_transformer.cli.console import written_lines
 from keras_transformer.cli.resumable import resumable_lines
+from keras_transformer.cli.text_lines import EnsemblePaths
 from keras_transformer.cli.text_lines import InputPath
 from keras_transformer.cli.text_lines import OutputPath
 from keras_transformer.cli.text_lines import in_blocks
@@ -57,14 +58,7 @@ def translate(
             "word j of it comes from word i of the line (both from 0).",
         ),
     ] = False,
-    ensemble: Annotated[
-        list[pathlib.Path] | None,
-        typer.Option(
-            metavar="RUN",
-            help="One more model of the same vocabulary, whose probabilities are "
-            "averaged with MODEL's. May be given several times.",
-        ),
-    ] = None,
+    ensemble: EnsemblePaths = None,
     prefix: Annotated[
         str | None, typer.Option(help="What every translation begins with.")
     ] = None,

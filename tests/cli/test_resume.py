@@ -231,8 +231,9 @@ def test_killed_and_started_again(files, tmp_path):
     kept = part.read_bytes()
     assert 6 <= kept.count(b"\n") < 57
     for output in (files[1], tmp_path / "at_once"):
-        _, errors = start(0, output).communicate(timeout=120)
-        assert errors == b""
+        process = start(0, output)
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
     assert files[1].read_bytes() == (tmp_path / "at_once").read_bytes()
     assert files[1].read_bytes().startswith(kept)
     assert not part.exists()
