@@ -49,7 +49,12 @@ def test_old_rows_stay_and_new_ones_are_means(tiny_model, grown):
 def test_what_it_knew_it_knows(tiny_model, grown):
     """Text without new sub-words has the logits that it had, for the old ids."""
     (old, old_tokenizer), (new, tokenizer) = tiny_model, grown
-    texts = tiny_export.SENTENCES
+    texts = [
+        text
+        for text in tiny_export.SENTENCES
+        if max(tokenizer.tokenize([text]).to_list()[0]) < 300
+    ]
+    assert len(texts) == 2
     ids = old_tokenizer.tokenize(texts)
     assert ids.to_list() == tokenizer.tokenize(texts).to_list()
     inputs = {"source_ids": ids.to_tensor(), "target_ids": ids.to_tensor()[:, :-1]}
@@ -66,8 +71,8 @@ def test_settings_are_kept(grown, tiny_model):
 def test_what_cannot_grow(tiny_model):
     with pytest.raises(DataError, match="gives no sub-word that the vocabulary lacks"):
         update_vocabulary(*tiny_model, ["der"], 9)
-    pieces = pipelines.train_tokenizer("word_piece", tiny_export.SENTENCES * 4, 330)
-    model = kt.Transformer(330, num_layers=1, d_model=8, d_ff=8, num_heads=2)
+    pieces = pipelines.train_tokenizer("word_piece", tiny_export.SENTENCES * 4, 300)
+    model = kt.Transformer(300, num_layers=1, d_model=8, d_ff=8, num_heads=2)
     with pytest.raises(DataError, match="kind word_piece cannot grow, only one of bpe"):
         update_vocabulary(model, pieces, NEW, 9)
 
@@ -84,7 +89,7 @@ def test_on_the_command_line(tiny_model, run_command, tmp_path):
     result = run_command(*command, *texts, "--output", output)
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"{output / 'model.keras'}\n"
-    assert "15 sub-words added: Ż, " in result.stderr
+    assert "15 sub-words added: b, Ż, k, q, ab, aba, Żaba, ▁Żaba, " in result.stderr
     assert sorted(path.name for path in output.iterdir()) == [
         "model.keras",
         "tokenizer",
