@@ -4,23 +4,33 @@ Both work on log-probabilities, which stay the model's own: a search adds up how
 probable the model finds what it was made to write.
 """
 
+import numpy as np
 from keras import ops
 
 NEVER = float("-inf")
 
 
-def constrain(start, rows_per_sentence, prefix_ids=None, next_states=None, pad_id=0):
+def constrain(
+    start,
+    rows_per_sentence,
+    prefix_ids=None,
+    next_states=None,
+    end_id=3,
+    pad_id=0,
+):
     """The arguments of a search with constraints put around its step function.
 
     Args:
-        start: mapping of `next_token_logits`, `reorder_cache`, `cache`, `context` and
-            `batch_size`, see `beam_search`.
+        start: mapping of `next_token_logits`, `reorder_cache`, `cache`, `context`,
+            `batch_size` and `max_length`, see `beam_search`.
         rows_per_sentence: int, rows of the cache for each row of the context.
         prefix_ids: int32 [batch, prefix_length], the first tokens of each sentence,
             then padding. They come even where they are forbidden.
-        next_states: int32 [num_states, vocabulary], see `forbidden_phrases`: the
-            state after each token, counted from 0 (where a search begins), -1 for a
-            token that must not come.
+        next_states: int32 array [num_states, vocabulary], see `forbidden_phrases`:
+            the state after each token, counted from 0 (where a search begins), -1 for
+            a token that must not come.
+        end_id: int. At the longest length, where a sequence may be cut off, only
+            tokens come that it could come after.
         pad_id: int, fills up the prefixes.
 
     Returns:
@@ -37,7 +47,16 @@ def constrain(start, rows_per_sentence, prefix_ids=None, next_states=None, pad_i
             prefix_ids, [[0, 0], [0, 1]], constant_values=pad_id
         )
     if next_states is not None:
-        next_states = ops.convert_to_tensor(next_states, dtype="int32")
+        num_states = len(next_states)
+        may_end = next_states[:, end_id] >= 0
+        may_be_last = np.where(
+            may_end[next_states] | (next_states < 0), next_states, -1
+        )
+        tables = ops.convert_to_tensor(
+            np.concatenate([next_states, may_be_last]).astype("int32")
+        )
+        limits = ops.convert_to_tensor(start["max_length"], dtype="int32")
+        context["limit"] = ops.broadcast_to(limits, (start["batch_size"],))
         num_rows = start["batch_size"] * rows_per_sentence
         cache["state"] = ops.zeros((num_rows,), dtype="int32")
 
@@ -47,8 +66,10 @@ def constrain(start, rows_per_sentence, prefix_ids=None, next_states=None, pad_i
         log_probs = free = ops.log_softmax(logits, axis=-1)  # [rows, vocabulary]
         cache = {**cache, "model": inner}
         if next_states is not None:
-            cache["state"] = _advance(next_states, cache["state"], ids[:, 0])
-            allowed = ops.take(next_states, cache["state"], axis=0) >= 0
+            cache["state"] = _advance(tables, cache["state"], ids[:, 0])
+            is_last = ops.repeat(index + 1 >= context["limit"], rows_per_sentence)
+            rows = cache["state"] + num_states * ops.cast(is_last, "int32")
+            allowed = ops.take(tables, rows, axis=0) >= 0
             log_probs = ops.where(allowed, free, NEVER)
         if prefix_ids is not None:
             last = ops.shape(context["prefix"])[1] - 1
@@ -75,8 +96,8 @@ def constrain(start, rows_per_sentence, prefix_ids=None, next_states=None, pad_i
     }
 
 
-def _advance(next_states, states, tokens):
+def _advance(tables, states, tokens):
     """States after one more token; where a prefix went against them, from the start."""
-    flat = ops.reshape(next_states, (-1,))
-    places = states * next_states.shape[1] + ops.cast(tokens, "int32")
+    flat = ops.reshape(tables, (-1,))
+    places = states * tables.shape[1] + ops.cast(tokens, "int32")
     return ops.maximum(ops.take(flat, places, axis=0), 0)

@@ -119,7 +119,8 @@ def _start(
     }
     if prefix_ids is None and next_states is None:
         return start
-    return constrain(start, rows_per_sentence, prefix_ids, next_states, pad_id)
+    end_id = options.get("end_id", 3)
+    return constrain(start, rows_per_sentence, prefix_ids, next_states, end_id, pad_id)
 
 
 def _num_tokens(ids, pad_id):

@@ -26,8 +26,14 @@ def stored(folder, model, tokenizer):
 def folders(tmp_path_factory, tiny_model):
     """Two models of one vocabulary, and one of another."""
     folder = tmp_path_factory.mktemp("models")
-    model, tokenizer = tiny_model
-    second, _ = tiny_export.tiny_model()
+    tokenizer = tiny_model[1]
+    model, second = (tiny_export.tiny_model()[0] for _ in range(2))
+    # Bytes out of place are no text: without them the models write letters.
+    matrix = model.token_embedding.embeddings.numpy()
+    matrix[4:260] = 0
+    matrix[260:] *= 3
+    for each in (model, second):
+        each.token_embedding.embeddings.assign(matrix)
     rng = np.random.default_rng(11)
     for weight in second.trainable_weights:
         weight.assign(weight + 0.3 * rng.normal(size=weight.shape))

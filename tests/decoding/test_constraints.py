@@ -1,5 +1,6 @@
 """Given prefixes and forbidden phrases, against searches that try everything."""
 
+import itertools
 from collections import Counter
 
 import keras
@@ -44,27 +45,26 @@ def automaton(sequences, vocabulary=7):
     return forbidden_phrases(spellings, [Phrase(each) for each in sequences])
 
 
-def start(tables, rows, prefixes=None, sequences=None):
+def start(tables, rows, max_length, prefixes=None, sequences=None):
     begun = {
         "next_token_logits": table_step(rows),
         "reorder_cache": take_rows,
         "cache": table_cache(len(tables), rows),
         "context": {"tables": tables},
         "batch_size": len(tables),
+        "max_length": max_length,
     }
+    if isinstance(sequences, list):
+        sequences = automaton(sequences, tables.shape[-1])
     return constrain(
-        begun,
-        rows,
-        None if prefixes is None else padded(prefixes),
-        None if sequences is None else automaton(sequences, tables.shape[-1]),
+        begun, rows, None if prefixes is None else padded(prefixes), sequences
     )
 
 
 def search(tables, beam_size, max_length, prefixes=None, sequences=None, **options):
     sequences, scores = beam_search(
         beam_size=beam_size,
-        max_length=max_length,
-        **start(tables, beam_size, prefixes, sequences),
+        **start(tables, beam_size, max_length, prefixes, sequences),
         **options,
     )
     return np.array(sequences), np.array(scores)
@@ -182,12 +182,46 @@ def test_unfinished_prefix_at_the_limit():
     np.testing.assert_allclose(scores[0, 0], expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize("compaction", [True, False])
+def test_a_word_cut_off_at_the_limit_is_whole(compaction):
+    """4 separates words, as the end does; the words 5 and 6 6 are forbidden."""
+    tables = random_tables(seed=9, batch=9)
+    tables[..., END] = -np.inf
+    boundaries = [(4,)]
+    spellings = [(number,) for number in range(7)]
+    spellings[END] = (4,)
+    words = [Phrase((5,), True, True), Phrase((6, 6), True, True)]
+    table = forbidden_phrases(spellings, words, boundaries)
+    limits = np.arange(9, dtype="int32") % 4 + 2
+
+    def allowed(ids, limit):
+        text = "".join(map(str, ids)).strip("4")
+        is_whole = len(ids) == limit or ids[-1] == 4
+        whole = text.split("4") if is_whole else text.split("4")[:-1]
+        # Words count after a separator only, so the first one does not.
+        if ids[0] != 4:
+            whole = whole[1:]
+        return not {"5", "66"}.intersection(whole)
+
+    sequences, _ = search(
+        tables, 120, limits, sequences=table, n_best=1, compaction=compaction
+    )
+    changed = 0
+    for i, limit in enumerate(limits):
+        bodies = itertools.product(TOKENS, repeat=int(limit))
+        ranked = sorted(bodies, key=lambda ids, i=i: -log_probability(tables[i], ids))
+        expected = next(ids for ids in ranked if allowed(ids, limit))
+        assert tuple(strip(sequences[i, 0])) == expected
+        changed += expected != ranked[0]
+    assert changed > 1
+
+
 def draw(tables, num_samples, max_length, prefixes=None, sequences=None, **options):
-    begun = start(tables, num_samples, prefixes, sequences)
+    begun = start(tables, num_samples, max_length, prefixes, sequences)
     del begun["reorder_cache"]
     return map(
         np.array,
-        sample(num_samples=num_samples, max_length=max_length, **begun, **options),
+        sample(num_samples=num_samples, **begun, **options),
     )
 
 
@@ -232,9 +266,10 @@ def test_compiled_with_unknown_batch():
             "cache": {"before": tf.fill([batch * 3], START)},
             "context": {"tables": tables},
             "batch_size": batch,
+            "max_length": 9,
         }
         begun = constrain(begun, 3, prefix_ids, automaton(SEQUENCES))
-        return beam_search(beam_size=3, max_length=9, **begun)
+        return beam_search(beam_size=3, **begun)
 
     for batch, prefixes in ((3, PREFIXES), (2, [[], []])):
         tables = random_tables(seed=batch, batch=batch)
