@@ -1,12 +1,15 @@
 """Filtering a noisy corpus, against scores worked out by hand."""
 
+import importlib
+
 import numpy as np
 import pytest
 
+from keras_transformer import models
 from keras_transformer.corpus_filter import PairFilter
 from keras_transformer.models import PairScore
-from keras_transformer.models import open_model
 
+pytestmark = pytest.mark.usefixtures("models_stay_open")
 PAIRS = [
     (b"der Hund", b"ein Hund"),
     (b"die Katze", b" die  Katze"),  # a copy
@@ -22,21 +25,27 @@ PAIRS = [
 GOOD = [0, 6, 7, 9]
 
 
-@pytest.fixture
-def files(tmp_path, tiny_model):
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory, tiny_model):
+    folder = tmp_path_factory.mktemp("model")
     model, tokenizer = tiny_model
-    model.save(tmp_path / "model.keras")
-    tokenizer.save(tmp_path)
+    model.save(folder / "model.keras")
+    tokenizer.save(folder)
+    return folder / "model.keras"
+
+
+@pytest.fixture
+def files(tmp_path):
     for side, name in enumerate(("source", "target")):
         (tmp_path / name).write_bytes(b"".join(pair[side] + b"\n" for pair in PAIRS))
     return tmp_path
 
 
 @pytest.fixture
-def run_filter(files, run_command):
+def run_filter(files, model_file, run_command):
     def run(*arguments, source=files / "source"):
         return run_command(
-            *["filter", files / "model.keras", "-s", source, "-t", files / "target"],
+            *["filter", model_file, "-s", source, "-t", files / "target"],
             *["--output-source", files / "out.s", "--output-target", files / "out.t"],
             *["--max-length", "40", *arguments],
         )
@@ -45,13 +54,13 @@ def run_filter(files, run_command):
 
 
 @pytest.fixture
-def scores(files):
+def scores(model_file):
     """Of the pairs that no rule leaves out: length-normalised log-probabilities."""
     texts = [
         [pair[side].decode() for pair in map(PAIRS.__getitem__, GOOD)]
         for side in (0, 1)
     ]
-    opened = open_model(files / "model.keras")
+    opened = models.open_model(model_file)
     lengths = [len(ids) + 1 for ids in opened.tokenizer.tokenize(texts[1]).to_list()]
     found = [one.log_prob for one in opened.score(*texts)]
     return dict(zip(GOOD, np.array(found) / lengths, strict=True))
@@ -99,8 +108,6 @@ def test_rules_can_be_loosened(files, run_filter):
 
 
 def test_more_pairs_than_a_block(files, run_filter, monkeypatch):
-    import importlib
-
     whole = run_filter("--keep", "0.5").stdout
     text = kept(files)
     module = importlib.import_module("keras_transformer.cli.filter")

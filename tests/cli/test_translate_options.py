@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import tiny_export
 
+from keras_transformer import models
 from keras_transformer import pipelines
 from keras_transformer.decoding import Ensemble
 from keras_transformer.decoding import Translator
-from keras_transformer.models import open_model
 
+pytestmark = pytest.mark.usefixtures("models_stay_open")
 SOURCES = ["der Hund läuft", "", "ein Hund und noch ein Hund", "die Katze", "läuft"]
 
 
@@ -97,7 +98,7 @@ def test_a_prefix_for_each_line(translate, free, tmp_path):
 
 
 def test_a_prefix_scores_as_the_model_does(folders):
-    opened = open_model(folders[0])
+    opened = models.open_model(folders[0])
     settings = {"beam_size": 3, "length_penalty": 0.0}
     for ranked, source in zip(
         opened.translate(SOURCES, **settings, prefixes=["ein"] * 5),
@@ -158,7 +159,7 @@ def test_blocks_draw_from_seeds_of_their_own(
     (tmp_path / "in").write_text(text)
     options = ["-i", tmp_path / "in", "-o", tmp_path / "out", "--sampling", "--resume"]
     real = module.resumable_lines
-    opened = open_model(folders[0])
+    opened = models.open_model(folders[0])
     facts = None
 
     def spy(output, given, *arguments):
@@ -176,8 +177,8 @@ def test_ensemble(translate, free, folders, tiny_model):
     same = lines(translate("--ensemble", folders[0], "--ensemble", folders[0]))
     assert same == free
     found = lines(translate("--ensemble", folders[1]))
-    models = [open_model(folder).model for folder in folders[:2]]
-    translator = Translator(Ensemble(models), tiny_model[1])
+    both = [models.open_model(folder).model for folder in folders[:2]]
+    translator = Translator(Ensemble(both), tiny_model[1])
     assert found == translator.translate(SOURCES)
     assert found != free
     assert found != lines(translate(model=folders[1]))
@@ -193,15 +194,15 @@ def test_ensemble(translate, free, folders, tiny_model):
 
 
 def test_an_ensemble_scores(folders, tmp_path, run_command):
-    opened = open_model(folders[0], ensemble=[folders[1]])
+    opened = models.open_model(folders[0], ensemble=[folders[1]])
     (pair,) = opened.score([SOURCES[0]], ["ein Hund"])
     singles = [
-        open_model(folder).score([SOURCES[0]], ["ein Hund"])[0]
+        models.open_model(folder).score([SOURCES[0]], ["ein Hund"])[0]
         for folder in folders[:2]
     ]
     assert min(one.log_prob for one in singles) < pair.log_prob
     assert pair.num_tokens == singles[0].num_tokens
-    assert opened.fingerprint() != open_model(folders[0]).fingerprint()
+    assert opened.fingerprint() != models.open_model(folders[0]).fingerprint()
 
 
 @pytest.mark.parametrize(
