@@ -129,10 +129,10 @@ def parse_phrase(text):
     Raises:
         ValueError: nothing is left of it without white space and `*`.
     """
-    words = " ".join(text.removesuffix(_ANYTHING_MORE).split())
+    open_end = text.rstrip().endswith(_ANYTHING_MORE)
+    words = " ".join(text.rstrip().removesuffix(_ANYTHING_MORE).split())
     if not words:
         raise ValueError(f"{text!r} is no phrase that can be forbidden")
-    open_end = text.endswith(_ANYTHING_MORE)
     return Phrase(
         tuple(words.encode("utf-8", "replace")),
         at_start=_needs_boundary(words[0]),

@@ -136,7 +136,8 @@ def test_a_phrase_that_holds_another():
 
 
 def test_mistakes(monkeypatch):
-    for text in ("", "  ", "*", " *"):
+    assert parse_phrase(" a  b* ") == Phrase((97, 32, 98), at_start=True)
+    for text in ("", "  ", "*", " *", " * "):
         with pytest.raises(ValueError, match="is no phrase that can be forbidden"):
             parse_phrase(text)
     with pytest.raises(ValueError, match="must not be empty"):
