@@ -9,8 +9,6 @@ import tiny_export
 
 from keras_transformer import models
 from keras_transformer import pipelines
-from keras_transformer.decoding import Ensemble
-from keras_transformer.decoding import Translator
 
 pytestmark = pytest.mark.usefixtures("models_stay_open")
 SOURCES = ["der Hund läuft", "", "ein Hund und noch ein Hund", "die Katze", "läuft"]
@@ -173,15 +171,13 @@ def test_blocks_draw_from_seeds_of_their_own(
     assert facts["model"] == opened.fingerprint()
 
 
-def test_ensemble(translate, free, folders, tiny_model):
-    same = lines(translate("--ensemble", folders[0], "--ensemble", folders[0]))
-    assert same == free
+def test_ensemble(translate, free, folders):
+    assert lines(translate("--ensemble", folders[0])) == free
     found = lines(translate("--ensemble", folders[1]))
-    both = [models.open_model(folder).model for folder in folders[:2]]
-    translator = Translator(Ensemble(both), tiny_model[1])
-    assert found == translator.translate(SOURCES)
     assert found != free
-    assert found != lines(translate(model=folders[1]))
+    opened = models.open_model(folders[0], ensemble=[folders[1]])
+    assert [model.num_layers for model in opened.model.models] == [2, 2]
+    assert found == [ranked[0].text for ranked in opened.translate(SOURCES)]
     result = translate("--ensemble", folders[2])
     assert result.exit_code == 2
     assert result.stderr == (
