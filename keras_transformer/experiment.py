@@ -15,21 +15,17 @@ from keras_transformer.flops import training_flops
 from keras_transformer.pipelines.phrases import phrases
 from keras_transformer.recipes import load_recipe
 from keras_transformer.storage import told_when_full
-from keras_transformer.transformer import Transformer
+from keras_transformer.stored_models import MODEL
+from keras_transformer.stored_models import build_model
+from keras_transformer.stored_models import check_fits
+from keras_transformer.stored_models import load_model
+from keras_transformer.stored_models import load_run
 from keras_transformer.validation import validation
 
 TOKENIZER = run_folder.TOKENIZER
-MODEL = run_folder.MODEL
 
 
-def run(
-    recipe,
-    output,
-    progress=True,
-    allow_changes=False,
-    restart=False,
-    from_model=False,
-):
+def run(recipe, output, progress=True, allow_changes=False, restart=False):
     """Trains what a recipe says, or goes on where the run in `output` was left.
 
     Args:
@@ -39,8 +35,6 @@ def run(
         allow_changes: Whether to go on although the recipe or the training text is
             not what the run began with.
         restart: Whether to delete what the run has reached and begin anew.
-        from_model: Whether a run that has no checkpoint begins with the weights of
-            the `model.keras` in `output`.
 
     Returns:
         A mapping of figures and paths for people to read.
@@ -51,22 +45,26 @@ def run(
             recipe or text, or its checkpoints are gone.
         StorageError: `output` cannot be written to, or its disk is full.
         CheckpointError: `output` holds checkpoints that do not fit.
+        ModelError: `training.initial_model` is none, or not the recipe's.
         TrainingFault: losses or gradients that are not finite, see `on_nan`.
         KeyboardInterrupt: Ctrl-C, after the state was saved.
     """
     output = pathlib.Path(output)
     run_folder.prepare(output)
     with told_when_full(output), run_folder.locked(output):
-        from_model = run_folder.check_start(output, from_model, restart)
         run_folder.clean(output, restart)
-        run_folder.claim(output, recipe, allow_changes, from_model)
-        return _run(recipe, output, progress, allow_changes, from_model)
+        run_folder.claim(output, recipe, allow_changes)
+        return _run(recipe, output, progress, allow_changes)
 
 
-def _run(recipe, output, progress, allow_changes, from_model):
+def _run(recipe, output, progress, allow_changes):
     """`run` in a folder that is ours."""
     started = time.monotonic()
     settings = recipe.training
+    begun = bool(training.checkpoint_paths(output / "checkpoints"))
+    initial = None
+    if settings.initial_model and not begun:
+        initial = _initial_model(recipe, output / TOKENIZER)
     keras.utils.set_random_seed(settings.seed)
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -92,10 +90,10 @@ def _run(recipe, output, progress, allow_changes, from_model):
     strategy = training.default_strategy()
     with strategy.scope():
         model = build_model(recipe, tokenizer.vocabulary_size)
+        if initial is not None:
+            model.set_weights(initial.get_weights())
         training_model = _compile(model, recipe)
         trainer = training.Trainer(training_model, output, settings.keep)
-        if from_model:
-            _take_weights(model, output / MODEL)
         first_step = trainer.restore()
     if hasattr(pairs["train"], "weights"):
         numbers = corpora["train"].numbers(np.arange(corpora["train"].num_pairs))
@@ -140,6 +138,7 @@ def _run(recipe, output, progress, allow_changes, from_model):
     )
     path = trainer.save_model(MODEL)
     summary = {
+        **({"began with": settings.initial_model} if settings.initial_model else {}),
         "parameters": model.count_params(),
         "train pairs": corpora["train"].report,
         "steps": trainer.progress.step,
@@ -163,22 +162,6 @@ def _run(recipe, output, progress, allow_changes, from_model):
     return summary
 
 
-def load_run(folder):
-    """What a run folder says about its model.
-
-    Returns:
-        `(recipe, tokenizer, model)`; the model has fresh weights.
-
-    Raises:
-        RecipeError: `config.yaml` is missing or not a recipe.
-        DataError: the tokenizer is missing or damaged.
-    """
-    folder = pathlib.Path(folder)
-    recipe = load_recipe(folder / "config.yaml")
-    tokenizer = pipelines.load_tokenizer(folder / TOKENIZER)
-    return recipe, tokenizer, build_model(recipe, tokenizer.vocabulary_size)
-
-
 def average_run(folder, last=5, output=None):
     """Averages a run's last checkpoints into a `.keras` file.
 
@@ -200,37 +183,6 @@ def average_run(folder, last=5, output=None):
     with told_when_full(output), training.replace_file(output) as temporary:
         model.save(temporary)
     return output, paths
-
-
-def _take_weights(model, path):
-    """Sets a model's weights to those of a `.keras` file."""
-    try:
-        other = keras.saving.load_model(path, compile=False)
-    # A damaged archive raises whatever its reader came across.
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise run_folder.RunError(f"{path}: cannot be loaded: {reason}") from error
-    shapes, others = (
-        [(weight.name, tuple(weight.shape)) for weight in each.weights]
-        for each in (model, other)
-    )
-    if shapes != others:
-        raise run_folder.RunError(
-            f"{path}: a model of other sizes than the recipe's; give its config.yaml"
-        )
-    model.set_weights(other.get_weights())
-
-
-def build_model(recipe, vocabulary_size):
-    """The recipe's `Transformer`, built, with fresh weights."""
-    precision = recipe.training.mixed_precision
-    model = Transformer(
-        vocabulary_size,
-        **recipe.model.constructor_arguments(),
-        dtype=f"mixed_{precision}" if precision else "float32",
-    )
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    return model
 
 
 def load_pairs(recipe):
@@ -267,6 +219,14 @@ def load_pairs(recipe):
 
     splits = {name: getattr(data, name) for name in ("train", "validation", "test")}
     return {name: source(split) for name, split in splits.items() if split is not None}
+
+
+def _initial_model(recipe, folder):
+    """The model that training begins with; its tokenizer goes to `folder`."""
+    path, tokenizer, model = load_model(recipe.training.initial_model)
+    check_fits(path, tokenizer, model, recipe)
+    tokenizer.save(folder)
+    return model
 
 
 def _tokenizer(settings, pairs, folder):

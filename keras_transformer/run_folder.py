@@ -8,12 +8,14 @@ import shutil
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.storage import check_writable
+from keras_transformer.stored_models import CONFIG
+from keras_transformer.stored_models import MODEL
+from keras_transformer.stored_models import TOKENIZER
 
-TOKENIZER = "tokenizer"
-CONFIG = "config.yaml"
-MODEL = "model.keras"
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
+# In it; tells that there were checkpoints, even when all are gone.
+SAVED = "saved.json"
 # What a run makes; its ids are made anew by themselves where text or vocabulary differ.
 _MADE = (TOKENIZER, _CHECKPOINTS, "logs", "metrics.jsonl", "best.keras", MODEL)
 # How long to train and how to decode may change between two starts.
@@ -89,62 +91,30 @@ def clean(folder, restart=False):
             _remove(path)
 
 
-def check_start(folder, from_model=False, restart=False):
-    """Whether training may begin or go on here.
-
-    A folder with a `model.keras` and no checkpoint holds the average of checkpoints
-    that are not there: neither the optimizer's state nor any one step's weights.
-
-    Args:
-        folder: The run's, before `clean`.
-        from_model: Whether the average's weights shall be a new run's first.
-        restart: Whether all of it will be deleted.
-
-    Returns:
-        Whether to take the weights of `model.keras`.
-
-    Raises:
-        RunError: training cannot go on from what is there.
-    """
-    model = folder / MODEL
-    if from_model and restart:
-        raise RunError("--restart deletes model.keras, which --from-model needs")
-    if _has_begun(folder):
-        return False
-    if not from_model:
-        # With this file, `Checkpoints` tells that they were lost.
-        lost = (folder / _CHECKPOINTS / "saved.json").is_file()
-        if model.is_file() and not lost and not restart:
-            raise RunError(
-                f"{model}: an average of checkpoints that are not here; training "
-                "cannot go on from it. Give --from-model to begin a new run with its "
-                "weights, or --restart to delete it"
-            )
-        return False
-    for path in (model, folder / TOKENIZER):
-        if not path.exists():
-            raise RunError(f"{path}: is not there; --from-model needs it")
-    _remove(folder / _CHECKPOINTS)
-    return True
-
-
 def _has_begun(folder):
     return any((folder / _CHECKPOINTS).glob("ckpt-*.index"))
 
 
-def claim(folder, recipe, allow_changes=False, from_model=False):
+def claim(folder, recipe, allow_changes=False):
     """Writes the recipe into the folder, unless a run of another recipe is there.
 
     Args:
         folder: The run's.
         recipe: The new start's.
         allow_changes: Whether it may differ.
-        from_model: Whether the vocabulary is that of a model to begin with.
 
     Raises:
-        RunError: the folder holds checkpoints of another recipe.
+        RunError: the folder holds checkpoints of another recipe, or a finished model
+            and nothing to go on from.
     """
     path = folder / CONFIG
+    was_run = _has_begun(folder) or (folder / _CHECKPOINTS / SAVED).is_file()
+    if (folder / MODEL).is_file() and not was_run:
+        raise RunError(
+            f"{folder / MODEL}: an average of checkpoints that are not here; training "
+            "cannot go on from it, and would replace it. Choose another --output; "
+            f"--from {folder} begins there with its weights"
+        )
     if path.is_file():
         changed = ", ".join(_changed_keys(load_recipe(path), recipe))
         begun = _has_begun(folder)
@@ -153,7 +123,7 @@ def claim(folder, recipe, allow_changes=False, from_model=False):
                 f"{folder}: holds a run of another recipe; what differs: {changed}. "
                 "Choose another --output, or give --allow-changes or --restart"
             )
-        if changed and not begun and not from_model:
+        if changed and not begun:
             # A start that came to nothing; its vocabulary may be of other text.
             _remove(folder / TOKENIZER)
     dump_recipe(recipe, path)

@@ -61,12 +61,17 @@ class BytePairTokenizer(Tokenizer):
                 f"0, unknown 1, start 2, end 3. Received: {ids}."
             )
         self.vocabulary_size = processor.get_piece_size()
-        self.model = model
+        self._model = model
         self._load()
+
+    @property
+    def model(self) -> bytes:
+        """The content of the SentencePiece model file."""
+        return self._model
 
     def _load(self):
         self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
-            model=self.model, out_type=tf.int32
+            model=self._model, out_type=tf.int32
         )
 
     def _call(self, method, argument):
@@ -83,7 +88,7 @@ class BytePairTokenizer(Tokenizer):
         return self._call("tokenize", strings)
 
     def sample(self, strings: Sequence[str], dropout: float, seed: int):
-        processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
         rows = []
 
         def split():
@@ -91,7 +96,7 @@ class BytePairTokenizer(Tokenizer):
             for string in strings:
                 rows.append(
                     processor.encode(
-                        _escape(string),
+                        escape(string),
                         enable_sampling=True,
                         alpha=dropout,
                         nbest_size=-1,
@@ -123,11 +128,11 @@ class BytePairTokenizer(Tokenizer):
         return tf.strings.regex_replace(strings, ESCAPED_ESCAPE, ESCAPE)
 
     def pieces(self) -> list[str]:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
         return [processor.id_to_piece(n) for n in range(self.vocabulary_size)]
 
     def piece_bytes(self) -> list[bytes]:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
         found = []
         for number, piece in enumerate(self.pieces()):
             if processor.is_byte(number):
@@ -139,7 +144,7 @@ class BytePairTokenizer(Tokenizer):
         return found
 
     def save(self, folder: str | os.PathLike) -> None:
-        write_atomically(os.path.join(folder, self.file_name), self.model)
+        write_atomically(os.path.join(folder, self.file_name), self._model)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "BytePairTokenizer":
@@ -147,7 +152,7 @@ class BytePairTokenizer(Tokenizer):
             return cls(file.read())
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(self.model).hexdigest()
+        return hashlib.sha256(self._model).hexdigest()
 
 
 def train_byte_pairs(
@@ -166,7 +171,7 @@ def train_byte_pairs(
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=map(_escape, sentences),
+            sentence_iterator=map(escape, sentences),
             model_writer=model,
             model_type="bpe",
             vocab_size=vocabulary_size,
@@ -188,7 +193,8 @@ def train_byte_pairs(
     return BytePairTokenizer(model.getvalue())
 
 
-def _escape(sentence: str) -> str:
+def escape(sentence: str) -> str:
+    """The text as SentencePiece is to get it, its own marks hidden."""
     sentence = sentence.replace(ESCAPE, ESCAPED_ESCAPE)
     return sentence.replace(SPACE_MARK, ESCAPED_SPACE_MARK)
 

@@ -151,26 +151,15 @@ def test_a_begun_run_keeps_its_replicas(tmp_path):
     assert progress.replicas == 4
 
 
-@pytest.mark.fault("X02", "refused, unless told to begin with its weights")
+@pytest.mark.fault("X02", "refused, unless a new run begins with its weights")
 def test_an_average_is_not_gone_on_from(tmp_path):
-    assert run_folder.check_start(tmp_path) is False
     (tmp_path / "model.keras").touch()
-    with pytest.raises(RunError, match=r"model\.keras: an average.*--from-model"):
-        run_folder.check_start(tmp_path)
-    assert run_folder.check_start(tmp_path, restart=True) is False
-    with pytest.raises(RunError, match=r"deletes model\.keras"):
-        run_folder.check_start(tmp_path, from_model=True, restart=True)
-    # Its vocabulary must be there, too, and stays whatever the recipe.
-    with pytest.raises(RunError, match="tokenizer: is not there"):
-        run_folder.check_start(tmp_path, from_model=True)
-    (tmp_path / "tokenizer").mkdir()
-    assert run_folder.check_start(tmp_path, from_model=True) is True
+    with pytest.raises(RunError, match=r"model\.keras: an average.*--from"):
+        run_folder.claim(tmp_path, recipe())
+    run_folder.clean(tmp_path, restart=True)
     run_folder.claim(tmp_path, recipe())
-    (tmp_path / "tokenizer").mkdir(exist_ok=True)
-    run_folder.claim(tmp_path, recipe("training.seed=9"), from_model=True)
-    assert (tmp_path / "tokenizer").exists()
-    # Killed after its first checkpoint, the same command goes on from there.
+    # Beside a checkpoint it is the end of a run, which may go on.
+    (tmp_path / "model.keras").touch()
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "ckpt-3.index").touch()
-    assert run_folder.check_start(tmp_path, from_model=True) is False
-    assert run_folder.check_start(tmp_path) is False
+    run_folder.claim(tmp_path, recipe())

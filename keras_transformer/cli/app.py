@@ -7,14 +7,18 @@ import typer
 import keras_transformer
 from keras_transformer.cli import ablate
 from keras_transformer.cli import average
+from keras_transformer.cli import compare
 from keras_transformer.cli import demo
 from keras_transformer.cli import evaluate
 from keras_transformer.cli import export
+from keras_transformer.cli import filter
+from keras_transformer.cli import info
 from keras_transformer.cli import parse
 from keras_transformer.cli import score
 from keras_transformer.cli import serve
 from keras_transformer.cli import train
 from keras_transformer.cli import translate
+from keras_transformer.cli import update_vocabulary
 from keras_transformer.cli import visualize
 
 # Plain text instead of boxes: a message stays one line, however wide the terminal.
@@ -52,6 +56,7 @@ def keras_transformer_command(
 
 VERBS = (
     *(demo, train, evaluate, translate, score, average, export),
+    *(info, compare, filter, update_vocabulary),
     *(serve, parse, visualize, ablate),
 )
 for verb in VERBS:

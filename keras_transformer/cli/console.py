@@ -75,7 +75,7 @@ def _user_errors():
     classes = [UserError]
     for module, name in (
         ("keras_transformer.ablation.rows", "AblationError"),
-        ("keras_transformer.models", "ModelError"),
+        ("keras_transformer.stored_models", "ModelError"),
         ("keras_transformer.export", "ExportError"),
         ("keras_transformer.pipelines.errors", "DataError"),
         ("keras_transformer.recipes.load", "RecipeError"),
@@ -95,6 +95,21 @@ def existing(path: pathlib.Path) -> pathlib.Path:
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     return path
+
+
+def check_tokenizer(name):
+    """Raises `UserError` unless sacreBLEU has this tokenizer, and what it needs."""
+    from sacrebleu.metrics import BLEU
+
+    from keras_transformer.recipes.schema import BLEU_TOKENIZERS
+
+    if name not in BLEU_TOKENIZERS:
+        known = ", ".join(BLEU_TOKENIZERS)
+        raise UserError(f"--tokenize {name}: must be one of {known}")
+    try:
+        BLEU(tokenize=name)
+    except (ImportError, RuntimeError) as error:
+        raise UserError(f"--tokenize {name}: {error}") from None
 
 
 @contextlib.contextmanager
@@ -141,13 +156,15 @@ def load_tensorflow() -> None:
         import tensorflow  # noqa: F401
 
 
-def opened_model(path, warn_with=warn):
+def opened_model(path, warn_with=warn, ensemble=()):
     """`open_model` for a command: quiet, its warnings on standard error."""
     load_tensorflow()
     with quiet_libraries():
         from keras_transformer.models import open_model
 
-        return open_model(path, warn_with)
+        return open_model(
+            path, warn_with, **({"ensemble": ensemble} if ensemble else {})
+        )
 
 
 @contextlib.contextmanager
@@ -157,7 +174,7 @@ def written_lines(path: pathlib.Path | None):
     A file appears under its name only when all of it is written.
     """
     if path is None:
-        yield _write_line_to(sys.stdout.buffer)
+        yield line_writer(sys.stdout.buffer)
         return
     if path.is_dir():
         raise UserError(f"{path}: a folder, where a file was expected")
@@ -166,13 +183,15 @@ def written_lines(path: pathlib.Path | None):
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with told_when_full(path), open(temporary, "wb") as file:
-            yield _write_line_to(file)
+            yield line_writer(file)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _write_line_to(file):
+def line_writer(file):
+    """A function that writes one line of UTF-8 to a binary file, at once."""
+
     def write_line(text: str) -> None:
         # A sub-word of bytes can spell a line end; a line must stay one line.
         one_line = text.replace("\r", " ").replace("\n", " ")

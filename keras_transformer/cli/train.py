@@ -7,6 +7,7 @@ import typer
 
 from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import ending_on_sigterm
+from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
@@ -32,6 +33,15 @@ def train(
             help="Replace one key, such as training.steps=500.",
         ),
     ] = None,
+    initial_model: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            "--from",
+            metavar="MODEL",
+            help="Begin with the weights, the vocabulary and the architecture of a "
+            "run or a .keras file; optimizer and steps begin anew.",
+        ),
+    ] = None,
     allow_changes: Annotated[
         bool,
         typer.Option(
@@ -42,13 +52,6 @@ def train(
     restart: Annotated[
         bool,
         typer.Option("--restart", help="Delete what the run has reached; begin anew."),
-    ] = False,
-    from_model: Annotated[
-        bool,
-        typer.Option(
-            "--from-model",
-            help="Begin with the weights of RUN/model.keras; RUN has no checkpoint.",
-        ),
     ] = False,
     deterministic: Annotated[
         bool,
@@ -66,6 +69,8 @@ def train(
     keras-transformer train phrases --output runs/phrases
     keras-transformer train files --output runs/mine \\
       --set data.train.source=train.en --set data.train.target=train.de
+    keras-transformer train files --from runs/mine --output runs/finer \\
+      --set data.train.source=new.en --set data.train.target=new.de
     """
     from keras_transformer.recipes import load_recipe
     from keras_transformer.recipes import shipped_recipes
@@ -79,7 +84,15 @@ def train(
     overrides = overrides or []
     if deterministic:
         overrides = [*overrides, "training.deterministic=true"]
-    loaded = load_recipe(recipe, overrides)
+    keys = {}
+    if initial_model is not None:
+        from keras_transformer.stored_models import keras_file
+        from keras_transformer.stored_models import recipe_keys
+
+        keys = recipe_keys(existing(initial_model))
+        weights = keras_file(initial_model) or "its newest checkpoint"
+        say(f"--from {initial_model}: the weights are those of {weights}")
+    loaded = load_recipe(recipe, overrides, keys)
     if output is None:
         raise UserError("--output RUN, the folder to write the run to, is missing")
     if output.exists() and not output.is_dir():
@@ -95,7 +108,6 @@ def train(
                 output,
                 allow_changes=allow_changes,
                 restart=restart,
-                from_model=from_model,
             )
     except KeyboardInterrupt:
         say(

@@ -66,20 +66,25 @@ def shipped_recipes() -> dict[str, str]:
     return described
 
 
-def load_recipe(name_or_path, overrides=()) -> Recipe:
+def load_recipe(name_or_path, overrides=(), keys=None) -> Recipe:
     """Reads a recipe, applies overrides and checks it.
 
     Args:
         name_or_path: a shipped recipe's name or the path of a YAML file.
         overrides: strings `"dotted.key=value"`, the value in YAML.
+        keys: mapping of dotted keys to values that replace the file's, before
+            `overrides` do.
 
-    Relative paths in `data` are taken from the current directory; `${NAME}` is
-    replaced by the environment variable NAME. The result holds absolute paths.
+    Relative paths, those of `data` and of `training.initial_model`, are taken from the
+    current directory; in `data`, `${NAME}` is replaced by the environment variable
+    NAME. The result holds absolute paths.
 
     Raises:
         RecipeError: one line naming the file and the dotted key.
     """
     label, values = _read(name_or_path)
+    for key, value in (keys or {}).items():
+        _set(values, key, value)
     for override in overrides:
         _apply(values, override)
     try:
@@ -90,6 +95,8 @@ def load_recipe(name_or_path, overrides=()) -> Recipe:
     except RecipeError as error:
         raise RecipeError(f"{label}: {error}") from None
     _absolute_paths(recipe.data)
+    if recipe.training.initial_model:
+        recipe.training.initial_model = _absolute(recipe.training.initial_model)
     return recipe
 
 
@@ -151,6 +158,11 @@ def _apply(values: dict, override: str) -> None:
         raise RecipeError(f"--set {key}: {error}") from None
     except yaml.YAMLError as error:
         raise RecipeError(f"--set {key}{_yaml_problem(error)}") from None
+    _set(values, key, value)
+
+
+def _set(values: dict, key: str, value) -> None:
+    names = key.split(".")
     for depth, name in enumerate(names[:-1], start=1):
         if values.get(name) is None:
             values[name] = {}
@@ -184,19 +196,20 @@ def _expanded(value, key):
     return _VARIABLE.sub(replacement, value)
 
 
-def _absolute_paths(data) -> None:
-    def absolute(path):
-        return os.path.abspath(os.path.expanduser(path))
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
 
+
+def _absolute_paths(data) -> None:
     if data.kind == "files":
         for pair in filter(None, (data.train, data.validation, data.test)):
-            pair.source = [absolute(path) for path in pair.source]
-            pair.target = [absolute(path) for path in pair.target]
+            pair.source = [_absolute(path) for path in pair.source]
+            pair.target = [_absolute(path) for path in pair.target]
     elif data.kind == "trees":
         for split in filter(None, (data.train, data.validation, data.test)):
-            split.trees = [absolute(path) for path in split.trees]
+            split.trees = [_absolute(path) for path in split.trees]
     elif data.kind == "tfds" and data.data_dir and "://" not in data.data_dir:
-        data.data_dir = absolute(data.data_dir)
+        data.data_dir = _absolute(data.data_dir)
 
 
 def _one_line(error: ValidationError, values: dict) -> str:

@@ -220,8 +220,11 @@ class TrainingSettings(Section):
     """Section 5 of the paper; `batch_tokens` counts one side of a global batch.
 
     Of the validation text, `validation_sentences` at equal distances are decoded.
+    `initial_model` is a run's folder or a `.keras` file, whose weights and vocabulary
+    training begins with.
     """
 
+    initial_model: Text | None = None
     steps: PositiveInt = 100_000
     batch_tokens: PositiveInt = 25_000
     schedule: Literal["paper", "inverse_sqrt"] = "paper"
