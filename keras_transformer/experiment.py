@@ -1,5 +1,7 @@
 """A recipe's run from text to model: joins the pipelines and training."""
 
+import contextlib
+import functools
 import itertools
 import pathlib
 import time
@@ -7,23 +9,27 @@ import time
 import keras
 import numpy as np
 
-from keras_transformer import evaluation
 from keras_transformer import pipelines
 from keras_transformer import run_folder
 from keras_transformer import training
-from keras_transformer.decoding import Translator
 from keras_transformer.flops import training_flops
-from keras_transformer.parsing import parse_sentences
-from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines.phrases import phrases
 from keras_transformer.recipes import load_recipe
 from keras_transformer.transformer import Transformer
+from keras_transformer.validation import validation
 
 TOKENIZER = run_folder.TOKENIZER
 MODEL = "model.keras"
 
 
-def run(recipe, output, progress=True, allow_changes=False, restart=False):
+def run(
+    recipe,
+    output,
+    progress=True,
+    allow_changes=False,
+    restart=False,
+    worker_timeout=30.0,
+):
     """Trains what a recipe says, or goes on where the run in `output` was left.
 
     Args:
@@ -33,9 +39,15 @@ def run(recipe, output, progress=True, allow_changes=False, restart=False):
         allow_changes: Whether to go on although the recipe or the training text is
             not what the run began with.
         restart: Whether to delete what the run has reached and begin anew.
+        worker_timeout: Seconds after which a worker that gave no sign of life is
+            taken to be lost, where `TF_CONFIG` names several.
+
+    With several workers each calls this. All must see `output`, which the first of
+    them alone writes.
 
     Returns:
-        A mapping of figures and paths for people to read.
+        A mapping of figures and paths for people to read; empty for all workers but
+        the first.
 
     Raises:
         DataError: the data or the tokenizer cannot be had as the recipe says.
@@ -44,56 +56,49 @@ def run(recipe, output, progress=True, allow_changes=False, restart=False):
         CheckpointError: `output` holds checkpoints that do not fit.
         TrainingFault: losses or gradients that are not finite, see `on_nan`.
         KeyboardInterrupt: Ctrl-C, after the state was saved.
+        WorkersError: `TF_CONFIG` cannot be used.
+        WorkerLost: another worker has ended or cannot be reached.
     """
     output = pathlib.Path(output)
-    output.mkdir(parents=True, exist_ok=True)
-    with run_folder.locked(output):
-        run_folder.clean(output, restart)
-        run_folder.claim(output, recipe, allow_changes)
-        return _run(recipe, output, progress, allow_changes)
+    workers = training.Workers(worker_timeout)
+    with workers.told_when_lost(), contextlib.ExitStack() as stack:
+
+        def take():
+            output.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(run_folder.locked(output))
+            run_folder.clean(output, restart)
+            run_folder.claim(output, recipe, allow_changes)
+
+        workers.share(take)
+        return _run(recipe, output, progress, allow_changes, workers)
 
 
-def _run(recipe, output, progress, allow_changes):
+def _run(recipe, output, progress, allow_changes, workers):
     """`run` in a folder that is ours."""
     started = time.monotonic()
     settings = recipe.training
     keras.utils.set_random_seed(settings.seed)
     pairs = load_pairs(recipe)
-    tokenizer = _tokenizer(recipe.tokenizer, pairs["train"], output / TOKENIZER)
-    sampling = {
-        "dropout": recipe.tokenizer.dropout,
-        "segmentations": recipe.tokenizer.segmentations,
-        "seed": settings.seed,
-    }
-    corpora = {
-        split: pipelines.encode_corpus(
-            split_pairs,
-            tokenizer,
-            tokenizer,
-            output / "cache" / split,
-            max_length=recipe.data.max_length,
-            **(sampling if split == "train" else {}),
-        )
-        for split, split_pairs in pairs.items()
-        if split != "test"
-    }
-    strategy = training.default_strategy()
-    with strategy.scope():
+    workers.share(lambda: _prepare(recipe, output, pairs))
+    tokenizer, corpora = _prepared(output, pairs)
+    with workers.strategy.scope():
         model = build_model(recipe, tokenizer.vocabulary_size)
         training_model = _compile(model, recipe)
-        trainer = training.Trainer(training_model, output, settings.keep)
-        first_step = trainer.restore()
+        training_model.optimizer.build(training_model.trainable_variables)
+    trainer = training.Trainer(training_model, output, settings.keep, workers)
+    first_step = trainer.restore()
     if hasattr(pairs["train"], "weights"):
         numbers = corpora["train"].numbers(np.arange(corpora["train"].num_pairs))
         corpora["train"].weights = pairs["train"].weights(numbers)
     run_folder.check_text(
         output, trainer.progress, corpora["train"].fingerprint, allow_changes
     )
-    validate = None
+    validate = validate_here = None
     if "validation" in pairs:
-        validate = _validation(
+        validate_here = validation(
             recipe, model, tokenizer, corpora["validation"], pairs["validation"]
         )
+        validate = functools.partial(workers.share, validate_here)
     if settings.steps > first_step:
         # XLA compiles for each shape, so that it gets few of them.
         dataset = pipelines.training_dataset(
@@ -101,12 +106,13 @@ def _run(recipe, output, progress, allow_changes):
             settings.batch_tokens,
             seed=settings.seed,
             start_step=first_step,
-            num_replicas=strategy.num_replicas_in_sync,
+            num_replicas=workers.strategy.num_replicas_in_sync,
             pad_to_bucket=bool(training_model.jit_compile),
+            shard=(workers.index, workers.count),
         )
         stopping = settings.early_stopping
         trainer.fit(
-            dataset,
+            workers.distribute(dataset),
             settings.steps,
             checkpoint_minutes=settings.checkpoint_minutes,
             checkpoint_steps=settings.checkpoint_steps,
@@ -118,15 +124,29 @@ def _run(recipe, output, progress, allow_changes):
             max_skipped=settings.max_skipped if settings.on_nan == "skip" else 0,
             places_of=_places_of(recipe, corpora["train"], pairs["train"]),
         )
+
+    def finish():
+        return _finish(recipe, trainer, corpora["train"], validate_here, workers)
+
+    summary = workers.share(finish)
+    if not workers.is_chief:
+        return {}
+    return {**summary, "seconds in all": round(time.monotonic() - started)}
+
+
+def _finish(recipe, trainer, corpus, validate, workers):
+    """Averages, writes the model, and says what came of the run."""
+    settings = recipe.training
+    model, progress = trainer.model.transformer, trainer.progress
     averaged = training.average_checkpoints(
-        model, output / "checkpoints", settings.average
+        model, trainer.checkpoints.folder, settings.average
     )
     path = trainer.save_model(MODEL)
     summary = {
         "parameters": model.count_params(),
-        "train pairs": corpora["train"].report,
-        "steps": trainer.progress.step,
-        "training seconds": round(trainer.progress.seconds),
+        "train pairs": corpus.report,
+        "steps": progress.step,
+        "training seconds": round(progress.seconds),
         "averaged checkpoints": len(averaged),
         "model": str(path),
     }
@@ -134,16 +154,46 @@ def _run(recipe, output, progress, allow_changes):
         summary["validation"] = ", ".join(
             f"{name} {value:.2f}" for name, value in validate().items()
         )
-    if trainer.progress.best_step is not None:
+    if progress.best_step is not None:
         summary["best single checkpoint"] = (
-            f"{trainer.progress.best_score:.2f} at step {trainer.progress.best_step} "
-            "(best.keras)"
+            f"{progress.best_score:.2f} at step {progress.best_step} (best.keras)"
         )
     summary["training cost"] = _cost(
-        recipe, model, corpora["train"], trainer.progress, strategy.num_replicas_in_sync
+        recipe, model, corpus, progress, workers.strategy.num_replicas_in_sync
     )
-    summary["seconds in all"] = round(time.monotonic() - started)
     return summary
+
+
+def _prepare(recipe, output, pairs):
+    """Writes the vocabulary and the corpora's ids, unless they are there."""
+    tokenizer = _tokenizer(recipe.tokenizer, pairs["train"], output / TOKENIZER)
+    sampling = {
+        "dropout": recipe.tokenizer.dropout,
+        "segmentations": recipe.tokenizer.segmentations,
+        "seed": recipe.training.seed,
+    }
+    for split in _encoded(pairs):
+        pipelines.encode_corpus(
+            pairs[split],
+            tokenizer,
+            tokenizer,
+            output / "cache" / split,
+            max_length=recipe.data.max_length,
+            **(sampling if split == "train" else {}),
+        )
+
+
+def _prepared(output, pairs):
+    """What `_prepare` wrote: the tokenizer, and each split's corpus."""
+    tokenizer = pipelines.load_tokenizer(output / TOKENIZER)
+    return tokenizer, {
+        split: pipelines.EncodedCorpus.load(output / "cache" / split)
+        for split in _encoded(pairs)
+    }
+
+
+def _encoded(pairs):
+    return [split for split in pairs if split != "test"]
 
 
 def load_run(folder):
@@ -321,74 +371,3 @@ def _cost(recipe, model, corpus, progress, devices):
         f"x {rate / 1e12:.2f} TFLOP/s, measured now in {precision}; "
         f"utilisation {counted / max(spent, 1.0):.0%}"
     )
-
-
-def _validation(recipe, model, tokenizer, corpus, pairs):
-    """Function that scores the model on the validation pairs."""
-    settings = recipe.training
-    decoding = recipe.decoding
-    dataset = pipelines.evaluation_dataset(corpus, settings.batch_tokens)
-    translator = Translator(
-        model,
-        tokenizer,
-        beam_size=settings.validation_beam_size,
-        length_penalty=decoding.length_penalty,
-        length_penalty_kind=decoding.length_penalty_kind,
-        extra_length=decoding.extra_length,
-        max_source_length=recipe.data.max_length,
-    )
-    metric = "f1" if recipe.data.kind == "trees" else "bleu"
-    score = None
-    if getattr(settings, f"validation_{metric}"):
-        score = _SCORES[metric](recipe, translator, pairs)
-
-    def validate():
-        figures = {"perplexity": evaluation.perplexity(model, dataset)}
-        if score is not None:
-            figures[metric] = score()
-        return figures
-
-    return validate
-
-
-def _bleu_of(recipe, translator, pairs):
-    """Function that scores translations of the validation text."""
-    kept = [pair for pair in pairs if None not in pair]
-    if not kept:
-        raise DataError("data.validation: no pair there can be read")
-    kept = _sample(kept, recipe.training.validation_sentences)
-    sources, references = map(list, zip(*kept, strict=True))
-
-    def score():
-        return evaluation.bleu(
-            translator.translate(sources),
-            references,
-            tokenize=recipe.evaluation.tokenize,
-            lowercase=recipe.evaluation.lowercase,
-        ).score
-
-    return score
-
-
-def _f1_of(recipe, translator, pairs):
-    """Function that scores trees of the validation sentences."""
-    trees = _sample(list(pairs.trees()), recipe.training.validation_sentences)
-    sentences = [tree.words for tree in trees]
-
-    def score():
-        parses = parse_sentences(
-            translator.translate_n_best, sentences, symbols=recipe.data.words
-        )
-        return evaluation.bracketing_score(trees, [parse.tree for parse in parses]).f1
-
-    return score
-
-
-_SCORES = {"bleu": _bleu_of, "f1": _f1_of}
-
-
-def _sample(items, size):
-    """`size` of the items at equal distances; all of them for None."""
-    if size is None or size >= len(items):
-        return items
-    return [items[number * len(items) // size] for number in range(size)]

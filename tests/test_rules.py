@@ -34,10 +34,11 @@ ALLOWED = {
         *("training", "visualization"),
     },
     "run_folder": {"recipes"},
+    "validation": {*SEARCH, "evaluation", "parsing", "pipelines"},
     "experiment": {
         *SEARCH,
-        *("evaluation", "flops", "parsing", "pipelines", "recipes", "run_folder"),
-        "training",
+        *("flops", "parsing", "pipelines", "recipes", "run_folder", "training"),
+        "validation",
     },
     "ablation": {
         *("evaluation", "experiment", "models", "presets", "recipes", "training"),

@@ -147,20 +147,23 @@ class PeriodicCheckpoint(keras.callbacks.Callback):
         save: Function of no argument.
         minutes: Minutes of training between checkpoints (the paper: 10), or
         steps: steps between them.
+        total: `Workers.total`, since workers' clocks differ.
     """
 
-    def __init__(self, progress, save, minutes=None, steps=None):
+    def __init__(self, progress, save, minutes=None, steps=None, total=list):
         super().__init__()
         self.progress = progress
         self.save = save
         self.minutes = minutes
         self.steps = steps
+        self.total = total
 
     def on_train_batch_end(self, batch, logs=None):
         if self.steps:
             due = self.progress.step % self.steps == 0
         else:
             due = self.progress.checkpoint_seconds >= 60 * self.minutes
+            (due,) = self.total([due])
         if due:
             self.progress.checkpoint_seconds = 0.0
             self.save()
@@ -170,17 +173,19 @@ class SaveOnSignal(keras.callbacks.Callback):
     """Ctrl-C and SIGTERM finish the step, save, and end training.
 
     Ctrl-C raises `KeyboardInterrupt`, SIGTERM `SystemExit(143)`, both after `save`. A
-    second signal does not wait.
+    second signal does not wait. A signal to one worker ends all of them, at one step.
 
     Args:
         save: Function of no argument.
+        total: `Workers.total`.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self, save):
+    def __init__(self, save, total=list):
         super().__init__()
         self.save = save
+        self.total = total
         self._received = None
         self._previous = {}
 
@@ -207,9 +212,10 @@ class SaveOnSignal(keras.callbacks.Callback):
         self._previous = {}
 
     def on_train_batch_end(self, batch, logs=None):
-        if self._received is None:
+        counts = self.total([number == self._received for number in self.SIGNALS])
+        if not any(counts):
             return
         self.save()
-        if self._received == signal.SIGINT:
+        if counts[0]:
             raise KeyboardInterrupt
-        raise SystemExit(128 + self._received)
+        raise SystemExit(128 + signal.SIGTERM)

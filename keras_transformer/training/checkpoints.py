@@ -46,9 +46,10 @@ class Checkpoints:
         model: A built and compiled `TrainingModel`.
         folder: Where checkpoints lie.
         keep: Number of the newest that are kept.
+        writes: Whether this process writes them; of several workers only one does.
     """
 
-    def __init__(self, model, folder, keep=5):
+    def __init__(self, model, folder, keep=5, writes=True):
         model.optimizer.build(model.trainable_variables)
         self.folder = pathlib.Path(folder)
         self._progress = tf.Variable("", trainable=False, dtype=tf.string)
@@ -57,6 +58,9 @@ class Checkpoints:
             optimizer=[variable.value for variable in model.optimizer.variables],
             progress=self._progress,
         )
+        self._manager = None
+        if not writes:
+            return
         paths = checkpoint_paths(folder)
         if paths and not (self.folder / "checkpoint").is_file():
             # The manager deletes only what this file names.
@@ -73,6 +77,8 @@ class Checkpoints:
 
     def save(self, step, progress):
         """Writes the checkpoint of `step`; `progress` is a mapping for JSON."""
+        if self._manager is None:
+            return None
         self._progress.assign(json.dumps(progress))
         path = self._manager.save(checkpoint_number=step)
         with replace_file(self.folder / SAVED) as temporary:
