@@ -56,7 +56,7 @@ def run(
         CheckpointError: `output` holds checkpoints that do not fit.
         TrainingFault: losses or gradients that are not finite, see `on_nan`.
         KeyboardInterrupt: Ctrl-C, after the state was saved.
-        WorkersError: `TF_CONFIG` cannot be used.
+        WorkersError: `TF_CONFIG` cannot be used, or the first worker failed.
         WorkerLost: another worker has ended or cannot be reached.
     """
     output = pathlib.Path(output)

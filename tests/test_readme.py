@@ -174,7 +174,7 @@ def test_commands_name_what_is_there(readme):
     assert found == []
 
 
-@pytest.mark.parametrize("guide", ["serving"])
+@pytest.mark.parametrize("guide", ["distributed", "serving"])
 def test_commands_and_links_of_a_guide(guide):
     path = ROOT / "docs" / f"{guide}.md"
     text = path.read_text(encoding="utf-8")

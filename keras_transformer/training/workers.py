@@ -25,7 +25,7 @@ _JOBS = ("chief", "worker")
 
 
 class WorkersError(ValueError):
-    """`TF_CONFIG` cannot be used; told in one line."""
+    """`TF_CONFIG` cannot be used, or the chief has failed; told in one line."""
 
 
 class WorkerLost(RuntimeError):
@@ -89,7 +89,7 @@ class Workers:
                 value of JSON.
 
         Raises:
-            WorkerLost: `function` failed on the chief, which itself raises the error.
+            WorkersError: `function` failed on the chief, which itself raises the error.
         """
         if self.count == 1:
             return function()
@@ -103,7 +103,9 @@ class Workers:
         if failure is not None:
             raise failure
         if "failed" in received:
-            raise WorkerLost(f"worker {self.index}: worker 0 failed; its log says why")
+            raise WorkersError(
+                f"worker {self.index}: worker 0 failed; its log says why"
+            )
         return received["result"]
 
     def total(self, values):
