@@ -280,12 +280,22 @@ def load_pairs(recipe):
             return pipelines.TextFiles(split.source, split.target)
 
     splits = {name: getattr(data, name) for name in ("train", "validation", "test")}
-    return {name: source(split) for name, split in splits.items() if split is not None}
+    pairs = {}
+    if data.kind == "records":
+        pairs["train"] = pipelines.RecordFolder(splits.pop("train"))
+    for name, split in splits.items():
+        if split is not None:
+            pairs[name] = source(split)
+    return pairs
 
 
 def _tokenizer(settings, pairs, folder):
     if folder.is_dir():
         return pipelines.load_tokenizer(folder)
+    if hasattr(pairs, "tokenizer"):
+        tokenizer = pairs.tokenizer()
+        tokenizer.save(folder)
+        return tokenizer
     symbols, sentences = (), itertools.chain.from_iterable(pairs)
     if hasattr(pairs, "symbols"):
         # Of trees only the words: symbols have their ids already.

@@ -64,8 +64,7 @@ class Workers:
         """Exit codes, when all have ended."""
         end = time.monotonic() + seconds
         return [
-            process.wait(max(0.1, end - time.monotonic()))
-            for process in self.processes
+            process.wait(max(0.1, end - time.monotonic())) for process in self.processes
         ]
 
     def text(self, index):

@@ -12,7 +12,7 @@ import keras_transformer
 
 VERBS = [
     *("demo", "train", "evaluate", "translate", "score", "average", "export"),
-    *("visualize", "ablate"),
+    *("visualize", "ablate", "beam"),
 ]
 COMMAND = [sys.executable, "-c", "from keras_transformer.cli import main; main()"]
 LOADED = (
