@@ -29,7 +29,7 @@ MODELS = {
     "small": {"num_layers": 4, "d_model": 256, "d_ff": 1024, "num_heads": 4},
 }
 LENGTH = 20
-ROWS = {"tiny": (32, 128, 512), "small": (128,)}
+ROWS = {"tiny": (32, 128), "small": (64,)}
 NAME = pathlib.Path(__file__).name
 
 

@@ -1,4 +1,4 @@
-"""How a run scores its model on the validation pairs while it trains."""
+"""What a run measures on its validation pairs, from perplexity to BLEU and F1."""
 
 from keras_transformer import evaluation
 from keras_transformer import pipelines
@@ -8,7 +8,18 @@ from keras_transformer.pipelines import DataError
 
 
 def validation(recipe, model, tokenizer, corpus, pairs):
-    """Function that scores the model on the validation pairs."""
+    """Function that scores the model on the validation pairs.
+
+    Args:
+        recipe: A `Recipe`.
+        model: Its `Transformer`.
+        tokenizer: Of both sides.
+        corpus: The validation pairs as ids.
+        pairs: Their source.
+
+    Returns:
+        Function of no argument that returns a mapping of figures.
+    """
     settings = recipe.training
     decoding = recipe.decoding
     dataset = pipelines.evaluation_dataset(corpus, settings.batch_tokens)

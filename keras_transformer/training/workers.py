@@ -61,7 +61,10 @@ class Workers:
 
         multi_worker.mend_fit()
         multi_worker.watch_workers(self._jobs, timeout_seconds, start_seconds)
-        logger.info("worker %s of %s waits for the others", self.index, self.count)
+        logger.warning(
+            "worker %s of %s waits for the others, at most %s seconds",
+            *(self.index, self.count, start_seconds),
+        )
         # TensorFlow holds Python's lock while it waits, and the chief without end.
         faulthandler.dump_traceback_later(start_seconds + 30, exit=True)
         try:
