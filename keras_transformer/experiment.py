@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 import pathlib
 import time
 
@@ -12,6 +11,8 @@ import numpy as np
 from keras_transformer import pipelines
 from keras_transformer import run_folder
 from keras_transformer import training
+from keras_transformer.corpora import prepare
+from keras_transformer.corpora import prepared
 from keras_transformer.flops import training_flops
 from keras_transformer.pipelines.phrases import phrases
 from keras_transformer.recipes import load_recipe
@@ -79,8 +80,8 @@ def _run(recipe, output, progress, allow_changes, workers):
     settings = recipe.training
     keras.utils.set_random_seed(settings.seed)
     pairs = load_pairs(recipe)
-    workers.share(lambda: _prepare(recipe, output, pairs))
-    tokenizer, corpora = _prepared(output, pairs)
+    workers.share(lambda: prepare(recipe, output, pairs))
+    tokenizer, corpora = prepared(output, pairs)
     with workers.strategy.scope():
         model = build_model(recipe, tokenizer.vocabulary_size)
         training_model = _compile(model, recipe)
@@ -162,38 +163,6 @@ def _finish(recipe, trainer, corpus, validate, workers):
         recipe, model, corpus, progress, workers.strategy.num_replicas_in_sync
     )
     return summary
-
-
-def _prepare(recipe, output, pairs):
-    """Writes the vocabulary and the corpora's ids, unless they are there."""
-    tokenizer = _tokenizer(recipe.tokenizer, pairs["train"], output / TOKENIZER)
-    sampling = {
-        "dropout": recipe.tokenizer.dropout,
-        "segmentations": recipe.tokenizer.segmentations,
-        "seed": recipe.training.seed,
-    }
-    for split in _encoded(pairs):
-        pipelines.encode_corpus(
-            pairs[split],
-            tokenizer,
-            tokenizer,
-            output / "cache" / split,
-            max_length=recipe.data.max_length,
-            **(sampling if split == "train" else {}),
-        )
-
-
-def _prepared(output, pairs):
-    """What `_prepare` wrote: the tokenizer, and each split's corpus."""
-    tokenizer = pipelines.load_tokenizer(output / TOKENIZER)
-    return tokenizer, {
-        split: pipelines.EncodedCorpus.load(output / "cache" / split)
-        for split in _encoded(pairs)
-    }
-
-
-def _encoded(pairs):
-    return [split for split in pairs if split != "test"]
 
 
 def load_run(folder):
@@ -287,28 +256,6 @@ def load_pairs(recipe):
         if split is not None:
             pairs[name] = source(split)
     return pairs
-
-
-def _tokenizer(settings, pairs, folder):
-    if folder.is_dir():
-        return pipelines.load_tokenizer(folder)
-    if hasattr(pairs, "tokenizer"):
-        tokenizer = pairs.tokenizer()
-        tokenizer.save(folder)
-        return tokenizer
-    symbols, sentences = (), itertools.chain.from_iterable(pairs)
-    if hasattr(pairs, "symbols"):
-        # Of trees only the words: symbols have their ids already.
-        symbols, sentences = pairs.symbols(), pairs.sentences()
-    tokenizer = pipelines.train_tokenizer(
-        settings.kind,
-        sentences,
-        settings.vocabulary_size,
-        split_digits=settings.split_digits,
-        symbols=symbols,
-    )
-    tokenizer.save(folder)
-    return tokenizer
 
 
 def _compile(model, recipe):

@@ -34,11 +34,12 @@ ALLOWED = {
         *("training", "visualization"),
     },
     "run_folder": {"recipes"},
+    "corpora": {"pipelines", "run_folder"},
     "validation": {*SEARCH, "evaluation", "parsing", "pipelines"},
     "experiment": {
         *SEARCH,
-        *("flops", "parsing", "pipelines", "recipes", "run_folder", "training"),
-        "validation",
+        *("flops", "pipelines", "recipes", "run_folder", "training"),
+        *("corpora", "validation"),
     },
     "ablation": {
         *("evaluation", "experiment", "models", "presets", "recipes", "training"),
