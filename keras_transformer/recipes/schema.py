@@ -153,10 +153,10 @@ class TreesData(Section):
 
 DATA_KINDS = {
     "files": FilesData,
-    "records": RecordsData,
     "tfds": TfdsData,
     "phrases": PhrasesData,
     "trees": TreesData,
+    "records": RecordsData,
 }
 
 
