@@ -1,6 +1,7 @@
 """A recipe's run from text to model: joins the pipelines and training."""
 
-import itertools
+import contextlib
+import functools
 import pathlib
 import time
 
@@ -11,9 +12,10 @@ import tensorflow as tf
 from keras_transformer import pipelines
 from keras_transformer import run_folder
 from keras_transformer import training
+from keras_transformer.corpora import prepare
+from keras_transformer.corpora import prepared
 from keras_transformer.flops import training_flops
 from keras_transformer.pipelines.phrases import phrases
-from keras_transformer.recipes import load_recipe
 from keras_transformer.storage import told_when_full
 from keras_transformer.stored_models import MODEL
 from keras_transformer.stored_models import build_model
@@ -25,7 +27,14 @@ from keras_transformer.validation import validation
 TOKENIZER = run_folder.TOKENIZER
 
 
-def run(recipe, output, progress=True, allow_changes=False, restart=False):
+def run(
+    recipe,
+    output,
+    progress=True,
+    allow_changes=False,
+    restart=False,
+    worker_timeout=30.0,
+):
     """Trains what a recipe says, or goes on where the run in `output` was left.
 
     Args:
@@ -35,9 +44,15 @@ def run(recipe, output, progress=True, allow_changes=False, restart=False):
         allow_changes: Whether to go on although the recipe or the training text is
             not what the run began with.
         restart: Whether to delete what the run has reached and begin anew.
+        worker_timeout: Seconds after which a worker that gave no sign of life is
+            taken to be lost, where `TF_CONFIG` names several.
+
+    With several workers each calls this. All must see `output`, which the first of
+    them alone writes.
 
     Returns:
-        A mapping of figures and paths for people to read.
+        A mapping of figures and paths for people to read; empty for all workers but
+        the first.
 
     Raises:
         DataError: the data or the tokenizer cannot be had as the recipe says.
@@ -48,67 +63,64 @@ def run(recipe, output, progress=True, allow_changes=False, restart=False):
         ModelError: `training.initial_model` is none, or not the recipe's.
         TrainingFault: losses or gradients that are not finite, see `on_nan`.
         KeyboardInterrupt: Ctrl-C, after the state was saved.
+        WorkersError: `TF_CONFIG` cannot be used, or the first worker failed.
+        WorkerLost: another worker has ended or cannot be reached.
     """
     output = pathlib.Path(output)
-    run_folder.prepare(output)
-    with told_when_full(output), run_folder.locked(output):
-        run_folder.clean(output, restart)
-        run_folder.claim(output, recipe, allow_changes)
-        return _run(recipe, output, progress, allow_changes)
+    workers = training.Workers(worker_timeout)
+    with (
+        workers.told_when_lost(),
+        told_when_full(output),
+        contextlib.ExitStack() as stack,
+    ):
+
+        def take():
+            run_folder.prepare(output)
+            stack.enter_context(run_folder.locked(output))
+            run_folder.clean(output, restart)
+            run_folder.claim(output, recipe, allow_changes)
+
+        workers.share(take)
+        return _run(recipe, output, progress, allow_changes, workers)
 
 
-def _run(recipe, output, progress, allow_changes):
+def _run(recipe, output, progress, allow_changes, workers):
     """`run` in a folder that is ours."""
     started = time.monotonic()
     settings = recipe.training
     begun = bool(training.checkpoint_paths(output / "checkpoints"))
     initial = None
     if settings.initial_model and not begun:
-        initial = _initial_model(recipe, output / TOKENIZER)
+        initial_tokenizer, initial = _initial_model(recipe)
+        workers.share(lambda: initial_tokenizer.save(output / TOKENIZER))
     keras.utils.set_random_seed(settings.seed)
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
     pairs = load_pairs(recipe)
-    tokenizer = _tokenizer(recipe.tokenizer, pairs["train"], output / TOKENIZER)
-    sampling = {
-        "dropout": recipe.tokenizer.dropout,
-        "segmentations": recipe.tokenizer.segmentations,
-        "seed": settings.seed,
-    }
-    corpora = {
-        split: pipelines.encode_corpus(
-            split_pairs,
-            tokenizer,
-            tokenizer,
-            output / "cache" / split,
-            max_length=recipe.data.max_length,
-            **(sampling if split == "train" else {}),
-        )
-        for split, split_pairs in pairs.items()
-        if split != "test"
-    }
-    strategy = training.default_strategy()
-    with strategy.scope():
+    workers.share(lambda: prepare(recipe, output, pairs))
+    tokenizer, corpora = prepared(output, pairs)
+    with workers.strategy.scope():
         model = build_model(recipe, tokenizer.vocabulary_size)
         if initial is not None:
             model.set_weights(initial.get_weights())
         training_model = _compile(model, recipe)
-        trainer = training.Trainer(training_model, output, settings.keep)
-        first_step = trainer.restore()
+        training_model.optimizer.build(training_model.trainable_variables)
+    trainer = training.Trainer(training_model, output, settings.keep, workers)
+    first_step = trainer.restore()
     if hasattr(pairs["train"], "weights"):
         numbers = corpora["train"].numbers(np.arange(corpora["train"].num_pairs))
         corpora["train"].weights = pairs["train"].weights(numbers)
     run_folder.check_text(
         output, trainer.progress, corpora["train"].fingerprint, allow_changes
     )
-    run_folder.check_replicas(
-        output, trainer.progress, strategy.num_replicas_in_sync, allow_changes
-    )
-    validate = None
+    replicas = workers.strategy.num_replicas_in_sync
+    run_folder.check_replicas(output, trainer.progress, replicas, allow_changes)
+    validate = validate_here = None
     if "validation" in pairs:
-        validate = validation(
+        validate_here = validation(
             recipe, model, tokenizer, corpora["validation"], pairs["validation"]
         )
+        validate = functools.partial(workers.share, validate_here)
     if settings.steps > first_step or trainer.progress.validation_due:
         # XLA compiles for each shape, so that it gets few of them.
         dataset = pipelines.training_dataset(
@@ -116,12 +128,13 @@ def _run(recipe, output, progress, allow_changes):
             settings.batch_tokens,
             seed=settings.seed,
             start_step=first_step,
-            num_replicas=strategy.num_replicas_in_sync,
+            num_replicas=workers.strategy.num_replicas_in_sync,
             pad_to_bucket=bool(training_model.jit_compile),
+            shard=(workers.index, workers.count),
         )
         stopping = settings.early_stopping
         trainer.fit(
-            dataset,
+            workers.distribute(dataset),
             settings.steps,
             checkpoint_minutes=settings.checkpoint_minutes,
             checkpoint_steps=settings.checkpoint_steps,
@@ -133,16 +146,30 @@ def _run(recipe, output, progress, allow_changes):
             max_skipped=settings.max_skipped if settings.on_nan == "skip" else 0,
             places_of=_places_of(recipe, corpora["train"], pairs["train"]),
         )
+
+    def finish():
+        return _finish(recipe, trainer, corpora["train"], validate_here, workers)
+
+    summary = workers.share(finish)
+    if not workers.is_chief:
+        return {}
+    return {**summary, "seconds in all": round(time.monotonic() - started)}
+
+
+def _finish(recipe, trainer, corpus, validate, workers):
+    """Averages, writes the model, and says what came of the run."""
+    settings = recipe.training
+    model, progress = trainer.model.transformer, trainer.progress
     averaged = training.average_checkpoints(
-        model, output / "checkpoints", settings.average
+        model, trainer.checkpoints.folder, settings.average
     )
     path = trainer.save_model(MODEL)
     summary = {
         **({"began with": settings.initial_model} if settings.initial_model else {}),
         "parameters": model.count_params(),
-        "train pairs": corpora["train"].report,
-        "steps": trainer.progress.step,
-        "training seconds": round(trainer.progress.seconds),
+        "train pairs": corpus.report,
+        "steps": progress.step,
+        "training seconds": round(progress.seconds),
         "averaged checkpoints": len(averaged),
         "model": str(path),
     }
@@ -150,15 +177,13 @@ def _run(recipe, output, progress, allow_changes):
         summary["validation"] = ", ".join(
             f"{name} {value:.2f}" for name, value in validate().items()
         )
-    if trainer.progress.best_step is not None:
+    if progress.best_step is not None:
         summary["best single checkpoint"] = (
-            f"{trainer.progress.best_score:.2f} at step {trainer.progress.best_step} "
-            "(best.keras)"
+            f"{progress.best_score:.2f} at step {progress.best_step} (best.keras)"
         )
     summary["training cost"] = _cost(
-        recipe, model, corpora["train"], trainer.progress, strategy.num_replicas_in_sync
+        recipe, model, corpus, progress, workers.strategy.num_replicas_in_sync
     )
-    summary["seconds in all"] = round(time.monotonic() - started)
     return summary
 
 
@@ -218,33 +243,20 @@ def load_pairs(recipe):
             return pipelines.TextFiles(split.source, split.target)
 
     splits = {name: getattr(data, name) for name in ("train", "validation", "test")}
-    return {name: source(split) for name, split in splits.items() if split is not None}
+    pairs = {}
+    if data.kind == "records":
+        pairs["train"] = pipelines.RecordFolder(splits.pop("train"))
+    for name, split in splits.items():
+        if split is not None:
+            pairs[name] = source(split)
+    return pairs
 
 
-def _initial_model(recipe, folder):
-    """The model that training begins with; its tokenizer goes to `folder`."""
+def _initial_model(recipe):
+    """The tokenizer and the model that training begins with."""
     path, tokenizer, model = load_model(recipe.training.initial_model)
     check_fits(path, tokenizer, model, recipe)
-    tokenizer.save(folder)
-    return model
-
-
-def _tokenizer(settings, pairs, folder):
-    if folder.is_dir():
-        return pipelines.load_tokenizer(folder)
-    symbols, sentences = (), itertools.chain.from_iterable(pairs)
-    if hasattr(pairs, "symbols"):
-        # Of trees only the words: symbols have their ids already.
-        symbols, sentences = pairs.symbols(), pairs.sentences()
-    tokenizer = pipelines.train_tokenizer(
-        settings.kind,
-        sentences,
-        settings.vocabulary_size,
-        split_digits=settings.split_digits,
-        symbols=symbols,
-    )
-    tokenizer.save(folder)
-    return tokenizer
+    return tokenizer, model
 
 
 def _compile(model, recipe):

@@ -174,7 +174,9 @@ def test_commands_name_what_is_there(readme):
     assert found == []
 
 
-@pytest.mark.parametrize("guide", ["models", "reliability", "serving"])
+@pytest.mark.parametrize(
+    "guide", ["distributed", "models", "reliability", "serving"]
+)
 def test_commands_and_links_of_a_guide(guide):
     path = ROOT / "docs" / f"{guide}.md"
     text = path.read_text(encoding="utf-8")

@@ -39,10 +39,11 @@ ALLOWED = {
     "model_info": {"models", "recipes", "stored_models"},
     "vocabulary": {"pipelines", "transformer"},
     "run_folder": {"recipes", "storage", "stored_models"},
+    "corpora": {"pipelines", "run_folder"},
     "validation": {*SEARCH, "evaluation", "parsing", "pipelines"},
     "experiment": {
         *SEARCH,
-        *("flops", "pipelines", "recipes", "run_folder", "storage"),
+        *("corpora", "flops", "pipelines", "recipes", "run_folder", "storage"),
         *("stored_models", "training", "validation"),
     },
     "ablation": {

@@ -7,6 +7,7 @@ import typer
 import keras_transformer
 from keras_transformer.cli import ablate
 from keras_transformer.cli import average
+from keras_transformer.cli import beam
 from keras_transformer.cli import compare
 from keras_transformer.cli import demo
 from keras_transformer.cli import evaluate
@@ -57,7 +58,7 @@ def keras_transformer_command(
 VERBS = (
     *(demo, train, evaluate, translate, score, average, export),
     *(info, compare, filter, update_vocabulary),
-    *(serve, parse, visualize, ablate),
+    *(serve, parse, visualize, ablate, beam),
 )
 for verb in VERBS:
     app.command()(getattr(verb, verb.__name__.rpartition(".")[2]))

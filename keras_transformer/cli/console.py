@@ -84,6 +84,7 @@ def _user_errors():
         ("keras_transformer.visualization.collect", "VisualizationError"),
         ("keras_transformer.training.checkpoints", "CheckpointError"),
         ("keras_transformer.training.guard", "TrainingFault"),
+        ("keras_transformer.training.workers", "WorkersError"),
     ):
         if module in sys.modules:
             classes.append(getattr(sys.modules[module], name))

@@ -12,6 +12,9 @@ from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
 
+# What tells a scheduler that all workers may simply be started again (EX_TEMPFAIL).
+WORKER_LOST = 75
+
 
 @verb
 def train(
@@ -60,6 +63,14 @@ def train(
             help="The same weights each time on a GPU, too: training.deterministic.",
         ),
     ] = False,
+    worker_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=1,
+            help="With several workers (TF_CONFIG): how long one may be silent.",
+        ),
+    ] = 30.0,
 ):
     """Train a model, or go on with a run that was interrupted.
 
@@ -100,6 +111,7 @@ def train(
 
     load_tensorflow()
     from keras_transformer import experiment
+    from keras_transformer import training
 
     try:
         with ending_on_sigterm():
@@ -108,6 +120,7 @@ def train(
                 output,
                 allow_changes=allow_changes,
                 restart=restart,
+                worker_timeout=worker_timeout,
             )
     except KeyboardInterrupt:
         say(
@@ -115,6 +128,9 @@ def train(
             f"{output / 'checkpoints'}"
         )
         raise typer.Exit(130) from None
+    except training.WorkerLost as error:
+        say(f"error: {error}")
+        raise typer.Exit(WORKER_LOST) from None
     for key, value in summary.items():
         shown = f"{value:.4g}" if isinstance(value, float) else value
         typer.echo(f"{key}: {shown}")

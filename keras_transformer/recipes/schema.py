@@ -74,6 +74,19 @@ class FilesData(Section):
     max_length: PositiveInt = 256
 
 
+class RecordsData(Section):
+    """Training pairs that `keras-transformer beam encode` made into ids, in a folder.
+
+    The tokenizer is the folder's, whatever the recipe's section says.
+    """
+
+    kind: Literal["records"]
+    train: Text
+    validation: TextPair | None = None
+    test: TextPair | None = None
+    max_length: PositiveInt = 256
+
+
 class TfdsData(Section):
     """A translation dataset of TensorFlow Datasets; splits in TFDS's notation."""
 
@@ -143,6 +156,7 @@ DATA_KINDS = {
     "tfds": TfdsData,
     "phrases": PhrasesData,
     "trees": TreesData,
+    "records": RecordsData,
 }
 
 
@@ -312,7 +326,9 @@ class DecodingSettings(Section):
 class Recipe(Section):
     """One experiment. Every key has a default but the data's."""
 
-    data: FilesData | TfdsData | PhrasesData | TreesData = Field(discriminator="kind")
+    data: FilesData | RecordsData | TfdsData | PhrasesData | TreesData = Field(
+        discriminator="kind"
+    )
     tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)
     model: ModelSettings = Field(default_factory=lambda: ModelSettings(preset="base"))
     training: TrainingSettings = Field(default_factory=TrainingSettings)
@@ -337,7 +353,7 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _trees_have_their_own(self):
+    def _kinds_have_their_own(self):
         trees = self.data.kind == "trees"
         stopping = self.training.early_stopping
         if stopping and stopping.metric == ("bleu" if trees else "f1"):
@@ -347,6 +363,10 @@ class Recipe(Section):
             )
         if trees and self.tokenizer.kind != "bpe":
             raise ValueError("data.kind trees needs tokenizer.kind bpe")
+        if self.data.kind == "records" and self.tokenizer.dropout:
+            raise ValueError(
+                "data.kind records has its ids already: tokenizer.dropout must be 0"
+            )
         return self
 
     def validation_metric(self) -> str:

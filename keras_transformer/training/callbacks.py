@@ -173,20 +173,23 @@ class PeriodicCheckpoint(keras.callbacks.Callback):
         save: Function of no argument.
         minutes: Minutes of training between checkpoints (the paper: 10), or
         steps: steps between them.
+        total: `Workers.total`, since workers' clocks differ.
     """
 
-    def __init__(self, progress, save, minutes=None, steps=None):
+    def __init__(self, progress, save, minutes=None, steps=None, total=list):
         super().__init__()
         self.progress = progress
         self.save = save
         self.minutes = minutes
         self.steps = steps
+        self.total = total
 
     def on_train_batch_end(self, batch, logs=None):
         if self.steps:
             due = self.progress.step % self.steps == 0
         else:
             due = self.progress.checkpoint_seconds >= 60 * self.minutes
+            (due,) = self.total([due])
         if due:
             self.progress.checkpoint_seconds = 0.0
             self.save()
@@ -204,17 +207,20 @@ class SaveOnSignal(keras.callbacks.Callback):
     """Ctrl-C and SIGTERM finish the step, save, and end training.
 
     Ctrl-C raises `KeyboardInterrupt`, SIGTERM `SystemExit(143)`, both after `save`. A
-    second signal does not wait: Ctrl-C raises at once, SIGTERM ends the process.
+    second signal does not wait: Ctrl-C raises at once, SIGTERM ends the process. A
+    signal to one of several workers ends all of them, at one step.
 
     Args:
         save: Function of no argument.
+        total: `Workers.total` of several workers.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self, save):
+    def __init__(self, save, total=list):
         super().__init__()
         self.save = save
+        self.total = total
         self._received = None
         self._previous = {}
         self._may_raise = False
@@ -234,7 +240,13 @@ class SaveOnSignal(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def interruptible(self):
-        """Inside, a signal does not wait for the step's end: it saves and raises."""
+        """Inside, a signal does not wait for the step's end: it saves and raises.
+
+        Several workers wait for each other's next step.
+        """
+        if self.total is not list:
+            yield
+            return
         self._stop_if_told()
         self._may_raise = True
         try:
@@ -261,9 +273,10 @@ class SaveOnSignal(keras.callbacks.Callback):
         self._stop_if_told()
 
     def _stop_if_told(self):
-        if self._received is None:
+        counts = self.total([number == self._received for number in self.SIGNALS])
+        if not any(counts):
             return
         self.save()
-        if self._received == signal.SIGINT:
+        if counts[0]:
             raise KeyboardInterrupt
-        raise SystemExit(128 + self._received)
+        raise SystemExit(128 + signal.SIGTERM)

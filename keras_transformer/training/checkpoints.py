@@ -51,9 +51,10 @@ class Checkpoints:
         model: A built and compiled `TrainingModel`.
         folder: Where checkpoints lie.
         keep: Number of the newest that are kept.
+        writes: Whether this process writes them; of several workers only one does.
     """
 
-    def __init__(self, model, folder, keep=5):
+    def __init__(self, model, folder, keep=5, writes=True):
         model.optimizer.build(model.trainable_variables)
         self.folder = pathlib.Path(folder)
         self._progress = tf.Variable("", trainable=False, dtype=tf.string)
@@ -63,6 +64,7 @@ class Checkpoints:
             progress=self._progress,
         )
         self._keep = keep
+        self._writes = writes
         self._damaged = set()
 
     def save(self, step, progress):
@@ -75,6 +77,8 @@ class Checkpoints:
         Raises:
             StorageError: the disk is full; the older checkpoints are as they were.
         """
+        if not self._writes:
+            return None
         self._progress.assign(json.dumps(progress))
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"ckpt-{step}"

@@ -24,18 +24,22 @@ class MetricsLog:
     Args:
         folder: The run's folder.
         progress: The run's `Progress`.
+        writes: Whether to write at all; of several workers only one does.
     """
 
-    def __init__(self, folder, progress):
+    def __init__(self, folder, progress, writes=True):
         self.progress = progress
+        self.writes = writes
         self._path = folder / "metrics.jsonl"
         self._writers = {
             split: tf.summary.create_file_writer(str(folder / "logs" / split))
-            for split in ("train", "validation")
+            for split in (("train", "validation") if writes else ())
         }
 
     def write(self, split, figures):
         """One line of JSON, one scalar each in TensorBoard."""
+        if not self.writes:
+            return
         # JSON has no word for a number that is none.
         self.note(
             split,
@@ -52,6 +56,8 @@ class MetricsLog:
 
     def note(self, split, values):
         """One line of JSON: the step, the seconds of training, and `values`."""
+        if not self.writes:
+            return
         row = {
             "split": split,
             "step": self.progress.step,
@@ -63,7 +69,7 @@ class MetricsLog:
 
     def rewind(self):
         """Drops the lines of steps after the current one, which will come again."""
-        if not self._path.is_file():
+        if not self.writes or not self._path.is_file():
             return
         lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
         with replace_file(self._path) as temporary:

@@ -37,14 +37,21 @@ class Trainer:
         model: A built and compiled `TrainingModel`.
         folder: The run's folder; it exists.
         keep: Number of checkpoints that are kept.
+        workers: The `Workers` that train together; only the first of them writes.
+            None: there are no others.
     """
 
-    def __init__(self, model, folder, keep=5):
+    def __init__(self, model, folder, keep=5, workers=None):
         self.model = model
         self.folder = pathlib.Path(folder)
         self.progress = Progress()
-        self.checkpoints = Checkpoints(model, self.folder / "checkpoints", keep)
-        self.log = MetricsLog(self.folder, self.progress)
+        self.writes = workers is None or workers.is_chief
+        self.checkpoints = Checkpoints(
+            model, self.folder / "checkpoints", keep, self.writes
+        )
+        self.log = MetricsLog(self.folder, self.progress, self.writes)
+        alone = workers is None or workers.count == 1
+        self._total = list if alone else workers.total
         self._saved_step = None
 
     def restore(self):
@@ -126,10 +133,11 @@ class Trainer:
             SkippedUpdates(self.progress, on_skip, max_skipped),
             TrainingLog(self.log, log_steps),
         ]
+        bar &= self.writes
         progress_bar = ProgressBar(self.progress, steps) if bar else None
         if bar:
             callbacks.append(progress_bar)
-        on_signal = SaveOnSignal(self.save)
+        on_signal = SaveOnSignal(self.save, self._total)
         validation = None
         if validate is not None:
 
@@ -155,6 +163,7 @@ class Trainer:
                 self.save,
                 minutes=checkpoint_minutes,
                 steps=checkpoint_steps,
+                total=self._total,
             )
         )
         callbacks.append(on_signal)
@@ -187,12 +196,15 @@ class Trainer:
         if len(places) > _NAMED_PLACES:
             message += f" and {len(places) - _NAMED_PLACES} more"
         self.log.note("skipped", {"reason": reason, "batch": places})
-        logger.warning("%s", message)
+        if self.writes:
+            logger.warning("%s", message)
         return message
 
     def save_model(self, name):
         """Writes the model to a `.keras` file in the run's folder; returns its path."""
         path = self.folder / name
+        if not self.writes:
+            return path
         with told_when_full(path), replace_file(path) as temporary:
             self.model.transformer.save(temporary)
         return path

@@ -16,6 +16,13 @@ from keras_transformer.training.projected_loss import projected_loss
 GPU_CHUNK_TOKENS = 8192
 
 
+class _GlobalSum(keras.metrics.Sum):
+    """A sum that every replica knows: one worker can read it without the others."""
+
+    def add_variable(self, *args, **kwargs):
+        return super().add_variable(*args, aggregation="only_first_replica", **kwargs)
+
+
 class TrainingModel(keras.Model):
     """Trains a `Transformer` with `fit`; the weights are the transformer's own.
 
@@ -68,7 +75,7 @@ class TrainingModel(keras.Model):
         self.perplexity_metric = Perplexity()
         self.accuracy_metric = TokenAccuracy()
         # Not among `metrics`: fit never starts it anew. Float32 ends at 2^24 tokens.
-        self.token_counter = keras.metrics.Sum(name="tokens", dtype="float64")
+        self.token_counter = _GlobalSum(name="tokens", dtype="float64")
 
     @property
     def metrics(self):
@@ -93,8 +100,7 @@ class TrainingModel(keras.Model):
         inputs, labels = data
         # The step calls the transformer's parts, so that nothing else builds it.
         self.build({name: ids.shape for name, ids in inputs.items()})
-        tokens = self._num_tokens(labels)
-        all_tokens = global_sum(tokens)
+        all_tokens = global_sum(self._num_tokens(labels))
         scale = 1.0 / tf.maximum(all_tokens, 1.0)
         if self.gradient_accumulation_steps == 1:
             gradients, sums = self._gradients(inputs, labels, scale)
@@ -102,11 +108,11 @@ class TrainingModel(keras.Model):
             gradients, sums = self._accumulated_gradients(inputs, labels, scale)
         fault = self._apply(gradients, sums[0], all_tokens)
         self.last_fault.assign(fault)
-        tokens, all_tokens, *sums = (
+        all_tokens, *sums = (
             tf.where(tf.equal(fault, guard.OK), value, 0.0)
-            for value in (tokens, all_tokens, *sums)
+            for value in (all_tokens, *sums)
         )
-        self.token_counter.update_state(tokens)
+        self.token_counter.update_state(all_tokens)
         return self._update_metrics(sums, all_tokens)
 
     def test_step(self, data):

@@ -13,6 +13,7 @@ import keras_transformer
 VERBS = [
     *("demo", "train", "evaluate", "translate", "score", "average", "export"),
     *("visualize", "ablate", "info", "compare", "filter", "update-vocabulary"),
+    "beam",
 ]
 COMMAND = [sys.executable, "-c", "from keras_transformer.cli import main; main()"]
 LOADED = (
