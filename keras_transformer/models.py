@@ -4,6 +4,10 @@ import math
 import pathlib
 from typing import NamedTuple
 
+from keras_transformer.safe_loading import LoadingError
+from keras_transformer.safe_loading import load_keras_file
+from keras_transformer.safe_loading import short
+
 
 class ModelError(ValueError):
     """A model cannot be opened or cannot do what is asked; told in one line."""
@@ -22,7 +26,7 @@ def perplexity_of(scores) -> float:
     return math.exp(-sum(score.log_prob for score in scores) / num_tokens)
 
 
-def open_model(path, warn=None):
+def open_model(path, warn=None, allow_unsafe=False):
     """Opens a model for translating.
 
     Args:
@@ -30,6 +34,9 @@ def open_model(path, warn=None):
             SavedModel folder (a version, or its parent: the newest version).
         warn: function that is called with each warning (str). None: they go to the
             logger "keras_transformer".
+        allow_unsafe: whether a `.keras` file or SavedModel is read that may hold
+            more than a model of ours does, and so may run any code; see
+            docs/security.md.
 
     Returns:
         An object with `translate(lines, beam_size=None, length_penalty=None,
@@ -45,20 +52,21 @@ def open_model(path, warn=None):
         setting. A SavedModel can only translate, and only as it was exported.
 
     Raises:
-        ModelError: nothing there, no model in it, or not the tokenizer's model.
+        ModelError: nothing there, no model in it, one that is refused, or not the
+            tokenizer's model.
     """
     path = pathlib.Path(path)
     if path.is_file():
         if path.suffix != ".keras":
             raise ModelError(f"{path}: neither a .keras file nor a folder")
-        return _open_keras(path, warn)
+        return _open_keras(path, warn, allow_unsafe)
     if not path.is_dir():
         raise ModelError(f"{path}: no such file or folder")
     version = newest_version(path)
     if version is not None:
-        return _open_saved_model(version)
+        return _open_saved_model(version, allow_unsafe)
     if (path / "model.keras").is_file():
-        return _open_keras(path / "model.keras", warn)
+        return _open_keras(path / "model.keras", warn, allow_unsafe)
     if (path / "config.yaml").is_file():
         return _open_checkpoint(path, warn)
     raise ModelError(
@@ -79,10 +87,8 @@ def newest_version(path):
     return max(versions, key=lambda folder: int(folder.name), default=None)
 
 
-def _open_keras(path, warn):
+def _open_keras(path, warn, allow_unsafe):
     """A `.keras` file, with tokenizer and recipe in its folder."""
-    import keras
-
     from keras_transformer import pipelines
     from keras_transformer.recipes import load_recipe
     from keras_transformer.transformer import Transformer
@@ -94,11 +100,9 @@ def _open_keras(path, warn):
     inner = folder / "tokenizer"
     tokenizer = pipelines.load_tokenizer(inner if inner.is_dir() else folder)
     try:
-        model = keras.saving.load_model(path, compile=False)
-    # A damaged archive raises whatever its reader came across.
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ModelError(f"{path}: cannot be loaded: {reason}") from error
+        model = load_keras_file(path, allow_unsafe)
+    except LoadingError as error:
+        raise ModelError(str(error)) from error
     if not isinstance(model, Transformer):
         raise ModelError(f"{path}: holds a {type(model).__name__}, no Transformer")
     data = recipe.data if recipe else None
@@ -127,26 +131,36 @@ def _search_settings(recipe):
     return {**recipe.decoding.model_dump(), "max_source_length": max_length}
 
 
-def load_saved_model(path):
+def load_saved_model(path, allow_unsafe=False):
     """What `tf.saved_model.load` gives for a version's folder.
 
+    Args:
+        path: the folder.
+        allow_unsafe: whether to do without `check_saved_model`.
+
     Raises:
-        ModelError: it is damaged, or no export.
+        ModelError: it is damaged, refused, or no export.
     """
     import tensorflow as tf
     import tensorflow_text  # noqa: F401, its operations are in the graph
 
+    from keras_transformer.safe_graph import check_saved_model
+
     try:
+        if not allow_unsafe:
+            check_saved_model(path)
         loaded = tf.saved_model.load(str(path))
         loaded.signatures["serving_default"]
-    except (OSError, KeyError, ValueError, tf.errors.OpError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ModelError(f"{path}: cannot be loaded: {reason}") from error
+    except LoadingError as error:
+        raise ModelError(str(error)) from error
+    # A damaged export raises whatever its readers came across.
+    except Exception as error:
+        raise ModelError(f"{path}: cannot be loaded: {short(error)}") from error
     return loaded
 
 
-def _open_saved_model(path):
-    loaded = load_saved_model(path)
+def _open_saved_model(path, allow_unsafe):
+    loaded = load_saved_model(path, allow_unsafe)
     return _SavedModel(path, loaded, loaded.signatures["serving_default"])
 
 

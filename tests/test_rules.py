@@ -31,8 +31,10 @@ ALLOWED = {
     "models": {
         *SEARCH,
         *("evaluation", "experiment", "export", "parsing", "pipelines", "recipes"),
-        *("training", "visualization"),
+        *("safe_graph", "safe_loading", "training", "visualization"),
     },
+    "safe_graph": {"safe_loading"},
+    "safe_loading": {"transformer"},
     "run_folder": {"recipes"},
     "experiment": {
         *SEARCH,
