@@ -1,5 +1,6 @@
 """Opening a trained model wherever it lies: run folder, .keras file, SavedModel."""
 
+import logging
 import math
 import pathlib
 from typing import NamedTuple
@@ -64,7 +65,7 @@ def open_model(path, warn=None, allow_unsafe=False):
         raise ModelError(f"{path}: no such file or folder")
     version = newest_version(path)
     if version is not None:
-        return _open_saved_model(version, allow_unsafe)
+        return _open_saved_model(version, warn, allow_unsafe)
     if (path / "model.keras").is_file():
         return _open_keras(path / "model.keras", warn, allow_unsafe)
     if (path / "config.yaml").is_file():
@@ -159,9 +160,9 @@ def load_saved_model(path, allow_unsafe=False):
     return loaded
 
 
-def _open_saved_model(path, allow_unsafe):
+def _open_saved_model(path, warn, allow_unsafe):
     loaded = load_saved_model(path, allow_unsafe)
-    return _SavedModel(path, loaded, loaded.signatures["serving_default"])
+    return _SavedModel(path, loaded, loaded.signatures["serving_default"], warn)
 
 
 class _TextModel:
@@ -282,8 +283,9 @@ class _SavedModel:
 
     batch_size = 64
 
-    def __init__(self, path, loaded, serve):
+    def __init__(self, path, loaded, serve, warn=None):
         self.path = path
+        self._warn = warn or logging.getLogger("keras_transformer").warning
         self._loaded = loaded  # its variables live as long as this
         self._serve = serve
         ((_, inputs),) = [serve.structured_input_signature]
@@ -302,20 +304,30 @@ class _SavedModel:
                     f"{self.path}: a SavedModel's {name} is fixed when it is exported; "
                     "use the run's folder"
                 )
+        import numpy as np
         import tensorflow as tf
 
         from keras_transformer.decoding.translator import Translation
 
         results = [None] * len(lines)
+        cut = []
         order = sorted(range(len(lines)), key=lambda row: len(lines[row]))
         for start in range(0, len(order), self.batch_size):
             rows = order[start : start + self.batch_size]
-            batch = tf.constant([lines[row] for row in rows])
+            # Lone surrogates, which no tensor can hold, become question marks.
+            batch = tf.constant([lines[row].encode("utf-8", "replace") for row in rows])
             outputs = self._serve(**{self._input_name: batch})
             texts, scores = outputs["translations"].numpy(), outputs["scores"].numpy()
             for row, text, score in zip(rows, texts, scores, strict=True):
                 text = text.decode("utf-8", "replace")
                 results[row] = [Translation(text, float(score))]
+            # Older exports do not tell.
+            for row in np.flatnonzero(outputs.get("truncated", [])):
+                cut.append(first_line + rows[row])
+        for number in sorted(cut):
+            self._warn(
+                f"line {number}: longer than the export reads; the rest is left out"
+            )
         return results
 
     def parse(self, sentences, beam_size=None, length_penalty=None, first_line=1):
