@@ -306,8 +306,9 @@ def _location(loc):
 
 def _data_class(values):
     data = values.get("data")
-    kind = data.get("kind", "files") if isinstance(data, dict) else "files"
-    return DATA_KINDS.get(kind, DATA_KINDS["files"])
+    kind = data.get("kind") if isinstance(data, dict) else None
+    is_known = isinstance(kind, str) and kind in DATA_KINDS
+    return DATA_KINDS[kind if is_known else "files"]
 
 
 def _dotted_keys(model, data_class, prefix=""):

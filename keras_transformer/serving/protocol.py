@@ -50,9 +50,8 @@ def parse_request(body, signatures, limits):
         raise invalid("'signature_name' key must be a string value.")
     name = name or DEFAULT_SIGNATURE
     if name not in signatures:
-        raise invalid(
-            f'Serving signature name: "{name[:80]}" not found in signature def'
-        )
+        shown = json.dumps(name[:80])
+        raise invalid(f"Serving signature name: {shown} not found in signature def")
     unknown = sorted(set(fields) - _KEYS)
     if unknown:
         raise invalid(f"Unknown key in request: {unknown[0][:80]!r}")
@@ -88,7 +87,8 @@ def format_response(outputs, by_row):
 
 
 def error_body(message):
-    return json.dumps({"error": message}, ensure_ascii=False).encode()
+    # A lone surrogate, which a client may have sent, has no UTF-8.
+    return json.dumps({"error": message}, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _object(body):

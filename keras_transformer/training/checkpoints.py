@@ -58,8 +58,9 @@ class Checkpoints:
             progress=self._progress,
         )
         paths = checkpoint_paths(folder)
-        if paths and not (self.folder / "checkpoint").is_file():
-            # The manager deletes only what this file names.
+        # The manager deletes what this file names, wherever it may lie.
+        (self.folder / "checkpoint").unlink(missing_ok=True)
+        if paths:
             tf.compat.v1.train.update_checkpoint_state(
                 str(folder),
                 paths[-1],

@@ -74,6 +74,14 @@ def test_whatever_comes_is_trees_or_one_line(tmp_path, record_property):
     assert min(outcomes.values()) > SHORT / 50 and len(outcomes) == 3
 
 
+def test_several_words_under_the_only_tag():
+    """What fuzzing found: written, it was two trees."""
+    tree = parse_tree("(NN a b)")
+    assert tree.constituents == (("TOP", 0, 2),)
+    assert str(tree) == "(TOP (NN a) (NN b))"
+    assert parse_tree("(NN a)").constituents == ()
+
+
 @pytest.mark.slow
 @pytest.mark.fault("X05", "trees, or one line with file and line")
 def test_a_hundred_thousand_tree_files(tmp_path, record_property):

@@ -195,6 +195,13 @@ def test_whatever_comes_is_a_recipe_or_one_line(tmp_path, record_property):
     assert min(outcomes["read"], outcomes["refused in one line"]) > SHORT / 20
 
 
+@pytest.mark.parametrize(
+    "overrides", [["data.kind=[]", "0="], ["data.kind={}", "a=1"], ["data=[]", "a=1"]]
+)
+def test_what_fuzzing_found(tmp_path, overrides):
+    check(tmp_path / "r.yaml")((GOOD.encode(), overrides))
+
+
 @pytest.mark.slow
 @pytest.mark.fault("X05", "a recipe, or one line that names the file")
 def test_a_hundred_thousand_recipes(tmp_path, record_property):

@@ -133,6 +133,9 @@ BAD = {
     '{"inputs": ' + "[" * 9000 + "}": "nested too deep",
     '{"signature_name": "none", "inputs": ["a"]}': "none",
     '{"signature_name": 1, "inputs": ["a"]}': "must be a string value",
+    '{"signature_name": "a\\nb", "inputs": ["a"]}': r'"a\nb" not found',
+    '{"signature_name": "\\ud800", "inputs": ["a"]}': r'"\ud800" not found',
+    '{"inputs": ["a"], "\\ud800": 1}': "Unknown key in request",
     '{"signature_name": "attend", "instances": ["a"]}': "name its inputs",
     '{"signature_name": "attend", "inputs": {"inputs": ["a"], "targets": []}}': "empty",
     '{"signature_name": "attend", "inputs": {"inputs": ["a"], "targets": ["b", ""]}}': (
