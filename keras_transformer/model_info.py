@@ -4,7 +4,7 @@ import json
 import pathlib
 import zipfile
 
-from keras_transformer.models import newest_version
+from keras_transformer.exported_model import newest_version
 from keras_transformer.recipes import load_recipe
 from keras_transformer.stored_models import CONFIG
 from keras_transformer.stored_models import ModelError

@@ -5,6 +5,8 @@ import math
 import pathlib
 from typing import NamedTuple
 
+from keras_transformer.exported_model import newest_version
+from keras_transformer.exported_model import open_saved_model
 from keras_transformer.recipes import load_recipe
 from keras_transformer.stored_models import CONFIG
 from keras_transformer.stored_models import ModelError
@@ -25,7 +27,7 @@ def perplexity_of(scores) -> float:
     return math.exp(-sum(score.log_prob for score in scores) / num_tokens)
 
 
-def open_model(path, warn=None, ensemble=()):
+def open_model(path, warn=None, ensemble=(), allow_unsafe=False):
     """Opens a model for translating.
 
     Args:
@@ -35,6 +37,9 @@ def open_model(path, warn=None, ensemble=()):
             logger "keras_transformer".
         ensemble: paths of more runs and `.keras` files of the same vocabulary, whose
             probabilities count as much as the first one's.
+        allow_unsafe: whether a `.keras` file or SavedModel is read that may hold
+            more than a model of ours does, and so may run any code; see
+            docs/security.md.
 
     Returns:
         An object with `translate(lines, beam_size=None, length_penalty=None,
@@ -54,25 +59,25 @@ def open_model(path, warn=None, ensemble=()):
         ensemble can translate, sample, score and parse.
 
     Raises:
-        ModelError: nothing there, no model in it, not the tokenizer's model, or an
-            ensemble of several vocabularies.
+        ModelError: nothing there, no model in it, one that is refused, not the
+            tokenizer's model, or an ensemble of several vocabularies.
     """
     path = pathlib.Path(path)
     version = newest_version(path) if path.is_dir() else None
     if version is not None and not ensemble:
-        return _open_saved_model(version)
-    opened = _open_weights(path, warn)
-    return _together(opened, ensemble) if ensemble else opened
+        return open_saved_model(version, warn, allow_unsafe)
+    opened = _open_weights(path, warn, allow_unsafe)
+    return _together(opened, ensemble, allow_unsafe) if ensemble else opened
 
 
-def _together(opened, paths):
+def _together(opened, paths, allow_unsafe):
     """The first model as an ensemble with those at `paths`."""
     from keras_transformer.decoding import Ensemble
 
     first = opened.tokenizer
     models = [opened.model]
     for path in paths:
-        path, tokenizer, model = load_model(path)
+        path, tokenizer, model = load_model(path, allow_unsafe)
         if tokenizer.fingerprint() != first.fingerprint():
             raise ModelError(
                 f"{path}: its vocabulary is another one than that of {opened.path} "
@@ -83,25 +88,13 @@ def _together(opened, paths):
     return opened.with_model(_Ensemble, Ensemble(models))
 
 
-def newest_version(path):
-    """The folder at or below `path` that holds `saved_model.pb`, or None."""
-    if (path / "saved_model.pb").is_file():
-        return path
-    versions = [
-        folder
-        for folder in path.iterdir()
-        if folder.name.isdecimal() and (folder / "saved_model.pb").is_file()
-    ]
-    return max(versions, key=lambda folder: int(folder.name), default=None)
-
-
-def _open_weights(path, warn):
+def _open_weights(path, warn, allow_unsafe):
     """A run's folder or a `.keras` file, with the recipe in its folder."""
     file = keras_file(path)
     config = (file.parent if file else path) / CONFIG
     recipe = load_recipe(config) if config.is_file() else None
     search = _search_settings(recipe) if recipe else {}
-    path, tokenizer, model = load_model(path)
+    path, tokenizer, model = load_model(path, allow_unsafe)
     data = recipe.data if recipe else None
     return _TextModel(path, model, tokenizer, search, warn, data)
 
@@ -110,29 +103,6 @@ def _search_settings(recipe):
     """The arguments of `Translator` and of the export that a recipe decides."""
     max_length = recipe.data.max_length
     return {**recipe.decoding.model_dump(), "max_source_length": max_length}
-
-
-def load_saved_model(path):
-    """What `tf.saved_model.load` gives for a version's folder.
-
-    Raises:
-        ModelError: it is damaged, or no export.
-    """
-    import tensorflow as tf
-    import tensorflow_text  # noqa: F401, its operations are in the graph
-
-    try:
-        loaded = tf.saved_model.load(str(path))
-        loaded.signatures["serving_default"]
-    except (OSError, KeyError, ValueError, tf.errors.OpError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ModelError(f"{path}: cannot be loaded: {reason}") from error
-    return loaded
-
-
-def _open_saved_model(path):
-    loaded = load_saved_model(path)
-    return _SavedModel(path, loaded, loaded.signatures["serving_default"])
 
 
 class _TextModel:
@@ -298,102 +268,3 @@ class _Ensemble(_TextModel):
 
     def export_ctranslate2(self, folder, quantization="none"):
         raise ModelError(f"{self.path}: an ensemble cannot be exported")
-
-
-class _SavedModel:
-    """An exported model, which searches as it was exported; see `open_model`."""
-
-    batch_size = 64
-
-    def __init__(self, path, loaded, serve):
-        self.path = path
-        self._loaded = loaded  # its variables live as long as this
-        self._serve = serve
-        ((_, inputs),) = [serve.structured_input_signature]
-        (self._input_name,) = inputs
-
-    def translate(
-        self,
-        lines,
-        beam_size=None,
-        length_penalty=None,
-        n_best=1,
-        first_line=1,
-        prefixes=None,
-        forbidden=(),
-    ):
-        if prefixes is not None or forbidden:
-            raise ModelError(
-                f"{self.path}: a SavedModel takes neither prefixes nor forbidden "
-                "words; use the run's folder or the .keras file"
-            )
-        for name, value in (
-            ("beam size", beam_size),
-            ("length penalty", length_penalty),
-            ("n-best list", None if n_best == 1 else n_best),
-        ):
-            if value is not None:
-                raise ModelError(
-                    f"{self.path}: a SavedModel's {name} is fixed when it is exported; "
-                    "use the run's folder"
-                )
-        import tensorflow as tf
-
-        from keras_transformer.decoding import Translation
-
-        results = [None] * len(lines)
-        order = sorted(range(len(lines)), key=lambda row: len(lines[row]))
-        for start in range(0, len(order), self.batch_size):
-            rows = order[start : start + self.batch_size]
-            batch = tf.constant([lines[row] for row in rows])
-            outputs = self._serve(**{self._input_name: batch})
-            texts, scores = outputs["translations"].numpy(), outputs["scores"].numpy()
-            for row, text, score in zip(rows, texts, scores, strict=True):
-                text = text.decode("utf-8", "replace")
-                results[row] = [Translation(text, float(score))]
-        return results
-
-    def sample(self, lines, num_samples=1, **_):
-        raise ModelError(
-            f"{self.path}: a SavedModel does not draw at random; use the run's folder "
-            "or the .keras file"
-        )
-
-    def fingerprint(self):
-        digest = hashlib.sha256((self.path / "saved_model.pb").read_bytes())
-        for path in sorted((self.path / "variables").iterdir()):
-            with open(path, "rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-        return digest.hexdigest()
-
-    def parse(self, sentences, beam_size=None, length_penalty=None, first_line=1):
-        raise ModelError(
-            f"{self.path}: a SavedModel translates and does not parse; use the run's "
-            "folder or the .keras file in it"
-        )
-
-    def score(self, sources, targets):
-        raise ModelError(
-            f"{self.path}: a SavedModel cannot score given translations; use the run's "
-            "folder or the .keras file"
-        )
-
-    def align(self, sources, targets, line_numbers=None):
-        raise ModelError(
-            f"{self.path}: a SavedModel gives no alignments; use the run's folder or "
-            "the .keras file"
-        )
-
-    def attention(self, source, target):
-        raise ModelError(
-            f"{self.path}: a SavedModel does not tell where it looks; use the run's "
-            "folder or the .keras file"
-        )
-
-    def export(
-        self, folder, beam_size=None, length_penalty=None, scores=(), license=None
-    ):
-        raise ModelError(f"{self.path}: is exported already")
-
-    def export_ctranslate2(self, folder, quantization="none"):
-        raise ModelError(f"{self.path}: is exported already; use the run's folder")

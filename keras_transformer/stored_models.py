@@ -8,6 +8,8 @@ import pathlib
 import zipfile
 
 from keras_transformer.recipes import load_recipe
+from keras_transformer.safe_loading import LoadingError
+from keras_transformer.safe_loading import load_keras_file
 
 MODEL = "model.keras"
 CONFIG = "config.yaml"
@@ -144,18 +146,21 @@ def build_model(recipe, vocabulary_size):
     return model
 
 
-def load_model(path):
+def load_model(path, allow_unsafe=False):
     """A model and its tokenizer, with weights.
 
     Args:
         path: A run's folder, of which `model.keras` is taken or else the newest
             checkpoint, or a `.keras` file with its tokenizer beside it.
+        allow_unsafe: Whether a `.keras` file may hold more than a model of ours does,
+            and so may run any code.
 
     Returns:
         `(path, tokenizer, model)`: the file or folder that the weights are from.
 
     Raises:
-        ModelError: nothing there, no model in it, or not the tokenizer's model.
+        ModelError: nothing there, no model in it, one that is refused, or not the
+            tokenizer's model.
         DataError: the tokenizer is missing or damaged.
     """
     from keras_transformer import pipelines
@@ -167,7 +172,7 @@ def load_model(path):
     else:
         path = file
         tokenizer = pipelines.load_tokenizer(tokenizer_folder(file.parent))
-        model = _load_file(file)
+        model = _load_file(file, allow_unsafe)
     if tokenizer.vocabulary_size != model.vocabulary_size:
         raise ModelError(
             f"{path}: the model has {model.vocabulary_size} sub-words, the "
@@ -176,17 +181,13 @@ def load_model(path):
     return path, tokenizer, model
 
 
-def _load_file(path):
-    import keras
-
+def _load_file(path, allow_unsafe):
     from keras_transformer.transformer import Transformer
 
     try:
-        model = keras.saving.load_model(path, compile=False)
-    # A damaged archive raises whatever its reader came across.
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ModelError(f"{path}: cannot be loaded: {reason}") from error
+        model = load_keras_file(path, allow_unsafe)
+    except LoadingError as error:
+        raise ModelError(str(error)) from error
     if not isinstance(model, Transformer):
         raise ModelError(f"{path}: holds a {type(model).__name__}, no Transformer")
     return model

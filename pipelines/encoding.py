@@ -26,6 +26,8 @@ _REASONS = {
     "too_long": "longer than data.max_length",
 }
 
+_MISREAD = (TypeError, AttributeError, RecursionError, OverflowError)
+
 Pair = tuple[str | None, str | None]
 
 
@@ -61,7 +63,7 @@ class EncodedCorpus:
             self._ids[side] = np.load(self._path(side, "ids"), mmap_mode="r")
             self._offsets[side] = np.load(self._path(side, "offsets"), mmap_mode="r")
         self.source_lengths, self.target_lengths = (
-            np.diff(self._offsets[side]).astype(np.int32) for side in _SIDES
+            self._lengths(side) for side in _SIDES
         )
 
     @classmethod
@@ -73,7 +75,8 @@ class EncodedCorpus:
         """
         try:
             return cls(folder)
-        except (OSError, ValueError, KeyError) as error:
+        # Whatever reading JSON and arrays that somebody altered may raise.
+        except (OSError, EOFError, ValueError, LookupError, *_MISREAD) as error:
             raise DataError(
                 f"{os.fspath(folder)}: no encoded corpus here ({error})."
             ) from None
@@ -115,6 +118,21 @@ class EncodedCorpus:
         positions = starts[:, np.newaxis] + np.arange(length)
         rows[real] = self._ids[side][positions[real]]
         return rows
+
+    def _lengths(self, side: str) -> np.ndarray:
+        """The lengths of a side's rows, if all of them are in its file."""
+        ids, offsets = self._ids[side], self._offsets[side]
+        lengths = np.diff(offsets)
+        arrays = ids, offsets, self._dropped
+        if (
+            any(each.ndim != 1 or each.dtype.kind not in "iu" for each in arrays)
+            or type(self.num_pairs) is not int
+            or len(offsets) != self.num_pairs + 1
+            or (offsets[0], offsets[-1]) != (0, len(ids))
+            or (lengths < 1).any()
+        ):
+            raise ValueError(f"{side}_offsets.npy does not fit {side}_ids.npy")
+        return lengths.astype(np.int32)
 
     def _path(self, side: str, what: str) -> str:
         return os.path.join(self.folder, f"{side}_{what}.npy")

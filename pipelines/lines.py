@@ -110,6 +110,9 @@ def _open_file(path: str | os.PathLike):
         raise DataError(f"{path}: is a directory, not a text file.") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
+    except ValueError:
+        # NUL, or half a surrogate pair.
+        raise DataError(f"{os.fspath(path)!r}: no name of a file.") from None
 
 
 class _GzipFile(gzip.GzipFile):

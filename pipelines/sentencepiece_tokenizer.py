@@ -13,6 +13,8 @@ import tensorflow as tf
 import tensorflow_text
 
 from .errors import DataError
+from .model_proto import MAX_BYTES
+from .model_proto import check_sentencepiece_model
 from .tokenizer_base import Tokenizer
 from .tokenizer_base import write_atomically
 
@@ -35,7 +37,7 @@ class BytePairTokenizer(Tokenizer):
 
     Raises:
         DataError: the content is not a SentencePiece model with the special ids
-            0 to 3 and byte fallback.
+            0 to 3 and byte fallback, or `check_sentencepiece_model` refuses it.
     """
 
     kind = "bpe"
@@ -43,9 +45,11 @@ class BytePairTokenizer(Tokenizer):
 
     def __init__(self, model: bytes):
         super().__init__()
+        check_sentencepiece_model(model)
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError:
+        # Its messages quote the model, which may not be UTF-8.
+        except (RuntimeError, ValueError):
             raise DataError("not a SentencePiece model.") from None
         ids = (
             processor.pad_id(),
@@ -62,7 +66,11 @@ class BytePairTokenizer(Tokenizer):
             )
         self.vocabulary_size = processor.get_piece_size()
         self._model = model
-        self._load()
+        try:
+            self._load()
+        except tf.errors.OpError:
+            # Its own copy of the library is older, and stricter.
+            raise DataError("not a model that TensorFlow Text can read.") from None
 
     @property
     def model(self) -> bytes:
@@ -149,7 +157,7 @@ class BytePairTokenizer(Tokenizer):
     @classmethod
     def load(cls, path: str | os.PathLike) -> "BytePairTokenizer":
         with open(path, "rb") as file:
-            return cls(file.read())
+            return cls(file.read(MAX_BYTES + 1))
 
     def fingerprint(self) -> str:
         return hashlib.sha256(self._model).hexdigest()

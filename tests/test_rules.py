@@ -29,14 +29,20 @@ ALLOWED = {
     "recipes": {"presets"},
     "export": {*SEARCH, "pipelines", "recipes", "storage"},
     "parsing": {"pipelines"},
-    "stored_models": {*MODEL, "pipelines", "recipes", "training"},
+    "stored_models": {
+        *MODEL,
+        *("pipelines", "recipes", "safe_loading", "training"),
+    },
     "models": {
         *SEARCH,
-        *("export", "parsing", "pipelines", "recipes", "storage", "stored_models"),
-        "visualization",
+        *("export", "exported_model", "parsing", "pipelines", "recipes", "storage"),
+        *("stored_models", "visualization"),
     },
     "corpus_filter": {"decoding"},
-    "model_info": {"models", "recipes", "stored_models"},
+    "exported_model": {"decoding", "safe_graph", "safe_loading", "stored_models"},
+    "model_info": {"exported_model", "models", "recipes", "stored_models"},
+    "safe_graph": {"safe_loading"},
+    "safe_loading": {"transformer"},
     "vocabulary": {"pipelines", "transformer"},
     "run_folder": {"recipes", "storage", "stored_models"},
     "corpora": {"pipelines", "run_folder"},
@@ -49,7 +55,7 @@ ALLOWED = {
     "ablation": {
         *("evaluation", "experiment", "models", "presets", "recipes", "training"),
     },
-    "serving": {*SEARCH, "export", "models", "pipelines"},
+    "serving": {*SEARCH, "export", "exported_model", "pipelines", "stored_models"},
 }
 # The outer edge may import everything, the package itself ("") too.
 ALLOWED["cli"] = {*ALLOWED, ""}

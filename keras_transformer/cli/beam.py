@@ -100,7 +100,7 @@ def beam(
         return
 
     from keras_transformer.export import beam_inference
-    from keras_transformer.models import newest_version
+    from keras_transformer.exported_model import newest_version
 
     version = newest_version(model) if model.is_dir() else None
     if version is None:

@@ -29,6 +29,7 @@ def export_saved_model(
     extra_length=50,
     max_source_length=256,
     card=None,
+    max_batch_size=1024,
 ):
     """Writes `folder/VERSION/`, a SavedModel with tokenizer and beam search inside.
 
@@ -39,7 +40,7 @@ def export_saved_model(
     Signatures:
 
     - `serving_default`: `inputs` string [batch] to `translations` string [batch] and
-      `scores` float32 [batch].
+      `scores` float32 [batch], and `truncated` bool [batch], whether the text was cut.
     - `translate_n_best`: `inputs` string [batch] to `translations` string [batch,
       beam_size], best first, `scores` float32 [batch, beam_size], `counts` int32
       [batch], how many of them there are (the others are empty texts with the lowest
@@ -59,7 +60,8 @@ def export_saved_model(
       target piece, the mean over the heads of its last two layers. A row lacks what
       goes to the end id. Empty strings and zeros fill the rows up.
 
-    Ids outside the vocabulary, and texts that do not pair up, are invalid arguments.
+    Ids outside the vocabulary, texts that do not pair up, and batches of more than
+    `max_batch_size` are invalid arguments.
 
     Args:
         model: `Transformer`.
@@ -71,6 +73,7 @@ def export_saved_model(
         extra_length: What a translation may exceed its source by, in sub-words.
         max_source_length: Sub-words of a text that are read, its end id counted.
         card: What `MODEL_CARD.md` says, Markdown. None: no such file.
+        max_batch_size: Rows that a batch may have.
 
     Returns:
         Path of the version's folder.
@@ -95,6 +98,7 @@ def export_saved_model(
         length_penalty_kind,
         extra_length,
         max_source_length,
+        max_batch_size,
     )
     archive = keras.export.ExportArchive()
     archive.track(model)

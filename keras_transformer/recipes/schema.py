@@ -20,6 +20,7 @@ from pydantic import model_validator
 from keras_transformer.presets import PRESETS
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Text = Annotated[str, Field(min_length=1)]
 Paths = Annotated[
     list[Text],
@@ -112,7 +113,7 @@ class PhrasesData(Section):
     target_locale: Text = "de"
     size: PositiveInt = 31_500
     held_out: PositiveInt = 500
-    seed: NonNegativeInt = 1
+    seed: Seed = 1
     max_length: PositiveInt = 256
 
 
@@ -267,7 +268,7 @@ class TrainingSettings(Section):
     validation_sentences: PositiveInt | None = None
     validation_beam_size: PositiveInt = 1
     early_stopping: EarlyStopping | None = None
-    seed: NonNegativeInt = 1
+    seed: Seed = 1
     deterministic: bool = False
 
     @model_validator(mode="after")

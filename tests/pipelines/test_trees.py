@@ -103,6 +103,7 @@ def test_broken_trees_name_file_and_line(tmp_path, text, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.fault("F20", "an error that names the file")
 def test_a_cut_off_gzip_file_and_a_missing_one(tmp_path):
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(TRACES.encode() * 99)[:-20])
