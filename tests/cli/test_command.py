@@ -124,7 +124,11 @@ def test_train_passes_the_overrides_on(run_command, tmp_path, monkeypatch):
     assert recipe.training.steps == 7
     assert output == tmp_path / "run"
     assert recipe.training.deterministic is True
-    assert options == {"allow_changes": False, "restart": True}
+    assert options == {
+        "allow_changes": False,
+        "restart": True,
+        "worker_timeout": 30.0,
+    }
     assert result.stdout == "steps: 7\nseconds: 1.235\n"
 
 
