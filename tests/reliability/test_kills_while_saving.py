@@ -42,7 +42,7 @@ def test_the_newest_whole_checkpoint_is_used(forks, tmp_path, record_property):
         reached = last(r"saved (\d+)", forks.log)
         names = {path.name for path in (run / "checkpoints").iterdir()}
         leftovers += any("temp" in name or name[0] == "." for name in names)
-    assert reached > KILLS
+    assert reached >= KILLS
     record_property(
         "happened",
         f"{KILLS} of {KILLS} starts went on from it; {leftovers} kills left "
