@@ -40,7 +40,8 @@ class Workers:
             with open(log, "wb") as file:
                 self.processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-c", COMMAND, *map(str, arguments)],
+                        # So that who waits for a checkpoint sees it in time.
+                        ["nice", sys.executable, "-c", COMMAND, *map(str, arguments)],
                         stdout=file,
                         stderr=subprocess.STDOUT,
                         env={
