@@ -17,6 +17,7 @@ from keras_transformer.parsing import parse_sentences
 from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines.phrases import phrases
 from keras_transformer.recipes import load_recipe
+from keras_transformer.safe_loading import note_tokenizer
 from keras_transformer.transformer import Transformer
 
 TOKENIZER = run_folder.TOKENIZER
@@ -82,6 +83,7 @@ def _run(recipe, output, progress, allow_changes):
         model = build_model(recipe, tokenizer.vocabulary_size)
         training_model = _compile(model, recipe)
         trainer = training.Trainer(training_model, output, settings.keep)
+        trainer.tokenizer_fingerprint = tokenizer.fingerprint()
         first_step = trainer.restore()
     if hasattr(pairs["train"], "weights"):
         numbers = corpora["train"].numbers(np.arange(corpora["train"].num_pairs))
@@ -177,11 +179,12 @@ def average_run(folder, last=5, output=None):
         CheckpointError: no checkpoint, or one of another model.
     """
     folder = pathlib.Path(folder)
-    _, _, model = load_run(folder)
+    _, tokenizer, model = load_run(folder)
     paths = training.average_checkpoints(model, folder / "checkpoints", last)
     output = pathlib.Path(output) if output else folder / MODEL
     with training.replace_file(output) as temporary:
         model.save(temporary)
+        note_tokenizer(temporary, tokenizer.fingerprint())
     return output, paths
 
 

@@ -6,6 +6,7 @@ import pathlib
 from typing import NamedTuple
 
 from keras_transformer.safe_loading import LoadingError
+from keras_transformer.safe_loading import check_tokenizer
 from keras_transformer.safe_loading import load_keras_file
 from keras_transformer.safe_loading import short
 
@@ -102,6 +103,7 @@ def _open_keras(path, warn, allow_unsafe):
     tokenizer = pipelines.load_tokenizer(inner if inner.is_dir() else folder)
     try:
         model = load_keras_file(path, allow_unsafe)
+        check_tokenizer(path, tokenizer.fingerprint())
     except LoadingError as error:
         raise ModelError(str(error)) from error
     if not isinstance(model, Transformer):

@@ -24,7 +24,7 @@ ALLOWED = {
     "decoding": MODEL,
     "evaluation": SEARCH,
     "visualization": SEARCH,
-    "training": {*SEARCH, "evaluation"},
+    "training": {*SEARCH, "evaluation", "safe_loading"},
     "recipes": {"presets"},
     "export": {*SEARCH, "pipelines", "recipes"},
     "parsing": {"pipelines"},
@@ -39,7 +39,7 @@ ALLOWED = {
     "experiment": {
         *SEARCH,
         *("evaluation", "flops", "parsing", "pipelines", "recipes", "run_folder"),
-        "training",
+        *("safe_loading", "training"),
     },
     "ablation": {
         *("evaluation", "experiment", "models", "presets", "recipes", "training"),

@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import pathlib
 
+from keras_transformer.safe_loading import note_tokenizer
 from keras_transformer.training.callbacks import PeriodicCheckpoint
 from keras_transformer.training.callbacks import Progress
 from keras_transformer.training.callbacks import SaveOnSignal
@@ -34,6 +35,9 @@ class Trainer:
         folder: The run's folder; it exists.
         keep: Number of checkpoints that are kept.
     """
+
+    # Noted in the models that are written. None: not.
+    tokenizer_fingerprint = None
 
     def __init__(self, model, folder, keep=5):
         self.model = model
@@ -183,4 +187,6 @@ class Trainer:
         path = self.folder / name
         with replace_file(path) as temporary:
             self.model.transformer.save(temporary)
+            if self.tokenizer_fingerprint is not None:
+                note_tokenizer(temporary, self.tokenizer_fingerprint)
         return path
