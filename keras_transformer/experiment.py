@@ -16,6 +16,7 @@ from keras_transformer.corpora import prepare
 from keras_transformer.corpora import prepared
 from keras_transformer.flops import training_flops
 from keras_transformer.pipelines.phrases import phrases
+from keras_transformer.safe_loading import note_tokenizer
 from keras_transformer.storage import told_when_full
 from keras_transformer.stored_models import MODEL
 from keras_transformer.stored_models import build_model
@@ -106,6 +107,7 @@ def _run(recipe, output, progress, allow_changes, workers):
         training_model = _compile(model, recipe)
         training_model.optimizer.build(training_model.trainable_variables)
     trainer = training.Trainer(training_model, output, settings.keep, workers)
+    trainer.tokenizer_fingerprint = tokenizer.fingerprint()
     first_step = trainer.restore()
     if hasattr(pairs["train"], "weights"):
         numbers = corpora["train"].numbers(np.arange(corpora["train"].num_pairs))
@@ -202,11 +204,12 @@ def average_run(folder, last=5, output=None):
         CheckpointError: no checkpoint, or one of another model.
     """
     folder = pathlib.Path(folder)
-    _, _, model = load_run(folder)
+    _, tokenizer, model = load_run(folder)
     paths = training.average_checkpoints(model, folder / "checkpoints", last)
     output = pathlib.Path(output) if output else folder / MODEL
     with told_when_full(output), training.replace_file(output) as temporary:
         model.save(temporary)
+        note_tokenizer(temporary, tokenizer.fingerprint())
     return output, paths
 
 

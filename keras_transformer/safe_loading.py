@@ -9,6 +9,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import zipfile
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ ALLOW_UNSAFE = (
     "if you trust it, open_model(..., allow_unsafe=True) reads it all the same"
 )
 
+_NOTE = b"tokenizer sha256 "
 _CONFIG = "config.json"
 _WEIGHTS = "model.weights.h5"
 _MEMBERS = {_CONFIG, _WEIGHTS, "metadata.json"}
@@ -86,6 +88,33 @@ def load_keras_file(path, allow_unsafe=False, limits=None):
                     f"weights are {stored:,}"
                 )
         raise LoadingError(f"{path}: cannot be loaded: {reason}") from error
+
+
+def note_tokenizer(path, fingerprint):
+    """Notes in a `.keras` file, as its archive's comment, whose ids its model speaks.
+
+    Args:
+        path: the file.
+        fingerprint: `Tokenizer.fingerprint()`.
+    """
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.comment = _NOTE + fingerprint.encode()
+
+
+def check_tokenizer(path, fingerprint):
+    """Refuses a tokenizer that is not the one noted in a `.keras` file, if one is.
+
+    Raises:
+        LoadingError: with both fingerprints.
+    """
+    with zipfile.ZipFile(path) as archive:
+        found = re.fullmatch(_NOTE + rb"([0-9a-f]{64})", archive.comment)
+    noted = found[1].decode() if found else fingerprint
+    if noted != fingerprint:
+        raise LoadingError(
+            f"{path}: its model was trained with a tokenizer of SHA-256 {noted[:12]}, "
+            f"the one beside it is {fingerprint[:12]}"
+        )
 
 
 def check_keras_file(path, limits=None):

@@ -9,6 +9,7 @@ import zipfile
 
 from keras_transformer.recipes import load_recipe
 from keras_transformer.safe_loading import LoadingError
+from keras_transformer.safe_loading import check_tokenizer
 from keras_transformer.safe_loading import load_keras_file
 
 MODEL = "model.keras"
@@ -172,7 +173,7 @@ def load_model(path, allow_unsafe=False):
     else:
         path = file
         tokenizer = pipelines.load_tokenizer(tokenizer_folder(file.parent))
-        model = _load_file(file, allow_unsafe)
+        model = _load_file(file, tokenizer, allow_unsafe)
     if tokenizer.vocabulary_size != model.vocabulary_size:
         raise ModelError(
             f"{path}: the model has {model.vocabulary_size} sub-words, the "
@@ -181,11 +182,12 @@ def load_model(path, allow_unsafe=False):
     return path, tokenizer, model
 
 
-def _load_file(path, allow_unsafe):
+def _load_file(path, tokenizer, allow_unsafe):
     from keras_transformer.transformer import Transformer
 
     try:
         model = load_keras_file(path, allow_unsafe)
+        check_tokenizer(path, tokenizer.fingerprint())
     except LoadingError as error:
         raise ModelError(str(error)) from error
     if not isinstance(model, Transformer):

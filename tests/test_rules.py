@@ -25,7 +25,7 @@ ALLOWED = {
     "decoding": MODEL,
     "evaluation": SEARCH,
     "visualization": SEARCH,
-    "training": {*SEARCH, "evaluation", "storage"},
+    "training": {*SEARCH, "evaluation", "safe_loading", "storage"},
     "recipes": {"presets"},
     "export": {*SEARCH, "pipelines", "recipes", "storage"},
     "parsing": {"pipelines"},
@@ -49,8 +49,8 @@ ALLOWED = {
     "validation": {*SEARCH, "evaluation", "parsing", "pipelines"},
     "experiment": {
         *SEARCH,
-        *("corpora", "flops", "pipelines", "recipes", "run_folder", "storage"),
-        *("stored_models", "training", "validation"),
+        *("corpora", "flops", "pipelines", "recipes", "run_folder", "safe_loading"),
+        *("storage", "stored_models", "training", "validation"),
     },
     "ablation": {
         *("evaluation", "experiment", "models", "presets", "recipes", "training"),

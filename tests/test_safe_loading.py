@@ -5,13 +5,16 @@ import pathlib
 import re
 import shutil
 import time
+import zipfile
 
 import keras
 import malicious_files as malicious
 import pytest
+from tiny_export import SENTENCES
 from typer.testing import CliRunner
 
 import keras_transformer as kt
+from keras_transformer import pipelines
 from keras_transformer.cli.app import app
 from keras_transformer.models import ModelError
 from keras_transformer.models import open_model
@@ -21,6 +24,7 @@ from keras_transformer.safe_loading import LoadingError
 from keras_transformer.safe_loading import check_keras_file
 from keras_transformer.safe_loading import least_parameters
 from keras_transformer.safe_loading import load_keras_file
+from keras_transformer.safe_loading import note_tokenizer
 
 CASES = [
     *(("settings", name) for name in malicious.SETTINGS),
@@ -156,6 +160,26 @@ def test_weights_of_another_shape(good, tmp_path):
     # Two layers, each with two networks of 24 + 24 + 1 weights more.
     reason = "describe a model of 29,636 parameters, its weights are 29,440"
     assert reason in refusal(path)
+
+
+@pytest.mark.fault("F21", "another tokenizer of the same size: refused, both hashes")
+def test_another_tokenizer_of_the_same_size(good, tiny_model, tmp_path):
+    shutil.copytree(good, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "model.keras"
+    mine = tiny_model[1].fingerprint()
+    note_tokenizer(path, mine)
+    assert open_model(path).model.vocabulary_size == 300
+    other = pipelines.train_tokenizer("bpe", [s[::-1] for s in SENTENCES], 300)
+    other.save(tmp_path)
+    assert f"SHA-256 {mine[:12]}, the one beside it is" in refusal(path)
+    for verb in ("translate", "export"):
+        arguments = [path, tmp_path / "out"] if verb == "export" else [path]
+        result = CliRunner().invoke(app, [verb, *map(str, arguments)], input="a\n")
+        assert result.exit_code == 2 and other.fingerprint()[:12] in result.stderr
+    # What is no note of ours says nothing.
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.comment = b"tokenizer sha256 \xff" + bytes(60_000)
+    assert open_model(path).tokenizer.fingerprint() == other.fingerprint()
 
 
 def test_settings_are_the_constructors():

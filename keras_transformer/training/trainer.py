@@ -7,6 +7,7 @@ import pathlib
 
 import tensorflow as tf
 
+from keras_transformer.safe_loading import note_tokenizer
 from keras_transformer.storage import replace_file
 from keras_transformer.storage import told_when_full
 from keras_transformer.training.callbacks import PeriodicCheckpoint
@@ -40,6 +41,9 @@ class Trainer:
         workers: The `Workers` that train together; only the first of them writes.
             None: there are no others.
     """
+
+    # Noted in the models that are written. None: not.
+    tokenizer_fingerprint = None
 
     def __init__(self, model, folder, keep=5, workers=None):
         self.model = model
@@ -207,4 +211,6 @@ class Trainer:
             return path
         with told_when_full(path), replace_file(path) as temporary:
             self.model.transformer.save(temporary)
+            if self.tokenizer_fingerprint is not None:
+                note_tokenizer(temporary, self.tokenizer_fingerprint)
         return path
