@@ -158,13 +158,13 @@ def forbidden_texts(tokenizer, texts):
     """`forbidden_phrases` of a tokenizer's ids and phrases as a user writes them.
 
     Args:
-        tokenizer: with `piece_bytes` and `end_id`.
+        tokenizer: with `piece_bytes`, `start_id` and `end_id`.
         texts: list of str, see `parse_phrase`.
 
     Raises:
         ValueError: a text that is no phrase, or too many of them.
     """
     spellings = tokenizer.piece_bytes()
-    # The end of a text ends its last word.
-    spellings[tokenizer.end_id] = b" "
+    # A text's ends are its first and last word's, even of one without its space.
+    spellings[tokenizer.start_id] = spellings[tokenizer.end_id] = b" "
     return forbidden_phrases(spellings, list(map(parse_phrase, texts)), TEXT_BOUNDARIES)

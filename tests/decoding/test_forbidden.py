@@ -109,6 +109,11 @@ def test_every_split_of_a_word_by_a_real_tokenizer():
             after = [each for each in after if spelt[each] != b" "]
             if not more.startswith(" "):
                 assert first_hit(table, [*ids, *after]) is not None
+    start, end = tokenizer.start_id, tokenizer.end_id
+    for ids in splits(b"Hund"):
+        # A model may begin a text without the space that encoding puts there.
+        assert first_hit(table, [start, *ids, end]) == len(ids) + 1
+        assert first_hit(table, [start, *ids, *ids, end]) is None
     for text, allowed in {
         "Hunde und Bund": True,
         "der Hund": False,
