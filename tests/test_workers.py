@@ -165,7 +165,9 @@ def whole_with_dropout(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.fault("F29", LOST)
 @pytest.mark.parametrize(
-    ("victim", "number"), [(0, signal.SIGKILL), (1, signal.SIGSTOP)], ids=str
+    ("victim", "number"),
+    [(0, signal.SIGKILL), (1, signal.SIGSTOP)],
+    ids=["chief killed", "worker stopped"],
 )
 def test_the_chief_is_killed_or_a_worker_hangs(
     whole_with_dropout, tmp_path, victim, number
