@@ -20,12 +20,12 @@ from collections import Counter
 import machine
 import nltk
 import report
+
+from keras_transformer.evaluation import bracketing_score
 from keras_transformer.pipelines.trees import Tree
 from keras_transformer.pipelines.trees import label_counts
 from keras_transformer.pipelines.trees import parse_tree
 from keras_transformer.pipelines.trees import read_trees
-
-from keras_transformer.evaluation import bracketing_score
 
 FINAL = {".", ":", "''"}
 SHORT = 40

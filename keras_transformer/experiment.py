@@ -1,29 +1,41 @@
 """A recipe's run from text to model: joins the pipelines and training."""
 
-import itertools
+import contextlib
+import functools
 import pathlib
 import time
 
 import keras
 import numpy as np
+import tensorflow as tf
 
-from keras_transformer import evaluation
 from keras_transformer import pipelines
 from keras_transformer import run_folder
 from keras_transformer import training
-from keras_transformer.decoding import Translator
+from keras_transformer.corpora import prepare
+from keras_transformer.corpora import prepared
 from keras_transformer.flops import training_flops
-from keras_transformer.parsing import parse_sentences
-from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines.phrases import phrases
-from keras_transformer.recipes import load_recipe
-from keras_transformer.transformer import Transformer
+from keras_transformer.safe_loading import note_tokenizer
+from keras_transformer.storage import told_when_full
+from keras_transformer.stored_models import MODEL
+from keras_transformer.stored_models import build_model
+from keras_transformer.stored_models import check_fits
+from keras_transformer.stored_models import load_model
+from keras_transformer.stored_models import load_run
+from keras_transformer.validation import validation
 
 TOKENIZER = run_folder.TOKENIZER
-MODEL = "model.keras"
 
 
-def run(recipe, output, progress=True, allow_changes=False, restart=False):
+def run(
+    recipe,
+    output,
+    progress=True,
+    allow_changes=False,
+    restart=False,
+    worker_timeout=30.0,
+):
     """Trains what a recipe says, or goes on where the run in `output` was left.
 
     Args:
@@ -33,80 +45,98 @@ def run(recipe, output, progress=True, allow_changes=False, restart=False):
         allow_changes: Whether to go on although the recipe or the training text is
             not what the run began with.
         restart: Whether to delete what the run has reached and begin anew.
+        worker_timeout: Seconds after which a worker that gave no sign of life is
+            taken to be lost, where `TF_CONFIG` names several.
+
+    With several workers each calls this. All must see `output`, which the first of
+    them alone writes.
 
     Returns:
-        A mapping of figures and paths for people to read.
+        A mapping of figures and paths for people to read; empty for all workers but
+        the first.
 
     Raises:
         DataError: the data or the tokenizer cannot be had as the recipe says.
         RunError: another process trains in `output`, or it holds a run of another
             recipe or text, or its checkpoints are gone.
+        StorageError: `output` cannot be written to, or its disk is full.
         CheckpointError: `output` holds checkpoints that do not fit.
+        ModelError: `training.initial_model` is none, or not the recipe's.
         TrainingFault: losses or gradients that are not finite, see `on_nan`.
         KeyboardInterrupt: Ctrl-C, after the state was saved.
+        WorkersError: `TF_CONFIG` cannot be used, or the first worker failed.
+        WorkerLost: another worker has ended or cannot be reached.
     """
     output = pathlib.Path(output)
-    output.mkdir(parents=True, exist_ok=True)
-    with run_folder.locked(output):
-        run_folder.clean(output, restart)
-        run_folder.claim(output, recipe, allow_changes)
-        return _run(recipe, output, progress, allow_changes)
+    workers = training.Workers(worker_timeout)
+    with (
+        workers.told_when_lost(),
+        told_when_full(output),
+        contextlib.ExitStack() as stack,
+    ):
+
+        def take():
+            run_folder.prepare(output)
+            stack.enter_context(run_folder.locked(output))
+            run_folder.clean(output, restart)
+            run_folder.claim(output, recipe, allow_changes)
+
+        workers.share(take)
+        return _run(recipe, output, progress, allow_changes, workers)
 
 
-def _run(recipe, output, progress, allow_changes):
+def _run(recipe, output, progress, allow_changes, workers):
     """`run` in a folder that is ours."""
     started = time.monotonic()
     settings = recipe.training
+    begun = bool(training.checkpoint_paths(output / "checkpoints"))
+    initial = None
+    if settings.initial_model and not begun:
+        initial_tokenizer, initial = _initial_model(recipe)
+        workers.share(lambda: initial_tokenizer.save(output / TOKENIZER))
     keras.utils.set_random_seed(settings.seed)
+    if settings.deterministic:
+        tf.config.experimental.enable_op_determinism()
     pairs = load_pairs(recipe)
-    tokenizer = _tokenizer(recipe.tokenizer, pairs["train"], output / TOKENIZER)
-    sampling = {
-        "dropout": recipe.tokenizer.dropout,
-        "segmentations": recipe.tokenizer.segmentations,
-        "seed": settings.seed,
-    }
-    corpora = {
-        split: pipelines.encode_corpus(
-            split_pairs,
-            tokenizer,
-            tokenizer,
-            output / "cache" / split,
-            max_length=recipe.data.max_length,
-            **(sampling if split == "train" else {}),
-        )
-        for split, split_pairs in pairs.items()
-        if split != "test"
-    }
-    strategy = training.default_strategy()
-    with strategy.scope():
+    workers.share(lambda: prepare(recipe, output, pairs))
+    tokenizer, corpora = prepared(output, pairs)
+    with workers.strategy.scope():
         model = build_model(recipe, tokenizer.vocabulary_size)
+        if initial is not None:
+            model.set_weights(initial.get_weights())
         training_model = _compile(model, recipe)
-        trainer = training.Trainer(training_model, output, settings.keep)
-        first_step = trainer.restore()
+        training_model.optimizer.build(training_model.trainable_variables)
+    trainer = training.Trainer(training_model, output, settings.keep, workers)
+    trainer.tokenizer_fingerprint = tokenizer.fingerprint()
+    first_step = trainer.restore()
     if hasattr(pairs["train"], "weights"):
         numbers = corpora["train"].numbers(np.arange(corpora["train"].num_pairs))
         corpora["train"].weights = pairs["train"].weights(numbers)
     run_folder.check_text(
         output, trainer.progress, corpora["train"].fingerprint, allow_changes
     )
-    validate = None
+    replicas = workers.strategy.num_replicas_in_sync
+    run_folder.check_replicas(output, trainer.progress, replicas, allow_changes)
+    validate = validate_here = None
     if "validation" in pairs:
-        validate = _validation(
+        validate_here = validation(
             recipe, model, tokenizer, corpora["validation"], pairs["validation"]
         )
-    if settings.steps > first_step:
+        validate = functools.partial(workers.share, validate_here)
+    if settings.steps > first_step or trainer.progress.validation_due:
         # XLA compiles for each shape, so that it gets few of them.
         dataset = pipelines.training_dataset(
             corpora["train"],
             settings.batch_tokens,
             seed=settings.seed,
             start_step=first_step,
-            num_replicas=strategy.num_replicas_in_sync,
+            num_replicas=workers.strategy.num_replicas_in_sync,
             pad_to_bucket=bool(training_model.jit_compile),
+            shard=(workers.index, workers.count),
         )
         stopping = settings.early_stopping
         trainer.fit(
-            dataset,
+            workers.distribute(dataset),
             settings.steps,
             checkpoint_minutes=settings.checkpoint_minutes,
             checkpoint_steps=settings.checkpoint_steps,
@@ -118,15 +148,30 @@ def _run(recipe, output, progress, allow_changes):
             max_skipped=settings.max_skipped if settings.on_nan == "skip" else 0,
             places_of=_places_of(recipe, corpora["train"], pairs["train"]),
         )
+
+    def finish():
+        return _finish(recipe, trainer, corpora["train"], validate_here, workers)
+
+    summary = workers.share(finish)
+    if not workers.is_chief:
+        return {}
+    return {**summary, "seconds in all": round(time.monotonic() - started)}
+
+
+def _finish(recipe, trainer, corpus, validate, workers):
+    """Averages, writes the model, and says what came of the run."""
+    settings = recipe.training
+    model, progress = trainer.model.transformer, trainer.progress
     averaged = training.average_checkpoints(
-        model, output / "checkpoints", settings.average
+        model, trainer.checkpoints.folder, settings.average
     )
     path = trainer.save_model(MODEL)
     summary = {
+        **({"began with": settings.initial_model} if settings.initial_model else {}),
         "parameters": model.count_params(),
-        "train pairs": corpora["train"].report,
-        "steps": trainer.progress.step,
-        "training seconds": round(trainer.progress.seconds),
+        "train pairs": corpus.report,
+        "steps": progress.step,
+        "training seconds": round(progress.seconds),
         "averaged checkpoints": len(averaged),
         "model": str(path),
     }
@@ -134,32 +179,14 @@ def _run(recipe, output, progress, allow_changes):
         summary["validation"] = ", ".join(
             f"{name} {value:.2f}" for name, value in validate().items()
         )
-    if trainer.progress.best_step is not None:
+    if progress.best_step is not None:
         summary["best single checkpoint"] = (
-            f"{trainer.progress.best_score:.2f} at step {trainer.progress.best_step} "
-            "(best.keras)"
+            f"{progress.best_score:.2f} at step {progress.best_step} (best.keras)"
         )
     summary["training cost"] = _cost(
-        recipe, model, corpora["train"], trainer.progress, strategy.num_replicas_in_sync
+        recipe, model, corpus, progress, workers.strategy.num_replicas_in_sync
     )
-    summary["seconds in all"] = round(time.monotonic() - started)
     return summary
-
-
-def load_run(folder):
-    """What a run folder says about its model.
-
-    Returns:
-        `(recipe, tokenizer, model)`; the model has fresh weights.
-
-    Raises:
-        RecipeError: `config.yaml` is missing or not a recipe.
-        DataError: the tokenizer is missing or damaged.
-    """
-    folder = pathlib.Path(folder)
-    recipe = load_recipe(folder / "config.yaml")
-    tokenizer = pipelines.load_tokenizer(folder / TOKENIZER)
-    return recipe, tokenizer, build_model(recipe, tokenizer.vocabulary_size)
 
 
 def average_run(folder, last=5, output=None):
@@ -177,24 +204,13 @@ def average_run(folder, last=5, output=None):
         CheckpointError: no checkpoint, or one of another model.
     """
     folder = pathlib.Path(folder)
-    _, _, model = load_run(folder)
+    _, tokenizer, model = load_run(folder)
     paths = training.average_checkpoints(model, folder / "checkpoints", last)
     output = pathlib.Path(output) if output else folder / MODEL
-    with training.replace_file(output) as temporary:
+    with told_when_full(output), training.replace_file(output) as temporary:
         model.save(temporary)
+        note_tokenizer(temporary, tokenizer.fingerprint())
     return output, paths
-
-
-def build_model(recipe, vocabulary_size):
-    """The recipe's `Transformer`, built, with fresh weights."""
-    precision = recipe.training.mixed_precision
-    model = Transformer(
-        vocabulary_size,
-        **recipe.model.constructor_arguments(),
-        dtype=f"mixed_{precision}" if precision else "float32",
-    )
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    return model
 
 
 def load_pairs(recipe):
@@ -230,25 +246,20 @@ def load_pairs(recipe):
             return pipelines.TextFiles(split.source, split.target)
 
     splits = {name: getattr(data, name) for name in ("train", "validation", "test")}
-    return {name: source(split) for name, split in splits.items() if split is not None}
+    pairs = {}
+    if data.kind == "records":
+        pairs["train"] = pipelines.RecordFolder(splits.pop("train"))
+    for name, split in splits.items():
+        if split is not None:
+            pairs[name] = source(split)
+    return pairs
 
 
-def _tokenizer(settings, pairs, folder):
-    if folder.is_dir():
-        return pipelines.load_tokenizer(folder)
-    symbols, sentences = (), itertools.chain.from_iterable(pairs)
-    if hasattr(pairs, "symbols"):
-        # Of trees only the words: symbols have their ids already.
-        symbols, sentences = pairs.symbols(), pairs.sentences()
-    tokenizer = pipelines.train_tokenizer(
-        settings.kind,
-        sentences,
-        settings.vocabulary_size,
-        split_digits=settings.split_digits,
-        symbols=symbols,
-    )
-    tokenizer.save(folder)
-    return tokenizer
+def _initial_model(recipe):
+    """The tokenizer and the model that training begins with."""
+    path, tokenizer, model = load_model(recipe.training.initial_model)
+    check_fits(path, tokenizer, model, recipe)
+    return tokenizer, model
 
 
 def _compile(model, recipe):
@@ -269,6 +280,7 @@ def _compile(model, recipe):
         settings.label_smoothing,
         settings.gradient_accumulation_steps,
         settings.clip_norm,
+        settings.max_gradient_norm,
     )
     training_model.compile(
         optimizer=training.FusedAdam(
@@ -321,74 +333,3 @@ def _cost(recipe, model, corpus, progress, devices):
         f"x {rate / 1e12:.2f} TFLOP/s, measured now in {precision}; "
         f"utilisation {counted / max(spent, 1.0):.0%}"
     )
-
-
-def _validation(recipe, model, tokenizer, corpus, pairs):
-    """Function that scores the model on the validation pairs."""
-    settings = recipe.training
-    decoding = recipe.decoding
-    dataset = pipelines.evaluation_dataset(corpus, settings.batch_tokens)
-    translator = Translator(
-        model,
-        tokenizer,
-        beam_size=settings.validation_beam_size,
-        length_penalty=decoding.length_penalty,
-        length_penalty_kind=decoding.length_penalty_kind,
-        extra_length=decoding.extra_length,
-        max_source_length=recipe.data.max_length,
-    )
-    metric = "f1" if recipe.data.kind == "trees" else "bleu"
-    score = None
-    if getattr(settings, f"validation_{metric}"):
-        score = _SCORES[metric](recipe, translator, pairs)
-
-    def validate():
-        figures = {"perplexity": evaluation.perplexity(model, dataset)}
-        if score is not None:
-            figures[metric] = score()
-        return figures
-
-    return validate
-
-
-def _bleu_of(recipe, translator, pairs):
-    """Function that scores translations of the validation text."""
-    kept = [pair for pair in pairs if None not in pair]
-    if not kept:
-        raise DataError("data.validation: no pair there can be read")
-    kept = _sample(kept, recipe.training.validation_sentences)
-    sources, references = map(list, zip(*kept, strict=True))
-
-    def score():
-        return evaluation.bleu(
-            translator.translate(sources),
-            references,
-            tokenize=recipe.evaluation.tokenize,
-            lowercase=recipe.evaluation.lowercase,
-        ).score
-
-    return score
-
-
-def _f1_of(recipe, translator, pairs):
-    """Function that scores trees of the validation sentences."""
-    trees = _sample(list(pairs.trees()), recipe.training.validation_sentences)
-    sentences = [tree.words for tree in trees]
-
-    def score():
-        parses = parse_sentences(
-            translator.translate_n_best, sentences, symbols=recipe.data.words
-        )
-        return evaluation.bracketing_score(trees, [parse.tree for parse in parses]).f1
-
-    return score
-
-
-_SCORES = {"bleu": _bleu_of, "f1": _f1_of}
-
-
-def _sample(items, size):
-    """`size` of the items at equal distances; all of them for None."""
-    if size is None or size >= len(items):
-        return items
-    return [items[number * len(items) // size] for number in range(size)]

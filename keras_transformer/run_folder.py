@@ -7,22 +7,38 @@ import shutil
 
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
+from keras_transformer.storage import check_writable
+from keras_transformer.stored_models import CONFIG
+from keras_transformer.stored_models import MODEL
+from keras_transformer.stored_models import TOKENIZER
 
-TOKENIZER = "tokenizer"
-CONFIG = "config.yaml"
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
+# In it; tells that there were checkpoints, even when all are gone.
+SAVED = "saved.json"
 # What a run makes; its ids are made anew by themselves where text or vocabulary differ.
-_MADE = (TOKENIZER, _CHECKPOINTS, "logs", "metrics.jsonl", "best.keras", "model.keras")
+_MADE = (TOKENIZER, _CHECKPOINTS, "logs", "metrics.jsonl", "best.keras", MODEL)
 # How long to train and how to decode may change between two starts.
 _FREE = {
-    "training": {"steps", "early_stopping", "on_nan", "max_skipped"},
+    "training": {
+        *("steps", "early_stopping", "on_nan", "max_skipped", "max_gradient_norm"),
+    },
     "decoding": True,
 }
 
 
 class RunError(ValueError):
     """A run's folder cannot be used as it is; told in one line."""
+
+
+def prepare(folder):
+    """Makes the folder and makes sure that it can be written to.
+
+    Raises:
+        StorageError: it cannot.
+    """
+    for each in (folder, folder / _CHECKPOINTS):
+        check_writable(each)
 
 
 @contextlib.contextmanager
@@ -59,10 +75,13 @@ def clean(folder, restart=False):
     leftovers = [
         *folder.glob(".*-[0-9]*.keras"),
         *folder.glob(".*-[0-9]*.jsonl"),
+        *folder.glob(".probe-[0-9]*.tmp"),
+        *folder.glob("*/.probe-[0-9]*.tmp"),
         *folder.glob("*/*.[0-9]*.tmp"),
         *(folder / _CHECKPOINTS).glob("ckpt-*_temp"),
         *(folder / _CHECKPOINTS).glob("ckpt-*.tempstate*"),
         *(folder / _CHECKPOINTS).glob(".saved-[0-9]*.json"),
+        *(folder / _CHECKPOINTS).glob(".checkpoint-[0-9]*"),
     ]
     for path in leftovers:
         _remove(path)
@@ -72,16 +91,33 @@ def clean(folder, restart=False):
             _remove(path)
 
 
+def _has_begun(folder):
+    return any((folder / _CHECKPOINTS).glob("ckpt-*.index"))
+
+
 def claim(folder, recipe, allow_changes=False):
     """Writes the recipe into the folder, unless a run of another recipe is there.
 
+    Args:
+        folder: The run's.
+        recipe: The new start's.
+        allow_changes: Whether it may differ.
+
     Raises:
-        RunError: the folder holds checkpoints of another recipe.
+        RunError: the folder holds checkpoints of another recipe, or a finished model
+            and nothing to go on from.
     """
     path = folder / CONFIG
+    was_run = _has_begun(folder) or (folder / _CHECKPOINTS / SAVED).is_file()
+    if (folder / MODEL).is_file() and not was_run:
+        raise RunError(
+            f"{folder / MODEL}: an average of checkpoints that are not here; training "
+            "cannot go on from it, and would replace it. Choose another --output; "
+            f"--from {folder} begins there with its weights"
+        )
     if path.is_file():
         changed = ", ".join(_changed_keys(load_recipe(path), recipe))
-        begun = any((folder / _CHECKPOINTS).glob("ckpt-*.index"))
+        begun = _has_begun(folder)
         if changed and begun and not allow_changes:
             raise RunError(
                 f"{folder}: holds a run of another recipe; what differs: {changed}. "
@@ -112,6 +148,24 @@ def check_text(folder, progress, fingerprint, allow_changes=False):
             "changed since the run began. Give --allow-changes or --restart"
         )
     progress.text = fingerprint
+
+
+def check_replicas(folder, progress, replicas, allow_changes=False):
+    """Notes in `progress` how many replicas compute a step, as `check_text` does.
+
+    Each replica draws its own dropout, so that another number of them gives other
+    weights.
+
+    Raises:
+        RunError: the run began with another number.
+    """
+    changed = progress.replicas not in (None, replicas)
+    if changed and not allow_changes:
+        raise RunError(
+            f"{folder}: the run began on {progress.replicas} replica(s), here are "
+            f"{replicas}. Give --allow-changes or --restart"
+        )
+    progress.replicas = replicas
 
 
 def _changed_keys(old, new):

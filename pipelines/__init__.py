@@ -15,6 +15,7 @@ from .encoding import encode_corpus
 from .errors import DataError
 from .lines import decode_lines
 from .lines import read_lines
+from .records import RecordFolder
 from .sources import TextFiles
 from .tfds_pairs import TfdsPairs
 from .tokenizer_base import Tokenizer
@@ -25,6 +26,7 @@ from .treebank import TreeFiles
 __all__ = [
     "DataError",
     "EncodedCorpus",
+    "RecordFolder",
     "TextFiles",
     "TfdsPairs",
     "Tokenizer",

@@ -26,6 +26,8 @@ _REASONS = {
     "too_long": "longer than data.max_length",
 }
 
+_MISREAD = (TypeError, AttributeError, RecursionError, OverflowError)
+
 Pair = tuple[str | None, str | None]
 
 
@@ -61,7 +63,7 @@ class EncodedCorpus:
             self._ids[side] = np.load(self._path(side, "ids"), mmap_mode="r")
             self._offsets[side] = np.load(self._path(side, "offsets"), mmap_mode="r")
         self.source_lengths, self.target_lengths = (
-            np.diff(self._offsets[side]).astype(np.int32) for side in _SIDES
+            self._lengths(side) for side in _SIDES
         )
 
     @classmethod
@@ -73,7 +75,8 @@ class EncodedCorpus:
         """
         try:
             return cls(folder)
-        except (OSError, ValueError, KeyError) as error:
+        # Whatever reading JSON and arrays that somebody altered may raise.
+        except (OSError, EOFError, ValueError, LookupError, *_MISREAD) as error:
             raise DataError(
                 f"{os.fspath(folder)}: no encoded corpus here ({error})."
             ) from None
@@ -116,6 +119,21 @@ class EncodedCorpus:
         rows[real] = self._ids[side][positions[real]]
         return rows
 
+    def _lengths(self, side: str) -> np.ndarray:
+        """The lengths of a side's rows, if all of them are in its file."""
+        ids, offsets = self._ids[side], self._offsets[side]
+        lengths = np.diff(offsets)
+        arrays = ids, offsets, self._dropped
+        if (
+            any(each.ndim != 1 or each.dtype.kind not in "iu" for each in arrays)
+            or type(self.num_pairs) is not int
+            or len(offsets) != self.num_pairs + 1
+            or (offsets[0], offsets[-1]) != (0, len(ids))
+            or (lengths < 1).any()
+        ):
+            raise ValueError(f"{side}_offsets.npy does not fit {side}_ids.npy")
+        return lengths.astype(np.int32)
+
     def _path(self, side: str, what: str) -> str:
         return os.path.join(self.folder, f"{side}_{what}.npy")
 
@@ -140,7 +158,7 @@ def encode_corpus(
     opened as it is.
 
     Args:
-        pairs: a source, or any iterable of (source, target) texts.
+        pairs: a source, any iterable of (source, target) texts, or a `RecordFolder`.
         source_tokenizer: for the source texts.
         target_tokenizer: for the target texts; the same object where shared.
         folder: where to write; what it held is replaced.
@@ -174,11 +192,13 @@ def encode_corpus(
     os.makedirs(temporary)
     try:
         facts = _write_corpus(
-            pairs,
+            _id_blocks(pairs, source_tokenizer)
+            if hasattr(pairs, "id_blocks")
+            else _text_blocks(pairs, (source_tokenizer, target_tokenizer), sampling),
+            getattr(pairs, "locate", "pair {}".format),
             (source_tokenizer, target_tokenizer),
             temporary,
             max_length,
-            sampling,
         )
         facts["fingerprint"] = fingerprint
         facts["segmentations"] = segmentations
@@ -243,22 +263,10 @@ def _fingerprint(
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def _write_corpus(
-    pairs: Iterable[Pair],
-    tokenizers: tuple[Tokenizer, Tokenizer],
-    folder: str,
-    max_length: int,
-    sampling: tuple[float, int, int] | None,
-) -> dict:
-    """Write ids and offsets of both sides; return the counts."""
-    dropped = {reason: {"count": 0, "first": []} for reason in _REASONS}
-    locate = getattr(pairs, "locate", "pair {}".format)
+def _text_blocks(pairs, tokenizers, sampling):
+    """Yield blocks of a text: why each pair is left out, "" for not at all, and of
+    each side a list of segmentations, RaggedTensors int32 [block, (length)]."""
     num_read = 0
-    dropped_pairs = []
-    files = [
-        _IdsFile(folder, side, tokenizer.vocabulary_size)
-        for side, tokenizer in zip(_SIDES, tokenizers, strict=True)
-    ]
     for block in blocks(pairs, _BLOCK_PAIRS):
         reasons = np.full(len(block), "", object)
         sides = ([], [])
@@ -270,13 +278,48 @@ def _write_corpus(
                 reasons[number] = "empty"
             for side, text in zip(sides, texts, strict=True):
                 side.append(text or b"")
-        # Of each side a list of segmentations.
-        ragged = [
-            _segmented(tokenizer, side, sampling, [num_read, number])
-            for number, (tokenizer, side) in enumerate(
-                zip(tokenizers, sides, strict=True)
-            )
+        yield (
+            reasons,
+            [
+                _segmented(tokenizer, side, sampling, [num_read, number])
+                for number, (tokenizer, side) in enumerate(
+                    zip(tokenizers, sides, strict=True)
+                )
+            ],
+        )
+        num_read += len(block)
+
+
+def _id_blocks(pairs, tokenizer):
+    """Yield the like of ids that are there already."""
+    for sides in pairs.id_blocks():
+        empty = np.any([side.row_lengths().numpy() == 0 for side in sides], axis=0)
+        outside = [
+            tf.reduce_any((ids < 0) | (ids >= tokenizer.vocabulary_size))
+            for ids in (side.flat_values for side in sides)
         ]
+        if any(outside):
+            raise DataError(f"{pairs.folder}: ids outside of the vocabulary.")
+        reasons = np.where(empty, "empty", "").astype(object)
+        yield reasons, [[side] for side in sides]
+
+
+def _write_corpus(
+    encoded_blocks,
+    locate,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    folder: str,
+    max_length: int,
+) -> dict:
+    """Write ids and offsets of both sides; return the counts."""
+    dropped = {reason: {"count": 0, "first": []} for reason in _REASONS}
+    num_read = 0
+    dropped_pairs = []
+    files = [
+        _IdsFile(folder, side, tokenizer.vocabulary_size)
+        for side, tokenizer in zip(_SIDES, tokenizers, strict=True)
+    ]
+    for reasons, ragged in encoded_blocks:
         for segmented in itertools.chain(*ragged):
             too_long = segmented.row_lengths().numpy() + 1 > max_length
             reasons[too_long & (reasons == "")] = "too_long"
@@ -288,10 +331,11 @@ def _write_corpus(
                 facts["first"].append(locate(num_read + int(number) + 1))
         for file, tokenizer, side in zip(files, tokenizers, ragged, strict=True):
             # A pair's segmentations stand together: row i is of pair i // count.
-            rows = np.arange(len(block) * len(side)).reshape(len(side), -1).T.ravel()
+            rows = np.arange(len(reasons) * len(side))
+            rows = rows.reshape(len(side), -1).T.ravel()
             kept = np.repeat(reasons == "", len(side))
             file.append(tf.gather(tf.concat(side, 0), rows), kept, tokenizer.end_id)
-        num_read += len(block)
+        num_read += len(reasons)
     for file in files:
         file.close()
     dropped_pairs = np.concatenate([np.zeros(0, np.int64), *dropped_pairs])

@@ -10,6 +10,7 @@ import os
 import zlib
 from collections.abc import Iterable
 from collections.abc import Iterator
+from typing import BinaryIO
 
 from .errors import DataError
 
@@ -33,8 +34,17 @@ def read_lines(path: str | os.PathLike, errors: str = "raise") -> Iterator[str |
         DataError: the file is missing, unreadable, a directory, a broken or
             truncated gzip, or (with "raise") holds a line that is not UTF-8.
     """
-    with _open_lines_file(path) as file:
-        yield from decode_lines(_guarded(file, path), path, errors)
+    with _open_file(path) as file:
+        yield from opened_lines(file, path, errors)
+
+
+def opened_lines(
+    file: BinaryIO, path: str | os.PathLike, errors: str = "raise"
+) -> Iterator[str | None]:
+    """Yield the lines of an open file; all else is as in `read_lines`."""
+    if os.fspath(path).endswith(".gz"):
+        file = gzip.GzipFile(fileobj=file, mode="rb")
+    yield from decode_lines(_guarded(file, path), path, errors)
 
 
 def decode_lines(
@@ -100,6 +110,9 @@ def _open_file(path: str | os.PathLike):
         raise DataError(f"{path}: is a directory, not a text file.") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
+    except ValueError:
+        # NUL, or half a surrogate pair.
+        raise DataError(f"{os.fspath(path)!r}: no name of a file.") from None
 
 
 class _GzipFile(gzip.GzipFile):

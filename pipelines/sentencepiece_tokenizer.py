@@ -13,6 +13,8 @@ import tensorflow as tf
 import tensorflow_text
 
 from .errors import DataError
+from .model_proto import MAX_BYTES
+from .model_proto import check_sentencepiece_model
 from .tokenizer_base import Tokenizer
 from .tokenizer_base import write_atomically
 
@@ -35,7 +37,7 @@ class BytePairTokenizer(Tokenizer):
 
     Raises:
         DataError: the content is not a SentencePiece model with the special ids
-            0 to 3 and byte fallback.
+            0 to 3 and byte fallback, or `check_sentencepiece_model` refuses it.
     """
 
     kind = "bpe"
@@ -43,9 +45,11 @@ class BytePairTokenizer(Tokenizer):
 
     def __init__(self, model: bytes):
         super().__init__()
+        check_sentencepiece_model(model)
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError:
+        # Its messages quote the model, which may not be UTF-8.
+        except (RuntimeError, ValueError):
             raise DataError("not a SentencePiece model.") from None
         ids = (
             processor.pad_id(),
@@ -61,12 +65,21 @@ class BytePairTokenizer(Tokenizer):
                 f"0, unknown 1, start 2, end 3. Received: {ids}."
             )
         self.vocabulary_size = processor.get_piece_size()
-        self.model = model
-        self._load()
+        self._model = model
+        try:
+            self._load()
+        except tf.errors.OpError:
+            # Its own copy of the library is older, and stricter.
+            raise DataError("not a model that TensorFlow Text can read.") from None
+
+    @property
+    def model(self) -> bytes:
+        """The content of the SentencePiece model file."""
+        return self._model
 
     def _load(self):
         self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
-            model=self.model, out_type=tf.int32
+            model=self._model, out_type=tf.int32
         )
 
     def _call(self, method, argument):
@@ -83,7 +96,7 @@ class BytePairTokenizer(Tokenizer):
         return self._call("tokenize", strings)
 
     def sample(self, strings: Sequence[str], dropout: float, seed: int):
-        processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
         rows = []
 
         def split():
@@ -91,7 +104,7 @@ class BytePairTokenizer(Tokenizer):
             for string in strings:
                 rows.append(
                     processor.encode(
-                        _escape(string),
+                        escape(string),
                         enable_sampling=True,
                         alpha=dropout,
                         nbest_size=-1,
@@ -123,11 +136,11 @@ class BytePairTokenizer(Tokenizer):
         return tf.strings.regex_replace(strings, ESCAPED_ESCAPE, ESCAPE)
 
     def pieces(self) -> list[str]:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
         return [processor.id_to_piece(n) for n in range(self.vocabulary_size)]
 
     def piece_bytes(self) -> list[bytes]:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
         found = []
         for number, piece in enumerate(self.pieces()):
             if processor.is_byte(number):
@@ -139,15 +152,15 @@ class BytePairTokenizer(Tokenizer):
         return found
 
     def save(self, folder: str | os.PathLike) -> None:
-        write_atomically(os.path.join(folder, self.file_name), self.model)
+        write_atomically(os.path.join(folder, self.file_name), self._model)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "BytePairTokenizer":
         with open(path, "rb") as file:
-            return cls(file.read())
+            return cls(file.read(MAX_BYTES + 1))
 
     def fingerprint(self) -> str:
-        return hashlib.sha256(self.model).hexdigest()
+        return hashlib.sha256(self._model).hexdigest()
 
 
 def train_byte_pairs(
@@ -166,7 +179,7 @@ def train_byte_pairs(
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=map(_escape, sentences),
+            sentence_iterator=map(escape, sentences),
             model_writer=model,
             model_type="bpe",
             vocab_size=vocabulary_size,
@@ -188,7 +201,8 @@ def train_byte_pairs(
     return BytePairTokenizer(model.getvalue())
 
 
-def _escape(sentence: str) -> str:
+def escape(sentence: str) -> str:
+    """The text as SentencePiece is to get it, its own marks hidden."""
     sentence = sentence.replace(ESCAPE, ESCAPED_ESCAPE)
     return sentence.replace(SPACE_MARK, ESCAPED_SPACE_MARK)
 

@@ -221,6 +221,9 @@ class _Builder:
             return None
         if self._empty_outer and _has_one_child(spans, len(self._words)):
             spans = spans[1:]
+        if not spans and len(self._words) > 1:
+            # Several words under one tag, and nothing around them.
+            spans = [(ROOT_LABEL, 0, len(self._words))]
         return Tree(tuple(self._words), tuple(self._tags), tuple(spans))
 
 

@@ -17,6 +17,9 @@ from .errors import DataError
 from .tokenizer_base import Tokenizer
 from .tokenizer_base import write_atomically
 
+# Of a tokenizer's file, and of a piece in it.
+_MAX_BYTES = 64 << 20
+_MAX_PIECE_BYTES = 4_000
 SPACE_MARK = "\u2581"
 SUFFIX = "##"
 SPECIAL_PIECES = ["[PAD]", "[UNK]", "[START]", "[END]"]
@@ -109,16 +112,21 @@ class WordPieceTokenizer(Tokenizer):
     @classmethod
     def load(cls, path: str | os.PathLike) -> "WordPieceTokenizer":
         with open(path, "rb") as file:
-            content = file.read()
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise DataError(f"has more than the {_MAX_BYTES:,} bytes allowed.")
         try:
             fields = json.loads(content)
             vocabulary = fields["vocabulary"]
             split_digits = fields["split_digits"]
             if fields["kind"] != cls.kind:
                 raise ValueError(fields["kind"])
-            if not all(isinstance(piece, str) for piece in vocabulary):
-                raise TypeError(vocabulary)
-        except (ValueError, KeyError, TypeError):
+            if not isinstance(vocabulary, list) or type(split_digits) is not bool:
+                raise TypeError(fields)
+            for piece in vocabulary:
+                if not 0 < len(piece.encode()) <= _MAX_PIECE_BYTES:
+                    raise ValueError(piece)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise DataError("not a word-piece tokenizer.") from None
         return cls(vocabulary, split_digits)
 

@@ -2,6 +2,8 @@ import os
 import pathlib
 
 import pytest
+from fault_table import pytest_addoption  # noqa: F401, a hook
+from fault_table import pytest_configure  # noqa: F401, a hook
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

@@ -19,7 +19,6 @@ import subprocess
 import sys
 
 from keras_transformer.pipelines.phrases import phrases
-
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes import shipped_recipes
 

@@ -6,10 +6,10 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from keras_transformer.pipelines import DataError
 
 from keras_transformer import experiment
 from keras_transformer import training
+from keras_transformer.pipelines import DataError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.run_folder import RunError
 
@@ -83,6 +83,7 @@ def test_the_model_is_the_mean_of_the_last_checkpoints(run, tmp_path):
         np.testing.assert_allclose(mean, (one + other) / 2, atol=1e-7)
 
 
+@pytest.mark.fault("F05", "stopped and given more steps: as one run bit by bit")
 def test_more_steps_go_on_as_if_never_stopped(run, tmp_path):
     folder, _ = run
     again = tmp_path / "again"
@@ -143,6 +144,9 @@ def test_word_pieces_and_learned_positions_train(tmp_path):
     assert model.dtype_policy.name == "mixed_bfloat16"
 
 
+@pytest.mark.fault(
+    "F10", "a real run: step and pairs named, the finite checkpoint kept"
+)
 def test_a_run_that_diverges_stops_and_names_the_pairs(tmp_path):
     """A rate of 1e30 makes the second loss infinite: nothing of it is kept."""
     overrides = (
@@ -171,6 +175,8 @@ def test_a_run_that_diverges_stops_and_names_the_pairs(tmp_path):
         )
 
 
+@pytest.mark.fault("F03", "all checkpoints gone: an error unless `--restart`")
+@pytest.mark.fault("F06", "the changed key is named; `--allow-changes` goes on")
 def test_lost_checkpoints_and_another_text_stop_the_run(run, tmp_path):
     """Nothing starts over, or goes on with other text, unless told to."""
     folder, _ = run
@@ -193,3 +199,25 @@ def test_lost_checkpoints_and_another_text_stop_the_run(run, tmp_path):
         experiment.run(other, changed, progress=False)
     summary = experiment.run(other, changed, progress=False, allow_changes=True)
     assert summary["steps"] == 8
+
+
+@pytest.mark.fault("X02", "a run: refused; --from begins a new one with its weights")
+def test_a_run_begins_with_an_averages_weights(run, tmp_path):
+    folder, _ = run
+    average = tmp_path / "average"
+    shutil.copytree(folder, average)
+    shutil.rmtree(average / "checkpoints")
+    with pytest.raises(RunError, match=r"an average of checkpoints.*--from"):
+        experiment.run(small_recipe(), average, progress=False)
+    # A rate so low that one step moves nothing: what is left is where it began.
+    recipe = small_recipe(
+        "training.steps=1",
+        "training.learning_rate=1e-9",
+        f"training.initial_model={average}",
+    )
+    summary = experiment.run(recipe, tmp_path / "new", progress=False)
+    assert summary["steps"] == 1
+    before = weights(average / "model.keras")
+    after = weights(tmp_path / "new" / "model.keras")
+    for value, expected in zip(after, before, strict=True):
+        np.testing.assert_allclose(value, expected, atol=1e-7)

@@ -32,6 +32,9 @@ def begun(folder):
     (folder / "tokenizer").mkdir()
 
 
+@pytest.mark.fault(
+    "X01", "the second is refused and told the first's number; free after SIGKILL"
+)
 def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)],
@@ -56,6 +59,9 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
             assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
 
 
+@pytest.mark.fault(
+    "F02", "half-written files are removed at the next start, nothing else"
+)
 def test_leftovers_of_a_killed_process_go_and_nothing_else(tmp_path):
     kept = [
         "config.yaml",
@@ -75,6 +81,8 @@ def test_leftovers_of_a_killed_process_go_and_nothing_else(tmp_path):
         "checkpoints/ckpt-9_temp/part-00000-of-00001.index",
         "checkpoints/ckpt-9.data-00000-of-00001",
         "checkpoints/.saved-5.json",
+        "checkpoints/.checkpoint-5",
+        ".probe-8.tmp",
     ]
     for name in kept + leftovers:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -94,6 +102,9 @@ def test_leftovers_of_a_killed_process_go_and_nothing_else(tmp_path):
     }
 
 
+@pytest.mark.fault(
+    "F06", "an error that lists the changed keys; `--allow-changes` goes on"
+)
 def test_a_begun_run_keeps_its_recipe(tmp_path):
     run_folder.claim(tmp_path, recipe())
     # Nothing is begun: another recipe may have the folder, with its own vocabulary.
@@ -111,6 +122,9 @@ def test_a_begun_run_keeps_its_recipe(tmp_path):
     assert (tmp_path / "tokenizer").exists()
 
 
+@pytest.mark.fault(
+    "F06", "other text or sub-words: an error; `--allow-changes` goes on"
+)
 def test_a_begun_run_keeps_its_text(tmp_path):
     progress = Progress()
     run_folder.check_text(tmp_path, progress, "a")
@@ -123,3 +137,29 @@ def test_a_begun_run_keeps_its_text(tmp_path):
     # A text that cannot be told apart is taken on trust.
     run_folder.check_text(tmp_path, progress, None)
     run_folder.check_text(tmp_path, progress, "c")
+
+
+@pytest.mark.fault("F06", "another number of replicas: an error with both")
+def test_a_begun_run_keeps_its_replicas(tmp_path):
+    progress = Progress()
+    for _ in range(2):
+        run_folder.check_replicas(tmp_path, progress, 2)
+    with pytest.raises(RunError, match=r"began on 2 replica\(s\), here are 4.*--allow"):
+        run_folder.check_replicas(tmp_path, progress, 4)
+    assert progress.replicas == 2
+    run_folder.check_replicas(tmp_path, progress, 4, allow_changes=True)
+    assert progress.replicas == 4
+
+
+@pytest.mark.fault("X02", "refused, unless a new run begins with its weights")
+def test_an_average_is_not_gone_on_from(tmp_path):
+    (tmp_path / "model.keras").touch()
+    with pytest.raises(RunError, match=r"model\.keras: an average.*--from"):
+        run_folder.claim(tmp_path, recipe())
+    run_folder.clean(tmp_path, restart=True)
+    run_folder.claim(tmp_path, recipe())
+    # Beside a checkpoint it is the end of a run, which may go on.
+    (tmp_path / "model.keras").touch()
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "ckpt-3.index").touch()
+    run_folder.claim(tmp_path, recipe())

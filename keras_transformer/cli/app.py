@@ -7,14 +7,19 @@ import typer
 import keras_transformer
 from keras_transformer.cli import ablate
 from keras_transformer.cli import average
+from keras_transformer.cli import beam
+from keras_transformer.cli import compare
 from keras_transformer.cli import demo
 from keras_transformer.cli import evaluate
 from keras_transformer.cli import export
+from keras_transformer.cli import filter
+from keras_transformer.cli import info
 from keras_transformer.cli import parse
 from keras_transformer.cli import score
 from keras_transformer.cli import serve
 from keras_transformer.cli import train
 from keras_transformer.cli import translate
+from keras_transformer.cli import update_vocabulary
 from keras_transformer.cli import visualize
 
 # Plain text instead of boxes: a message stays one line, however wide the terminal.
@@ -52,7 +57,8 @@ def keras_transformer_command(
 
 VERBS = (
     *(demo, train, evaluate, translate, score, average, export),
-    *(serve, parse, visualize, ablate),
+    *(info, compare, filter, update_vocabulary),
+    *(serve, parse, visualize, ablate, beam),
 )
 for verb in VERBS:
     app.command()(getattr(verb, verb.__name__.rpartition(".")[2]))

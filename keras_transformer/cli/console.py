@@ -4,9 +4,13 @@ import contextlib
 import functools
 import os
 import pathlib
+import signal
 import sys
+import threading
 
 import typer
+
+from keras_transformer.storage import told_when_full
 
 MISTAKE = 2
 INTERRUPTED = 130
@@ -71,14 +75,16 @@ def _user_errors():
     classes = [UserError]
     for module, name in (
         ("keras_transformer.ablation.rows", "AblationError"),
-        ("keras_transformer.models", "ModelError"),
+        ("keras_transformer.stored_models", "ModelError"),
         ("keras_transformer.export", "ExportError"),
         ("keras_transformer.pipelines.errors", "DataError"),
         ("keras_transformer.recipes.load", "RecipeError"),
         ("keras_transformer.run_folder", "RunError"),
+        ("keras_transformer.storage", "StorageError"),
         ("keras_transformer.visualization.collect", "VisualizationError"),
         ("keras_transformer.training.checkpoints", "CheckpointError"),
         ("keras_transformer.training.guard", "TrainingFault"),
+        ("keras_transformer.training.workers", "WorkersError"),
     ):
         if module in sys.modules:
             classes.append(getattr(sys.modules[module], name))
@@ -90,6 +96,21 @@ def existing(path: pathlib.Path) -> pathlib.Path:
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     return path
+
+
+def check_tokenizer(name):
+    """Raises `UserError` unless sacreBLEU has this tokenizer, and what it needs."""
+    from sacrebleu.metrics import BLEU
+
+    from keras_transformer.recipes.schema import BLEU_TOKENIZERS
+
+    if name not in BLEU_TOKENIZERS:
+        known = ", ".join(BLEU_TOKENIZERS)
+        raise UserError(f"--tokenize {name}: must be one of {known}")
+    try:
+        BLEU(tokenize=name)
+    except (ImportError, RuntimeError) as error:
+        raise UserError(f"--tokenize {name}: {error}") from None
 
 
 @contextlib.contextmanager
@@ -117,19 +138,34 @@ def quiet_libraries():
         os.close(nowhere)
 
 
+@contextlib.contextmanager
+def ending_on_sigterm():
+    """SIGTERM raises `SystemExit(143)`, so that temporary files go."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
 def load_tensorflow() -> None:
     """Imports TensorFlow, which takes seconds: to be called when all else is right."""
     with quiet_libraries():
         import tensorflow  # noqa: F401
 
 
-def opened_model(path, warn_with=warn):
+def opened_model(path, warn_with=warn, ensemble=()):
     """`open_model` for a command: quiet, its warnings on standard error."""
     load_tensorflow()
     with quiet_libraries():
         from keras_transformer.models import open_model
 
-        return open_model(path, warn_with)
+        return open_model(
+            path, warn_with, **({"ensemble": ensemble} if ensemble else {})
+        )
 
 
 @contextlib.contextmanager
@@ -139,7 +175,7 @@ def written_lines(path: pathlib.Path | None):
     A file appears under its name only when all of it is written.
     """
     if path is None:
-        yield _write_line_to(sys.stdout.buffer)
+        yield line_writer(sys.stdout.buffer)
         return
     if path.is_dir():
         raise UserError(f"{path}: a folder, where a file was expected")
@@ -147,14 +183,16 @@ def written_lines(path: pathlib.Path | None):
         raise UserError(f"{path}: there is no folder {path.parent}")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(temporary, "wb") as file:
-            yield _write_line_to(file)
+        with told_when_full(path), open(temporary, "wb") as file:
+            yield line_writer(file)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _write_line_to(file):
+def line_writer(file):
+    """A function that writes one line of UTF-8 to a binary file, at once."""
+
     def write_line(text: str) -> None:
         # A sub-word of bytes can spell a line end; a line must stay one line.
         one_line = text.replace("\r", " ").replace("\n", " ")

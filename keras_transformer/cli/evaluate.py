@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.console import UserError
+from keras_transformer.cli.console import check_tokenizer
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import progress
@@ -17,6 +18,7 @@ from keras_transformer.cli.console import verb
 from keras_transformer.cli.console import warn
 from keras_transformer.cli.console import written_lines
 from keras_transformer.cli.evaluate_trees import evaluate_trees
+from keras_transformer.cli.text_lines import EnsemblePaths
 from keras_transformer.cli.text_lines import counted_pair
 
 BLOCK = 2_000
@@ -71,6 +73,7 @@ def evaluate(
     length_penalty: Annotated[
         float | None, typer.Option(min=0, help="Alpha. Default: the run's, or 0.6.")
     ] = None,
+    ensemble: EnsemblePaths = None,
     output: Annotated[
         pathlib.Path | None,
         typer.Option("--output", "-o", help="File to write the translations to."),
@@ -87,11 +90,13 @@ def evaluate(
     keras-transformer evaluate runs/craft --metric f1 --reference dev.trees.gz
     """
     metrics = list(dict.fromkeys(metric or [Metric.bleu]))
-    for path in filter(None, (model, source, reference)):
+    for path in filter(None, (model, source, reference, *(ensemble or ()))):
         existing(path)
     if Metric.f1 in metrics:
         if len(metrics) > 1:
             raise UserError("--metric f1: stands alone, its reference is trees")
+        if ensemble:
+            raise UserError("--ensemble: not with --metric f1")
         evaluate_trees(
             *(model, reference, source, beam_size, length_penalty, output, as_json)
         )
@@ -99,11 +104,13 @@ def evaluate(
     if source is None:
         raise UserError("--source, the text to translate, is missing")
 
-    _check_tokenizer(tokenize)
+    check_tokenizer(tokenize)
 
     sources, references = counted_pair(source, reference)
     started = time.monotonic()
-    opened = opened_model(model, lambda message: warn(f"{source}: {message}"))
+    opened = opened_model(
+        model, lambda message: warn(f"{source}: {message}"), ensemble or ()
+    )
     results = []
     if output is not None or metrics != [Metric.perplexity]:
         hypotheses = _translations(opened, sources, beam_size, length_penalty)
@@ -126,21 +133,6 @@ def evaluate(
     for result in results:
         typer.echo(f"{result['name']} = {result['score']:.2f}  {result['signature']}")
     say(f"{len(sources)} lines in {seconds:.1f} s")
-
-
-def _check_tokenizer(name):
-    """Some of sacreBLEU's tokenizers need packages of their own."""
-    from sacrebleu.metrics import BLEU
-
-    from keras_transformer.recipes.schema import BLEU_TOKENIZERS
-
-    if name not in BLEU_TOKENIZERS:
-        known = ", ".join(BLEU_TOKENIZERS)
-        raise UserError(f"--tokenize {name}: must be one of {known}")
-    try:
-        BLEU(tokenize=name)
-    except (ImportError, RuntimeError) as error:
-        raise UserError(f"--tokenize {name}: {error}") from None
 
 
 def _translations(opened, sources, beam_size, length_penalty):

@@ -11,6 +11,7 @@ from keras_transformer.cli.console import progress
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
 from keras_transformer.cli.console import written_lines
+from keras_transformer.cli.text_lines import EnsemblePaths
 from keras_transformer.cli.text_lines import counted_pair
 
 BLOCK = 2_000
@@ -29,6 +30,7 @@ def score(
         pathlib.Path,
         typer.Option("--target", "-t", help="Its translation, line by line."),
     ],
+    ensemble: EnsemblePaths = None,
     output: Annotated[
         pathlib.Path | None,
         typer.Option("--output", "-o", help="File to write; else standard output."),
@@ -39,7 +41,7 @@ def score(
     \b
     keras-transformer score runs/mine --source test.en --target test.de
     """
-    for path in (model, source, target):
+    for path in (model, source, target, *(ensemble or ())):
         existing(path)
 
     from keras_transformer.models import perplexity_of
@@ -47,7 +49,7 @@ def score(
     sources, targets = counted_pair(source, target)
     all_scores = []
     with written_lines(output) as write_line:
-        opened = opened_model(model)
+        opened = opened_model(model, ensemble=ensemble or ())
         with progress("scoring", len(sources)) as advance:
             for start in range(0, len(sources), BLOCK):
                 block = slice(start, start + BLOCK)

@@ -10,15 +10,40 @@ import typer
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import warn
 
-# Options of the verbs that read lines and write lines.
+# Options that several verbs have.
 InputPath = Annotated[
     pathlib.Path | None,
     typer.Option("--input", "-i", help="Text, plain or .gz; else standard input."),
+]
+EnsemblePaths = Annotated[
+    list[pathlib.Path] | None,
+    typer.Option(
+        metavar="RUN",
+        help="One more model of the same vocabulary, whose probabilities are averaged "
+        "with MODEL's. May be given several times.",
+    ),
 ]
 OutputPath = Annotated[
     pathlib.Path | None,
     typer.Option("--output", "-o", help="File to write; else standard output."),
 ]
+
+
+def is_file(path):
+    """Whether `input_lines` reads a file, not standard input."""
+    return path is not None and str(path) != "-"
+
+
+def line_count(path):
+    """How many lines `input_lines` gives of a file.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    load_tensorflow()
+    from keras_transformer.pipelines.lines import count_lines
+
+    return count_lines(path)
 
 
 def input_lines(path):
@@ -30,7 +55,7 @@ def input_lines(path):
     from keras_transformer.pipelines.lines import decode_lines
     from keras_transformer.pipelines.lines import read_lines
 
-    if path is None or str(path) == "-":
+    if not is_file(path):
         name = "standard input"
         first, second = itertools.tee(sys.stdin.buffer)
         strict = decode_lines(first, name, errors="drop")

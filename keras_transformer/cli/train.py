@@ -6,9 +6,14 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.console import UserError
+from keras_transformer.cli.console import ending_on_sigterm
+from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
+
+# What tells a scheduler that all workers may simply be started again (EX_TEMPFAIL).
+WORKER_LOST = 75
 
 
 @verb
@@ -31,6 +36,15 @@ def train(
             help="Replace one key, such as training.steps=500.",
         ),
     ] = None,
+    initial_model: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            "--from",
+            metavar="MODEL",
+            help="Begin with the weights, the vocabulary and the architecture of a "
+            "run or a .keras file; optimizer and steps begin anew.",
+        ),
+    ] = None,
     allow_changes: Annotated[
         bool,
         typer.Option(
@@ -42,6 +56,21 @@ def train(
         bool,
         typer.Option("--restart", help="Delete what the run has reached; begin anew."),
     ] = False,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="The same weights each time on a GPU, too: training.deterministic.",
+        ),
+    ] = False,
+    worker_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=1,
+            help="With several workers (TF_CONFIG): how long one may be silent.",
+        ),
+    ] = 30.0,
 ):
     """Train a model, or go on with a run that was interrupted.
 
@@ -51,6 +80,8 @@ def train(
     keras-transformer train phrases --output runs/phrases
     keras-transformer train files --output runs/mine \\
       --set data.train.source=train.en --set data.train.target=train.de
+    keras-transformer train files --from runs/mine --output runs/finer \\
+      --set data.train.source=new.en --set data.train.target=new.de
     """
     from keras_transformer.recipes import load_recipe
     from keras_transformer.recipes import shipped_recipes
@@ -61,7 +92,18 @@ def train(
         for name, description in described.items():
             typer.echo(f"{name:{width}}  {description}")
         return
-    loaded = load_recipe(recipe, overrides or ())
+    overrides = overrides or []
+    if deterministic:
+        overrides = [*overrides, "training.deterministic=true"]
+    keys = {}
+    if initial_model is not None:
+        from keras_transformer.stored_models import keras_file
+        from keras_transformer.stored_models import recipe_keys
+
+        keys = recipe_keys(existing(initial_model))
+        weights = keras_file(initial_model) or "its newest checkpoint"
+        say(f"--from {initial_model}: the weights are those of {weights}")
+    loaded = load_recipe(recipe, overrides, keys)
     if output is None:
         raise UserError("--output RUN, the folder to write the run to, is missing")
     if output.exists() and not output.is_dir():
@@ -69,17 +111,26 @@ def train(
 
     load_tensorflow()
     from keras_transformer import experiment
+    from keras_transformer import training
 
     try:
-        summary = experiment.run(
-            loaded, output, allow_changes=allow_changes, restart=restart
-        )
+        with ending_on_sigterm():
+            summary = experiment.run(
+                loaded,
+                output,
+                allow_changes=allow_changes,
+                restart=restart,
+                worker_timeout=worker_timeout,
+            )
     except KeyboardInterrupt:
         say(
             "interrupted; the same command goes on from the last checkpoint in "
             f"{output / 'checkpoints'}"
         )
         raise typer.Exit(130) from None
+    except training.WorkerLost as error:
+        say(f"error: {error}")
+        raise typer.Exit(WORKER_LOST) from None
     for key, value in summary.items():
         shown = f"{value:.4g}" if isinstance(value, float) else value
         typer.echo(f"{key}: {shown}")

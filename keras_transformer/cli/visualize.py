@@ -59,7 +59,7 @@ def visualize(
         say(f"translation: {target}")
     attention = opened.attention(source, target)
 
-    from keras_transformer.training.files import replace_file
+    from keras_transformer.storage import replace_file
     from keras_transformer.visualization import write_figure
     from keras_transformer.visualization import write_page
 

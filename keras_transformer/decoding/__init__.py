@@ -3,20 +3,26 @@
 from keras_transformer.decoding.alignment import alignment_scores
 from keras_transformer.decoding.alignment import pharaoh
 from keras_transformer.decoding.beam_search import beam_search
+from keras_transformer.decoding.ensemble import Ensemble
+from keras_transformer.decoding.forbidden import Phrase
+from keras_transformer.decoding.forbidden import forbidden_phrases
 from keras_transformer.decoding.length_penalty import LENGTH_PENALTIES
 from keras_transformer.decoding.sampling import sample
 from keras_transformer.decoding.search import sample_ids
 from keras_transformer.decoding.search import score_ids
 from keras_transformer.decoding.search import translate_ids
-from keras_transformer.decoding.translator import Translation
+from keras_transformer.decoding.translations import Translation
 from keras_transformer.decoding.translator import Translator
 
 __all__ = [
     "LENGTH_PENALTIES",
+    "Ensemble",
+    "Phrase",
     "Translation",
     "Translator",
     "alignment_scores",
     "beam_search",
+    "forbidden_phrases",
     "pharaoh",
     "sample",
     "sample_ids",

@@ -35,6 +35,7 @@ def beam_search(
     buffer_length=None,
     compaction="auto",
     reorder_cache=take_rows,
+    normalized=False,
 ):
     """The sequences of highest score that a beam finds, in one compiled graph.
 
@@ -82,6 +83,8 @@ def beam_search(
             beam_size] is the row that each row goes on from. With one that leaves
             tensors where they are, these may have any multiple of batch as leading
             axis.
+        normalized: whether `next_token_logits` gives log-probabilities, to be added
+            up as they are. An id of minus infinity is never generated.
 
     Returns:
         `(sequences, scores)`: int32 [batch, n_best, buffer_length], end id included,
@@ -105,7 +108,7 @@ def beam_search(
         ids = ops.reshape(state.last_ids, (-1, 1))
         logits, cache = next_token_logits(ids, cache, context, index)
         log_probs, tokens = _best_tokens(
-            logits, beam_size, vocabulary_size, forbidden_ids
+            logits, beam_size, vocabulary_size, forbidden_ids, normalized
         )
         state, parents = _grow(state, log_probs, tokens, index, end_id, penalty)
         if beam_size > 1:
@@ -161,7 +164,7 @@ def _zero_where(condition):
     return ops.cast(ops.where(condition, 0.0, NEVER), "float32")
 
 
-def _best_tokens(logits, num_tokens, vocabulary_size, forbidden_ids):
+def _best_tokens(logits, num_tokens, vocabulary_size, forbidden_ids, normalized):
     """Log-probabilities and ids of each row's best tokens, `num_tokens` or more.
 
     Whatever is as large as the logits costs as much as a layer of a small model: none
@@ -179,12 +182,15 @@ def _best_tokens(logits, num_tokens, vocabulary_size, forbidden_ids):
         allowed = logits[:, :size]
     # So many of the best that enough are left without the forbidden ones.
     best, tokens = top_k(allowed, min(num_tokens + len(forbidden_ids), size))
-    largest = best[:, :1]
-    if allowed is not logits:
-        largest = ops.max(logits, axis=-1, keepdims=True)
-    total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
+    log_probs = best
+    if not normalized:
+        largest = best[:, :1]
+        if allowed is not logits:
+            largest = ops.max(logits, axis=-1, keepdims=True)
+        total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
+        log_probs = best - largest - ops.log(total)
     # Rounding must not make a probability above 1: the stopping bound relies on it.
-    log_probs = ops.minimum(best - largest - ops.log(total), 0.0)
+    log_probs = ops.minimum(log_probs, 0.0)
     forbidden = ops.any(tokens[:, :, None] == np.array(forbidden_ids, "int32"), axis=2)
     return ops.where(forbidden, NEVER, log_probs), tokens
 

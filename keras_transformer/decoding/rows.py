@@ -3,17 +3,20 @@
 import numpy as np
 
 LINES_AT_ONCE = 4096
+CHARACTERS_AT_ONCE = 1 << 22
 
 
 def tokenized(tokenizer, texts):
     """Lists of ids without start and end."""
-    rows = []
-    for start in range(0, len(texts), LINES_AT_ONCE):
+    rows, some, size = [], [], 0
+    for number, text in enumerate(texts, start=1):
         # Lone surrogates, which no tensor can hold, become question marks.
-        some = [
-            text.encode("utf-8", "replace") for text in texts[start:][:LINES_AT_ONCE]
-        ]
-        rows += tokenizer.tokenize(some).to_list()
+        some.append(text.encode("utf-8", "replace"))
+        size += len(text)
+        is_full = len(some) == LINES_AT_ONCE or size > CHARACTERS_AT_ONCE
+        if is_full or number == len(texts):
+            rows += tokenizer.tokenize(some).to_list()
+            some, size = [], 0
     return rows
 
 

@@ -32,6 +32,7 @@ def sample(
     vocabulary_size=None,
     buffer_length=None,
     compaction="auto",
+    normalized=False,
 ):
     """Sequences drawn token by token from the model's distribution.
 
@@ -74,7 +75,8 @@ def sample(
             top_p,
         )
         log_probs = ops.take_along_axis(logits, tokens, axis=1)
-        log_probs = log_probs - ops.logsumexp(logits, axis=-1, keepdims=True)
+        if not normalized:
+            log_probs = log_probs - ops.logsumexp(logits, axis=-1, keepdims=True)
         tokens = ops.reshape(tokens, (-1, num_samples))
         log_probs = ops.reshape(log_probs, (-1, num_samples))
         return _append(state, tokens, log_probs, index, end_id, pad_id), cache

@@ -2,7 +2,6 @@
 
 import logging
 import random
-from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -11,6 +10,7 @@ from keras_transformer.decoding.alignment import aligned_words
 from keras_transformer.decoding.alignment import alignment_scores
 from keras_transformer.decoding.alignment import surfaces
 from keras_transformer.decoding.alignment import words_of
+from keras_transformer.decoding.forbidden import forbidden_texts
 from keras_transformer.decoding.rows import batches
 from keras_transformer.decoding.rows import rectangle
 from keras_transformer.decoding.rows import tokenized
@@ -18,16 +18,11 @@ from keras_transformer.decoding.search import sample_ids
 from keras_transformer.decoding.search import score_ids
 from keras_transformer.decoding.search import translate_ids
 from keras_transformer.decoding.segments import split_text
+from keras_transformer.decoding.translations import Translation
+from keras_transformer.decoding.translations import join_pieces
 
 # So many logits (128 MiB of float32) are scored at once at most.
 MAX_LOGITS = 2**25
-
-
-class Translation(NamedTuple):
-    """A translation and its score, `log-probability / penalty(length)`."""
-
-    text: str
-    score: float
 
 
 class Translator:
@@ -40,7 +35,7 @@ class Translator:
     warning that names the line.
 
     Args:
-        model: `Transformer`.
+        model: `Transformer`, or `Ensemble`.
         tokenizer: of the source.
         target_tokenizer: None where both sides share one.
         beam_size: int, 1 for greedy search.
@@ -51,9 +46,12 @@ class Translator:
         batch_tokens: int, source positions of a batch, padding included.
         warn: function that is called with each warning (str). None: they go to the
             logger "keras_transformer".
+        forbidden: list of str, phrases that no translation holds; whole words, or
+            with `*` at a phrase's end what it begins.
 
     Raises:
-        ValueError: a tokenizer with more ids than the model, or sizes out of range.
+        ValueError: a tokenizer with more ids than the model, sizes out of range, or
+            a forbidden phrase without a word.
     """
 
     def __init__(
@@ -68,6 +66,7 @@ class Translator:
         max_source_length=256,
         batch_tokens=4096,
         warn=None,
+        forbidden=(),
     ):
         if max_source_length < 2:
             raise ValueError(
@@ -92,6 +91,9 @@ class Translator:
         self.max_source_length = max_source_length
         self.batch_tokens = batch_tokens
         self.warn = warn or logging.getLogger("keras_transformer").warning
+        self._next_states = None
+        if forbidden:
+            self._next_states = forbidden_texts(self.target_tokenizer, forbidden)
         # Compiled functions by their options: each compiles once, for all shapes.
         self._compiled = {}
 
@@ -107,13 +109,15 @@ class Translator:
         """
         return [best.text for best, *_ in self.translate_n_best(lines, 1, first_line)]
 
-    def translate_n_best(self, lines, n_best=None, first_line=1):
+    def translate_n_best(self, lines, n_best=None, first_line=1, prefixes=None):
         """The best translations of each line, with scores.
 
         Args:
             lines: list of str.
             n_best: int, at most `beam_size` (the default).
             first_line: the number of the first line, for warnings.
+            prefixes: list of str, what the translation of each line begins with,
+                white space at its ends apart. None: nothing is given.
 
         Returns:
             For each line a list of 1 to `n_best` `Translation`s, best first (fewer
@@ -122,18 +126,20 @@ class Translator:
         """
         n_best = self.beam_size if n_best is None else n_best
         search = self._compile(
-            ("translate", n_best),
-            lambda source_ids: translate_ids(
+            ("translate", n_best, prefixes is not None),
+            lambda source_ids, prefix_ids=None: translate_ids(
                 self.model,
                 source_ids,
+                prefix_ids=prefix_ids,
                 beam_size=self.beam_size,
                 length_penalty=self.length_penalty,
                 length_penalty_kind=self.length_penalty_kind,
                 n_best=n_best,
                 **self._search_options(),
             ),
+            num_inputs=1 if prefixes is None else 2,
         )
-        return self._run(search, lines, first_line)
+        return self._run(search, lines, first_line, prefixes)
 
     def sample(
         self,
@@ -144,6 +150,7 @@ class Translator:
         top_p=None,
         seed=None,
         first_line=1,
+        prefixes=None,
     ):
         """Translations drawn at random.
 
@@ -155,6 +162,7 @@ class Translator:
             top_p: float in (0, 1] or None, draw from the nucleus only.
             seed: int; the same lines and seed give the same samples. None: a new one.
             first_line: the number of the first line, for warnings.
+            prefixes: as `translate_n_best`.
 
         Returns:
             For each line a list of `num_samples` `Translation`s in the order drawn;
@@ -166,23 +174,25 @@ class Translator:
             "top_k": top_k,
             "top_p": top_p,
         }
-        key = ("sample", *options.values())
+        key = ("sample", *options.values(), prefixes is not None)
         generator = keras.random.SeedGenerator(0)
         search = self._compile(
             key,
-            lambda source_ids: sample_ids(
+            lambda source_ids, prefix_ids=None: sample_ids(
                 self.model,
                 source_ids,
+                prefix_ids=prefix_ids,
                 seed=generator,
                 **options,
                 **self._search_options(),
             ),
+            num_inputs=1 if prefixes is None else 2,
         )
         # The function that was compiled first keeps the generator it came with.
         generator = self._compiled.setdefault((*key, "generator"), generator)
         seed = random.getrandbits(31) if seed is None else seed
         generator.state.assign(np.array([seed % 2**31, 0], generator.state.dtype))
-        return self._run(search, lines, first_line)
+        return self._run(search, lines, first_line, prefixes)
 
     def score(self, sources, targets):
         """Log-probabilities of given translations, their end ids included.
@@ -297,6 +307,7 @@ class Translator:
             "end_id": tokenizer.end_id,
             "pad_id": tokenizer.pad_id,
             "forbidden_ids": (tokenizer.unknown_id,),
+            "next_states": self._next_states,
         }
 
     def _compile(self, key, function, num_inputs=1):
@@ -309,20 +320,34 @@ class Translator:
             )
         return self._compiled[key]
 
-    def _run(self, search, lines, first_line):
+    def _run(self, search, lines, first_line, prefixes=None):
         """Translations [line][rank] out of a compiled search."""
         pieces = self._pieces(lines, first_line)
+        if prefixes is not None:
+            _check_pairs(lines, prefixes, "prefixes")
+            texts = [prefix.strip() for prefix in prefixes]
+            begins = tokenized(self.target_tokenizer, texts)
+            # Of a line in pieces, the first piece begins with the line's prefix.
+            begins = [
+                begin if place == 0 else []
+                for begin, line in zip(begins, pieces, strict=True)
+                for place in range(len(line))
+            ]
         rows = [(i, row) for i, line in enumerate(pieces) for row in line]
         found = [None] * len(rows)
         for batch in batches([len(row) for _, row in rows], self.batch_tokens):
-            sequences, scores = search(rectangle([rows[i][1] for i in batch]))
+            inputs = [rectangle([rows[i][1] for i in batch])]
+            if prefixes is not None:
+                inputs.append(rectangle([begins[i] for i in batch]))
+            sequences, scores = search(*inputs)
             for i, ranked in zip(batch, self._texts(sequences, scores), strict=True):
                 found[i] = ranked
         of_line = [[] for _ in lines]
         for (i, _), ranked in zip(rows, found, strict=True):
             of_line[i].append(ranked)
         return [
-            _join(ranked) if ranked else [Translation("", 0.0)] for ranked in of_line
+            join_pieces(ranked) if ranked else [Translation("", 0.0)]
+            for ranked in of_line
         ]
 
     def _pieces(self, lines, first_line):
@@ -367,25 +392,9 @@ class Translator:
             yield [each for each in ranked if each.score > -np.inf] or ranked[:1]
 
 
-def _join(pieces):
-    """Ranked translations of a line out of those of its pieces."""
-    if len(pieces) == 1:
-        return pieces[0]
-    joined = []
-    for rank in range(max(map(len, pieces))):
-        parts = [ranked[min(rank, len(ranked) - 1)] for ranked in pieces]
-        joined.append(
-            Translation(
-                " ".join(part.text for part in parts if part.text),
-                sum(part.score for part in parts),
-            )
-        )
-    return joined
-
-
-def _check_pairs(sources, targets):
+def _check_pairs(sources, targets, name="targets"):
     if len(sources) != len(targets):
         raise ValueError(
-            "`sources` and `targets` must have as many lines. "
+            f"Lines and `{name}` must be as many. "
             f"Received: {len(sources)} and {len(targets)}."
         )

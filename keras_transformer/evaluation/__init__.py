@@ -9,13 +9,19 @@ from keras_transformer.evaluation.scores import Result
 from keras_transformer.evaluation.scores import bleu
 from keras_transformer.evaluation.scores import chrf
 from keras_transformer.evaluation.scores import ter
+from keras_transformer.evaluation.significance import Comparison
+from keras_transformer.evaluation.significance import SystemScore
+from keras_transformer.evaluation.significance import compare_systems
 
 __all__ = [
     "BracketingScore",
+    "Comparison",
     "Result",
+    "SystemScore",
     "bleu",
     "bracketing_score",
     "chrf",
+    "compare_systems",
     "compound_split_bleu",
     "compound_split_tokens",
     "perplexity",

@@ -8,6 +8,10 @@ import shutil
 import keras
 import numpy as np
 
+from keras_transformer.storage import sync
+from keras_transformer.storage import sync_tree
+from keras_transformer.storage import told_when_full
+
 QUANTIZATIONS = ("none", "int8", "int16", "float16", "bfloat16", "int8_float32")
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swish": "SWISH"}
 
@@ -68,12 +72,15 @@ def export_ctranslate2(
     temporary = folder.with_name(f".{folder.name}-{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        temporary.mkdir()
-        spec.save(str(temporary))
-        tokenizer.save(temporary)
+        with told_when_full(folder):
+            temporary.mkdir()
+            spec.save(str(temporary))
+            tokenizer.save(temporary)
+            sync_tree(temporary)
         if folder.exists():
             shutil.rmtree(folder)
         os.rename(temporary, folder)
+        sync(folder.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return folder

@@ -86,6 +86,8 @@ def _data_rows(recipe):
 
 def _training_rows(recipe):
     for key, value in recipe.training.model_dump().items():
+        if key == "initial_model" and value is not None:
+            value = pathlib.PurePath(value).name
         if value is not None:
             yield key, value
 

@@ -1,13 +1,22 @@
 """A SavedModel that takes text and returns translations."""
 
+import contextlib
 import os
 import pathlib
 import shutil
+import time
 
 import keras
 
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.warmup import write_warmup_requests
+from keras_transformer.storage import check_writable
+from keras_transformer.storage import sync
+from keras_transformer.storage import sync_tree
+from keras_transformer.storage import told_when_full
+
+# Longer than any export takes.
+_ABANDONED_SECONDS = 3600
 
 
 def export_saved_model(
@@ -20,16 +29,18 @@ def export_saved_model(
     extra_length=50,
     max_source_length=256,
     card=None,
+    max_batch_size=1024,
 ):
     """Writes `folder/VERSION/`, a SavedModel with tokenizer and beam search inside.
 
     VERSION is one more than the highest there, as TF-Serving counts; it appears
-    whole. Texts are UTF-8, in batches of any size and of any length: what exceeds
-    `max_source_length` sub-words is cut there, a target at `extra_length` more. An
-    empty or blank text has an empty translation with score 0. Signatures:
+    whole, when all of it lies on the disk. Texts are UTF-8, in batches of any size and
+    of any length: what exceeds `max_source_length` sub-words is cut there, a target at
+    `extra_length` more. An empty or blank text has an empty translation with score 0.
+    Signatures:
 
     - `serving_default`: `inputs` string [batch] to `translations` string [batch] and
-      `scores` float32 [batch].
+      `scores` float32 [batch], and `truncated` bool [batch], whether the text was cut.
     - `translate_n_best`: `inputs` string [batch] to `translations` string [batch,
       beam_size], best first, `scores` float32 [batch, beam_size], `counts` int32
       [batch], how many of them there are (the others are empty texts with the lowest
@@ -49,7 +60,8 @@ def export_saved_model(
       target piece, the mean over the heads of its last two layers. A row lacks what
       goes to the end id. Empty strings and zeros fill the rows up.
 
-    Ids outside the vocabulary, and texts that do not pair up, are invalid arguments.
+    Ids outside the vocabulary, texts that do not pair up, and batches of more than
+    `max_batch_size` are invalid arguments.
 
     Args:
         model: `Transformer`.
@@ -61,12 +73,14 @@ def export_saved_model(
         extra_length: What a translation may exceed its source by, in sub-words.
         max_source_length: Sub-words of a text that are read, its end id counted.
         card: What `MODEL_CARD.md` says, Markdown. None: no such file.
+        max_batch_size: Rows that a batch may have.
 
     Returns:
         Path of the version's folder.
 
     Raises:
         ValueError: the tokenizer has more ids than the model.
+        StorageError: `folder` cannot be written to, or the disk is full.
     """
     if tokenizer.vocabulary_size > model.vocabulary_size:
         raise ValueError(
@@ -74,6 +88,8 @@ def export_saved_model(
             f"{tokenizer.vocabulary_size} and {model.vocabulary_size}."
         )
 
+    folder = pathlib.Path(folder)
+    check_writable(folder)
     signatures = Signatures(
         model,
         tokenizer,
@@ -82,17 +98,19 @@ def export_saved_model(
         length_penalty_kind,
         extra_length,
         max_source_length,
+        max_batch_size,
     )
     archive = keras.export.ExportArchive()
     archive.track(model)
     archive.track(tokenizer)
     for name, function, input_signature in signatures.endpoints():
         archive.add_endpoint(name, function, input_signature=input_signature)
-    return _write_version(archive, pathlib.Path(folder), card)
+    with told_when_full(folder):
+        return _write_version(archive, folder, card)
 
 
 def _write_version(archive, folder, card):
-    folder.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(folder)
     # A name that is no number: a server that watches the folder passes it over.
     temporary = folder / f".writing-{os.getpid()}"
     try:
@@ -100,6 +118,7 @@ def _write_version(archive, folder, card):
         write_warmup_requests(temporary)
         if card is not None:
             (temporary / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+        sync_tree(temporary)
         while True:
             versions = [int(p.name) for p in folder.iterdir() if p.name.isdecimal()]
             version = folder / str(max(versions, default=0) + 1)
@@ -110,6 +129,15 @@ def _write_version(archive, folder, card):
                 if not version.exists():
                     raise
             else:
+                sync(folder)
                 return version
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove_abandoned(folder):
+    """Removes what exports that were killed have left, unless one may still write."""
+    for path in folder.glob(".writing-*"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)

@@ -10,6 +10,8 @@ from keras_transformer.decoding.translator import MAX_LOGITS
 _ROWS = tf.TensorSpec([None, None], tf.int32)
 # The score of a place in an n-best list that no hypothesis fills; JSON has no infinity.
 NOTHING = tf.float32.min
+# So much longer than what can be read of it, a text is cut before it is tokenised.
+_SPARE = 4
 
 
 class Signatures:
@@ -23,6 +25,7 @@ class Signatures:
         length_penalty_kind: `"gnmt"` or `"power"`.
         extra_length: What a translation may exceed its source by, in sub-words.
         max_source_length: Longest source row, its end id counted.
+        max_batch_size: Rows of a batch; more are an invalid argument.
     """
 
     def __init__(
@@ -34,9 +37,11 @@ class Signatures:
         length_penalty_kind,
         extra_length,
         max_source_length,
+        max_batch_size,
     ):
         self._model = model
         self._tokenizer = tokenizer
+        self._max_batch_size = max_batch_size
         self._beam_size = beam_size
         self.max_source_length = max_source_length
         self.max_target_length = max_source_length + extra_length
@@ -45,6 +50,8 @@ class Signatures:
             self.max_target_length = min(self.max_target_length, model.max_length)
         written = tokenizer.piece_bytes()
         self._written = tf.constant(written)
+        longest = max(map(len, written))
+        self._max_bytes = _SPARE * longest * self.max_target_length
         # A character that is spelt in bytes goes on with those of 10xxxxxx.
         self._goes_on = tf.constant(
             [0x80 <= (each or b"a")[0] < 0xC0 for each in written]
@@ -82,13 +89,17 @@ class Signatures:
         yield "attend", self.attend, [texts, targets]
 
     def translate(self, inputs):
-        rows, _ = source_rows(self._tokenizer, inputs, self.max_source_length)
+        rows, truncated = self._source_rows(inputs)
         sequences, scores = self._search(rows)
         texts = self._tokenizer.detokenize(sequences[:, 0])
-        return {"translations": texts, "scores": scores[:, 0]}
+        return {
+            "translations": texts,
+            "scores": scores[:, 0],
+            "truncated": truncated,
+        }
 
     def translate_n_best(self, inputs):
-        rows, truncated = source_rows(self._tokenizer, inputs, self.max_source_length)
+        rows, truncated = self._source_rows(inputs)
         sequences, scores = self._search_n_best(rows)
         # Empty places come last; a model that gave NaN still gets its first.
         there = tf.concat(
@@ -193,7 +204,7 @@ class Signatures:
             tf.size(inputs), tf.size(targets), "inputs and targets must pair up"
         )
         with tf.control_dependencies([paired]):
-            inputs, targets = tf.identity(inputs), tf.identity(targets)
+            inputs, targets = self._readable(inputs), self._readable(targets)
         start, end = self._tokenizer.start_id, self._tokenizer.end_id
         ids = self._tokenizer.tokenize(inputs)[:, : self.max_source_length - 1]
         label_ids = self._tokenizer.tokenize(targets)[:, : self.max_target_length - 1]
@@ -205,6 +216,24 @@ class Signatures:
         )
         return tuple(each.to_tensor(self._tokenizer.pad_id) for each in rows)
 
+    def _source_rows(self, inputs):
+        inputs = self._readable(inputs)
+        return source_rows(self._tokenizer, inputs, self.max_source_length)
+
+    def _readable(self, texts):
+        """Texts of a batch that is not too large, without what is not read anyway."""
+        with tf.control_dependencies([self._few(texts)]):
+            texts = tf.strings.substr(texts, 0, self._max_bytes)
+        # Of bytes that are no text, as many U+FFFD as Python makes.
+        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+
+    def _few(self, rows):
+        return tf.debugging.assert_less_equal(
+            tf.shape(rows)[0],
+            self._max_batch_size,
+            f"a batch may have {self._max_batch_size} rows at most",
+        )
+
     def _checked(self, source_ids):
         """Ids that the model has, cut to its length with an end id at the cut."""
         size = self._tokenizer.vocabulary_size
@@ -214,7 +243,7 @@ class Signatures:
             f"source_ids must be from 0 to {size - 1}",
         )
         # Whatever else may fail of them waits for this.
-        with tf.control_dependencies([valid]):
+        with tf.control_dependencies([valid, self._few(source_ids)]):
             source_ids = tf.identity(source_ids)
         cut = source_ids[:, : self.max_source_length]
         beyond = tf.reduce_any(source_ids[:, self.max_source_length :] != 0, axis=1)

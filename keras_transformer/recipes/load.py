@@ -13,6 +13,10 @@ from keras_transformer.recipes.schema import DATA_KINDS
 from keras_transformer.recipes.schema import Recipe
 
 _FOLDER = pathlib.Path(__file__).parent
+# Of a recipe's file, and of what its aliases stand for: no recipe comes near it.
+_MAX_BYTES = 1 << 20
+_MAX_VALUES = 10_000
+_MAX_MESSAGE = 1_000
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 # Either of the two replaces the other when it is set.
 _ALTERNATIVES = {
@@ -24,9 +28,35 @@ _ALTERNATIVES = {
 class RecipeError(ValueError):
     """A mistake in a recipe, told in one line."""
 
+    def __init__(self, message):
+        # It may quote what the recipe holds, whole sections too.
+        message = " ".join(message.split())
+        if len(message) > _MAX_MESSAGE:
+            message = f"{message[: _MAX_MESSAGE - 3]}..."
+        super().__init__(message)
+
 
 class _Loader(yaml.SafeLoader):
     """Safe YAML in which 1e-9 is a number, `no` is a word, keys come once."""
+
+    def get_single_node(self):
+        node = super().get_single_node()
+        if node is not None:
+            _count_values(node, {})
+        return node
+
+    def construct_object(self, node, deep=False):
+        try:
+            value = super().construct_object(node, deep)
+            if isinstance(value, int) and abs(value) >= 2**63:
+                raise ValueError("more than 64 bits")
+            return value
+        except (RecipeError, yaml.YAMLError):
+            raise
+        # A day 99, a tag `!!int` before a word, more digits than Python reads.
+        except (ValueError, LookupError, AttributeError, TypeError, OverflowError):
+            line = node.start_mark.line + 1
+            raise RecipeError(f"line {line}: a value that cannot be read") from None
 
     def construct_mapping(self, node, deep=False):
         seen = set()
@@ -40,6 +70,44 @@ class _Loader(yaml.SafeLoader):
                 raise RecipeError(f"line {line}: the key {key} is given twice")
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+def _count_values(node, counted):
+    """The number of values a node stands for, all aliases written out.
+
+    Args:
+        node: of YAML's.
+        counted: what was counted before, by the nodes' ids; None while it is.
+
+    Raises:
+        RecipeError: too many values, or a value that holds itself.
+    """
+    if id(node) in counted:
+        count = counted[id(node)]
+    else:
+        counted[id(node)] = None
+        parts = [] if isinstance(node, yaml.ScalarNode) else node.value
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in parts for part in pair]
+        counts = [_count_values(part, counted) for part in parts]
+        counted[id(node)] = count = 1 + sum(counts)
+    if count is None or count > _MAX_VALUES:
+        line = node.start_mark.line + 1
+        raise RecipeError(f"line {line}: more than {_MAX_VALUES:,} values")
+    return count
+
+
+def _yaml_value(text):
+    """What YAML text holds.
+
+    Raises:
+        RecipeError: too deep or too large, or a value that cannot be read.
+        yaml.YAMLError: it is not YAML.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise RecipeError("line 1: nested too deep") from None
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -66,20 +134,25 @@ def shipped_recipes() -> dict[str, str]:
     return described
 
 
-def load_recipe(name_or_path, overrides=()) -> Recipe:
+def load_recipe(name_or_path, overrides=(), keys=None) -> Recipe:
     """Reads a recipe, applies overrides and checks it.
 
     Args:
         name_or_path: a shipped recipe's name or the path of a YAML file.
         overrides: strings `"dotted.key=value"`, the value in YAML.
+        keys: mapping of dotted keys to values that replace the file's, before
+            `overrides` do.
 
-    Relative paths in `data` are taken from the current directory; `${NAME}` is
-    replaced by the environment variable NAME. The result holds absolute paths.
+    Relative paths, those of `data` and of `training.initial_model`, are taken from the
+    current directory; in `data`, `${NAME}` is replaced by the environment variable
+    NAME. The result holds absolute paths.
 
     Raises:
         RecipeError: one line naming the file and the dotted key.
     """
     label, values = _read(name_or_path)
+    for key, value in (keys or {}).items():
+        _set(values, key, value)
     for override in overrides:
         _apply(values, override)
     try:
@@ -90,6 +163,8 @@ def load_recipe(name_or_path, overrides=()) -> Recipe:
     except RecipeError as error:
         raise RecipeError(f"{label}: {error}") from None
     _absolute_paths(recipe.data)
+    if recipe.training.initial_model:
+        recipe.training.initial_model = _absolute(recipe.training.initial_model)
     return recipe
 
 
@@ -110,7 +185,11 @@ def _read(name_or_path):
         path = pathlib.Path(name_or_path)
     label = str(name_or_path)
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        with open(path, "rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise RecipeError(f"line 1: more than {_MAX_BYTES:,} bytes")
+        values = _yaml_value(content.decode("utf-8"))
     except FileNotFoundError:
         names = list(shipped_recipes())
         raise RecipeError(
@@ -125,6 +204,8 @@ def _read(name_or_path):
         raise RecipeError(f"{label}: not UTF-8 text") from None
     except RecipeError as error:
         raise RecipeError(f"{label}, {error}") from None
+    except ValueError:
+        raise RecipeError(f"{label!r}: no name of a file") from None
     except yaml.YAMLError as error:
         raise RecipeError(f"{label}{_yaml_problem(error)}") from None
     if not isinstance(values, dict):
@@ -146,11 +227,16 @@ def _apply(values: dict, override: str) -> None:
     if not separator or not all(names):
         raise RecipeError(f"--set {override}: must have the form dotted.key=value")
     try:
-        value = yaml.load(text, _Loader)
+        value = _yaml_value(text)
     except RecipeError as error:
         raise RecipeError(f"--set {key}: {error}") from None
     except yaml.YAMLError as error:
         raise RecipeError(f"--set {key}{_yaml_problem(error)}") from None
+    _set(values, key, value)
+
+
+def _set(values: dict, key: str, value) -> None:
+    names = key.split(".")
     for depth, name in enumerate(names[:-1], start=1):
         if values.get(name) is None:
             values[name] = {}
@@ -184,19 +270,20 @@ def _expanded(value, key):
     return _VARIABLE.sub(replacement, value)
 
 
-def _absolute_paths(data) -> None:
-    def absolute(path):
-        return os.path.abspath(os.path.expanduser(path))
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
 
+
+def _absolute_paths(data) -> None:
     if data.kind == "files":
         for pair in filter(None, (data.train, data.validation, data.test)):
-            pair.source = [absolute(path) for path in pair.source]
-            pair.target = [absolute(path) for path in pair.target]
+            pair.source = [_absolute(path) for path in pair.source]
+            pair.target = [_absolute(path) for path in pair.target]
     elif data.kind == "trees":
         for split in filter(None, (data.train, data.validation, data.test)):
-            split.trees = [absolute(path) for path in split.trees]
+            split.trees = [_absolute(path) for path in split.trees]
     elif data.kind == "tfds" and data.data_dir and "://" not in data.data_dir:
-        data.data_dir = absolute(data.data_dir)
+        data.data_dir = _absolute(data.data_dir)
 
 
 def _one_line(error: ValidationError, values: dict) -> str:
@@ -232,8 +319,9 @@ def _location(loc):
 
 def _data_class(values):
     data = values.get("data")
-    kind = data.get("kind", "files") if isinstance(data, dict) else "files"
-    return DATA_KINDS.get(kind, DATA_KINDS["files"])
+    kind = data.get("kind") if isinstance(data, dict) else None
+    is_known = isinstance(kind, str) and kind in DATA_KINDS
+    return DATA_KINDS[kind if is_known else "files"]
 
 
 def _dotted_keys(model, data_class, prefix=""):

@@ -20,6 +20,7 @@ from pydantic import model_validator
 from keras_transformer.presets import PRESETS
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Text = Annotated[str, Field(min_length=1)]
 Paths = Annotated[
     list[Text],
@@ -74,6 +75,19 @@ class FilesData(Section):
     max_length: PositiveInt = 256
 
 
+class RecordsData(Section):
+    """Training pairs that `keras-transformer beam encode` made into ids, in a folder.
+
+    The tokenizer is the folder's, whatever the recipe's section says.
+    """
+
+    kind: Literal["records"]
+    train: Text
+    validation: TextPair | None = None
+    test: TextPair | None = None
+    max_length: PositiveInt = 256
+
+
 class TfdsData(Section):
     """A translation dataset of TensorFlow Datasets; splits in TFDS's notation."""
 
@@ -99,7 +113,7 @@ class PhrasesData(Section):
     target_locale: Text = "de"
     size: PositiveInt = 31_500
     held_out: PositiveInt = 500
-    seed: NonNegativeInt = 1
+    seed: Seed = 1
     max_length: PositiveInt = 256
 
 
@@ -143,6 +157,7 @@ DATA_KINDS = {
     "tfds": TfdsData,
     "phrases": PhrasesData,
     "trees": TreesData,
+    "records": RecordsData,
 }
 
 
@@ -220,8 +235,11 @@ class TrainingSettings(Section):
     """Section 5 of the paper; `batch_tokens` counts one side of a global batch.
 
     Of the validation text, `validation_sentences` at equal distances are decoded.
+    `initial_model` is a run's folder or a `.keras` file, whose weights and vocabulary
+    training begins with.
     """
 
+    initial_model: Text | None = None
     steps: PositiveInt = 100_000
     batch_tokens: PositiveInt = 25_000
     schedule: Literal["paper", "inverse_sqrt"] = "paper"
@@ -235,6 +253,7 @@ class TrainingSettings(Section):
     epsilon: PositiveFloat = 1e-9
     gradient_accumulation_steps: PositiveInt = 1
     clip_norm: PositiveFloat | None = None
+    max_gradient_norm: PositiveFloat | None = None
     on_nan: Literal["skip", "stop"] = "skip"
     max_skipped: PositiveInt = 10
     mixed_precision: Literal["bfloat16", "float16"] | None = None
@@ -249,7 +268,8 @@ class TrainingSettings(Section):
     validation_sentences: PositiveInt | None = None
     validation_beam_size: PositiveInt = 1
     early_stopping: EarlyStopping | None = None
-    seed: NonNegativeInt = 1
+    seed: Seed = 1
+    deterministic: bool = False
 
     @model_validator(mode="after")
     def _consistent(self):
@@ -307,7 +327,9 @@ class DecodingSettings(Section):
 class Recipe(Section):
     """One experiment. Every key has a default but the data's."""
 
-    data: FilesData | TfdsData | PhrasesData | TreesData = Field(discriminator="kind")
+    data: FilesData | RecordsData | TfdsData | PhrasesData | TreesData = Field(
+        discriminator="kind"
+    )
     tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)
     model: ModelSettings = Field(default_factory=lambda: ModelSettings(preset="base"))
     training: TrainingSettings = Field(default_factory=TrainingSettings)
@@ -332,7 +354,7 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _trees_have_their_own(self):
+    def _kinds_have_their_own(self):
         trees = self.data.kind == "trees"
         stopping = self.training.early_stopping
         if stopping and stopping.metric == ("bleu" if trees else "f1"):
@@ -342,6 +364,10 @@ class Recipe(Section):
             )
         if trees and self.tokenizer.kind != "bpe":
             raise ValueError("data.kind trees needs tokenizer.kind bpe")
+        if self.data.kind == "records" and self.tokenizer.dropout:
+            raise ValueError(
+                "data.kind records has its ids already: tokenizer.dropout must be 0"
+            )
         return self
 
     def validation_metric(self) -> str:

@@ -51,11 +51,11 @@ def parse_request(body, signatures, limits):
     name = name or DEFAULT_SIGNATURE
     if name not in signatures:
         raise invalid(
-            f'Serving signature name: "{name[:80]}" not found in signature def'
+            f"Serving signature name: {_quoted(name)} not found in signature def"
         )
     unknown = sorted(set(fields) - _KEYS)
     if unknown:
-        raise invalid(f"Unknown key in request: {unknown[0][:80]!r}")
+        raise invalid(f"Unknown key in request: {_quoted(unknown[0])}")
     if ("instances" in fields) == ("inputs" in fields):
         raise invalid("Give either 'instances' or 'inputs'")
     by_row = "instances" in fields
@@ -88,7 +88,14 @@ def format_response(outputs, by_row):
 
 
 def error_body(message):
-    return json.dumps({"error": message}, ensure_ascii=False).encode()
+    # A lone surrogate, which a client may have sent, has no UTF-8.
+    return json.dumps({"error": message}, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _quoted(name):
+    """A client's word for a message: on one line and short, whatever it holds."""
+    shown = json.dumps(name[:80])
+    return shown if len(shown) <= 100 else f'{shown[:97]}..."'
 
 
 def _object(body):
@@ -151,7 +158,7 @@ def _check_names(found, inputs):
         raise invalid(f"Missing named input: {missing[0]}")
     unknown = sorted(set(found) - set(inputs))
     if unknown:
-        raise invalid(f"Unknown named input: {unknown[0][:80]!r}")
+        raise invalid(f"Unknown named input: {_quoted(unknown[0])}")
 
 
 def _check(columns, inputs, limits):

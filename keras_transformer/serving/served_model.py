@@ -5,12 +5,12 @@ import re
 
 from google.protobuf import json_format
 
-from keras_transformer.models import ModelError
-from keras_transformer.models import load_saved_model
-from keras_transformer.models import newest_version
+from keras_transformer.exported_model import load_saved_model
+from keras_transformer.exported_model import newest_version
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.errors import invalid
 from keras_transformer.serving.protocol import Input
+from keras_transformer.stored_models import ModelError
 
 
 class ServedModel:

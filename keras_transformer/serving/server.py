@@ -72,10 +72,11 @@ def build_server(model, limits):
 
 
 def _protocol(limits):
-    """uvicorn's HTTP/1.1 with limits that it lacks: on headers and connections."""
+    """uvicorn's HTTP/1.1 with limits that it lacks: headers, answers, connections."""
 
     class Protocol(H11Protocol):
         _timer = None
+        _unread = None
 
         def connection_made(self, transport):
             super().connection_made(transport)
@@ -94,7 +95,26 @@ def _protocol(limits):
 
         def connection_lost(self, exc):
             self._stop_timer()
+            self.resume_writing()
             super().connection_lost(exc)
+
+        def pause_writing(self):
+            # The client does not read its answer.
+            super().pause_writing()
+            self._unread = self.loop.call_later(
+                limits.idle_timeout, self.transport.abort
+            )
+
+        def resume_writing(self):
+            super().resume_writing()
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
+
+        def timeout_keep_alive_handler(self):
+            super().timeout_keep_alive_handler()
+            # Closing waits for what the client has not read.
+            self.loop.call_later(limits.idle_timeout, self.transport.abort)
 
         def _between_requests(self):
             return self.cycle is None or self.cycle.response_complete

@@ -38,7 +38,7 @@ def average_checkpoints(transformer, folder, last=5):
     for path in reversed(checkpoint_paths(folder)):
         try:
             check_shapes(checkpoint, path)
-            status = checkpoint.restore(path).expect_partial()
+            status = checkpoint.read(path).expect_partial()
             status.assert_existing_objects_matched()
         except DAMAGE as error:
             warn_of_damage(path, error)

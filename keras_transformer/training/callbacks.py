@@ -1,5 +1,6 @@
 """What happens between training steps: validation, checkpoints, signals."""
 
+import contextlib
 import dataclasses
 import math
 import signal
@@ -20,7 +21,9 @@ class Progress:
 
     `seconds` counts training of all starts; `checkpoint_seconds` since the last
     checkpoint by the clock; `skipped` updates that a fault left out, and those of them
-    since the last update; `text` is the fingerprint of the training text.
+    since the last update; `metrics` the sums since the last line of the log;
+    `validation_due` tells that this step's validation was interrupted; `text` is the
+    fingerprint of the training text, `replicas` how many computed each step.
     """
 
     step: int = 0
@@ -31,7 +34,10 @@ class Progress:
     validations_since_best: int = 0
     skipped: int = 0
     skipped_in_a_row: int = 0
+    metrics: list[float] = dataclasses.field(default_factory=list)
+    validation_due: bool = False
     text: str | None = None
+    replicas: int | None = None
 
     def improve(self, metric, score):
         """Notes a validation's score; whether it is the best so far."""
@@ -112,10 +118,19 @@ class Validation(keras.callbacks.Callback):
         on_result: Function of the figures.
         on_best: Function of no argument, called after a new best score.
         patience: Stop after so many validations without a better one. None: never.
+        interruptible: Context manager inside which a signal ends `validate` at once.
     """
 
     def __init__(
-        self, progress, validate, every, metric, on_result, on_best, patience=None
+        self,
+        progress,
+        validate,
+        every,
+        metric,
+        on_result,
+        on_best,
+        patience=None,
+        interruptible=contextlib.nullcontext,
     ):
         super().__init__()
         self.progress = progress
@@ -125,18 +140,29 @@ class Validation(keras.callbacks.Callback):
         self.on_result = on_result
         self.on_best = on_best
         self.patience = patience
+        self.interruptible = interruptible
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.progress.step % self.every:
-            return
-        figures = self.validate()
+        if self.progress.step % self.every == 0:
+            self.run()
+            self.model.stop_training |= self.is_over()
+
+    def run(self):
+        """Validates; a checkpoint that a signal writes meanwhile says it is due."""
+        self.progress.validation_due = True
+        with self.interruptible():
+            figures = self.validate()
+        self.progress.validation_due = False
         self.on_result(figures)
         if self.progress.improve(self.metric, figures[self.metric]):
             self.on_best()
-        elif self.patience is not None:
-            self.model.stop_training |= (
-                self.progress.validations_since_best >= self.patience
-            )
+
+    def is_over(self):
+        """Whether patience has ended."""
+        return (
+            self.patience is not None
+            and self.progress.validations_since_best >= self.patience
+        )
 
 
 class PeriodicCheckpoint(keras.callbacks.Callback):
@@ -147,42 +173,57 @@ class PeriodicCheckpoint(keras.callbacks.Callback):
         save: Function of no argument.
         minutes: Minutes of training between checkpoints (the paper: 10), or
         steps: steps between them.
+        total: `Workers.total`, since workers' clocks differ.
     """
 
-    def __init__(self, progress, save, minutes=None, steps=None):
+    def __init__(self, progress, save, minutes=None, steps=None, total=list):
         super().__init__()
         self.progress = progress
         self.save = save
         self.minutes = minutes
         self.steps = steps
+        self.total = total
 
     def on_train_batch_end(self, batch, logs=None):
         if self.steps:
             due = self.progress.step % self.steps == 0
         else:
             due = self.progress.checkpoint_seconds >= 60 * self.minutes
+            (due,) = self.total([due])
         if due:
             self.progress.checkpoint_seconds = 0.0
             self.save()
+
+
+# Ctrl-C again is an exception, so that temporary files go.
+_SECOND = {signal.SIGINT: signal.default_int_handler}
+
+
+class _Stop(BaseException):
+    """Leaves what is interruptible; no handler of errors catches it."""
 
 
 class SaveOnSignal(keras.callbacks.Callback):
     """Ctrl-C and SIGTERM finish the step, save, and end training.
 
     Ctrl-C raises `KeyboardInterrupt`, SIGTERM `SystemExit(143)`, both after `save`. A
-    second signal does not wait.
+    second signal does not wait: Ctrl-C raises at once, SIGTERM ends the process. A
+    signal to one of several workers ends all of them, at one step.
 
     Args:
         save: Function of no argument.
+        total: `Workers.total` of several workers.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self, save):
+    def __init__(self, save, total=list):
         super().__init__()
         self.save = save
+        self.total = total
         self._received = None
         self._previous = {}
+        self._may_raise = False
 
     def __enter__(self):
         # Python lets only the main thread handle signals.
@@ -193,13 +234,35 @@ class SaveOnSignal(keras.callbacks.Callback):
 
     def __exit__(self, error, *_):
         self._restore()
-        # A signal that came after the last step.
-        if error is None:
-            self.on_train_batch_end(None)
+        # A signal that came after the last step, or as `interruptible` was left.
+        if error is None or issubclass(error, _Stop):
+            self._stop_if_told()
+
+    @contextlib.contextmanager
+    def interruptible(self):
+        """Inside, a signal does not wait for the step's end: it saves and raises.
+
+        Several workers wait for each other's next step.
+        """
+        if self.total is not list:
+            yield
+            return
+        self._stop_if_told()
+        self._may_raise = True
+        try:
+            yield
+        except _Stop:
+            self._stop_if_told()
+        finally:
+            self._may_raise = False
 
     def _receive(self, number, frame):
         self._received = number
-        self._restore()
+        for each in self._previous:
+            signal.signal(each, _SECOND.get(each, signal.SIG_DFL))
+        if self._may_raise:
+            self._may_raise = False
+            raise _Stop
 
     def _restore(self):
         for number, handler in self._previous.items():
@@ -207,9 +270,13 @@ class SaveOnSignal(keras.callbacks.Callback):
         self._previous = {}
 
     def on_train_batch_end(self, batch, logs=None):
-        if self._received is None:
+        self._stop_if_told()
+
+    def _stop_if_told(self):
+        counts = self.total([number == self._received for number in self.SIGNALS])
+        if not any(counts):
             return
         self.save()
-        if self._received == signal.SIGINT:
+        if counts[0]:
             raise KeyboardInterrupt
-        raise SystemExit(128 + self._received)
+        raise SystemExit(128 + signal.SIGTERM)

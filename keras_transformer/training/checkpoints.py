@@ -4,15 +4,20 @@ import json
 import logging
 import pathlib
 import re
+import shutil
 
 import tensorflow as tf
 
-from keras_transformer.training.files import replace_file
+from keras_transformer.storage import replace_file
+from keras_transformer.storage import sync
+from keras_transformer.storage import told_when_full
 
 logger = logging.getLogger(__name__)
 
 # Tells that there was a checkpoint, even when all are gone.
 SAVED = "saved.json"
+# TensorFlow's list of checkpoints.
+STATE = "checkpoint"
 
 # What a truncated, altered or half-deleted checkpoint raises on reading.
 DAMAGE = (tf.errors.OpError, IndexError, json.JSONDecodeError)
@@ -40,15 +45,16 @@ class Checkpoints:
 
     A checkpoint holds the weights, the optimizer's slots and step, the states of the
     dropouts' random generators, and a mapping of the run's progress. Each is written
-    whole before it is named.
+    whole and lies on the disk before it is named, and before an older one goes.
 
     Args:
         model: A built and compiled `TrainingModel`.
         folder: Where checkpoints lie.
         keep: Number of the newest that are kept.
+        writes: Whether this process writes them; of several workers only one does.
     """
 
-    def __init__(self, model, folder, keep=5):
+    def __init__(self, model, folder, keep=5, writes=True):
         model.optimizer.build(model.trainable_variables)
         self.folder = pathlib.Path(folder)
         self._progress = tf.Variable("", trainable=False, dtype=tf.string)
@@ -57,27 +63,61 @@ class Checkpoints:
             optimizer=[variable.value for variable in model.optimizer.variables],
             progress=self._progress,
         )
-        paths = checkpoint_paths(folder)
-        if paths and not (self.folder / "checkpoint").is_file():
-            # The manager deletes only what this file names.
-            tf.compat.v1.train.update_checkpoint_state(
-                str(folder),
-                paths[-1],
-                paths,
-                all_model_checkpoint_timestamps=list(range(1, len(paths) + 1)),
-                last_preserved_timestamp=0.0,
-            )
-        self._manager = tf.train.CheckpointManager(
-            self._checkpoint, str(self.folder), max_to_keep=keep
-        )
+        self._keep = keep
+        self._writes = writes
+        self._damaged = set()
 
     def save(self, step, progress):
-        """Writes the checkpoint of `step`; `progress` is a mapping for JSON."""
+        """Writes the checkpoint of `step` and deletes those too many.
+
+        Args:
+            step: Its number.
+            progress: A mapping for JSON.
+
+        Raises:
+            StorageError: the disk is full; the older checkpoints are as they were.
+        """
+        if not self._writes:
+            return None
         self._progress.assign(json.dumps(progress))
-        path = self._manager.save(checkpoint_number=step)
-        with replace_file(self.folder / SAVED) as temporary:
-            temporary.write_text(json.dumps({"step": step}), encoding="utf-8")
-        return path
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"ckpt-{step}"
+        with told_when_full(path):
+            try:
+                self._checkpoint.write(str(path))
+                for file in self.folder.glob(f"ckpt-{step}.*"):
+                    sync(file)
+                sync(self.folder)
+            except Exception:
+                self._remove_partial(step)
+                raise
+            with replace_file(self.folder / SAVED) as temporary:
+                temporary.write_text(json.dumps({"step": step}), encoding="utf-8")
+            self._delete_old(step)
+        return str(path)
+
+    def _remove_partial(self, step):
+        """Makes room: what a failed write has left is of no use."""
+        shutil.rmtree(self.folder / f"ckpt-{step}_temp", ignore_errors=True)
+        for file in self.folder.glob(f"ckpt-{step}.*"):
+            file.unlink(missing_ok=True)
+
+    def _delete_old(self, step):
+        """Deletes all but the newest, and those that `restore` could not read."""
+        self._damaged.discard(str(self.folder / f"ckpt-{step}"))
+        # Of later steps there are damaged ones only, unless nothing was restored.
+        whole = [
+            path
+            for path in checkpoint_paths(self.folder)
+            if path not in self._damaged and int(path.rpartition("-")[2]) <= step
+        ]
+        self._write_state_file(whole[-self._keep :])
+        for path in (*self._damaged, *whole[: -self._keep]):
+            # The index first: without it the data is no checkpoint.
+            pathlib.Path(f"{path}.index").unlink(missing_ok=True)
+            for file in self.folder.glob(f"{pathlib.Path(path).name}.*"):
+                file.unlink(missing_ok=True)
+        self._damaged.clear()
 
     def restore(self):
         """Restores the newest readable checkpoint.
@@ -93,11 +133,12 @@ class Checkpoints:
         for path in reversed(paths):
             try:
                 check_shapes(self._checkpoint, path)
-                status = self._checkpoint.restore(path)
+                status = self._checkpoint.read(path)
                 status.assert_existing_objects_matched()
                 return json.loads(self._progress.numpy())
             except DAMAGE as error:
                 warn_of_damage(path, error)
+                self._damaged.add(path)
             except CheckpointError:
                 raise
             except (AssertionError, ValueError) as error:
@@ -111,6 +152,14 @@ class Checkpoints:
                 "back, or begin anew with --restart"
             )
         return None
+
+    def _write_state_file(self, paths):
+        """For TensorFlow's own tools: here, the index files are what counts."""
+        names = [pathlib.Path(path).name for path in paths]
+        lines = [f'model_checkpoint_path: "{names[-1]}"']
+        lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
+        with replace_file(self.folder / STATE) as temporary:
+            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def warn_of_damage(path, error):

@@ -1,19 +1,20 @@
 """Numbers that are none: found inside the step, kept out of the weights.
 
-A step whose loss or gradient is not finite, or that has no target token, updates
-nothing: neither weights nor the optimizer's slots and step. Whether to go on after it
-is for the `SkippedUpdates` callback to say.
+A step whose loss or gradient is not finite, whose gradient is larger than it may be, or
+that has no target token, updates nothing: neither weights nor the optimizer's slots and
+step. Whether to go on after it is for the `SkippedUpdates` callback to say.
 """
 
 import tensorflow as tf
 
 from keras_transformer.training.distribution import global_sum
 
-OK, NO_TOKENS, LOSS, GRADIENT = range(4)
+OK, NO_TOKENS, LOSS, GRADIENT, EXPLOSION = range(5)
 REASONS = {
     NO_TOKENS: "no target token",
     LOSS: "the loss is not finite",
     GRADIENT: "the gradient is not finite",
+    EXPLOSION: "the gradient's norm exceeds training.max_gradient_norm",
 }
 # Overflows at a scale below this are no longer the scale's fault (fairseq's bound).
 MIN_LOSS_SCALE = 1e-4
@@ -23,7 +24,7 @@ class TrainingFault(ValueError):
     """Training cannot go on; told in one line."""
 
 
-def fault_of(tokens, loss_sum, gradient_sum, loss_scale=None):
+def fault_of(tokens, loss_sum, gradient_sum, loss_scale=None, too_large=False):
     """What is wrong with a step, the same on all replicas.
 
     Args:
@@ -32,6 +33,7 @@ def fault_of(tokens, loss_sum, gradient_sum, loss_scale=None):
         gradient_sum: Of all components of this replica's gradients.
         loss_scale: Scale of the loss under float16, whose overflows the optimizer
             answers by a lower scale. None: not scaled.
+        too_large: Whether the gradient's norm exceeds its limit, boolean scalar.
 
     Returns:
         int32 scalar: `OK` or a key of `REASONS`.
@@ -41,7 +43,8 @@ def fault_of(tokens, loss_sum, gradient_sum, loss_scale=None):
     bad_gradient = bad[1]
     if loss_scale is not None:
         bad_gradient &= loss_scale < MIN_LOSS_SCALE
-    fault = tf.where(bad_gradient, GRADIENT, OK)
+    fault = tf.where(too_large, EXPLOSION, OK)
+    fault = tf.where(bad_gradient, GRADIENT, fault)
     fault = tf.where(bad[0], LOSS, fault)
     return tf.where(tokens > 0, fault, NO_TOKENS)
 

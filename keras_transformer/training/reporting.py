@@ -15,7 +15,7 @@ from rich.progress import TextColumn
 from rich.progress import TimeElapsedColumn
 from rich.progress import TimeRemainingColumn
 
-from keras_transformer.training.files import replace_file
+from keras_transformer.storage import replace_file
 
 
 class MetricsLog:
@@ -24,18 +24,22 @@ class MetricsLog:
     Args:
         folder: The run's folder.
         progress: The run's `Progress`.
+        writes: Whether to write at all; of several workers only one does.
     """
 
-    def __init__(self, folder, progress):
+    def __init__(self, folder, progress, writes=True):
         self.progress = progress
+        self.writes = writes
         self._path = folder / "metrics.jsonl"
         self._writers = {
             split: tf.summary.create_file_writer(str(folder / "logs" / split))
-            for split in ("train", "validation")
+            for split in (("train", "validation") if writes else ())
         }
 
     def write(self, split, figures):
         """One line of JSON, one scalar each in TensorBoard."""
+        if not self.writes:
+            return
         # JSON has no word for a number that is none.
         self.note(
             split,
@@ -52,6 +56,8 @@ class MetricsLog:
 
     def note(self, split, values):
         """One line of JSON: the step, the seconds of training, and `values`."""
+        if not self.writes:
+            return
         row = {
             "split": split,
             "step": self.progress.step,
@@ -63,7 +69,7 @@ class MetricsLog:
 
     def rewind(self):
         """Drops the lines of steps after the current one, which will come again."""
-        if not self._path.is_file():
+        if not self.writes or not self._path.is_file():
             return
         lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
         with replace_file(self._path) as temporary:
@@ -95,6 +101,14 @@ class TrainingLog(keras.callbacks.Callback):
         self._seconds = self.log.progress.seconds
         self._tokens = float(self.model.token_counter.result())
 
+    def on_epoch_begin(self, epoch, logs=None):
+        # Keras has just set the metrics to zero: a resumed run goes on with its sums.
+        stored = self.log.progress.metrics
+        if stored:
+            sums = metric_sums(self.model)
+            for variable, value in zip(sums, stored, strict=True):
+                variable.assign(value)
+
     def on_train_batch_end(self, batch, logs=None):
         progress = self.log.progress
         if progress.step % self.every:
@@ -110,6 +124,11 @@ class TrainingLog(keras.callbacks.Callback):
         self._seconds, self._tokens = progress.seconds, tokens
         for metric in self.model.metrics:
             metric.reset_state()
+
+
+def metric_sums(model):
+    """The variables of a `TrainingModel`'s metrics, which a log line starts anew."""
+    return [variable for metric in model.metrics for variable in metric.variables]
 
 
 class ProgressBar(keras.callbacks.Callback):

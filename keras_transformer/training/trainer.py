@@ -5,6 +5,11 @@ import dataclasses
 import logging
 import pathlib
 
+import tensorflow as tf
+
+from keras_transformer.safe_loading import note_tokenizer
+from keras_transformer.storage import replace_file
+from keras_transformer.storage import told_when_full
 from keras_transformer.training.callbacks import PeriodicCheckpoint
 from keras_transformer.training.callbacks import Progress
 from keras_transformer.training.callbacks import SaveOnSignal
@@ -12,10 +17,10 @@ from keras_transformer.training.callbacks import SkippedUpdates
 from keras_transformer.training.callbacks import StepCounter
 from keras_transformer.training.callbacks import Validation
 from keras_transformer.training.checkpoints import Checkpoints
-from keras_transformer.training.files import replace_file
 from keras_transformer.training.reporting import MetricsLog
 from keras_transformer.training.reporting import ProgressBar
 from keras_transformer.training.reporting import TrainingLog
+from keras_transformer.training.reporting import metric_sums
 
 logger = logging.getLogger(__name__)
 
@@ -33,14 +38,24 @@ class Trainer:
         model: A built and compiled `TrainingModel`.
         folder: The run's folder; it exists.
         keep: Number of checkpoints that are kept.
+        workers: The `Workers` that train together; only the first of them writes.
+            None: there are no others.
     """
 
-    def __init__(self, model, folder, keep=5):
+    # Noted in the models that are written. None: not.
+    tokenizer_fingerprint = None
+
+    def __init__(self, model, folder, keep=5, workers=None):
         self.model = model
         self.folder = pathlib.Path(folder)
         self.progress = Progress()
-        self.checkpoints = Checkpoints(model, self.folder / "checkpoints", keep)
-        self.log = MetricsLog(self.folder, self.progress)
+        self.writes = workers is None or workers.is_chief
+        self.checkpoints = Checkpoints(
+            model, self.folder / "checkpoints", keep, self.writes
+        )
+        self.log = MetricsLog(self.folder, self.progress, self.writes)
+        alone = workers is None or workers.count == 1
+        self._total = list if alone else workers.total
         self._saved_step = None
 
     def restore(self):
@@ -63,6 +78,9 @@ class Trainer:
     def save(self):
         """Writes a checkpoint of the current step, unless there is one."""
         if self._saved_step != self.progress.step:
+            # Through a tensor, since a mirrored variable is no number for Keras.
+            sums = map(tf.convert_to_tensor, metric_sums(self.model))
+            self.progress.metrics = [float(value) for value in sums]
             progress = dataclasses.asdict(self.progress)
             self.checkpoints.save(self.progress.step, progress)
             self._saved_step = self.progress.step
@@ -102,16 +120,14 @@ class Trainer:
             places_of: Function of a step, counted from 1, that names the places of
                 its batch's pairs, as a list of texts. None: they are not known.
 
+        A validation that a signal interrupted is made good before the next step.
+
         Raises:
             TrainingFault: more than `max_skipped` such steps; nothing is saved, so
                 that the last checkpoint is from before them.
             KeyboardInterrupt: Ctrl-C, after the step was finished and saved.
             SystemExit: SIGTERM, likewise, with code 143.
         """
-        remaining = steps - self.progress.step
-        stopped = patience and self.progress.validations_since_best >= patience
-        if remaining <= 0 or stopped:
-            return
 
         def on_skip(reason):
             return self._tell_of_skip(reason, places_of)
@@ -121,9 +137,12 @@ class Trainer:
             SkippedUpdates(self.progress, on_skip, max_skipped),
             TrainingLog(self.log, log_steps),
         ]
+        bar &= self.writes
         progress_bar = ProgressBar(self.progress, steps) if bar else None
         if bar:
             callbacks.append(progress_bar)
+        on_signal = SaveOnSignal(self.save, self._total)
+        validation = None
         if validate is not None:
 
             def on_result(figures):
@@ -131,28 +150,34 @@ class Trainer:
                 if bar:
                     progress_bar.show_validation(figures)
 
-            callbacks.append(
-                Validation(
-                    self.progress,
-                    validate,
-                    validation_steps,
-                    metric,
-                    on_result,
-                    lambda: self.save_model("best.keras"),
-                    patience,
-                )
+            validation = Validation(
+                self.progress,
+                validate,
+                validation_steps,
+                metric,
+                on_result,
+                lambda: self.save_model("best.keras"),
+                patience,
+                on_signal.interruptible,
             )
+            callbacks.append(validation)
         callbacks.append(
             PeriodicCheckpoint(
                 self.progress,
                 self.save,
                 minutes=checkpoint_minutes,
                 steps=checkpoint_steps,
+                total=self._total,
             )
         )
-        on_signal = SaveOnSignal(self.save)
         callbacks.append(on_signal)
         with on_signal, progress_bar or contextlib.nullcontext():
+            if validation and self.progress.validation_due:
+                validation.run()
+            remaining = steps - self.progress.step
+            stopped = patience and self.progress.validations_since_best >= patience
+            if remaining <= 0 or stopped:
+                return
             # One pass of fit over an endless dataset: with an unknown number of
             # batches, Keras would count one iteration too many a pass.
             self.model.fit(
@@ -175,12 +200,17 @@ class Trainer:
         if len(places) > _NAMED_PLACES:
             message += f" and {len(places) - _NAMED_PLACES} more"
         self.log.note("skipped", {"reason": reason, "batch": places})
-        logger.warning("%s", message)
+        if self.writes:
+            logger.warning("%s", message)
         return message
 
     def save_model(self, name):
         """Writes the model to a `.keras` file in the run's folder; returns its path."""
         path = self.folder / name
-        with replace_file(path) as temporary:
+        if not self.writes:
+            return path
+        with told_when_full(path), replace_file(path) as temporary:
             self.model.transformer.save(temporary)
+            if self.tokenizer_fingerprint is not None:
+                note_tokenizer(temporary, self.tokenizer_fingerprint)
         return path

@@ -16,6 +16,13 @@ from keras_transformer.training.projected_loss import projected_loss
 GPU_CHUNK_TOKENS = 8192
 
 
+class _GlobalSum(keras.metrics.Sum):
+    """A sum that every replica knows: one worker can read it without the others."""
+
+    def add_variable(self, *args, **kwargs):
+        return super().add_variable(*args, aggregation="only_first_replica", **kwargs)
+
+
 class TrainingModel(keras.Model):
     """Trains a `Transformer` with `fit`; the weights are the transformer's own.
 
@@ -36,6 +43,8 @@ class TrainingModel(keras.Model):
         gradient_accumulation_steps: Parts of a batch.
         clip_norm: Gradients of the whole global batch are scaled down to this norm,
             all variables together, where theirs is larger. None: never.
+        max_gradient_norm: Where theirs is larger than this, before it is scaled down,
+            the step updates nothing. None: any finite one will do.
     """
 
     def __init__(
@@ -44,6 +53,7 @@ class TrainingModel(keras.Model):
         label_smoothing=0.1,
         gradient_accumulation_steps=1,
         clip_norm=None,
+        max_gradient_norm=None,
         **kwargs,
     ):
         super().__init__(dtype=transformer.dtype_policy, **kwargs)
@@ -51,6 +61,7 @@ class TrainingModel(keras.Model):
         self.label_smoothing = label_smoothing
         self.gradient_accumulation_steps = gradient_accumulation_steps
         self.clip_norm = clip_norm
+        self.max_gradient_norm = max_gradient_norm
         # Of the last step: a key of guard.REASONS, or guard.OK.
         self.last_fault = self.add_weight(
             shape=(),
@@ -64,7 +75,7 @@ class TrainingModel(keras.Model):
         self.perplexity_metric = Perplexity()
         self.accuracy_metric = TokenAccuracy()
         # Not among `metrics`: fit never starts it anew. Float32 ends at 2^24 tokens.
-        self.token_counter = keras.metrics.Sum(name="tokens", dtype="float64")
+        self.token_counter = _GlobalSum(name="tokens", dtype="float64")
 
     @property
     def metrics(self):
@@ -89,8 +100,7 @@ class TrainingModel(keras.Model):
         inputs, labels = data
         # The step calls the transformer's parts, so that nothing else builds it.
         self.build({name: ids.shape for name, ids in inputs.items()})
-        tokens = self._num_tokens(labels)
-        all_tokens = global_sum(tokens)
+        all_tokens = global_sum(self._num_tokens(labels))
         scale = 1.0 / tf.maximum(all_tokens, 1.0)
         if self.gradient_accumulation_steps == 1:
             gradients, sums = self._gradients(inputs, labels, scale)
@@ -98,11 +108,11 @@ class TrainingModel(keras.Model):
             gradients, sums = self._accumulated_gradients(inputs, labels, scale)
         fault = self._apply(gradients, sums[0], all_tokens)
         self.last_fault.assign(fault)
-        tokens, all_tokens, *sums = (
+        all_tokens, *sums = (
             tf.where(tf.equal(fault, guard.OK), value, 0.0)
-            for value in (tokens, all_tokens, *sums)
+            for value in (all_tokens, *sums)
         )
-        self.token_counter.update_state(tokens)
+        self.token_counter.update_state(all_tokens)
         return self._update_metrics(sums, all_tokens)
 
     def test_step(self, data):
@@ -164,9 +174,20 @@ class TrainingModel(keras.Model):
             )
         # Not finite if any of them is not; half as dear as a norm.
         total = tf.add_n([tf.reduce_sum(gradient) for gradient in gradients])
-        fault = guard.fault_of(all_tokens, loss_sum, total, loss_scale)
-        if self.clip_norm is not None:
-            gradients = self._clip(gradients, loss_scale)
+        too_large = False
+        if self.clip_norm is not None or self.max_gradient_norm is not None:
+            # The optimizer will sum over the replicas: each gets the mean.
+            gradients = [global_mean(gradient) for gradient in gradients]
+            norm = tf.linalg.global_norm(gradients) * num_replicas()
+            if loss_scale is not None:
+                norm /= loss_scale
+            if self.max_gradient_norm is not None:
+                # An overflow is the optimizer's to answer.
+                too_large = tf.math.is_finite(norm) & (norm > self.max_gradient_norm)
+            if self.clip_norm is not None:
+                factor = tf.minimum(1.0, self.clip_norm / tf.maximum(norm, 1e-12))
+                gradients = [gradient * factor for gradient in gradients]
+        fault = guard.fault_of(all_tokens, loss_sum, total, loss_scale, too_large)
         if not scaled:
             condition = tf.equal(fault, guard.OK)
             guard.apply_if(condition, optimizer, gradients, variables)
@@ -177,15 +198,6 @@ class TrainingModel(keras.Model):
         first = gradients[0] + tf.where(bad, float("nan"), 0.0)
         optimizer.apply_gradients(zip([first, *gradients[1:]], variables, strict=True))
         return fault
-
-    def _clip(self, gradients, loss_scale):
-        # The optimizer will sum over the replicas: each gets the mean.
-        gradients = [global_mean(gradient) for gradient in gradients]
-        norm = tf.linalg.global_norm(gradients) * num_replicas()
-        if loss_scale is not None:
-            norm /= loss_scale
-        factor = tf.minimum(1.0, self.clip_norm / tf.maximum(norm, 1e-12))
-        return [gradient * factor for gradient in gradients]
 
     def _sums(self, inputs, labels, training):
         """Sums over a batch's tokens: smoothed loss, nll, number of correct ones."""

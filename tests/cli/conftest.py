@@ -73,6 +73,23 @@ def model_path(tmp_path, reversing_model):
     return str(path)
 
 
+@pytest.fixture(scope="module")
+def models_stay_open():
+    """A model that a module's tests open again is the one that has compiled already."""
+    opened = {}
+    real = models.open_model
+
+    def open_model(path, warn=None, ensemble=()):
+        key = (str(path), *map(str, ensemble))
+        if key not in opened:
+            opened[key] = real(path, warn, ensemble)
+        return opened[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "open_model", open_model)
+        yield
+
+
 @pytest.fixture(scope="session")
 def run_command():
     """Runs the command in this process; gives typer's result."""

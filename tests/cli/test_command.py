@@ -12,7 +12,8 @@ import keras_transformer
 
 VERBS = [
     *("demo", "train", "evaluate", "translate", "score", "average", "export"),
-    *("visualize", "ablate"),
+    *("visualize", "ablate", "info", "compare", "filter", "update-vocabulary"),
+    "beam",
 ]
 COMMAND = [sys.executable, "-c", "from keras_transformer.cli import main; main()"]
 LOADED = (
@@ -60,6 +61,12 @@ def test_help_loads_nothing_heavy_and_is_quick():
         ["train", "phrases", "--set", "training.step=3", "--output", "x"],
         ["export", "nowhere", "x"],
         ["average", "nowhere"],
+        ["train", "files", "--from", "nowhere", "--output", "x"],
+        ["translate", ".", "--sampling", "--top-p", "2"],
+        ["update-vocabulary", ".", "--size", "3", "--output", "x"],
+        ["compare", "--reference", "nowhere", "a", "b"],
+        ["filter", ".", "-s", "a", "-t", "b", "--output-source", "c"],
+        ["info", "nowhere"],
     ],
 )
 def test_argument_errors_need_no_tensorflow(arguments):
@@ -109,14 +116,19 @@ def test_train_passes_the_overrides_on(run_command, tmp_path, monkeypatch):
     result = run_command(
         *["train", "files", "--output", tmp_path / "run"],
         *["--set", "data.train.source=a.en", "--set", "data.train.target=a.de"],
-        *["--set", "training.steps=7", "--restart"],
+        *["--set", "training.steps=7", "--restart", "--deterministic"],
     )
     assert result.exit_code == 0, result.stderr
     recipe, output, options = calls[0]
     assert recipe.data.train.source == [os.path.abspath("a.en")]
     assert recipe.training.steps == 7
     assert output == tmp_path / "run"
-    assert options == {"allow_changes": False, "restart": True}
+    assert recipe.training.deterministic is True
+    assert options == {
+        "allow_changes": False,
+        "restart": True,
+        "worker_timeout": 30.0,
+    }
     assert result.stdout == "steps: 7\nseconds: 1.235\n"
 
 

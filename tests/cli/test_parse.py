@@ -6,13 +6,13 @@ import sys
 from typing import NamedTuple
 
 import pytest
-from keras_transformer.pipelines.trees import parse_tree
-from keras_transformer.pipelines.trees import read_trees
 
 from keras_transformer.models import ModelError
 from keras_transformer.models import open_model
 from keras_transformer.parsing import parse_sentences
 from keras_transformer.parsing import repair_report
+from keras_transformer.pipelines.trees import parse_tree
+from keras_transformer.pipelines.trees import read_trees
 from keras_transformer.recipes import load_recipe
 
 NOUNS, VERBS = ["dog", "cat", "gene"], ["sees", "eats"]

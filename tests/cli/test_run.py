@@ -141,6 +141,7 @@ def test_export_for_ctranslate2(folder, trained, run_command):
     assert "--quantization needs --format ctranslate2" in result.stderr
 
 
+@pytest.mark.fault("F14", "translate: an empty line with score 0 in its place")
 def test_translate_is_evaluates_text(folder, trained, run_command):
     source = (folder / "test.source").read_text(encoding="utf-8")
     result = run_command("translate", trained[0], "--scores", stdin=source)
@@ -200,6 +201,7 @@ def test_perplexity_is_that_of_the_batches(folder, trained, run_command):
     assert math.exp(-sum(log_probs) / num_tokens) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.fault("F19", "one line out, with a warning")
 def test_a_line_of_ten_thousand_words(trained, run_command):
     long = " ".join(["Hund"] * 10_000)
     result = run_command("translate", trained[0], stdin=f"x\n{long}\nHund\n")
@@ -279,6 +281,7 @@ def test_a_run_without_a_final_model_opens_from_its_checkpoint(
     assert (result.exit_code, "no checkpoint" in result.stderr) == (2, True)
 
 
+@pytest.mark.fault("F21", "translate refuses with both shapes")
 def test_checkpoints_of_another_shape_are_named(folder, trained, run_command):
     run = folder / "other_shape"
     shutil.copytree(trained[0], run)
@@ -312,6 +315,7 @@ def test_what_is_no_model(folder, trained):
         open_model(export)
 
 
+@pytest.mark.fault("F21", "translate refuses with both sizes")
 def test_another_models_tokenizer(folder, trained):
     strange = folder / "strange"
     strange.mkdir()
@@ -322,6 +326,9 @@ def test_another_models_tokenizer(folder, trained):
         open_model(strange / "model.keras")
 
 
+@pytest.mark.fault(
+    "F07", "the command: saved, exit code 130, one line that tells how to go on"
+)
 def test_interrupted_training_goes_on(folder, train_arguments):
     run = folder / "interrupted"
     command = [sys.executable, "-c", "from keras_transformer.cli import main; main()"]

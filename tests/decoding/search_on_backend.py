@@ -14,8 +14,12 @@ from decoding_oracles import table_step
 from keras import ops
 
 import keras_transformer as kt
+from keras_transformer.decoding import Ensemble
+from keras_transformer.decoding import Phrase
 from keras_transformer.decoding import beam_search
+from keras_transformer.decoding import forbidden_phrases
 from keras_transformer.decoding import sample
+from keras_transformer.decoding import score_ids
 from keras_transformer.decoding import translate_ids
 
 
@@ -93,6 +97,44 @@ for row, limit, ids in zip(source_ids, (8, 5), found, strict=True):
         logits = ops.convert_to_numpy(model(pair, training=False))[0, -1]
         history.append(END + int(np.argmax(logits[END:])))
     assert strip(ids) == history[1:], (ids, history)
+# An ensemble of a model with itself is the model; prefixes and forbidden phrases.
+twice = Ensemble([model, model])
+again = compile_(lambda ids: translate_ids(twice, ids, beam_size=1, extra_length=3)[0])
+assert np.array_equal(ops.convert_to_numpy(again(source_ids))[:, 0], found)
+
+prefix_ids = np.array([[7, 5], [9, 0]], "int32")
+spellings = [(number,) for number in range(11)]
+phrases = [Phrase((int(found[0, 0]),)), Phrase((9, int(found[1, 0])))]
+next_states = forbidden_phrases(spellings, phrases)
+
+
+def constrained(source_ids, prefix_ids):
+    return translate_ids(
+        model,
+        source_ids,
+        beam_size=3,
+        extra_length=3,
+        prefix_ids=prefix_ids,
+        next_states=next_states,
+    )
+
+
+sequences, scores = compile_(constrained)(source_ids, prefix_ids)
+rows = [strip(row) for row in ops.convert_to_numpy(sequences)[:, 0]]
+assert rows[0][:2] == [7, 5] and rows[1][:1] == [9]
+assert found[0, 0] not in rows[0][2:] + rows[1][1:]
+assert (9, found[1, 0]) not in zip(rows[1], rows[1][1:], strict=False)
+for row, ids, score in zip(source_ids, rows, ops.convert_to_numpy(scores), strict=True):
+    if ids[-1] != END:
+        continue
+    labels = np.array([ids], "int32")
+    target_ids = np.array([[START, *ids[:-1]]], "int32")
+    row = row[None, : np.count_nonzero(row)]
+    expected = ops.convert_to_numpy(score_ids(model, row, target_ids, labels))[0]
+    np.testing.assert_allclose(
+        score[0], expected / ((5 + len(ids)) / 6) ** 0.6, rtol=1e-3
+    )
+
 if keras.backend.backend() != "tensorflow":
     assert "tensorflow" not in sys.modules
 print(f"searched on {keras.backend.backend()}")

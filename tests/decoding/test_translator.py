@@ -126,6 +126,7 @@ def test_pairs_that_do_not_match(translator):
         translator.score(["a", "b"], ["c"])
 
 
+@pytest.mark.fault("F19", "translated in pieces, with a warning")
 def test_long_line_is_translated_in_pieces(translator, warnings):
     warnings.clear()
     lines = ["abc", "abc. dad. fed! bad!"]
@@ -183,6 +184,7 @@ def test_two_tokenizers(model):
     assert separate == [text.upper() for text in shared]
 
 
+@pytest.mark.fault("F16", "half surrogate pairs become question marks")
 def test_lone_surrogates_do_not_crash(translator):
     assert len(translator.translate(["a\udcffb"])) == 1
 
@@ -195,7 +197,91 @@ def test_learned_positions_limit_the_source():
     assert Translator(model, Characters()).max_source_length == 6
 
 
+@pytest.mark.fault("F22", "never generated, however probable; text comes out")
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_ids_without_a_sub_word_are_never_generated(beam_size):
+    keras.utils.set_random_seed(3)
+    size = Characters.vocabulary_size
+    padded = kt.Transformer(-(-size // 8) * 8, 1, d_model=24, d_ff=8, num_heads=3)
+    padded.build({"source_ids": (None, None), "target_ids": (None, None)})
+    (table,) = [w for w in padded.weights if w.shape == (padded.vocabulary_size, 24)]
+    rows = table.numpy()
+    # Either of two opposite rows has the highest logit, whatever the state.
+    rows[size] = 50 * np.random.default_rng(3).normal(size=24)
+    rows[size + 1] = -rows[size]
+    table.assign(rows)
+    ids = np.array([[4, 5, 3]])
+    best = np.argmax(padded({"source_ids": ids, "target_ids": ids}), axis=-1)
+    assert (best >= size).any()
+    options = {"beam_size": beam_size, "extra_length": 4}
+    translator = Translator(padded, Characters(), **options)
+    seen = []
+    translator.target_tokenizer = SeenIds(seen)
+    found = translator.translate_n_best(LINES, beam_size)
+    assert len(found) == len(LINES)
+    assert min(map(np.min, seen)) >= 0
+    assert max(map(np.max, seen)) < size
+    assert all(np.isfinite(each.score) for ranked in found for each in ranked)
+    found = translator.sample(LINES, num_samples=3, seed=1)
+    assert max(map(np.max, seen)) < size
+
+
+class SeenIds(Characters):
+    """Keeps what it is to detokenise."""
+
+    def __init__(self, seen):
+        self.seen = seen
+
+    def detokenize(self, ids):
+        self.seen.append(np.array(ids))
+        return super().detokenize(ids)
+
+
+@pytest.mark.fault("F26", "beam 1 is greedy; alone as among long neighbours, in 1e-5")
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_lines_alone_and_among_long_ones(model, beam_size):
+    options = {"beam_size": beam_size, "extra_length": 4, "max_source_length": 300}
+    translator = Translator(model, Characters(), **options)
+    lines = [*LINES, "abcdefg" * 40, "gfedcba" * 30]
+    together = translator.translate_n_best(lines, beam_size)
+    for line, ranked in zip(lines, together, strict=True):
+        (alone,) = translator.translate_n_best([line], beam_size)
+        assert [each.text for each in alone] == [each.text for each in ranked]
+        np.testing.assert_allclose(
+            [each.score for each in alone], [each.score for each in ranked], rtol=1e-5
+        )
+    if beam_size == 1:
+        greedy = translator.sample(lines, top_k=1)
+        for (drawn,), ((text, _),) in zip(greedy, together, strict=True):
+            assert drawn.text == text
+
+
+@pytest.mark.fault("F21", "refused with both sizes")
 def test_tokenizer_larger_than_the_model():
     model = kt.Transformer(7, 1, d_model=8, d_ff=8, num_heads=2)
     with pytest.raises(ValueError, match="14 and 7"):
         Translator(model, Characters())
+
+
+@pytest.mark.fault("F27", "a whole model: cut at the limit, the score finite")
+def test_a_model_that_never_ends():
+    """Its last layer gives one vector; the end id's embedding points away from it."""
+    keras.utils.set_random_seed(21)
+    model = kt.Transformer(
+        Characters.vocabulary_size, num_layers=1, d_model=24, d_ff=40, num_heads=3
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    norm = model.decoder.layers[-1].feed_forward_add_norm.layer_norm
+    norm.gamma.assign(np.zeros(24))
+    norm.beta.assign(np.ones(24))
+    embeddings = np.array(model.token_embedding.embeddings)
+    embeddings[Characters.end_id] = -1e4
+    model.token_embedding.embeddings.assign(embeddings)
+    translator = Translator(
+        model, Characters(), beam_size=3, extra_length=4, max_source_length=12
+    )
+    for line in ("abc", "gfedcba"):
+        ((text, score),) = translator.translate_n_best([line], 1)[0]
+        # The source's end id counts, too.
+        assert len(text) == len(line) + 1 + 4
+        assert np.isfinite(score) and score < 0

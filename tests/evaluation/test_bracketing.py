@@ -8,13 +8,13 @@ import random
 import re
 
 import pytest
+
+from keras_transformer.evaluation import bracketing_score
 from keras_transformer.pipelines.linearization import delinearize
 from keras_transformer.pipelines.linearization import linearize
 from keras_transformer.pipelines.trees import Tree
 from keras_transformer.pipelines.trees import parse_tree
 from keras_transformer.pipelines.trees import read_trees
-
-from keras_transformer.evaluation import bracketing_score
 
 GOLD = "(S (NP (DT the) (NN dog)) (VP (VBZ runs) (PRT (RP off))) (. .))"
 

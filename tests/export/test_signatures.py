@@ -68,6 +68,7 @@ def test_n_best_is_the_translators(signatures, translator):
     np.testing.assert_array_equal(best["scores"], found["scores"].numpy()[:, 0])
 
 
+@pytest.mark.fault("F19", "an export cuts and tells")
 def test_a_text_is_cut_and_it_is_told(signatures, tiny_model):
     tokenizer = tiny_model[1]
     (ids,) = tokenizer.tokenize(["Hund und " * 30]).to_list()
@@ -82,6 +83,7 @@ def test_a_text_is_cut_and_it_is_told(signatures, tiny_model):
     np.testing.assert_allclose(found["scores"][0, 0], by_ids["scores"][0], rtol=1e-5)
 
 
+@pytest.mark.fault("F25", "an empty batch gives an empty answer")
 def test_no_text_gives_no_translation(signatures):
     none = tf.constant([], tf.string)
     assert signatures["serving_default"](inputs=none)["translations"].shape == (0,)
@@ -114,6 +116,64 @@ def test_what_is_encoded_is_the_encoders(signatures, tiny_model):
     np.testing.assert_allclose(found, model.encode(cut), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.fault("F25", "INVALID_ARGUMENT in the graph; the next batch as before")
+def test_a_batch_that_is_too_large(signatures):
+    serve = signatures["serving_default"]
+    before = serve(inputs=tf.constant(TEXTS))
+    many = tf.constant(["a"] * 1025)
+    rows = tf.ones([1025, 2], tf.int32)
+    for name, inputs in (
+        ("serving_default", {"inputs": many}),
+        ("translate_n_best", {"inputs": many}),
+        ("score", {"inputs": many, "targets": many}),
+        ("attend", {"inputs": many, "targets": many}),
+        ("translate_ids", {"source_ids": rows}),
+        ("encode", {"source_ids": rows}),
+    ):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="batch may have 1024 rows at most"
+        ):
+            signatures[name](**inputs)
+    after = serve(inputs=tf.constant(TEXTS))
+    for name, value in before.items():
+        np.testing.assert_array_equal(value, after[name])
+
+
+@pytest.mark.fault("F25", "a text of 1 MB changes nothing for its neighbours")
+def test_a_text_that_is_too_long_beside_others(signatures):
+    serve = signatures["serving_default"]
+    alone = serve(inputs=tf.constant(TEXTS))
+    long = ["Hund und " * 120_000, "x" * (1 << 20), "漢" * 350_000]
+    together = serve(inputs=tf.constant([*TEXTS, *long]))
+    assert together["truncated"].numpy().tolist() == [False] * 5 + [True] * 3
+    count = len(TEXTS)
+    np.testing.assert_array_equal(
+        together["translations"][:count], alone["translations"]
+    )
+    np.testing.assert_allclose(together["scores"][:count], alone["scores"], atol=1e-5)
+    # What is cut before it is tokenised is not read anyway.
+    short = serve(inputs=tf.constant([text[:1000] for text in long]))
+    np.testing.assert_array_equal(
+        together["translations"][count:], short["translations"]
+    )
+    np.testing.assert_allclose(together["scores"][count:], short["scores"], atol=1e-5)
+
+
+@pytest.mark.fault("F25", "wrong names and kinds of inputs are errors")
+def test_inputs_of_another_kind(signatures):
+    serve = signatures["serving_default"]
+    for inputs in (
+        {"inputs": tf.constant([1, 2])},
+        {"inputs": tf.constant("a")},
+        {"texts": tf.constant(["a"])},
+        {},
+    ):
+        with pytest.raises((TypeError, ValueError, tf.errors.InvalidArgumentError)):
+            serve(**inputs)
+    assert serve(inputs=tf.constant(["a"]))["translations"].shape == (1,)
+
+
+@pytest.mark.fault("F25", "INVALID_ARGUMENT")
 def test_what_the_vocabulary_lacks_is_an_invalid_argument(signatures):
     for signature in ("encode", "translate_ids"):
         for number in (-1, 300):

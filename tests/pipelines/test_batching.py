@@ -2,6 +2,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+
 from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines import padding_waste
 from keras_transformer.pipelines.batching import batches_per_epoch

@@ -8,10 +8,10 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
-from keras_transformer.pipelines.core_byte_pairs import CoreBytePairs
-from keras_transformer.pipelines.phrases import phrases
 
 from keras_transformer import pipelines
+from keras_transformer.pipelines.core_byte_pairs import CoreBytePairs
+from keras_transformer.pipelines.phrases import phrases
 
 ODD = [
     "",

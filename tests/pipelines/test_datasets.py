@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import tensorflow as tf
+
 from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines import TextFiles
 from keras_transformer.pipelines import batch_indices

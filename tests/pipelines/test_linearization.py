@@ -1,6 +1,10 @@
 import random
 
 import pytest
+from tree_samples import LABELS
+from tree_samples import TAGS
+from tree_samples import random_tree
+
 from keras_transformer.pipelines.linearization import NUMBERS
 from keras_transformer.pipelines.linearization import REPAIRS
 from keras_transformer.pipelines.linearization import delinearize
@@ -8,9 +12,6 @@ from keras_transformer.pipelines.linearization import linearize
 from keras_transformer.pipelines.linearization import source_text
 from keras_transformer.pipelines.linearization import symbols_of
 from keras_transformer.pipelines.trees import parse_tree
-from tree_samples import LABELS
-from tree_samples import TAGS
-from tree_samples import random_tree
 
 DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
 

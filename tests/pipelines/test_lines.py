@@ -1,6 +1,8 @@
 import gzip
+import random
 
 import pytest
+
 from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines import decode_lines
 from keras_transformer.pipelines import read_lines
@@ -17,6 +19,7 @@ def write(path, content: bytes):
     return path
 
 
+@pytest.mark.fault("F15", "a line ends at \\n only")
 @pytest.mark.parametrize("name", ["text.txt", "text.gz"])
 def test_only_the_newline_ends_a_line(tmp_path, name):
     path = write(tmp_path / name, "\n".join(ODD_LINES).encode())
@@ -24,16 +27,19 @@ def test_only_the_newline_ends_a_line(tmp_path, name):
     assert count_lines(path) == len(ODD_LINES)
 
 
+@pytest.mark.fault("F15", "one CR is taken off, at the end of a line")
 def test_one_carriage_return_is_taken_off_the_end_only(tmp_path):
     path = write(tmp_path / "dos.txt", b"\ra\r\nb\rc\r\r\nd\r")
     assert list(read_lines(path)) == ["\ra", "b\rc\r", "d"]
 
 
+@pytest.mark.fault("F15", "a BOM is taken off once")
 def test_byte_order_mark_only_at_the_start_of_the_file(tmp_path):
     path = write(tmp_path / "bom.txt", "\ufeff\ufeffa\n\ufeffb\n".encode())
     assert list(read_lines(path)) == ["\ufeffa", "\ufeffb"]
 
 
+@pytest.mark.fault("F15", "a last line without a newline counts")
 @pytest.mark.parametrize(
     ("content", "lines"),
     [(b"", []), (b"\n", [""]), (b"a", ["a"]), (b"a\n", ["a"]), (b"a\n\n", ["a", ""])],
@@ -52,6 +58,7 @@ def test_lines_longer_than_a_block_are_whole(tmp_path):
     assert count_lines(path) == 2
 
 
+@pytest.mark.fault("F16", "named, dropped or replaced, as asked")
 def test_invalid_utf8_is_named_dropped_or_replaced(tmp_path):
     path = write(tmp_path / "latin.gz", b"ok\nna\xefve\ntrunc\xe2\x82\nlast")
     with pytest.raises(DataError, match=r"latin\.gz:2: not UTF-8 \(byte 0xef at .* 3 "):
@@ -68,6 +75,7 @@ def test_decode_lines_names_the_stream():
         list(decode_lines([], "standard input", errors="ignore"))
 
 
+@pytest.mark.fault("F20", "an error that names the file and the last good line")
 def test_gzip_cut_off_is_an_error_after_the_good_lines(tmp_path):
     whole = gzip.compress("".join(f"line {n}\n" for n in range(100_003)).encode())
     path = tmp_path / "cut.gz"
@@ -83,6 +91,41 @@ def test_gzip_cut_off_is_an_error_after_the_good_lines(tmp_path):
         list(read_lines(path))
 
 
+@pytest.mark.fault("F20", "an error that names the file, or the very same lines")
+def test_altered_gzip_is_never_other_text(tmp_path):
+    content = "".join(f"Zeile {n} läuft {n * n}\n" for n in range(900)).encode()
+    whole = gzip.compress(content)
+    expected = content.decode().split("\n")[:-1]
+    path = tmp_path / "a.gz"
+    draw = random.Random(1)
+    errors = 0
+    for number in range(300):
+        changed = bytearray(whole)
+        if number % 3 == 0:
+            changed = changed[: draw.randrange(len(changed))]
+        elif number % 3 == 1:
+            changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+        else:
+            changed += draw.randbytes(draw.randint(1, 30))
+        path.write_bytes(bytes(changed))
+        for reader in (lambda: list(read_lines(path)), lambda: count_lines(path)):
+            try:
+                found = reader()
+            except DataError as error:
+                assert str(error).startswith(f"{path}:")
+                errors += 1
+            else:
+                # An empty file holds no gzip member at all.
+                if changed:
+                    assert found in (expected, len(expected))
+    assert errors > 500
+    for content in (b"", b"\x1f\x8b"):
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.gz: the gzip file is cut off"):
+        list(read_lines(path))
+
+
+@pytest.mark.fault("F20", "an error that names the file and the reason")
 def test_files_that_cannot_be_read(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()

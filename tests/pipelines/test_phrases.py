@@ -6,6 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 
 import pytest
+
 from keras_transformer.pipelines.errors import DataError
 from keras_transformer.pipelines.phrase_forms import all_forms
 from keras_transformer.pipelines.phrases import parse_locale

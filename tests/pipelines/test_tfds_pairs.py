@@ -2,6 +2,7 @@ from typing import ClassVar
 
 import pytest
 import tensorflow_datasets as tfds
+
 from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines import TfdsPairs
 from keras_transformer.pipelines import encode_corpus

@@ -3,6 +3,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from tree_samples import random_tree
+
 from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines import TreeFiles
 from keras_transformer.pipelines import encode_corpus
@@ -14,7 +16,6 @@ from keras_transformer.pipelines.batching import epoch_order
 from keras_transformer.pipelines.batching import plan_buckets
 from keras_transformer.pipelines.datasets import batch_indices
 from keras_transformer.pipelines.datasets import epoch_rows
-from tree_samples import random_tree
 
 
 @pytest.fixture

@@ -5,12 +5,13 @@ import subprocess
 import sys
 
 import pytest
+from tree_samples import random_tree
+
 from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines.trees import base_label
 from keras_transformer.pipelines.trees import parse_tree
 from keras_transformer.pipelines.trees import read_trees
 from keras_transformer.pipelines.trees import words_of
-from tree_samples import random_tree
 
 TRACES = """( (S
     (NP-SBJ-1 (NP (DT The) (NN gene)) (-LRB- -LRB-) (NP (NN Apc)) (-RRB- -RRB-))
@@ -103,6 +104,7 @@ def test_broken_trees_name_file_and_line(tmp_path, text, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.fault("F20", "an error that names the file")
 def test_a_cut_off_gzip_file_and_a_missing_one(tmp_path):
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(TRACES.encode() * 99)[:-20])

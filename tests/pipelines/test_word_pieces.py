@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines import load_tokenizer
 from keras_transformer.pipelines import train_tokenizer

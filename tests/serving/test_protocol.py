@@ -4,6 +4,9 @@ import json
 
 import pytest
 from fake_model import FakeModel
+from fuzzing import LONG
+from fuzzing import fuzz
+from fuzzing import told
 from hypothesis import HealthCheck
 from hypothesis import example
 from hypothesis import given
@@ -16,6 +19,11 @@ from keras_transformer.serving.protocol import parse_request
 
 LIMITS = Limits(max_texts=5, max_text_length=200)
 INPUTS = FakeModel().inputs
+TEXTS = st.lists(st.text(max_size=9), min_size=1, max_size=6)
+PAIRS = st.lists(
+    st.fixed_dictionaries({"inputs": st.text(), "targets": st.text()}), max_size=3
+)
+IDS = st.lists(st.lists(st.integers(-9, 999), max_size=3), max_size=3)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda each: (
@@ -32,7 +40,11 @@ JSON = st.recursive(
 NAMES = st.sampled_from(["serving_default", "attend", "translate_ids", "", "x"])
 REQUESTS = st.fixed_dictionaries(
     {},
-    optional={"signature_name": NAMES, "inputs": JSON, "instances": JSON},
+    optional={
+        "signature_name": NAMES,
+        "inputs": JSON | TEXTS | IDS,
+        "instances": JSON | TEXTS | PAIRS | IDS,
+    },
 )
 BODIES = (JSON | REQUESTS).map(lambda each: json.dumps(each).encode()) | st.binary()
 
@@ -43,7 +55,7 @@ def check(body):
     except RequestError as error:
         assert error.status == 400
         assert error.message and "\n" not in error.message and len(error.message) < 300
-        return
+        return "refused in one line"
     kinds = INPUTS[found.signature]
     assert set(found.columns) == set(kinds)
     assert len({len(values) for values in found.columns.values()}) == 1
@@ -51,6 +63,7 @@ def check(body):
         assert 1 <= len(values) <= LIMITS.max_texts
         if kinds[name].dtype == "string":
             assert all(isinstance(value, bytes) for value in values)
+    return "requests"
 
 
 @settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
@@ -58,15 +71,18 @@ def check(body):
 @example(b'{"inputs": ' + b"[" * 100_000)
 @example(b'{"inputs": [' + b"1" * 100_000 + b"]}")
 @example(b'{"inputs": ["\\ud800"]}')
+@pytest.mark.fault("F25", "a request, or status 400 with one line")
 def test_whatever_comes_is_a_request_or_a_told_mistake(body):
     check(body)
 
 
 @pytest.mark.slow
-@settings(max_examples=100_000, deadline=None, suppress_health_check=list(HealthCheck))
-@given(BODIES)
-def test_a_hundred_thousand_bodies(body):
-    check(body)
+@pytest.mark.fault("X05", "a request, or status 400 with one line")
+def test_a_hundred_thousand_bodies(record_property):
+    outcomes = fuzz(BODIES, check, LONG)
+    record_property("happened", told(outcomes))
+    assert sum(outcomes.values()) >= LONG
+    assert outcomes["requests"] > LONG / 100
 
 
 def test_limits_that_contradict_each_other():

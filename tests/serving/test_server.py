@@ -123,16 +123,21 @@ BAD = {
     '{"instances": [["a"]]}': "Received: a list",
     '{"instances": [{"inputs": "a"}, "b"]}': "all objects",
     '{"instances": [{"input": "a"}]}': "Missing named input: inputs",
-    '{"instances": [{"inputs": "a", "more": 1}]}': "Unknown named input: 'more'",
+    '{"instances": [{"inputs": "a", "more": 1}]}': 'Unknown named input: "more"',
     '{"instances": [{"b64": "?"}]}': "not base64",
     '{"inputs": {"inputs": "a"}}': "must be a list",
     '{"inputs": []}': "not empty",
-    '{"inputs": ["a"], "model": 1}': "Unknown key in request: 'model'",
+    '{"inputs": ["a"], "model": 1}': 'Unknown key in request: "model"',
     '{"inputs": [NaN]}': "cannot be read",
     '{"inputs": [' + "9" * 5000 + "]}": "cannot be read",
     '{"inputs": ' + "[" * 9000 + "}": "nested too deep",
     '{"signature_name": "none", "inputs": ["a"]}': "none",
     '{"signature_name": 1, "inputs": ["a"]}': "must be a string value",
+    '{"signature_name": "a\\nb", "inputs": ["a"]}': r'"a\nb" not found',
+    '{"signature_name": "\\ud800", "inputs": ["a"]}': r'"\ud800" not found',
+    '{"inputs": ["a"], "\\ud800": 1}': "Unknown key in request",
+    '{"signature_name": "' + "\\ud800" * 99 + '"}': '..." not found',
+    '{"inputs": ["a"], "' + "\\ud800" * 99 + '": 1}': "Unknown key in request",
     '{"signature_name": "attend", "instances": ["a"]}': "name its inputs",
     '{"signature_name": "attend", "inputs": {"inputs": ["a"], "targets": []}}': "empty",
     '{"signature_name": "attend", "inputs": {"inputs": ["a"], "targets": ["b", ""]}}': (
@@ -149,6 +154,7 @@ BAD = {
 }
 
 
+@pytest.mark.fault("F25", "status 400 with one line")
 @pytest.mark.parametrize("body", BAD)
 def test_bad_requests_are_told(port, body):
     status, answer = predict(port, body)
@@ -186,6 +192,7 @@ def test_paths_that_are_not_there(port):
         assert (found, text in answer["error"]) == (status, True), (path, answer)
 
 
+@pytest.mark.fault("F25", "status 413; the server stays up")
 def test_a_body_that_is_too_large(port):
     large = json.dumps({"inputs": ["a" * 30_000]})
     status, headers, answer = ask(port, "POST", f"{PATH}:predict", large)
@@ -206,6 +213,7 @@ def test_a_body_that_is_too_large(port):
     assert ask(port, "GET", "/health")[0] == 200
 
 
+@pytest.mark.fault("F25", "status 500 without a path or traceback")
 def test_what_goes_wrong_inside_stays_inside(port, caplog):
     status, headers, answer = ask(
         port, "POST", f"{PATH}:predict", {"inputs": ["secret"]}
@@ -238,6 +246,7 @@ def slow_client(port, pieces, pause):
 HEAD = f"POST {PATH}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n".encode()
 
 
+@pytest.mark.fault("F25", "status 408 or hung up on")
 @pytest.mark.parametrize(
     ("pieces", "answer"),
     [
@@ -281,6 +290,7 @@ def test_a_client_that_goes_in_the_middle(port, caplog):
     assert caplog.text == ""
 
 
+@pytest.mark.fault("F25", "30 slow clients hold no other")
 def test_slow_clients_do_not_hold_others(port):
     with contextlib.ExitStack() as stack:
         for _ in range(30):
@@ -292,6 +302,7 @@ def test_slow_clients_do_not_hold_others(port):
         assert time.monotonic() - started < 2
 
 
+@pytest.mark.fault("F25", "more connections than allowed are closed")
 def test_connections_are_bounded():
     with served(FakeModel(), LIMITS.model_copy(update={"max_connections": 4})) as port:
         with contextlib.ExitStack() as stack:

@@ -100,6 +100,7 @@ def test_an_empty_folder_has_none(tmp_path):
     assert Checkpoints(tiny_training_model(), tmp_path / "new").restore() is None
 
 
+@pytest.mark.fault("F03", "found by their index files; keeping goes on")
 def test_without_the_state_file(saved):
     folder, weights = saved
     (folder / "checkpoint").unlink()
@@ -111,6 +112,7 @@ def test_without_the_state_file(saved):
     assert steps_in(folder) == [20, 30, 40]
 
 
+@pytest.mark.fault("F04", "a warning that names the file; the one before is used")
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_one_is_reported_and_the_one_before_used(saved, caplog, how):
     folder, weights = saved
@@ -124,6 +126,7 @@ def test_a_damaged_one_is_reported_and_the_one_before_used(saved, caplog, how):
     assert "\n" not in record.message
 
 
+@pytest.mark.fault("F04", "all damaged: an error, no start from step 0")
 def test_all_damaged(saved):
     folder, _ = saved
     for step, how in zip((10, 20, 30), DAMAGES, strict=False):
@@ -215,6 +218,9 @@ def run(folder, seed=3):
     return training.Trainer(model, folder)
 
 
+@pytest.mark.fault(
+    "F05", "weights, Adam's slots and step, dropout's states equal bit by bit"
+)
 def test_resume_gives_bit_identical_weights(tmp_path):
     """Weights, Adam's slots and step, dropout's random states: none may be missing."""
     whole = run(tmp_path / "whole")

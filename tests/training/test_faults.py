@@ -75,6 +75,11 @@ def batches(steps, kind=None, bad=BAD_STEPS):
     )
 
 
+@pytest.mark.fault(
+    "F10",
+    "no update, told with its step; weights, slots and metrics as without the batch",
+)
+@pytest.mark.fault("X04", "no update, told with its step")
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -114,6 +119,10 @@ def test_a_bad_batch_leaves_no_trace(tmp_path, kind, options):
     assert trainer.progress.step == STEPS
 
 
+@pytest.mark.fault(
+    "F10",
+    "`on_nan: stop`: one line with step and lines; the last checkpoint is from before",
+)
 def test_stop_at_the_first(tmp_path, caplog):
     model = poisoned("loss")
     trainer = training.Trainer(model, tmp_path)
@@ -138,6 +147,10 @@ def test_stop_at_the_first(tmp_path, caplog):
     assert "step 3: the loss is not finite" in caplog.text
 
 
+@pytest.mark.fault(
+    "F10",
+    "after too many in a row training stops; no checkpoint holds a number that is none",
+)
 @pytest.mark.parametrize(("bad", "stops_at"), [((2, 3, 5, 6), None), ((4, 5, 6), 6)])
 def test_too_many_in_a_row(tmp_path, bad, stops_at):
     trainer = training.Trainer(poisoned("gradient"), tmp_path)
@@ -163,6 +176,7 @@ def test_too_many_in_a_row(tmp_path, bad, stops_at):
     assert all(np.all(np.isfinite(weight)) for weight in weights_of(trainer.model))
 
 
+@pytest.mark.fault("F11", "at a scale below 1e-4 it counts as a fault")
 def test_endless_overflow_of_float16_is_a_fault():
     """At a scale of 1e-3 Keras halves it; below 1e-4 the scale is not to blame."""
     optimizer = keras.optimizers.LossScaleOptimizer(paper_adam(), initial_scale=1e-3)
@@ -177,6 +191,58 @@ def test_endless_overflow_of_float16_is_a_fault():
     assert faults[4] == 3
     assert float(optimizer.dynamic_scale) == pytest.approx(1e-3 / 32)
     assert int(optimizer.iterations) == 0
+
+
+@pytest.mark.fault(
+    "X03",
+    "beyond `max_gradient_norm`: no update, told; the others as without the limit",
+)
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+def test_an_exploding_gradient_updates_nothing(tmp_path, dtype):
+    """The third batch's loss weighs a thousand times what it should."""
+
+    class Exploding(training.TrainingModel):
+        def _gradients(self, inputs, labels, scale):
+            marked = tf.reduce_any(tf.equal(inputs["source_ids"], MARK))
+            return super()._gradients(
+                inputs, labels, tf.where(marked, 1e3, 1.0) * scale
+            )
+
+    def trained(steps, bad, limit):
+        transformer = tiny_transformer(dtype=dtype)
+        model = Exploding(transformer, 0.1, 1, None, limit)
+        optimizer = keras.optimizers.SGD(0.01)
+        if dtype == "mixed_float16":
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer, 8.0)
+        model.compile(optimizer)
+        model.build({"source_ids": (None, None), "target_ids": (None, None)})
+        trainer = training.Trainer(model, tmp_path / f"{limit}-{len(steps)}")
+        trainer.fit(batches(steps, bad=bad), len(steps), bar=False, max_skipped=1)
+        return trainer
+
+    trainer = trained((1, 2, 3, 4), (3,), 50.0)
+    expected = trained((1, 2, 4), (), None)
+    assert trainer.progress.skipped == 1
+    rows = [json.loads(line) for line in (trainer.folder / "metrics.jsonl").open()]
+    assert [(row["split"], row["step"], row["reason"]) for row in rows] == [
+        (
+            "skipped",
+            3,
+            "the gradient's norm exceeds training.max_gradient_norm",
+        )
+    ]
+    pairs = zip(weights_of(trainer.model), weights_of(expected.model), strict=True)
+    for weight, value in pairs:
+        np.testing.assert_allclose(weight, value, atol=1e-6)
+    # Without a limit the step moves the weights far.
+    free = trained((1, 2, 3, 4), (3,), None)
+    moved = max(
+        np.max(np.abs(weight - value))
+        for weight, value in zip(
+            weights_of(free.model), weights_of(expected.model), strict=True
+        )
+    )
+    assert moved > 0.1
 
 
 def test_clip_norm_scales_the_whole_gradient():

@@ -109,6 +109,7 @@ def interrupt(folder, number):
         process.stdout.close()
 
 
+@pytest.mark.fault("F07", "step finished and saved, exit code 130; goes on bit by bit")
 def test_ctrl_c_saves_and_the_run_goes_on_from_there(tmp_path):
     assert interrupt(tmp_path / "cut", signal.SIGINT) == 130
     trainer = trainer_in(tmp_path / "cut", seed=8)
@@ -123,6 +124,7 @@ def test_ctrl_c_saves_and_the_run_goes_on_from_there(tmp_path):
         np.testing.assert_array_equal(weight, expected)
 
 
+@pytest.mark.fault("F07", "step finished and saved, exit code 143")
 def test_sigterm_saves_and_exits_with_143(tmp_path):
     assert interrupt(tmp_path, signal.SIGTERM) == 143
     assert len(_checkpoints(tmp_path)) == 1

@@ -188,6 +188,9 @@ def test_mixed_precision_learns(exact_losses, precision, parts):
     assert {weight.dtype for weight in model.transformer.weights} == {"float32"}
 
 
+@pytest.mark.fault(
+    "F11", "the scale halves, no update, `iterations` unchanged; then it trains"
+)
 def test_a_gradient_that_overflows_is_skipped():
     """A scale beyond float16: no update and half the scale, until it fits."""
     optimizer = keras.optimizers.LossScaleOptimizer(sgd(), initial_scale=2.0**30)
@@ -195,10 +198,12 @@ def test_a_gradient_that_overflows_is_skipped():
     before = weights_of(model)
     fit(model, 1)
     assert float(optimizer.dynamic_scale) == 2.0**29
+    assert int(optimizer.iterations) == 0
     for weight, expected in zip(weights_of(model), before, strict=True):
         np.testing.assert_array_equal(weight, expected)
     fit(model, 25)
     assert float(optimizer.dynamic_scale) < 2.0**28
+    assert 0 < int(optimizer.iterations) < 25
     moved = [
         np.max(np.abs(weight - expected))
         for weight, expected in zip(weights_of(model), before, strict=True)

@@ -1,0 +1,262 @@
+"""Two workers on loopback beside one process, and beside what a cost model predicts.
+
+    python benchmarks/workers.py
+
+Every process has one core and one thread, and the global batch is the same for one and
+for two. All take turns: a step of one process with the whole batch, with half of it
+(what each of two workers computes), a step of two workers, and the sum of as many
+numbers as the model has weights over both. The model: a step of two takes as long as
+half a batch and the sum. Writes benchmarks/results/workers.json and .md.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import socket
+import statistics
+import sys
+import time
+
+import machine
+import report
+import turns
+
+VOCABULARY = 8000
+MODELS = {
+    "tiny": {"num_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4},
+    "small": {"num_layers": 4, "d_model": 256, "d_ff": 1024, "num_heads": 4},
+}
+LENGTH = 20
+ROWS = {"tiny": (32, 128), "small": (64,)}
+NAME = pathlib.Path(__file__).name
+
+
+class Worker:
+    """A step, or a sum over the workers, of one process among `count`."""
+
+    def __init__(self, model):
+        import keras
+        import tensorflow as tf
+
+        import keras_transformer as kt
+        from keras_transformer import training
+
+        keras.utils.disable_interactive_logging()
+        self.workers = training.Workers()
+        self.strategy = self.workers.strategy
+        keras.utils.set_random_seed(1)
+        with self.strategy.scope():
+            transformer = kt.Transformer(VOCABULARY, **MODELS[model], dropout=0.1)
+            transformer.build({"source_ids": (None, None), "target_ids": (None, None)})
+            self.model = training.TrainingModel(transformer, 0.1)
+            self.model.compile(training.FusedAdam(1e-4), jit_compile=False)
+            self.model.optimizer.build(self.model.trainable_variables)
+        self.model.make_train_function()
+        self.num_weights = transformer.count_params()
+        self.batches = {}
+
+        @tf.function
+        def reduce(values):
+            return self.strategy.run(
+                lambda values: tf.distribute.get_replica_context().all_reduce(
+                    "SUM", values + 1.0
+                ),
+                args=(values,),
+            )
+
+        self.reduce = reduce
+
+    def step(self, rows):
+        """A step over a global batch of `rows`."""
+        if rows not in self.batches:
+            self.batches[rows] = iter(
+                self.workers.distribute(self._dataset(rows // self.workers.count))
+            )
+        logs = self.model.train_function(self.batches[rows])
+        return float(logs["loss"])
+
+    def total(self, rows):
+        """The sum over the workers of as many numbers as there are weights."""
+        import tensorflow as tf
+
+        return float(self.reduce(tf.zeros([self.num_weights]))[0])
+
+    def _dataset(self, rows):
+        import tensorflow as tf
+
+        ids = tf.random.uniform((rows, LENGTH), 4, VOCABULARY, tf.int32, seed=1)
+        batch = {"source_ids": ids, "target_ids": ids}, ids
+        return tf.data.Dataset.from_tensors(batch).repeat()
+
+    def turn(self, what, rows, calls):
+        """Mean seconds of a call."""
+        function = getattr(self, what)
+        start = time.perf_counter()
+        for _ in range(calls):
+            function(rows)
+        seconds = (time.perf_counter() - start) / calls
+        return {"seconds": seconds, "rate": 1 / seconds, "weights": self.num_weights}
+
+
+class Together:
+    """Workers that have each turn at the same time."""
+
+    def __init__(self, name, contestants):
+        self.name = name
+        self.contestants = contestants
+        self._pool = concurrent.futures.ThreadPoolExecutor(len(contestants))
+
+    def turn(self, **arguments):
+        answers = [
+            self._pool.submit(each.turn, **arguments) for each in self.contestants
+        ]
+        answers = [answer.result() for answer in answers]
+        return max(answers, key=lambda answer: answer["seconds"])
+
+    def close(self):
+        for each in self.contestants:
+            self._pool.submit(each.close)
+        self._pool.shutdown()
+
+
+def started(model, count, cores):
+    """The processes of a training by `count` workers."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+
+    def config(index):
+        cluster = {"worker": addresses} if count > 1 else {}
+        return {"cluster": cluster, "task": {"type": "worker", "index": index}}
+
+    return Together(
+        f"{count}",
+        [
+            turns.Contestant(
+                f"worker {index} of {count}",
+                NAME,
+                "--serve",
+                model,
+                environment={
+                    "TF_CONFIG": json.dumps(config(index)),
+                    "BENCHMARK_CORE": str(cores[index]),
+                    "OMP_NUM_THREADS": "1",
+                    "TF_NUM_INTRAOP_THREADS": "1",
+                    "TF_NUM_INTEROP_THREADS": "2",
+                },
+            )
+            for index in range(count)
+        ],
+    )
+
+
+def measure(model, rounds, calls, cores):
+    """Rows of the table: one for each batch size."""
+    one, two = started(model, 1, cores), started(model, 2, cores)
+    found = []
+    for rows in ROWS[model]:
+        kinds = {
+            "one": (one, "step", rows),
+            "half": (one, "step", rows // 2),
+            "two": (two, "step", rows),
+            "sum": (two, "total", rows),
+        }
+        seconds = {kind: [] for kind in kinds}
+        for number in range(rounds + 1):
+            for kind, (who, what, size) in kinds.items():
+                figures = who.turn(what=what, rows=size, calls=calls if number else 1)
+                if number:
+                    seconds[kind].append(figures["seconds"])
+        ratios = {
+            "speedup": [
+                a / b for a, b in zip(seconds["one"], seconds["two"], strict=True)
+            ],
+            "predicted": [
+                a / (b + c)
+                for a, b, c in zip(
+                    *map(seconds.get, ("one", "half", "sum")), strict=True
+                )
+            ],
+        }
+        found.append(
+            {
+                "model": model,
+                "rows": rows,
+                "tokens": rows * LENGTH,
+                "mib": figures["weights"] * 4 / 2**20,
+                "ms": {
+                    kind: 1000 * statistics.median(times)
+                    for kind, times in seconds.items()
+                },
+                **{name: turns.summary(values) for name, values in ratios.items()},
+            }
+        )
+        print(json.dumps(found[-1]), file=sys.stderr, flush=True)
+    one.close()
+    two.close()
+    return found
+
+
+def serve(model):
+    # One core for each, before TensorFlow counts them.
+    os.sched_setaffinity(0, {int(os.environ["BENCHMARK_CORE"])})
+    channel = turns.Channel()
+    channel.send()
+    worker = Worker(model)
+    while (arguments := channel.receive()) is not None:
+        channel.send(**worker.turn(**arguments))
+
+
+def shown(figures):
+    return "{median:.2f} ({lowest:.2f}-{highest:.2f})".format(**figures)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=3, help="in each turn")
+    parser.add_argument("--output", default=str(report.RESULTS))
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve(arguments.serve)
+        return
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    rows = [
+        row
+        for model in MODELS
+        for row in measure(model, arguments.rounds, arguments.steps, cores)
+    ]
+    table = report.table(
+        [
+            *("model", "target tokens a batch", "gradient, MiB"),
+            *("one, ms", "half a batch, ms", "sum, ms", "two, ms"),
+            *("speed-up", "predicted"),
+        ],
+        [
+            [
+                row["model"],
+                f"{row['tokens']:,}",
+                f"{row['mib']:.1f}",
+                *(f"{row['ms'][kind]:.0f}" for kind in ("one", "half", "sum", "two")),
+                shown(row["speedup"]),
+                shown(row["predicted"]),
+            ]
+            for row in rows
+        ],
+    )
+    result = {
+        "machine": {**machine.description(), "threads": 1},
+        "versions": report.versions(),
+        "rows": rows,
+    }
+    report.write(arguments.output, "workers", result, table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Phrases that must not be generated, as an automaton over token ids."""
+
+import unicodedata
+from typing import NamedTuple
+
+import numpy as np
+
+# Entries of the table, states times ids (512 MiB of int32).
+MAX_ENTRIES = 2**27
+ROOT = 0
+_FORBIDDEN = -1
+_ANYTHING_MORE = "*"
+
+
+class Phrase(NamedTuple):
+    """Symbols in a row, found anywhere or only between what separates words."""
+
+    symbols: tuple
+    at_start: bool = False  # only after a boundary
+    at_end: bool = False  # only before a boundary
+
+
+def forbidden_phrases(spellings, phrases, boundaries=()):
+    """Which tokens complete a forbidden phrase, whatever came before.
+
+    An automaton in the manner of Aho and Corasick (1975) follows what has been
+    written, so that a phrase is found however it is split into tokens.
+
+    Args:
+        spellings: for each id a sequence of int symbols that it writes, such as its
+            bytes. One that writes nothing is never forbidden.
+        phrases: list of `Phrase`, none of them empty.
+        boundaries: sequences of symbols that separate words.
+
+    Returns:
+        int32 [num_states, num_ids]: the state after each token, -1 for a token that
+        would complete a phrase. A search begins in state 0.
+
+    Raises:
+        ValueError: a phrase without symbols, or phrases too many or too long.
+    """
+    if any(not phrase.symbols for phrase in phrases):
+        raise ValueError(f"`phrases` must not be empty. Received: {phrases}.")
+    delta = _transitions(phrases, boundaries)
+    columns = {symbol: column for column, symbol in enumerate(sorted(delta[ROOT]))}
+    # One column more for all symbols that no phrase and no boundary has.
+    table = np.full((len(delta), len(columns) + 1), ROOT, "int32")
+    for state, row in enumerate(delta):
+        for symbol, target in row.items():
+            table[state, columns[symbol]] = target
+    if len(delta) * len(spellings) > MAX_ENTRIES:
+        raise ValueError(
+            f"The forbidden phrases are too many or too long: {len(delta)} states for "
+            f"{len(spellings)} ids, of which {MAX_ENTRIES} products are the most."
+        )
+    states = np.arange(len(delta), dtype="int32")
+    after = np.empty((len(spellings), len(delta)), "int32")
+    for number, spelling in enumerate(spellings):
+        now = states
+        for symbol in spelling:
+            moved = table[now, columns.get(symbol, len(columns))]
+            now = np.where(now == _FORBIDDEN, _FORBIDDEN, moved)
+        after[number] = now
+    return np.ascontiguousarray(after.T)
+
+
+def _transitions(phrases, boundaries):
+    """For each state a dict from symbols to states; all have the same symbols."""
+    boundaries = [tuple(boundary) for boundary in boundaries]
+    trie = [{}, {}]
+    root, after_boundary = ROOT, 1
+    for phrase in sorted(phrases, key=lambda phrase: phrase.at_end):
+        ends = boundaries if phrase.at_end else [()]
+        for end in ends:
+            start = after_boundary if phrase.at_start else root
+            _insert(trie, start, (*phrase.symbols, *end), _FORBIDDEN)
+    # Where a boundary is also a phrase's beginning, that state stands for both.
+    doubles = {_insert(trie, root, boundary, after_boundary) for boundary in boundaries}
+    symbols = {symbol for row in trie for symbol in row}
+    delta = [None] * len(trie)
+    fails = {after_boundary: root}
+    delta[root] = {symbol: trie[root].get(symbol, root) for symbol in symbols}
+    queue = [after_boundary]
+    for target in trie[root].values():
+        if target > after_boundary:
+            fails[target] = after_boundary if target in doubles else root
+            queue.append(target)
+    for state in queue:  # which grows, breadth first
+        fallback = delta[fails[state]]
+        delta[state] = row = dict(fallback)
+        for symbol, target in trie[state].items():
+            if fallback[symbol] == _FORBIDDEN or target == _FORBIDDEN:
+                row[symbol] = _FORBIDDEN
+                continue
+            row[symbol] = target
+            if target > after_boundary:
+                double = target in doubles
+                fails[target] = after_boundary if double else fallback[symbol]
+                queue.append(target)
+    # A state that can only be reached through a forbidden one is never entered.
+    return [row if row is not None else delta[root] for row in delta]
+
+
+def _insert(trie, state, symbols, last):
+    """Adds a path that ends in state `last`; where one is there, returns its end."""
+    for symbol in symbols[:-1]:
+        target = trie[state].get(symbol)
+        if target is None:
+            trie.append({})
+            target = trie[state][symbol] = len(trie) - 1
+        if target == _FORBIDDEN:
+            return last
+        state = target
+    if last == _FORBIDDEN:
+        trie[state][symbols[-1]] = last
+        return last
+    return trie[state].setdefault(symbols[-1], last)
+
+
+def parse_phrase(text):
+    """A phrase as a user writes it: whole words, or with `*` at its end their start.
+
+    Only letters and digits of scripts that put spaces between words need a boundary
+    beside them, so that a phrase of Chinese or Japanese is found anywhere.
+
+    Returns:
+        `Phrase` of bytes.
+
+    Raises:
+        ValueError: nothing is left of it without white space and `*`.
+    """
+    open_end = text.rstrip().endswith(_ANYTHING_MORE)
+    words = " ".join(text.rstrip().removesuffix(_ANYTHING_MORE).split())
+    if not words:
+        raise ValueError(f"{text!r} is no phrase that can be forbidden")
+    return Phrase(
+        tuple(words.encode("utf-8", "replace")),
+        at_start=_needs_boundary(words[0]),
+        at_end=not open_end and _needs_boundary(words[-1]),
+    )
+
+
+def _needs_boundary(character):
+    return character.isalnum() and unicodedata.east_asian_width(character) not in "WF"
+
+
+def _text_boundaries():
+    for code in (*range(0x80), *range(0xA0, 0xC0), *range(0x2000, 0x2070)):
+        if not chr(code).isalnum():
+            yield tuple(chr(code).encode())
+
+
+# In UTF-8: what separates words in ASCII, Latin-1 and General Punctuation.
+TEXT_BOUNDARIES = tuple(_text_boundaries())
+
+
+def forbidden_texts(tokenizer, texts):
+    """`forbidden_phrases` of a tokenizer's ids and phrases as a user writes them.
+
+    Args:
+        tokenizer: with `piece_bytes`, `start_id` and `end_id`.
+        texts: list of str, see `parse_phrase`.
+
+    Raises:
+        ValueError: a text that is no phrase, or too many of them.
+    """
+    spellings = tokenizer.piece_bytes()
+    # A text's ends are its first and last word's, even of one without its space.
+    spellings[tokenizer.start_id] = spellings[tokenizer.end_id] = b" "
+    return forbidden_phrases(spellings, list(map(parse_phrase, texts)), TEXT_BOUNDARIES)

@@ -1,0 +1,86 @@
+"""What Keras 3 lacks for `fit` under `MultiWorkerMirroredStrategy`.
+
+The one file that imports private names of Keras and TensorFlow. Keras's TensorFlow
+trainer fails in two places when several processes train (keras issue 20585):
+
+- before the first step it reduces a batch over the replicas to learn its shapes, which
+  fails where the replicas are other processes': one's own part tells the same;
+- it averages each step's logs with `axis=0`, which a scalar does not have.
+
+TensorFlow finds out by heartbeats that a process is gone, but lets only private names
+say how soon.
+"""
+
+import tensorflow as tf
+from keras.src import tree
+from keras.src.backend.tensorflow import trainer
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.eager import context
+
+_MENDED = "_keras_transformer_mended"
+
+
+def mend_fit():
+    """Makes `fit` run under several workers, in this process; harmless elsewhere."""
+    if getattr(trainer, _MENDED, False):
+        return
+    reduce_per_replica = trainer.reduce_per_replica
+    symbolic_build = trainer.TensorFlowTrainer._maybe_symbolic_build
+
+    def reduce_scalars_too(values, strategy, reduction):
+        if not _several_workers(strategy) or reduction not in ("auto", "mean"):
+            return reduce_per_replica(values, strategy, reduction)
+
+        def reduce(value):
+            local = strategy.experimental_local_results(value)[0]
+            axis = None if local.shape.rank == 0 else 0
+            return strategy.reduce("MEAN", value, axis=axis)
+
+        return tree.map_structure(reduce, values)
+
+    def build_from_local_part(self, iterator=None, data_batch=None):
+        strategy = self._distribute_strategy
+        if iterator is not None and strategy and _several_workers(strategy):
+            for _, _, batches in iterator:
+                data_batch = tree.map_structure(
+                    lambda value: strategy.experimental_local_results(value)[0],
+                    next(batches),
+                )
+                break
+            iterator = None
+        symbolic_build(self, iterator=iterator, data_batch=data_batch)
+
+    trainer.reduce_per_replica = reduce_scalars_too
+    trainer.TensorFlowTrainer._maybe_symbolic_build = build_from_local_part
+    setattr(trainer, _MENDED, True)
+
+
+def watch_workers(jobs, timeout_seconds, start_seconds):
+    """Has TensorFlow notice workers that are gone; before the strategy is made.
+
+    Args:
+        jobs: Number of tasks by the job's name, that of the chief first.
+        timeout_seconds: A worker that gave no sign of life for so long is gone, and
+            collective operations on the others raise an error.
+        start_seconds: How long one waits for the first.
+    """
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=f"/job:{next(iter(jobs))}/replica:0/task:0",
+        cluster_register_timeout_in_ms=round(1000 * start_seconds),
+        heartbeat_timeout_in_ms=round(1000 * timeout_seconds),
+        # At the end nobody waits for one that will not come.
+        shutdown_barrier_timeout_in_ms=round(1000 * timeout_seconds),
+        coordinated_jobs=[
+            coordination_config_pb2.CoordinatedJob(name=name, num_tasks=count)
+            for name, count in jobs.items()
+        ],
+    )
+
+
+def _several_workers(strategy):
+    return (
+        isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        and strategy.cluster_resolver is not None
+        and len(tf.nest.flatten(strategy.cluster_resolver.cluster_spec().as_dict())) > 1
+    )

@@ -1,0 +1,98 @@
+"""Files that cannot be used, given to every verb: one line, exit code 2."""
+
+import gzip
+import pathlib
+
+import pytest
+
+RECIPE = """\
+data: {{train: {{source: [{source}], target: [{target}]}}}}
+tokenizer: {{vocabulary_size: 300}}
+model: {{preset: tiny}}
+training: {{steps: 1, batch_tokens: 100}}
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Files by what is wrong with them; `good` has three lines."""
+    text = b"ein Hund\nzwei\ndrei\n"
+    content = {
+        "good": text,
+        "short": b"one\ntwo\n",
+        "latin": b"one\nna\xefve\nthree\n",
+        "empty": b"",
+        "cut.gz": gzip.compress(text * 999)[:-9],
+        "altered.gz": gzip.compress(text)[:-8] + b"\0" * 8,
+        "plain.gz": text,
+        "utf16": text.decode().encode("utf-16"),
+    }
+    for name, each in content.items():
+        (tmp_path / name).write_bytes(each)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    # Root may read every file; the memory of a process has none at 0.
+    (tmp_path / "unreadable").symlink_to("/proc/self/mem")
+    return tmp_path
+
+
+BAD = {
+    "short": "3 lines but|2 lines|has 2",
+    "empty": "the file is empty",
+    "cut.gz": "the gzip file is cut off, after line",
+    "altered.gz": "not a valid gzip file, after line",
+    "plain.gz": "not a valid gzip file, after line 0",
+    "folder": "is a directory",
+    "missing": "no such file",
+    "loop": "Too many levels of symbolic links|no such file",
+    "unreadable": "Input/output error",
+}
+
+
+def one_line(result, name, reason):
+    assert result.exit_code == 2, (result.exit_code, result.output, result.exception)
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: "), lines
+    assert name in lines[0] and "Traceback" not in lines[0]
+    assert any(each in lines[0] for each in reason.split("|")), lines[0]
+
+
+def needs(name):
+    if name == "unreadable" and not pathlib.Path("/proc/self/mem").exists():
+        pytest.skip("no /proc here, and root reads every file")
+
+
+@pytest.mark.fault("F13", "train, score and evaluate name both counts")
+@pytest.mark.fault("F20", "train, score and evaluate name the file, exit code 2")
+@pytest.mark.parametrize("name", BAD)
+def test_each_verb_that_reads_pairs(files, run_command, model_path, name):
+    needs(name)
+    good, bad = files / "good", files / name
+    recipe = files / "recipe.yaml"
+    recipe.write_text(RECIPE.format(source=good, target=bad))
+    one_line(run_command("train", recipe, "-o", files / "run"), name, BAD[name])
+    assert not list((files / "run").glob("cache/*"))
+    one_line(run_command("score", model_path, "-s", good, "-t", bad), name, BAD[name])
+    result = run_command("evaluate", model_path, "-s", good, "-r", bad)
+    one_line(result, name, BAD[name])
+
+
+@pytest.mark.fault("F20", "translate names the file; the output file is not written")
+@pytest.mark.parametrize(
+    "name", [name for name in BAD if name not in ("short", "empty")]
+)
+def test_translate(files, run_command, model_path, name):
+    needs(name)
+    output = files / "output"
+    result = run_command("translate", model_path, "-i", files / name, "-o", output)
+    one_line(result, name, BAD[name])
+    assert not output.exists()
+
+
+@pytest.mark.fault("F16", "score names file, line and byte; train drops the line")
+def test_text_in_another_encoding(files, run_command, model_path):
+    good = files / "good"
+    result = run_command("score", model_path, "-s", good, "-t", files / "latin")
+    one_line(result, "latin:2: not UTF-8 (byte 0xef at position 3", "not UTF-8")
+    result = run_command("score", model_path, "-s", good, "-t", files / "utf16")
+    one_line(result, "utf16:1: not UTF-8 (byte 0xff at position 1", "not UTF-8")

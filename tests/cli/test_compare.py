@@ -1,0 +1,122 @@
+"""Paired tests, against sacreBLEU's own command."""
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+
+import pytest
+
+from keras_transformer.evaluation import compare_systems
+
+WORDS = ["der", "Hund", "läuft", "über", "die", "Wiese", "und", "schläft", "im", "Haus"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A reference and three systems: good, as good, and worse."""
+    folder = tmp_path_factory.mktemp("systems")
+    draw = random.Random(5)
+    reference = [
+        " ".join(draw.choices(WORDS, k=draw.randint(5, 14))) for _ in range(90)
+    ]
+
+    def worsened(share):
+        return [
+            " ".join(
+                draw.choice(WORDS) if draw.random() < share else w for w in line.split()
+            )
+            for line in reference
+        ]
+
+    texts = {"ref": reference, "a": worsened(0.2), "b": worsened(0.2)}
+    texts["c"] = worsened(0.45)
+    for name, lines in texts.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return folder
+
+
+@pytest.fixture
+def compare(files, run_command):
+    def run(*arguments):
+        systems = [files / name for name in "abc"]
+        return run_command("compare", "-r", files / "ref", *systems, *arguments)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("test", "ours", "theirs"),
+    [
+        ("bs", [], []),
+        ("bs", ["--seed", "7", "--samples", "300"], ["--paired-bs-n", "300"]),
+        (
+            "ar",
+            ["--test", "randomization", "--samples", "400"],
+            ["--paired-ar-n", "400"],
+        ),
+    ],
+)
+def test_the_same_as_sacrebleus_command(files, compare, test, ours, theirs):
+    metrics = ["--metric", "bleu", "--metric", "chrf"]
+    result = compare(*metrics, *ours, "--json")
+    assert result.exit_code == 0, result.stderr
+    seed = ours[1] if "--seed" in ours else "12345"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "sacrebleu", str(files / "ref")),
+            *("-i", *(str(files / name) for name in "abc"), f"--paired-{test}"),
+            *("-m", "bleu", "chrf", "-f", "latex", "-q", "-w", "8", *theirs),
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "SACREBLEU_SEED": seed},
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(" & ") for line in done.stdout.splitlines() if " & " in line]
+    found = json.loads(result.stdout)
+    assert [one["metric"] for one in found] == ["BLEU", "chrF2"]
+    for column, one in enumerate(found, start=1):
+        signature = re.search(rf" - {one['metric']} +(\S+)", done.stdout)[1]
+        assert one["signature"] == signature
+        for system, row in zip(one["systems"], rows[1:], strict=True):
+            ours_now = [
+                system[name]
+                for name in ("score", "mean", "interval", "p_value")
+                if system[name] is not None
+            ]
+            theirs_now = [float(each) for each in re.findall(r"\d+\.\d+", row[column])]
+            # Theirs has eight digits, of p-values four.
+            assert ours_now == pytest.approx(theirs_now, abs=6e-5)
+            assert row[0].endswith(os.path.basename(system["name"]))
+            assert (system["p_value"] is None) == ("Baseline" in row[0])
+
+
+def test_what_people_read(compare, files):
+    result = compare("--samples", "200")
+    head, *rows = result.stdout.splitlines()
+    assert head.startswith("BLEU  nrefs:1|bs:200|seed:12345|case:mixed|eff:no|tok:13a|")
+    assert len(rows) == 3
+    assert rows[0].startswith(str(files / "a")) and rows[0].endswith("baseline")
+    p_values = [float(row.rpartition("p = ")[2]) for row in rows[1:]]
+    assert p_values[1] < 0.01 < p_values[0]
+    assert "SACREBLEU_SEED" not in os.environ
+
+
+def test_mistakes(compare, files, run_command, tmp_path):
+    short = tmp_path / "short"
+    short.write_text("x\n")
+    mistakes = {
+        (files / "a",): "a baseline and at least one system",
+        (files / "a", files / "a"): "a file is given twice",
+        (files / "a", short): f"{short} has 1 lines but {files / 'ref'} has 90",
+        (files / "a", tmp_path / "none"): "none: no such file",
+    }
+    for systems, message in mistakes.items():
+        result = run_command("compare", "-r", files / "ref", *systems)
+        assert result.exit_code == 2
+        assert message in result.stderr and result.stderr.count("\n") == 1
+    with pytest.raises(ValueError, match=r"\[1, 2\] and 1"):
+        compare_systems({"a": ["x"], "b": ["x", "y"]}, ["x"])

@@ -1,0 +1,175 @@
+"""Filtering a noisy corpus, against scores worked out by hand."""
+
+import importlib
+
+import numpy as np
+import pytest
+
+from keras_transformer import models
+from keras_transformer.corpus_filter import PairFilter
+from keras_transformer.models import PairScore
+
+pytestmark = pytest.mark.usefixtures("models_stay_open")
+PAIRS = [
+    (b"der Hund", b"ein Hund"),
+    (b"die Katze", b" die  Katze"),  # a copy
+    (b"", b"ein Hund"),
+    (b"ein Hund", b" \t"),
+    (b"der \xff", b"ein Hund"),
+    (b"Hund", b"ein Hund und noch ein Hund und noch ein Hund und noch ein Hund"),
+    (b"ein Hund", b"der Hund"),
+    (b"der Hund schl\xc3\xa4ft", b"die Katze schl\xc3\xa4ft"),
+    (b"Hund " * 30, b"ein Hund " * 20),
+    (b"die Katze", b"schl\xc3\xa4ft"),
+]
+GOOD = [0, 6, 7, 9]
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory, tiny_model):
+    folder = tmp_path_factory.mktemp("model")
+    model, tokenizer = tiny_model
+    model.save(folder / "model.keras")
+    tokenizer.save(folder)
+    return folder / "model.keras"
+
+
+@pytest.fixture
+def files(tmp_path):
+    for side, name in enumerate(("source", "target")):
+        (tmp_path / name).write_bytes(b"".join(pair[side] + b"\n" for pair in PAIRS))
+    return tmp_path
+
+
+@pytest.fixture
+def run_filter(files, model_file, run_command):
+    def run(*arguments, source=files / "source"):
+        return run_command(
+            *["filter", model_file, "-s", source, "-t", files / "target"],
+            *["--output-source", files / "out.s", "--output-target", files / "out.t"],
+            *["--max-length", "40", *arguments],
+        )
+
+    return run
+
+
+@pytest.fixture
+def scores(model_file):
+    """Of the pairs that no rule leaves out: length-normalised log-probabilities."""
+    texts = [
+        [pair[side].decode() for pair in map(PAIRS.__getitem__, GOOD)]
+        for side in (0, 1)
+    ]
+    opened = models.open_model(model_file)
+    lengths = [len(ids) + 1 for ids in opened.tokenizer.tokenize(texts[1]).to_list()]
+    found = [one.log_prob for one in opened.score(*texts)]
+    return dict(zip(GOOD, np.array(found) / lengths, strict=True))
+
+
+def kept(files):
+    sides = [(files / name).read_bytes().splitlines() for name in ("out.s", "out.t")]
+    return [PAIRS.index(pair) for pair in zip(*sides, strict=True)]
+
+
+def test_threshold(files, run_filter, scores):
+    values = sorted(scores.values())
+    threshold = (values[1] + values[2]) / 2
+    result = run_filter("--threshold", threshold)
+    assert result.exit_code == 0, result.stderr
+    assert kept(files) == [number for number in GOOD if scores[number] > threshold]
+    assert result.stdout.splitlines() == [
+        f"2 of 10 pairs kept, of at least {threshold:.4f} per sub-word",
+        "1 dropped not UTF-8",
+        "2 dropped with an empty side",
+        "1 dropped with the same text on both sides",
+        "1 dropped with a side of too many sub-words",
+        "1 dropped with sides of unlike lengths",
+        "2 dropped that the model finds improbable",
+    ]
+
+
+@pytest.mark.parametrize(("fraction", "count"), [("0.75", 3), ("1", 4), ("0.2", 1)])
+def test_the_best_fraction(files, run_filter, scores, fraction, count):
+    result = run_filter("--keep", fraction)
+    assert result.exit_code == 0, result.stderr
+    best = sorted(GOOD, key=scores.get, reverse=True)[:count]
+    assert kept(files) == sorted(best)
+    assert result.stdout.startswith(
+        f"{count} of 10 pairs kept, of at least {scores[best[-1]]:.4f} per sub-word\n"
+    )
+
+
+def test_rules_can_be_loosened(files, run_filter):
+    loose = ["--max-ratio", "99", "--keep-copies", "--max-length", "999"]
+    run_filter("--threshold", "-99", *loose)
+    copied = PAIRS[1][0], PAIRS[1][1]
+    assert copied in PAIRS
+    assert kept(files) == [0, 1, 5, 6, 7, 8, 9]
+
+
+def test_more_pairs_than_a_block(files, run_filter, monkeypatch):
+    whole = run_filter("--keep", "0.5").stdout
+    text = kept(files)
+    module = importlib.import_module("keras_transformer.cli.filter")
+    monkeypatch.setattr(module, "BLOCK", 3)
+    assert run_filter("--keep", "0.5").stdout == whole
+    assert kept(files) == text
+
+
+class Scored:
+    """A model that finds every pair as probable as its target says."""
+
+    class tokenizer:
+        @staticmethod
+        def tokenize(texts):
+            class Rows:
+                @staticmethod
+                def to_list():
+                    return [list(text) for text in texts]
+
+            return Rows
+
+    def score(self, sources, targets):
+        return [PairScore(float(target), 1) for target in targets]
+
+
+def test_equals_are_taken_in_their_order():
+    rules = PairFilter(Scored(), max_ratio=9)
+    scores = rules.scores([("x", each) for each in ("-3", "-1", "-2", "-2", "-2")])
+    np.testing.assert_array_equal(scores, [-3, -1, -2, -2, -2])
+    passed, least = rules.best(scores, 0.6)
+    assert passed.tolist() == [False, True, True, True, False]
+    assert (least, rules.num_kept, rules.dropped["improbable"]) == (-2, 3, 2)
+
+
+def test_nothing_is_left():
+    rules = PairFilter(Scored())
+    scores = rules.scores([("", ""), (None, "x")])
+    assert np.all(np.isnan(scores))
+    assert rules.best(scores, 0.9)[1] is None
+    assert not rules.kept(scores, -99).any()
+
+
+def test_mistakes(files, run_filter, run_command, tiny_export):
+    (files / "short").write_text("x\n")
+    for arguments, message in (
+        ([], "--threshold or --keep: give one of them"),
+        (["--keep", "1.5"], "--keep 1.5: must be above 0 and at most 1"),
+        (
+            ["--keep", "1", "--output-target", files / "source"],
+            f"--output-target {files / 'source'}: is --source already",
+        ),
+    ):
+        result = run_filter(*arguments)
+        assert result.exit_code == 2
+        assert message in result.stderr and result.stderr.count("\n") == 1
+    result = run_filter("--keep", "1", source=files / "short")
+    assert result.exit_code == 2
+    assert "short has 1 lines but" in result.stderr
+    assert not (files / "out.s").exists()
+    result = run_command(
+        *["filter", tiny_export, "-s", files / "source", "-t", files / "target"],
+        *["--output-source", files / "a", "--output-target", files / "b"],
+        *["--keep", "1"],
+    )
+    assert result.exit_code == 2 and "cannot score given transl" in result.stderr

@@ -1,0 +1,200 @@
+"""A training that begins with another's weights and vocabulary."""
+
+import itertools
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import experiment
+from keras_transformer import pipelines
+from keras_transformer.recipes import load_recipe
+from keras_transformer.run_folder import RunError
+from keras_transformer.stored_models import ModelError
+from keras_transformer.stored_models import recipe_keys
+
+MODEL = "{preset: tiny, num_layers: 1, d_model: 16, d_ff: 28, num_heads: 2}"
+SETTINGS = [
+    "data.size=600",
+    "data.held_out=11",
+    "training.validation_bleu=false",
+    "training.batch_tokens=170",
+    "training.checkpoint_steps=3",
+    "training.average=2",
+]
+
+
+def recipe_from(path, *overrides):
+    return load_recipe("phrases", [*SETTINGS, *overrides], recipe_keys(path))
+
+
+def weights(path):
+    return keras.saving.load_model(path, compile=False).get_weights()
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A run on English and German."""
+    folder = tmp_path_factory.mktemp("first") / "run"
+    overrides = [*SETTINGS, f"model={MODEL}", "tokenizer.vocabulary_size=380"]
+    recipe = load_recipe("phrases", [*overrides, "training.steps=5"])
+    experiment.run(recipe, folder, progress=False)
+    return folder
+
+
+NEW = ("data.target_locale=nl", "training.steps=4", "training.seed=4")
+
+
+@pytest.fixture(scope="module")
+def second(first, tmp_path_factory):
+    """A run on English and Dutch that began with it."""
+    folder = tmp_path_factory.mktemp("second") / "run"
+    summary = experiment.run(recipe_from(first, *NEW), folder, progress=False)
+    assert summary["began with"] == str(first)
+    return folder
+
+
+def test_it_begins_with_the_averaged_weights(first, tmp_path):
+    # A rate of almost nothing leaves the weights where they began.
+    recipe = recipe_from(
+        first, *NEW, "training.schedule=paper", "training.learning_rate=null"
+    )
+    recipe.training.learning_rate_scale = 1e-12
+    experiment.run(recipe, tmp_path, progress=False)
+    expected = weights(first / "model.keras")
+    for mine, one in zip(weights(tmp_path / "model.keras"), expected, strict=True):
+        np.testing.assert_allclose(mine, one, atol=1e-7)
+    path, _ = experiment.average_run(first, last=1, output=tmp_path / "last.keras")
+    last = weights(path)
+    assert any(np.abs(a - b).max() > 1e-5 for a, b in zip(last, expected, strict=True))
+
+
+def test_the_vocabulary_is_taken_over(first, second):
+    files = [run / "tokenizer" / "tokenizer.model" for run in (first, second)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    tokenizer = pipelines.load_tokenizer(second / "tokenizer")
+    corpus = pipelines.EncodedCorpus.load(second / "cache" / "train")
+    recipe = load_recipe(second / "config.yaml")
+    pairs = itertools.islice(experiment.load_pairs(recipe)["train"], 3)
+    for number, (_, target) in enumerate(pairs):
+        (ids,) = tokenizer.tokenize([target]).to_list()
+        assert corpus.pair(number)[1].tolist() == [*ids, tokenizer.end_id]
+
+
+def test_optimizer_and_steps_begin_anew(second):
+    names = sorted(p.name for p in (second / "checkpoints").glob("ckpt-*.index"))
+    assert names == ["ckpt-3.index", "ckpt-4.index"]
+    stored = tf.train.load_checkpoint(str(second / "checkpoints" / "ckpt-4"))
+    # The first variable of Keras's optimizers counts their steps.
+    assert stored.get_tensor("optimizer/0/.ATTRIBUTES/VARIABLE_VALUE") == 4
+
+
+def test_it_resumes_without_the_first_model(first, second, tmp_path):
+    again = tmp_path / "again"
+    shutil.copytree(second, again)
+    recipe = recipe_from(first, *NEW, "training.steps=6")
+    recipe.training.initial_model = str(first)
+    whole = tmp_path / "whole"
+    experiment.run(recipe, whole, progress=False)
+    hidden = first.with_name("hidden")
+    first.rename(hidden)
+    try:
+        experiment.run(recipe, again, progress=False)
+    finally:
+        hidden.rename(first)
+    one, other = (
+        weights(experiment.average_run(path, last=1)[0]) for path in (again, whole)
+    )
+    for left, right in zip(one, other, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_of_a_file_without_a_recipe(first, tmp_path):
+    shutil.copy(first / "model.keras", tmp_path)
+    shutil.copy(first / "tokenizer" / "tokenizer.model", tmp_path)
+    keys = recipe_keys(tmp_path / "model.keras")
+    assert keys["tokenizer"] == {"kind": "bpe", "vocabulary_size": 380}
+    recipe = recipe_from(tmp_path / "model.keras", *NEW)
+    of_run = recipe_from(first, *NEW)
+    assert recipe.model.preset == "base"
+    assert recipe.model.model_dump() | {"preset": "tiny"} == of_run.model.model_dump()
+    output = tmp_path / "run"
+    assert experiment.run(recipe, output, progress=False)["steps"] == 4
+
+
+def test_of_a_run_that_has_checkpoints_only(first, second, tmp_path):
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(first, unfinished)
+    (unfinished / "model.keras").unlink()
+    recipe = recipe_from(unfinished, *NEW, "training.steps=1")
+    experiment.run(recipe, tmp_path / "run", progress=False)
+
+
+def test_another_shape_or_vocabulary_is_named(first, tmp_path):
+    wrong = ["model.d_ff=30", "model.normalization=pre", "tokenizer.vocabulary_size=9"]
+    recipe = recipe_from(first, *NEW, *wrong)
+    with pytest.raises(ModelError) as caught:
+        experiment.run(recipe, tmp_path, progress=False)
+    assert str(caught.value) == (
+        f"{first / 'model.keras'}: not the recipe's model: "
+        "model.d_ff is 30 in the recipe, 28 there; "
+        "model.normalization is pre in the recipe, post there; "
+        "tokenizer.vocabulary_size is 9 in the recipe, 380 there"
+    )
+    assert not (tmp_path / "model.keras").exists()
+    # What does not shape the weights may be another.
+    recipe = recipe_from(first, *NEW, "model.dropout=0.47", "training.steps=1")
+    experiment.run(recipe, tmp_path, progress=False)
+    stored = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    assert stored.dropout == 0.47
+
+
+def test_a_finished_model_is_not_trained_over(first, tmp_path):
+    """A folder with a model and nothing to go on from is somebody's result."""
+    shutil.copy(first / "model.keras", tmp_path)
+    shutil.copytree(first / "tokenizer", tmp_path / "tokenizer")
+    shutil.copy(first / "config.yaml", tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.*")}
+    with pytest.raises(RunError, match=r"holds model\.keras but no checkpoint") as told:
+        experiment.run(recipe_from(first, *NEW), tmp_path, progress=False)
+    assert f"--from {tmp_path}" in str(told.value)
+    assert {path: path.read_bytes() for path in before} == before
+    recipe = recipe_from(first, *NEW, "training.steps=1")
+    assert experiment.run(recipe, tmp_path, progress=False, restart=True)["steps"] == 1
+
+
+def test_from_on_the_command_line(first, run_command, tmp_path):
+    run = tmp_path / "run"
+    settings = [word for one in (*SETTINGS, *NEW) for word in ("--set", one)]
+    command = ["train", "phrases", *settings, "--output", run, "--from"]
+    result = run_command(*command, first)
+    assert result.exit_code == 0, result.stderr
+    assert f"the weights are those of {first / 'model.keras'}\n" in result.stderr
+    assert f"began with: {first}\n" in result.stdout
+    recipe = load_recipe(run / "config.yaml")
+    assert recipe.training.initial_model == str(first)
+    assert (recipe.model.d_ff, recipe.tokenizer.vocabulary_size) == (28, 380)
+    mistakes = {
+        tmp_path / "nowhere": "nowhere: no such file or folder",
+        tmp_path: "no model here",
+        run / "config.yaml": "neither a .keras file nor a folder",
+    }
+    for path, message in mistakes.items():
+        result = run_command(*command, path)
+        assert result.exit_code == 2
+        assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_a_file_that_is_no_model(first, tmp_path):
+    (tmp_path / "model.keras").write_bytes(b"no archive")
+    with pytest.raises(ModelError, match=r"model\.keras: cannot be loaded"):
+        recipe_keys(tmp_path)
+    other = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    other.save(tmp_path / "model.keras")
+    with pytest.raises(ModelError, match="holds a Sequential, no Transformer"):
+        recipe_keys(tmp_path)
+    shutil.copy(first / "model.keras", tmp_path)
+    with pytest.raises(ModelError, match="no tokenizer here"):
+        recipe_keys(tmp_path)

@@ -1,0 +1,147 @@
+"""What stored models tell of themselves."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from keras_transformer import experiment
+from keras_transformer.export import model_card
+from keras_transformer.model_info import card_tables
+from keras_transformer.recipes import load_recipe
+
+SETTINGS = [
+    *("data.size=300", "data.held_out=11", "tokenizer.vocabulary_size=380"),
+    "model={preset: tiny, num_layers: 1, d_model: 16, d_ff: 28, num_heads: 2}",
+    *("training.steps=4", "training.batch_tokens=170", "training.checkpoint_steps=2"),
+    *("training.average=2", "training.validation_steps=2"),
+    "training.validation_sentences=3",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("info") / "run"
+    recipe = load_recipe("phrases", SETTINGS)
+    return folder, experiment.run(recipe, folder, progress=False)
+
+
+@pytest.fixture
+def told(run_command):
+    def tell(path):
+        result = run_command("info", path, "--json")
+        assert result.exit_code == 0, result.stderr
+        return json.loads(result.stdout)
+
+    return tell
+
+
+def test_of_a_run(run, told):
+    folder, summary = run
+    info = told(folder)
+    assert (info["kind"], info["path"]) == ("run", str(folder))
+    assert info["parameters"] == summary["parameters"]
+    assert info["architecture"]["d_ff"] == 28
+    assert info["vocabulary"] == {"kind": "bpe", "size": 380}
+    training = info["training"]
+    assert (training["steps"], training["steps wanted"]) == (4, 4)
+    assert training["checkpoints"] == [2, 4]
+    assert info["decoding"]["beam_size"] == 4
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    rows = [row for row in rows if row["split"] == "validation"]
+    assert [row["step"] for row in rows] == [2, 4]
+    assert info["scores"]["last validation"]["perplexity"] == rows[-1]["perplexity"]
+    best = max(rows, key=lambda row: row["bleu"])
+    assert info["scores"]["best validation"]["bleu"] == best["bleu"]
+    files = {
+        path: path.stat().st_size
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+    assert info["files"]["model.keras"] == files[folder / "model.keras"]
+    assert info["bytes"] == sum(files.values())
+
+
+def test_of_a_file_and_of_a_run_without_one(run, told, tmp_path):
+    folder, summary = run
+    of_file = told(folder / "model.keras")
+    assert of_file["kind"] == "keras file"
+    assert of_file["parameters"] == summary["parameters"]
+    assert set(of_file["files"]) == {"model.keras", "tokenizer.model"}
+    assert "Keras 3." in of_file["written"]
+    unfinished = tmp_path / "run"
+    shutil.copytree(folder, unfinished)
+    (unfinished / "model.keras").unlink()
+    of_checkpoint = told(unfinished)
+    assert of_checkpoint["parameters"] == summary["parameters"]
+    assert (
+        of_checkpoint["architecture"].items() <= {**of_file["architecture"]}.items()
+        or of_checkpoint["architecture"]["d_model"] == 16
+    )
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(folder / "model.keras", alone)
+    shutil.copy(folder / "tokenizer" / "tokenizer.model", alone)
+    assert "training" not in told(alone / "model.keras")
+
+
+def test_of_an_export(tiny_export, tiny_model, told):
+    info = told(tiny_export)
+    assert (info["kind"], info["path"]) == ("SavedModel", str(tiny_export))
+    assert info["parameters"] == tiny_model[0].count_params()
+    assert info["architecture"]["num_heads"] == "3"
+    assert info["vocabulary"].startswith("bpe, 300 sub-words")
+    assert info["decoding"]["beam_size"] == "4"
+    assert info["licence"] == "CC0-1.0"
+    assert info["files"]["saved_model.pb"] > 1000
+
+
+def test_a_card_is_read_as_it_was_written(tiny_model):
+    scores = [{"name": "BLEU", "score": 12.346, "signature": "a|b:c"}]
+    recipe = load_recipe("phrases", ["training.initial_model=/home/x/runs/old"])
+    card = model_card(*tiny_model, {"beam_size": 3}, recipe, scores=scores)
+    sections = card_tables(card)
+    assert sections["Scores"] == {"BLEU": ["12.35", "a|b:c"]}
+    assert sections["Search"] == {"beam_size": "3"}
+    assert sections["Training"]["initial_model"] == "old"
+    assert "/home/x" not in card
+    assert sections["Licence"] == "not stated"
+
+
+def test_for_people_to_read(run, run_command):
+    folder, summary = run
+    lines = run_command("info", folder).stdout.splitlines()
+    assert f"parameters: {summary['parameters']:,}" in lines
+    assert "  size: 380" in lines and "  steps: 4" in lines
+    assert any(
+        line.startswith("size: ") and line[-3:] in (" kB", " MB") for line in lines
+    )
+
+
+def test_it_needs_no_tensorflow(run, tiny_export):
+    folder, _ = run
+    code = (
+        "import sys; from keras_transformer.model_info import model_info\n"
+        "for path in sys.argv[1:]: model_info(path)\n"
+        "print({'tensorflow', 'keras'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, folder, folder / "model.keras", tiny_export],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "set()\n", done.stderr
+
+
+def test_mistakes(run_command, tmp_path):
+    (tmp_path / "broken.keras").write_bytes(b"no archive")
+    for path, message in (
+        (tmp_path / "nowhere", "no such file or folder"),
+        (tmp_path, "no model here"),
+        (tmp_path / "broken.keras", "cannot be loaded"),
+    ):
+        result = run_command("info", path)
+        assert result.exit_code == 2
+        assert message in result.stderr and result.stderr.count("\n") == 1

@@ -1,0 +1,240 @@
+"""Prefixes, forbidden words, sampling and ensembles on the command line."""
+
+import importlib
+import re
+
+import numpy as np
+import pytest
+import tiny_export
+
+from keras_transformer import models
+from keras_transformer import pipelines
+
+pytestmark = pytest.mark.usefixtures("models_stay_open")
+SOURCES = ["der Hund läuft", "", "ein Hund und noch ein Hund", "die Katze", "läuft"]
+
+
+def stored(folder, model, tokenizer):
+    folder.mkdir()
+    model.save(folder / "model.keras")
+    tokenizer.save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory, tiny_model):
+    """Two models of one vocabulary, and one of another."""
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = tiny_model[1]
+    model, second = (tiny_export.tiny_model()[0] for _ in range(2))
+    # Bytes out of place are no text: without them the models write letters.
+    matrix = model.token_embedding.embeddings.numpy()
+    matrix[4:260] = 0
+    matrix[260:] *= 3
+    for each in (model, second):
+        each.token_embedding.embeddings.assign(matrix)
+    rng = np.random.default_rng(11)
+    for weight in second.trainable_weights:
+        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
+    other = pipelines.train_tokenizer("bpe", ["xyz abc", "qrst uvw xyz"] * 9, 300)
+    return [
+        stored(folder / name, each, tokens)
+        for name, each, tokens in (
+            ("first", model, tokenizer),
+            ("second", second, tokenizer),
+            ("other", model, other),
+        )
+    ]
+
+
+@pytest.fixture
+def translate(run_command, folders):
+    def run(*arguments, model=folders[0]):
+        stdin = "".join(f"{line}\n" for line in SOURCES)
+        return run_command("translate", model, *arguments, stdin=stdin)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def free(run_command, folders):
+    stdin = "".join(f"{line}\n" for line in SOURCES)
+    return lines(run_command("translate", folders[0], stdin=stdin))
+
+
+def lines(result):
+    assert result.exit_code == 0, result.stderr
+    return result.stdout.split("\n")[:-1]
+
+
+def words(texts):
+    """Runs of letters; a byte out of place, U+FFFD in text, separates no words."""
+    return {word for text in texts for word in re.findall(r"[\w\ufffd]+", text)}
+
+
+def test_a_prefix_for_all(translate, free):
+    found = lines(translate("--prefix", "  ein Hund "))
+    assert found[1] == ""
+    assert all(text.startswith("ein Hund") for text in found if text)
+    assert not any(text.startswith("ein Hund") for text in free)
+    assert len(set(found)) > 2
+
+
+def test_a_prefix_for_each_line(translate, free, tmp_path):
+    path = tmp_path / "prefixes"
+    path.write_text("Hund\nx\n\nnoch ein\n\n", encoding="utf-8")
+    found = lines(translate("--prefix-file", path))
+    assert found[1] == "" and found[2] == free[2] and found[4] == free[4]
+    assert found[0].startswith("Hund") and found[3].startswith("noch ein")
+    for text, message in (
+        ("a\n", "fewer lines than the input (line 2)"),
+        ("a\n" * 9, "more lines than the input (line 6)"),
+    ):
+        path.write_text(text)
+        result = translate("--prefix-file", path)
+        assert result.exit_code == 2 and message in result.stderr
+        assert result.stdout == ""
+
+
+def test_a_prefix_scores_as_the_model_does(folders):
+    opened = models.open_model(folders[0])
+    settings = {"beam_size": 3, "length_penalty": 0.0}
+    for ranked, source in zip(
+        opened.translate(SOURCES, **settings, prefixes=["ein"] * 5),
+        SOURCES,
+        strict=True,
+    ):
+        ended = ranked[0]
+        if source:
+            (score,) = opened.score([source], [ended.text])
+            # Where the search was cut off there is no end, which `score` adds.
+            assert score.log_prob <= ended.score + 1e-3
+
+
+def test_forbidden_words_do_not_come(translate, free, tmp_path):
+    there = sorted(words(free))
+    assert there
+    word = max(there, key=len)
+    found = lines(translate("--forbid", word))
+    assert word not in words(found)
+    assert found[1] == ""
+    (tmp_path / "forbidden").write_text("".join(f"{each}*\n\n" for each in there))
+    found = lines(translate("--forbid-file", tmp_path / "forbidden", "--forbid", "x"))
+    assert not any(each.startswith(tuple(there)) for each in words(found))
+    assert all([found[0], *found[2:]])
+    drawn = lines(translate("--forbid", word, "--sampling", "--n-best", "20"))
+    assert len(drawn) == 81 and word not in words(drawn)
+    result = translate("--forbid", " * ")
+    assert result.exit_code == 2
+    assert "' * ' is no phrase that can be forbidden" in result.stderr
+
+
+def test_sampling(translate, free):
+    options = ["--sampling", "--temperature", "0.9", "--top-k", "20", "--top-p", "0.95"]
+    found = lines(translate(*options, "--seed", "3"))
+    assert found == lines(translate(*options, "--seed", "3"))
+    assert found != lines(translate(*options, "--seed", "4"))
+    assert found[1] == ""
+    assert lines(translate("--sampling")) == lines(
+        translate("--sampling", "--seed", "1")
+    )
+    several = lines(translate("--sampling", "--n-best", "3", "--scores"))
+    rows = [line.split("\t") for line in several]
+    assert [row[0] for row in rows] == list("1112333444555")
+    assert all(float(row[1]) < 0 for row in rows if row[0] != "2")
+    first = lines(translate("--sampling", "--top-k", "1"))
+    assert first == lines(translate("--beam-size", "1"))
+
+
+def test_blocks_draw_from_seeds_of_their_own(
+    run_command, folders, monkeypatch, tmp_path
+):
+    module = importlib.import_module("keras_transformer.cli.translate")
+    monkeypatch.setattr(module, "BLOCK", 2)
+    text = "".join(f"{SOURCES[0]}\n" for _ in range(6))
+    result = run_command("translate", folders[0], "--sampling", stdin=text)
+    found = lines(result)
+    assert found[:2] != found[2:4] != found[4:]
+    (tmp_path / "in").write_text(text)
+    options = ["-i", tmp_path / "in", "-o", tmp_path / "out", "--sampling", "--resume"]
+    real = module.resumable_lines
+    opened = models.open_model(folders[0])
+    facts = None
+
+    def spy(output, given, *arguments):
+        nonlocal facts
+        facts = given
+        return real(output, given, *arguments)
+
+    monkeypatch.setattr(module, "resumable_lines", spy)
+    assert run_command("translate", folders[0], *options).exit_code == 0
+    assert (tmp_path / "out").read_text().split("\n")[:-1] == found
+    assert facts["model"] == opened.fingerprint()
+
+
+def test_ensemble(translate, free, folders):
+    assert lines(translate("--ensemble", folders[0])) == free
+    found = lines(translate("--ensemble", folders[1]))
+    assert found != free
+    opened = models.open_model(folders[0], ensemble=[folders[1]])
+    assert [model.num_layers for model in opened.model.models] == [2, 2]
+    assert found == [ranked[0].text for ranked in opened.translate(SOURCES)]
+    result = translate("--ensemble", folders[2])
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: {folders[2] / 'model.keras'}: its vocabulary is another one than that "
+        f"of {folders[0] / 'model.keras'} (300 and 300 sub-words); the models of an "
+        "ensemble must share theirs\n"
+    )
+    result = translate("--ensemble", folders[1], "--alignments")
+    assert result.exit_code == 2 and "an ensemble gives no alignm" in result.stderr
+
+
+def test_an_ensemble_scores(folders, tmp_path, run_command):
+    opened = models.open_model(folders[0], ensemble=[folders[1]])
+    (pair,) = opened.score([SOURCES[0]], ["ein Hund"])
+    singles = [
+        models.open_model(folder).score([SOURCES[0]], ["ein Hund"])[0]
+        for folder in folders[:2]
+    ]
+    assert min(one.log_prob for one in singles) < pair.log_prob
+    assert pair.num_tokens == singles[0].num_tokens
+    assert opened.fingerprint() != models.open_model(folders[0]).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--top-k", "3"], "--top-k: needs --sampling"),
+        (["--seed", "3"], "--seed: needs --sampling"),
+        (["--sampling", "--beam-size", "3"], "--beam-size: --sampling has no beam"),
+        (["--sampling", "--temperature", "0"], "--temperature 0.0: must be above 0"),
+        (
+            ["--sampling", "--top-p", "1.5"],
+            "--top-p 1.5: must be above 0 and at most 1",
+        ),
+        (
+            ["--prefix", "a", "--prefix-file", "."],
+            "--prefix and --prefix-file: give one",
+        ),
+        (["--ensemble", "nowhere"], "nowhere: no such file"),
+    ],
+)
+def test_mistakes(translate, arguments, message):
+    result = translate(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prefix", "a"], "takes neither prefixes nor forbidden words"),
+        (["--forbid", "a"], "takes neither prefixes nor forbidden words"),
+        (["--sampling"], "does not draw at random"),
+    ],
+)
+def test_what_an_export_cannot_do(translate, tiny_export, arguments, message):
+    result = translate(*arguments, model=tiny_export)
+    assert result.exit_code == 2
+    assert message in result.stderr and result.stderr.count("\n") == 1

@@ -1,0 +1,276 @@
+"""Translating large files: killed, gone on with, and in little memory."""
+
+import fcntl
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from keras_transformer import models
+
+LINES = [f"line {number}" for number in range(57)]
+BLOCK = 10
+
+
+class BlockModel:
+    """Its translations tell the batch that they came from."""
+
+    def __init__(self):
+        self.calls = []
+
+    def translate(self, lines, n_best=1, first_line=1, **options):
+        self.calls.append((first_line, len(lines)))
+        return [
+            [
+                SimpleNamespace(text=f"{line} of {lines[0]} {rank}", score=-rank)
+                for rank in range(1 + len(line) % n_best)
+            ]
+            for line in lines
+        ]
+
+    def fingerprint(self):
+        return "weights"
+
+
+@pytest.fixture
+def model(monkeypatch):
+    model = BlockModel()
+    monkeypatch.setattr(models, "open_model", lambda path, warn: model)
+    module = importlib.import_module("keras_transformer.cli.translate")
+    monkeypatch.setattr(module, "BLOCK", BLOCK)
+    return model
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))
+    return tmp_path / "in", tmp_path / "out"
+
+
+@pytest.fixture
+def translate(run_command, files, model):
+    def run(*arguments, output=files[1]):
+        return run_command(
+            "translate", ".", "-i", files[0], "-o", output, "--resume", *arguments
+        )
+
+    return run
+
+
+def begin(part, lines, note):
+    part.write_bytes(lines)
+    part.with_name(f"{part.name}.json").write_text(note)
+
+
+@pytest.fixture
+def whole(translate, files, tmp_path, request):
+    """What a start that is never stopped writes, and the note that it keeps."""
+
+    def make(*arguments):
+        notes = []
+        module = importlib.import_module("keras_transformer.cli.resumable")
+        real = module.line_writer
+
+        def spy(file):
+            notes.append((tmp_path / "whole.part.json").read_text())
+            return real(file)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "line_writer", spy)
+            result = translate(*arguments, output=tmp_path / "whole")
+        assert result.exit_code == 0, result.stderr
+        assert not (tmp_path / "whole.part").exists()
+        assert not (tmp_path / "whole.part.json").exists()
+        return (tmp_path / "whole").read_bytes(), notes[0]
+
+    return make
+
+
+@pytest.mark.parametrize("num_bytes", [1, 11, 200, 201, 400, 1133])
+def test_goes_on_after_the_last_whole_line(whole, translate, files, model, num_bytes):
+    text, note = whole()
+    part = files[1].with_name("out.part")
+    begin(part, text[:num_bytes], note)
+    model.calls.clear()
+    result = translate()
+    assert result.exit_code == 0, result.stderr
+    assert files[1].read_bytes() == text
+    assert not part.exists()
+    first = text[:num_bytes].count(b"\n") // BLOCK * BLOCK
+    assert model.calls[0] == (first + 1, min(BLOCK, len(LINES) - first))
+
+
+@pytest.mark.parametrize("num_bytes", [30, 333, 1000])
+def test_goes_on_with_n_best_lists(whole, translate, files, num_bytes):
+    text, note = whole("--n-best", "4", "--scores")
+    assert text.count(b"\n") > 90
+    begin(files[1].with_name("out.part"), text[:num_bytes], note)
+    result = translate("--n-best", "4", "--scores")
+    assert result.exit_code == 0, result.stderr
+    assert files[1].read_bytes() == text
+
+
+def test_what_it_refuses(whole, translate, files, model):
+    text, note = whole()
+    part = files[1].with_name("out.part")
+    too_long = text + b"one more\n"
+    other = json.dumps(json.loads(note) | {"model": "other weights"})
+    cases = [
+        (text[:300], other, (), "was begun with another model"),
+        (text[:300], note, ("--beam-size", "3"), "begun with another set of options"),
+        (text[:300], note, ("--forbid", "x"), "begun with another set of options"),
+        (too_long, note, (), "holds lines of 58 inputs, but the input has 57"),
+        (text[:300], "{", (), "out.part.json, which tells what it was begun with, is"),
+    ]
+    for lines, told, arguments, message in cases:
+        begin(part, lines, told)
+        result = translate(*arguments)
+        assert result.exit_code == 2, message
+        assert message in result.stderr and result.stderr.count("\n") == 1
+        assert part.read_bytes() == lines
+        assert not files[1].exists()
+    begin(part, text[:300], note)
+    files[0].write_text(files[0].read_text().replace("line 3\n", "line three\n"))
+    result = translate()
+    assert result.exit_code == 2
+    assert "out.part: was begun with another input; remove it" in result.stderr
+
+
+def test_a_finished_output_is_left_alone(whole, translate, files, model):
+    assert translate().exit_code == 0
+    before = files[1].read_bytes()
+    model.calls.clear()
+    again = translate()
+    assert (again.exit_code, model.calls) == (0, [])
+    assert "out: all lines are there already" in again.stderr
+    os.utime(files[0], (time.time() + 9, time.time() + 9))
+    changed = translate()
+    assert changed.exit_code == 2 and "in has changed since" in changed.stderr
+    files[0].write_text("a\n")
+    shorter = translate()
+    assert shorter.exit_code == 2
+    assert "with 57 lines translated, but the input has 1" in shorter.stderr
+    assert files[1].read_bytes() == before
+
+
+def test_one_process_at_a_time(translate, files):
+    part = files[1].with_name("out.part")
+    with open(part, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        result = translate()
+    assert result.exit_code == 2
+    assert "another process writes it" in result.stderr
+
+
+def test_a_bar_with_a_total(translate, files, monkeypatch):
+    module = importlib.import_module("keras_transformer.cli.translate")
+    seen = []
+    real = module.progress
+
+    def spy(description, total, *arguments):
+        seen.append(total)
+        return real(description, total, *arguments)
+
+    monkeypatch.setattr(module, "progress", spy)
+    translate()
+    assert seen == [57]
+
+
+def test_needs_files(run_command, model, files):
+    for arguments in (["-i", files[0]], ["-o", files[1]]):
+        result = run_command("translate", ".", "--resume", *arguments, stdin="x\n")
+        assert result.exit_code == 2
+        assert "--resume: needs --input, a file, and --output" in result.stderr
+
+
+SLOW = textwrap.dedent("""
+    import importlib, sys, time
+    from types import SimpleNamespace
+    from keras_transformer import models
+    class Model:
+        def translate(self, lines, first_line=1, **_):
+            time.sleep({seconds})
+            return [[SimpleNamespace(text=f"{{line}} of {{lines[0]}}", score=0)]
+                    for line in lines]
+        def fingerprint(self):
+            return "weights"
+    models.open_model = lambda path, warn: Model()
+    importlib.import_module("keras_transformer.cli.translate").BLOCK = 3
+    sys.argv = ["keras-transformer", "translate", ".", *{arguments!r}]
+    from keras_transformer.cli import main
+    main()
+""")
+
+
+def test_killed_and_started_again(files, tmp_path):
+    def start(seconds, output):
+        arguments = ["--input", str(files[0]), "--output", str(output), "--resume"]
+        code = SLOW.format(seconds=seconds, arguments=arguments)
+        return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+
+    part = files[1].with_name("out.part")
+    process = start(0.3, files[1])
+    try:
+        while process.poll() is None:
+            if part.exists() and part.read_bytes().count(b"\n") >= 6:
+                break
+            time.sleep(0.02)
+        assert process.poll() is None, process.stderr.read()
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.kill()
+        process.communicate()
+    assert not files[1].exists()
+    kept = part.read_bytes()
+    assert 6 <= kept.count(b"\n") < 57
+    for output in (files[1], tmp_path / "at_once"):
+        process = start(0, output)
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    assert files[1].read_bytes() == (tmp_path / "at_once").read_bytes()
+    assert files[1].read_bytes().startswith(kept)
+    assert not part.exists()
+
+
+MEMORY = textwrap.dedent("""
+    import resource, sys
+    from types import SimpleNamespace
+    from keras_transformer import models
+    from keras_transformer.cli import main
+    class Model:
+        def translate(self, lines, **_):
+            return [[SimpleNamespace(text=line[::-1], score=0.0)] for line in lines]
+    models.open_model = lambda path, warn: Model()
+    peaks = []
+    for path in sys.argv[1:]:
+        files = ["-i", path, "-o", path + ".o"]
+        sys.argv = ["keras-transformer", "translate", ".", *files]
+        try:
+            main()
+        except SystemExit as end:
+            assert not end.code, end.code
+        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    print(*peaks)
+""")
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    (tmp_path / "small").write_text(f"{'word ' * 40}\n" * 4_000)
+    (tmp_path / "large").write_text(f"{'word ' * 40}\n" * 120_000)  # 24 MB
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, tmp_path / "small", tmp_path / "large"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    small, large = map(int, done.stdout.split())
+    print(f"{small} kB, then {large} kB")
+    assert large - small < 8_000
+    assert (tmp_path / "large.o").stat().st_size == (tmp_path / "large").stat().st_size

@@ -1,0 +1,120 @@
+"""A model whose vocabulary grows, and trains further."""
+
+import keras
+import numpy as np
+import pytest
+import tiny_export
+
+import keras_transformer as kt
+from keras_transformer import pipelines
+from keras_transformer.models import open_model
+from keras_transformer.pipelines import DataError
+from keras_transformer.recipes import load_recipe
+from keras_transformer.vocabulary import update_vocabulary
+
+NEW = ["die Żaba quakt", "eine Żaba und noch eine Żaba", "quakt die Żaba"] * 5
+
+
+@pytest.fixture(scope="module")
+def grown(tiny_model):
+    return update_vocabulary(*tiny_model, NEW, 15)
+
+
+def test_old_rows_stay_and_new_ones_are_means(tiny_model, grown):
+    (old, old_tokenizer), (new, tokenizer) = tiny_model, grown
+    assert new.vocabulary_size == tokenizer.vocabulary_size == 315
+    assert old.vocabulary_size == 300
+    others = 0
+    for before, after in zip(old.weights, new.weights, strict=True):
+        assert before.path.partition("/")[2] == after.path.partition("/")[2]
+        before, after = np.array(before), np.array(after)
+        if before.shape == after.shape:
+            np.testing.assert_array_equal(before, after)
+            others += 1
+            continue
+        assert before.shape == (300, 24) and after.shape == (315, 24)
+        np.testing.assert_array_equal(before, after[:300])
+        for number, piece in enumerate(tokenizer.pieces()[300:], start=300):
+            # Of a piece on its own; "Ż" was spelt in two bytes.
+            (ids,) = old_tokenizer.tokenize([piece.replace("▁", " ").strip()]).to_list()
+            if piece.startswith("▁") or ids[0] != old_tokenizer.pieces().index("▁"):
+                expected = before[ids].mean(axis=0)
+            else:
+                expected = before[ids[1:]].mean(axis=0)
+            np.testing.assert_allclose(after[number], expected, atol=1e-6)
+    assert others == len(old.weights) - 1
+    assert "Ż" in tokenizer.pieces()
+
+
+def test_what_it_knew_it_knows(tiny_model, grown):
+    """Text without new sub-words has the logits that it had, for the old ids."""
+    (old, old_tokenizer), (new, tokenizer) = tiny_model, grown
+    texts = [
+        text
+        for text in tiny_export.SENTENCES
+        if max(tokenizer.tokenize([text]).to_list()[0]) < 300
+    ]
+    assert len(texts) == 2
+    ids = old_tokenizer.tokenize(texts)
+    assert ids.to_list() == tokenizer.tokenize(texts).to_list()
+    inputs = {"source_ids": ids.to_tensor(), "target_ids": ids.to_tensor()[:, :-1]}
+    before, after = (np.array(model(inputs, training=False)) for model in (old, new))
+    np.testing.assert_allclose(after[:, :, :300], before, atol=1e-5)
+
+
+def test_settings_are_kept(grown, tiny_model):
+    differing = {"name", "vocabulary_size"}
+    before, after = (model.get_config() for model in (tiny_model[0], grown[0]))
+    assert {name for name in before if before[name] != after[name]} <= differing
+
+
+def test_what_cannot_grow(tiny_model):
+    with pytest.raises(DataError, match="gives no sub-word that the vocabulary lacks"):
+        update_vocabulary(*tiny_model, ["der"], 9)
+    pieces = pipelines.train_tokenizer("word_piece", tiny_export.SENTENCES * 4, 300)
+    model = kt.Transformer(300, num_layers=1, d_model=8, d_ff=8, num_heads=2)
+    with pytest.raises(DataError, match="kind word_piece cannot grow, only one of bpe"):
+        update_vocabulary(model, pieces, NEW, 9)
+
+
+def test_on_the_command_line(tiny_model, run_command, tmp_path):
+    model, tokenizer = tiny_model
+    model.save(tmp_path / "model.keras")
+    tokenizer.save(tmp_path)
+    for name, lines in (("a", NEW[:7]), ("b", NEW[7:])):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    command = ["update-vocabulary", tmp_path / "model.keras", "--size", "15"]
+    texts = ["--source", tmp_path / "a", "--target", tmp_path / "b"]
+    output = tmp_path / "grown"
+    result = run_command(*command, *texts, "--output", output)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{output / 'model.keras'}\n"
+    assert "15 sub-words added: b, Ż, k, q, ab, aba, Żaba, ▁Żaba, " in result.stderr
+    assert sorted(path.name for path in output.iterdir()) == [
+        "model.keras",
+        "tokenizer",
+    ]
+    opened = open_model(output)
+    assert opened.tokenizer.vocabulary_size == 315
+    again = run_command(*command, *texts, "--output", output)
+    assert again.exit_code == 2 and "grown: is there already" in again.stderr
+    nothing = run_command(*command, "--output", tmp_path / "x")
+    assert nothing.exit_code == 2 and "the new text, is missing" in nothing.stderr
+    # Training goes on with it.
+    settings = [
+        f"data.train.source={tmp_path / 'a'}",
+        f"data.train.target={tmp_path / 'a'}",
+        *("training.steps=2", "training.batch_tokens=99", "training.warmup_steps=1"),
+        *("training.average=1", "training.learning_rate=0.000001"),
+    ]
+    run = tmp_path / "run"
+    result = run_command(
+        *["train", "files", "--from", output, "--output", run],
+        *(word for one in settings for word in ("--set", one)),
+    )
+    assert result.exit_code == 0, result.stderr
+    recipe = load_recipe(run / "config.yaml")
+    assert recipe.tokenizer.vocabulary_size == 315
+    trained = keras.saving.load_model(run / "model.keras", compile=False)
+    for before, after in zip(opened.model.weights, trained.weights, strict=True):
+        np.testing.assert_allclose(np.array(before), np.array(after), atol=1e-4)

@@ -1,0 +1,303 @@
+"""Given prefixes and forbidden phrases, against searches that try everything."""
+
+import itertools
+from collections import Counter
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from decoding_oracles import END
+from decoding_oracles import START
+from decoding_oracles import all_finished
+from decoding_oracles import log_probability
+from decoding_oracles import log_softmax
+from decoding_oracles import penalty
+from decoding_oracles import random_tables
+from decoding_oracles import strip
+from decoding_oracles import table_cache
+from decoding_oracles import table_step
+
+import keras_transformer as kt
+from keras_transformer.decoding import Phrase
+from keras_transformer.decoding import beam_search
+from keras_transformer.decoding import forbidden_phrases
+from keras_transformer.decoding import sample
+from keras_transformer.decoding import translate_ids
+from keras_transformer.decoding.constraints import constrain
+from keras_transformer.decoding.decode_loop import take_rows
+
+TOKENS = (4, 5, 6)
+WIDE = 4 * 3**3  # all continuations of all prefixes of 3 tokens
+PREFIXES = [[5, 4], [], [6]]
+SEQUENCES = [(4, 5), (6, 6, 4), (5, 4, 6), (5, 5)]
+
+
+def padded(prefixes):
+    rows = np.zeros((len(prefixes), max(map(len, prefixes))), "int32")
+    for row, prefix in zip(rows, prefixes, strict=True):
+        row[: len(prefix)] = prefix
+    return rows
+
+
+def automaton(sequences, vocabulary=7):
+    spellings = [(number,) for number in range(vocabulary)]
+    return forbidden_phrases(spellings, [Phrase(each) for each in sequences])
+
+
+def start(tables, rows, max_length, prefixes=None, sequences=None):
+    begun = {
+        "next_token_logits": table_step(rows),
+        "reorder_cache": take_rows,
+        "cache": table_cache(len(tables), rows),
+        "context": {"tables": tables},
+        "batch_size": len(tables),
+        "max_length": max_length,
+    }
+    if isinstance(sequences, list):
+        sequences = automaton(sequences, tables.shape[-1])
+    return constrain(
+        begun, rows, None if prefixes is None else padded(prefixes), sequences
+    )
+
+
+def search(tables, beam_size, max_length, prefixes=None, sequences=None, **options):
+    sequences, scores = beam_search(
+        beam_size=beam_size,
+        **start(tables, beam_size, max_length, prefixes, sequences),
+        **options,
+    )
+    return np.array(sequences), np.array(scores)
+
+
+def holds(ids, sequences):
+    return any(
+        tuple(ids[first : first + len(sequence)]) == tuple(sequence)
+        for sequence in sequences
+        for first in range(len(ids))
+    )
+
+
+def assert_found(sequences, scores, expected):
+    assert [strip(row) for row in sequences[: len(expected)]] == [
+        ids for _, ids in expected
+    ]
+    np.testing.assert_allclose(
+        scores[: len(expected)], [score for score, _ in expected], rtol=1e-4
+    )
+    assert np.all(scores[len(expected) :] == -np.inf)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.7])
+def test_prefixes_against_all_sequences(alpha):
+    tables = random_tables(seed=1, batch=3)
+    found = search(tables, WIDE, 4, PREFIXES, n_best=5, length_penalty=alpha)
+    free = search(tables, WIDE, 4, n_best=5, length_penalty=alpha)
+    for i, (table, prefix) in enumerate(zip(tables, PREFIXES, strict=True)):
+        expected = [
+            pair
+            for pair in all_finished(table, 4, "gnmt", alpha, TOKENS)
+            if pair[1][: len(prefix)] == prefix
+        ]
+        assert_found(found[0][i], found[1][i], expected[:5])
+    # Guards the above: what is found is not what would be found anyway.
+    assert np.any(found[0][0] != free[0][0]) and np.any(found[0][2] != free[0][2])
+    np.testing.assert_array_equal(found[0][1], free[0][1])
+
+
+def test_forbidden_sequences_against_all_sequences():
+    tables = random_tables(seed=2, batch=5)
+    found = search(tables, WIDE, 4, sequences=SEQUENCES, n_best=7)
+    changed = 0
+    for i, table in enumerate(tables):
+        everything = all_finished(table, 4, "gnmt", 0.6, TOKENS)
+        expected = [pair for pair in everything if not holds(pair[1], SEQUENCES)]
+        assert_found(found[0][i], found[1][i], expected[:7])
+        changed += expected[:7] != everything[:7]
+    assert changed > 2
+
+
+def test_prefixes_and_forbidden_sequences_together():
+    # What a prefix says is said; the rest of the sequence keeps to what is allowed.
+    tables = random_tables(seed=3, batch=3)
+    prefixes = [[4, 5], [6, 6], []]
+    sequences, scores = search(tables, WIDE, 4, prefixes, SEQUENCES, n_best=3)
+    for i, (table, prefix) in enumerate(zip(tables, prefixes, strict=True)):
+        expected = [
+            (score, ids)
+            for score, ids in all_finished(table, 4, "gnmt", 0.6, TOKENS)
+            if ids[: len(prefix)] == prefix
+            and (
+                not holds(ids[len(prefix) :], SEQUENCES)
+                if holds(prefix, SEQUENCES)
+                else not holds(ids, SEQUENCES)
+            )
+        ]
+        assert_found(sequences[i], scores[i], expected[:3])
+
+
+def plain_beam(table, beam_size, max_length, allowed):
+    """Beam search on lists that asks `allowed(ids)` of each new hypothesis."""
+    log_probs = log_softmax(table)
+    living, finished = [(0.0, [START, START])], []
+    for length in range(1, max_length + 1):
+        grown = [
+            (total + log_probs[ids[-2], ids[-1], token], [*ids, token])
+            for total, ids in living
+            for token in (END, *TOKENS)
+            if allowed([*ids[2:], token])
+        ]
+        grown = sorted(grown, key=lambda pair: -pair[0])[:beam_size]
+        scored = [(t / penalty("gnmt", 0.6, length), ids[2:]) for t, ids in grown]
+        finished += [pair for pair in scored if pair[1][-1] == END]
+        living = [pair for pair in grown if pair[1][-1] != END]
+    return max(finished or scored)
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 3])
+@pytest.mark.parametrize("compaction", [True, False])
+def test_narrow_beams(beam_size, compaction):
+    tables = random_tables(seed=4, batch=11)
+    prefixes = [[5, 6, 4], [], [4]] * 4
+    found = search(
+        tables, beam_size, 9, prefixes[:11], SEQUENCES, compaction=compaction
+    )
+    for i, (table, prefix) in enumerate(zip(tables, prefixes[:11], strict=True)):
+
+        def allowed(ids, prefix=prefix):
+            if len(ids) <= len(prefix):
+                return ids == prefix[: len(ids)]
+            return not holds(ids[-3:], [ids[-2:]] if ids[-2:] == [4, 5] else SEQUENCES)
+
+        score, ids = plain_beam(table, beam_size, 9, allowed)
+        assert strip(found[0][i, 0]) == ids
+        np.testing.assert_allclose(found[1][i, 0], score, rtol=1e-4)
+
+
+def test_unfinished_prefix_at_the_limit():
+    tables = random_tables(seed=5, batch=1)
+    sequences, scores = search(tables, 3, 2, [[4, 5, 6]])
+    assert strip(sequences[0, 0]) == [4, 5]
+    expected = log_probability(tables[0], [4, 5]) / penalty("gnmt", 0.6, 2)
+    np.testing.assert_allclose(scores[0, 0], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("compaction", [True, False])
+def test_a_word_cut_off_at_the_limit_is_whole(compaction):
+    """4 separates words, as the end does; the words 5 and 6 6 are forbidden."""
+    tables = random_tables(seed=9, batch=9)
+    tables[..., END] = -np.inf
+    boundaries = [(4,)]
+    spellings = [(number,) for number in range(7)]
+    spellings[END] = (4,)
+    words = [Phrase((5,), True, True), Phrase((6, 6), True, True)]
+    table = forbidden_phrases(spellings, words, boundaries)
+    limits = np.arange(9, dtype="int32") % 4 + 2
+
+    def allowed(ids, limit):
+        text = "".join(map(str, ids)).strip("4")
+        is_whole = len(ids) == limit or ids[-1] == 4
+        whole = text.split("4") if is_whole else text.split("4")[:-1]
+        # Words count after a separator only, so the first one does not.
+        if ids[0] != 4:
+            whole = whole[1:]
+        return not {"5", "66"}.intersection(whole)
+
+    sequences, _ = search(
+        tables, 120, limits, sequences=table, n_best=1, compaction=compaction
+    )
+    changed = 0
+    for i, limit in enumerate(limits):
+        bodies = itertools.product(TOKENS, repeat=int(limit))
+        ranked = sorted(bodies, key=lambda ids, i=i: -log_probability(tables[i], ids))
+        expected = next(ids for ids in ranked if allowed(ids, limit))
+        assert tuple(strip(sequences[i, 0])) == expected
+        changed += expected != ranked[0]
+    assert changed > 1
+
+
+def draw(tables, num_samples, max_length, prefixes=None, sequences=None, **options):
+    begun = start(tables, num_samples, max_length, prefixes, sequences)
+    del begun["reorder_cache"]
+    return map(
+        np.array,
+        sample(num_samples=num_samples, **begun, **options),
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.9}])
+def test_samples_keep_to_both(options):
+    tables = random_tables(seed=6, batch=3)
+    sequences, scores = draw(tables, 60, 8, PREFIXES, SEQUENCES, seed=3, **options)
+    for table, prefix, rows, row_scores in zip(
+        tables, PREFIXES, sequences, scores, strict=True
+    ):
+        for row, score in zip(rows, row_scores, strict=True):
+            ids = strip(row)
+            assert ids[: len(prefix)] == prefix
+            assert not holds(ids, SEQUENCES)
+            np.testing.assert_allclose(score, log_probability(table, ids), rtol=1e-4)
+    assert len({tuple(row) for row in sequences[1]}) > 4
+
+
+def test_samples_are_the_models_among_what_is_allowed():
+    tables = random_tables(seed=7, batch=1)
+    sequences, _ = draw(tables, 4001, 2, [[4]], [(4, 5)], seed=5, temperature=1.4)
+    weights = np.exp(tables[0, START, 4].astype("float64") / 1.4)
+    weights[[0, 1, START, 5]] = 0
+    expected = weights / weights.sum()
+    found = np.bincount(sequences[0, :, 1], minlength=7) / 4001
+    bound = 5 * np.sqrt(expected * (1 - expected) / 4001)
+    assert np.all(np.abs(found - expected) <= bound)
+
+
+def test_compiled_with_unknown_batch():
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, 7, 7, 7], tf.float32),
+            tf.TensorSpec([None, None], tf.int32),
+        ]
+    )
+    def compiled(tables, prefix_ids):
+        batch = tf.shape(tables)[0]
+        begun = {
+            "next_token_logits": table_step(3),
+            "reorder_cache": take_rows,
+            "cache": {"before": tf.fill([batch * 3], START)},
+            "context": {"tables": tables},
+            "batch_size": batch,
+            "max_length": 9,
+        }
+        begun = constrain(begun, 3, prefix_ids, automaton(SEQUENCES))
+        return beam_search(beam_size=3, **begun)
+
+    for batch, prefixes in ((3, PREFIXES), (2, [[], []])):
+        tables = random_tables(seed=batch, batch=batch)
+        expected = search(tables, 3, 9, prefixes, SEQUENCES)
+        found = compiled(tables, padded(prefixes))
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
+    assert compiled.experimental_get_tracing_count() == 1
+
+
+def test_without_constraints_nothing_is_added():
+    """The graph of a search without constraints does not grow."""
+    keras.utils.set_random_seed(1)
+    model = kt.Transformer(11, num_layers=1, d_model=8, d_ff=12, num_heads=2)
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+
+    def count(**options):
+        graph = tf.function(
+            lambda ids: translate_ids(model, ids, beam_size=2, **options),
+            input_signature=[tf.TensorSpec([None, None], tf.int32)],
+            autograph=False,
+        ).get_concrete_function()
+        definition = graph.graph.as_graph_def()
+        functions = definition.library.function
+        nodes = [definition.node, *(function.node_def for function in functions)]
+        return Counter(node.op for part in nodes for node in part)
+
+    plain = count()
+    assert plain == count(prefix_ids=None, next_states=None)
+    assert "LogSoftmax" not in plain
+    assert "LogSoftmax" in count(next_states=automaton(SEQUENCES, 11))

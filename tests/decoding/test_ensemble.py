@@ -1,0 +1,143 @@
+"""Several models as one, against the mean of their probabilities over everything."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from decoding_oracles import END
+from decoding_oracles import START
+from decoding_oracles import strip
+
+import keras_transformer as kt
+from keras_transformer.decoding import Ensemble
+from keras_transformer.decoding import sample_ids
+from keras_transformer.decoding import score_ids
+from keras_transformer.decoding import translate_ids
+
+VOCABULARY = 7
+SOURCES = np.array([[5, 6, 4, END], [6, END, 0, 0]], "int32")
+MAX_LENGTH = 4  # of the second source: 2 tokens and 2 more
+
+
+def random_model(seed, **options):
+    keras.utils.set_random_seed(seed)
+    model = kt.Transformer(VOCABULARY, d_ff=20, num_heads=2, **options)
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    rng = np.random.default_rng(seed)
+    for weight in model.trainable_weights:
+        weight.assign(weight + 0.4 * rng.normal(size=weight.shape))
+    return model
+
+
+@pytest.fixture(scope="module")
+def models():
+    """Two of different depth and width."""
+    return (
+        random_model(1, num_layers=1, d_model=12),
+        random_model(2, num_layers=2, d_model=8),
+    )
+
+
+def search(model, **options):
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    def compiled(source_ids):
+        return translate_ids(model, source_ids, extra_length=2, **options)
+
+    return [x.numpy() for x in compiled(SOURCES)]
+
+
+def every_sequence(models):
+    """Log-probabilities of all sequences for the second source, ids to float."""
+    found = {}
+    bodies = [
+        body
+        for length in range(MAX_LENGTH)
+        for body in itertools.product((4, 5, 6), repeat=length)
+    ]
+    for body in bodies:
+        inputs = {
+            "source_ids": SOURCES[1:, :2],
+            "target_ids": np.array([[START, *body]], "int32"),
+        }
+        probabilities = np.mean(
+            [
+                tf.nn.softmax(tf.cast(model(inputs, training=False), tf.float64))
+                for model in models
+            ],
+            axis=0,
+        )[0]
+        labels = [*body, END]
+        picked = probabilities[np.arange(len(labels)), labels]
+        found[tuple(labels)] = np.sum(np.log(picked))
+    return found
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_search_against_all_sequences(models, alpha):
+    sequences, scores = search(
+        Ensemble(models), beam_size=120, n_best=6, length_penalty=alpha
+    )
+    expected = {
+        ids: log_prob / ((5 + len(ids)) / 6) ** alpha
+        for ids, log_prob in every_sequence(models).items()
+    }
+    ranked = sorted(expected, key=expected.get, reverse=True)[:6]
+    assert [tuple(strip(row)) for row in sequences[1]] == ranked
+    np.testing.assert_allclose(scores[1], [expected[ids] for ids in ranked], rtol=1e-4)
+    for model in models:  # what is found is neither model's own choice
+        alone = search(model, beam_size=120, n_best=6, length_penalty=alpha)
+        assert np.any(alone[0][1] != sequences[1])
+
+
+def test_of_a_model_with_itself_is_the_model(models):
+    for model in models:
+        alone = search(model, n_best=4)
+        twice = search(Ensemble([model, model, model]), n_best=4)
+        np.testing.assert_array_equal(twice[0], alone[0])
+        np.testing.assert_allclose(twice[1], alone[1], rtol=1e-4)
+
+
+def test_fixed_buffers_agree_with_growing_caches(models):
+    growing = search(Ensemble(models), n_best=4)
+    fixed = search(Ensemble(models), n_best=4, compaction=False)
+    np.testing.assert_array_equal(growing[0], fixed[0])
+    np.testing.assert_allclose(growing[1], fixed[1], rtol=1e-4)
+
+
+def test_scores_and_samples(models):
+    ensemble = Ensemble(models)
+    expected = every_sequence(models)
+    labels = np.array([ids for ids in expected if len(ids) == 3], "int32")
+    target_ids = np.concatenate([np.full_like(labels[:, :1], START), labels], 1)[:, :-1]
+    source_ids = np.repeat(SOURCES[1:, :2], len(labels), axis=0)
+    scores = score_ids(ensemble, source_ids, target_ids, labels)
+    wanted = [expected[tuple(row)] for row in labels.tolist()]
+    np.testing.assert_allclose(scores, wanted, rtol=1e-4)
+    samples, log_probs = sample_ids(
+        ensemble, SOURCES[1:, :2], num_samples=40, extra_length=2, seed=3
+    )
+    ended = [ids for ids in map(strip, samples[0]) if ids[-1] == END]
+    assert len(ended) > 3
+    for ids, log_prob in zip(map(strip, samples[0]), log_probs[0], strict=True):
+        if ids[-1] == END:
+            np.testing.assert_allclose(log_prob, expected[tuple(ids)], rtol=1e-4)
+
+
+def test_the_limit_of_learned_positions():
+    learned = [
+        random_model(
+            3, num_layers=1, d_model=8, positions="learned", max_length=max_length
+        )
+        for max_length in (9, 7)
+    ]
+    assert (Ensemble(learned).positions, Ensemble(learned).max_length) == ("learned", 7)
+
+
+def test_other_vocabularies(models):
+    other = kt.Transformer(9, num_layers=1, d_model=8, d_ff=8, num_heads=2)
+    with pytest.raises(ValueError, match=r"Received: vocabulary sizes \[7, 9\]"):
+        Ensemble([models[0], other])
+    with pytest.raises(ValueError, match="at least one"):
+        Ensemble([])

@@ -1,0 +1,152 @@
+"""The automaton of forbidden phrases, against regular expressions."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+
+from keras_transformer import pipelines
+from keras_transformer.decoding import Phrase
+from keras_transformer.decoding import forbidden
+from keras_transformer.decoding import forbidden_phrases
+from keras_transformer.decoding.forbidden import TEXT_BOUNDARIES
+from keras_transformer.decoding.forbidden import forbidden_texts
+from keras_transformer.decoding.forbidden import parse_phrase
+
+# Of all strings of these, many hold the phrases below.
+CHARACTERS = "abé .…猫"
+PHRASES = [
+    "ab",
+    "a*",
+    "b a b",
+    "éa",
+    "ba.b",
+    "猫a",
+    "..",
+    "…",
+    "a…b",
+    "猫",
+    "b é*",
+    ".",
+]
+
+
+def expression(phrase):
+    """The same phrase by Python's regular expressions."""
+    words = re.escape(phrase.removesuffix("*"))
+    plain = phrase.removesuffix("*")
+    before = "(?<![abé猫])" if plain[0] in "abé" else ""
+    after = "(?![abé猫])" if plain[-1] in "abé" and phrase[-1] != "*" else ""
+    return re.compile(before + words + after)
+
+
+def first_hit(table, ids):
+    """How many tokens can be written before one is forbidden; None: all can."""
+    state = 0
+    for count, token in enumerate(ids):
+        state = table[state, token]
+        if state < 0:
+            return count
+    return None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_texts_against_regular_expressions(seed):
+    draw = random.Random(seed)
+    phrases = draw.sample(PHRASES, draw.randint(1, 4))
+    tokens = [*CHARACTERS, *("".join(draw.choices(CHARACTERS, k=3)) for _ in range(9))]
+    spellings = [token.encode() for token in tokens] + [b" "]  # the end of the text
+    table = forbidden_phrases(
+        spellings, list(map(parse_phrase, phrases)), TEXT_BOUNDARIES
+    )
+    expressions = list(map(expression, phrases))
+    hits = 0
+    for _ in range(400):
+        ids = [draw.randrange(len(tokens)) for _ in range(draw.randint(1, 6))]
+        if draw.random() < 0.5:
+            planted = map(tokens.index, draw.choice(phrases).removesuffix("*"))
+            place = draw.randrange(len(ids))
+            ids[place:place] = planted
+        # A sub-word vocabulary begins a text with a space, which counts for no word.
+        text = "".join(tokens[each] for each in ids)
+        held = any(each.search(text) for each in expressions)
+        blank = tokens.index(" ")
+        found = first_hit(table, [blank, *ids, len(tokens)])
+        assert (found is not None) == held, (phrases, text)
+        hits += held
+    assert hits > 10
+
+
+def test_bytes_of_a_character_in_several_tokens():
+    spellings = [bytes([byte]) for byte in range(256)]
+    table = forbidden_phrases(spellings, [parse_phrase("é")], TEXT_BOUNDARIES)
+    assert first_hit(table, " é ".encode()) == 3
+    assert first_hit(table, " éa ".encode()) is None
+    assert first_hit(table, "„é“".encode()) == len("„é".encode()) + 2
+
+
+def test_every_split_of_a_word_by_a_real_tokenizer():
+    texts = ["der Hund und die Hunde", "ein Hund bellt", "Bund und Hand"] * 3
+    tokenizer = pipelines.train_tokenizer("bpe", texts, 300)
+    table = forbidden_texts(tokenizer, ["Hund", "Ka*"])
+    assert table.dtype == np.int32 and table.shape[1] == 300
+    spelt = tokenizer.piece_bytes()
+
+    def splits(rest):
+        if not rest:
+            yield []
+        for number, piece in enumerate(spelt):
+            if piece and rest.startswith(piece):
+                yield from ([number, *ids] for ids in splits(rest[len(piece) :]))
+
+    ways = list(splits(b" Hund"))
+    assert len(ways) > 7
+    for ids in ways:
+        assert first_hit(table, [*ids, tokenizer.end_id]) == len(ids)
+        for more in (" bellt", ".", "”"):
+            (after,) = tokenizer.tokenize([more.strip()]).to_list()
+            after = [each for each in after if spelt[each] != b" "]
+            if not more.startswith(" "):
+                assert first_hit(table, [*ids, *after]) is not None
+    start, end = tokenizer.start_id, tokenizer.end_id
+    for ids in splits(b"Hund"):
+        # A model may begin a text without the space that encoding puts there.
+        assert first_hit(table, [start, *ids, end]) == len(ids) + 1
+        assert first_hit(table, [start, *ids, *ids, end]) is None
+    for text, allowed in {
+        "Hunde und Bund": True,
+        "der Hund": False,
+        "Die Katze": False,
+        "Kabel": False,
+        "Haka": True,
+    }.items():
+        (ids,) = tokenizer.tokenize([text]).to_list()
+        assert (first_hit(table, [*ids, tokenizer.end_id]) is None) == allowed, text
+
+
+def test_sequences_that_overlap():
+    spellings = [(number,) for number in range(4)]
+    table = forbidden_phrases(spellings, [Phrase((1, 2, 1, 3)), Phrase((2, 2))])
+    assert first_hit(table, [1, 2, 1, 2, 1, 3]) == 5
+    assert first_hit(table, [1, 2, 2]) == 2
+    assert first_hit(table, [1, 2, 1, 1, 2, 1, 2, 1]) is None
+
+
+def test_a_phrase_that_holds_another():
+    spellings = [(number,) for number in range(4)]
+    table = forbidden_phrases(spellings, [Phrase((1, 2, 3)), Phrase((2,))])
+    assert first_hit(table, [1, 2]) == 1
+    assert first_hit(table, [1, 3, 1]) is None
+
+
+def test_mistakes(monkeypatch):
+    assert parse_phrase(" a  b* ") == Phrase((97, 32, 98), at_start=True)
+    for text in ("", "  ", "*", " *", " * "):
+        with pytest.raises(ValueError, match="is no phrase that can be forbidden"):
+            parse_phrase(text)
+    with pytest.raises(ValueError, match="must not be empty"):
+        forbidden_phrases([(1,)], [Phrase(())])
+    monkeypatch.setattr(forbidden, "MAX_ENTRIES", 9)
+    with pytest.raises(ValueError, match="too many or too long: 4 states for 3 ids"):
+        forbidden_phrases([(0,), (1,), (2,)], [Phrase((1, 2, 1))])

@@ -1,0 +1,68 @@
+"""Whatever may come, from hypothesis, with a count of what became of it."""
+
+from collections import Counter
+
+from hypothesis import HealthCheck
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+SHORT, LONG = 1_000, 100_000
+
+# Text that people and programs have tripped over.
+NASTY = [
+    *("", " ", "\t", "\n", "\r", "\r\n", "\0", "a\0b", "\x1b[31m", "\x7f", "\x85"),
+    *("\u2028", "\u2029", "\u200b", "\u200d", "\u200f", "\u202e", "\u2066", "\ufeff"),
+    *("\ufffd", "\ufffe", "\uffff", "\ud800", "\udc80", "\udfff\ud800", "\U0010ffff"),
+    *(
+        "👩‍👩‍👧‍👦",
+        "🇩🇪",
+        "e\u0301\u0302\u0303",
+        "ﷺ",
+        "עברית",
+        "漢字",
+        "\u2581",
+        "\uf8fe",
+    ),
+    *("<s>", "</s>", "<pad>", "<unk>", "<0x00>", "[UNK]", "[END]", "##", "\\ud800"),
+    *("-LRB-", "(", ")", "\u00a0", "\u3000", "a" * 300, "ä" * 90, "\u0300" * 60),
+]
+
+# Any Unicode, half surrogate pairs too.
+ANY_TEXT = st.lists(
+    st.text(st.characters(), max_size=12) | st.sampled_from(NASTY), max_size=5
+).map("".join)
+
+
+def encodable(text):
+    """The text with question marks for half surrogate pairs, as UTF-8 has it."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def fuzz(strategy, check, count):
+    """Calls `check` with so many cases; it fails by raising.
+
+    Returns:
+        `Counter` of what `check` gave.
+    """
+    outcomes = Counter()
+
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        derandomize=count < LONG,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def run(case):
+        outcomes[check(case)] += 1
+
+    run()
+    return outcomes
+
+
+def told(outcomes):
+    """The counts in one line, for docs/reliability.md."""
+    parts = ", ".join(f"{count:,} {name}" for name, count in outcomes.most_common())
+    return f"{sum(outcomes.values()):,} cases: {parts}"

@@ -1,0 +1,260 @@
+"""Model files that a stranger may have altered, made from a good one."""
+
+import contextlib
+import copy
+import io
+import json
+import zipfile
+
+import h5py
+import numpy as np
+
+CONFIG = "config.json"
+WEIGHTS = "model.weights.h5"
+
+
+def members(path):
+    """Name and content of each member of an archive."""
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def write_archive(path, content, compression=zipfile.ZIP_STORED):
+    """Writes (name, bytes) pairs, names as they are."""
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, data in content:
+            archive.writestr(zipfile.ZipInfo(name), data, compression)
+
+
+def with_config(path, target, change):
+    """A copy whose settings `change(outer, inner)` has altered."""
+    content = members(path)
+    outer = json.loads(content[CONFIG])
+    change(outer, outer["config"])
+    content[CONFIG] = json.dumps(outer).encode()
+    write_archive(target, content.items())
+
+
+def with_weights(path, target, change):
+    """A copy whose HDF5 file `change(file)` has altered."""
+    content = members(path)
+    memory = io.BytesIO(content[WEIGHTS])
+    with h5py.File(memory, "r+") as file:
+        change(file)
+    content[WEIGHTS] = memory.getvalue()
+    write_archive(target, content.items())
+
+
+def lambda_model(path, marker):
+    """A model with a layer whose code makes the file `marker`."""
+    import keras
+
+    # Keras stores the function's bytecode, and a constant goes with it.
+    source = f"lambda x: (open({str(marker)!r}, 'w').close(), x)[1]"
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Lambda(eval(source))])
+    marker.unlink()  # made while the model was built
+    model.save(path)
+
+
+def object_of(module, name):
+    """JSON that asks Keras for a function or class of any module."""
+    return {
+        "class_name": "function",
+        "config": name,
+        "module": module,
+        "registered_name": name,
+    }
+
+
+def set_class(**changes):
+    return lambda outer, inner: outer.update(changes)
+
+
+def set_setting(name, value):
+    return lambda outer, inner: inner.update({name: value})
+
+
+LAMBDA = {
+    "class_name": "__lambda__",
+    "config": {"value": ["4wEAAAA=", None, None]},
+}
+# Settings that are refused, with a word of the reason.
+SETTINGS = {
+    "another class": (
+        set_class(module="os", class_name="system", registered_name="os>system"),
+        "os>system",
+    ),
+    "a class of this package": (
+        set_class(class_name="Encoder", registered_name="keras_transformer>Encoder"),
+        "keras_transformer>Encoder",
+    ),
+    "a registered name alone": (set_class(registered_name="a>b"), "a>b"),
+    "another module": (set_class(module="subprocess"), "module"),
+    "more beside the settings": (set_class(shared_object_id=1), "shared_object_id"),
+    "a function of os": (set_setting("activation", object_of("os", "system")), "os"),
+    "eval": (set_setting("activation", object_of("builtins", "eval")), "eval"),
+    "a lambda": (set_setting("activation", LAMBDA), "__lambda__"),
+    "a lambda for a name": (set_setting("name", LAMBDA), "__lambda__"),
+    "a layer for a policy": (
+        set_setting("dtype", {"class_name": "Lambda", "config": {}}),
+        "Lambda",
+    ),
+    "a policy with more": (
+        set_setting(
+            "dtype",
+            {
+                "module": "keras",
+                "class_name": "DTypePolicy",
+                "config": {"name": "float32", "other": LAMBDA},
+                "registered_name": None,
+            },
+        ),
+        "dtype",
+    ),
+    "an unknown setting": (set_setting("code", "1"), "'code'"),
+    "shapes that are none": (
+        set_class(build_config={"input_shape": [LAMBDA]}),
+        "input shapes",
+    ),
+    "no shapes": (set_class(build_config=None), "input shapes"),
+    "a size below 1": (set_setting("num_layers", 0), "num_layers"),
+    "a size that is true": (set_setting("num_heads", True), "num_heads"),
+    "a size of text": (set_setting("d_model", "24"), "d_model"),
+    "more layers than weights": (set_setting("num_layers", 10**6), "parameters"),
+    "more words than weights": (set_setting("vocabulary_size", 2**30), "parameters"),
+    "wider than weights": (set_setting("d_ff", 2**30), "parameters"),
+    "settings that are none": (set_class(config=[1]), "no settings"),
+}
+
+
+def _replace(name, make):
+    def change(file):
+        del file[name]
+        make(file, name)
+
+    return change
+
+
+def _external_storage(file, name):
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_external(b"/etc/passwd", 0, 300 * 24 * 4)
+    space = h5py.h5s.create_simple((300, 24))
+    h5py.h5d.create(file.id, name.encode(), h5py.h5t.IEEE_F32LE, space, plist)
+
+
+def _virtual(file, name):
+    layout = h5py.VirtualLayout((300, 24), "float32")
+    layout[:] = h5py.VirtualSource("/etc/passwd", "x", (300, 24))
+    file.create_virtual_dataset(name, layout)
+
+
+def _link(link):
+    def make(file, name):
+        file[name] = link
+
+    return make
+
+
+def _dataset(**options):
+    return lambda file, name: file.create_dataset(name, **options)
+
+
+def _never_written(file, name):
+    # Contiguous, without a byte in the file: reading it gives 4 TB of zeros.
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_alloc_time(h5py.h5d.ALLOC_TIME_LATE)
+    space = h5py.h5s.create_simple((10**12,))
+    h5py.h5d.create(file.id, name.encode(), h5py.h5t.IEEE_F32LE, space, plist)
+
+
+def _circle(file, name):
+    file[name] = file["/"]
+
+
+EMBEDDINGS = "layers/token_embedding/vars/0"
+# Weights that are refused, with a word of the reason.
+ARRAYS = {
+    "a link to a file": (_link(h5py.ExternalLink("/etc/passwd", "/x")), "a link"),
+    "a soft link": (_link(h5py.SoftLink("/decoder")), "a link"),
+    "bytes of a file": (_external_storage, "another file"),
+    "an array of other files": (_virtual, "another file"),
+    "compressed zeros": (
+        _dataset(shape=(10**6, 10**3), dtype="f4", chunks=True, compression="gzip"),
+        "compressed",
+    ),
+    "chunks": (_dataset(data=np.zeros((300, 24), "f4"), chunks=(3, 24)), "chunks"),
+    "an array that was never written": (_never_written, "arrays of more"),
+    "a group in itself": (_circle, "twice"),
+    "text": (_dataset(data="rm -rf"), "no numbers"),
+    "references": (
+        _dataset(shape=(2,), dtype=h5py.ref_dtype),
+        "no numbers",
+    ),
+}
+WEIGHT_FILES = {
+    name: (_replace(EMBEDDINGS, make), reason)
+    for name, (make, reason) in ARRAYS.items()
+}
+
+
+def _extra(name, data=b"cos\nsystem\n(S'true'\ntR."):
+    return lambda content: [*content.items(), (name, data)]
+
+
+def _sized(content, name, data):
+    return [*{**content, name: data}.items()]
+
+
+# Archives that are refused, with a word of the reason.
+ARCHIVES = {
+    "a path above": (_extra("../../evil.txt"), "no part of a model"),
+    "a path from the root": (_extra("/tmp/evil.txt"), "no part of a model"),
+    "a path of Windows": (_extra("..\\..\\evil.txt"), "no part of a model"),
+    "a pickle": (_extra("model.pkl"), "model.pkl"),
+    "arrays with pickles": (_extra("model.weights.npz"), "model.weights.npz"),
+    "assets": (_extra("assets/x"), "assets/x"),
+    "settings twice": (_extra(CONFIG, b"{}"), "2 times"),
+    "no settings": (
+        lambda content: [(n, d) for n, d in content.items() if n != CONFIG],
+        "0 times",
+    ),
+    "settings of 2 MB": (
+        lambda content: _sized(content, CONFIG, b" " * (1 << 21)),
+        "more than the 1,048,576 allowed",
+    ),
+    "settings without an end": (
+        lambda content: _sized(content, CONFIG, b"[" * 100_000),
+        "nested too deep",
+    ),
+    "settings that are a list": (
+        lambda content: _sized(content, CONFIG, b"[]"),
+        "no object",
+    ),
+    "settings that are bytes": (
+        lambda content: _sized(content, CONFIG, b"\xff\x00"),
+        "not JSON",
+    ),
+}
+
+
+def zip_bomb(path, target, num_bytes=1 << 26):
+    """A copy with weights of so many zeros, packed to a thousandth."""
+    content = members(path)
+    content.pop(WEIGHTS)
+    write_archive(target, content.items())
+    with zipfile.ZipFile(target, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(WEIGHTS, bytes(num_bytes))
+
+
+def overlapping(path, target):
+    """A copy whose table of contents names the same bytes twice."""
+    content = members(path)
+    write_archive(target, [*content.items()])
+    with contextlib.closing(zipfile.ZipFile(target, "a")) as archive:
+        twin = copy.copy(archive.getinfo(WEIGHTS))
+        twin.filename = "metadata.json"
+        archive.filelist = [
+            each for each in archive.filelist if each.filename != "metadata.json"
+        ]
+        archive.filelist.append(twin)
+        archive._didModify = True

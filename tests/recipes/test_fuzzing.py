@@ -1,0 +1,210 @@
+"""The recipe loader against whatever may come: a recipe, or one line."""
+
+import pytest
+import yaml
+from fuzzing import ANY_TEXT
+from fuzzing import LONG
+from fuzzing import SHORT
+from fuzzing import fuzz
+from fuzzing import told
+from hypothesis import strategies as st
+
+from keras_transformer.recipes import dump_recipe
+from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes.load import RecipeError
+
+GOOD = """\
+data: {train: {source: [a.en], target: [a.de]}, max_length: 50}
+tokenizer: {kind: bpe, vocabulary_size: 800}
+model: {preset: tiny, dropout: 0.3}
+training: {steps: 10, seed: 1}
+decoding: {beam_size: 4}
+"""
+KEYS = [
+    *("data.kind", "data.train", "data.train.source", "data.max_length", "data.size"),
+    *("data.train.trees", "data.validation", "data.words", "data.name", "data"),
+    *("tokenizer.kind", "tokenizer.dropout", "tokenizer", "model.preset", "model"),
+    *("model.d_model", "model.activation", "model.score", "model.max_length"),
+    *("training.steps", "training.seed", "training.early_stopping", "training"),
+    *("training.checkpoint_minutes", "training.checkpoint_steps", "training.average"),
+    *("training.early_stopping.metric", "decoding.beam_size", "evaluation.tokenize"),
+    *(
+        "decoding.length_penalty",
+        "",
+        ".",
+        "a.b.c",
+        "data.train.source.x",
+        "<<",
+        "__class__",
+    ),
+]
+# What YAML makes of words and signs.
+WORDS = [
+    *(
+        "",
+        "~",
+        "null",
+        "true",
+        "no",
+        "1",
+        "-1",
+        "0",
+        "1e9",
+        "1e-9",
+        ".inf",
+        ".nan",
+        "0x1f",
+    ),
+    *(
+        "9" * 30,
+        "9" * 5000,
+        "0o17",
+        "1:30",
+        "2001-01-01",
+        "2001-99-99",
+        "1_000",
+        "=",
+        "<<",
+    ),
+    *(
+        "[]",
+        "{}",
+        "[1, 2]",
+        "{a: 1}",
+        "{a: 1, a: 2}",
+        "[" * 200,
+        "{a: " * 200,
+        "&a [*a]",
+    ),
+    *("*a", "&a 1", "!!int x", "!!float x", "!!bool x", "!!timestamp x", "!!binary ä"),
+    *(
+        "!!python/object/apply:os.system [id]",
+        "!!python/name:os.system",
+        "!x y",
+        "!!set {a}",
+    ),
+    *(
+        "|\n a",
+        ">\n a",
+        "- a",
+        "? a",
+        "%TAG",
+        "---",
+        "...",
+        "# a",
+        "'",
+        '"\\ud800"',
+        "@",
+        "`",
+    ),
+    *("files", "tfds", "phrases", "trees", "tags", "bpe", "word_piece", "tiny", "base"),
+    *(
+        "${HOME}",
+        "${NOWHERE}",
+        "${",
+        "~/x",
+        "a.en",
+        "\\0",
+        '"\\0"',
+        "paper",
+        "inverse_sqrt",
+    ),
+]
+VALUES = (
+    st.sampled_from(WORDS) | ANY_TEXT | st.integers().map(str) | st.floats().map(str)
+)
+OVERRIDES = st.lists(
+    st.tuples(st.sampled_from(KEYS) | ANY_TEXT, VALUES).map("=".join) | ANY_TEXT,
+    max_size=4,
+)
+# Of which many are as they should be.
+PLAUSIBLE = st.lists(
+    st.sampled_from(
+        [
+            *(
+                "training.steps=",
+                "training.seed=",
+                "training.keep=",
+                "data.max_length=",
+            ),
+            *("decoding.beam_size=", "decoding.extra_length=", "model.d_ff="),
+        ]
+    ).flatmap(lambda key: st.integers(-1, 10**12).map(lambda value: f"{key}{value}"))
+    | st.text(st.characters(), min_size=1).map(
+        lambda name: f'data.train.source=["{name}"]'
+    )
+    | st.sampled_from(["model.preset=big", "data.max_length=1e3", "model.dropout=0"]),
+    max_size=2,
+)
+
+
+@st.composite
+def altered(draw):
+    """A good recipe with pieces put in, taken out or exchanged."""
+    text = GOOD
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, len(text)))
+        stop = draw(st.integers(start, min(len(text), start + 20)))
+        text = text[:start] + draw(VALUES) + text[stop:]
+    return text
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT,
+    lambda each: (
+        st.lists(each, max_size=3)
+        | st.dictionaries(
+            st.sampled_from([part for key in KEYS for part in key.split(".")]),
+            each,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+TEXTS = altered() | VALUES | JSON.map(lambda each: yaml.safe_dump(each))
+CONTENTS = TEXTS.map(lambda text: text.encode("utf-8", "surrogatepass")) | st.binary()
+# A recipe that is there with some overrides, or whatever for a recipe.
+CASES = st.tuples(st.just(GOOD.encode()), OVERRIDES | PLAUSIBLE) | st.tuples(
+    CONTENTS, st.just([]) | OVERRIDES
+)
+
+
+def check(path):
+    def check_case(case):
+        content, overrides = case
+        path.write_bytes(content)
+        try:
+            recipe = load_recipe(path, overrides)
+        except RecipeError as error:
+            message = str(error)
+            assert message.startswith((str(path), "--set")) and "\n" not in message
+            assert len(message) <= 1000
+            return "refused in one line"
+        # What was read can be kept and read again.
+        dump_recipe(recipe, path)
+        assert load_recipe(path) == recipe
+        return "read"
+
+    return check_case
+
+
+@pytest.mark.fault("X05", "a recipe, or one line that names the file")
+def test_whatever_comes_is_a_recipe_or_one_line(tmp_path, record_property):
+    outcomes = fuzz(CASES, check(tmp_path / "r.yaml"), SHORT)
+    record_property("happened", told(outcomes))
+    assert min(outcomes["read"], outcomes["refused in one line"]) > SHORT / 20
+
+
+@pytest.mark.parametrize(
+    "overrides", [["data.kind=[]", "0="], ["data.kind={}", "a=1"], ["data=[]", "a=1"]]
+)
+def test_what_fuzzing_found(tmp_path, overrides):
+    check(tmp_path / "r.yaml")((GOOD.encode(), overrides))
+
+
+@pytest.mark.slow
+@pytest.mark.fault("X05", "a recipe, or one line that names the file")
+def test_a_hundred_thousand_recipes(tmp_path, record_property):
+    outcomes = fuzz(CASES, check(tmp_path / "r.yaml"), LONG)
+    record_property("happened", told(outcomes))
+    assert sum(outcomes.values()) >= LONG

@@ -1,0 +1,113 @@
+"""Runs of the command that may be killed, and what they leave."""
+
+import contextlib
+import json
+import pathlib
+import select
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).resolve().parent / "forks.py"
+# Half precision has a loss scale; accumulation, dropout and patience have their state.
+SETTINGS = [
+    "data.size=400",
+    "data.held_out=12",
+    "tokenizer.vocabulary_size=370",
+    "model={preset: tiny, num_layers: 1, d_model: 16, d_ff: 24, num_heads: 2}",
+    "model.dropout=0.2",
+    "training.steps=12",
+    "training.batch_tokens=220",
+    "training.warmup_steps=4",
+    "training.gradient_accumulation_steps=2",
+    "training.mixed_precision=float16",
+    "training.checkpoint_steps=3",
+    "training.keep=3",
+    "training.average=2",
+    "training.validation_steps=4",
+    "training.validation_sentences=3",
+    "training.early_stopping={metric: perplexity, patience: 50}",
+    "decoding.extra_length=3",
+]
+
+
+class Forks:
+    """Runs commands one after the other, see `forks.py`."""
+
+    def __init__(self, folder):
+        self.log = folder / "log"
+        self._process = subprocess.Popen(
+            [sys.executable, str(SCRIPT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self, *arguments, **job):
+        """Starts a command; returns its process's number."""
+        job = {"arguments": [*map(str, arguments)], "log": str(self.log), **job}
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def is_over(self):
+        """Whether the command has ended."""
+        return bool(select.select([self._process.stdout], [], [], 0)[0])
+
+    def wait(self):
+        """The exit code, and what the command wrote."""
+        code = int(self._process.stdout.readline())
+        return code, self.log.read_text(encoding="utf-8", errors="replace")
+
+    def run(self, *arguments, **job):
+        self.start(*arguments, **job)
+        return self.wait()
+
+    def close(self):
+        self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        self._process.kill()
+        self._process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory):
+    forks = Forks(tmp_path_factory.mktemp("forks"))
+    yield forks
+    forks.close()
+
+
+def train_arguments(*settings):
+    """Of `train`, but for `--output`."""
+    settings = (part for one in (*SETTINGS, *settings) for part in ("--set", one))
+    return ["train", "phrases", *settings, "--deterministic"]
+
+
+@pytest.fixture(scope="session")
+def train_quickly():
+    """Arguments of a `train` that translates nothing."""
+    return train_arguments("training.validation_bleu=false")
+
+
+@pytest.fixture(scope="session")
+def train_whole():
+    return train_arguments()
+
+
+@pytest.fixture(scope="session")
+def quick_run(forks, train_quickly, tmp_path_factory):
+    """The folder of a run that nothing interrupted."""
+    return finished(forks, train_quickly, tmp_path_factory.mktemp("quick") / "run")
+
+
+@pytest.fixture(scope="session")
+def whole_run(forks, train_whole, tmp_path_factory):
+    return finished(forks, train_whole, tmp_path_factory.mktemp("whole") / "run")
+
+
+def finished(forks, arguments, folder):
+    code, log = forks.run(*arguments, "--output", folder)
+    assert code == 0, log
+    return folder

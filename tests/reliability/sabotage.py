@@ -1,0 +1,244 @@
+"""Ends the process, by SIGKILL, in the midst of something."""
+
+import contextlib
+import functools
+import inspect
+import json
+import os
+import pathlib
+import signal
+import threading
+import time
+
+LOG_STEPS = 5
+
+
+def install(point=None, nth=1, delay=None, hang=None, reached=None):
+    """Patches what is loaded, in the process that shall die.
+
+    Args:
+        point: A key of `POINTS`. None: nothing happens.
+        nth: At which of its occurrences.
+        delay: For "random": after so many seconds from the first step.
+        hang: A point at which the process waits for ten minutes instead.
+        reached: A file that tells that it does.
+    """
+    _log_often()
+    if hang is not None:
+        POINTS[hang](functools.partial(_hang, nth, [0], reached))
+    elif point == "random":
+        _patch_random(delay)
+    elif point is not None:
+        {**POINTS, **EXPORT_POINTS}[point](functools.partial(_at, nth, [0]))
+
+
+def _at(nth, count, before=None):
+    """Kills at the nth call, after `before`."""
+    count[0] += 1
+    if count[0] == nth:
+        if before is not None:
+            before()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _hang(nth, count, reached, before=None):
+    count[0] += 1
+    if count[0] == nth:
+        pathlib.Path(reached).touch()
+        time.sleep(600)
+
+
+def _log_often():
+    """A line of the log every few steps: what it averages must be resumed, too."""
+    from keras_transformer.training.trainer import Trainer
+
+    names = [
+        name
+        for name, parameter in inspect.signature(Trainer.fit).parameters.items()
+        if parameter.default is not parameter.empty
+    ]
+    defaults = list(Trainer.fit.__defaults__)
+    defaults[names.index("log_steps")] = LOG_STEPS
+    Trainer.fit.__defaults__ = tuple(defaults)
+
+
+def _patch_random(delay):
+    def start():
+        time.sleep(delay)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    from keras_transformer.training.callbacks import StepCounter
+
+    original = StepCounter.on_train_batch_end
+
+    def on_train_batch_end(self, batch, logs=None):
+        original(self, batch, logs)
+        StepCounter.on_train_batch_end = original
+        threading.Thread(target=start, daemon=True).start()
+
+    StepCounter.on_train_batch_end = on_train_batch_end
+
+
+def _before(owner, name):
+    """A point: just before a function of `owner` is called."""
+
+    def patch(kill):
+        original = getattr(owner(), name)
+
+        def replacement(*args, **kwargs):
+            kill()
+            return original(*args, **kwargs)
+
+        setattr(owner(), name, replacement)
+
+    return patch
+
+
+def _after(owner, name, then=None):
+    """A point: just after it; `then` gets its arguments."""
+
+    def patch(kill):
+        original = getattr(owner(), name)
+
+        def replacement(*args, **kwargs):
+            result = original(*args, **kwargs)
+            kill(lambda: then and then(*args, **kwargs))
+            return result
+
+        setattr(owner(), name, replacement)
+
+    return patch
+
+
+def _module(name):
+    return lambda: __import__(name, fromlist=["x"])
+
+
+def _class(module, name):
+    return lambda: getattr(_module(module)(), name)
+
+
+def _cut(path):
+    content = pathlib.Path(path).read_bytes()
+    pathlib.Path(path).write_bytes(content[: len(content) // 2])
+
+
+def _cut_parts(prefix, *_, **__):
+    # SaveV2's first argument: RUN/checkpoints/ckpt-3_temp/part-00000-of-00001.
+    prefix = prefix.numpy().decode()
+    for path in pathlib.Path(prefix).parent.glob("part-*"):
+        _cut(path)
+
+
+def _take_index(_, destination_prefix, **__):
+    pathlib.Path(f"{destination_prefix.numpy().decode()}.index").unlink()
+
+
+def _half_line(kill):
+    """A line of metrics.jsonl, half of it written."""
+    from keras_transformer.training.reporting import MetricsLog
+
+    original = MetricsLog.note
+
+    def note(self, split, values):
+        def write():
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(json.dumps({"split": split, "step": 1, **values})[:-9])
+
+        kill(write)
+        original(self, split, values)
+
+    MetricsLog.note = note
+
+
+def _half_model(name):
+    """A .keras file, half of it written under its temporary name."""
+
+    def patch(kill):
+        from keras_transformer.transformer import Transformer
+
+        original = Transformer.save
+
+        def save(self, path, *args, **kwargs):
+            original(self, path, *args, **kwargs)
+            if pathlib.Path(path).name.startswith(f".{name}"):
+                kill(lambda: _cut(path))
+
+        Transformer.save = save
+
+    return patch
+
+
+def _half_rotation(kill):
+    """An old checkpoint has lost its index and not yet its data."""
+    original = pathlib.Path.unlink
+
+    def unlink(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        if self.suffix == ".index":
+            kill()
+
+    pathlib.Path.unlink = unlink
+
+
+def _before_rename(module):
+    """`replace_file` has written and not yet renamed."""
+
+    def patch(kill):
+        owner = _module(module)()
+        original = owner.replace_file
+
+        @contextlib.contextmanager
+        def replace_file(path):
+            with original(path) as temporary:
+                yield temporary
+                kill()
+
+        owner.replace_file = replace_file
+
+    return patch
+
+
+_TRAINING = "keras_transformer.training"
+_CHECKPOINTS = _class(f"{_TRAINING}.checkpoints", "Checkpoints")
+_IO = _module("tensorflow.python.ops.gen_io_ops")
+_SAVER_IO = _module("tensorflow.python.ops.io_ops")
+
+POINTS = {
+    "tokenizer is written": _before(
+        _module("keras_transformer.pipelines.sentencepiece_tokenizer"),
+        "write_atomically",
+    ),
+    "text is encoded": _before(
+        _class("keras_transformer.pipelines.encoding", "_IdsFile"), "close"
+    ),
+    "step": _before(
+        _class(f"{_TRAINING}.callbacks", "StepCounter"), "on_train_batch_end"
+    ),
+    "line of the log": _half_line,
+    "before a checkpoint": _before(_CHECKPOINTS, "save"),
+    "checkpoint's part half written": _after(_SAVER_IO, "save_v2", _cut_parts),
+    "checkpoint's parts not merged": _before(_IO, "merge_v2_checkpoints"),
+    "checkpoint without index": _after(_IO, "merge_v2_checkpoints", _take_index),
+    "checkpoint not synced": _before(_module(f"{_TRAINING}.checkpoints"), "sync"),
+    "before saved.json": _before_rename(f"{_TRAINING}.checkpoints"),
+    "before rotation": _before(_CHECKPOINTS, "_delete_old"),
+    "in rotation": _half_rotation,
+    "before the state file": _before(_CHECKPOINTS, "_write_state_file"),
+    "after a checkpoint": _after(_CHECKPOINTS, "save"),
+    "perplexity": _after(_module("keras_transformer.evaluation"), "perplexity"),
+    "decoding in validation": _before(
+        _class("keras_transformer.decoding", "Translator"), "translate"
+    ),
+    "best.keras half written": _half_model("best"),
+    "averaging": _before(_module(f"{_TRAINING}.averaging"), "check_shapes"),
+    "model.keras half written": _half_model("model"),
+    "before model.keras is named": _before_rename(f"{_TRAINING}.trainer"),
+}
+_EXPORT = _module("keras_transformer.export.saved_model")
+# Of `export`.
+EXPORT_POINTS = {
+    "SavedModel written": _before(_EXPORT, "write_warmup_requests"),
+    "not synced": _before(_EXPORT, "sync_tree"),
+    "not named": _after(_EXPORT, "sync_tree"),
+}

@@ -1,0 +1,194 @@
+"""Disks that are full or read-only: one clear line, and nothing old is lost.
+
+On a small tmpfs; where mounting one is not allowed, a limit on the size of files
+(RLIMIT_FSIZE) stands for it in training, and the rest is skipped.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+
+import pytest
+import tensorflow as tf
+from run_state import assert_same
+
+from keras_transformer.cli.console import written_lines
+from keras_transformer.export import export_saved_model
+from keras_transformer.storage import StorageError
+
+SIZE = 8 << 20
+FULL = (
+    r"error: {path}\S*: no space left: (No space left on device|File too large); "
+    r"[\d,]+ bytes free"
+)
+
+
+class Disk:
+    """A tmpfs of 8 MiB that can be filled up."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self._ballast = folder / "ballast"
+
+    def fill(self, left):
+        """Leaves so many bytes."""
+        free = shutil.disk_usage(self.folder).free
+        self._ballast.write_bytes(b"x" * (free - left))
+
+    def empty(self):
+        self._ballast.unlink()
+
+
+@contextlib.contextmanager
+def mounted(folder, *options):
+    """Whether a tmpfs could be mounted at `folder`."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder)]
+    try:
+        done = subprocess.run([*command, *options], capture_output=True)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        yield done.returncode == 0
+    finally:
+        if done.returncode == 0:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    with mounted(tmp_path / "disk") as is_mounted:
+        if not is_mounted:
+            pytest.skip("a tmpfs cannot be mounted here")
+        yield Disk(tmp_path / "disk")
+
+
+def told(log, path):
+    """Asserts one line of error and no traceback."""
+    assert "Traceback" not in log, log
+    lines = [line for line in log.splitlines() if "error: " in line]
+    assert len(lines) == 1, log
+    assert re.search(FULL.format(path=re.escape(str(path))), lines[0]), lines[0]
+
+
+@pytest.mark.fault(
+    "F08", "train: one line with path and free bytes; goes on when there is room again"
+)
+def test_training_stops_and_older_checkpoints_are_whole(
+    forks, train_quickly, quick_run, tmp_path, record_property
+):
+    with mounted(tmp_path / "disk") as is_mounted:
+        disk = Disk(tmp_path / "disk")
+        run = disk.folder / "run"
+        shutil.copytree(quick_run, run)
+        checkpoints = run / "checkpoints"
+        for path in [*checkpoints.glob("ckpt-9.*"), *checkpoints.glob("ckpt-12.*")]:
+            path.unlink()
+        size = sum(path.stat().st_size for path in checkpoints.glob("ckpt-6.*"))
+        limit = {}
+        if is_mounted:
+            # A best.keras at step 8 fits, the checkpoint of step 9 does not.
+            disk.fill(left=size * 9 // 10)
+        else:
+            limit = {"limit_bytes": size * 9 // 10}
+        arguments = [*train_quickly, "--output", run]
+        code, log = forks.run(*arguments, **limit)
+        assert code == 2, log
+        told(log, checkpoints / "ckpt-9")
+        # What was begun has gone; what was there can be read.
+        names = {path.name for path in checkpoints.glob("ckpt-*")}
+        assert names == {"ckpt-6.index", "ckpt-6.data-00000-of-00001"}
+        reader = tf.train.load_checkpoint(str(checkpoints / "ckpt-6"))
+        for name in reader.get_variable_to_shape_map():
+            reader.get_tensor(name)
+        if is_mounted:
+            disk.empty()
+        code, log = forks.run(*arguments)
+        assert code == 0, log
+        assert_same(run, quick_run)
+    how = "a tmpfs of 8 MiB" if is_mounted else "RLIMIT_FSIZE"
+    record_property("happened", f"{how}; resumed, equal bit by bit")
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F08", "average: one line; the old model.keras stays")
+def test_average_leaves_the_old_model(forks, quick_run, disk):
+    run = disk.folder / "run"
+    shutil.copytree(quick_run, run)
+    before = (run / "model.keras").read_bytes()
+    disk.fill(left=8192)
+    code, log = forks.run("average", run)
+    assert code == 2
+    told(log, run)
+    assert (run / "model.keras").read_bytes() == before
+    assert not list(run.glob(".model*"))
+
+
+@pytest.mark.fault("F08", "vocabulary and encoded text: one line, nothing half-written")
+@pytest.mark.parametrize("left", [20_000, 40_000])
+def test_the_encoded_text_does_not_fit(forks, train_quickly, disk, left):
+    run = disk.folder / "run"
+    disk.fill(left)
+    code, log = forks.run(*train_quickly, "--output", run)
+    assert code == 2
+    told(log, run)
+    assert not [path for path in run.rglob("*") if path.suffix == ".tmp"]
+    assert not (run / "cache" / "train").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F08", "export: one line, no version appears")
+def test_an_export_does_not_appear(tiny_model, disk):
+    folder = disk.folder / "saved"
+    disk.fill(left=60_000)
+    with pytest.raises(StorageError, match=r"saved: no space left: .*bytes free"):
+        export_saved_model(*tiny_model, folder)
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.fault("F08", "translate --output: one line, the old file stays")
+def test_output_leaves_the_old_file(disk):
+    path = disk.folder / "out.de"
+    path.write_text("old\n")
+    disk.fill(left=8192)
+    with (
+        pytest.raises(StorageError, match=r"out\.de: no space left: .*bytes free"),
+        written_lines(path) as write_line,
+    ):
+        for _ in range(1000):
+            write_line("x" * 99)
+    assert path.read_text() == "old\n"
+    assert sorted(os.listdir(disk.folder)) == ["ballast", "out.de"]
+
+
+@pytest.mark.fault("F09", "an error before anything is read: no write permission")
+def test_a_read_only_disk_is_told_at_once(forks, train_quickly, tmp_path):
+    with mounted(tmp_path / "disk", "-r") as is_mounted:
+        if not is_mounted:
+            pytest.skip("a tmpfs cannot be mounted here")
+        run = tmp_path / "disk" / "run"
+        code, log = forks.run(*train_quickly, "--output", run)
+        assert code == 2
+        assert log.splitlines()[-1] == (
+            f"error: {run}: no write permission (Read-only file system)"
+        )
+
+
+@pytest.mark.fault("F09", "a folder of somebody else: no write permission")
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
+def test_a_folder_of_somebody_else(forks, train_quickly):
+    # Not pytest's own folder, which is closed to others.
+    if forks.run("train", user=65534)[0] != 0:
+        pytest.skip("another user cannot read the package here")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        for run in (folder, f"{folder}/run"):
+            code, log = forks.run(*train_quickly, "--output", run, user=65534)
+            assert code == 2, log
+            assert log.splitlines()[-1] == (
+                f"error: {run}: no write permission (Permission denied)"
+            )

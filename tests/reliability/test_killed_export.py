@@ -1,0 +1,61 @@
+"""An export killed half-way shows no version; a later one removes what is left."""
+
+import os
+import signal
+import time
+
+import pytest
+from sabotage import EXPORT_POINTS
+
+WHOLE = (
+    "saved_model.pb",
+    "MODEL_CARD.md",
+    "variables/variables.index",
+    "assets.extra/tf_serving_warmup_requests",
+)
+
+
+def versions(folder):
+    """What a server would load: folders whose names are numbers, each checked."""
+    found = [path for path in folder.iterdir() if path.name.isdecimal()]
+    for path in found:
+        missing = [name for name in WHOLE if not (path / name).is_file()]
+        assert missing == [], path
+    return sorted(path.name for path in found)
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F28", "a server never sees a part of a version")
+def test_a_server_never_sees_a_part(forks, quick_run, tmp_path, record_property):
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    command = ["export", quick_run, folder]
+    seen = 0
+    for point in EXPORT_POINTS:
+        forks.start(*command, sabotage={"point": point})
+        while not forks.is_over():
+            seen += 1
+            assert versions(folder) == []
+            time.sleep(0.02)
+        code, log = forks.wait()
+        assert code == -signal.SIGKILL, log
+        assert versions(folder) == []
+    abandoned = list(folder.glob(".writing-*"))
+    assert len(abandoned) == len(EXPORT_POINTS)
+    # One of them may still be written to, as far as its age tells.
+    for path in abandoned[1:]:
+        os.utime(path, (time.time() - 7200,) * 2)
+    forks.start(*command)
+    while not forks.is_over():
+        seen += 1
+        versions(folder)
+        time.sleep(0.02)
+    code, log = forks.wait()
+    assert code == 0, log
+    assert versions(folder) == ["1"]
+    assert list(folder.glob(".writing-*")) == abandoned[:1]
+    record_property(
+        "happened",
+        f"killed {len(EXPORT_POINTS)} times; of {seen} looks at the folder none met a "
+        "part; older leftovers were removed",
+    )

@@ -1,0 +1,50 @@
+"""SIGKILL at random moments while checkpoints are written one after the other."""
+
+import os
+import random
+import re
+import signal
+import time
+
+import pytest
+
+KILLS = 20
+
+
+def last(pattern, log):
+    found = re.findall(pattern, log.read_text())
+    return int(found[-1]) if found else None
+
+
+@pytest.mark.slow
+@pytest.mark.fault(
+    "F01", "the newest whole checkpoint is used; no traceback, never from step 0"
+)
+def test_the_newest_whole_checkpoint_is_used(forks, tmp_path, record_property):
+    run, draw = tmp_path / "run", random.Random(5)
+    run.mkdir()
+    reached, leftovers = 0, 0
+    for _ in range(KILLS):
+        forks.log.unlink(missing_ok=True)
+        process = forks.start(save_loop=str(run))
+        deadline = time.monotonic() + 300
+        while not forks.log.exists() or last(r"saved (\d+)", forks.log) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(draw.uniform(0, 0.2))
+        os.kill(process, signal.SIGKILL)
+        code, log = forks.wait()
+        assert code == -signal.SIGKILL, log
+        assert "Traceback" not in log and "damaged" not in log, log
+        restored = last(r"restored (\d+)", forks.log)
+        # What it had said to be saved is there; one more may be.
+        assert restored in (reached, reached + 1)
+        reached = last(r"saved (\d+)", forks.log)
+        names = {path.name for path in (run / "checkpoints").iterdir()}
+        leftovers += any("temp" in name or name[0] == "." for name in names)
+    assert reached >= KILLS
+    record_property(
+        "happened",
+        f"{KILLS} of {KILLS} starts went on from it; {leftovers} kills left "
+        "half-written files, which the next start removed",
+    )

@@ -1,0 +1,77 @@
+"""Signals while a run trains or validates."""
+
+import os
+import signal
+import time
+
+import pytest
+from run_state import assert_same
+
+SECONDS = 60
+
+
+def signalled(forks, arguments, folder, hang, *numbers):
+    """Runs until it hangs, sends the signals; (exit code, seconds until it ended)."""
+    reached = folder.parent / "reached"
+    process = forks.start(
+        *arguments,
+        "--output",
+        folder,
+        sabotage={"hang": hang, "nth": 2, "reached": str(reached)},
+    )
+    deadline = time.monotonic() + 500
+    while not reached.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    started = time.monotonic()
+    for number in numbers:
+        os.kill(process, number)
+        time.sleep(1)
+    code, log = forks.wait()
+    assert "Traceback" not in log
+    return code, time.monotonic() - started
+
+
+@pytest.mark.slow
+@pytest.mark.fault(
+    "F07", "in validation: ended within seconds; the next start makes it good"
+)
+@pytest.mark.fault("F05", "interrupted in validation: best score and patience, too")
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130)],
+)
+def test_a_validation_is_interrupted_and_made_good(
+    forks, train_quickly, quick_run, tmp_path, number, expected, record_property
+):
+    run = tmp_path / "run"
+    code, seconds = signalled(forks, train_quickly, run, "perplexity", number)
+    assert code == expected
+    # It would have hung for ten minutes.
+    assert seconds < SECONDS
+    assert (run / "checkpoints" / "ckpt-8.index").is_file()
+    code, log = forks.run(*train_quickly, "--output", run)
+    assert code == 0, log
+    assert_same(run, quick_run, same_files=False)
+    record_property("happened", f"exit code {expected}, then equal bit by bit")
+
+
+@pytest.mark.fault("F07", "a second signal ends the process at once")
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ((signal.SIGTERM, signal.SIGTERM), -signal.SIGTERM),
+        ((signal.SIGTERM, signal.SIGINT), 130),
+        ((signal.SIGINT, signal.SIGTERM), -signal.SIGTERM),
+    ],
+)
+@pytest.mark.slow
+def test_a_second_signal_does_not_wait(
+    forks, train_quickly, tmp_path, numbers, expected
+):
+    run = tmp_path / "run"
+    code, seconds = signalled(forks, train_quickly, run, "step", *numbers)
+    # A shell shows 143 for a process that SIGTERM ended.
+    assert code == expected
+    assert seconds < SECONDS
+    assert not list((run / "checkpoints").glob("ckpt-*"))

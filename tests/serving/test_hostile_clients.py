@@ -1,0 +1,156 @@
+"""Clients that mean harm, over real sockets: the server goes on answering others."""
+
+import contextlib
+import json
+import random
+import socket
+import time
+
+import pytest
+from fake_model import FakeModel
+from fake_model import ask
+from fake_model import predict
+from fake_model import served
+from fuzzing import ANY_TEXT
+from fuzzing import NASTY
+from fuzzing import fuzz
+from hypothesis import strategies as st
+
+from keras_transformer.serving.limits import Limits
+
+LIMITS = Limits(
+    max_texts=300,
+    max_text_length=1_000_000,
+    max_body_bytes=2_000_000,
+    body_timeout=0.7,
+    idle_timeout=0.7,
+    request_timeout=5,
+    max_connections=8,
+)
+PATH = "/v1/models/fake:predict"
+
+
+@pytest.fixture(scope="module")
+def port():
+    with served(FakeModel(), LIMITS) as port:
+        yield port
+
+
+def talk(port, data, seconds=5):
+    """What the server says to raw bytes until it hangs up or is silent."""
+    received = b""
+    client = socket.create_connection(("127.0.0.1", port), timeout=seconds)
+    with client, contextlib.suppress(OSError):
+        client.sendall(data)
+        while part := client.recv(1 << 16):
+            received += part
+    return received
+
+
+def head(*headers, path=PATH, method="POST"):
+    lines = [f"{method} {path} HTTP/1.1", "Host: x", *headers]
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
+
+
+@pytest.mark.fault("F25", "status 400 or hung up on; nothing is told of the inside")
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00" + bytes(200),  # TLS
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET " + b"/" * 200_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        head("X: " + "y" * 200_000),
+        head(*[f"X{n}: y" for n in range(20_000)]),
+        head("Content-Length: " + "9" * 5000),
+        head("Content-Length: -1"),
+        head("Content-Length: 5", "Content-Length: 6") + b"abcdef",
+        head("Content-Length: 4", "Transfer-Encoding: chunked") + b"0\r\n\r\nGET /x",
+        head("Transfer-Encoding: gzip"),
+        head("Transfer-Encoding: chunked") + b"FFFFFFFFFFFFFFFFFF\r\nx",
+        head("Transfer-Encoding: chunked") + b"-5\r\nhello\r\n0\r\n\r\n",
+        head("Expect: 100-continue", "Content-Length: 10"),
+        head("Upgrade: websocket", "Connection: Upgrade", method="GET", path="/"),
+        head(path="/%00%ff/../../etc/passwd", method="GET"),
+        head(path="http://127.0.0.1:22/", method="GET"),
+        head(method="PRI * HTTP/2.0"),
+    ],
+    ids=range(17),
+)
+def test_what_is_no_request(port, data, caplog):
+    answer = talk(port, data)
+    status = int(answer.split(b" ", 2)[1]) if answer else None
+    assert status in (None, 100, 200, 400, 404, 405, 408, 413, 414, 431, 501)
+    for word in (b"Traceback", b".py", b"site-packages", b"uvicorn", b"root:"):
+        assert word not in answer
+    assert "Traceback" not in caplog.text
+    assert predict(port, {"inputs": ["a b"]})[1]["outputs"]["translations"] == ["b a"]
+
+
+@pytest.mark.fault("X05", "random bytes over sockets: the server stays up")
+def test_random_bytes(port, caplog):
+    draw = random.Random(1)
+    good = head("Content-Length: 19", "Connection: close") + b'{"inputs": ["a b"]}'
+    statuses = set()
+    for number in range(60):
+        if number % 2:
+            data = bytearray(good)
+            for _ in range(draw.randint(0, 3)):
+                data[draw.randrange(len(data))] = draw.randrange(256)
+            data = bytes(data)
+        else:
+            data = draw.randbytes(draw.randint(1, 300)) + b"\r\n\r\n"
+        statuses.add(talk(port, data)[9:12])
+    assert statuses <= {b"", b"200", b"400", b"404", b"405", b"408", b"413", b"500"}
+    assert b"500" not in statuses and {b"200", b"400"} <= statuses
+    assert "Traceback" not in caplog.text
+    assert ask(port, "GET", "/health")[0] == 200
+
+
+@pytest.mark.fault("F25", "a client that does not read its answer is hung up on")
+def test_clients_that_do_not_read(port):
+    body = json.dumps({"inputs": ["x" * 900_000]}).encode()
+    request = head(f"Content-Length: {len(body)}") + body
+    with contextlib.ExitStack() as stack:
+        for _ in range(LIMITS.max_connections):
+            client = socket.socket()
+            stack.enter_context(client)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", port))
+            client.settimeout(0.5)
+            # More answers than the system keeps for it.
+            with contextlib.suppress(OSError):
+                for _ in range(12):
+                    client.sendall(request)
+        # All connections are taken, until the server lets go of them.
+        started = time.monotonic()
+        while True:
+            try:
+                assert ask(port, "GET", "/health", timeout=5)[0] == 200
+                break
+            except OSError:
+                assert time.monotonic() - started < 30
+                time.sleep(0.1)
+
+
+def check(port):
+    def check_texts(texts):
+        body = json.dumps({"inputs": texts})
+        status, answer = predict(port, body)
+        assert status == 200, answer
+        found = answer["outputs"]["translations"]
+        assert len(found) == len(texts) == len(answer["outputs"]["scores"])
+        expected = [text.encode("utf-8", "replace").decode() for text in texts]
+        assert found == [" ".join(reversed(text.split())) for text in expected]
+        return "answered"
+
+    return check_texts
+
+
+@pytest.mark.fault("F17", "the server gives one translation for each text")
+def test_any_text(port):
+    # A text in brackets, or with a secret in it, is something else to this model.
+    texts = ANY_TEXT.filter(lambda text: text[:1] != "(" and "secret" not in text)
+    assert fuzz(st.lists(texts, min_size=1, max_size=9), check(port), 100)
+    check(port)([text for text in NASTY if text[:1] != "("])
+    check(port)([""] * LIMITS.max_texts)
+    check(port)(["ä x " * 200_000])

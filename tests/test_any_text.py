@@ -1,0 +1,245 @@
+"""Any Unicode and any bytes, wherever text comes in: one output for each input."""
+
+import io
+import math
+import resource
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from fuzzing import ANY_TEXT
+from fuzzing import NASTY
+from fuzzing import encodable
+from hypothesis import HealthCheck
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from tiny_export import SEARCH
+from typer.testing import CliRunner
+
+import keras_transformer as kt
+from keras_transformer.cli.app import app
+from keras_transformer.models import open_model
+from keras_transformer.pipelines import TextFiles
+from keras_transformer.pipelines import decode_lines
+from keras_transformer.pipelines import encode_corpus
+from keras_transformer.pipelines import read_lines
+from keras_transformer.pipelines.lines import count_lines
+
+some = settings(
+    max_examples=10,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+SHORT_TEXT = (st.text(st.characters(), max_size=9) | st.sampled_from(NASTY)).map(
+    encodable
+)
+LISTS = st.lists(ANY_TEXT, max_size=12)
+# What a file may hold: text in several encodings, or no text at all.
+ENCODED = st.tuples(
+    ANY_TEXT, st.sampled_from(["utf-8", "utf-16", "utf-32", "latin-1", "cp1252"])
+).map(lambda pair: pair[0].encode(pair[1], "replace"))
+BYTES = st.lists(
+    st.binary(max_size=9)
+    | ENCODED
+    | st.sampled_from([b"\n", b"\r\n", b"\r", b"\xef\xbb\xbf", b"\0", b"\xff\xfe"])
+    | ANY_TEXT.map(lambda text: text.encode("utf-8", "surrogatepass")),
+    max_size=12,
+).map(b"".join)
+BLANK = " \t\n\v\f\r"
+
+
+def expected_lines(content):
+    """The one definition of a line, by hand."""
+    lines = content.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    if lines:
+        lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
+    return [line.removesuffix(b"\r") for line in lines]
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_model):
+    return kt.Translator(*tiny_model, **SEARCH, warn=lambda message: None)
+
+
+@pytest.fixture(scope="module")
+def signatures(tiny_export):
+    loaded = tf.saved_model.load(str(tiny_export))
+    yield loaded.signatures
+    del loaded
+
+
+@pytest.fixture(scope="module")
+def model_file(tiny_model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    tiny_model[0].save(folder / "model.keras")
+    tiny_model[1].save(folder)
+    return folder / "model.keras"
+
+
+@pytest.mark.fault("F15", "a line ends at \\n only; N lines in, N lines out")
+@settings(some, max_examples=300)
+@given(BYTES)
+def test_lines_are_what_they_are_by_hand(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "any.txt"
+    path.write_bytes(content)
+    expected = expected_lines(content)
+    replaced = list(read_lines(path, errors="replace"))
+    assert replaced == [line.decode("utf-8", "replace") for line in expected]
+    assert count_lines(path) == len(expected)
+    dropped = list(read_lines(path, errors="drop"))
+    for line, found in zip(expected, dropped, strict=True):
+        try:
+            assert found == line.decode()
+        except UnicodeDecodeError:
+            assert found is None
+    assert list(decode_lines(io.BytesIO(content), "-", "replace")) == replaced
+
+
+@pytest.mark.fault("F16", "training drops and counts the line, with its number")
+@pytest.mark.fault("F17", "every text that is kept comes back from its ids")
+@settings(some)
+@given(BYTES, BYTES)
+def test_a_corpus_of_anything(tiny_model, tmp_path_factory, source, target):
+    tokenizer = tiny_model[1]
+    folder = tmp_path_factory.mktemp("corpus")
+    lines = [expected_lines(b"der Hund\n" + each) for each in (source, target)]
+    count = min(map(len, lines))
+    for name, side in zip("ab", lines, strict=True):
+        (folder / name).write_bytes(b"".join(line + b"\n" for line in side[:count]))
+    files = TextFiles(folder / "a", folder / "b")
+    corpus = encode_corpus(files, tokenizer, tokenizer, folder / "ids")
+    kept = count - sum(reason["count"] for reason in corpus.dropped.values())
+    assert corpus.num_pairs == kept >= 1
+    pairs = list(files)
+    assert len(pairs) == count
+    for row, number in enumerate(corpus.numbers(np.arange(kept))):
+        for ids, text in zip(corpus.pair(row), pairs[number - 1], strict=True):
+            assert tokenizer.detokenize([ids]).numpy()[0].decode() == text
+    invalid = [number for number, pair in enumerate(pairs, 1) if None in pair]
+    assert corpus.dropped["invalid_utf8"]["count"] == len(invalid)
+    named = [f"{folder / 'a'}:{number}" for number in invalid]
+    assert corpus.dropped["invalid_utf8"]["first"] == named[:5]
+    shutil.rmtree(folder)
+
+
+@pytest.mark.fault("F17", "one translation for each text, whatever it holds")
+@settings(some)
+@given(LISTS)
+def test_the_translator(translator, texts):
+    found = translator.translate_n_best(texts, 1)
+    assert len(found) == len(texts)
+    for text, ((translation, score), *_) in zip(texts, found, strict=True):
+        translation.encode()
+        assert math.isfinite(score)
+        if not text.strip(BLANK):
+            assert (translation, score) == ("", 0.0)
+    assert len(translator.score(texts, texts[::-1])) == len(texts)
+    assert len(translator.align(texts, texts[::-1])) == len(texts)
+
+
+@pytest.mark.fault("F16", "what is no UTF-8 becomes U+FFFD")
+@pytest.mark.fault("F17", "one translation for each text, as the translator's")
+@settings(some, max_examples=8)
+@given(st.lists(SHORT_TEXT.map(str.encode) | st.binary(), max_size=9))
+def test_the_signatures(signatures, translator, texts):
+    inputs = tf.constant(texts, tf.string)
+    found = signatures["serving_default"](inputs=inputs)
+    ranked = signatures["translate_n_best"](inputs=inputs)
+    expected = translator.translate_n_best(
+        [text.decode("utf-8", "replace") for text in texts], 1
+    )
+    for row, ((text, score), *_) in enumerate(expected):
+        found["translations"].numpy()[row].decode()
+        # What is cut there is translated in pieces here.
+        if not found["truncated"][row]:
+            np.testing.assert_allclose(found["scores"][row], score, atol=1e-4)
+            assert found["translations"].numpy()[row].decode() == text
+    assert found["translations"].shape == found["scores"].shape == len(texts)
+    assert ranked["translations"].shape == (len(texts), 4)
+    pairs = {"inputs": inputs, "targets": inputs[::-1]}
+    assert signatures["score"](**pairs)["log_probs"].shape == len(texts)
+    assert np.isfinite(signatures["score"](**pairs)["log_probs"]).all()
+    attended = signatures["attend"](**pairs)
+    assert attended["attention"].shape[0] == len(texts)
+    for pieces in (attended["source_pieces"], attended["target_pieces"]):
+        assert all(piece.decode() is not None for piece in pieces.numpy().ravel())
+
+
+def translate(model, content, *options):
+    result = CliRunner().invoke(app, ["translate", str(model), *options], input=content)
+    assert result.exit_code == 0, result.output[-2000:]
+    return result
+
+
+@pytest.mark.fault("F15", "`translate` writes one line for each")
+@pytest.mark.fault("F16", "`translate` puts U+FFFD and names the line")
+@settings(some, max_examples=3)
+@given(st.lists(BYTES, min_size=9, max_size=20).map(b"\n".join))
+def test_the_command(model_file, content):
+    result = translate(model_file, content)
+    expected = expected_lines(content)
+    assert result.stdout_bytes.count(b"\n") == len(expected)
+    assert "Traceback" not in result.stderr
+    written = result.stdout_bytes.decode().split("\n")
+    for number, (line, out) in enumerate(zip(expected, written, strict=False), 1):
+        text = line.decode("utf-8", "replace")
+        if not text.strip(BLANK):
+            assert out == ""
+        named = f"standard input:{number}: not UTF-8" in result.stderr
+        assert named == ("\ufffd" in text and "\ufffd".encode() not in line)
+
+
+@pytest.mark.fault("F17", "all the same")
+def test_the_command_on_every_nasty_text(model_file, tiny_export):
+    lines = [text.replace("\n", " ") for text in NASTY]
+    content = "\n".join(map(encodable, lines)).encode() + b"\n"
+    for model in (model_file, tiny_export):
+        assert translate(model, content).stdout_bytes.count(b"\n") == len(lines)
+    found = open_model(tiny_export).translate(NASTY)  # half surrogate pairs too
+    assert len(found) == len(NASTY)
+
+
+@pytest.mark.fault("F14", "10,000 empty lines give 10,000 empty lines")
+def test_ten_thousand_empty_lines(model_file, tiny_export):
+    content = b"\n" * 10_000
+    for model in (model_file, tiny_export):
+        assert translate(model, content).stdout_bytes == content
+
+
+@pytest.mark.fault("F18", "spelt in bytes, never unknown; a translation that is there")
+def test_languages_that_training_never_saw(tiny_model, translator):
+    texts = ["漢字かな交じり文", "Привет, мир", "שלום עולם", "नमस्ते", "ሰላም", "𓀀𓀁", "ꙮ"]
+    ids = tiny_model[1].tokenize(texts)
+    assert not (ids.flat_values.numpy() == tiny_model[1].unknown_id).any()
+    for text, row in zip(texts, ids.to_list(), strict=True):
+        assert len(row) >= len(text.encode()) - text.count(" ")
+    assert all(translator.translate(texts))
+
+
+@pytest.mark.fault("F19", "translated in pieces or cut, with a warning; memory bounded")
+@pytest.mark.parametrize(
+    "length", [20_000, pytest.param(200_000, marks=pytest.mark.slow)]
+)
+def test_a_line_of_a_megabyte(model_file, tiny_export, length, record_property):
+    sizes = []
+    for model, option in ((model_file, ["--beam-size", "1"]), (tiny_export, [])):
+        # The search in pieces takes long.
+        count = length if model == model_file else 1 << 20
+        short = translate(model, b"Hund\n", *option).stdout
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        line = b"Hund und Katze. " * (count // 16)
+        result = translate(model, line + b"\nHund\n", *option)
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        sizes.append((after - before) >> 10)
+        assert result.stdout.count("\n") == 2
+        assert len(result.stdout.split("\n")[0]) > 1
+        assert result.stderr.count("warning: line 1: ") == 1
+        assert result.stdout.split("\n")[1] + "\n" == short
+    record_property("happened", f"lines of {length:,} and 1,048,576: +{sizes} MiB")
+    assert max(sizes) < 700

@@ -1,0 +1,124 @@
+"""Step by step as if never interrupted: losses, rates, gradients, validations."""
+
+import dataclasses
+import json
+import os
+import signal
+import time
+
+import pytest
+import tensorflow as tf
+from training_samples import dataset
+from training_samples import paper_adam
+from training_samples import tiny_transformer
+
+from keras_transformer import training
+
+
+class Measured(training.TrainingModel):
+    """Notes the norm of each step's gradient."""
+
+    def _apply(self, gradients, loss_sum, all_tokens):
+        norm = tf.linalg.global_norm(gradients)
+        tf.numpy_function(self.norms.append, [norm], [])
+        return super()._apply(gradients, loss_sum, all_tokens)
+
+
+def run(folder, seed=3):
+    transformer = tiny_transformer(seed=seed, dropout=0.3, attention_dropout=0.2)
+    model = Measured(transformer, 0.1)
+    model.norms = []
+    model.compile(optimizer=paper_adam())
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    return training.Trainer(model, folder)
+
+
+def rows(folder):
+    """The log without what a clock decides."""
+    clocks = ("seconds", "tokens_per_second")
+    return [
+        {name: value for name, value in json.loads(line).items() if name not in clocks}
+        for line in (folder / "metrics.jsonl").open()
+    ]
+
+
+@pytest.mark.fault("F05", "loss, rate and gradient's norm of every step equal")
+def test_every_step_is_as_if_never_interrupted(tmp_path):
+    whole = run(tmp_path / "whole")
+    whole.fit(dataset(), 11, log_steps=1, bar=False)
+    cut = run(tmp_path / "cut")
+    cut.fit(dataset(), 4, log_steps=1, bar=False)
+    resumed = run(tmp_path / "cut", seed=8)
+    assert resumed.restore() == 4
+    resumed.fit(dataset(4), 11, log_steps=1, bar=False)
+    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
+    assert [row["step"] for row in rows(tmp_path / "cut")] == list(range(1, 12))
+    norms = [*cut.model.norms, *resumed.model.norms]
+    assert norms == list(whole.model.norms)
+    assert len(set(norms)) == 11
+
+
+def test_a_line_of_the_log_goes_on_with_its_sums(tmp_path):
+    """Stopped at step 4, the line of step 6 tells of steps 1 to 6."""
+    run(tmp_path / "whole").fit(dataset(), 6, log_steps=6, bar=False)
+    run(tmp_path / "cut").fit(dataset(), 4, log_steps=6, bar=False)
+    resumed = run(tmp_path / "cut", seed=8)
+    resumed.restore()
+    resumed.fit(dataset(4), 6, log_steps=6, bar=False)
+    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
+
+
+@pytest.mark.fault("F07", "in validation: ends it, saves; the next start makes it good")
+@pytest.mark.parametrize(
+    ("number", "raised"),
+    [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)],
+)
+def test_a_signal_ends_a_validation(tmp_path, number, raised):
+    scores = {2: 3.0, 4: 2.0, 6: 2.5}
+
+    def fit(trainer, validate, first=0):
+        trainer.fit(
+            dataset(first),
+            6,
+            validate=validate,
+            validation_steps=2,
+            metric="perplexity",
+            patience=3,
+            bar=False,
+        )
+
+    whole = run(tmp_path / "whole")
+    fit(whole, lambda: {"perplexity": scores[whole.progress.step]})
+
+    cut = run(tmp_path / "cut")
+
+    def interrupted():
+        if cut.progress.step == 4:
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+        return {"perplexity": scores[cut.progress.step]}
+
+    started = time.monotonic()
+    with pytest.raises(raised) as error:
+        fit(cut, interrupted)
+    assert time.monotonic() - started < 50
+    assert raised is KeyboardInterrupt or error.value.code == 143
+    resumed = run(tmp_path / "cut", seed=8)
+    assert resumed.restore() == 4
+    assert resumed.progress.validation_due
+    validated = []
+
+    def validate():
+        validated.append(resumed.progress.step)
+        return {"perplexity": scores[resumed.progress.step]}
+
+    fit(resumed, validate, first=4)
+    assert validated == [4, 6]
+    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
+    reached, expected = (
+        dataclasses.asdict(trainer.progress) for trainer in (resumed, whole)
+    )
+    for clock in ("seconds", "checkpoint_seconds"):
+        del reached[clock], expected[clock]
+    assert reached == expected
+    assert (reached["best_step"], reached["validations_since_best"]) == (4, 1)

@@ -1,0 +1,81 @@
+"""Starts `keras-transformer train` as several workers on loopback."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+COMMAND = "from keras_transformer.cli import main; import sys; sys.exit(main())"
+# Seconds; generous, since it only bounds what hangs.
+LIMIT = 300
+
+
+def cluster(count):
+    """Addresses with ports that are free now."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+    return addresses
+
+
+class Workers:
+    """Processes that train together; those that still run end with the context."""
+
+    def __init__(self, arguments, logs, count=2, environment=()):
+        self.logs = [logs / f"worker-{index}.log" for index in range(count)]
+        addresses = cluster(count)
+        self.processes = []
+        for index, log in enumerate(self.logs):
+            config = {
+                "cluster": {"worker": addresses},
+                "task": {"type": "worker", "index": index},
+            }
+            with open(log, "wb") as file:
+                self.processes.append(
+                    subprocess.Popen(
+                        # So that who waits for a checkpoint sees it in time.
+                        ["nice", sys.executable, "-c", COMMAND, *map(str, arguments)],
+                        stdout=file,
+                        stderr=subprocess.STDOUT,
+                        env={
+                            **os.environ,
+                            "PYTHONPATH": str(ROOT),
+                            "TF_CONFIG": json.dumps(config),
+                            **dict(environment),
+                        },
+                    )
+                )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    def codes(self, seconds=LIMIT):
+        """Exit codes, when all have ended."""
+        end = time.monotonic() + seconds
+        return [
+            process.wait(max(0.1, end - time.monotonic())) for process in self.processes
+        ]
+
+    def text(self, index):
+        return self.logs[index].read_text(errors="replace")
+
+    def wait_for(self, path):
+        """Waits for a file to appear; fails where a worker ends before."""
+        end = time.monotonic() + LIMIT
+        while not path.exists():
+            for index, process in enumerate(self.processes):
+                assert process.poll() is None, self.text(index)[-4000:]
+            assert time.monotonic() < end, self.text(0)[-4000:]
+            time.sleep(0.02)
