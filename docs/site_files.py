@@ -11,7 +11,7 @@ import shutil
 from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-OUTSIDE = re.compile(r"(?<=\]\()\.\./(?=(?:benchmarks|keras_transformer)/)")
+OUTSIDE = re.compile(r"(?<=\]\()\.\./(?=(?:benchmarks|keras_transformer|tests)/)")
 
 
 def on_startup(command, dirty):

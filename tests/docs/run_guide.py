@@ -48,6 +48,9 @@ def smaller(words):
     if words[0] not in TRAINING or words == ["train"]:
         return words
     settings = dict(SMALL)
+    if "--from" in words:
+        # The model's own sizes and vocabulary.
+        settings = {k: v for k, v in settings.items() if k.startswith("training.")}
     if words[0] == "demo" or "phrases" in words:
         settings |= {"data.size": 700, "data.held_out": 20}
     if words[0] == "ablate":
