@@ -35,6 +35,7 @@ def beam_search(
     buffer_length=None,
     compaction="auto",
     reorder_cache=take_rows,
+    settle_cache=None,
 ):
     """The sequences of highest score that a beam finds, in one compiled graph.
 
@@ -82,6 +83,8 @@ def beam_search(
             beam_size] is the row that each row goes on from. With one that leaves
             tensors where they are, these may have any multiple of batch as leading
             axis.
+        settle_cache: function `cache -> cache` for every `decode_loop.SETTLE_STEPS`
+            steps, with compaction.
 
     Returns:
         `(sequences, scores)`: int32 [batch, n_best, buffer_length], end id included,
@@ -115,7 +118,9 @@ def beam_search(
     state = _initial_state(
         max_lengths, buffer_length, batch_size, beam_size, n_best, start_id, pad_id
     )
-    state = decode_loop(step, state, cache, context, buffer_length, compaction)
+    state = decode_loop(
+        step, state, cache, context, buffer_length, compaction, settle_cache
+    )
     found = state.best_scores > NEVER
     sequences = ops.where(found[:, :, None], state.best_sequences, pad_id)
     return sequences, state.best_scores

@@ -32,6 +32,7 @@ def sample(
     vocabulary_size=None,
     buffer_length=None,
     compaction="auto",
+    settle_cache=None,
 ):
     """Sequences drawn token by token from the model's distribution.
 
@@ -94,7 +95,9 @@ def sample(
         max_lengths=max_lengths,
         done=done,
     )
-    state = decode_loop(step, state, cache, context, buffer_length, compaction)
+    state = decode_loop(
+        step, state, cache, context, buffer_length, compaction, settle_cache
+    )
     return state.sequences, state.log_probs
 
 

@@ -12,7 +12,7 @@ def translate_ids(model, source_ids, beam_size=4, extra_length=50, **search_opti
 
     Args:
         model: `Transformer`, or any object with its `init_cache`,
-            `decode_with_cache` and `reorder_cache`.
+            `decode_with_cache`, `reorder_cache` and `settle_cache`.
         source_ids: int32 [batch, source_length], each row ids and the end id, then
             padding. A row that has no more than its end id gets the empty
             translation, with score 0.
@@ -77,6 +77,7 @@ def _start(model, source_ids, rows_per_sentence, extra_length, options):
     )
     return {
         "next_token_logits": model.decode_with_cache,
+        "settle_cache": model.settle_cache,
         "cache": cache,
         "context": context,
         "batch_size": batch_size,
