@@ -252,9 +252,10 @@ class Transformer(keras.Model):
             row of it serves all of a sentence's beam.
         """
         encoder_output = self.encode(source_ids, training=False)
+        source_mask = padding_mask(source_ids, self.pad_id)
         context = {
-            "layers": self.decoder.init_context(encoder_output),
-            "source_mask": padding_mask(source_ids, self.pad_id),
+            "layers": self.decoder.init_context(encoder_output, source_mask),
+            "source_mask": source_mask,
         }
         batch = ops.shape(source_ids)[0]
         return self.decoder.init_cache(batch, max_length, beam_size), context
@@ -287,6 +288,10 @@ class Transformer(keras.Model):
             parents: `[batch * beam_size]`, int32, the row that each goes on from.
         """
         return self.decoder.reorder_cache(cache, parents)
+
+    def settle_cache(self, cache):
+        """The cache, put in order: every `SETTLE_STEPS` steps of decoding."""
+        return self.decoder.settle_cache(cache)
 
     def compute_output_spec(self, inputs, training=None):
         shape = (*inputs["target_ids"].shape, self.vocabulary_size)

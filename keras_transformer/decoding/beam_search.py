@@ -36,6 +36,7 @@ def beam_search(
     compaction="auto",
     reorder_cache=take_rows,
     normalized=False,
+    settle_cache=None,
 ):
     """The sequences of highest score that a beam finds, in one compiled graph.
 
@@ -85,6 +86,8 @@ def beam_search(
             axis.
         normalized: whether `next_token_logits` gives log-probabilities, to be added
             up as they are. An id of minus infinity is never generated.
+        settle_cache: function `cache -> cache` for every `decode_loop.SETTLE_STEPS`
+            steps, with compaction.
 
     Returns:
         `(sequences, scores)`: int32 [batch, n_best, buffer_length], end id included,
@@ -118,7 +121,9 @@ def beam_search(
     state = _initial_state(
         max_lengths, buffer_length, batch_size, beam_size, n_best, start_id, pad_id
     )
-    state = decode_loop(step, state, cache, context, buffer_length, compaction)
+    state = decode_loop(
+        step, state, cache, context, buffer_length, compaction, settle_cache
+    )
     found = state.best_scores > NEVER
     sequences = ops.where(found[:, :, None], state.best_sequences, pad_id)
     return sequences, state.best_scores

@@ -21,8 +21,8 @@ def constrain(
     """The arguments of a search with constraints put around its step function.
 
     Args:
-        start: mapping of `next_token_logits`, `reorder_cache`, `cache`, `context`,
-            `batch_size` and `max_length`, see `beam_search`.
+        start: mapping of `next_token_logits`, `reorder_cache`, `settle_cache`,
+            `cache`, `context`, `batch_size` and `max_length`, see `beam_search`.
         rows_per_sentence: int, rows of the cache for each row of the context.
         prefix_ids: int32 [batch, prefix_length], the first tokens of each sentence,
             then padding. They come even where they are forbidden.
@@ -34,7 +34,7 @@ def constrain(
         pad_id: int, fills up the prefixes.
 
     Returns:
-        `start` with the first four replaced, and `normalized=True`.
+        `start` with the first five replaced, and `normalized=True`.
     """
     next_token_logits, reorder_cache = (
         start["next_token_logits"],
@@ -86,10 +86,16 @@ def constrain(
             reordered["state"] = ops.take(cache["state"], parents, axis=0)
         return reordered
 
+    settle_cache = start.get("settle_cache")
+
+    def settle(cache):
+        return {**cache, "model": settle_cache(cache["model"])}
+
     return {
         **start,
         "next_token_logits": step,
         "reorder_cache": reorder,
+        "settle_cache": settle_cache and settle,
         "cache": cache,
         "context": context,
         "normalized": True,

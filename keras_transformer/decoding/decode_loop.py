@@ -3,12 +3,16 @@
 import keras
 from keras import ops
 
+from keras_transformer.layers.decoding_cache import SETTLE_STEPS
+
 # A gather of the whole cache costs about as much as the beam reordering of one step,
 # so it pays as soon as a sizeable part of the rows does nothing but wait.
 KEEP_NUMERATOR, KEEP_DENOMINATOR = 3, 4
 
 
-def decode_loop(step, state, cache, context, num_steps, compaction="auto"):
+def decode_loop(
+    step, state, cache, context, num_steps, compaction="auto", settle_cache=None
+):
     """Call `step` until every sentence is done or `num_steps` steps are taken.
 
     With compaction, sentences that are done leave the batch whenever a quarter of it
@@ -29,6 +33,8 @@ def decode_loop(step, state, cache, context, num_steps, compaction="auto"):
         num_steps: scalar integer.
         compaction: True, False or "auto" (on where the backend has dynamic shapes:
             not on JAX; pass False for XLA).
+        settle_cache: function `cache -> cache`, called with compaction every
+            `SETTLE_STEPS` steps at least.
 
     Returns:
         The state of all sentences, in the order that came in.
@@ -42,9 +48,14 @@ def decode_loop(step, state, cache, context, num_steps, compaction="auto"):
         return ops.logical_and(index < num_steps, ops.shape(rows)[0] > 0)
 
     def body(index, results, rows, state, cache, context):
+        stop = num_steps
+        if settle_cache is not None:
+            stop = ops.minimum(num_steps, index + SETTLE_STEPS)
         index, state, cache = _run(
-            step, state, cache, context, index, num_steps, _enough_left
+            step, state, cache, context, index, stop, _enough_left
         )
+        if settle_cache is not None:
+            cache = settle_cache(cache)
         results = keras.tree.map_structure(
             lambda result, now: ops.scatter_update(result, rows[:, None], now),
             results,

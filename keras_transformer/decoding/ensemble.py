@@ -60,6 +60,13 @@ class Ensemble:
             for model, one in zip(self.models, cache, strict=True)
         )
 
+    def settle_cache(self, cache):
+        """The caches, put in order, as `Transformer.settle_cache`."""
+        return tuple(
+            model.settle_cache(one)
+            for model, one in zip(self.models, cache, strict=True)
+        )
+
 
 def _mean(logits):
     """The logarithm of the mean of probabilities, shaped as each of `logits`."""

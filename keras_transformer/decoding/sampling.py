@@ -33,6 +33,7 @@ def sample(
     buffer_length=None,
     compaction="auto",
     normalized=False,
+    settle_cache=None,
 ):
     """Sequences drawn token by token from the model's distribution.
 
@@ -96,7 +97,9 @@ def sample(
         max_lengths=max_lengths,
         done=done,
     )
-    state = decode_loop(step, state, cache, context, buffer_length, compaction)
+    state = decode_loop(
+        step, state, cache, context, buffer_length, compaction, settle_cache
+    )
     return state.sequences, state.log_probs
 
 

@@ -21,7 +21,7 @@ def translate_ids(
 
     Args:
         model: `Transformer`, or any object with its `init_cache`,
-            `decode_with_cache` and `reorder_cache`.
+            `decode_with_cache`, `reorder_cache` and `settle_cache`.
         source_ids: int32 [batch, source_length], each row ids and the end id, then
             padding. A row that has no more than its end id gets the empty
             translation, with score 0.
@@ -111,6 +111,7 @@ def _start(
     start = {
         "next_token_logits": model.decode_with_cache,
         "reorder_cache": model.reorder_cache,
+        "settle_cache": model.settle_cache,
         "cache": cache,
         "context": context,
         "batch_size": batch_size,

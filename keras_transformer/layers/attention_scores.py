@@ -23,6 +23,16 @@ def scaled_dot_products(query, key):
     return ops.matmul(query, ops.swapaxes(key, -1, -2))
 
 
+def softmax_of_few(logits):
+    """Softmax over the last axis, for a step of decoding.
+
+    TensorFlow shares even a few numbers out among threads, which takes longer than
+    these operations do.
+    """
+    exponentials = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
+    return exponentials / ops.sum(exponentials, axis=-1, keepdims=True)
+
+
 def masked_softmax(attention_logits, attention_mask=None, may_lack_keys=True):
     """Softmax over the last axis, in float32.
 

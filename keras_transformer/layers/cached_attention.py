@@ -1,70 +1,97 @@
-"""Self-attention step by step, for decoding: part of `MultiHeadAttention`."""
+"""Attention step by step, for decoding: part of `MultiHeadAttention`."""
 
 import keras
 from keras import ops
 
 from keras_transformer.layers import decoding_cache
-from keras_transformer.layers.attention_scores import masked_softmax
+from keras_transformer.layers.attention_scores import MASKED_LOGIT
+from keras_transformer.layers.attention_scores import softmax_of_few
 
 
 class CachedAttention:
-    """What `MultiHeadAttention` does with a cache of earlier positions."""
+    """What `MultiHeadAttention` does with keys and values that are there already.
+
+    No gradient flows through it. A step has few numbers and many operations, whose
+    number decides how long it takes: sizes are Python's wherever they are known.
+    """
 
     # Positions that self-attention sees; None: all.
     window = None
 
-    def call_with_cache(self, query, cache, start_index, visible=None):
+    def call_with_cache(self, query, cache, start_index, visible=None, beam_size=1):
         """Causal self-attention of the positions from `start_index` on.
 
-        For decoding: no gradient flows through it.
-
         Args:
-            query: `[batch * beam_size, target_length, width]`, the new positions; the
-                rows of a sentence follow each other.
+            query: `[batch, beam_size * target_length, width]`, the new positions;
+                those of a hypothesis follow each other.
             cache: From `init_cache` or the last call.
             start_index: Position of the first query, scalar int32.
             visible: `[batch, beam_size * target_length, slots]`, bool, what each query
                 sees, see `decoding_cache.visible_slots`. None: all positions up to
-                its own, of a sentence with one row.
+                its own, of a sentence with one hypothesis.
+            beam_size: Hypotheses of a sentence.
 
         Returns:
-            `[batch * beam_size, target_length, output_dim]` and the cache with the
+            `[batch, beam_size * target_length, output_dim]` and the cache with the
             new positions.
         """
-        length = ops.shape(query)[1]
-        cache = self._append(query, cache, start_index)
+        cache = self._append(query, cache, start_index, beam_size)
         if visible is None:
             visible = self.visible_slots(
                 decoding_cache.num_slots(cache),
                 decoding_cache.is_buffer(cache),
                 1,
-                length,
+                ops.shape(query)[1],
                 start_index,
             )
-        batch = ops.shape(decoding_cache.parts(cache)[0][0])[0]
-        # The rows of a sentence's beam become queries of one row.
-        queries = self.query_dense(query)
-        queries = ops.reshape(queries, (batch, -1, self.num_heads, self.key_dim))
-        queries = _swapped(queries)
-        logits, sizes = [], []
-        for key, _ in decoding_cache.parts(cache):
-            logits.append(self.logits_of_heads(queries, key))
-            sizes.append(ops.shape(key)[2])
+        output = self._attend(query, decoding_cache.parts(cache), visible)
+        return output, self._trimmed(cache, beam_size)
+
+    def call_with_context(self, query, key_value, mask):
+        """Attention over an encoder's output, whose keys and values are there.
+
+        Args:
+            query: `[batch, queries, width]`.
+            key_value: From `project_key_value`.
+            mask: `[batch, source_length]`, bool, True = token; None: all are. Each row
+                has a token, or values that are zero.
+
+        Returns:
+            `[batch, queries, output_dim]`.
+        """
+        return self._attend(query, [key_value], None if mask is None else mask[:, None])
+
+    def _attend(self, query, parts, mask):
+        """Attention over keys and values in several parts.
+
+        Args:
+            query: `[batch, queries, width]`.
+            parts: Keys `[batch, num_heads, slots, key_dim]` and values of each.
+            mask: `[batch, queries, slots of all parts]`, bool, or None.
+        """
+        queries = self._new_heads(self.query_dense(query))
+        logits = [self.logits_of_heads(queries, key) for key, _ in parts]
+        sizes = [ops.shape(each)[3] for each in logits]
         logits = logits[0] if len(logits) == 1 else ops.concatenate(logits, axis=-1)
-        mask = None if visible is None else visible[:, None]
-        # Each query sees itself at least.
-        scores = masked_softmax(logits, mask, may_lack_keys=False)
-        scores = ops.cast(scores, self.compute_dtype)
-        context, start = 0, 0
-        for (_, value), size in zip(decoding_cache.parts(cache), sizes, strict=True):
-            part = scores
-            if len(sizes) > 1:
-                part = scores[..., start : start + size]
-            context = context + ops.matmul(part, value)
-            start = start + size
-        width = context.shape[-1] * self.num_heads
-        output = ops.reshape(_swapped(context), (-1, length, width))
-        return self.output_dense(output), self._trimmed(cache, query)
+        logits = ops.cast(logits, "float32")
+        if mask is not None:
+            logits = ops.where(mask[:, None], logits, MASKED_LOGIT)
+        scores = ops.cast(softmax_of_few(logits), self.compute_dtype)
+        context, start = None, 0
+        for (_, value), size in zip(parts, sizes, strict=True):
+            share = scores
+            if len(parts) > 1:
+                share = scores[..., start : start + size]
+                start = start + size
+            product = ops.matmul(share, value)
+            context = product if context is None else context + product
+        return self.output_dense(self._join_heads(_swapped(context)))
+
+    def _new_heads(self, x):
+        """`[batch, length, num_heads * dim]` to `[batch, num_heads, length, dim]`."""
+        dim = x.shape[-1] // self.num_heads
+        length = ops.shape(x)[1]
+        return _swapped(ops.reshape(x, (-1, length, self.num_heads, dim)))
 
     def visible_slots(
         self, count, in_buffer, beam_size, length, start_index, ancestors=None
@@ -79,12 +106,13 @@ class CachedAttention:
             ancestors,
         )
 
-    def extend_ancestors(self, ancestors, cache, beam_size, length, start_index):
+    def extend_ancestors(self, ancestors, cache, length, start_index):
         """`decoding_cache.extend_ancestors` of this layer, before `call_with_cache`."""
         position = None
         if decoding_cache.is_buffer(cache):
+            beam_size = ancestors.shape[1]
             position = self._position_in_buffer(cache, beam_size, start_index)
-        return decoding_cache.extend_ancestors(ancestors, beam_size, length, position)
+        return decoding_cache.extend_ancestors(ancestors, length, position)
 
     def init_cache(self, batch_size, max_length=None, beam_size=1):
         """An empty cache for `call_with_cache`.
@@ -93,7 +121,7 @@ class CachedAttention:
             batch_size: Number of sentences, may be a scalar tensor.
             max_length: Room for so many positions in buffers of fixed size. None:
                 the cache grows.
-            beam_size: Rows of a sentence.
+            beam_size: Hypotheses of a sentence.
 
         Returns:
             The cache of no positions, see `decoding_cache`.
@@ -107,22 +135,18 @@ class CachedAttention:
             self.compute_dtype,
         )
 
-    def _append(self, query, cache, start_index):
+    def _append(self, query, cache, start_index, beam_size):
         """The cache with keys and values of the new positions."""
-        batch = ops.shape(decoding_cache.parts(cache)[0][0])[0]
-        beam_size = ops.shape(query)[0] // batch
         new = []
         for dense in (self.key_dense, self.value_dense):
-            x = dense(query)
-            dim = x.shape[-1] // self.num_heads
-            if query.shape[1] == 1:
-                x = _swapped(ops.reshape(x, (batch, -1, self.num_heads, dim)))
-            else:
-                # [batch, beam, length, num_heads, dim], beams innermost of the slots
-                length = ops.shape(query)[1]
-                x = ops.reshape(x, (batch, -1, length, self.num_heads, dim))
-                x = ops.transpose(x, (0, 3, 2, 1, 4))
-                x = ops.reshape(x, (batch, self.num_heads, length * beam_size, dim))
+            x = self._new_heads(dense(query))
+            if query.shape[1] != beam_size and beam_size > 1:
+                # Of the slots, hypotheses are innermost; of the queries, positions.
+                slots, dim = ops.shape(x)[2], x.shape[3]
+                shape = (-1, self.num_heads, beam_size, slots // beam_size, dim)
+                x = ops.reshape(x, shape)
+                x = ops.transpose(x, (0, 1, 3, 2, 4))
+                x = ops.reshape(x, (-1, self.num_heads, slots, dim))
             new.append(x)
         start_slot = self._position_in_buffer(cache, beam_size, start_index)
         return decoding_cache.append(cache, *new, start_slot * beam_size)
@@ -130,8 +154,8 @@ class CachedAttention:
     def _position_in_buffer(self, cache, beam_size, position):
         return position
 
-    def _trimmed(self, cache, query):
-        """What is kept of a cache after `query`."""
+    def _trimmed(self, cache, beam_size):
+        """What is kept of a cache after a call."""
         return cache
 
 

@@ -101,44 +101,49 @@ class Decoder(Stack):
         Returns:
             `[batch * beam_size, target_length, d_model]` and the longer cache.
         """
-        x, layer_caches = inputs, cache["layers"]
+        layer_caches, ancestors = cache["layers"], cache.get("ancestors")
+        beam_size = 1 if ancestors is None else ancestors.shape[1]
+        length = ops.shape(inputs)[1]
         attention = self.layers[0].self_attention
-        stored = decoding_cache.parts(layer_caches[0])[0][0]
-        beam_size = ops.shape(inputs)[0] // ops.shape(stored)[0]
-        if not decoding_cache.is_buffer(layer_caches[0]) and attention.window is None:
-            layer_caches = decoding_cache.settle(layer_caches, beam_size)
         # All layers' positions lie alike, so that one mask serves all of them.
-        visible, ancestors = None, None
-        if "ancestors" in cache:
+        visible = None
+        if ancestors is not None:
             ancestors = attention.extend_ancestors(
-                cache["ancestors"],
-                layer_caches[0],
-                beam_size,
-                ops.shape(inputs)[1],
-                start_index,
+                ancestors, layer_caches[0], length, start_index
             )
             visible = attention.visible_slots(
-                ops.shape(ancestors)[1],
+                ops.shape(ancestors)[2],
                 decoding_cache.is_buffer(layer_caches[0]),
                 beam_size,
-                ops.shape(inputs)[1],
+                length,
                 start_index,
                 ancestors,
             )
+        # The hypotheses of a sentence become queries of one row: its keys and values
+        # are read once.
+        x = ops.reshape(inputs, (-1, beam_size * length, inputs.shape[-1]))
         caches = []
         for layer, layer_cache, layer_context in zip(
             self.layers, layer_caches, context, strict=True
         ):
             x, layer_cache = layer.call_with_cache(
-                x, layer_cache, layer_context, source_mask, start_index, visible
+                x,
+                layer_cache,
+                layer_context,
+                source_mask,
+                start_index,
+                visible,
+                beam_size,
             )
             caches.append(layer_cache)
         cache = {"layers": tuple(caches)}
         if ancestors is not None:
             # What a window has left behind is forgotten here too.
-            kept = decoding_cache.num_slots(caches[0])
-            cache["ancestors"] = ancestors[:, ops.shape(ancestors)[1] - kept :]
-        return self._normalize(x), cache
+            if attention.window is not None:
+                kept = decoding_cache.num_slots(caches[0])
+                ancestors = ancestors[:, :, ops.shape(ancestors)[2] - kept :]
+            cache["ancestors"] = ancestors
+        return self._normalize(ops.reshape(x, (-1, length, x.shape[-1]))), cache
 
     def init_cache(self, batch_size, max_length=None, beam_size=1):
         """What `call_with_cache` needs to know of earlier positions: none yet.
@@ -152,7 +157,7 @@ class Decoder(Stack):
         Returns:
             Mapping of `"layers"`, a `MultiHeadAttention.init_cache` a layer, whose
             leading axis is the sentence, and, with a beam, `"ancestors"`, the slots
-            that each row sees, `[batch_size * beam_size, slots]`, bool.
+            that each hypothesis sees, `[batch_size, beam_size, slots]`, bool.
         """
         layers = tuple(
             layer.self_attention.init_cache(batch_size, max_length, beam_size)
@@ -160,7 +165,7 @@ class Decoder(Stack):
         )
         if beam_size == 1:
             return {"layers": layers}
-        shape = batch_size * beam_size, decoding_cache.num_slots(layers[0])
+        shape = batch_size, beam_size, decoding_cache.num_slots(layers[0])
         return {"layers": layers, "ancestors": ops.zeros(shape, dtype="bool")}
 
     def reorder_cache(self, cache, parents):
@@ -172,11 +177,28 @@ class Decoder(Stack):
         """
         if "ancestors" not in cache:
             return cache
-        return {**cache, "ancestors": ops.take(cache["ancestors"], parents, axis=0)}
+        _, beam_size, slots = ops.shape(cache["ancestors"])
+        rows = ops.reshape(cache["ancestors"], (-1, slots))
+        rows = ops.take(rows, parents, axis=0)
+        return {**cache, "ancestors": ops.reshape(rows, (-1, beam_size, slots))}
 
-    def init_context(self, encoder_output):
+    def settle_cache(self, cache):
+        """The cache with what it has recently got put to the rest.
+
+        To be called every `SETTLE_STEPS` positions of a cache that grows: a call
+        copies the recent positions, this the whole.
+        """
+        layers = cache["layers"]
+        window = self.layers[0].self_attention.window
+        if decoding_cache.is_buffer(layers[0]) or window is not None:
+            return cache
+        return {**cache, "layers": decoding_cache.settled(layers)}
+
+    def init_context(self, encoder_output, source_mask=None):
         """Keys and values of `encoder_output`, `[batch, ...]`, for each layer."""
-        return tuple(layer.init_context(encoder_output) for layer in self.layers)
+        return tuple(
+            layer.init_context(encoder_output, source_mask) for layer in self.layers
+        )
 
     def compute_output_shape(self, inputs_shape, encoder_output_shape=None):
         return inputs_shape

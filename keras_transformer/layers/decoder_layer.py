@@ -71,61 +71,79 @@ class DecoderLayer(Block):
         attended = self.self_attention(
             normalized, normalized, use_causal_mask=True, training=training
         )
-        return self._after_self_attention(
-            inputs, attended, key_value, source_mask, training
-        )
+        found = []
+
+        def look_at_source(query):
+            mask = None if source_mask is None else source_mask[:, None, :]
+            output, scores = self.cross_attention.call_with_scores(
+                query, key_value, mask, training
+            )
+            found.append(scores)
+            return output
+
+        x = self._after_self_attention(inputs, attended, look_at_source, training)
+        return x, found[0]
 
     def call_with_cache(
-        self, inputs, cache, context, source_mask, start_index, visible=None
+        self,
+        inputs,
+        cache,
+        context,
+        source_mask,
+        start_index,
+        visible=None,
+        beam_size=1,
     ):
         """As `call`, for the positions from `start_index` on, without dropout.
 
         Args:
-            inputs: `[batch * beam, target_length, d_model]`, the new positions.
+            inputs: `[batch, beam_size * target_length, d_model]`, the new positions;
+                those of a hypothesis follow each other.
             cache: Keys and values of the earlier ones, see
                 `MultiHeadAttention.call_with_cache`.
-            context: Keys and values of the encoder's output, from `init_context`,
-                `[batch, num_heads, source_length, dim]`. Each row serves `beam`
-                rows of `inputs` that follow each other.
+            context: Keys and values of the encoder's output, from `init_context`.
             source_mask: `[batch, source_length]`, bool, True = token.
             start_index: Position of the first of `inputs`, scalar int32.
-            visible: What each row sees of the cache, see
+            visible: What each query sees of the cache, see
                 `MultiHeadAttention.call_with_cache`.
+            beam_size: Hypotheses of a sentence.
 
         Returns:
-            `[batch * beam, target_length, d_model]` and the longer cache.
+            `[batch, beam_size * target_length, d_model]` and the longer cache.
         """
         normalized = self.self_attention_add_norm.sublayer_input(inputs)
         attended, cache = self.self_attention.call_with_cache(
-            normalized, cache, start_index, visible
+            normalized, cache, start_index, visible, beam_size
         )
-        output, _ = self._after_self_attention(inputs, attended, context, source_mask)
-        return output, cache
 
-    def init_context(self, encoder_output):
-        """Keys and values of `encoder_output` for `call_with_cache`."""
-        return self.cross_attention.project_key_value(encoder_output)
+        def look_at_source(query):
+            return self.cross_attention.call_with_context(query, context, source_mask)
 
-    def _after_self_attention(
-        self, inputs, attended, key_value, source_mask, training=None
-    ):
+        return self._after_self_attention(inputs, attended, look_at_source), cache
+
+    def init_context(self, encoder_output, source_mask=None):
+        """Keys and values of `encoder_output` for `call_with_cache`.
+
+        Args:
+            encoder_output: `[batch, source_length, d_model]`.
+            source_mask: `[batch, source_length]`, bool, True = token.
+
+        Returns:
+            Keys and values, `[batch, num_heads, source_length, dim]`.
+        """
+        key, value = self.cross_attention.project_key_value(encoder_output)
+        if source_mask is not None:
+            # What looks at no token at all finds nothing.
+            any_token = ops.any(source_mask, axis=1)[:, None, None, None]
+            value = ops.where(any_token, value, ops.zeros_like(value))
+        return key, value
+
+    def _after_self_attention(self, inputs, attended, look_at_source, training=None):
         x = self.self_attention_add_norm(inputs, attended, training=training)
-        query = self.cross_attention_add_norm.sublayer_input(x)
-        # The rows of one sentence's beam become queries of one row: its keys and
-        # values are read once.
-        batch = ops.shape(key_value[0])[0]
-        length = ops.shape(query)[1]
-        beam_query = ops.reshape(query, (batch, -1, query.shape[-1]))
-        attended, scores = self.cross_attention.call_with_scores(
-            beam_query,
-            key_value,
-            None if source_mask is None else source_mask[:, None, :],
-            training,
-        )
-        attended = ops.reshape(attended, (-1, length, query.shape[-1]))
+        attended = look_at_source(self.cross_attention_add_norm.sublayer_input(x))
         x = self.cross_attention_add_norm(x, attended, training=training)
         transformed = self.feed_forward(self.feed_forward_add_norm.sublayer_input(x))
-        return self.feed_forward_add_norm(x, transformed, training=training), scores
+        return self.feed_forward_add_norm(x, transformed, training=training)
 
     def compute_output_shape(self, inputs_shape, encoder_output_shape=None):
         return inputs_shape

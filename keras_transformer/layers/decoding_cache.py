@@ -6,15 +6,15 @@ hypotheses are reordered, only `ancestors` is, which says what slots each of the
 so that no key is ever moved, and a sentence's keys are read once for all of its beam.
 
 A cache that grows has two parts: new slots join the small one, `recent_key` and
-`recent_value`, and from time to time that joins the large one, `key` and `value`, which
-is not copied in between. Backends that need static shapes have `key_buffer` and
-`value_buffer` with room for all positions.
+`recent_value`, and every `SETTLE_STEPS` positions whoever decodes lets that join the
+large one, `key` and `value`, which is not copied in between. Backends that need static
+shapes have `key_buffer` and `value_buffer` with room for all positions.
 """
 
 from keras import ops
 
-# Positions that the small part holds before it joins the large one.
-RECENT_POSITIONS = 16
+# Positions after which the small part should join the large one.
+SETTLE_STEPS = 16
 
 
 def empty_cache(batch_size, num_heads, key_dim, value_dim, num_slots, dtype):
@@ -77,48 +77,43 @@ def newest(cache, count):
     }
 
 
-def settle(caches, beam_size):
-    """All layers' growing caches, the recent parts joined to the large ones if due."""
-
-    def joined():
-        return tuple(
-            {
-                "key": ops.concatenate([cache["key"], cache["recent_key"]], 2),
-                "value": ops.concatenate([cache["value"], cache["recent_value"]], 2),
-                "recent_key": cache["recent_key"][:, :, :0],
-                "recent_value": cache["recent_value"][:, :, :0],
-            }
-            for cache in caches
-        )
-
-    due = ops.shape(caches[0]["recent_key"])[2] >= RECENT_POSITIONS * beam_size
-    if isinstance(due, bool):
-        return joined() if due else caches
-    return ops.cond(due, joined, lambda: caches)
+def settled(caches):
+    """All layers' growing caches, the recent parts joined to the large ones."""
+    return tuple(
+        {
+            "key": ops.concatenate([cache["key"], cache["recent_key"]], 2),
+            "value": ops.concatenate([cache["value"], cache["recent_value"]], 2),
+            "recent_key": cache["recent_key"][:, :, :0],
+            "recent_value": cache["recent_value"][:, :, :0],
+        }
+        for cache in caches
+    )
 
 
-def extend_ancestors(ancestors, beam_size, length, first_position=None):
-    """Lets each row see `length` new positions of its own.
+def extend_ancestors(ancestors, length, first_position=None):
+    """Lets each hypothesis see `length` new positions of its own.
 
     Args:
-        ancestors: `[batch * beam_size, slots]`, bool.
-        beam_size: Rows of a sentence.
+        ancestors: `[batch, beam_size, slots]`, bool.
         length: Number of new positions.
         first_position: Where a buffer holds the first of them; what its slots held
             before is seen no more. None: the cache grows.
 
     Returns:
-        `[batch * beam_size, slots]`, bool, with more slots where the cache grows.
+        `[batch, beam_size, slots]`, bool, with more slots where the cache grows.
     """
-    hypotheses = ops.arange(ops.shape(ancestors)[0], dtype="int32") % beam_size
-    count = length * beam_size if first_position is None else ops.shape(ancestors)[1]
-    slots = ops.arange(count, dtype="int32")
-    own = hypotheses[:, None] == slots[None, :] % beam_size
+    batch, beam_size, count = ops.shape(ancestors)
     if first_position is None:
-        return ops.concatenate([ancestors, own], axis=1)
+        count = length * beam_size
+    hypotheses = ops.arange(beam_size, dtype="int32")
+    slots = ops.arange(count, dtype="int32")
+    own = (hypotheses[:, None] == slots[None, :] % beam_size)[None]
+    if first_position is None:
+        own = ops.broadcast_to(own, (batch, beam_size, count))
+        return ops.concatenate([ancestors, own], axis=2)
     age = slots // beam_size - first_position
     new = ops.logical_and(age >= 0, age < length)
-    return ops.where(new[None, :], own, ancestors)
+    return ops.where(new[None, None, :], own, ancestors)
 
 
 def visible_slots(
@@ -128,13 +123,13 @@ def visible_slots(
 
     Args:
         count: Number of slots, the queries' own included.
-        beam_size: Rows of a sentence.
-        length: Queries of each row; with a window in a buffer, 1.
+        beam_size: Hypotheses of a sentence.
+        length: Queries of each; with a window in a buffer, 1.
         start_index: Position of the first query, for a buffer. None: the cache
             grows, and the queries' own slots are its last.
         window: Positions that a query sees, its own included. None: all.
-        ancestors: `[batch * beam_size, count]`, bool, from `extend_ancestors`. None:
-            a row sees all positions of its sentence, which has no other row.
+        ancestors: `[batch, beam_size, count]`, bool, from `extend_ancestors`. None:
+            a hypothesis sees all positions of its sentence, which has no other.
 
     Returns:
         `[batch or 1, beam_size * length, count]`, bool; None: all see all.
@@ -154,7 +149,6 @@ def visible_slots(
     if ancestors is None:
         return None if needless else seen[None]
     if needless:
-        return ops.reshape(ancestors, (-1, beam_size, count))
-    ancestors = ops.reshape(ancestors, (-1, beam_size, 1, count))
-    seen = ops.logical_and(ancestors, seen)
+        return ancestors
+    seen = ops.logical_and(ancestors[:, :, None], seen)
     return ops.reshape(seen, (-1, beam_size * length, count))

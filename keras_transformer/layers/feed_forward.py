@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_transformer.layers.dense import Dense
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class FeedForward(keras.layers.Layer):
@@ -22,15 +24,13 @@ class FeedForward(keras.layers.Layer):
         self.d_ff = d_ff
         self.activation = keras.activations.get(activation)
         self.supports_masking = True
-        self.inner_dense = keras.layers.Dense(
+        self.inner_dense = Dense(
             d_ff, activation=self.activation, dtype=self.dtype_policy, name="inner"
         )
 
     def build(self, input_shape):
         self.inner_dense.build(input_shape)
-        self.outer_dense = keras.layers.Dense(
-            input_shape[-1], dtype=self.dtype_policy, name="outer"
-        )
+        self.outer_dense = Dense(input_shape[-1], dtype=self.dtype_policy, name="outer")
         self.outer_dense.build((*input_shape[:-1], self.d_ff))
 
     def call(self, inputs):

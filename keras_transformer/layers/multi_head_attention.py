@@ -6,6 +6,7 @@ from keras import ops
 from keras_transformer.layers.attention_scores import masked_softmax
 from keras_transformer.layers.attention_scores import scaled_dot_products
 from keras_transformer.layers.cached_attention import CachedAttention
+from keras_transformer.layers.dense import Dense
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.masks import causal_mask
 from keras_transformer.layers.masks import combine_masks
@@ -86,9 +87,7 @@ class MultiHeadAttention(CachedAttention, keras.layers.Layer):
         )
 
     def _dense(self, width, name):
-        return keras.layers.Dense(
-            width, use_bias=self.use_bias, dtype=self.dtype_policy, name=name
-        )
+        return Dense(width, use_bias=self.use_bias, dtype=self.dtype_policy, name=name)
 
     def build(self, query_shape, value_shape, key_shape=None):
         self.query_dense.build(query_shape)

@@ -109,13 +109,13 @@ class RestrictedSelfAttention(MultiHeadAttention):
             max_length = min(max_length, self.window)
         return super().init_cache(batch_size, max_length, beam_size)
 
-    def _append(self, query, cache, start_index):
-        if decoding_cache.is_buffer(cache) and query.shape[1] != 1:
+    def _append(self, query, cache, start_index, beam_size):
+        if decoding_cache.is_buffer(cache) and query.shape[1] != beam_size:
             raise ValueError(
                 "A cache of fixed size takes one position at a time. "
                 f"Received: query of shape {tuple(query.shape)}."
             )
-        return super()._append(query, cache, start_index)
+        return super()._append(query, cache, start_index, beam_size)
 
     def _position_in_buffer(self, cache, beam_size, position):
         if not decoding_cache.is_buffer(cache):
@@ -123,10 +123,9 @@ class RestrictedSelfAttention(MultiHeadAttention):
         # The oldest position makes room; their order does not matter to attention.
         return position % (decoding_cache.num_slots(cache) // beam_size)
 
-    def _trimmed(self, cache, query):
+    def _trimmed(self, cache, beam_size):
         if decoding_cache.is_buffer(cache):
             return cache
-        beam_size = ops.shape(query)[0] // ops.shape(cache["key"])[0]
         return decoding_cache.newest(cache, self.window * beam_size)
 
     def _neighbourhood(self, length, causal):

@@ -5,6 +5,7 @@ import math
 import keras
 from keras import ops
 
+from keras_transformer.layers.dense import by_rows
 from keras_transformer.layers.masks import padding_mask
 
 
@@ -60,7 +61,7 @@ class TokenEmbedding(keras.layers.Layer):
         if reverse:
             vectors = ops.cast(inputs, "float32")
             kernel = ops.transpose(ops.cast(self.embeddings, "float32"))
-            return ops.matmul(vectors, kernel)
+            return by_rows(lambda rows: ops.matmul(rows, kernel), vectors)
         vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
         return ops.cast(vectors, self.compute_dtype) * math.sqrt(self.d_model)
 

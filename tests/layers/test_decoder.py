@@ -130,7 +130,8 @@ def test_a_source_without_a_token_is_no_nan():
 @NORMALIZATIONS
 @pytest.mark.parametrize("max_length", [None, 5])
 @pytest.mark.parametrize("steps", [[1, 1, 1, 1], [1, 3], [2, 2]])
-def test_cache_equals_full(normalization, max_length, steps):
+@pytest.mark.parametrize("settles", [False, True])
+def test_cache_equals_full(normalization, max_length, steps, settles):
     """Two rows of a beam that share a source, each with its own target."""
     decoder = built(Decoder, 2, normalization=normalization)
     targets = GENERATOR.normal(size=(4, 4, 7)).astype("float32")
@@ -155,6 +156,11 @@ def test_cache_equals_full(normalization, max_length, steps):
             numpy(output), expected[:, start : start + length], rtol=1e-3, atol=1e-4
         )
         start += length
+        if settles:
+            cache = decoder.settle_cache(cache)
+            if max_length is None:
+                assert cache["layers"][0]["recent_key"].shape[2] == 0
+                assert cache["layers"][0]["key"].shape[2] == 2 * start
     assert {leaf.shape[0] for leaf in keras.tree.flatten(cache["layers"])} == {2}
-    assert cache["ancestors"].shape[0] == 4
+    assert cache["ancestors"].shape[:2] == (2, 2)
     assert {leaf.shape[0] for leaf in keras.tree.flatten(context)} == {2}
