@@ -155,9 +155,7 @@ class ExportedModel:
             "folder or the .keras file"
         )
 
-    def export(
-        self, folder, beam_size=None, length_penalty=None, scores=(), license=None
-    ):
+    def export(self, folder, *_, **__):
         raise ModelError(f"{self.path}: is exported already")
 
     def export_ctranslate2(self, folder, quantization="none"):

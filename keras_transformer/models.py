@@ -52,8 +52,9 @@ def open_model(path, warn=None, ensemble=(), allow_unsafe=False):
         `score(sources, targets)`, a list of `PairScore`;
         `align(sources, targets, line_numbers=None)`, what `Translator.align` gives;
         `attention(source, target)`, what `visualization.attention_of` gives;
-        `export(folder, beam_size=None, length_penalty=None, scores=(), license=None)`,
-        the path of the version written, for the last two see `model_card`; and
+        `export(folder, beam_size=None, length_penalty=None, scores=(), license=None,
+        tokenizer_ops="text")`, the path of the version written, for scores and licence
+        see `model_card`, for "core" `pipelines.CoreBytePairs`; and
         `export_ctranslate2(folder, quantization="none")`. None stands for the recipe's
         setting. A SavedModel can only translate, and only as it was exported; an
         ensemble can translate, sample, score and parse.
@@ -203,8 +204,15 @@ class _TextModel:
         return attention_of(self.model, self.tokenizer, source, target)
 
     def export(
-        self, folder, beam_size=None, length_penalty=None, scores=(), license=None
+        self,
+        folder,
+        beam_size=None,
+        length_penalty=None,
+        scores=(),
+        license=None,
+        tokenizer_ops="text",
     ):
+        from keras_transformer import pipelines
         from keras_transformer.export import export_saved_model
         from keras_transformer.export import facts_of_run
         from keras_transformer.export import model_card
@@ -214,9 +222,15 @@ class _TextModel:
         card = model_card(
             self.model, self.tokenizer, search, **facts, scores=scores, license=license
         )
-        return export_saved_model(
-            self.model, self.tokenizer, folder, **search, card=card
-        )
+        tokenizer = self.tokenizer
+        if tokenizer_ops == "core":
+            if tokenizer.kind != "bpe":
+                raise ModelError(
+                    f"{self.path}: only byte pairs can do with TensorFlow's own "
+                    f"operations, and its vocabulary is of {tokenizer.kind}"
+                )
+            tokenizer = pipelines.CoreBytePairs(tokenizer)
+        return export_saved_model(self.model, tokenizer, folder, **search, card=card)
 
     def export_ctranslate2(self, folder, quantization="none"):
         from keras_transformer.export import export_ctranslate2
@@ -261,9 +275,7 @@ class _Ensemble(_TextModel):
     def attention(self, source, target):
         raise ModelError(f"{self.path}: an ensemble does not tell where it looks")
 
-    def export(
-        self, folder, beam_size=None, length_penalty=None, scores=(), license=None
-    ):
+    def export(self, folder, *_, **__):
         raise ModelError(f"{self.path}: an ensemble cannot be exported")
 
     def export_ctranslate2(self, folder, quantization="none"):

@@ -5,6 +5,7 @@ Sources give pairs of texts, a tokenizer turns them into ids once
 """
 
 from .batching import padding_waste
+from .core_byte_pairs import CoreBytePairs
 from .datasets import batch_indices
 from .datasets import epoch_rows
 from .datasets import evaluation_dataset
@@ -24,6 +25,7 @@ from .tokenizers import train_tokenizer
 from .treebank import TreeFiles
 
 __all__ = [
+    "CoreBytePairs",
     "DataError",
     "EncodedCorpus",
     "RecordFolder",

@@ -39,7 +39,8 @@ class CoreBytePairs(Tokenizer):
     def __init__(self, tokenizer: BytePairTokenizer):
         super().__init__()
         self.vocabulary_size = tokenizer.vocabulary_size
-        self._source = tokenizer
+        # Not the tokenizer: an export would track its operations.
+        self._model = tokenizer.model
         model = sentencepiece_model_pb2.ModelProto()
         model.ParseFromString(tokenizer.model)
         piece_type = sentencepiece_model_pb2.ModelProto.SentencePiece
@@ -160,16 +161,19 @@ class CoreBytePairs(Tokenizer):
         return tf.strings.regex_replace(strings, ESCAPED_ESCAPE, ESCAPE)
 
     def pieces(self):
-        return self._source.pieces()
+        return self._source().pieces()
 
     def piece_bytes(self):
-        return self._source.piece_bytes()
+        return self._source().piece_bytes()
 
     def save(self, folder):
-        self._source.save(folder)
+        self._source().save(folder)
 
     def fingerprint(self):
-        return self._source.fingerprint()
+        return self._source().fingerprint()
+
+    def _source(self):
+        return BytePairTokenizer(self._model)
 
 
 def _table(mapping):

@@ -34,3 +34,15 @@ def tiny_export(tiny_model, tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("exports") / "tiny"
     return tiny_export.tiny_export(*tiny_model, folder)
+
+
+@pytest.fixture(scope="session")
+def core_export(tiny_model, tmp_path_factory):
+    """The same with a tokenizer of TensorFlow's own operations."""
+    import tiny_export
+
+    from keras_transformer.pipelines import CoreBytePairs
+
+    model, tokenizer = tiny_model
+    folder = tmp_path_factory.mktemp("exports") / "core"
+    return tiny_export.tiny_export(model, CoreBytePairs(tokenizer), folder)

@@ -18,6 +18,13 @@ class Format(enum.StrEnum):
     CTRANSLATE2 = "ctranslate2"
 
 
+class TokenizerOps(enum.StrEnum):
+    """Whose operations split texts in the export."""
+
+    TEXT = "text"
+    CORE = "core"
+
+
 @verb
 def export(
     model: Annotated[
@@ -41,6 +48,13 @@ def export(
     length_penalty: Annotated[
         float | None, typer.Option(min=0, help="Alpha. Default: the run's, or 0.6.")
     ] = None,
+    tokenizer_ops: Annotated[
+        TokenizerOps,
+        typer.Option(
+            help="The tokenizer's operations: those of tensorflow-text, or "
+            "TensorFlow's own (core), slower, the same ids, byte pairs only."
+        ),
+    ] = TokenizerOps.TEXT,
     scores: Annotated[
         pathlib.Path | None,
         typer.Option(help="For MODEL_CARD.md: what `evaluate --json` printed."),
@@ -63,6 +77,8 @@ def export(
     if format == Format.CTRANSLATE2:
         if scores is not None or license is not None:
             raise UserError("--scores and --license need --format saved_model")
+        if tokenizer_ops != TokenizerOps.TEXT:
+            raise UserError("--tokenizer-ops needs --format saved_model")
         if beam_size is not None or length_penalty is not None:
             raise UserError(
                 "--beam-size and --length-penalty are CTranslate2's own arguments: "
@@ -76,7 +92,14 @@ def export(
         raise UserError("--quantization needs --format ctranslate2")
     known = _scores(scores) if scores is not None else ()
     typer.echo(
-        opened_model(model).export(folder, beam_size, length_penalty, known, license)
+        opened_model(model).export(
+            folder,
+            beam_size,
+            length_penalty,
+            known,
+            license,
+            tokenizer_ops=tokenizer_ops.value,
+        )
     )
 
 

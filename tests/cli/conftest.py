@@ -47,9 +47,16 @@ class ReversingModel:
         return [[(count - 1 - j, j) for j in range(count)] for count in counts]
 
     def export(
-        self, folder, beam_size=None, length_penalty=None, scores=(), license=None
+        self,
+        folder,
+        beam_size=None,
+        length_penalty=None,
+        scores=(),
+        license=None,
+        tokenizer_ops="text",
     ):
         self.exported = (folder, beam_size, length_penalty)
+        self.tokenizer_ops = tokenizer_ops
         self.card = (scores, license)
         return folder / "1"
 

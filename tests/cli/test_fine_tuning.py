@@ -157,7 +157,9 @@ def test_a_finished_model_is_not_trained_over(first, tmp_path):
     shutil.copytree(first / "tokenizer", tmp_path / "tokenizer")
     shutil.copy(first / "config.yaml", tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.glob("*.*")}
-    with pytest.raises(RunError, match=r"holds model\.keras but no checkpoint") as told:
+    with pytest.raises(
+        RunError, match=r"model\.keras: an average of checkpoints"
+    ) as told:
         experiment.run(recipe_from(first, *NEW), tmp_path, progress=False)
     assert f"--from {tmp_path}" in str(told.value)
     assert {path: path.read_bytes() for path in before} == before

@@ -40,30 +40,51 @@ def program(tmp_path_factory):
     return path
 
 
-def test_a_c_program_translates_the_same(program, tiny_export, tiny_model):
+def run(program, export, libraries, texts):
+    """What the program prints of an export's translations."""
     model = saved_model_pb2.SavedModel()
-    model.ParseFromString((tiny_export / "saved_model.pb").read_bytes())
+    model.ParseFromString((export / "saved_model.pb").read_bytes())
     signature = model.meta_graphs[0].signature_def["serving_default"]
     (source,) = signature.inputs.values()
     operation, _, index = signature.outputs["translations"].name.rpartition(":")
-    folder = pathlib.Path(tensorflow_text.__file__).parent / "python" / "ops"
-    library = folder / "_sentencepiece_tokenizer.so"
-    texts = [text for text in TEXTS if "\t" not in text]
     done = subprocess.run(
         [
-            *(program, tiny_export, source.name.rpartition(":")[0]),
-            *(operation, index, library),
+            *(program, export, source.name.rpartition(":")[0]),
+            *(operation, index, *libraries),
         ],
         input="".join(f"{text}\n" for text in texts).encode(),
         capture_output=True,
         env={"TF_CPP_MIN_LOG_LEVEL": "3"},
         check=False,
     )
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_model):
+    """Texts and what the program should print."""
+    texts = [text for text in TEXTS if "\t" not in text]
     translator = kt.Translator(
         *tiny_model, beam_size=4, extra_length=7, max_source_length=40
     )
     # The fresh model writes line ends too.
-    expected = "".join(f"{text}\n" for text in translator.translate(texts))
-    assert done.stdout.decode() == expected
-    assert len(expected) > 20
+    found = "".join(f"{text}\n" for text in translator.translate(texts))
+    assert len(found) > 20
+    return texts, found
+
+
+def test_a_c_program_translates_the_same(program, tiny_export, expected):
+    folder = pathlib.Path(tensorflow_text.__file__).parent / "python" / "ops"
+    library = folder / "_sentencepiece_tokenizer.so"
+    code, found, errors = run(program, tiny_export, [library], expected[0])
+    assert code == 0, errors[-2000:]
+    assert found == expected[1]
+
+
+def test_core_operations_need_no_library(program, tiny_export, core_export, expected):
+    code, found, errors = run(program, core_export, [], expected[0])
+    assert code == 0, errors[-2000:]
+    assert found == expected[1]
+    code, _, errors = run(program, tiny_export, [], expected[0])
+    assert code == 1
+    assert "Sentencepiece" in errors

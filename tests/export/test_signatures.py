@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, its operations are in the graph
+from tensorflow.core.protobuf import saved_model_pb2
 from tiny_export import SEARCH
 from tiny_export import SENTENCES
 from tiny_export import TEXTS
@@ -251,8 +252,6 @@ def test_threads_get_what_one_call_after_another_gets(signatures):
 
 
 def test_the_graph_has_no_python_and_known_operations_only(tiny_export, tiny_model):
-    from tensorflow.core.protobuf import saved_model_pb2
-
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((tiny_export / "saved_model.pb").read_bytes())
     operations = operations_of(model.meta_graphs[0].graph_def)
@@ -277,6 +276,25 @@ def test_the_graph_has_no_python_and_known_operations_only(tiny_export, tiny_mod
         assert f"`{name}`" in guide
     for function in model.meta_graphs[0].graph_def.library.function:
         assert not function.attr["_XlaMustCompile"].b  # serving 2214
+
+
+def test_an_export_of_core_operations_gives_the_same(signatures, core_export):
+    model = saved_model_pb2.SavedModel()
+    model.ParseFromString((core_export / "saved_model.pb").read_bytes())
+    operations = operations_of(model.meta_graphs[0].graph_def)
+    assert not operations & set().union(*FROM_TENSORFLOW_TEXT.values())
+    assert {"LookupTableFindV2", "UnicodeDecode"} <= operations
+    ours = tf.saved_model.load(str(core_export)).signatures
+    texts = tf.constant(TEXTS)
+    for name, inputs in (
+        ("serving_default", {"inputs": texts}),
+        ("translate_n_best", {"inputs": texts}),
+        ("score", {"inputs": texts, "targets": texts[::-1]}),
+    ):
+        found, expected = ours[name](**inputs), signatures[name](**inputs)
+        assert set(found) == set(expected)
+        for key, value in expected.items():
+            np.testing.assert_array_equal(found[key], value, err_msg=f"{name} {key}")
 
 
 def operations_of(graph):

@@ -1,7 +1,7 @@
 /* Translates with an export through TensorFlow's C API: no Python anywhere.
 
    translate VERSION_FOLDER INPUT_OPERATION OUTPUT_OPERATION OUTPUT_INDEX \
-     TOKENIZER_LIBRARY... < LINES
+     [TOKENIZER_LIBRARY...] < LINES
 
    Each line of standard input is one text of a single batch; each line of standard
    output is its translation. */
@@ -32,7 +32,7 @@ static TF_Output output_of(TF_Graph* graph, const char* name, int index) {
 
 int main(int count, char** arguments) {
   if (count < 5) {
-    fprintf(stderr, "usage: %s FOLDER INPUT OUTPUT INDEX LIBRARY...\n", arguments[0]);
+    fprintf(stderr, "usage: %s FOLDER INPUT OUTPUT INDEX [LIBRARY...]\n", arguments[0]);
     return 2;
   }
   TF_Status* status = TF_NewStatus();
