@@ -33,8 +33,9 @@ $(INSTALLED): setup.py pyproject.toml requirements.lock
 demo: $(INSTALLED)
 	$(BIN)/keras-transformer demo $(DEMO_ARGS)
 
+# A file's tests stay together: they share what is slow to make.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest $(TEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(TEST_ARGS)
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow $(TEST_ARGS)

@@ -8,7 +8,14 @@ from setuptools import setup
 HERE = pathlib.Path(__file__).parent
 
 SERVE = ["fastapi>=0.115", "uvicorn>=0.30", "prometheus-client>=0.20"]
-TEST = ["pytest>=8", "hypothesis>=6", "ctranslate2>=4.5", "playwright>=1.45", *SERVE]
+TEST = [
+    "pytest>=8",
+    "pytest-xdist>=3.6",
+    "hypothesis>=6",
+    "ctranslate2>=4.5",
+    "playwright>=1.45",
+    *SERVE,
+]
 DOCS = ["mkdocs-material>=9.6", "mkdocstrings[python]>=1.0"]
 # PYEVALB: an independent scorer of trees; nltk: `parse --tokenize`.
 DEVELOPMENT = ["ruff>=0.8", "pre-commit>=4", "PYEVALB>=0.1.3", "nltk>=3.10"]

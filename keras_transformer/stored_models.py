@@ -3,12 +3,11 @@
 Reading sections of a recipe out of one needs no TensorFlow; loading weights does.
 """
 
-import json
 import pathlib
-import zipfile
 
 from keras_transformer.recipes import load_recipe
 from keras_transformer.safe_loading import LoadingError
+from keras_transformer.safe_loading import check_keras_file
 from keras_transformer.safe_loading import check_tokenizer
 from keras_transformer.safe_loading import load_keras_file
 
@@ -62,18 +61,12 @@ def file_config(path):
     """The `Transformer`'s constructor arguments that a `.keras` file holds.
 
     Raises:
-        ModelError: it is damaged, or another model's.
+        ModelError: it is damaged, refused, or another model's.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            config = json.loads(archive.read("config.json"))
-        name, arguments = config["class_name"], config["config"]
-    except (zipfile.BadZipFile, KeyError, ValueError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ModelError(f"{path}: cannot be loaded: {reason}") from error
-    if name != "Transformer":
-        raise ModelError(f"{path}: holds a {name}, no Transformer")
-    return arguments
+        return check_keras_file(path)["settings"]
+    except LoadingError as error:
+        raise ModelError(str(error)) from error
 
 
 def recipe_keys(path):

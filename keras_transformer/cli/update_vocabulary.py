@@ -67,6 +67,7 @@ def update_vocabulary(
     load_tensorflow()
     from keras_transformer import vocabulary
     from keras_transformer.pipelines import read_lines
+    from keras_transformer.safe_loading import note_tokenizer
     from keras_transformer.stored_models import MODEL
     from keras_transformer.stored_models import TOKENIZER
     from keras_transformer.stored_models import load_model
@@ -79,6 +80,7 @@ def update_vocabulary(
     try:
         grown.save(temporary / TOKENIZER)
         new.save(temporary / MODEL)
+        note_tokenizer(temporary / MODEL, grown.fingerprint())
         temporary.rename(output)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
