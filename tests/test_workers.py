@@ -134,10 +134,10 @@ def interrupted(folder, victim, number, dropout=0.0):
     return code, text, seconds
 
 
-LOST = "the other ends with code 75 and names it; both, started again, go on exactly"
-
-
-@pytest.mark.fault("F29", LOST)
+@pytest.mark.fault(
+    "F29",
+    "the other ends with code 75 and names it; both, started again, go on exactly",
+)
 def test_a_worker_is_killed(whole, tmp_path, record_property):
     code, text, seconds = interrupted(tmp_path, 1, signal.SIGKILL)
     assert code == 75, text
@@ -163,7 +163,10 @@ def whole_with_dropout(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F29", LOST)
+@pytest.mark.fault(
+    "F29",
+    "the other ends with code 75 and names it; both, started again, go on exactly",
+)
 @pytest.mark.parametrize(
     ("victim", "number"),
     [(0, signal.SIGKILL), (1, signal.SIGSTOP)],
