@@ -177,6 +177,14 @@ def translate(model, content, *options):
     return result
 
 
+def is_utf8(line):
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 @pytest.mark.fault("F15", "`translate` writes one line for each")
 @pytest.mark.fault("F16", "`translate` puts U+FFFD and names the line")
 @settings(some, max_examples=3)
@@ -192,7 +200,7 @@ def test_the_command(model_file, content):
         if not text.strip(BLANK):
             assert out == ""
         named = f"standard input:{number}: not UTF-8" in result.stderr
-        assert named == ("\ufffd" in text and "\ufffd".encode() not in line)
+        assert named == (not is_utf8(line))
 
 
 @pytest.mark.fault("F17", "all the same")

@@ -35,3 +35,7 @@ class Dense(keras.layers.Dense):
     def call(self, inputs, training=None):
         """`[..., width]` to `[..., units]`."""
         return by_rows(super().call, inputs)
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        """As `keras.layers.Dense`, which refuses what is derived from it."""
+        return super().quantize(mode, type_check=False, config=config)
