@@ -5,7 +5,6 @@ import re
 import signal
 import time
 
-import keras
 import numpy as np
 import pytest
 from worker_processes import Workers
@@ -15,6 +14,7 @@ from keras_transformer import training
 from keras_transformer.pipelines import EncodedCorpus
 from keras_transformer.pipelines import batch_indices
 from keras_transformer.recipes import load_recipe
+from keras_transformer.stored_models import load_model
 
 STEPS = 48
 BATCH_TOKENS = 1486
@@ -60,7 +60,7 @@ def finished(folder, dropout=0.0):
 
 
 def weights(run):
-    model = keras.saving.load_model(run / "model.keras")
+    _, _, model = load_model(run / "model.keras")
     return [weight.numpy() for weight in model.weights]
 
 

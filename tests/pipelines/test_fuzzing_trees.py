@@ -84,7 +84,6 @@ def test_several_words_under_the_only_tag():
 
 
 @pytest.mark.slow
-@pytest.mark.fault("X05", "trees, or one line with file and line")
 def test_a_hundred_thousand_tree_files(tmp_path, record_property):
     outcomes = fuzz(CASES, check(tmp_path / "a.trees"), LONG)
     record_property("happened", told(outcomes))
