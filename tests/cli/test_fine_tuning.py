@@ -195,7 +195,7 @@ def test_a_file_that_is_no_model(first, tmp_path):
         recipe_keys(tmp_path)
     other = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
     other.save(tmp_path / "model.keras")
-    with pytest.raises(ModelError, match="holds a Sequential, no Transformer"):
+    with pytest.raises(ModelError, match="holds a 'Sequential', no Transformer"):
         recipe_keys(tmp_path)
     shutil.copy(first / "model.keras", tmp_path)
     with pytest.raises(ModelError, match="no tokenizer here"):
