@@ -17,6 +17,7 @@ from keras_transformer.corpora import prepared
 from keras_transformer.flops import training_flops
 from keras_transformer.pipelines.phrases import phrases
 from keras_transformer.safe_loading import note_tokenizer
+from keras_transformer.storage import replace_file
 from keras_transformer.storage import told_when_full
 from keras_transformer.stored_models import MODEL
 from keras_transformer.stored_models import build_model
@@ -207,7 +208,7 @@ def average_run(folder, last=5, output=None):
     _, tokenizer, model = load_run(folder)
     paths = training.average_checkpoints(model, folder / "checkpoints", last)
     output = pathlib.Path(output) if output else folder / MODEL
-    with told_when_full(output), training.replace_file(output) as temporary:
+    with told_when_full(output), replace_file(output) as temporary:
         model.save(temporary)
         note_tokenizer(temporary, tokenizer.fingerprint())
     return output, paths

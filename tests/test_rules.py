@@ -53,7 +53,15 @@ ALLOWED = {
         *("storage", "stored_models", "training", "validation"),
     },
     "ablation": {
-        *("evaluation", "experiment", "models", "presets", "recipes", "training"),
+        *(
+            "evaluation",
+            "experiment",
+            "models",
+            "presets",
+            "recipes",
+            "storage",
+            "training",
+        ),
     },
     "serving": {*SEARCH, "export", "exported_model", "pipelines", "stored_models"},
 }

@@ -10,7 +10,7 @@ from keras_transformer.ablation.rows import row_recipe
 from keras_transformer.ablation.table import write_tables
 from keras_transformer.models import open_model
 from keras_transformer.models import perplexity_of
-from keras_transformer.training import replace_file
+from keras_transformer.storage import replace_file
 
 RESULT = "result.json"
 

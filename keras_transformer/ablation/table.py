@@ -6,7 +6,7 @@ import statistics
 import matplotlib
 
 from keras_transformer.ablation.rows import PAPER
-from keras_transformer.training import replace_file
+from keras_transformer.storage import replace_file
 
 HEAD = (
     "row",

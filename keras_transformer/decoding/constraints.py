@@ -7,7 +7,7 @@ probable the model finds what it was made to write.
 import numpy as np
 from keras import ops
 
-NEVER = float("-inf")
+from keras_transformer.decoding.beam_search import NEVER
 
 
 def constrain(

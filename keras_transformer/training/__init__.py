@@ -20,7 +20,6 @@ _NAMES = {
     "average_checkpoints": "averaging",
     "checkpoint_paths": "checkpoints",
     "default_strategy": "distribution",
-    "replace_file": "files",
     "sustained_flops": "device_rate",
 }
 

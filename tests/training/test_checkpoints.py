@@ -14,6 +14,7 @@ from training_samples import tiny_transformer
 from training_samples import weights_of
 
 from keras_transformer import training
+from keras_transformer.storage import replace_file
 from keras_transformer.training.checkpoints import Checkpoints
 
 
@@ -259,17 +260,17 @@ def test_a_resumed_run_knows_where_it_stood(tmp_path):
 
 def test_replace_file_is_all_or_nothing(tmp_path):
     path = tmp_path / "model.bin"
-    with training.replace_file(path) as temporary:
+    with replace_file(path) as temporary:
         assert temporary.suffix == ".bin" and temporary.parent == tmp_path
         temporary.write_text("old")
     with (
         pytest.raises(RuntimeError, match="half-way"),
-        training.replace_file(path) as temporary,
+        replace_file(path) as temporary,
     ):
         temporary.write_text("ne")
         raise RuntimeError("half-way")
     assert path.read_text() == "old"
-    with training.replace_file(path) as temporary:
+    with replace_file(path) as temporary:
         temporary.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
