@@ -15,7 +15,7 @@ TEST_ARGS ?=
 help:
 	@echo "make demo       set up .venv, then train, evaluate, export and translate"
 	@echo "make test       set up .venv, then run the tests (TEST_ARGS=... is passed on)"
-	@echo "make test-slow  run the tests that take longer than a minute"
+	@echo "make test-slow  run the tests that take long"
 	@echo "make docs       build the site of docs/ into build/site; a warning is an error"
 	@echo "make lint       check style and formatting; make format mends them"
 	@echo "make setup      set up .venv only"

@@ -1,3 +1,4 @@
+import gc
 import os
 import pathlib
 
@@ -17,6 +18,14 @@ def data_dir():
     if not folder.is_dir():
         pytest.skip(f"no corpora: set KERAS_TRANSFORMER_DATA (looked in {folder})")
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def heap_is_not_searched_again():
+    """TensorFlow keeps the graph of every custom gradient, millions of objects."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

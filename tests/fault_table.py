@@ -85,6 +85,7 @@ class FaultTable:
     def __init__(self, root):
         self._root = root
         self._faults = {}
+        self._slow = {}
         self._ran = {}
 
     def pytest_collection_modifyitems(self, items):
@@ -93,8 +94,9 @@ class FaultTable:
             for marker in item.iter_markers("fault"):
                 fault, expected = marker.args
                 self._faults.setdefault(name, {})[fault] = expected
-            if name in self._faults and item.get_closest_marker("slow"):
-                self._faults[name]["slow"] = True
+            # Slow is a test of which no case is run by default.
+            slow = item.get_closest_marker("slow") is not None
+            self._slow[name] = slow and self._slow.get(name, True)
 
     def pytest_runtest_logreport(self, report):
         name = report.nodeid.partition("[")[0]
@@ -115,9 +117,8 @@ class FaultTable:
 
     def pytest_sessionfinish(self):
         for name, row in self._ran.items():
-            faults = dict(self._faults[name])
-            row["slow"] = faults.pop("slow", False)
-            row["faults"] = faults
+            row["slow"] = self._slow[name]
+            row["faults"] = self._faults[name]
         rows = {**stored_rows(self._root), **self._ran}
         marked = {(path, name) for path, name, _, _ in marked_tests(self._root)}
         rows = {

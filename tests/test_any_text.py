@@ -185,6 +185,7 @@ def is_utf8(line):
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F15", "`translate` writes one line for each")
 @pytest.mark.fault("F16", "`translate` puts U+FFFD and names the line")
 @settings(some, max_examples=3)
@@ -231,9 +232,8 @@ def test_languages_that_training_never_saw(tiny_model, translator):
 
 
 @pytest.mark.fault("F19", "translated in pieces or cut, with a warning; memory bounded")
-@pytest.mark.parametrize(
-    "length", [20_000, pytest.param(200_000, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [20_000, 200_000])
 def test_a_line_of_a_megabyte(model_file, tiny_export, length, record_property):
     sizes = []
     for model, option in ((model_file, ["--beam-size", "1"]), (tiny_export, [])):

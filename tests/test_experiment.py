@@ -83,6 +83,7 @@ def test_the_model_is_the_mean_of_the_last_checkpoints(run, tmp_path):
         np.testing.assert_allclose(mean, (one + other) / 2, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F05", "stopped and given more steps: as one run bit by bit")
 def test_more_steps_go_on_as_if_never_stopped(run, tmp_path):
     folder, _ = run
@@ -175,6 +176,7 @@ def test_a_run_that_diverges_stops_and_names_the_pairs(tmp_path):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F03", "all checkpoints gone: an error unless `--restart`")
 @pytest.mark.fault("F06", "the changed key is named; `--allow-changes` goes on")
 def test_lost_checkpoints_and_another_text_stop_the_run(run, tmp_path):
@@ -201,6 +203,7 @@ def test_lost_checkpoints_and_another_text_stop_the_run(run, tmp_path):
     assert summary["steps"] == 8
 
 
+@pytest.mark.slow
 @pytest.mark.fault("X02", "a run: refused; --from begins a new one with its weights")
 def test_a_run_begins_with_an_averages_weights(run, tmp_path):
     folder, _ = run

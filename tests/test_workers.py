@@ -85,6 +85,7 @@ def whole(tmp_path_factory):
     return folder, finished(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F30", "a batch of one row for two workers; as one process")
 def test_two_workers_train_as_one_process(whole, tmp_path, record_property):
     folder, (chief, other) = whole
@@ -134,6 +135,7 @@ def interrupted(folder, victim, number, dropout=0.0):
     return code, text, seconds
 
 
+@pytest.mark.slow
 @pytest.mark.fault(
     "F29",
     "the other ends with code 75 and names it; both, started again, go on exactly",

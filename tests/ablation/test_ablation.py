@@ -67,6 +67,7 @@ def test_a_scale_that_does_not_divide_is_refused():
         ablation.row_recipe(recipe(), "A4", scale=32)
 
 
+@pytest.mark.slow
 def test_rows_are_trained_once_and_laid_beside_the_papers(tmp_path):
     ablation.ablate(recipe(), ["C1"], tmp_path, scale=32, progress=False)
     model = tmp_path / "runs" / "C1-seed1" / "model.keras"

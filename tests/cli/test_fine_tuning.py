@@ -91,6 +91,7 @@ def test_optimizer_and_steps_begin_anew(second):
     assert stored.get_tensor("optimizer/0/.ATTRIBUTES/VARIABLE_VALUE") == 4
 
 
+@pytest.mark.slow
 def test_it_resumes_without_the_first_model(first, second, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(second, again)

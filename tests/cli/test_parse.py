@@ -157,6 +157,7 @@ def test_raw_text(trained, run_command, monkeypatch):
     assert "--tokenize: needs nltk" in result.stderr
 
 
+@pytest.mark.slow
 def test_run_and_file_parse_alike_and_an_export_does_not(
     trained, run_command, tmp_path
 ):

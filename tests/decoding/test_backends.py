@@ -11,7 +11,11 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+@pytest.mark.parametrize(
+    "backend",
+    # Of TensorFlow the other tests of the search tell as much.
+    ["jax", "torch", pytest.param("tensorflow", marks=pytest.mark.slow)],
+)
 def test_search_on_backend(backend):
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")

@@ -74,7 +74,7 @@ def every_sequence(models):
     return found
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("alpha", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 def test_search_against_all_sequences(models, alpha):
     sequences, scores = search(
         Ensemble(models), beam_size=120, n_best=6, length_penalty=alpha
@@ -91,6 +91,7 @@ def test_search_against_all_sequences(models, alpha):
         assert np.any(alone[0][1] != sequences[1])
 
 
+@pytest.mark.slow
 def test_of_a_model_with_itself_is_the_model(models):
     for model in models:
         alone = search(model, n_best=4)

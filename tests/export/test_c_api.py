@@ -81,6 +81,7 @@ def test_a_c_program_translates_the_same(program, tiny_export, expected):
     assert found == expected[1]
 
 
+@pytest.mark.slow
 def test_core_operations_need_no_library(program, tiny_export, core_export, expected):
     code, found, errors = run(program, core_export, [], expected[0])
     assert code == 0, errors[-2000:]

@@ -34,6 +34,7 @@ print(json.dumps([texts, result["scores"].numpy().tolist()]))
 """
 
 
+@pytest.mark.slow
 def test_a_process_without_the_package_translates_the_same(tiny_model, tiny_export):
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(

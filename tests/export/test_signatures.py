@@ -278,6 +278,7 @@ def test_the_graph_has_no_python_and_known_operations_only(tiny_export, tiny_mod
         assert not function.attr["_XlaMustCompile"].b  # serving 2214
 
 
+@pytest.mark.slow
 def test_an_export_of_core_operations_gives_the_same(signatures, core_export):
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((core_export / "saved_model.pb").read_bytes())

@@ -68,6 +68,7 @@ def kill_and_resume(forks, arguments, kills, folder):
     return killed
 
 
+@pytest.mark.slow
 @pytest.mark.fault(
     "F05",
     "killed and started again, weights, slots, scale, seeds, log equal bit by bit",

@@ -1,5 +1,9 @@
 """Run by test_replicas.py: trains on two replicas and writes the weights.
 
+    replicas_run.py FOLDER NAME...
+
+trains what RUNS names; without a name, what goes wrong and is resumed.
+
 Logical devices can be set only before TensorFlow's first use of a device.
 """
 
@@ -116,16 +120,18 @@ def resumed(folder):
     return weights_of(second.model), weights_of(whole.model)
 
 
-def main(folder):
+def main(folder, names):
     devices = [tf.config.LogicalDeviceConfiguration()] * 2
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, devices)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     assert strategy.num_replicas_in_sync == 2
-    for name, run in RUNS.items():
+    for name in names:
         with strategy.scope():
-            model, figures = run()
+            model, figures = RUNS[name]()
         np.savez(folder / f"{name}.npz", *weights_of(model), **figures)
+    if names:
+        return
     with strategy.scope():
         np.savez(folder / "overflow.npz", scale=overflow(), fault=skipped())
         cut, whole = resumed(folder)
@@ -134,4 +140,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]))
+    main(pathlib.Path(sys.argv[1]), sys.argv[2:])

@@ -86,8 +86,8 @@ def batches(steps, kind=None, bad=BAD_STEPS):
         ("loss", {}),
         ("gradient", {}),
         ("tokens", {}),
-        ("loss", {"parts": 3}),
-        ("gradient", {"jit_compile": True}),
+        pytest.param("loss", {"parts": 3}, marks=pytest.mark.slow),
+        pytest.param("gradient", {"jit_compile": True}, marks=pytest.mark.slow),
     ],
 )
 def test_a_bad_batch_leaves_no_trace(tmp_path, kind, options):

@@ -12,15 +12,20 @@ from training_samples import weights_of
 SCRIPT = pathlib.Path(__file__).resolve().parent / "replicas_run.py"
 
 
-@pytest.fixture(scope="module")
-def on_two_replicas(tmp_path_factory):
-    """Folder of what two logical CPU devices under MirroredStrategy gave."""
-    folder = tmp_path_factory.mktemp("replicas")
+def on_two_replicas(folder, *names):
+    """Has two logical CPU devices under MirroredStrategy fill the folder."""
     result = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder)], capture_output=True, text=True
+        [sys.executable, str(SCRIPT), str(folder), *names],
+        capture_output=True,
+        text=True,
     )
     assert result.returncode == 0, result.stderr[-4000:]
     return folder
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory):
+    return on_two_replicas(tmp_path_factory.mktemp("replicas"))
 
 
 def arrays(path):
@@ -33,9 +38,15 @@ def arrays(path):
     return weights, figures
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_two_replicas_give_one_replicas_weights(on_two_replicas, name):
-    weights, figures = arrays(on_two_replicas / f"{name}.npz")
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "step" else pytest.param(name, marks=pytest.mark.slow)
+        for name in RUNS
+    ],
+)
+def test_two_replicas_give_one_replicas_weights(tmp_path, name):
+    weights, figures = arrays(on_two_replicas(tmp_path, name) / f"{name}.npz")
     model, expected_figures = RUNS[name]()
     # Half precision rounds a part's sums otherwise than the whole's.
     tolerance = 3e-3 if name == "float16" else 2e-5
@@ -49,17 +60,19 @@ def test_two_replicas_give_one_replicas_weights(on_two_replicas, name):
     assert figures == pytest.approx(expected_figures, 5e-3 if "16" in name else 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F11", "on one replica of two: both leave the update out")
-def test_an_overflow_on_one_replica_skips_the_step_on_all(on_two_replicas):
-    assert arrays(on_two_replicas / "overflow.npz")[1] == {
+def test_an_overflow_on_one_replica_skips_the_step_on_all(faults):
+    assert arrays(faults / "overflow.npz")[1] == {
         "scale": 32.0,
         "fault": 3.0,
     }
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F05", "on two replicas: weights equal bit by bit")
-def test_two_replicas_resume_bit_by_bit(on_two_replicas):
-    cut, _ = arrays(on_two_replicas / "cut.npz")
-    whole, _ = arrays(on_two_replicas / "whole.npz")
+def test_two_replicas_resume_bit_by_bit(faults):
+    cut, _ = arrays(faults / "cut.npz")
+    whole, _ = arrays(faults / "whole.npz")
     for weight, expected in zip(cut, whole, strict=True):
         np.testing.assert_array_equal(weight, expected)

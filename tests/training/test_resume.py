@@ -71,7 +71,10 @@ def test_a_line_of_the_log_goes_on_with_its_sums(tmp_path):
 @pytest.mark.fault("F07", "in validation: ends it, saves; the next start makes it good")
 @pytest.mark.parametrize(
     ("number", "raised"),
-    [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)],
+    [
+        pytest.param(signal.SIGTERM, SystemExit, marks=pytest.mark.slow),
+        (signal.SIGINT, KeyboardInterrupt),
+    ],
 )
 def test_a_signal_ends_a_validation(tmp_path, number, raised):
     scores = {2: 3.0, 4: 2.0, 6: 2.5}

@@ -109,6 +109,7 @@ def interrupt(folder, number):
         process.stdout.close()
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F07", "step finished and saved, exit code 130; goes on bit by bit")
 def test_ctrl_c_saves_and_the_run_goes_on_from_there(tmp_path):
     assert interrupt(tmp_path / "cut", signal.SIGINT) == 130

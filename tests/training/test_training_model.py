@@ -211,7 +211,7 @@ def test_a_gradient_that_overflows_is_skipped():
     assert min(moved) > 0 and np.all(np.isfinite(moved))
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("parts", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_compiled_by_xla(trained, parts):
     model = tiny_training_model(sgd(), parts)
     model.compile(sgd(), jit_compile=True)
