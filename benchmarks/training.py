@@ -27,6 +27,12 @@ def contestants(size, folder, without):
     """Started one after the other; each is ready when the next begins."""
     table = {
         OURS: ("peers/train_ours.py", size, folder),
+        f"{OURS}, auto_bfloat16": (
+            "peers/train_ours.py",
+            size,
+            folder,
+            "auto_bfloat16",
+        ),
         "torch.nn.Transformer": ("peers/train_torch.py", size, folder),
         "KerasHub layers": ("peers/train_kerashub.py", size, folder, "plain"),
         "KerasHub layers, XLA": ("peers/train_kerashub.py", size, folder, "xla"),

@@ -83,6 +83,11 @@ def run(
             run_folder.claim(output, recipe, allow_changes)
 
         workers.share(take)
+        stack.enter_context(
+            training.automatic_bfloat16(
+                recipe.training.mixed_precision == "auto_bfloat16"
+            )
+        )
         return _run(recipe, output, progress, allow_changes, workers)
 
 
@@ -313,6 +318,7 @@ def _places_of(recipe, corpus, pairs):
 def _cost(recipe, model, corpus, progress, devices):
     """Floating-point operations of the whole training, counted and as in Table 2."""
     precision = recipe.training.mixed_precision or "float32"
+    precision = precision.removeprefix("auto_")
     settings = {
         **recipe.model.constructor_arguments(),
         "key_dim": model.key_dim or model.d_model // model.num_heads,

@@ -131,10 +131,11 @@ def build_model(recipe, vocabulary_size):
     from keras_transformer.transformer import Transformer
 
     precision = recipe.training.mixed_precision
+    mixed = precision in ("bfloat16", "float16")
     model = Transformer(
         vocabulary_size,
         **recipe.model.constructor_arguments(),
-        dtype=f"mixed_{precision}" if precision else "float32",
+        dtype=f"mixed_{precision}" if mixed else "float32",
     )
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     return model

@@ -9,7 +9,7 @@ import workload
 import keras_transformer as kt
 from keras_transformer import training
 
-size, folder = sys.argv[1:]
+size, folder, *precision = sys.argv[1:]
 
 # Not `dataset`: fit builds its own iterator, with the pipeline in it.
 batches = workload.dataset(folder)
@@ -38,7 +38,10 @@ def end_of_turn():
     return {"perplexity": 1.0}
 
 
-with tempfile.TemporaryDirectory() as run:
+with (
+    tempfile.TemporaryDirectory() as run,
+    training.automatic_bfloat16(precision == ["auto_bfloat16"]),
+):
     trainer = training.Trainer(model, run)
     trainer.fit(
         batches,

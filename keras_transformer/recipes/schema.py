@@ -256,7 +256,7 @@ class TrainingSettings(Section):
     max_gradient_norm: PositiveFloat | None = None
     on_nan: Literal["skip", "stop"] = "skip"
     max_skipped: PositiveInt = 10
-    mixed_precision: Literal["bfloat16", "float16"] | None = None
+    mixed_precision: Literal["bfloat16", "float16", "auto_bfloat16"] | None = None
     jit_compile: Literal["auto", True, False] = "auto"
     checkpoint_minutes: PositiveFloat | None = None
     checkpoint_steps: PositiveInt | None = None

@@ -17,6 +17,7 @@ _NAMES = {
     "WorkerLost": "workers",
     "Workers": "workers",
     "WorkersError": "workers",
+    "automatic_bfloat16": "automatic_precision",
     "average_checkpoints": "averaging",
     "checkpoint_paths": "checkpoints",
     "default_strategy": "distribution",

@@ -1,0 +1,65 @@
+"""TensorFlow's own mixed precision on CPUs, on for as long as it is asked for."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer import experiment
+from keras_transformer.recipes import load_recipe
+from keras_transformer.training import automatic_bfloat16
+
+CPU = pathlib.Path("/proc/cpuinfo")
+pytestmark = pytest.mark.skipif(
+    not CPU.is_file() or "avx512_bf16" not in CPU.read_text(),
+    reason="this CPU has no products in bfloat16",
+)
+
+
+def error_of_a_product():
+    """Of factors whose exact product float64 has, relative to the largest."""
+    generator = np.random.default_rng(4)
+    left, right = generator.normal(size=(2, 256, 256))
+    left, right = left.astype("float32"), right.astype("float32")
+    exact = left.astype("float64") @ right.astype("float64")
+    # The optimiser leaves a graph alone that has nothing but a product.
+    chain = tf.function(lambda x, y: tf.nn.relu(tf.matmul(x, y)) - tf.nn.relu(-x @ y))
+    return np.abs(chain(left, right) - exact).max() / np.abs(exact).max()
+
+
+def test_products_are_rounded_within_and_exact_after():
+    assert error_of_a_product() < 1e-6
+    with automatic_bfloat16(False):
+        assert error_of_a_product() < 1e-6
+    with automatic_bfloat16():
+        # bfloat16 keeps 8 bits.
+        assert 1e-4 < error_of_a_product() < 2**-7
+    assert error_of_a_product() < 1e-6
+
+
+def test_a_recipe_asks_for_it(tmp_path):
+    def perplexities(precision):
+        settings = [
+            "data.size=900",
+            "data.held_out=20",
+            "tokenizer.vocabulary_size=380",
+            "model.num_layers=1",
+            "model.dropout=0.0",
+            "training.steps=6",
+            "training.validation_steps=2",
+            "training.validation_bleu=false",
+            f"training.mixed_precision={precision}",
+        ]
+        folder = tmp_path / precision
+        experiment.run(load_recipe("phrases", settings), folder, progress=False)
+        rows = map(json.loads, (folder / "metrics.jsonl").open())
+        found = [row["perplexity"] for row in rows]
+        assert len(found) >= 3
+        return found, experiment.load_run(folder)[2]
+
+    (exact, _), (rounded, model) = perplexities("null"), perplexities("auto_bfloat16")
+    assert rounded == pytest.approx(exact, 0.02)
+    assert rounded != exact
+    assert model.dtype_policy.name == "float32"
