@@ -11,6 +11,7 @@ second and BLEU. Both write benchmarks/results/decoding_*.json and .md.
 
 import argparse
 import gzip
+import json
 import pathlib
 import sys
 import tempfile
@@ -93,9 +94,14 @@ def real(arguments):
             count = 100 if batch == 1 else len(lines)
             path = folder / f"text_{batch}"
             path.write_text("".join(line + "\n" for line in lines[:count]))
+            pieces = sub_words(model.tokenizer, lines[:count])
+            path.with_name(f"{path.name}.pieces").write_text(json.dumps(pieces))
             rows.append(measured(found, arguments.rounds, path, batch))
             for figures, each in zip(rows[-1]["contestants"], found, strict=True):
-                texts = each.turns[-1].pop("texts")
+                told = each.turns[-1]
+                texts = told.pop("texts", None)
+                if texts is None:
+                    texts = joined(model.tokenizer, told.pop("pieces"))
                 bleu = sacrebleu.corpus_bleu(
                     texts, [references[:count]], tokenize=arguments.tokenize
                 )
@@ -103,6 +109,23 @@ def real(arguments):
         for each in found:
             each.close()
     write(arguments, "decoding_real", "sentences/s", rows)
+
+
+def sub_words(tokenizer, lines):
+    """The sub-words of each line as texts, without the end of the sentence."""
+    pieces = tokenizer.pieces()
+    return [[pieces[n] for n in row] for row in tokenizer.tokenize(lines).to_list()]
+
+
+def joined(tokenizer, rows):
+    """The texts that rows of sub-words spell."""
+    import tensorflow as tf
+
+    ids = {piece: number for number, piece in enumerate(tokenizer.pieces())}
+    ragged = tf.ragged.constant(
+        [[ids[piece] for piece in row] for row in rows], dtype=tf.int32
+    )
+    return [text.decode() for text in tokenizer.detokenize(ragged).numpy()]
 
 
 def contestants(saved, fast, what, alpha):

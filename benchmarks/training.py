@@ -19,6 +19,8 @@ import workload
 from keras_transformer.flops import training_flops
 
 OURS = "keras_transformer"
+# The same step out of two halves of the batch; products in bfloat16.
+OPTIONS = ("2 parts", "auto_bfloat16")
 # Steps of a turn, chosen so that one takes about as long in both sizes.
 STEPS = {"tiny": 40, "base": 4}
 
@@ -27,12 +29,10 @@ def contestants(size, folder, without):
     """Started one after the other; each is ready when the next begins."""
     table = {
         OURS: ("peers/train_ours.py", size, folder),
-        f"{OURS}, auto_bfloat16": (
-            "peers/train_ours.py",
-            size,
-            folder,
-            "auto_bfloat16",
-        ),
+        **{
+            f"{OURS}, {option}": ("peers/train_ours.py", size, folder, option)
+            for option in OPTIONS
+        },
         "torch.nn.Transformer": ("peers/train_torch.py", size, folder),
         "KerasHub layers": ("peers/train_kerashub.py", size, folder, "plain"),
         "KerasHub layers, XLA": ("peers/train_kerashub.py", size, folder, "xla"),

@@ -9,13 +9,17 @@ import workload
 import keras_transformer as kt
 from keras_transformer import training
 
-size, folder, *precision = sys.argv[1:]
+size, folder, *options = sys.argv[1:]
 
 # Not `dataset`: fit builds its own iterator, with the pipeline in it.
 batches = workload.dataset(folder)
 transformer = kt.Transformer(workload.VOCABULARY, **workload.settings(size))
 transformer.build({"source_ids": (None, None), "target_ids": (None, None)})
-model = training.TrainingModel(transformer, workload.LABEL_SMOOTHING)
+model = training.TrainingModel(
+    transformer,
+    workload.LABEL_SMOOTHING,
+    gradient_accumulation_steps=2 if "2 parts" in options else 1,
+)
 model.compile(
     training.FusedAdam(training.PaperSchedule(transformer.d_model), 0.9, 0.98, 1e-9),
     jit_compile=False,
@@ -40,7 +44,7 @@ def end_of_turn():
 
 with (
     tempfile.TemporaryDirectory() as run,
-    training.automatic_bfloat16(precision == ["auto_bfloat16"]),
+    training.automatic_bfloat16("auto_bfloat16" in options),
 ):
     trainer = training.Trainer(model, run)
     trainer.fit(

@@ -1,0 +1,112 @@
+"""Whether CTranslate2 translates as the model it was exported from does.
+
+    pip install ".[bench]"
+    python benchmarks/agreement.py RUN --source test.en
+
+Beam 4 at length penalty 0, where the two programs want the same: the most probable
+translation. Each line on which they differ is put down to one of three reasons by the
+log-probabilities that the programs give their translations. Writes
+benchmarks/results/agreement.json and .md.
+"""
+
+import argparse
+import collections
+import gzip
+import pathlib
+import tempfile
+
+import decoding
+import machine
+import report
+
+BEAM_SIZE = 4
+# Of log-probabilities; the programs sum in another order.
+TOLERANCE = 1e-3
+REASONS = {
+    "tie": "equally probable",
+    "ours": "ours is more probable: their search lost or ended before it",
+    "theirs": "theirs is more probable: our search lost or ended before it",
+}
+
+
+def by_ctranslate2(folder, tokenizer, lines):
+    """CTranslate2's texts and log-probabilities."""
+    import ctranslate2
+
+    translator = ctranslate2.Translator(str(folder), device="cpu", inter_threads=1)
+    results = translator.translate_batch(
+        decoding.sub_words(tokenizer, lines),
+        max_batch_size=32,
+        beam_size=BEAM_SIZE,
+        length_penalty=0,
+        return_scores=True,
+        disable_unk=True,
+    )
+    texts = decoding.joined(tokenizer, [result.hypotheses[0] for result in results])
+    return texts, [result.scores[0] for result in results]
+
+
+def reason(ours, theirs):
+    """Why two different translations of these log-probabilities were found."""
+    if abs(ours - theirs) <= TOLERANCE:
+        return "tie"
+    return "ours" if ours > theirs else "theirs"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("run", type=pathlib.Path)
+    parser.add_argument("--source", type=pathlib.Path, required=True)
+    parser.add_argument("--output", default=str(report.RESULTS))
+    arguments = parser.parse_args()
+    from keras_transformer.models import open_model
+
+    opener = gzip.open if arguments.source.suffix == ".gz" else open
+    with opener(arguments.source, "rt", encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    model = open_model(arguments.run)
+    with tempfile.TemporaryDirectory() as name:
+        folder = model.export_ctranslate2(pathlib.Path(name) / "fast")
+        texts, scores = by_ctranslate2(folder, model.tokenizer, lines)
+    found = model.translate(lines, beam_size=BEAM_SIZE, length_penalty=0.0)
+    differences = [
+        {
+            "line": number,
+            "ours": ours.text,
+            "theirs": text,
+            "log_probabilities": [ours.score, score],
+            "reason": reason(ours.score, score),
+        }
+        for number, ((ours, *_), text, score) in enumerate(
+            zip(found, texts, scores, strict=True), 1
+        )
+        if ours.text != text
+    ]
+    # The corpora may not be passed on: no text of theirs goes into the results.
+    told = [
+        {key: value for key, value in each.items() if key not in ("ours", "theirs")}
+        for each in differences
+    ]
+    for each in differences:
+        print(each)
+    counts = collections.Counter(each["reason"] for each in differences)
+    result = {
+        "machine": machine.description(),
+        "versions": report.versions(),
+        "lines": len(lines),
+        "differences": told,
+    }
+    rows = [["the same text", len(lines) - len(differences)]]
+    rows += [[REASONS[name], counts[name]] for name in REASONS]
+    report.write(
+        arguments.output,
+        "agreement",
+        result,
+        report.table(
+            ["CTranslate2 against the model, length penalty 0", "lines"], rows
+        ),
+    )
+
+
+if __name__ == "__main__":
+    main()
