@@ -22,12 +22,14 @@ import re
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 import machine
 import psutil
 import report
 
+STARTED = r"^(\S+), version .* at http://127\.0\.0\.1:(\d+)/"
 CODE = "from keras_transformer.cli import main; main()"
 
 
@@ -40,10 +42,17 @@ def server(folder, *options):
         text=True,
     )
     try:
-        line = process.stderr.readline()
-        found = re.search(r"^(\S+), version .* at http://127\.0\.0\.1:(\d+)/", line)
+        found = None
+        told = []
+        # TensorFlow's own lines come first.
+        for line in process.stderr:
+            told.append(line)
+            if found := re.search(STARTED, line):
+                break
         if found is None:
-            raise SystemExit(f"the server did not start: {line}{process.stderr.read()}")
+            raise SystemExit(f"the server did not start: {''.join(told)}")
+        # A full pipe would stop the server.
+        threading.Thread(target=process.stderr.read, daemon=True).start()
         yield (
             f"/v1/models/{found[1]}:predict",
             int(found[2]),
