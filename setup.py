@@ -70,7 +70,8 @@ setup(
         "serve": SERVE,
         "ctranslate2": ["ctranslate2>=4.5"],
         "bench": ["torch>=2.6", "ctranslate2>=4.5", "psutil>=5", "nltk>=3.10"],
-        "beam": ["apache-beam>=2.77,<3"],
+        # Beam wants protobuf 6, sentencepiece 0.2.3 protobuf 7.36.
+        "beam": ["apache-beam>=2.77,<3", "sentencepiece<0.2.3"],
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
     },
     entry_points={
