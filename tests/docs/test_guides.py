@@ -168,6 +168,7 @@ def run_in(folder, guide):
     )
     command.chmod(0o755)
     tests = pathlib.Path(__file__).resolve().parents[1]
+    programs = pathlib.Path(sys.executable).parent
     result = subprocess.run(
         [sys.executable, str(tests / "docs" / "run_guide.py"), str(guide)],
         cwd=folder,
@@ -175,7 +176,10 @@ def run_in(folder, guide):
             **os.environ,
             "KERAS_TRANSFORMER_DATA": str(folder / "data"),
             "MPLBACKEND": "Agg",
-            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+            # TensorBoard lies beside the interpreter.
+            "PATH": os.pathsep.join(
+                [str(folder / "bin"), str(programs), os.environ["PATH"]]
+            ),
             "PYTHONPATH": os.pathsep.join(
                 filter(None, [str(tests), os.environ.get("PYTHONPATH")])
             ),
