@@ -115,7 +115,9 @@ def test_type_translate_and_hover(opened):
 
 def test_by_keyboard_alone(opened):
     page = opened()
-    page.keyboard.type("one two")  # the text has the focus
+    # A browser gives the focus when it first draws: what comes before it is no key press.
+    expect(page.locator("#source")).to_be_focused()
+    page.keyboard.type("one two")
     page.keyboard.press("Shift+Enter")
     page.keyboard.type("three")
     page.keyboard.press("Enter")
