@@ -11,7 +11,6 @@ benchmarks/results/agreement.json and .md.
 
 import argparse
 import collections
-import gzip
 import pathlib
 import tempfile
 
@@ -60,41 +59,29 @@ def main():
     parser.add_argument("--output", default=str(report.RESULTS))
     arguments = parser.parse_args()
     from keras_transformer.models import open_model
+    from keras_transformer.pipelines.lines import read_lines
 
-    opener = gzip.open if arguments.source.suffix == ".gz" else open
-    with opener(arguments.source, "rt", encoding="utf-8") as file:
-        lines = file.read().splitlines()
+    lines = list(read_lines(arguments.source))
     model = open_model(arguments.run)
     with tempfile.TemporaryDirectory() as name:
         folder = model.export_ctranslate2(pathlib.Path(name) / "fast")
         texts, scores = by_ctranslate2(folder, model.tokenizer, lines)
     found = model.translate(lines, beam_size=BEAM_SIZE, length_penalty=0.0)
-    differences = [
-        {
-            "line": number,
-            "ours": ours.text,
-            "theirs": text,
-            "log_probabilities": [ours.score, score],
-            "reason": reason(ours.score, score),
-        }
-        for number, ((ours, *_), text, score) in enumerate(
-            zip(found, texts, scores, strict=True), 1
-        )
-        if ours.text != text
-    ]
-    # The corpora may not be passed on: no text of theirs goes into the results.
-    told = [
-        {key: value for key, value in each.items() if key not in ("ours", "theirs")}
-        for each in differences
-    ]
-    for each in differences:
-        print(each)
+    differences = []
+    pairs = zip(found, texts, scores, strict=True)
+    for number, ((ours, *_), text, score) in enumerate(pairs, 1):
+        if ours.text != text:
+            why = reason(ours.score, score)
+            # The corpora may not be passed on: their text is shown, never written.
+            print(f"line {number}, {why}: {ours.text!r} against {text!r}")
+            differences.append({"line": number, "reason": why})
+            differences[-1]["log_probabilities"] = [ours.score, score]
     counts = collections.Counter(each["reason"] for each in differences)
     result = {
         "machine": machine.description(),
         "versions": report.versions(),
         "lines": len(lines),
-        "differences": told,
+        "differences": differences,
     }
     rows = [["the same text", len(lines) - len(differences)]]
     rows += [[REASONS[name], counts[name]] for name in REASONS]

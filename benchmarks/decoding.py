@@ -10,7 +10,6 @@ second and BLEU. Both write benchmarks/results/decoding_*.json and .md.
 """
 
 import argparse
-import gzip
 import json
 import pathlib
 import sys
@@ -77,12 +76,10 @@ def real(arguments):
     import sacrebleu
 
     from keras_transformer.models import open_model
+    from keras_transformer.pipelines.lines import read_lines
 
-    opener = gzip.open if arguments.source.suffix == ".gz" else open
-    with opener(arguments.source, "rt", encoding="utf-8") as file:
-        lines = file.read().splitlines()
-    with opener(arguments.reference, "rt", encoding="utf-8") as file:
-        references = file.read().splitlines()
+    lines = list(read_lines(arguments.source))
+    references = list(read_lines(arguments.reference))
     rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

@@ -12,7 +12,6 @@ import argparse
 import collections
 import concurrent.futures
 import contextlib
-import gzip
 import http.client
 import json
 import os
@@ -181,9 +180,9 @@ def main():
     parser.add_argument("--warm-up", type=int, default=400)
     parser.add_argument("--output", default=str(report.RESULTS))
     arguments = parser.parse_args()
-    opener = gzip.open if arguments.text.suffix == ".gz" else open
-    with opener(arguments.text, "rt", encoding="utf-8") as file:
-        lines = [line.strip() for line in file if line.strip()]
+    from keras_transformer.pipelines.lines import read_lines
+
+    lines = [line.strip() for line in read_lines(arguments.text) if line.strip()]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     found = measure(arguments, lines)
     head = ["what", "requests", "statuses", "p50 ms", "p95", "p99"]

@@ -70,9 +70,11 @@ def run(
     """
     output = pathlib.Path(output)
     workers = training.Workers(worker_timeout)
+    automatic = recipe.training.mixed_precision == "auto_bfloat16"
     with (
         workers.told_when_lost(),
         told_when_full(output),
+        training.automatic_bfloat16(automatic),
         contextlib.ExitStack() as stack,
     ):
 
@@ -83,11 +85,6 @@ def run(
             run_folder.claim(output, recipe, allow_changes)
 
         workers.share(take)
-        stack.enter_context(
-            training.automatic_bfloat16(
-                recipe.training.mixed_precision == "auto_bfloat16"
-            )
-        )
         return _run(recipe, output, progress, allow_changes, workers)
 
 

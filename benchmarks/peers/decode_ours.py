@@ -23,8 +23,8 @@ def ids_turn(path, batch):
 
 
 def text_turn(path, batch):
-    with open(path, encoding="utf-8") as file:
-        lines = file.read().splitlines()
+    with open(path, encoding="utf-8", newline="\n") as file:
+        lines = [line.removesuffix("\n") for line in file]
     texts = [None] * len(lines)
     # As a server that batches by length would.
     order = sorted(range(len(lines)), key=lambda row: len(lines[row]))

@@ -10,6 +10,7 @@ from keras_transformer.decoding.alignment import aligned_words
 from keras_transformer.decoding.alignment import alignment_scores
 from keras_transformer.decoding.alignment import surfaces
 from keras_transformer.decoding.alignment import words_of
+from keras_transformer.decoding.compiled import compiled
 from keras_transformer.decoding.forbidden import forbidden_texts
 from keras_transformer.decoding.rows import batches
 from keras_transformer.decoding.rows import rectangle
@@ -269,7 +270,7 @@ class Translator:
                 rectangle(
                     [[self.target_tokenizer.start_id, *target_ids[i]] for i in batch]
                 ),
-            ).numpy()
+            )
             for i, row in zip(batch, scores, strict=True):
                 # What predicts or looks at the end of the sentence is in no word.
                 row = row[: len(target_ids[i]), : len(source_ids[i])]
@@ -311,13 +312,8 @@ class Translator:
         }
 
     def _compile(self, key, function, num_inputs=1):
-        import tensorflow as tf
-
         if key not in self._compiled:
-            rows = tf.TensorSpec([None, None], tf.int32)
-            self._compiled[key] = tf.function(
-                function, input_signature=[rows] * num_inputs, autograph=False
-            )
+            self._compiled[key] = compiled(function, num_inputs)
         return self._compiled[key]
 
     def _run(self, search, lines, first_line, prefixes=None):
@@ -383,7 +379,7 @@ class Translator:
             np.reshape(sequences, (batch * num_ranks, length))
         )
         texts = np.reshape(texts.numpy(), (batch, num_ranks))
-        for row, row_scores in zip(texts, scores.numpy(), strict=True):
+        for row, row_scores in zip(texts, scores, strict=True):
             ranked = [
                 Translation(text.decode("utf-8", "replace"), float(score))
                 for text, score in zip(row, row_scores, strict=True)

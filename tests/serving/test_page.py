@@ -115,7 +115,7 @@ def test_type_translate_and_hover(opened):
 
 def test_by_keyboard_alone(opened):
     page = opened()
-    # A browser gives the focus when it first draws: what comes before it is no key press.
+    # A browser gives the focus when it first draws; keys before that go nowhere.
     expect(page.locator("#source")).to_be_focused()
     page.keyboard.type("one two")
     page.keyboard.press("Shift+Enter")
