@@ -69,6 +69,7 @@ def run(
         WorkerLost: another worker has ended or cannot be reached.
     """
     output = pathlib.Path(output)
+    training.use_threads(recipe.training.parallel_parts)
     workers = training.Workers(worker_timeout)
     automatic = recipe.training.mixed_precision == "auto_bfloat16"
     with (
@@ -284,6 +285,7 @@ def _compile(model, recipe):
         settings.gradient_accumulation_steps,
         settings.clip_norm,
         settings.max_gradient_norm,
+        settings.parallel_parts,
     )
     training_model.compile(
         optimizer=training.FusedAdam(
@@ -330,7 +332,9 @@ def _cost(recipe, model, corpus, progress, devices):
     )
     steps = pipelines.steps_per_epoch(corpus, recipe.training.batch_tokens)
     counted = epoch * progress.step / steps
-    rate = training.sustained_flops(precision=precision)
+    rate = training.sustained_flops(
+        precision=precision, at_once=recipe.training.parallel_parts
+    )
     spent = progress.seconds * devices * rate
     return (
         f"{counted:.2e} operations counted; {spent:.2e} by time x {devices} device(s) "

@@ -3,6 +3,7 @@
 import sys
 import tempfile
 
+import tensorflow as tf
 import turns
 import workload
 
@@ -10,7 +11,10 @@ import keras_transformer as kt
 from keras_transformer import training
 
 size, folder, *options = sys.argv[1:]
-
+parallel = 1 if "1 part" in options else turns.THREADS
+# As `keras-transformer train` does; here the variables would keep it from it.
+tf.config.threading.set_inter_op_parallelism_threads(turns.THREADS)
+tf.config.threading.set_intra_op_parallelism_threads(turns.THREADS // parallel)
 # Not `dataset`: fit builds its own iterator, with the pipeline in it.
 batches = workload.dataset(folder)
 transformer = kt.Transformer(workload.VOCABULARY, **workload.settings(size))
@@ -18,7 +22,8 @@ transformer.build({"source_ids": (None, None), "target_ids": (None, None)})
 model = training.TrainingModel(
     transformer,
     workload.LABEL_SMOOTHING,
-    gradient_accumulation_steps=2 if "2 parts" in options else 1,
+    gradient_accumulation_steps=2 if "4 parts" in options else 1,
+    parallel_parts=parallel,
 )
 model.compile(
     training.FusedAdam(training.PaperSchedule(transformer.d_model), 0.9, 0.98, 1e-9),

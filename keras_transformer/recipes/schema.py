@@ -236,7 +236,8 @@ class TrainingSettings(Section):
 
     Of the validation text, `validation_sentences` at equal distances are decoded.
     `initial_model` is a run's folder or a `.keras` file, whose weights and vocabulary
-    training begins with.
+    training begins with. `parallel_parts` of a batch are computed side by side on the
+    cores of a CPU.
     """
 
     initial_model: Text | None = None
@@ -252,6 +253,7 @@ class TrainingSettings(Section):
     beta_2: Fraction = 0.98
     epsilon: PositiveFloat = 1e-9
     gradient_accumulation_steps: PositiveInt = 1
+    parallel_parts: PositiveInt = 1
     clip_norm: PositiveFloat | None = None
     max_gradient_norm: PositiveFloat | None = None
     on_nan: Literal["skip", "stop"] = "skip"

@@ -22,6 +22,7 @@ _NAMES = {
     "checkpoint_paths": "checkpoints",
     "default_strategy": "distribution",
     "sustained_flops": "device_rate",
+    "use_threads": "threads",
 }
 
 __all__ = list(_NAMES)

@@ -5,7 +5,7 @@ import time
 import tensorflow as tf
 
 
-def sustained_flops(size=2048, repeats=3, precision="float32"):
+def sustained_flops(size=2048, repeats=3, precision="float32", at_once=1):
     """Operations a second of a square matrix product on the default device.
 
     The paper takes a figure for each kind of GPU (footnote 5: 9.5 TFLOP/s for a P100);
@@ -15,14 +15,23 @@ def sustained_flops(size=2048, repeats=3, precision="float32"):
         size: Rows and columns.
         repeats: The fastest of so many counts.
         precision: Dtype of the factors.
+        at_once: Products side by side, as many as `TrainingModel.parallel_parts`,
+            among which `use_threads` has shared out the cores.
     """
-    left = tf.cast(tf.random.normal([size, size]), precision)
+    lefts = tf.cast(tf.random.normal([at_once, size, size]), precision)
     right = tf.cast(tf.random.normal([size, size]), precision)
-    tf.matmul(left, right).numpy()
+
+    @tf.function
+    def products():
+        # A number of each: it is there when the product is.
+        return [tf.matmul(lefts[i], right)[0, 0] for i in range(at_once)]
+
     fastest = float("inf")
-    for _ in range(repeats):
+    for repeat in range(repeats + 1):
         start = time.perf_counter()
-        # A number of the product: it is there when the product is.
-        tf.matmul(left, right)[0, 0].numpy()
-        fastest = min(fastest, time.perf_counter() - start)
-    return 2.0 * size**3 / fastest
+        for number in products():
+            number.numpy()
+        # The first compiles.
+        if repeat:
+            fastest = min(fastest, time.perf_counter() - start)
+    return 2.0 * at_once * size**3 / fastest

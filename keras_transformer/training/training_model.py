@@ -29,10 +29,10 @@ class TrainingModel(keras.Model):
     Plain `transformer.compile(loss=SmoothedCrossEntropy(), ...)` computes the same
     updates. This step is faster and smaller, since logits exist for some tokens at a
     time only and serve loss, gradient, perplexity and accuracy in one pass, and it can
-    accumulate gradients: each batch is cut into
-    `gradient_accumulation_steps` parts along its rows, which are computed one after
-    the other and applied as one update, normalised by the number of target tokens in
-    the whole global batch.
+    accumulate gradients: each batch is cut along its rows into
+    `gradient_accumulation_steps` times `parallel_parts` parts, of which
+    `parallel_parts` are computed at a time. They make one update, normalised by the
+    number of target tokens in the whole global batch.
 
     A step with a loss or gradient that is not finite, or without a target token,
     updates nothing and counts in no metric; `last_fault` tells of it.
@@ -40,7 +40,10 @@ class TrainingModel(keras.Model):
     Args:
         transformer: The model to train.
         label_smoothing: Share of the probability that is spread, in [0, 1).
-        gradient_accumulation_steps: Parts of a batch.
+        gradient_accumulation_steps: Parts of a batch, one after the other: more of
+            them need less memory.
+        parallel_parts: Parts of each of these, side by side. On a CPU a core for each
+            is busier than all of them with one part's operations; see `use_threads`.
         clip_norm: Gradients of the whole global batch are scaled down to this norm,
             all variables together, where theirs is larger. None: never.
         max_gradient_norm: Where theirs is larger than this, before it is scaled down,
@@ -54,12 +57,14 @@ class TrainingModel(keras.Model):
         gradient_accumulation_steps=1,
         clip_norm=None,
         max_gradient_norm=None,
+        parallel_parts=1,
         **kwargs,
     ):
         super().__init__(dtype=transformer.dtype_policy, **kwargs)
         self.transformer = transformer
         self.label_smoothing = label_smoothing
         self.gradient_accumulation_steps = gradient_accumulation_steps
+        self.parallel_parts = parallel_parts
         self.clip_norm = clip_norm
         self.max_gradient_norm = max_gradient_norm
         # Of the last step: a key of guard.REASONS, or guard.OK.
@@ -102,10 +107,11 @@ class TrainingModel(keras.Model):
         self.build({name: ids.shape for name, ids in inputs.items()})
         all_tokens = global_sum(self._num_tokens(labels))
         scale = 1.0 / tf.maximum(all_tokens, 1.0)
-        if self.gradient_accumulation_steps == 1:
+        parts = self.gradient_accumulation_steps * self.parallel_parts
+        if parts == 1:
             gradients, sums = self._gradients(inputs, labels, scale)
         else:
-            gradients, sums = self._accumulated_gradients(inputs, labels, scale)
+            gradients, sums = self._gradients_in_parts(inputs, labels, scale, parts)
         fault = self._apply(gradients, sums[0], all_tokens)
         self.last_fault.assign(fault)
         all_tokens, *sums = (
@@ -134,8 +140,7 @@ class TrainingModel(keras.Model):
             loss = self.optimizer.scale_loss(sums[0] * scale)
         return tape.gradient(loss, variables, unconnected_gradients="zero"), sums
 
-    def _accumulated_gradients(self, inputs, labels, scale):
-        parts = self.gradient_accumulation_steps
+    def _gradients_in_parts(self, inputs, labels, scale, parts):
         # Rows of padding make the parts equal: XLA wants shapes that stay.
         missing = tf.math.floormod(-tf.shape(labels)[0], parts)
 
@@ -159,7 +164,10 @@ class TrainingModel(keras.Model):
         zeros = [tf.zeros(variable.shape) for variable in self.trainable_variables]
         sums = [tf.constant(0.0)] * 3
         _, gradients, sums = tf.while_loop(
-            lambda index, *_: index < parts, body, (0, zeros, sums)
+            lambda index, *_: index < parts,
+            body,
+            (0, zeros, sums),
+            parallel_iterations=self.parallel_parts,
         )
         return gradients, sums
 

@@ -21,6 +21,7 @@ SETTINGS = [
     "training.batch_tokens=220",
     "training.warmup_steps=4",
     "training.gradient_accumulation_steps=2",
+    "training.parallel_parts=2",
     "training.mixed_precision=float16",
     "training.checkpoint_steps=3",
     "training.keep=3",

@@ -150,14 +150,33 @@ def test_a_batch_of_padding_changes_nothing():
         np.testing.assert_array_equal(weight, expected)
 
 
-@pytest.mark.parametrize("parts", [2, 3, 11])
-def test_accumulation_in_parts_equals_the_whole(trained, parts):
-    """7 rows in 2, 3 and 11 parts, of unlike numbers of tokens."""
-    model = tiny_training_model(sgd(), parts=parts)
+@pytest.mark.parametrize(
+    ("parts", "parallel_parts"), [(2, 1), (3, 1), (11, 1), (1, 2), (2, 3)]
+)
+def test_parts_equal_the_whole(trained, parts, parallel_parts):
+    """7 rows in 2, 3, 6 and 11 parts, of unlike numbers of tokens."""
+    model = tiny_training_model(sgd(), parts, parallel_parts=parallel_parts)
     figures = fit(model, 5)
     assert_same_weights(model, trained[0])
     assert figures == pytest.approx(trained[1], 1e-4)
     assert int(model.optimizer.iterations) == 5
+
+
+def test_side_by_side_or_one_by_one_to_the_last_bit():
+    """Also the masks of dropout, whichever part is the first to end."""
+    models = [
+        tiny_training_model(
+            parts=4 // parallel, parallel_parts=parallel, dropout=0.3, num_layers=3
+        )
+        for parallel in (1, 2, 4, 4)
+    ]
+    figures = []
+    for model in models:
+        keras.utils.set_random_seed(5)
+        figures.append(fit(model, 8))
+    for model, found in zip(models[1:], figures[1:], strict=True):
+        assert found == figures[0]
+        assert_same_weights(model, models[0], rtol=0, atol=0)
 
 
 def losses_over_three_passes(**changes):

@@ -29,10 +29,14 @@ def tiny_transformer(seed=3, **changes):
     return model
 
 
-def tiny_training_model(optimizer=None, parts=1, smoothing=0.1, **changes):
+def tiny_training_model(
+    optimizer=None, parts=1, smoothing=0.1, parallel_parts=1, **changes
+):
     """A compiled `TrainingModel`, by default with the paper's optimizer."""
     transformer = tiny_transformer(**changes)
-    model = training.TrainingModel(transformer, smoothing, parts)
+    model = training.TrainingModel(
+        transformer, smoothing, parts, parallel_parts=parallel_parts
+    )
     model.compile(optimizer=optimizer or paper_adam())
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     return model

@@ -1,0 +1,46 @@
+"""TensorFlow's threads are set once in a process, so each case has its own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import os, sys
+os.sched_getaffinity = lambda process: set(range(6))
+import tensorflow as tf
+from keras_transformer import training
+parts, computed = map(int, sys.argv[1:])
+if computed:
+    tf.constant(1.0) + 1.0
+done = training.use_threads(parts)
+threads = tf.config.threading
+print(
+    done,
+    threads.get_inter_op_parallelism_threads(),
+    threads.get_intra_op_parallelism_threads(),
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "computed", "variables", "expected"),
+    [
+        (2, 0, {}, "True 2 3"),
+        (8, 0, {}, "True 8 1"),
+        (1, 1, {}, "True 0 0"),
+        (2, 1, {}, "False 0 0"),
+        (2, 0, {"TF_NUM_INTRAOP_THREADS": "5"}, "False 0 0"),
+    ],
+)
+def test_cores_are_shared_out(parts, computed, variables, expected):
+    clean = {key: value for key, value in os.environ.items() if "TF_NUM" not in key}
+    found = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(parts), str(computed)],
+        env={**clean, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == expected
