@@ -4,7 +4,8 @@
 
 RUN is of a model that reads English captions, such as `multi30k_en_fr`. For each
 relation the head of the encoder that looks from one word at the other most is chosen on
-half of the sentences, and its figures are of the other half. Writes
+half of the sentences, and its figures are of the other half; the same search among the
+heads of the untrained model tells what chance finds. Writes
 benchmarks/results/attention_examples.json and .md, and a picture of each head.
 """
 
@@ -12,6 +13,7 @@ import argparse
 import itertools
 import pathlib
 
+import keras
 import machine
 import numpy as np
 import report
@@ -28,8 +30,8 @@ _CLOTHED = "the {} in the {} shirt and the {} hat is {} on a {} ."
 _THROWN = "a {} picks up a {} and throws it to the {} dog ."
 _CARRIED = "a {} {} runs through the {} with a {} in its mouth ."
 RELATIONS = {
-    "adjective": [
-        (_CLOTHED.format(who, *colors, does, on), "hat", colors[1], (colors[0],))
+    "worn": [
+        (_CLOTHED.format(who, *colors, does, on), "hat", who, ("shirt", on))
         for who, colors, (does, on) in _CLOTHES
     ],
     "distance": [
@@ -55,7 +57,7 @@ RELATIONS = {
     ],
 }
 NAMES = {
-    "adjective": "a noun at its adjective",
+    "worn": "a garment at who wears it",
     "distance": "a verb at its subject, two phrases before",
     "it": "`it` at the thing thrown",
     "its": "`its` at its owner",
@@ -120,37 +122,43 @@ def main():
     parser.add_argument("run", type=pathlib.Path)
     parser.add_argument("--output", type=pathlib.Path, default=report.RESULTS)
     arguments = parser.parse_args()
-    from keras_transformer.experiment import load_run
+    from keras_transformer.models import open_model
+    from keras_transformer.stored_models import load_run
     from keras_transformer.visualization import attention_of
     from keras_transformer.visualization import write_figure
 
-    _, tokenizer, model = load_run(arguments.run)
+    keras.utils.set_random_seed(1)
+    _, tokenizer, untrained = load_run(arguments.run)
+    trained = open_model(arguments.run).model
     result = {"machine": machine.description(), "versions": report.versions()}
     rows = []
     for relation, examples in RELATIONS.items():
-        # The decoder plays no part: any target will do.
-        found = [
-            (attention_of(model, tokenizer, example[0], "."), *example[1:])
-            for example in examples
-        ]
-        figures = result[relation] = measured(found)
-        write_figure(
-            found[1][0],
-            arguments.output / f"attention_{relation}.png",
-            kind="encoder",
-            layer=figures["layer"],
-            head=figures["head"],
-        )
-        rows.append(
-            [
-                NAMES[relation],
-                f"{figures['layer']}, {figures['head']}",
-                f"{figures['attention']:.0%}",
-                f"{figures['others']:.0%}",
-                f"{figures['most']:.0%} of {figures['sentences']}",
-                f"{figures['all_heads']:.0%}",
+        result[relation] = {}
+        for name, model in (("trained", trained), ("untrained", untrained)):
+            # The decoder plays no part: any target will do.
+            found = [
+                (attention_of(model, tokenizer, example[0], "."), *example[1:])
+                for example in examples
             ]
-        )
+            figures = result[relation][name] = measured(found)
+            if model is trained:
+                write_figure(
+                    found[1][0],
+                    arguments.output / f"attention_{relation}.png",
+                    kind="encoder",
+                    layer=figures["layer"],
+                    head=figures["head"],
+                )
+            rows.append(
+                [
+                    NAMES[relation] if model is trained else "*before training*",
+                    f"{figures['layer']}, {figures['head']}",
+                    f"{figures['attention']:.0%}",
+                    f"{figures['others']:.0%}",
+                    f"{figures['most']:.0%} of {figures['sentences']}",
+                    f"{figures['all_heads']:.0%}",
+                ]
+            )
     head = ["looks", "layer, head", "attention", "at another"]
     head += ["most of all", "mean of all heads"]
     report.write(

@@ -46,7 +46,11 @@ def fixed_exports(folder):
     rows[tokenizer.end_id] = 0
     embeddings.assign(rows)
     saved = export_saved_model(
-        model, tokenizer, folder / "saved", extra_length=LENGTH - SOURCE
+        model,
+        tokenizer,
+        folder / "saved",
+        extra_length=LENGTH - SOURCE,
+        parallel_parts=turns.THREADS,
     )
     fast = export_ctranslate2(model, tokenizer, folder / "fast")
     chosen = np.flatnonzero(corpus.source_lengths == SOURCE)[: 2 * BATCHES[-1]]
@@ -84,7 +88,9 @@ def real(arguments):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         model = open_model(arguments.run)
-        saved = model.export(folder / "saved", 4, arguments.alpha)
+        saved = model.export(
+            folder / "saved", 4, arguments.alpha, parallel_parts=turns.THREADS
+        )
         fast = model.export_ctranslate2(folder / "fast")
         found = contestants(saved, fast, "text", arguments.alpha)
         for batch in BATCHES:

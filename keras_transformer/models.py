@@ -53,8 +53,8 @@ def open_model(path, warn=None, ensemble=(), allow_unsafe=False):
         `align(sources, targets, line_numbers=None)`, what `Translator.align` gives;
         `attention(source, target)`, what `visualization.attention_of` gives;
         `export(folder, beam_size=None, length_penalty=None, scores=(), license=None,
-        tokenizer_ops="text")`, the path of the version written, for scores and licence
-        see `model_card`, for "core" `pipelines.CoreBytePairs`; and
+        tokenizer_ops="text", parallel_parts=1)`, the path of the version written, for
+        scores and licence see `model_card`, for "core" `pipelines.CoreBytePairs`; and
         `export_ctranslate2(folder, quantization="none")`. None stands for the recipe's
         setting. A SavedModel can only translate, and only as it was exported; an
         ensemble can translate, sample, score and parse.
@@ -211,6 +211,7 @@ class _TextModel:
         scores=(),
         license=None,
         tokenizer_ops="text",
+        parallel_parts=1,
     ):
         from keras_transformer import pipelines
         from keras_transformer.export import export_saved_model
@@ -230,7 +231,14 @@ class _TextModel:
                     f"operations, and its vocabulary is of {tokenizer.kind}"
                 )
             tokenizer = pipelines.CoreBytePairs(tokenizer)
-        return export_saved_model(self.model, tokenizer, folder, **search, card=card)
+        return export_saved_model(
+            self.model,
+            tokenizer,
+            folder,
+            **search,
+            card=card,
+            parallel_parts=parallel_parts,
+        )
 
     def export_ctranslate2(self, folder, quantization="none"):
         from keras_transformer.export import export_ctranslate2

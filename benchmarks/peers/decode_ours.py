@@ -8,7 +8,9 @@ import tensorflow_text  # noqa: F401, the tokenizer's operations
 import turns
 
 folder, what = sys.argv[1:]
-tf.config.threading.set_intra_op_parallelism_threads(turns.THREADS)
+# A thread for each of the parts that the export searches side by side.
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(turns.THREADS)
 signatures = tf.saved_model.load(folder).signatures
 
 

@@ -55,6 +55,14 @@ def export(
             "TensorFlow's own (core), slower, the same ids, byte pairs only."
         ),
     ] = TokenizerOps.TEXT,
+    parallel_parts: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Parts of a batch searched side by side: a CPU's cores, for few "
+            "large requests.",
+        ),
+    ] = 1,
     scores: Annotated[
         pathlib.Path | None,
         typer.Option(help="For MODEL_CARD.md: what `evaluate --json` printed."),
@@ -79,6 +87,8 @@ def export(
             raise UserError("--scores and --license need --format saved_model")
         if tokenizer_ops != TokenizerOps.TEXT:
             raise UserError("--tokenizer-ops needs --format saved_model")
+        if parallel_parts != 1:
+            raise UserError("--parallel-parts needs --format saved_model")
         if beam_size is not None or length_penalty is not None:
             raise UserError(
                 "--beam-size and --length-penalty are CTranslate2's own arguments: "
@@ -99,6 +109,7 @@ def export(
             known,
             license,
             tokenizer_ops=tokenizer_ops.value,
+            parallel_parts=parallel_parts,
         )
     )
 

@@ -30,6 +30,7 @@ def export_saved_model(
     max_source_length=256,
     card=None,
     max_batch_size=1024,
+    parallel_parts=1,
 ):
     """Writes `folder/VERSION/`, a SavedModel with tokenizer and beam search inside.
 
@@ -74,6 +75,9 @@ def export_saved_model(
         max_source_length: Sub-words of a text that are read, its end id counted.
         card: What `MODEL_CARD.md` says, Markdown. None: no such file.
         max_batch_size: Rows that a batch may have.
+        parallel_parts: Parts of a batch that are searched side by side, for a CPU that
+            serves few large requests: with each operation on one thread
+            (TF_NUM_INTRAOP_THREADS=1), as many as there are cores.
 
     Returns:
         Path of the version's folder.
@@ -99,6 +103,7 @@ def export_saved_model(
         extra_length,
         max_source_length,
         max_batch_size,
+        parallel_parts,
     )
     archive = keras.export.ExportArchive()
     archive.track(model)

@@ -54,9 +54,11 @@ class ReversingModel:
         scores=(),
         license=None,
         tokenizer_ops="text",
+        parallel_parts=1,
     ):
         self.exported = (folder, beam_size, length_penalty)
         self.tokenizer_ops = tokenizer_ops
+        self.parallel_parts = parallel_parts
         self.card = (scores, license)
         return folder / "1"
 

@@ -146,9 +146,12 @@ def test_export_passes_the_search_on(
     run_command, model_path, reversing_model, tmp_path
 ):
     folder = tmp_path / "saved_models" / "mine"
-    result = run_command("export", model_path, folder, "--beam-size", "3")
+    result = run_command(
+        *("export", model_path, folder, "--beam-size", "3", "--parallel-parts", "2")
+    )
     assert result.exit_code == 0
     assert reversing_model.exported == (folder, 3, None)
+    assert reversing_model.parallel_parts == 2
     assert result.stdout == f"{folder / '1'}\n"
 
 

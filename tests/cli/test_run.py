@@ -131,6 +131,7 @@ def test_export_for_ctranslate2(folder, trained, run_command):
     assert again.stderr.endswith(f"error: {path}: is there already\n")
     mistakes = {
         ("--beam-size", "3"): "give them to its translate_batch",
+        ("--parallel-parts", "2"): "--parallel-parts needs --format saved_model",
         ("--quantization", "int9"): "quantization must be one of none, int8",
     }
     for arguments, message in mistakes.items():

@@ -64,6 +64,27 @@ def test_a_text_does_not_depend_on_its_batch(tiny_export):
         )
 
 
+def test_parts_of_a_batch_find_the_same(tiny_model, tiny_export, tmp_path):
+    """Batches of fewer rows than parts, of no rows, and that do not divide."""
+    folder = export_saved_model(
+        *tiny_model, tmp_path, extra_length=7, max_source_length=40, parallel_parts=3
+    )
+    whole, parts = (
+        tf.saved_model.load(str(path)).signatures for path in (tiny_export, folder)
+    )
+    assert len(TEXTS) > 3
+    for texts in (TEXTS, TEXTS[:3], TEXTS[:2], TEXTS[:1], []):
+        inputs = tf.constant(texts, tf.string)
+        for name in ("serving_default", "translate_n_best"):
+            expected, found = whole[name](inputs=inputs), parts[name](inputs=inputs)
+            assert expected.keys() == found.keys()
+            np.testing.assert_allclose(
+                found.pop("scores"), expected.pop("scores"), atol=1e-5
+            )
+            for key, value in expected.items():
+                np.testing.assert_array_equal(found[key], value)
+
+
 def test_signature_of_ids_is_the_same_search(tiny_model, tiny_export):
     tokenizer = tiny_model[1]
     signatures = tf.saved_model.load(str(tiny_export)).signatures
