@@ -105,7 +105,7 @@ def _run(recipe, output, progress, allow_changes, workers):
     workers.share(lambda: prepare(recipe, output, pairs))
     tokenizer, corpora = prepared(output, pairs)
     with workers.strategy.scope():
-        model = build_model(recipe, tokenizer.vocabulary_size)
+        model = build_model(recipe, tokenizer)
         if initial is not None:
             model.set_weights(initial.get_weights())
         training_model = _compile(model, recipe)
@@ -326,7 +326,7 @@ def _cost(recipe, model, corpus, progress, devices):
     rows = pipelines.epoch_rows(corpus)
     epoch = training_flops(
         settings,
-        model.vocabulary_size,
+        model.output_size or model.vocabulary_size,
         corpus.source_lengths[rows],
         corpus.target_lengths[rows],
     )

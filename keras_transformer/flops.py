@@ -13,7 +13,7 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
     Args:
         settings: Mapping with `num_layers`, `d_model`, `d_ff`, `num_heads`, `key_dim`
             and `value_dim`, as in `PRESETS`, and perhaps `attention_window`.
-        vocabulary_size: Rows of the tied embedding.
+        vocabulary_size: Rows of the tied embedding that make logits.
         source_lengths: Ids of each pair's source.
         target_lengths: Ids of each pair's target.
 

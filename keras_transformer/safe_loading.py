@@ -31,7 +31,9 @@ _POLICIES = {"float32", "float16", "bfloat16", "float64"}
 _POLICIES |= {f"mixed_{policy}" for policy in ("float16", "bfloat16")}
 # The arguments of `Transformer`, by what JSON may hold for them.
 _COUNTS = {"vocabulary_size", "num_layers", "d_model", "d_ff", "num_heads"}
-_COUNTS_OR_NONE = {"key_dim", "value_dim", "max_length", "attention_window"}
+_COUNTS_OR_NONE = {
+    *("key_dim", "value_dim", "max_length", "attention_window", "output_size")
+}
 _FRACTIONS = {"dropout", "attention_dropout"}
 _WORDS = {"name", "positions", "normalization", "activation", "score"}
 _OTHERS = {"trainable", "dtype", "pad_id"}

@@ -123,18 +123,22 @@ def load_run(folder):
     folder = pathlib.Path(folder)
     recipe = load_recipe(folder / CONFIG)
     tokenizer = pipelines.load_tokenizer(folder / TOKENIZER)
-    return recipe, tokenizer, build_model(recipe, tokenizer.vocabulary_size)
+    return recipe, tokenizer, build_model(recipe, tokenizer)
 
 
-def build_model(recipe, vocabulary_size):
-    """The recipe's `Transformer`, built, with fresh weights."""
+def build_model(recipe, tokenizer):
+    """The recipe's `Transformer`, built, with fresh weights.
+
+    Where the targets are trees, it makes logits of their symbols alone.
+    """
     from keras_transformer.transformer import Transformer
 
     precision = recipe.training.mixed_precision
     mixed = precision in ("bfloat16", "float16")
     model = Transformer(
-        vocabulary_size,
+        tokenizer.vocabulary_size,
         **recipe.model.constructor_arguments(),
+        output_size=tokenizer.num_symbols() if recipe.data.kind == "trees" else None,
         dtype=f"mixed_{precision}" if mixed else "float32",
     )
     model.build({"source_ids": (None, None), "target_ids": (None, None)})

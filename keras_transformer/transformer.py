@@ -36,11 +36,13 @@ class Transformer(keras.Model):
             encoder and decoder. None: all.
         score: Of all attentions: `"scaled_dot"` (the paper), `"dot"` or `"additive"`.
         pad_id: Id that fills rows up.
+        output_size: Number of ids, from 0, that targets consist of and logits are made
+            of, such as the symbols of trees. None: all.
 
     Raises:
-        ValueError: a size below 1, unknown `positions` or `normalization`, or `d_model`
-            that `num_heads` does not divide where `key_dim` or `value_dim` is to be
-            inferred.
+        ValueError: a size below 1, an `output_size` above `vocabulary_size`, unknown
+            `positions` or `normalization`, or `d_model` that `num_heads` does not
+            divide where `key_dim` or `value_dim` is to be inferred.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Transformer(keras.Model):
         attention_window=None,
         score="scaled_dot",
         pad_id=0,
+        output_size=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -97,9 +100,15 @@ class Transformer(keras.Model):
         self.attention_window = attention_window
         self.score = score
         self.pad_id = pad_id
+        self.output_size = output_size
         policy = self.dtype_policy
         self.token_embedding = TokenEmbedding(
-            vocabulary_size, d_model, pad_id, dtype=policy, name="token_embedding"
+            vocabulary_size,
+            d_model,
+            pad_id,
+            output_size,
+            dtype=policy,
+            name="token_embedding",
         )
         # Learned positions of source and target are different things; sinusoids
         # have no weights, so that one pair of layers serves both kinds.
@@ -147,7 +156,7 @@ class Transformer(keras.Model):
             training: Whether dropout is applied.
 
         Returns:
-            `[batch, target_length, vocabulary_size]`, float32.
+            `[batch, target_length, output_size]`, float32.
         """
         decoder_output = self.decoder_output(inputs, training=training)
         return self.token_embedding(decoder_output, reverse=True)
@@ -169,7 +178,7 @@ class Transformer(keras.Model):
             training: Whether dropout is applied.
 
         Returns:
-            `[batch, target_length, vocabulary_size]`, float32.
+            `[batch, target_length, output_size]`, float32.
         """
         decoder_output = self.decoder(
             self._embed_target(target_ids, training),
@@ -270,7 +279,7 @@ class Transformer(keras.Model):
             start_index: Position of the first of `target_ids`, scalar int32.
 
         Returns:
-            `[batch * beam_size, target_length, vocabulary_size]`, float32, and the
+            `[batch * beam_size, target_length, output_size]`, float32, and the
             longer cache.
         """
         x = self.token_embedding(target_ids)
@@ -294,7 +303,8 @@ class Transformer(keras.Model):
         return self.decoder.settle_cache(cache)
 
     def compute_output_spec(self, inputs, training=None):
-        shape = (*inputs["target_ids"].shape, self.vocabulary_size)
+        size = self.output_size or self.vocabulary_size
+        shape = (*inputs["target_ids"].shape, size)
         return keras.KerasTensor(shape, dtype="float32")
 
     def get_config(self):
@@ -316,4 +326,5 @@ class Transformer(keras.Model):
             "attention_window": self.attention_window,
             "score": self.score,
             "pad_id": self.pad_id,
+            "output_size": self.output_size,
         }

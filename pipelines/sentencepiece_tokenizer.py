@@ -139,6 +139,11 @@ class BytePairTokenizer(Tokenizer):
         processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
         return [processor.id_to_piece(n) for n in range(self.vocabulary_size)]
 
+    def num_symbols(self) -> int:
+        """The number of ids before the first sub-word: special ones and symbols."""
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
+        return next(n for n in range(self.vocabulary_size) if processor.is_byte(n))
+
     def piece_bytes(self) -> list[bytes]:
         processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
         found = []

@@ -28,6 +28,7 @@ OPTIONS = {
     "activation": {"activation": "gelu"},
     "dropouts": {"dropout": 0.3, "attention_dropout": 0.2},
     "padding": {"pad_id": 7},
+    "outputs": {"output_size": 19},
     "bfloat16": {"dtype": "mixed_bfloat16"},
     "float16": {"dtype": "mixed_float16", "normalization": "pre"},
 }
@@ -359,11 +360,20 @@ def test_one_matrix_for_all_three():
         ({"positions": "learned"}, "`max_length` of at least 1. Received: None"),
         ({"normalization": "none"}, "`normalization` must be .* Received: 'none'"),
         ({"attention_dropout": 1.5}, "Received: 1.5"),
+        ({"output_size": 99}, "`output_size` must be .* Received: 99 of"),
     ],
 )
 def test_errors(options, message):
     with pytest.raises(ValueError, match=message):
         kt.Transformer(**{**SIZES, **options})
+
+
+def test_logits_of_the_first_ids_alone():
+    whole, part = built(), built(output_size=19)
+    part.set_weights(whole.get_weights())
+    logits, fewer = numpy(whole(inputs())), numpy(part(inputs()))
+    assert fewer.shape == (2, 7, 19)
+    np.testing.assert_allclose(fewer, logits[..., :19], rtol=1e-5, atol=1e-5)
 
 
 def test_widths_given_need_no_divisor():

@@ -69,7 +69,7 @@ def constrain(
             cache["state"] = _advance(tables, cache["state"], ids[:, 0])
             is_last = ops.repeat(index + 1 >= context["limit"], rows_per_sentence)
             rows = cache["state"] + num_states * ops.cast(is_last, "int32")
-            allowed = ops.take(tables, rows, axis=0) >= 0
+            allowed = ops.take(tables, rows, axis=0)[:, : free.shape[-1]] >= 0
             log_probs = ops.where(allowed, free, NEVER)
         if prefix_ids is not None:
             last = ops.shape(context["prefix"])[1] - 1

@@ -20,13 +20,15 @@ class Ensemble:
 
     def __init__(self, models):
         sizes = [model.vocabulary_size for model in models]
-        if len(set(sizes)) != 1:
+        outputs = [model.output_size for model in models]
+        if len(set(zip(sizes, outputs, strict=True))) != 1:
             raise ValueError(
                 "`models` must be at least one, all with as many ids. "
-                f"Received: vocabulary sizes {sizes}."
+                f"Received: vocabulary sizes {sizes}, output sizes {outputs}."
             )
         self.models = tuple(models)
         self.vocabulary_size = sizes[0]
+        self.output_size = models[0].output_size
         limits = [model.max_length for model in models if model.positions == "learned"]
         self.positions = "learned" if limits else "sinusoidal"
         self.max_length = min(limits, default=None)

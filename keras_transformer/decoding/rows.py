@@ -20,6 +20,19 @@ def tokenized(tokenizer, texts):
     return rows
 
 
+def target_rows(tokenizer, texts, model):
+    """As `tokenized`, of texts that a model can put out.
+
+    Raises:
+        ValueError: an id that is none of the model's outputs.
+    """
+    rows = tokenized(tokenizer, texts)
+    for text, row in zip(texts, rows, strict=True):
+        if model.output_size and max(row, default=0) >= model.output_size:
+            raise ValueError(f"{text!r} holds what the model never puts out")
+    return rows
+
+
 def batches(lengths, batch_tokens):
     """Indices of rows of similar lengths, in groups that fill `batch_tokens`."""
     batch = []

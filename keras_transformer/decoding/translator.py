@@ -14,6 +14,7 @@ from keras_transformer.decoding.compiled import compiled
 from keras_transformer.decoding.forbidden import forbidden_texts
 from keras_transformer.decoding.rows import batches
 from keras_transformer.decoding.rows import rectangle
+from keras_transformer.decoding.rows import target_rows
 from keras_transformer.decoding.rows import tokenized
 from keras_transformer.decoding.search import sample_ids
 from keras_transformer.decoding.search import score_ids
@@ -213,7 +214,8 @@ class Translator:
         source_rows = [
             [*ids, self.tokenizer.end_id] for ids in tokenized(self.tokenizer, sources)
         ]
-        label_rows = [[*ids, tokenizer.end_id] for ids in tokenized(tokenizer, targets)]
+        label_rows = target_rows(tokenizer, targets, self.model)
+        label_rows = [[*ids, tokenizer.end_id] for ids in label_rows]
         score = self._compile(
             ("score",), lambda *ids: score_ids(self.model, *ids), num_inputs=3
         )
@@ -322,7 +324,7 @@ class Translator:
         if prefixes is not None:
             _check_pairs(lines, prefixes, "prefixes")
             texts = [prefix.strip() for prefix in prefixes]
-            begins = tokenized(self.target_tokenizer, texts)
+            begins = target_rows(self.target_tokenizer, texts, self.model)
             # Of a line in pieces, the first piece begins with the line's prefix.
             begins = [
                 begin if place == 0 else []

@@ -59,7 +59,7 @@ def export_ctranslate2(
     # A padded vocabulary has rows that no sub-word owns.
     tokens += [f"<unused{n}>" for n in range(len(tokens), model.vocabulary_size)]
     spec.register_source_vocabulary(tokens)
-    spec.register_target_vocabulary(tokens)
+    spec.register_target_vocabulary(tokens[: model.output_size])
     spec.config.unk_token = tokens[tokenizer.unknown_id]
     spec.config.bos_token = spec.config.decoder_start_token = tokens[tokenizer.start_id]
     spec.config.eos_token = tokens[tokenizer.end_id]
@@ -138,8 +138,10 @@ def _specification(model, max_length):
     )
     embeddings = _array(model.token_embedding.embeddings)
     spec.encoder.embeddings[0].weight = embeddings
-    spec.decoder.embeddings.weight = embeddings
-    spec.decoder.projection.weight = embeddings
+    # A target holds no other ids than those that can be predicted.
+    targets = embeddings[: model.output_size]
+    spec.decoder.embeddings.weight = targets
+    spec.decoder.projection.weight = targets
     for part, ours, positions in (
         (spec.encoder, model.encoder, model.source_positions),
         (spec.decoder, model.decoder, model.target_positions),

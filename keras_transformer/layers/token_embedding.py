@@ -20,17 +20,24 @@ class TokenEmbedding(keras.layers.Layer):
         vocabulary_size: Number of rows.
         d_model: Width of a row.
         pad_id: Id that `compute_mask` reports as padding.
+        output_size: Number of rows, from the first, that make logits. None: all.
 
     Raises:
-        ValueError: a size below 1.
+        ValueError: a size below 1, or more outputs than rows.
     """
 
-    def __init__(self, vocabulary_size, d_model, pad_id=0, **kwargs):
+    def __init__(self, vocabulary_size, d_model, pad_id=0, output_size=None, **kwargs):
         super().__init__(**kwargs)
         for name, size in (("vocabulary_size", vocabulary_size), ("d_model", d_model)):
             if size < 1:
                 raise ValueError(f"`{name}` must be at least 1. Received: {size}.")
+        if output_size is not None and not 1 <= output_size <= vocabulary_size:
+            raise ValueError(
+                "`output_size` must be at least 1 and at most `vocabulary_size`. "
+                f"Received: {output_size} of {vocabulary_size}."
+            )
         self.vocabulary_size = vocabulary_size
+        self.output_size = output_size
         self.d_model = d_model
         self.pad_id = pad_id
         # Float ids would be cast to the compute dtype: bfloat16 makes 4097 a 4096.
@@ -56,14 +63,20 @@ class TokenEmbedding(keras.layers.Layer):
 
         Returns:
             `[batch, length, d_model]` in the compute dtype, or with `reverse`
-            `[batch, length, vocabulary_size]` in float32.
+            `[batch, length, output_size]` in float32.
         """
         if reverse:
             vectors = ops.cast(inputs, "float32")
-            kernel = ops.transpose(ops.cast(self.embeddings, "float32"))
+            kernel = ops.transpose(ops.cast(self.output_embeddings(), "float32"))
             return by_rows(lambda rows: ops.matmul(rows, kernel), vectors)
         vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
         return ops.cast(vectors, self.compute_dtype) * math.sqrt(self.d_model)
+
+    def output_embeddings(self):
+        """The rows that make logits, `[output_size, d_model]`."""
+        if self.output_size is None:
+            return self.embeddings
+        return ops.convert_to_tensor(self.embeddings)[: self.output_size]
 
     def compute_mask(self, inputs, previous_mask=None):
         # Logits carry no mask, so that a loss is masked in one place only.
@@ -72,7 +85,7 @@ class TokenEmbedding(keras.layers.Layer):
 
     def compute_output_spec(self, inputs, reverse=False):
         if reverse:
-            shape = (*inputs.shape[:-1], self.vocabulary_size)
+            shape = (*inputs.shape[:-1], self.output_size or self.vocabulary_size)
             return keras.KerasTensor(shape, dtype="float32")
         return keras.KerasTensor((*inputs.shape, self.d_model), self.compute_dtype)
 
@@ -82,4 +95,5 @@ class TokenEmbedding(keras.layers.Layer):
             "vocabulary_size": self.vocabulary_size,
             "d_model": self.d_model,
             "pad_id": self.pad_id,
+            "output_size": self.output_size,
         }

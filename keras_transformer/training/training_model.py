@@ -216,7 +216,7 @@ class TrainingModel(keras.Model):
         weights = tf.cast(tf.not_equal(labels, self.transformer.pad_id), tf.float32)
         sums = projected_loss(
             tf.cast(vectors, tf.float32),
-            tf.convert_to_tensor(self.transformer.token_embedding.embeddings),
+            tf.convert_to_tensor(self.transformer.token_embedding.output_embeddings()),
             tf.cast(labels, tf.int32),
             weights,
             self.label_smoothing,

@@ -98,6 +98,12 @@ def test_a_model_that_knows_the_trees(trained, folder, run_command, tmp_path):
     assert result.stdout.split("\n") == [*expected[:3], "", expected[3], ""]
     assert "4 trees, " in result.stderr
 
+    # Logits are made of symbols alone, though words have ids too.
+    transformer = open_model(trained).model
+    pieces = open_model(trained).tokenizer.pieces()
+    assert transformer.output_size == pieces.index("<0x00>") < len(pieces)
+    assert all(piece[1:2] in "()" for piece in pieces[4 : transformer.output_size])
+
     best = [
         json.loads(line)["f1"]
         for line in (trained / "metrics.jsonl").open()

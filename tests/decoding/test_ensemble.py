@@ -140,5 +140,10 @@ def test_other_vocabularies(models):
     other = kt.Transformer(9, num_layers=1, d_model=8, d_ff=8, num_heads=2)
     with pytest.raises(ValueError, match=r"Received: vocabulary sizes \[7, 9\]"):
         Ensemble([models[0], other])
+    fewer = kt.Transformer(
+        7, num_layers=1, d_model=8, d_ff=8, num_heads=2, output_size=5
+    )
+    with pytest.raises(ValueError, match=r"output sizes \[None, 5\]"):
+        Ensemble([models[0], fewer])
     with pytest.raises(ValueError, match="at least one"):
         Ensemble([])

@@ -8,6 +8,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer import pipelines
+from keras_transformer.decoding.search import score_ids
 from keras_transformer.export import ExportError
 from keras_transformer.export import export_ctranslate2
 
@@ -61,6 +62,33 @@ def test_gives_the_same_log_probabilities(tmp_path, name):
     target = tokens_of(tokenizer, SENTENCES[::-1])
     results = opened(folder).score_batch(source, target)
     expected = kt.Translator(model, tokenizer).score(SENTENCES, SENTENCES[::-1])
+    found = [sum(result.log_probs) for result in results]
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+def test_outputs_of_the_first_ids_alone(tmp_path):
+    _, tokenizer = made()
+    model, _ = made(output_size=tokenizer.vocabulary_size - 9)
+    folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
+    last = tokenizer.pieces()[model.output_size - 1]
+    rows = tokens_of(tokenizer, SENTENCES)
+    targets = [[row[0], last, row[-1]] for row in rows]
+    pieces = {piece: number for number, piece in enumerate(tokenizer.pieces())}
+    ids = [[pieces[token] for token in row] for row in targets]
+    assert max(map(max, ids)) == model.output_size - 1
+    results = opened(folder).score_batch(rows, targets)
+    source_ids = [[*map(pieces.get, row), tokenizer.end_id] for row in rows]
+    expected = [
+        float(
+            score_ids(
+                model,
+                np.array([source]),
+                np.array([[tokenizer.start_id, *target]]),
+                np.array([[*target, tokenizer.end_id]]),
+            )[0]
+        )
+        for source, target in zip(source_ids, ids, strict=True)
+    ]
     found = [sum(result.log_probs) for result in results]
     np.testing.assert_allclose(found, expected, rtol=2e-5)
 

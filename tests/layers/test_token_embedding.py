@@ -39,6 +39,20 @@ def test_one_matrix_both_ways():
     assert len(layer.weights) == 1
 
 
+def test_logits_of_the_first_rows():
+    layer = built(output_size=4)
+    vectors = np.random.default_rng(1).normal(size=(2, 3, 7)).astype("float32")
+    expected = vectors @ numpy(layer.embeddings)[:4].T
+    output = layer(vectors, reverse=True)
+    np.testing.assert_allclose(numpy(output), expected, rtol=1e-4, atol=1e-5)
+    assert layer.embeddings.shape == (11, 7)
+    symbolic = layer(keras.Input((None, 7)), reverse=True)
+    assert symbolic.shape == (None, None, 4)
+    for size in (0, 12):
+        with pytest.raises(ValueError, match=f"`output_size` .* Received: {size} of"):
+            built(output_size=size)
+
+
 def test_fresh_vectors_have_unit_variance():
     layer = TokenEmbedding(503, 101)
     vectors = numpy(layer(np.arange(503)[None]))

@@ -276,5 +276,5 @@ def test_constructor_arguments_are_the_transformers():
     arguments = ModelSettings(preset="tiny", d_ff=77).constructor_arguments()
     assert (arguments["d_model"], arguments["d_ff"]) == (128, 77)
     expected = set(inspect.signature(Transformer.__init__).parameters)
-    expected -= {"self", "kwargs", "vocabulary_size", "pad_id"}
+    expected -= {"self", "kwargs", "vocabulary_size", "pad_id", "output_size"}
     assert set(arguments) == expected
