@@ -48,10 +48,11 @@ def load_saved_model(path, allow_unsafe=False):
     return loaded
 
 
-def open_saved_model(path, warn=None, allow_unsafe=False):
+def open_saved_model(path, warn=None, allow_unsafe=False, parallel_batches=1):
     """The model in a version's folder, see `models.open_model`."""
     loaded = load_saved_model(path, allow_unsafe)
-    return ExportedModel(path, loaded, loaded.signatures["serving_default"], warn)
+    serve = loaded.signatures["serving_default"]
+    return ExportedModel(path, loaded, serve, warn, parallel_batches)
 
 
 class ExportedModel:
@@ -59,9 +60,10 @@ class ExportedModel:
 
     batch_size = 64
 
-    def __init__(self, path, loaded, serve, warn=None):
+    def __init__(self, path, loaded, serve, warn=None, parallel_batches=1):
         self.path = path
         self._warn = warn or logging.getLogger("keras_transformer").warning
+        self._parallel_batches = parallel_batches
         self._loaded = loaded  # its variables live as long as this
         self._serve = serve
         ((_, inputs),) = [serve.structured_input_signature]
@@ -96,15 +98,22 @@ class ExportedModel:
         import tensorflow as tf
 
         from keras_transformer.decoding import Translation
+        from keras_transformer.decoding.compiled import side_by_side
 
         results = [None] * len(lines)
         cut = []
         order = sorted(range(len(lines)), key=lambda row: len(lines[row]))
-        for start in range(0, len(order), self.batch_size):
-            rows = order[start : start + self.batch_size]
+
+        def serve_batch(rows):
             # Lone surrogates, which no tensor can hold, become question marks.
             batch = tf.constant([lines[row].encode("utf-8", "replace") for row in rows])
-            outputs = self._serve(**{self._input_name: batch})
+            return self._serve(**{self._input_name: batch})
+
+        batches = [
+            order[start : start + self.batch_size]
+            for start in range(0, len(order), self.batch_size)
+        ]
+        for rows, outputs in side_by_side(serve_batch, batches, self._parallel_batches):
             texts, scores = outputs["translations"].numpy(), outputs["scores"].numpy()
             for row, text, score in zip(rows, texts, scores, strict=True):
                 text = text.decode("utf-8", "replace")

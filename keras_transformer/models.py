@@ -27,7 +27,7 @@ def perplexity_of(scores) -> float:
     return math.exp(-sum(score.log_prob for score in scores) / num_tokens)
 
 
-def open_model(path, warn=None, ensemble=(), allow_unsafe=False):
+def open_model(path, warn=None, ensemble=(), allow_unsafe=False, parallel_batches=1):
     """Opens a model for translating.
 
     Args:
@@ -40,6 +40,8 @@ def open_model(path, warn=None, ensemble=(), allow_unsafe=False):
         allow_unsafe: whether a `.keras` file or SavedModel is read that may hold
             more than a model of ours does, and so may run any code; see
             docs/security.md.
+        parallel_batches: batches that are searched or scored at a time, see
+            `Translator`.
 
     Returns:
         An object with `translate(lines, beam_size=None, length_penalty=None,
@@ -66,8 +68,8 @@ def open_model(path, warn=None, ensemble=(), allow_unsafe=False):
     path = pathlib.Path(path)
     version = newest_version(path) if path.is_dir() else None
     if version is not None and not ensemble:
-        return open_saved_model(version, warn, allow_unsafe)
-    opened = _open_weights(path, warn, allow_unsafe)
+        return open_saved_model(version, warn, allow_unsafe, parallel_batches)
+    opened = _open_weights(path, warn, allow_unsafe, parallel_batches)
     return _together(opened, ensemble, allow_unsafe) if ensemble else opened
 
 
@@ -89,7 +91,7 @@ def _together(opened, paths, allow_unsafe):
     return opened.with_model(_Ensemble, Ensemble(models))
 
 
-def _open_weights(path, warn, allow_unsafe):
+def _open_weights(path, warn, allow_unsafe, parallel_batches):
     """A run's folder or a `.keras` file, with the recipe in its folder."""
     file = keras_file(path)
     config = (file.parent if file else path) / CONFIG
@@ -97,7 +99,7 @@ def _open_weights(path, warn, allow_unsafe):
     search = _search_settings(recipe) if recipe else {}
     path, tokenizer, model = load_model(path, allow_unsafe)
     data = recipe.data if recipe else None
-    return _TextModel(path, model, tokenizer, search, warn, data)
+    return _TextModel(path, model, tokenizer, search, warn, data, parallel_batches)
 
 
 def _search_settings(recipe):
@@ -109,20 +111,24 @@ def _search_settings(recipe):
 class _TextModel:
     """A `Transformer` with its tokenizer; see `open_model`."""
 
-    def __init__(self, path, model, tokenizer, search, warn, data=None):
+    def __init__(
+        self, path, model, tokenizer, search, warn, data=None, parallel_batches=1
+    ):
         self.path = path
         self.model = model
         self.tokenizer = tokenizer
         self.data = data
         self._search = search
         self._warn = warn
+        self._parallel_batches = parallel_batches
         # A translator compiles its search, so that one is kept for each setting.
         self._translators = {}
 
     def with_model(self, kind, model):
         """The same as a `kind`, a class like this one, of another model."""
         return kind(
-            self.path, model, self.tokenizer, self._search, self._warn, self.data
+            *(self.path, model, self.tokenizer, self._search, self._warn, self.data),
+            self._parallel_batches,
         )
 
     def translate(
@@ -261,6 +267,7 @@ class _TextModel:
                     batch_tokens=4 * 4096 // widest,
                     warn=self._warn,
                     forbidden=forbidden,
+                    parallel_batches=self._parallel_batches,
                 )
             except ValueError as error:
                 if not forbidden:

@@ -31,6 +31,10 @@ class RunError(ValueError):
     """A run's folder cannot be used as it is; told in one line."""
 
 
+class RunBusy(RunError):
+    """Another process trains in it."""
+
+
 def prepare(folder):
     """Makes the folder and makes sure that it can be written to.
 
@@ -46,7 +50,7 @@ def locked(folder):
     """Keeps other processes out of a run's folder; ends with the process at the latest.
 
     Raises:
-        RunError: another process has it.
+        RunBusy: another process has it.
     """
     with open(folder / _LOCK, "a+", encoding="utf-8") as file:
         try:
@@ -54,7 +58,7 @@ def locked(folder):
         except BlockingIOError:
             file.seek(0)
             owner = file.read().strip() or "unknown"
-            raise RunError(
+            raise RunBusy(
                 f"{folder}: another process trains here (process {owner})"
             ) from None
         file.truncate(0)

@@ -37,7 +37,8 @@ class Transformer(keras.Model):
         score: Of all attentions: `"scaled_dot"` (the paper), `"dot"` or `"additive"`.
         pad_id: Id that fills rows up.
         output_size: Number of ids, from 0, that targets consist of and logits are made
-            of, such as the symbols of trees. None: all.
+            of, such as the symbols of trees; to a validation others are unknown. None:
+            all.
 
     Raises:
         ValueError: a size below 1, an `output_size` above `vocabulary_size`, unknown

@@ -31,6 +31,7 @@ def validation(recipe, model, tokenizer, corpus, pairs):
         length_penalty_kind=decoding.length_penalty_kind,
         extra_length=decoding.extra_length,
         max_source_length=recipe.data.max_length,
+        parallel_batches=settings.parallel_parts,
     )
     metric = "f1" if recipe.data.kind == "trees" else "bleu"
     score = None

@@ -10,6 +10,7 @@ from keras_transformer.ablation.rows import row_recipe
 from keras_transformer.ablation.table import write_tables
 from keras_transformer.models import open_model
 from keras_transformer.models import perplexity_of
+from keras_transformer.run_folder import RunBusy
 from keras_transformer.storage import replace_file
 
 RESULT = "result.json"
@@ -19,7 +20,8 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
     """Trains rows on a recipe's data and lays them beside the paper's.
 
     A row that is finished is not trained again, and one that was interrupted goes on.
-    The tables are written anew after each row.
+    The tables are written anew after each row. Several processes may share an `output`:
+    each leaves out the rows that another one is at.
 
     Args:
         recipe: A `Recipe` with validation data.
@@ -31,11 +33,13 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         on_row: Function of the row's name, the seed and its result, called after each.
 
     Returns:
-        List of the results, mappings as in `result.json`.
+        List of the results, mappings as in `result.json`, without those of rows that
+        another process has not finished.
 
     Raises:
         AblationError: no validation data, or trees; or `output` holds rows of other
             settings.
+        RunBusy: other processes are at all rows that are missing.
         RunError, DataError, TrainingFault: as in `experiment.run`.
     """
     output = pathlib.Path(output)
@@ -49,18 +53,35 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         for row in rows
         for seed in range(1, seeds + 1)
     ]
-    results = []
-    for row, seed, job in jobs:
-        folder = output / "runs" / f"{row}-seed{seed}"
+    jobs = [
+        (row, seed, output / "runs" / f"{row}-seed{seed}", job)
+        for row, seed, job in jobs
+    ]
+    busy = None
+    for row, seed, folder, job in jobs:
         result = _finished(folder, job)
         if result is None:
-            summary = experiment.run(job, folder, progress)
+            try:
+                summary = experiment.run(job, folder, progress)
+            except RunBusy as error:
+                busy = error
+                continue
             result = _measure(folder, job, row, seed, summary["training seconds"])
-        results.append(result)
+        results = _all_finished(jobs)
         write_tables(results, output, scale)
         if on_row is not None:
             on_row(row, seed, result)
+    results = _all_finished(jobs)
+    if not results:
+        raise busy
+    write_tables(results, output, scale)
     return results
+
+
+def _all_finished(jobs):
+    """The stored results, those of other processes among them."""
+    found = [_finished(folder, job) for *_, folder, job in jobs]
+    return [result for result in found if result is not None]
 
 
 def _finished(folder, recipe):

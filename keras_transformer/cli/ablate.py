@@ -35,7 +35,8 @@ def ablate(
 ):
     """Train the variations of Table 3 and lay them beside the paper's.
 
-    Started again, it goes on with the rows that are missing.
+    Started again, it goes on with the rows that are missing. Started several times at
+    once, each process trains rows that no other one is at.
 
     \b
     keras-transformer ablate multi30k_en_de --rows base,A --scale 4 --output table3
@@ -55,8 +56,11 @@ def ablate(
         )
 
     try:
-        ablation.ablate(loaded, names, output, scale, seeds, on_row=on_row)
+        results = ablation.ablate(loaded, names, output, scale, seeds, on_row=on_row)
     except KeyboardInterrupt:
         say(f"interrupted; the same command goes on with what {output} lacks")
         raise typer.Exit(130) from None
+    missing = len(names) * seeds - len(results)
+    if missing:
+        say(f"{missing} more are being trained by other processes; they end the table")
     typer.echo((output / "table.md").read_text(encoding="utf-8"), nl=False)

@@ -157,15 +157,19 @@ def load_tensorflow() -> None:
         import tensorflow  # noqa: F401
 
 
-def opened_model(path, warn_with=warn, ensemble=()):
+def opened_model(path, warn_with=warn, ensemble=(), parallel_batches=1):
     """`open_model` for a command: quiet, its warnings on standard error."""
     load_tensorflow()
     with quiet_libraries():
         from keras_transformer.models import open_model
+        from keras_transformer.training import use_threads
 
-        return open_model(
-            path, warn_with, **({"ensemble": ensemble} if ensemble else {})
-        )
+        use_threads(parallel_batches)
+        options = {"ensemble": ensemble, "parallel_batches": parallel_batches}
+        options = {
+            name: value for name, value in options.items() if value not in ((), 1)
+        }
+        return open_model(path, warn_with, **options)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from keras_transformer.cli.console import warn
 from keras_transformer.cli.console import written_lines
 from keras_transformer.cli.evaluate_trees import evaluate_trees
 from keras_transformer.cli.text_lines import EnsemblePaths
+from keras_transformer.cli.text_lines import ParallelBatches
 from keras_transformer.cli.text_lines import counted_pair
 
 BLOCK = 2_000
@@ -74,6 +75,7 @@ def evaluate(
         float | None, typer.Option(min=0, help="Alpha. Default: the run's, or 0.6.")
     ] = None,
     ensemble: EnsemblePaths = None,
+    parallel_batches: ParallelBatches = 1,
     output: Annotated[
         pathlib.Path | None,
         typer.Option("--output", "-o", help="File to write the translations to."),
@@ -98,7 +100,8 @@ def evaluate(
         if ensemble:
             raise UserError("--ensemble: not with --metric f1")
         evaluate_trees(
-            *(model, reference, source, beam_size, length_penalty, output, as_json)
+            *(model, reference, source, beam_size, length_penalty, output, as_json),
+            parallel_batches,
         )
         return
     if source is None:
@@ -109,7 +112,10 @@ def evaluate(
     sources, references = counted_pair(source, reference)
     started = time.monotonic()
     opened = opened_model(
-        model, lambda message: warn(f"{source}: {message}"), ensemble or ()
+        model,
+        lambda message: warn(f"{source}: {message}"),
+        ensemble or (),
+        parallel_batches,
     )
     results = []
     if output is not None or metrics != [Metric.perplexity]:

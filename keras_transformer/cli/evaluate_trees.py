@@ -19,7 +19,14 @@ FIGURES = ("f1", "recall", "precision", "complete_match", "tagging_accuracy")
 
 
 def evaluate_trees(
-    model, reference, source, beam_size, length_penalty, output, as_json
+    model,
+    reference,
+    source,
+    beam_size,
+    length_penalty,
+    output,
+    as_json,
+    parallel_batches=1,
 ):
     """Parses the sentences of a treebank and scores the trees."""
     load_tensorflow()
@@ -39,7 +46,11 @@ def evaluate_trees(
         _check_source(source, reference, lines, references)
 
     started = time.monotonic()
-    opened = opened_model(model, lambda message: warn(f"{reference}: tree {message}"))
+    opened = opened_model(
+        model,
+        lambda message: warn(f"{reference}: tree {message}"),
+        parallel_batches=parallel_batches,
+    )
     sentences = [tree.words for tree in references]
     parses = []
     with progress("parsing", len(sentences), "sentences") as advance:

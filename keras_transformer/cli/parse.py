@@ -15,6 +15,7 @@ from keras_transformer.cli.console import verb
 from keras_transformer.cli.console import written_lines
 from keras_transformer.cli.text_lines import InputPath
 from keras_transformer.cli.text_lines import OutputPath
+from keras_transformer.cli.text_lines import ParallelBatches
 from keras_transformer.cli.text_lines import in_blocks
 from keras_transformer.cli.text_lines import input_lines
 
@@ -35,6 +36,7 @@ def parse(
     length_penalty: Annotated[
         float | None, typer.Option(min=0, help="Alpha. Default: the run's.")
     ] = None,
+    parallel_batches: ParallelBatches = 1,
     tokenize: Annotated[
         bool,
         typer.Option(
@@ -61,7 +63,7 @@ def parse(
     from_keyboard = input_path is None and sys.stdin.isatty()
     parses = []
     with written_lines(output) as write_line:
-        opened = opened_model(model)
+        opened = opened_model(model, parallel_batches=parallel_batches)
 
         from keras_transformer.parsing import repair_report
         from keras_transformer.pipelines.trees import words_of

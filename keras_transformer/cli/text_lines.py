@@ -23,6 +23,16 @@ EnsemblePaths = Annotated[
         "with MODEL's. May be given several times.",
     ),
 ]
+ParallelBatches = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Batches that are decoded side by side, each on its share of a CPU's "
+        "cores: as many as cores is the fastest for text of many lines, at the cost "
+        "of memory.",
+    ),
+]
 OutputPath = Annotated[
     pathlib.Path | None,
     typer.Option("--output", "-o", help="File to write; else standard output."),

@@ -19,6 +19,7 @@ from keras_transformer.cli.resumable import resumable_lines
 from keras_transformer.cli.text_lines import EnsemblePaths
 from keras_transformer.cli.text_lines import InputPath
 from keras_transformer.cli.text_lines import OutputPath
+from keras_transformer.cli.text_lines import ParallelBatches
 from keras_transformer.cli.text_lines import in_blocks
 from keras_transformer.cli.text_lines import input_lines
 from keras_transformer.cli.text_lines import is_file
@@ -99,6 +100,7 @@ def translate(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Of --sampling. Default: 1.")
     ] = None,
+    parallel_batches: ParallelBatches = 1,
     resume: Annotated[
         bool,
         typer.Option(
@@ -149,7 +151,12 @@ def translate(
         say(f"{output}: all lines are there already")
         return
 
-    opened = opened_model(model, ensemble=ensemble or ()) if resume else None
+    def open_it():
+        return opened_model(
+            model, ensemble=ensemble or (), parallel_batches=parallel_batches
+        )
+
+    opened = open_it() if resume else None
     if resume:
         options = {**search, "sampling": sampling, "n_best": n_best}
         options |= {"scores": scores, "alignments": alignments, "prefix": prefix}
@@ -158,7 +165,7 @@ def translate(
     else:
         target = _from_the_start(output)
     with target as (write_line, done):
-        opened = opened or opened_model(model, ensemble=ensemble or ())
+        opened = opened or open_it()
         if alignments:
             opened.align([], [])  # a SavedModel says at once that it cannot
 

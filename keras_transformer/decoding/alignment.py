@@ -101,3 +101,27 @@ def aligned_words(scores, source_words, target_words):
 def pharaoh(pairs):
     """Alignments as text: `source-target` for each pair, separated by spaces."""
     return " ".join(f"{source}-{target}" for source, target in pairs)
+
+
+def alignable(pairs, longest, warn):
+    """Indices of the pairs that have sub-words on both sides, and not too many.
+
+    Args:
+        pairs: list of (source ids, target ids, number of the line).
+        longest: how many ids of each side are aligned, source's end and target's start
+            counted.
+        warn: function that is called with a text for each line that is left out.
+    """
+    rows = []
+    too_long = {}
+    for i, (source, target, number) in enumerate(pairs):
+        if len(source) + 1 > longest[0] or len(target) + 1 > longest[1]:
+            too_long[number] = len(source), len(target)
+        elif source and target:
+            rows.append(i)
+    for number, lengths in too_long.items():
+        warn(
+            f"line {number}: {lengths[0]} sub-words and {lengths[1]} of its "
+            "translation are more than can be aligned; left without alignments"
+        )
+    return rows

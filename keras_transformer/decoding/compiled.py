@@ -1,5 +1,7 @@
 """The one place where decoding knows which backend it runs on."""
 
+from concurrent import futures
+
 import keras
 
 
@@ -29,3 +31,25 @@ def compiled(function, num_inputs):
         return keras.tree.map_structure(keras.ops.convert_to_numpy, function(*ids))
 
     return run
+
+
+def side_by_side(function, items, at_once):
+    """Pairs of an item and what a function makes of it, in any order.
+
+    Args:
+        function: what `compiled` returned, or calls it.
+        items: iterable.
+        at_once: int, how many are computed at a time, each in a thread. JAX and
+            PyTorch take one: their settings belong to the thread they are made in.
+    """
+    if at_once == 1 or keras.config.backend() != "tensorflow":
+        yield from ((item, function(item)) for item in items)
+        return
+    # The last are the longest, as a rule: begun first, none is left alone at the end.
+    items = list(items)[::-1]
+    pool = futures.ThreadPoolExecutor(at_once)
+    try:
+        yield from zip(items, pool.map(function, items), strict=True)
+    finally:
+        # Where one has failed, or the user stops, the rest is not begun.
+        pool.shutdown(cancel_futures=True)

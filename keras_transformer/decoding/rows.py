@@ -33,6 +33,15 @@ def target_rows(tokenizer, texts, model):
     return rows
 
 
+def check_pairs(sources, targets, name="targets"):
+    """Raises ValueError unless there are as many of both."""
+    if len(sources) != len(targets):
+        raise ValueError(
+            f"Lines and `{name}` must be as many. "
+            f"Received: {len(sources)} and {len(targets)}."
+        )
+
+
 def batches(lengths, batch_tokens):
     """Indices of rows of similar lengths, in groups that fill `batch_tokens`."""
     batch = []

@@ -64,7 +64,7 @@ def sample_ids(
     return sample(num_samples=num_samples, **start, **sample_options)
 
 
-def score_ids(model, source_ids, target_ids, labels, pad_id=0):
+def score_ids(model, source_ids, target_ids, labels, pad_id=0, unknown_id=1):
     """Log-probabilities of given translations, their end ids included.
 
     Args:
@@ -72,13 +72,16 @@ def score_ids(model, source_ids, target_ids, labels, pad_id=0):
         source_ids: int32 [batch, source_length], ids and the end id, then padding.
         target_ids: int32 [batch, target_length], the start id and ids, then padding.
         labels: int32 [batch, target_length], ids and the end id, then padding.
+        pad_id: id of the padding.
+        unknown_id: what labels count as that the model has no logits of.
 
     Returns:
         float32 [batch].
     """
     logits = model({"source_ids": source_ids, "target_ids": target_ids}, training=False)
     logits = ops.cast(logits, "float32")
-    picked = ops.take_along_axis(logits, labels[:, :, None], axis=2)[:, :, 0]
+    known = ops.where(labels < logits.shape[-1], labels, unknown_id)
+    picked = ops.take_along_axis(logits, known[:, :, None], axis=2)[:, :, 0]
     log_probs = picked - ops.logsumexp(logits, axis=-1)  # [batch, target_length]
     return ops.sum(ops.where(labels == pad_id, 0.0, log_probs), axis=1)
 

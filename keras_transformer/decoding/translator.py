@@ -6,13 +6,16 @@ import random
 import keras
 import numpy as np
 
+from keras_transformer.decoding.alignment import alignable
 from keras_transformer.decoding.alignment import aligned_words
 from keras_transformer.decoding.alignment import alignment_scores
 from keras_transformer.decoding.alignment import surfaces
 from keras_transformer.decoding.alignment import words_of
 from keras_transformer.decoding.compiled import compiled
+from keras_transformer.decoding.compiled import side_by_side
 from keras_transformer.decoding.forbidden import forbidden_texts
 from keras_transformer.decoding.rows import batches
+from keras_transformer.decoding.rows import check_pairs
 from keras_transformer.decoding.rows import rectangle
 from keras_transformer.decoding.rows import target_rows
 from keras_transformer.decoding.rows import tokenized
@@ -50,6 +53,9 @@ class Translator:
             logger "keras_transformer".
         forbidden: list of str, phrases that no translation holds; whole words, or
             with `*` at a phrase's end what it begins.
+        parallel_batches: int, batches that are searched or scored at a time, each in a
+            thread: on a CPU more than one is faster, where each operation keeps to a
+            part of the cores (`training.use_threads`). On TensorFlow alone.
 
     Raises:
         ValueError: a tokenizer with more ids than the model, sizes out of range, or
@@ -69,6 +75,7 @@ class Translator:
         batch_tokens=4096,
         warn=None,
         forbidden=(),
+        parallel_batches=1,
     ):
         if max_source_length < 2:
             raise ValueError(
@@ -92,6 +99,7 @@ class Translator:
             max_source_length = min(max_source_length, model.max_length)
         self.max_source_length = max_source_length
         self.batch_tokens = batch_tokens
+        self.parallel_batches = parallel_batches
         self.warn = warn or logging.getLogger("keras_transformer").warning
         self._next_states = None
         if forbidden:
@@ -141,7 +149,9 @@ class Translator:
             ),
             num_inputs=1 if prefixes is None else 2,
         )
-        return self._run(search, lines, first_line, prefixes)
+        return self._run(
+            search, lines, first_line, prefixes, at_once=self.parallel_batches
+        )
 
     def sample(
         self,
@@ -209,7 +219,7 @@ class Translator:
         Raises:
             ValueError: the lists' lengths differ.
         """
-        _check_pairs(sources, targets)
+        check_pairs(sources, targets)
         tokenizer = self.target_tokenizer
         source_rows = [
             [*ids, self.tokenizer.end_id] for ids in tokenized(self.tokenizer, sources)
@@ -222,13 +232,19 @@ class Translator:
         lengths = list(map(max, map(len, source_rows), map(len, label_rows)))
         limit = min(self.batch_tokens, MAX_LOGITS // self.model.vocabulary_size)
         scores = np.zeros(len(sources), "float32")
-        for batch in batches(lengths, limit):
+
+        def score_batch(batch):
             labels = [label_rows[i] for i in batch]
-            scores[batch] = score(
+            return score(
                 rectangle([source_rows[i] for i in batch]),
                 rectangle([[tokenizer.start_id, *row[:-1]] for row in labels]),
                 rectangle(labels),
             )
+
+        for batch, found in side_by_side(
+            score_batch, batches(lengths, limit), self.parallel_batches
+        ):
+            scores[batch] = found
         return scores
 
     def align(self, sources, targets, line_numbers=None):
@@ -252,14 +268,15 @@ class Translator:
         Raises:
             ValueError: the lists' lengths differ.
         """
-        _check_pairs(sources, targets)
+        check_pairs(sources, targets)
         source_ids = tokenized(self.tokenizer, sources)
         target_ids = tokenized(self.target_tokenizer, targets)
         source_words = map(words_of, surfaces(self.tokenizer, source_ids))
         target_words = map(words_of, surfaces(self.target_tokenizer, target_ids))
         words = list(zip(source_words, target_words, strict=True))
         numbers = line_numbers or range(1, len(sources) + 1)
-        rows = self._alignable(source_ids, target_ids, numbers)
+        pairs = list(zip(source_ids, target_ids, numbers, strict=True))
+        rows = alignable(pairs, self._alignable_lengths(), self.warn)
         lengths = [max(len(source_ids[i]), len(target_ids[i])) + 1 for i in rows]
         align = self._compile(
             ("align",), lambda *ids: alignment_scores(self.model, *ids), num_inputs=2
@@ -279,27 +296,13 @@ class Translator:
                 aligned[i] = aligned_words(row, *words[i])
         return aligned
 
-    def _alignable(self, source_ids, target_ids, line_numbers):
-        """Indices of the pairs that have sub-words on both sides, and not too many."""
+    def _alignable_lengths(self):
+        """The most ids of a source and of a target that are aligned."""
         # A stray byte that the search made is three in the text (U+FFFD).
         longest_target = 3 * (self.max_source_length + self.extra_length)
-        longest = self.max_source_length, longest_target
         if self.model.positions == "learned":
-            longest = longest[0], min(longest[1], self.model.max_length)
-        rows = []
-        too_long = {}
-        pairs = zip(source_ids, target_ids, line_numbers, strict=True)
-        for i, (source, target, number) in enumerate(pairs):
-            if len(source) + 1 > longest[0] or len(target) + 1 > longest[1]:
-                too_long[number] = len(source), len(target)
-            elif source and target:
-                rows.append(i)
-        for number, lengths in too_long.items():
-            self.warn(
-                f"line {number}: {lengths[0]} sub-words and {lengths[1]} of its "
-                "translation are more than can be aligned; left without alignments"
-            )
-        return rows
+            longest_target = min(longest_target, self.model.max_length)
+        return self.max_source_length, longest_target
 
     def _search_options(self):
         tokenizer = self.target_tokenizer
@@ -318,11 +321,11 @@ class Translator:
             self._compiled[key] = compiled(function, num_inputs)
         return self._compiled[key]
 
-    def _run(self, search, lines, first_line, prefixes=None):
+    def _run(self, search, lines, first_line, prefixes=None, at_once=1):
         """Translations [line][rank] out of a compiled search."""
         pieces = self._pieces(lines, first_line)
         if prefixes is not None:
-            _check_pairs(lines, prefixes, "prefixes")
+            check_pairs(lines, prefixes, "prefixes")
             texts = [prefix.strip() for prefix in prefixes]
             begins = target_rows(self.target_tokenizer, texts, self.model)
             # Of a line in pieces, the first piece begins with the line's prefix.
@@ -333,12 +336,16 @@ class Translator:
             ]
         rows = [(i, row) for i, line in enumerate(pieces) for row in line]
         found = [None] * len(rows)
-        for batch in batches([len(row) for _, row in rows], self.batch_tokens):
+
+        def search_batch(batch):
             inputs = [rectangle([rows[i][1] for i in batch])]
             if prefixes is not None:
                 inputs.append(rectangle([begins[i] for i in batch]))
-            sequences, scores = search(*inputs)
-            for i, ranked in zip(batch, self._texts(sequences, scores), strict=True):
+            return self._texts(*search(*inputs))
+
+        found_batches = batches([len(row) for _, row in rows], self.batch_tokens)
+        for batch, texts in side_by_side(search_batch, found_batches, at_once):
+            for i, ranked in zip(batch, texts, strict=True):
                 found[i] = ranked
         of_line = [[] for _ in lines]
         for (i, _), ranked in zip(rows, found, strict=True):
@@ -388,11 +395,3 @@ class Translator:
             ]
             # Empty slots come last; a model that gave NaN still gets a line.
             yield [each for each in ranked if each.score > -np.inf] or ranked[:1]
-
-
-def _check_pairs(sources, targets, name="targets"):
-    if len(sources) != len(targets):
-        raise ValueError(
-            f"Lines and `{name}` must be as many. "
-            f"Received: {len(sources)} and {len(targets)}."
-        )

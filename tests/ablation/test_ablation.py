@@ -6,8 +6,10 @@ import json
 import pytest
 
 from keras_transformer import ablation
+from keras_transformer import run_folder
 from keras_transformer.ablation import AblationError
 from keras_transformer.recipes import load_recipe
+from keras_transformer.run_folder import RunBusy
 
 SMALL = [
     "data.size=900",
@@ -103,6 +105,23 @@ def test_rows_are_trained_once_and_laid_beside_the_papers(tmp_path):
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(AblationError, match="of another recipe or scale"):
         ablation.ablate(recipe("training.steps=3"), ["C1"], tmp_path, scale=32)
+
+
+@pytest.mark.slow
+def test_rows_of_another_process_are_left_to_it(tmp_path):
+    taken = tmp_path / "runs" / "C1-seed1"
+    run_folder.prepare(taken)
+    arguments = {"output": tmp_path, "scale": 32, "progress": False}
+    with run_folder.locked(taken):
+        found = ablation.ablate(recipe(), ["C1", "C2"], **arguments)
+        assert [result["row"] for result in found] == ["C2"]
+        with pytest.raises(RunBusy, match="C1-seed1: another process trains here"):
+            ablation.ablate(recipe(), ["C1"], **arguments)
+    assert not (taken / "result.json").exists()
+    found = ablation.ablate(recipe(), ["C1", "C2"], **arguments)
+    assert [result["row"] for result in found] == ["C1", "C2"]
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert text.count("\n| C") == 2
 
 
 def test_without_validation_there_is_nothing_to_measure(tmp_path):

@@ -72,6 +72,14 @@ def words(texts):
     return {word for text in texts for word in re.findall(r"[\w\ufffd]+", text)}
 
 
+@pytest.mark.parametrize("options", [(), ("--sampling", "--seed", "3")])
+def test_batches_side_by_side(translate, options):
+    expected = translate(*options)
+    found = translate(*options, "--parallel-batches", "2")
+    assert lines(found) == lines(expected) != []
+    assert translate("--parallel-batches", "0").exit_code == 2
+
+
 def test_a_prefix_for_all(translate, free):
     found = lines(translate("--prefix", "  ein Hund "))
     assert found[1] == ""

@@ -1,6 +1,8 @@
 """Translator with a small random Transformer and a tokenizer of characters."""
 
 import logging
+import threading
+import time
 
 import keras
 import numpy as np
@@ -10,6 +12,7 @@ import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer.decoding import Translation
 from keras_transformer.decoding import Translator
+from keras_transformer.decoding.compiled import side_by_side
 from keras_transformer.decoding.search import translate_ids
 
 ALPHABET = "abcdefg .!"
@@ -77,6 +80,48 @@ def test_order_and_blank_lines(translator):
     assert [bool(text) for text in together] == [bool(line.strip()) for line in LINES]
     assert together == [translator.translate([line])[0] for line in LINES]
     assert len(set(together)) > 4
+
+
+def test_batches_side_by_side_give_the_same(model, translator, warnings):
+    several = Translator(
+        model,
+        Characters(),
+        beam_size=3,
+        extra_length=4,
+        max_source_length=12,
+        batch_tokens=29,
+        parallel_batches=3,
+    )
+    lines = LINES * 7
+    found = several.translate_n_best(lines)
+    expected = translator.translate_n_best(lines)
+    assert [[each.text for each in ranked] for ranked in found] == [
+        [each.text for each in ranked] for ranked in expected
+    ]
+    np.testing.assert_array_equal(
+        several.score(lines, lines[::-1]), translator.score(lines, lines[::-1])
+    )
+
+
+def test_batches_are_really_side_by_side():
+    """Each waits until three have begun: one at a time would never end."""
+    meeting = threading.Barrier(3)
+    found = side_by_side(lambda item: (meeting.wait(60), -item)[1], range(6), 3)
+    assert sorted(found) == [(item, -item) for item in range(6)]
+
+
+def test_what_fails_in_a_batch_ends_them_all():
+    begun = []
+
+    def fail(item):
+        begun.append(item)
+        if item == 99:
+            raise KeyError(item)
+        time.sleep(0.1)
+
+    with pytest.raises(KeyError, match="99"):
+        list(side_by_side(fail, range(100), 2))
+    assert len(begun) < 100
 
 
 def test_no_lines(translator):

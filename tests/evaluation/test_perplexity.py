@@ -55,6 +55,15 @@ def test_every_token_weighs_the_same(table, batches):
     assert perplexity(TableModel(table), batches) == pytest.approx(expected, rel=1e-5)
 
 
+def test_what_the_model_never_puts_out_is_unknown(table, batches):
+    """Logits of the ids below 6; the 6s among the labels count as id 1."""
+    fewer = table[:, :6]
+    steps = [(current, 1 if label == 6 else label) for current, label in STEPS]
+    mean = sum(log_prob(fewer, *step) for step in steps) / len(steps)
+    expected = math.exp(-mean)
+    assert perplexity(TableModel(fewer), batches) == pytest.approx(expected, rel=1e-5)
+
+
 def test_uniform_model_is_as_perplexed_as_the_vocabulary_is_large(batches):
     model = TableModel(np.zeros((VOCABULARY_SIZE,) * 2, "float32"))
     assert perplexity(model, batches) == pytest.approx(VOCABULARY_SIZE, rel=1e-6)

@@ -13,6 +13,8 @@ from tiny_export import TEXTS
 import keras_transformer as kt
 from keras_transformer.export import export_saved_model
 from keras_transformer.export.signatures import source_rows
+from keras_transformer.exported_model import ExportedModel
+from keras_transformer.models import open_model
 
 # Loads and serves with TensorFlow and tensorflow-text alone.
 SERVE = """
@@ -83,6 +85,14 @@ def test_parts_of_a_batch_find_the_same(tiny_model, tiny_export, tmp_path):
             )
             for key, value in expected.items():
                 np.testing.assert_array_equal(found[key], value)
+
+
+def test_batches_side_by_side(tiny_export, monkeypatch):
+    monkeypatch.setattr(ExportedModel, "batch_size", 2)
+    lines = [*TEXTS, "", *TEXTS[::-1]]
+    one = open_model(tiny_export).translate(lines)
+    assert open_model(tiny_export, parallel_batches=3).translate(lines) == one
+    assert len({each.text for [each] in one}) > 3
 
 
 def test_signature_of_ids_is_the_same_search(tiny_model, tiny_export):
