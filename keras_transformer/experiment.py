@@ -15,6 +15,7 @@ from keras_transformer import training
 from keras_transformer.corpora import prepare
 from keras_transformer.corpora import prepared
 from keras_transformer.flops import training_flops
+from keras_transformer.pipelines.linearization import word_marks
 from keras_transformer.pipelines.phrases import phrases
 from keras_transformer.safe_loading import note_tokenizer
 from keras_transformer.storage import replace_file
@@ -108,11 +109,12 @@ def _run(recipe, output, progress, allow_changes, workers):
         model = build_model(recipe, tokenizer)
         if initial is not None:
             model.set_weights(initial.get_weights())
-        training_model = _compile(model, recipe)
+        training_model = _compile(model, recipe, tokenizer)
         training_model.optimizer.build(training_model.trainable_variables)
     trainer = training.Trainer(training_model, output, settings.keep, workers)
     trainer.tokenizer_fingerprint = tokenizer.fingerprint()
     first_step = trainer.restore()
+    _check_targets(model, corpora["train"], pairs["train"])
     if hasattr(pairs["train"], "weights"):
         numbers = corpora["train"].numbers(np.arange(corpora["train"].num_pairs))
         corpora["train"].weights = pairs["train"].weights(numbers)
@@ -266,7 +268,7 @@ def _initial_model(recipe):
     return tokenizer, model
 
 
-def _compile(model, recipe):
+def _compile(model, recipe, tokenizer):
     settings = recipe.training
     schedule = (
         training.PaperSchedule(
@@ -286,6 +288,7 @@ def _compile(model, recipe):
         settings.clip_norm,
         settings.max_gradient_norm,
         settings.parallel_parts,
+        _guided_alignment(recipe, tokenizer),
     )
     training_model.compile(
         optimizer=training.FusedAdam(
@@ -298,6 +301,30 @@ def _compile(model, recipe):
     )
     training_model.build({"source_ids": (None, None), "target_ids": (None, None)})
     return training_model
+
+
+def _check_targets(model, corpus, pairs):
+    """Every symbol of the training trees must be one of the model's outputs."""
+    if model.output_size is None:
+        return
+    rows = corpus.rows_outside(model.output_size)
+    if len(rows):
+        raise pipelines.DataError(
+            f"{pairs.locate(int(corpus.numbers(rows)[0]))}: a label or tag that the "
+            f"vocabulary has no symbol of ({len(rows)} trees with such); it was made "
+            "from other trees"
+        )
+
+
+def _guided_alignment(recipe, tokenizer):
+    """What teaches the decoder which word of a tree is next, or None."""
+    weight = recipe.training.guided_alignment
+    if not weight:
+        return None
+    begins, symbols = word_marks(tokenizer.piece_bytes(), recipe.data.words)
+    begins[tokenizer.end_id] = True
+    aligned = training.next_words(begins, symbols, tokenizer.pad_id)
+    return training.GuidedAlignment(aligned, weight)
 
 
 def _places_of(recipe, corpus, pairs):
@@ -326,7 +353,7 @@ def _cost(recipe, model, corpus, progress, devices):
     rows = pipelines.epoch_rows(corpus)
     epoch = training_flops(
         settings,
-        model.output_size or model.vocabulary_size,
+        model.num_outputs,
         corpus.source_lengths[rows],
         corpus.target_lengths[rows],
     )

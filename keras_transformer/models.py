@@ -88,7 +88,10 @@ def _together(opened, paths, allow_unsafe):
                 "the models of an ensemble must share theirs"
             )
         models.append(model)
-    return opened.with_model(_Ensemble, Ensemble(models))
+    try:
+        return opened.with_model(_Ensemble, Ensemble(models))
+    except ValueError as error:
+        raise ModelError(f"{opened.path}: {error}") from None
 
 
 def _open_weights(path, warn, allow_unsafe, parallel_batches):

@@ -46,13 +46,17 @@ def prepare(folder):
 
 
 @contextlib.contextmanager
-def locked(folder):
+def locked(folder, name=_LOCK):
     """Keeps other processes out of a run's folder; ends with the process at the latest.
+
+    Args:
+        folder: The run's.
+        name: Of the file that is locked: who locks another one is not kept out.
 
     Raises:
         RunBusy: another process has it.
     """
-    with open(folder / _LOCK, "a+", encoding="utf-8") as file:
+    with open(folder / name, "a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -37,8 +37,8 @@ class Transformer(keras.Model):
         score: Of all attentions: `"scaled_dot"` (the paper), `"dot"` or `"additive"`.
         pad_id: Id that fills rows up.
         output_size: Number of ids, from 0, that targets consist of and logits are made
-            of, such as the symbols of trees; to a validation others are unknown. None:
-            all.
+            of, such as the symbols of trees; to scores others are the unknown id.
+            None: all.
 
     Raises:
         ValueError: a size below 1, an `output_size` above `vocabulary_size`, unknown
@@ -137,6 +137,11 @@ class Transformer(keras.Model):
         self.encoder = Encoder(**stack, name="encoder")
         self.decoder = Decoder(**stack, name="decoder")
 
+    @property
+    def num_outputs(self):
+        """The number of ids that there are logits of."""
+        return self.output_size or self.vocabulary_size
+
     def build(self, inputs_shape):
         source_shape = (*inputs_shape["source_ids"], self.d_model)
         target_shape = (*inputs_shape["target_ids"], self.d_model)
@@ -157,7 +162,7 @@ class Transformer(keras.Model):
             training: Whether dropout is applied.
 
         Returns:
-            `[batch, target_length, output_size]`, float32.
+            `[batch, target_length, num_outputs]`, float32.
         """
         decoder_output = self.decoder_output(inputs, training=training)
         return self.token_embedding(decoder_output, reverse=True)
@@ -179,7 +184,7 @@ class Transformer(keras.Model):
             training: Whether dropout is applied.
 
         Returns:
-            `[batch, target_length, output_size]`, float32.
+            `[batch, target_length, num_outputs]`, float32.
         """
         decoder_output = self.decoder(
             self._embed_target(target_ids, training),
@@ -198,6 +203,23 @@ class Transformer(keras.Model):
         x, encoder_output, source_mask = self._decoder_inputs(inputs, training)
         return self.decoder(
             x, encoder_output, source_mask=source_mask, training=training
+        )
+
+    def decoder_output_with_scores(self, inputs, layer_index, training=None):
+        """As `decoder_output`, with where a layer of the decoder looks in the source.
+
+        Args:
+            inputs: As `call`.
+            layer_index: Which layer's, from 0.
+            training: Whether dropout is applied.
+
+        Returns:
+            `[batch, target_length, d_model]` and `[batch, num_heads, target_length,
+            source_length]`, float32, before dropout.
+        """
+        x, encoder_output, source_mask = self._decoder_inputs(inputs, training)
+        return self.decoder.call_with_scores(
+            x, encoder_output, source_mask, layer_index, training
         )
 
     def cross_attention_scores(self, inputs):
@@ -280,7 +302,7 @@ class Transformer(keras.Model):
             start_index: Position of the first of `target_ids`, scalar int32.
 
         Returns:
-            `[batch * beam_size, target_length, output_size]`, float32, and the
+            `[batch * beam_size, target_length, num_outputs]`, float32, and the
             longer cache.
         """
         x = self.token_embedding(target_ids)
@@ -304,8 +326,7 @@ class Transformer(keras.Model):
         return self.decoder.settle_cache(cache)
 
     def compute_output_spec(self, inputs, training=None):
-        size = self.output_size or self.vocabulary_size
-        shape = (*inputs["target_ids"].shape, size)
+        shape = (*inputs["target_ids"].shape, self.num_outputs)
         return keras.KerasTensor(shape, dtype="float32")
 
     def get_config(self):

@@ -103,6 +103,11 @@ class EncodedCorpus:
         kept_before = self._dropped - np.arange(len(self._dropped))
         return indices + np.searchsorted(kept_before, indices, side="right") + 1
 
+    def rows_outside(self, size: int) -> np.ndarray:
+        """The rows whose target has an id from `size` on."""
+        places = np.flatnonzero(self._ids["target"] >= size)
+        return np.unique(np.searchsorted(self._offsets["target"], places, "right") - 1)
+
     def rows(self, side: str, indices: np.ndarray, length: int) -> np.ndarray:
         """Gather padded rows: int32 array [len(indices), length].
 

@@ -78,6 +78,30 @@ def symbols_of(labels: Sequence[str], tags: Sequence[str]) -> list[str]:
     return sorted({*brackets, *(f"({tag})" for tag in tags)})
 
 
+def word_marks(pieces: Sequence[bytes], words: str = "tags") -> tuple[list, list]:
+    """Tell words from the rest in sequences of ids.
+
+    Args:
+        pieces: what each id of a vocabulary of byte pairs spells, with the space
+            before it (`BytePairTokenizer.piece_bytes`).
+        words: what stands for a word, see `linearize`.
+
+    Returns:
+        Two lists of bool, one for each id: whether it begins a word of the source
+        (where words are numbered, the number does), and whether it stands for one in
+        the target.
+    """
+    matches = [
+        _SYMBOL.fullmatch(piece.decode("utf-8", "replace")[1:]) for piece in pieces
+    ]
+    begins = [piece.startswith(b" ") for piece in pieces]
+    symbols = [
+        begin and bool(match and match[2])
+        for begin, match in zip(begins, matches, strict=True)
+    ]
+    return list(symbols) if words == "numbers" else begins, symbols
+
+
 def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
     """Build the tree that symbols spell; it has exactly the given words.
 

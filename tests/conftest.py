@@ -28,6 +28,23 @@ def heap_is_not_searched_again():
     gc.freeze()
 
 
+@pytest.fixture
+def batches_at_once(monkeypatch):
+    """How many batches were asked to be decoded side by side, call by call."""
+    from keras_transformer.decoding import compiled
+
+    found, real = [], compiled.side_by_side
+
+    def side_by_side(function, items, at_once):
+        found.append(at_once)
+        return real(function, items, at_once)
+
+    for module in ("compiled", "translator"):
+        name = f"keras_transformer.decoding.{module}.side_by_side"
+        monkeypatch.setattr(name, side_by_side)
+    return found
+
+
 @pytest.fixture(scope="session")
 def tiny_model():
     """A `Transformer` with random weights and its tokenizer."""

@@ -59,6 +59,7 @@ ALLOWED = {
             "models",
             "presets",
             "recipes",
+            "run_folder",
             "storage",
             "training",
         ),

@@ -5,11 +5,13 @@ import pathlib
 
 from keras_transformer import evaluation
 from keras_transformer import experiment
+from keras_transformer import run_folder
 from keras_transformer.ablation.rows import AblationError
 from keras_transformer.ablation.rows import row_recipe
 from keras_transformer.ablation.table import write_tables
 from keras_transformer.models import open_model
 from keras_transformer.models import perplexity_of
+from keras_transformer.recipes import Recipe
 from keras_transformer.run_folder import RunBusy
 from keras_transformer.storage import replace_file
 
@@ -39,7 +41,7 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
     Raises:
         AblationError: no validation data, or trees; or `output` holds rows of other
             settings.
-        RunBusy: other processes are at all rows that are missing.
+        RunBusy: no row is finished, and other processes are at all of them.
         RunError, DataError, TrainingFault: as in `experiment.run`.
     """
     output = pathlib.Path(output)
@@ -57,25 +59,41 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         (row, seed, output / "runs" / f"{row}-seed{seed}", job)
         for row, seed, job in jobs
     ]
+    _all_finished(jobs)  # a folder of other settings shows before hours of training
     busy = None
     for row, seed, folder, job in jobs:
-        result = _finished(folder, job)
-        if result is None:
-            try:
-                summary = experiment.run(job, folder, progress)
-            except RunBusy as error:
-                busy = error
-                continue
-            result = _measure(folder, job, row, seed, summary["training seconds"])
-        results = _all_finished(jobs)
-        write_tables(results, output, scale)
+        try:
+            result = _row(folder, job, row, seed, progress)
+        except RunBusy as error:
+            busy = error
+            continue
+        write_tables(_all_finished(jobs), output, scale)
         if on_row is not None:
             on_row(row, seed, result)
     results = _all_finished(jobs)
-    if not results:
+    if busy is not None and not results:
         raise busy
     write_tables(results, output, scale)
     return results
+
+
+def _row(folder, job, row, seed, progress):
+    """A row's result, there already or trained now.
+
+    Raises:
+        RunBusy: another process is at it.
+    """
+    result = _finished(folder, job)
+    if result is not None:
+        return result
+    run_folder.prepare(folder)
+    # The run's own lock ends before the row is measured.
+    with run_folder.locked(folder, ".row.lock"):
+        result = _finished(folder, job)
+        if result is None:
+            summary = experiment.run(job, folder, progress)
+            result = _measure(folder, job, row, seed, summary["training seconds"])
+        return result
 
 
 def _all_finished(jobs):
@@ -94,11 +112,19 @@ def _finished(folder, recipe):
     if not path.is_file():
         return None
     stored = json.loads(path.read_text(encoding="utf-8"))
-    if stored["recipe"] != recipe.model_dump(mode="json"):
+    if _read_recipe(stored) != recipe:
         raise AblationError(
             f"{path}: of another recipe or scale; choose another --output"
         )
     return stored
+
+
+def _read_recipe(stored):
+    """The recipe of a stored result, with defaults for keys that are newer."""
+    try:
+        return Recipe.model_validate(stored["recipe"])
+    except ValueError:
+        return None
 
 
 def _measure(folder, recipe, row, seed, seconds):

@@ -75,6 +75,7 @@ def _user_errors():
     classes = [UserError]
     for module, name in (
         ("keras_transformer.ablation.rows", "AblationError"),
+        ("keras_transformer.decoding.rows", "PrefixError"),
         ("keras_transformer.stored_models", "ModelError"),
         ("keras_transformer.export", "ExportError"),
         ("keras_transformer.pipelines.errors", "DataError"),
@@ -165,11 +166,9 @@ def opened_model(path, warn_with=warn, ensemble=(), parallel_batches=1):
         from keras_transformer.training import use_threads
 
         use_threads(parallel_batches)
-        options = {"ensemble": ensemble, "parallel_batches": parallel_batches}
-        options = {
-            name: value for name, value in options.items() if value not in ((), 1)
-        }
-        return open_model(path, warn_with, **options)
+        return open_model(
+            path, warn_with, ensemble=ensemble, parallel_batches=parallel_batches
+        )
 
 
 @contextlib.contextmanager

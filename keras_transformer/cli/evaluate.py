@@ -100,8 +100,8 @@ def evaluate(
         if ensemble:
             raise UserError("--ensemble: not with --metric f1")
         evaluate_trees(
-            *(model, reference, source, beam_size, length_penalty, output, as_json),
-            parallel_batches,
+            *(model, reference, source, (beam_size, length_penalty)),
+            *(output, as_json, parallel_batches),
         )
         return
     if source is None:

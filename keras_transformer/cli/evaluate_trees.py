@@ -22,11 +22,10 @@ def evaluate_trees(
     model,
     reference,
     source,
-    beam_size,
-    length_penalty,
+    search,
     output,
     as_json,
-    parallel_batches=1,
+    parallel_batches,
 ):
     """Parses the sentences of a treebank and scores the trees."""
     load_tensorflow()
@@ -56,9 +55,7 @@ def evaluate_trees(
     with progress("parsing", len(sentences), "sentences") as advance:
         for start in range(0, len(sentences), BLOCK):
             block = sentences[start : start + BLOCK]
-            parses += opened.parse(
-                block, beam_size, length_penalty, first_line=start + 1
-            )
+            parses += opened.parse(block, *search, first_line=start + 1)
             advance(len(block))
     trees = [parse.tree for parse in parses]
     if output is not None:

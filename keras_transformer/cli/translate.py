@@ -131,6 +131,8 @@ def translate(
         raise UserError(
             f"--n-best {n_best}: must not exceed --beam-size, which is {beam_size}"
         )
+    if sampling and parallel_batches > 1:
+        raise UserError("--parallel-batches: --sampling draws batch after batch")
     if prefix is not None and prefix_file is not None:
         raise UserError("--prefix and --prefix-file: give one of them")
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}

@@ -34,7 +34,7 @@ def compiled(function, num_inputs):
 
 
 def side_by_side(function, items, at_once):
-    """Pairs of an item and what a function makes of it, in any order.
+    """List of pairs of an item and what a function makes of it, in any order.
 
     Args:
         function: what `compiled` returned, or calls it.
@@ -43,13 +43,12 @@ def side_by_side(function, items, at_once):
             PyTorch take one: their settings belong to the thread they are made in.
     """
     if at_once == 1 or keras.config.backend() != "tensorflow":
-        yield from ((item, function(item)) for item in items)
-        return
+        return [(item, function(item)) for item in items]
     # The last are the longest, as a rule: begun first, none is left alone at the end.
     items = list(items)[::-1]
     pool = futures.ThreadPoolExecutor(at_once)
     try:
-        yield from zip(items, pool.map(function, items), strict=True)
+        return list(zip(items, pool.map(function, items), strict=True))
     finally:
         # Where one has failed, or the user stops, the rest is not begun.
         pool.shutdown(cancel_futures=True)

@@ -28,7 +28,7 @@ def constrain(
             then padding. They come even where they are forbidden.
         next_states: int32 array [num_states, vocabulary], see `forbidden_phrases`:
             the state after each token, counted from 0 (where a search begins), -1 for
-            a token that must not come.
+            a token that must not come. Logits without a column do not come either.
         end_id: int. At the longest length, where a sequence may be cut off, only
             tokens come that it could come after.
         pad_id: int, fills up the prefixes.
@@ -69,7 +69,7 @@ def constrain(
             cache["state"] = _advance(tables, cache["state"], ids[:, 0])
             is_last = ops.repeat(index + 1 >= context["limit"], rows_per_sentence)
             rows = cache["state"] + num_states * ops.cast(is_last, "int32")
-            allowed = ops.take(tables, rows, axis=0)[:, : free.shape[-1]] >= 0
+            allowed = _fitted(ops.take(tables, rows, axis=0), free.shape[-1]) >= 0
             log_probs = ops.where(allowed, free, NEVER)
         if prefix_ids is not None:
             last = ops.shape(context["prefix"])[1] - 1
@@ -100,6 +100,12 @@ def constrain(
         "context": context,
         "normalized": True,
     }
+
+
+def _fitted(states, size):
+    """As many columns as there are logits, which may be more or fewer than tokens."""
+    missing = max(0, size - states.shape[-1])
+    return ops.pad(states[:, :size], [[0, 0], [0, missing]], constant_values=-1)
 
 
 def _advance(tables, states, tokens):

@@ -29,12 +29,13 @@ class Ensemble:
         self.models = tuple(models)
         self.vocabulary_size = sizes[0]
         self.output_size = models[0].output_size
+        self.num_outputs = models[0].num_outputs
         limits = [model.max_length for model in models if model.positions == "learned"]
         self.positions = "learned" if limits else "sinusoidal"
         self.max_length = min(limits, default=None)
 
     def __call__(self, inputs, training=None):
-        """`[batch, target_length, vocabulary_size]`, as `Transformer.call`."""
+        """`[batch, target_length, num_outputs]`, as `Transformer.call`."""
         return _mean([model(inputs, training=training) for model in self.models])
 
     def init_cache(self, source_ids, max_length=None, beam_size=1):

@@ -20,17 +20,35 @@ def tokenized(tokenizer, texts):
     return rows
 
 
-def target_rows(tokenizer, texts, model):
-    """As `tokenized`, of texts that a model can put out.
+class PrefixError(ValueError):
+    """A model cannot begin as it is told to."""
+
+
+def prefix_rows(tokenizer, prefixes, model):
+    """As `tokenized`, of beginnings that a model can put out.
 
     Raises:
-        ValueError: an id that is none of the model's outputs.
+        PrefixError: an id that is none of the model's outputs.
     """
-    rows = tokenized(tokenizer, texts)
-    for text, row in zip(texts, rows, strict=True):
-        if model.output_size and max(row, default=0) >= model.output_size:
-            raise ValueError(f"{text!r} holds what the model never puts out")
+    rows = tokenized(tokenizer, prefixes)
+    for text, row in zip(prefixes, rows, strict=True):
+        if max(row, default=0) >= model.num_outputs:
+            raise PrefixError(f"prefix {text!r}: holds what the model never puts out")
     return rows
+
+
+def check_fits(model, tokenizer):
+    """Raises ValueError unless the model reads all ids and can end what it puts out."""
+    if tokenizer.vocabulary_size > model.vocabulary_size:
+        raise ValueError(
+            "The tokenizer must not have more ids than the model. Received: "
+            f"{tokenizer.vocabulary_size} and {model.vocabulary_size}."
+        )
+    if tokenizer.end_id >= model.num_outputs:
+        raise ValueError(
+            "The end id must be among the model's outputs. "
+            f"Received: end_id={tokenizer.end_id}, num_outputs={model.num_outputs}."
+        )
 
 
 def check_pairs(sources, targets, name="targets"):

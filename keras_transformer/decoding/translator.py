@@ -15,9 +15,10 @@ from keras_transformer.decoding.compiled import compiled
 from keras_transformer.decoding.compiled import side_by_side
 from keras_transformer.decoding.forbidden import forbidden_texts
 from keras_transformer.decoding.rows import batches
+from keras_transformer.decoding.rows import check_fits
 from keras_transformer.decoding.rows import check_pairs
+from keras_transformer.decoding.rows import prefix_rows
 from keras_transformer.decoding.rows import rectangle
-from keras_transformer.decoding.rows import target_rows
 from keras_transformer.decoding.rows import tokenized
 from keras_transformer.decoding.search import sample_ids
 from keras_transformer.decoding.search import score_ids
@@ -54,12 +55,11 @@ class Translator:
         forbidden: list of str, phrases that no translation holds; whole words, or
             with `*` at a phrase's end what it begins.
         parallel_batches: int, batches that are searched or scored at a time, each in a
-            thread: on a CPU more than one is faster, where each operation keeps to a
-            part of the cores (`training.use_threads`). On TensorFlow alone.
+            thread; for CPUs, see `training.use_threads`. On TensorFlow alone.
 
     Raises:
-        ValueError: a tokenizer with more ids than the model, sizes out of range, or
-            a forbidden phrase without a word.
+        ValueError: a tokenizer with more ids than the model or an end id that it never
+            puts out, sizes out of range, or a forbidden phrase without a word.
     """
 
     def __init__(
@@ -82,15 +82,16 @@ class Translator:
                 "`max_source_length` must be at least 2, a sub-word and the end id. "
                 f"Received: max_source_length={max_source_length}."
             )
+        if parallel_batches < 1:
+            raise ValueError(
+                "`parallel_batches` must be at least 1. "
+                f"Received: parallel_batches={parallel_batches}."
+            )
         self.model = model
         self.tokenizer = tokenizer
         self.target_tokenizer = target_tokenizer or tokenizer
         for each in (self.tokenizer, self.target_tokenizer):
-            if each.vocabulary_size > model.vocabulary_size:
-                raise ValueError(
-                    "The tokenizer must not have more ids than the model. Received: "
-                    f"{each.vocabulary_size} and {model.vocabulary_size}."
-                )
+            check_fits(model, each)
         self.beam_size = beam_size
         self.length_penalty = length_penalty
         self.length_penalty_kind = length_penalty_kind
@@ -149,9 +150,7 @@ class Translator:
             ),
             num_inputs=1 if prefixes is None else 2,
         )
-        return self._run(
-            search, lines, first_line, prefixes, at_once=self.parallel_batches
-        )
+        return self._run(search, lines, first_line, prefixes, self.parallel_batches)
 
     def sample(
         self,
@@ -224,13 +223,12 @@ class Translator:
         source_rows = [
             [*ids, self.tokenizer.end_id] for ids in tokenized(self.tokenizer, sources)
         ]
-        label_rows = target_rows(tokenizer, targets, self.model)
-        label_rows = [[*ids, tokenizer.end_id] for ids in label_rows]
+        label_rows = [[*ids, tokenizer.end_id] for ids in tokenized(tokenizer, targets)]
         score = self._compile(
             ("score",), lambda *ids: score_ids(self.model, *ids), num_inputs=3
         )
         lengths = list(map(max, map(len, source_rows), map(len, label_rows)))
-        limit = min(self.batch_tokens, MAX_LOGITS // self.model.vocabulary_size)
+        limit = min(self.batch_tokens, MAX_LOGITS // self.model.num_outputs)
         scores = np.zeros(len(sources), "float32")
 
         def score_batch(batch):
@@ -241,9 +239,7 @@ class Translator:
                 rectangle(labels),
             )
 
-        for batch, found in side_by_side(
-            score_batch, batches(lengths, limit), self.parallel_batches
-        ):
+        for batch, found in self._each(score_batch, lengths, limit):
             scores[batch] = found
         return scores
 
@@ -282,19 +278,26 @@ class Translator:
             ("align",), lambda *ids: alignment_scores(self.model, *ids), num_inputs=2
         )
         aligned = [[] for _ in sources]
-        for batch in batches(lengths, self.batch_tokens):
+
+        def align_batch(batch):
             batch = [rows[i] for i in batch]
-            scores = align(
+            return align(
                 rectangle([[*source_ids[i], self.tokenizer.end_id] for i in batch]),
                 rectangle(
                     [[self.target_tokenizer.start_id, *target_ids[i]] for i in batch]
                 ),
             )
-            for i, row in zip(batch, scores, strict=True):
+
+        for batch, scores in self._each(align_batch, lengths, self.batch_tokens):
+            for i, row in zip([rows[i] for i in batch], scores, strict=True):
                 # What predicts or looks at the end of the sentence is in no word.
                 row = row[: len(target_ids[i]), : len(source_ids[i])]
                 aligned[i] = aligned_words(row, *words[i])
         return aligned
+
+    def _each(self, function, lengths, limit):
+        """What a function makes of each batch of rows of such lengths."""
+        return side_by_side(function, batches(lengths, limit), self.parallel_batches)
 
     def _alignable_lengths(self):
         """The most ids of a source and of a target that are aligned."""
@@ -327,7 +330,7 @@ class Translator:
         if prefixes is not None:
             check_pairs(lines, prefixes, "prefixes")
             texts = [prefix.strip() for prefix in prefixes]
-            begins = target_rows(self.target_tokenizer, texts, self.model)
+            begins = prefix_rows(self.target_tokenizer, texts, self.model)
             # Of a line in pieces, the first piece begins with the line's prefix.
             begins = [
                 begin if place == 0 else []

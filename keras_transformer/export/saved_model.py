@@ -8,6 +8,7 @@ import time
 
 import keras
 
+from keras_transformer.decoding.rows import check_fits
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.warmup import write_warmup_requests
 from keras_transformer.storage import check_writable
@@ -83,14 +84,11 @@ def export_saved_model(
         Path of the version's folder.
 
     Raises:
-        ValueError: the tokenizer has more ids than the model.
+        ValueError: the tokenizer has more ids than the model, or an end id that it
+            never puts out.
         StorageError: `folder` cannot be written to, or the disk is full.
     """
-    if tokenizer.vocabulary_size > model.vocabulary_size:
-        raise ValueError(
-            "The tokenizer must not have more ids than the model. Received: "
-            f"{tokenizer.vocabulary_size} and {model.vocabulary_size}."
-        )
+    check_fits(model, tokenizer)
 
     folder = pathlib.Path(folder)
     check_writable(folder)

@@ -165,7 +165,7 @@ class Signatures:
     def score(self, inputs, targets):
         source_ids, target_ids, labels = self._pairs(inputs, targets)
         batch, length = tf.unstack(tf.shape(labels))
-        at_once = MAX_LOGITS // self._model.vocabulary_size // tf.maximum(length, 1)
+        at_once = MAX_LOGITS // self._model.num_outputs // tf.maximum(length, 1)
         at_once = tf.maximum(at_once, 1)
 
         def some(start, log_probs):

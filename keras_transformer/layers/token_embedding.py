@@ -63,7 +63,7 @@ class TokenEmbedding(keras.layers.Layer):
 
         Returns:
             `[batch, length, d_model]` in the compute dtype, or with `reverse`
-            `[batch, length, output_size]` in float32.
+            `[batch, length, output_size or vocabulary_size]` in float32.
         """
         if reverse:
             vectors = ops.cast(inputs, "float32")
@@ -73,7 +73,7 @@ class TokenEmbedding(keras.layers.Layer):
         return ops.cast(vectors, self.compute_dtype) * math.sqrt(self.d_model)
 
     def output_embeddings(self):
-        """The rows that make logits, `[output_size, d_model]`."""
+        """The rows that make logits, `[output_size or all, d_model]`."""
         if self.output_size is None:
             return self.embeddings
         return ops.convert_to_tensor(self.embeddings)[: self.output_size]

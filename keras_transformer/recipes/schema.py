@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic import BeforeValidator
 from pydantic import ConfigDict
 from pydantic import Field
+from pydantic import NonNegativeFloat
 from pydantic import NonNegativeInt
 from pydantic import PositiveFloat
 from pydantic import PositiveInt
@@ -237,7 +238,8 @@ class TrainingSettings(Section):
     Of the validation text, `validation_sentences` at equal distances are decoded.
     `initial_model` is a run's folder or a `.keras` file, whose weights and vocabulary
     training begins with. `parallel_parts` of a batch are computed side by side on the
-    cores of a CPU.
+    cores of a CPU. `guided_alignment` weighs a loss that teaches a head of attention
+    which word of a tree is next.
     """
 
     initial_model: Text | None = None
@@ -249,6 +251,7 @@ class TrainingSettings(Section):
     warmup_steps: PositiveInt = 4_000
     cooldown_steps: NonNegativeInt = 0
     label_smoothing: Fraction = 0.1
+    guided_alignment: NonNegativeFloat = 0.0
     beta_1: Fraction = 0.9
     beta_2: Fraction = 0.98
     epsilon: PositiveFloat = 1e-9
@@ -366,6 +369,11 @@ class Recipe(Section):
             )
         if trees and self.tokenizer.kind != "bpe":
             raise ValueError("data.kind trees needs tokenizer.kind bpe")
+        if not trees and self.training.guided_alignment:
+            raise ValueError(
+                "training.guided_alignment needs data.kind trees: they tell where a "
+                f"target belongs. Received: {self.data.kind}"
+            )
         if self.data.kind == "records" and self.tokenizer.dropout:
             raise ValueError(
                 "data.kind records has its ids already: tokenizer.dropout must be 0"

@@ -5,6 +5,7 @@ import importlib
 _NAMES = {
     "CheckpointError": "checkpoints",
     "FusedAdam": "fused_adam",
+    "GuidedAlignment": "guided_alignment",
     "InverseSquareRoot": "schedules",
     "LinearCooldown": "schedules",
     "PaperSchedule": "schedules",
@@ -21,6 +22,7 @@ _NAMES = {
     "average_checkpoints": "averaging",
     "checkpoint_paths": "checkpoints",
     "default_strategy": "distribution",
+    "next_words": "guided_alignment",
     "sustained_flops": "device_rate",
     "use_threads": "threads",
 }

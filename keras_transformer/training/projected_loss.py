@@ -14,7 +14,7 @@ def projected_loss(
 
     Args:
         vectors: `[tokens, d_model]`, float32, the decoder's output.
-        matrix: `[vocabulary_size, d_model]`, float32.
+        matrix: `[vocabulary_size, d_model]`, float32, a row for each logit.
         labels: `[tokens]`, int32.
         weights: `[tokens]`, float32, 0 for padding.
         label_smoothing: Share of the probability that is spread, in [0, 1).

@@ -48,6 +48,8 @@ class TrainingModel(keras.Model):
             all variables together, where theirs is larger. None: never.
         max_gradient_norm: Where theirs is larger than this, before it is scaled down,
             the step updates nothing. None: any finite one will do.
+        guided_alignment: A `GuidedAlignment`, whose loss is added to the tokens', in
+            what `fit` shows too. None: none.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class TrainingModel(keras.Model):
         clip_norm=None,
         max_gradient_norm=None,
         parallel_parts=1,
+        guided_alignment=None,
         **kwargs,
     ):
         super().__init__(dtype=transformer.dtype_policy, **kwargs)
@@ -67,6 +70,7 @@ class TrainingModel(keras.Model):
         self.parallel_parts = parallel_parts
         self.clip_norm = clip_norm
         self.max_gradient_norm = max_gradient_norm
+        self.guided_alignment = guided_alignment
         # Of the last step: a key of guard.REASONS, or guard.OK.
         self.last_fault = self.add_weight(
             shape=(),
@@ -208,21 +212,32 @@ class TrainingModel(keras.Model):
         return fault
 
     def _sums(self, inputs, labels, training):
-        """Sums over a batch's tokens: smoothed loss, nll, number of correct ones."""
-        vectors = self.transformer.decoder_output(inputs, training=training)
+        """Sums over a batch's tokens: the loss, nll, number of correct ones."""
+        vectors, scores = self._decoder_output(inputs, training)
         # [batch, target_length, d_model] to one row a token
         vectors = tf.reshape(vectors, [-1, vectors.shape[-1]])
-        labels = tf.reshape(labels, [-1])
         weights = tf.cast(tf.not_equal(labels, self.transformer.pad_id), tf.float32)
         sums = projected_loss(
             tf.cast(vectors, tf.float32),
             tf.convert_to_tensor(self.transformer.token_embedding.output_embeddings()),
-            tf.cast(labels, tf.int32),
-            weights,
+            tf.reshape(tf.cast(labels, tf.int32), [-1]),
+            tf.reshape(weights, [-1]),
             self.label_smoothing,
             self._chunk_tokens(),
         )
-        return tf.unstack(sums)
+        loss, nll, correct = tf.unstack(sums)
+        if self.guided_alignment is not None:
+            loss += self.guided_alignment.loss(scores, inputs, weights)
+        return [loss, nll, correct]
+
+    def _decoder_output(self, inputs, training):
+        """The decoder's output and, where it is guided, a layer's scores."""
+        guided = self.guided_alignment
+        if guided is None:
+            return self.transformer.decoder_output(inputs, training=training), None
+        return self.transformer.decoder_output_with_scores(
+            inputs, guided.layer_of(self.transformer), training
+        )
 
     def _chunk_tokens(self):
         if tf.config.list_physical_devices("GPU"):

@@ -112,12 +112,19 @@ def test_rows_of_another_process_are_left_to_it(tmp_path):
     taken = tmp_path / "runs" / "C1-seed1"
     run_folder.prepare(taken)
     arguments = {"output": tmp_path, "scale": 32, "progress": False}
-    with run_folder.locked(taken):
+    with run_folder.locked(taken, ".row.lock"):
         found = ablation.ablate(recipe(), ["C1", "C2"], **arguments)
         assert [result["row"] for result in found] == ["C2"]
         with pytest.raises(RunBusy, match="C1-seed1: another process trains here"):
             ablation.ablate(recipe(), ["C1"], **arguments)
     assert not (taken / "result.json").exists()
+    with run_folder.locked(taken), pytest.raises(RunBusy):  # whoever trains there
+        ablation.ablate(recipe(), ["C1"], **arguments)
+    # A result from before a key was there.
+    path = tmp_path / "runs" / "C2-seed1" / "result.json"
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    del stored["recipe"]["training"]["guided_alignment"]
+    path.write_text(json.dumps(stored), encoding="utf-8")
     found = ablation.ablate(recipe(), ["C1", "C2"], **arguments)
     assert [result["row"] for result in found] == ["C1", "C2"]
     text = (tmp_path / "table.md").read_text(encoding="utf-8")

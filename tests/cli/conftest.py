@@ -67,7 +67,7 @@ class ReversingModel:
 def reversing_model(monkeypatch):
     model = ReversingModel()
 
-    def open_model(path, warn=None):
+    def open_model(path, warn=None, **_):
         model.warn = warn
         return model
 
@@ -88,10 +88,10 @@ def models_stay_open():
     opened = {}
     real = models.open_model
 
-    def open_model(path, warn=None, ensemble=()):
-        key = (str(path), *map(str, ensemble))
+    def open_model(path, warn=None, ensemble=(), **options):
+        key = (str(path), *map(str, ensemble), *options.items())
         if key not in opened:
-            opened[key] = real(path, warn, ensemble)
+            opened[key] = real(path, warn, ensemble, **options)
         return opened[key]
 
     with pytest.MonkeyPatch.context() as patch:

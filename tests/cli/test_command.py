@@ -165,7 +165,7 @@ FAKE = textwrap.dedent("""
             print("translating", file=sys.stderr, flush=True)
             time.sleep({seconds})
             return [[Translation(s, 0.0)] for s in sentences]
-    models.open_model = lambda path, warn: Model()
+    models.open_model = lambda path, warn, **_: Model()
     sys.argv = ["keras-transformer", "translate", "."]
     from keras_transformer.cli import main
     main()

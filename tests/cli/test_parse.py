@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import sys
 from typing import NamedTuple
 
@@ -61,6 +62,7 @@ def trained(folder, run_command):
         "training.cooldown_steps=40",
         "training.checkpoint_steps=20",
         "training.average=2",
+        "training.guided_alignment=0.2",
         "training.validation_steps=60",
         "training.validation_sentences=10",
         "decoding={beam_size: 4, length_penalty: 0.3, extra_length: 20}",
@@ -73,15 +75,18 @@ def trained(folder, run_command):
     return folder / "run"
 
 
-def test_a_model_that_knows_the_trees(trained, folder, run_command, tmp_path):
+def test_a_model_that_knows_the_trees(
+    trained, folder, run_command, tmp_path, batches_at_once
+):
     """Perfect F1 on what it was trained on, by every way to the trees."""
     toy = folder / "toy.trees"
     output = tmp_path / "out.trees"
     result = run_command(
         *["evaluate", trained, "--metric", "f1", "--reference", toy, "--json"],
-        *["--output", output],
+        *["--output", output, "--parallel-batches", "3"],
     )
     assert result.exit_code == 0, result.stderr
+    assert batches_at_once == [3]
     report = json.loads(result.stdout)
     everything, short = report["results"]
     assert (everything["f1"], everything["complete_match"]) == (100, 100)
@@ -92,8 +97,10 @@ def test_a_model_that_knows_the_trees(trained, folder, run_command, tmp_path):
     assert "24 trees, 0 of them not the model's first choice, 0 mended" in result.stderr
 
     lines = [" ".join(tree.words) for _, tree in read_trees(toy)]
-    result = run_command("parse", trained, stdin="\n".join([*lines[:3], "", lines[3]]))
+    given = "\n".join([*lines[:3], "", lines[3]])
+    result = run_command("parse", trained, "--parallel-batches", "2", stdin=given)
     assert result.exit_code == 0, result.stderr
+    assert batches_at_once[-1] == 2
     expected = toy.read_text().splitlines()[:4]
     assert result.stdout.split("\n") == [*expected[:3], "", expected[3], ""]
     assert "4 trees, " in result.stderr
@@ -179,6 +186,18 @@ def test_run_and_file_parse_alike_and_an_export_does_not(
     from_export = run_command("parse", tmp_path / "saved", stdin=lines)
     assert from_export.exit_code == 2
     assert "a SavedModel translates and does not parse" in from_export.stderr
+
+
+def test_other_trees_for_an_old_vocabulary(trained, folder, run_command, tmp_path):
+    (tmp_path / "new.trees").write_text("(S (NP (NN dog)))\n(S (QP (CD two)))\n")
+    shutil.copytree(trained, tmp_path / "run")
+    result = run_command(
+        *["train", tmp_path / "run" / "config.yaml", "--output", tmp_path / "run"],
+        *["--allow-changes", "--set", f"data.train.trees={tmp_path / 'new.trees'}"],
+        *["--set", "training.steps=200"],
+    )
+    assert result.exit_code == 2
+    assert "new.trees:2: a label or tag that the vocabulary has no" in result.stderr
 
 
 def test_mistakes_are_one_line(trained, folder, run_command, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import tiny_export
 
 from keras_transformer import models
 from keras_transformer import pipelines
+from keras_transformer.transformer import Transformer
 
 pytestmark = pytest.mark.usefixtures("models_stay_open")
 SOURCES = ["der Hund läuft", "", "ein Hund und noch ein Hund", "die Katze", "läuft"]
@@ -72,12 +73,13 @@ def words(texts):
     return {word for text in texts for word in re.findall(r"[\w\ufffd]+", text)}
 
 
-@pytest.mark.parametrize("options", [(), ("--sampling", "--seed", "3")])
-def test_batches_side_by_side(translate, options):
-    expected = translate(*options)
-    found = translate(*options, "--parallel-batches", "2")
-    assert lines(found) == lines(expected) != []
+def test_batches_side_by_side(translate, free, batches_at_once):
+    assert lines(translate("--parallel-batches", "2")) == free
+    assert batches_at_once == [2]
     assert translate("--parallel-batches", "0").exit_code == 2
+    refused = translate("--sampling", "--parallel-batches", "2")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "--parallel-batches: --sampling draws batch after batch" in refused.stderr
 
 
 def test_a_prefix_for_all(translate, free):
@@ -86,6 +88,13 @@ def test_a_prefix_for_all(translate, free):
     assert all(text.startswith("ein Hund") for text in found if text)
     assert not any(text.startswith("ein Hund") for text in free)
     assert len(set(found)) > 2
+
+
+def test_a_prefix_that_the_model_never_puts_out(translate, folders, monkeypatch):
+    monkeypatch.setattr(Transformer, "num_outputs", 9)
+    result = translate("--prefix", "Hund")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "prefix 'Hund': holds what the model never puts out" in result.stderr
 
 
 def test_a_prefix_for_each_line(translate, free, tmp_path):

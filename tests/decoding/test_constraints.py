@@ -117,6 +117,21 @@ def test_forbidden_sequences_against_all_sequences():
     assert changed > 2
 
 
+def test_tokens_without_logits_and_logits_without_tokens():
+    tables = random_tables(seed=2, batch=2)
+    expected = search(tables, WIDE, 4, sequences=SEQUENCES, n_best=7)
+    wider = automaton(SEQUENCES, tables.shape[-1] + 2)
+    for one, other in zip(
+        search(tables, WIDE, 4, sequences=wider, n_best=7), expected, strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+    # The most probable of all, but no token's.
+    more = np.pad(tables, [[0, 0]] * (tables.ndim - 1) + [[0, 2]], constant_values=9.0)
+    narrower = automaton(SEQUENCES, tables.shape[-1])
+    found, scores = search(more, 8, 4, sequences=narrower, n_best=3)
+    assert np.isfinite(scores).all() and found.max() < tables.shape[-1]
+
+
 def test_prefixes_and_forbidden_sequences_together():
     # What a prefix says is said; the rest of the sequence keeps to what is allowed.
     tables = random_tables(seed=3, batch=3)

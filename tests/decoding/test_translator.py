@@ -82,7 +82,7 @@ def test_order_and_blank_lines(translator):
     assert len(set(together)) > 4
 
 
-def test_batches_side_by_side_give_the_same(model, translator, warnings):
+def test_batches_side_by_side_give_the_same(model, translator, batches_at_once):
     several = Translator(
         model,
         Characters(),
@@ -101,6 +101,34 @@ def test_batches_side_by_side_give_the_same(model, translator, warnings):
     np.testing.assert_array_equal(
         several.score(lines, lines[::-1]), translator.score(lines, lines[::-1])
     )
+    assert batches_at_once == [3, 1, 3, 1]
+
+
+def test_an_end_that_never_comes(model):
+    short = kt.Transformer(
+        model.vocabulary_size, 1, 24, 40, 3, output_size=Characters.end_id
+    )
+    with pytest.raises(ValueError, match=r"Received: end_id=3, num_outputs=3"):
+        Translator(short, Characters())
+    with pytest.raises(ValueError, match=r"Received: parallel_batches=0"):
+        Translator(model, Characters(), parallel_batches=0)
+
+
+def test_nothing_comes_but_outputs(model):
+    """Searched, drawn and scored, of a model that puts out the first ids alone."""
+    fewer = kt.Transformer(model.vocabulary_size, 1, 24, 40, 3, output_size=8)
+    fewer.build({"source_ids": (None, None), "target_ids": (None, None)})
+    fewer.set_weights(model.get_weights())
+    translator = Translator(fewer, Characters(), beam_size=3, extra_length=4)
+    found = [*translator.translate(LINES)]
+    found += [each.text for [each] in translator.sample(LINES, seed=1)]
+    assert set("".join(found)) <= set(ALPHABET[:4])
+    assert len(set(found)) > 4
+    # Other letters score as the unknown one.
+    scores = translator.score(["abc"] * 3, ["abe", "ab?", "abd"])
+    assert scores[0] == scores[1] != scores[2]
+    with pytest.raises(ValueError, match="prefix 'be': holds what the model never"):
+        translator.translate_n_best(["abc"], prefixes=["be"])
 
 
 def test_batches_are_really_side_by_side():

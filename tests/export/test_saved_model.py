@@ -87,12 +87,13 @@ def test_parts_of_a_batch_find_the_same(tiny_model, tiny_export, tmp_path):
                 np.testing.assert_array_equal(found[key], value)
 
 
-def test_batches_side_by_side(tiny_export, monkeypatch):
+def test_batches_side_by_side(tiny_export, monkeypatch, batches_at_once):
     monkeypatch.setattr(ExportedModel, "batch_size", 2)
     lines = [*TEXTS, "", *TEXTS[::-1]]
     one = open_model(tiny_export).translate(lines)
     assert open_model(tiny_export, parallel_batches=3).translate(lines) == one
     assert len({each.text for [each] in one}) > 3
+    assert batches_at_once == [1, 3]
 
 
 def test_signature_of_ids_is_the_same_search(tiny_model, tiny_export):

@@ -16,6 +16,7 @@ from keras_transformer.pipelines.batching import epoch_order
 from keras_transformer.pipelines.batching import plan_buckets
 from keras_transformer.pipelines.datasets import batch_indices
 from keras_transformer.pipelines.datasets import epoch_rows
+from keras_transformer.pipelines.linearization import word_marks
 
 
 @pytest.fixture
@@ -109,6 +110,27 @@ def test_every_symbol_is_one_token(folder):
     assert tokenizer.detokenize(words).numpy()[0].decode() == "NN NP S -LRB- gene"
     with pytest.raises(DataError, match=r"kind bpe, not word_piece"):
         train_tokenizer("word_piece", texts, 400, symbols=["(S"])
+
+
+@pytest.mark.parametrize("words", ["tags", "numbers", "XX"])
+def test_marks_of_words(tmp_path, words):
+    """As many on each side as there are words, whatever these are."""
+    trees = [random_tree(seed, 9) for seed in range(30)]
+    odd = "(S (NN 😀) (NP (NN \u2581x) (NN -LRB-) (NN naïve–β)) (CD 4/8) (NN \uf8fe0))"
+    path = tmp_path / "trees"
+    path.write_text("\n".join([*map(str, trees), odd]), encoding="utf-8")
+    source = TreeFiles(path, words=words)
+    tokenizer = train_tokenizer(
+        "bpe", source.sentences(), 460, symbols=source.symbols()
+    )
+    marks = [np.array(each) for each in word_marks(tokenizer.piece_bytes(), words)]
+    counts = [
+        [each[ids].sum() for ids in tokenizer.tokenize(texts).to_list()]
+        for each, texts in zip(marks, map(list, zip(*source, strict=True)), strict=True)
+    ]
+    expected = [len(tree.words) for tree in source.trees()]
+    assert counts == [expected, expected]
+    assert expected[-1] == 6
 
 
 def test_an_epoch_holds_pairs_by_their_weights():

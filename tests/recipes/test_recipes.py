@@ -100,6 +100,9 @@ def test_trees_are_validated_by_f1_and_text_by_bleu(recipe_path):
     assert "needs validation_f1: true" in one_line(
         recipe_path, trees, f"{stopping}=f1", "training.validation_f1=false"
     )
+    assert "guided_alignment needs data.kind trees" in one_line(
+        recipe_path, "training.guided_alignment=0.5"
+    )
     assert "needs tokenizer.kind bpe" in one_line(
         recipe_path, trees, "tokenizer.kind=word_piece"
     )

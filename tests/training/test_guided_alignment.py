@@ -1,0 +1,132 @@
+"""One head is taught where to look: by hand, and by training."""
+
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from training_samples import VOCABULARY
+from training_samples import batch
+from training_samples import tiny_training_model
+from training_samples import weights_of
+
+from keras_transformer import training
+from keras_transformer.layers import padding_mask
+
+
+def diagonal(inputs):
+    """Target position i belongs to source position i, where there is one."""
+    source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
+    shape = tf.shape(target_ids)[1], tf.shape(source_ids)[1]
+    return tf.eye(*shape, batch_shape=[tf.shape(target_ids)[0]]) > 0
+
+
+def test_the_next_word_by_hand():
+    """Words are 10, with parts 11 and 12, and 20; 5 and 6 stand for words."""
+    begins = np.isin(np.arange(30), [10, 20, 3])
+    stands = np.isin(np.arange(30), [5, 6])
+    aligned = training.next_words(begins, stands)
+    source_ids = np.array([[10, 11, 12, 20, 3, 0], [20, 3, 0, 0, 0, 0]])
+    target_ids = np.array([[2, 8, 5, 9, 6, 7], [2, 6, 9, 0, 0, 0]])
+    found = aligned({"source_ids": source_ids, "target_ids": target_ids}).numpy()
+    rows = [[list(np.flatnonzero(row)) for row in rows] for rows in found]
+    first, second, end = [0, 1, 2], [3], [4]
+    assert rows[0] == [first, first, second, second, end, end]
+    assert rows[1][:3] == [[0], [1], [1]]
+
+
+def test_the_loss_by_hand():
+    rng = np.random.default_rng(3)
+    scores = rng.dirichlet(np.ones(5), size=(2, 3, 4)).astype("float32")
+    aligned = rng.random((2, 4, 5)) < 0.4
+    aligned[0, 1] = False
+    weights = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], "float32")
+    guided = training.GuidedAlignment(lambda _: aligned, weight=0.7, head=2)
+    expected = 0.0
+    for row in range(2):
+        for place in range(4):
+            if weights[row, place] and aligned[row, place].any():
+                found = scores[row, 2, place][aligned[row, place]].sum()
+                expected -= 0.7 * np.log(found)
+    assert expected > 1
+    found = guided.loss(tf.constant(scores), {}, tf.constant(weights))
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+    empty = guided.loss(tf.constant(scores), {}, tf.zeros_like(weights))
+    assert float(empty) == 0
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "layer"), [(1, 0), (2, 0), (4, 1), (5, 2), (6, 2)]
+)
+def test_the_last_layer_of_the_lower_half(num_layers, layer):
+    model = SimpleNamespace(num_layers=num_layers, num_heads=2)
+    assert training.GuidedAlignment(diagonal).layer_of(model) == layer
+    assert training.GuidedAlignment(diagonal, layer=0).layer_of(model) == 0
+    for wrong in ({"layer": num_layers}, {"head": 2}):
+        with pytest.raises(ValueError, match=f"has {num_layers} layers of 2 heads"):
+            training.GuidedAlignment(diagonal, **wrong).layer_of(model)
+
+
+@pytest.mark.parametrize("name", ["weight", "layer", "head"])
+def test_nothing_is_negative(name):
+    with pytest.raises(ValueError, match=f"`{name}` must be at least 0"):
+        training.GuidedAlignment(diagonal, **{name: -1})
+
+
+def guided_model(weight, **options):
+    model = tiny_training_model(keras.optimizers.SGD(0.5), num_layers=3, **options)
+    model.guided_alignment = training.GuidedAlignment(diagonal, weight, head=1)
+    return model
+
+
+def test_a_step_adds_the_loss_of_the_heads_scores():
+    """The scores that `cross_attention_scores` tells, which training does not use."""
+    inputs, labels = batch(0)
+    model = guided_model(0.8)
+    transformer = model.transformer
+    scores = np.array(transformer.cross_attention_scores(inputs))[:, 1, 1]
+    is_token = labels > 0
+    aligned = (
+        np.array(diagonal(inputs))
+        & np.array(padding_mask(inputs["source_ids"]))[:, None, :]
+    )
+    # A source that is padding there has no weight: the smallest one counts.
+    found = (scores * aligned).sum(axis=-1) + 1e-6
+    has_any = np.array(diagonal(inputs)).any(axis=-1)
+    guided = -np.log(found[:, : labels.shape[1]])[is_token & has_any].sum()
+    plain = tiny_training_model(keras.optimizers.SGD(0.5), num_layers=3)
+    dataset = tf.data.Dataset.from_tensors((inputs, labels))
+    losses = [
+        each.fit(dataset, verbose=0).history["loss"][0] for each in (model, plain)
+    ]
+    expected = losses[1] + 0.8 * guided / is_token.sum()
+    assert losses[0] == pytest.approx(expected, rel=1e-5)
+    assert losses[0] > losses[1] + 0.1
+
+
+def test_parts_equal_the_whole():
+    models = [guided_model(0.8, parts=parts) for parts in (1, 3)]
+    for model in models:
+        dataset = tf.data.Dataset.from_tensors(batch(0))
+        model.fit(dataset.repeat(3), verbose=0)
+    for one, other in zip(*map(weights_of, models), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_head_learns_it():
+    rng = np.random.default_rng(5)
+    ids = rng.integers(4, VOCABULARY, (24, 7)).astype("int32")
+    inputs = {"source_ids": ids, "target_ids": np.roll(ids, 1, axis=1)}
+    inputs["target_ids"][:, 0] = 2
+    labels = rng.integers(4, VOCABULARY, ids.shape).astype("int32")
+    model = tiny_training_model(keras.optimizers.Adam(0.01), num_layers=3)
+    model.guided_alignment = training.GuidedAlignment(diagonal, head=1)
+
+    def looked():
+        scores = np.array(model.transformer.cross_attention_scores(inputs))
+        return np.einsum("btt->", scores[:, 1, 1]) / ids.size
+
+    assert looked() < 0.3
+    model.fit(tf.data.Dataset.from_tensors((inputs, labels)).repeat(100), verbose=0)
+    assert looked() > 0.9
