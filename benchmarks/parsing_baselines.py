@@ -9,10 +9,12 @@ final punctuation hangs on it. PCFG: nltk's grammar of the training trees, witho
 words, its rules made binary (one sibling of horizontal context), and nltk's Viterbi
 parser on the right tags. That is slow: it parses sentences of a sample, each within a
 time limit; where it finds nothing, its tree is the right-branching one. `--model` adds
-trees that `keras-transformer evaluate --metric f1 --output` wrote.
+trees that `keras-transformer evaluate --metric f1 --output` wrote; with `--add` to the
+results that are there, without parsing anew.
 """
 
 import argparse
+import json
 import pathlib
 import time
 from collections import Counter
@@ -120,16 +122,19 @@ def main():
     parser.add_argument("--min-count", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60, help="for each sentence")
     parser.add_argument("--model", action="append", default=[], metavar="NAME=TREES")
+    parser.add_argument("--add", action="store_true")
     arguments = parser.parse_args()
+    models = dict(one.split("=", 1) for one in arguments.model)
+    models = {name: trees_of(path) for name, path in models.items()}
+    if arguments.add:
+        add(models, trees_of(arguments.test), arguments)
+        return
     train, test = trees_of(arguments.train), trees_of(arguments.test)
     labels, _ = label_counts(train)
     roots = Counter(tree.constituents[0][0] for tree in train if tree.constituents)
     root, label = roots.most_common(1)[0][0], labels.most_common(1)[0][0]
     branching = [right_branching(tree, root, label) for tree in test]
-    whole = {f"right-branching, {root} and {label}": branching}
-    for one in arguments.model:
-        name, _, path = one.partition("=")
-        whole[name] = trees_of(path)
+    whole = {f"right-branching, {root} and {label}": branching, **models}
     rows = [figures(name, "all", test, trees) for name, trees in whole.items()]
 
     places = sample_of(test, arguments.max_words, arguments.sample)
@@ -164,6 +169,23 @@ def main():
         },
         "rows": rows,
     }
+    report.write(arguments.output, arguments.name, result, text_of(result))
+
+
+def add(models, test, arguments):
+    """Puts rows of models into the results that are there, in place of older ones."""
+    path = pathlib.Path(arguments.output) / f"{arguments.name}.json"
+    result = json.loads(path.read_text(encoding="utf-8"))
+    pcfg = result["pcfg"]
+    places = sample_of(test, pcfg["max_words"], pcfg["sample"])
+    rows = [row for row in result["rows"] if row["parser"] not in models]
+    rows += [figures(name, "all", test, trees) for name, trees in models.items()]
+    rows += [
+        figures(name, "sample", [test[i] for i in places], [trees[i] for i in places])
+        for name, trees in models.items()
+    ]
+    # A stable sort: whole texts first.
+    result["rows"] = sorted(rows, key=lambda row: row["sentences"] != "all")
     report.write(arguments.output, arguments.name, result, text_of(result))
 
 

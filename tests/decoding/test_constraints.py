@@ -126,7 +126,7 @@ def test_tokens_without_logits_and_logits_without_tokens():
     ):
         np.testing.assert_array_equal(one, other)
     # The most probable of all, but no token's.
-    more = np.pad(tables, [[0, 0]] * (tables.ndim - 1) + [[0, 2]], constant_values=9.0)
+    more = np.pad(tables, [[0, 0], [0, 2], [0, 2], [0, 2]], constant_values=9.0)
     narrower = automaton(SEQUENCES, tables.shape[-1])
     found, scores = search(more, 8, 4, sequences=narrower, n_best=3)
     assert np.isfinite(scores).all() and found.max() < tables.shape[-1]
