@@ -63,6 +63,7 @@ def trained(folder, run_command):
         "training.checkpoint_steps=20",
         "training.average=2",
         "training.guided_alignment=0.2",
+        "training.mixed_precision=null",
         "training.validation_steps=60",
         "training.validation_sentences=10",
         "decoding={beam_size: 4, length_penalty: 0.3, extra_length: 20}",
