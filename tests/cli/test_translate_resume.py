@@ -42,7 +42,7 @@ class BlockModel:
 @pytest.fixture
 def model(monkeypatch):
     model = BlockModel()
-    monkeypatch.setattr(models, "open_model", lambda path, warn: model)
+    monkeypatch.setattr(models, "open_model", lambda path, warn, **_: model)
     module = importlib.import_module("keras_transformer.cli.translate")
     monkeypatch.setattr(module, "BLOCK", BLOCK)
     return model
@@ -201,7 +201,7 @@ SLOW = textwrap.dedent("""
                     for line in lines]
         def fingerprint(self):
             return "weights"
-    models.open_model = lambda path, warn: Model()
+    models.open_model = lambda path, warn, **_: Model()
     importlib.import_module("keras_transformer.cli.translate").BLOCK = 3
     sys.argv = ["keras-transformer", "translate", ".", *{arguments!r}]
     from keras_transformer.cli import main
@@ -247,7 +247,7 @@ MEMORY = textwrap.dedent("""
     class Model:
         def translate(self, lines, **_):
             return [[SimpleNamespace(text=line[::-1], score=0.0)] for line in lines]
-    models.open_model = lambda path, warn: Model()
+    models.open_model = lambda path, warn, **_: Model()
     peaks = []
     for path in sys.argv[1:]:
         files = ["-i", path, "-o", path + ".o"]

@@ -83,7 +83,7 @@ def test_nothing_to_align():
 class CopyingModel:
     """Its last two layers look for the token to predict, the first at the start."""
 
-    vocabulary_size = 999
+    vocabulary_size = num_outputs = 999
     positions = "sinusoidal"
 
     def cross_attention_scores(self, inputs):
