@@ -218,9 +218,10 @@ class Transformer(keras.Model):
             source_length]`, float32, before dropout.
         """
         x, encoder_output, source_mask = self._decoder_inputs(inputs, training)
-        return self.decoder.call_with_scores(
-            x, encoder_output, source_mask, layer_index, training
+        output, scores = self.decoder.call_with_scores(
+            x, encoder_output, source_mask, training
         )
+        return output, scores[layer_index]
 
     def cross_attention_scores(self, inputs):
         """Where the decoder looks in the source (section 3.2.3), without dropout.

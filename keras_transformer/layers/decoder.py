@@ -52,28 +52,25 @@ class Decoder(Stack):
             x = layer(x, encoder_output, source_mask=source_mask, training=training)
         return self._normalize(x)
 
-    def call_with_scores(
-        self, inputs, encoder_output, source_mask, layer_index, training=None
-    ):
-        """As `call`, with where one layer looks in the source, before dropout.
+    def call_with_scores(self, inputs, encoder_output, source_mask=None, training=None):
+        """As `call`, with where each layer looks in the source, before dropout.
 
         Args:
             inputs: `[batch, target_length, d_model]`.
             encoder_output: `[batch, source_length, d_model]`.
             source_mask: `[batch, source_length]`, bool, True = token.
-            layer_index: Which layer's, from 0.
             training: Whether dropout is applied.
 
         Returns:
-            `[batch, target_length, d_model]` and `[batch, num_heads, target_length,
-            source_length]`, float32.
+            `[batch, target_length, d_model]` and, a list of one for each layer,
+            `[batch, num_heads, target_length, source_length]`, float32.
         """
         x = inputs
         scores = []
         for layer in self.layers:
             x, found = layer.call_with_scores(x, encoder_output, source_mask, training)
             scores.append(found)
-        return self._normalize(x), scores[layer_index]
+        return self._normalize(x), scores
 
     def cross_attention_scores(self, inputs, encoder_output, source_mask=None):
         """Where each layer looks in the source, by the code path of `call`.
@@ -86,13 +83,9 @@ class Decoder(Stack):
         Returns:
             `[batch, num_layers, num_heads, target_length, source_length]`, float32.
         """
-        x = inputs
-        scores = []
-        for layer in self.layers:
-            x, layer_scores = layer.call_with_scores(
-                x, encoder_output, source_mask, training=False
-            )
-            scores.append(layer_scores)
+        _, scores = self.call_with_scores(
+            inputs, encoder_output, source_mask, training=False
+        )
         return ops.stack(scores, axis=1)
 
     def self_attention_scores(self, inputs, encoder_output, source_mask=None):

@@ -59,8 +59,7 @@ def warnings():
     return []
 
 
-@pytest.fixture(scope="module")
-def translator(model, warnings):
+def translator_of(model, **options):
     return Translator(
         model,
         Characters(),
@@ -68,8 +67,13 @@ def translator(model, warnings):
         extra_length=4,
         max_source_length=12,
         batch_tokens=29,
-        warn=warnings.append,
+        **options,
     )
+
+
+@pytest.fixture(scope="module")
+def translator(model, warnings):
+    return translator_of(model, warn=warnings.append)
 
 
 LINES = ["abc", "", "gfedcba", "a", " \t ", "bad cafe.", "abc", "a!b"]
@@ -83,15 +87,7 @@ def test_order_and_blank_lines(translator):
 
 
 def test_batches_side_by_side_give_the_same(model, translator, batches_at_once):
-    several = Translator(
-        model,
-        Characters(),
-        beam_size=3,
-        extra_length=4,
-        max_source_length=12,
-        batch_tokens=29,
-        parallel_batches=3,
-    )
+    several = translator_of(model, parallel_batches=3)
     lines = LINES * 7
     found = several.translate_n_best(lines)
     expected = translator.translate_n_best(lines)
