@@ -38,13 +38,17 @@ def read_lines(path: str | os.PathLike, errors: str = "raise") -> Iterator[str |
         yield from opened_lines(file, path, errors)
 
 
+def raw_lines(path: str | os.PathLike) -> Iterator[bytes]:
+    """Yield the lines of `read_lines` as bytes, their ends included; reads once."""
+    with _open_file(path) as file:
+        yield from _unpacked(file, path)
+
+
 def opened_lines(
     file: BinaryIO, path: str | os.PathLike, errors: str = "raise"
 ) -> Iterator[str | None]:
     """Yield the lines of an open file; all else is as in `read_lines`."""
-    if os.fspath(path).endswith(".gz"):
-        file = gzip.GzipFile(fileobj=file, mode="rb")
-    yield from decode_lines(_guarded(file, path), path, errors)
+    yield from decode_lines(_unpacked(file, path), path, errors)
 
 
 def decode_lines(
@@ -113,6 +117,12 @@ def _open_file(path: str | os.PathLike):
     except ValueError:
         # NUL, or half a surrogate pair.
         raise DataError(f"{os.fspath(path)!r}: no name of a file.") from None
+
+
+def _unpacked(file, path):
+    if os.fspath(path).endswith(".gz"):
+        file = gzip.GzipFile(fileobj=file, mode="rb")
+    return _guarded(file, path)
 
 
 class _GzipFile(gzip.GzipFile):

@@ -8,6 +8,7 @@ import pathlib
 
 from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import line_writer
+from keras_transformer.storage import told_when_full
 
 
 @contextlib.contextmanager
@@ -30,15 +31,14 @@ def resumable_lines(output: pathlib.Path, facts: dict, num_inputs: int, numbered
         UserError: the part is of other facts, has lines of more inputs than there
             are, or is being written by another process.
     """
-    part = output.with_name(f"{output.name}.part")
-    note = part.with_name(f"{part.name}.json")
-    with open(part, "ab") as file:
+    part, note, made = _files(output)
+    with told_when_full(part), open(part, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{part}: another process writes it") from None
         if file.tell():
-            _check(part, note, facts)
+            _check(part, note, facts, "begun")
             length, done = _whole(part, numbered)
             if done > num_inputs:
                 raise UserError(
@@ -48,29 +48,55 @@ def resumable_lines(output: pathlib.Path, facts: dict, num_inputs: int, numbered
             file.truncate(length)
         else:
             done = 0
-            temporary = note.with_name(f".{note.name}.{os.getpid()}")
-            temporary.write_text(json.dumps(facts), encoding="utf-8")
-            temporary.replace(note)
+            _write_note(note, facts)
         yield line_writer(file), done
+        # Killed between any two of these: whole, or gone on with.
+        _write_note(made, facts)
         part.replace(output)
         note.unlink(missing_ok=True)
 
 
-def _check(part, note, facts):
-    """Raises `UserError` where a part was begun with something else."""
+def is_finished(output: pathlib.Path, facts: dict):
+    """Whether `resumable_lines` has written an output, of the same facts, to its end.
+
+    Raises:
+        UserError: it is there, but of other facts, or nothing tells of which.
+    """
+    part, _, made = _files(output)
+    if not output.exists() or part.exists():
+        return False
+    _check(output, made, facts, "made")
+    return True
+
+
+def _files(output):
+    """The part, its note, and the note that stays beside the finished output."""
+    part = output.with_name(f"{output.name}.part")
+    made = output.with_name(f".{output.name}.made.json")
+    return part, part.with_name(f"{part.name}.json"), made
+
+
+def _write_note(path, facts):
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(facts), encoding="utf-8")
+    temporary.replace(path)
+
+
+def _check(path, note, facts, how):
+    """Raises `UserError` where a file was begun, or made, with something else."""
     try:
         known = json.loads(note.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         known = None
     if not isinstance(known, dict):
         raise UserError(
-            f"{part}: {note.name}, which tells what it was begun with, is missing or "
+            f"{path}: {note.name}, which tells what it was {how} with, is missing or "
             "damaged; remove both to begin anew"
         )
     for name, value in facts.items():
         if known.get(name) != value:
             raise UserError(
-                f"{part}: was begun with another {name}; remove it to begin anew"
+                f"{path}: was {how} with another {name}; remove it to begin anew"
             )
 
 

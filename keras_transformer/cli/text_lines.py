@@ -44,6 +44,11 @@ def is_file(path):
     return path is not None and str(path) != "-"
 
 
+def is_regular(path):
+    """Whether `input_lines` reads a file that can be read again: no pipe."""
+    return is_file(path) and path.is_file()
+
+
 def line_count(path):
     """How many lines `input_lines` gives of a file.
 
@@ -63,17 +68,14 @@ def input_lines(path):
     """
     load_tensorflow()
     from keras_transformer.pipelines.lines import decode_lines
-    from keras_transformer.pipelines.lines import read_lines
+    from keras_transformer.pipelines.lines import raw_lines
 
-    if not is_file(path):
-        name = "standard input"
-        first, second = itertools.tee(sys.stdin.buffer)
-        strict = decode_lines(first, name, errors="drop")
-        replaced = decode_lines(second, name, errors="replace")
-    else:
-        name = str(path)
-        strict = read_lines(path, errors="drop")
-        replaced = read_lines(path, errors="replace")
+    name = str(path) if is_file(path) else "standard input"
+    # Read once: a path may be that of a pipe, too.
+    lines = raw_lines(path) if is_file(path) else sys.stdin.buffer
+    first, second = itertools.tee(lines)
+    strict = decode_lines(first, name, errors="drop")
+    replaced = decode_lines(second, name, errors="replace")
     pairs = zip(strict, replaced, strict=True)
     for number, (exact, text) in enumerate(pairs, start=1):
         if exact is None:

@@ -15,6 +15,7 @@ from keras_transformer.cli.console import progress
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
 from keras_transformer.cli.console import written_lines
+from keras_transformer.cli.resumable import is_finished
 from keras_transformer.cli.resumable import resumable_lines
 from keras_transformer.cli.text_lines import EnsemblePaths
 from keras_transformer.cli.text_lines import InputPath
@@ -23,6 +24,7 @@ from keras_transformer.cli.text_lines import ParallelBatches
 from keras_transformer.cli.text_lines import in_blocks
 from keras_transformer.cli.text_lines import input_lines
 from keras_transformer.cli.text_lines import is_file
+from keras_transformer.cli.text_lines import is_regular
 from keras_transformer.cli.text_lines import line_count
 
 # Enough lines to sort by length into good batches.
@@ -138,7 +140,7 @@ def translate(
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     searched = {"beam_size": beam_size, "length_penalty": length_penalty}
     search = _checked_search(sampling, drawn, searched)
-    if resume and (output is None or not is_file(input_path)):
+    if resume and (output is None or not is_regular(input_path)):
         raise UserError("--resume: needs --input, a file, and --output")
 
     forbidden = [*(forbid or ())]
@@ -147,11 +149,8 @@ def translate(
     if forbidden:
         search["forbidden"] = forbidden
     total = None
-    if is_file(input_path) and (resume or sys.stderr.isatty()):
+    if is_regular(input_path) and (resume or sys.stderr.isatty()):
         total = line_count(input_path)
-    if resume and _is_finished(output, input_path, total, n_best > 1):
-        say(f"{output}: all lines are there already")
-        return
 
     def open_it():
         return opened_model(
@@ -163,6 +162,9 @@ def translate(
         options = {**search, "sampling": sampling, "n_best": n_best}
         options |= {"scores": scores, "alignments": alignments, "prefix": prefix}
         facts = _facts(opened, options, input_path, prefix_file)
+        if is_finished(output, facts):
+            say(f"{output}: all lines are there already")
+            return
         target = resumable_lines(output, facts, total, n_best > 1)
     else:
         target = _from_the_start(output)
@@ -245,37 +247,6 @@ def _seed_of_block(seed, start):
 def _from_the_start(output):
     with written_lines(output) as write_line:
         yield write_line, 0
-
-
-def _is_finished(output, input_path, total, numbered):
-    """Whether an output that is there is the whole one of an earlier start.
-
-    Raises:
-        UserError: it is there, but cannot be that.
-    """
-    part = output.with_name(f"{output.name}.part")
-    if not output.exists() or part.exists():
-        return False
-    if numbered:
-        with open(output, "rb") as file:
-            count = sum(1 for _ in itertools.groupby(file, _number))
-    else:
-        count = line_count(output)
-    if count != total:
-        raise UserError(
-            f"{output}: is there already, with {count} lines translated, but the input "
-            f"has {total}; remove it to begin anew"
-        )
-    if input_path.stat().st_mtime > output.stat().st_mtime:
-        raise UserError(
-            f"{output}: is there already, but {input_path} has changed since; remove "
-            "it to begin anew"
-        )
-    return True
-
-
-def _number(line):
-    return line.partition(b"\t")[0]
 
 
 def _facts(opened, options, input_path, prefix_file):

@@ -24,6 +24,7 @@ class BlockModel:
 
     def __init__(self):
         self.calls = []
+        self.weights = "weights"
 
     def translate(self, lines, n_best=1, first_line=1, **options):
         self.calls.append((first_line, len(lines)))
@@ -36,7 +37,7 @@ class BlockModel:
         ]
 
     def fingerprint(self):
-        return "weights"
+        return self.weights
 
 
 @pytest.fixture
@@ -151,13 +152,69 @@ def test_a_finished_output_is_left_alone(whole, translate, files, model):
     assert (again.exit_code, model.calls) == (0, [])
     assert "out: all lines are there already" in again.stderr
     os.utime(files[0], (time.time() + 9, time.time() + 9))
-    changed = translate()
-    assert changed.exit_code == 2 and "in has changed since" in changed.stderr
+    assert translate().exit_code == 0
+    other = translate("--beam-size", "3")
+    assert other.exit_code == 2
+    assert "out: was made with another set of options; remove it" in other.stderr
+    model.weights = "others"
+    retrained = translate()
+    assert retrained.exit_code == 2
+    assert "out: was made with another model" in retrained.stderr
+    model.weights = "weights"
+    text = files[0].read_text()
     files[0].write_text("a\n")
     shorter = translate()
     assert shorter.exit_code == 2
-    assert "with 57 lines translated, but the input has 1" in shorter.stderr
+    assert "out: was made with another input" in shorter.stderr
+    files[0].write_text(text)
+    files[1].with_name(".out.made.json").unlink()
+    unknown = translate()
+    assert unknown.exit_code == 2
+    assert "which tells what it was made with, is missing" in unknown.stderr
+    assert model.calls == []
     assert files[1].read_bytes() == before
+
+
+@pytest.mark.parametrize("left", [(), ("part.json",)])
+def test_killed_while_it_is_named(whole, translate, files, model, left):
+    """The output has its name, its part's note is or is not removed yet."""
+    text, note = whole()
+    files[1].write_bytes(text)
+    files[1].with_name(".out.made.json").write_text(note)
+    for name in left:
+        files[1].with_name(f"out.{name}").write_text(note)
+    model.calls.clear()
+    assert translate().exit_code == 0
+    assert model.calls == [] and files[1].read_bytes() == text
+
+
+def test_a_pipe_cannot_be_gone_on_with(run_command, model, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    arguments = ("-i", tmp_path / "pipe", "-o", tmp_path / "out", "--resume")
+    result = run_command("translate", ".", *arguments)
+    assert result.exit_code == 2
+    assert "--resume: needs --input, a file, and --output" in result.stderr
+
+
+def test_a_pipe_is_read_once(run_command, model, tmp_path, monkeypatch):
+    """Longer than a pipe's buffer, and with a line that is not UTF-8."""
+    module = importlib.import_module("keras_transformer.cli.translate")
+    terminal = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=terminal))
+    lines = [b"line %d" % number for number in range(20_000)]
+    lines[7] = b"\xff"
+    (tmp_path / "in").write_bytes(b"".join(line + b"\n" for line in lines))
+    os.mkfifo(tmp_path / "pipe")
+    arguments = ("--output", tmp_path / "from_file", "--input", tmp_path / "in")
+    assert run_command("translate", ".", *arguments).exit_code == 0
+    with subprocess.Popen(f"cat {tmp_path}/in > {tmp_path}/pipe", shell=True):
+        arguments = ("--output", tmp_path / "out", "--input", tmp_path / "pipe")
+        result = run_command("translate", ".", *arguments)
+    assert result.exit_code == 0, result.stderr
+    assert "pipe:8: not UTF-8" in result.stderr
+    text = (tmp_path / "out").read_bytes()
+    assert text.count(b"\n") == 20_000
+    assert text == (tmp_path / "from_file").read_bytes()
 
 
 def test_one_process_at_a_time(translate, files):
