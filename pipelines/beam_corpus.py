@@ -168,6 +168,9 @@ def run_beam(build, beam_options=()):
         build: function of a `beam.Pipeline`.
         beam_options: command-line options of Beam and its runner.
 
+    Returns:
+        Beam's result of it, with the counters of its workers.
+
     Raises:
         DataError: what a worker raised as such.
     """
@@ -178,6 +181,7 @@ def run_beam(build, beam_options=()):
     try:
         with beam.Pipeline(options=options) as pipeline:
             build(pipeline)
+        return pipeline.result
     except DataError:
         raise
     except Exception as error:

@@ -27,7 +27,10 @@ ALLOWED = {
     "visualization": SEARCH,
     "training": {*SEARCH, "evaluation", "safe_loading", "storage"},
     "recipes": {"presets"},
-    "export": {*SEARCH, "pipelines", "recipes", "storage"},
+    "export": {
+        *SEARCH,
+        *("exported_model", "pipelines", "recipes", "storage", "stored_models"),
+    },
     "parsing": {"pipelines"},
     "stored_models": {
         *MODEL,

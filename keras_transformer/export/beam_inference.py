@@ -4,22 +4,29 @@ Each worker loads the SavedModel once and runs batches of lines through it. Outp
 have the names of the input files, and a line for each line of theirs, in order.
 """
 
+import logging
 import os
 import pathlib
 
 import apache_beam as beam
 import numpy as np
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.metrics import Metrics
+from apache_beam.metrics import MetricsFilter
 from apache_beam.ml.inference.base import KeyedModelHandler
 from apache_beam.ml.inference.base import ModelHandler
 from apache_beam.ml.inference.base import RunInference
 
+from keras_transformer.exported_model import load_saved_model
 from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines import beam_corpus
 
+# Lines of which an export reads the beginning only are counted by this name.
+_CUT = "lines cut"
 # Inputs and outputs of each task's signature.
 TRANSLATE, SCORE = "translate", "score"
 _SIGNATURES = {TRANSLATE: "serving_default", SCORE: "score"}
+_logger = logging.getLogger("keras_transformer")
 
 
 class SavedModelHandler(ModelHandler):
@@ -40,18 +47,18 @@ class SavedModelHandler(ModelHandler):
         self.task = task
 
     def load_model(self):
-        import tensorflow as tf
-        import tensorflow_text  # noqa: F401, its operations are in the graph
-
-        return tf.saved_model.load(self.path)
+        return load_saved_model(pathlib.Path(self.path))
 
     def run_inference(self, batch, model, inference_args=None):
         import tensorflow as tf
 
         run = model.signatures[_SIGNATURES[self.task]]
         if self.task == TRANSLATE:
-            translations = run(inputs=tf.constant(batch))["translations"]
-            return [_one_line(text) for text in translations.numpy()]
+            found = run(inputs=tf.constant(batch))
+            # Older exports do not tell.
+            num_cut = np.count_nonzero(found.get("truncated", []))
+            Metrics.counter(SavedModelHandler, _CUT).inc(int(num_cut))
+            return [_one_line(text) for text in found["translations"].numpy()]
         sources, targets = (list(side) for side in zip(*batch, strict=True))
         scored = run(inputs=tf.constant(sources), targets=tf.constant(targets))
         return [f"{log_prob:.6f}" for log_prob in np.array(scored["log_probs"])]
@@ -76,7 +83,9 @@ def run_with_beam(
         the paths written, in the order of the sources.
 
     Raises:
-        DataError: files cannot be read or do not pair up.
+        DataError: files cannot be read or do not pair up, or one of the output's is
+            there already.
+        ModelError: the export is damaged or refused.
     """
     sources, targets = [*map(os.fspath, sources)], [*map(os.fspath, targets)]
     if task == SCORE and len(sources) != len(targets):
@@ -91,6 +100,11 @@ def run_with_beam(
     if not FileSystems.exists(output):
         FileSystems.mkdirs(output)
     written = [FileSystems.join(output, name) for name in names]
+    for path in written:
+        if FileSystems.exists(path):
+            raise DataError(f"{path}: is there already; choose another folder.")
+    # Refused here, and not first on a worker.
+    load_saved_model(pathlib.Path(model))
     handler = SavedModelHandler(model, task, batch_size)
     files = list(zip(written, sources, targets or sources, strict=True))
 
@@ -108,7 +122,13 @@ def run_with_beam(
             | "write" >> beam.ParDo(_WriteLines())
         )
 
-    beam_corpus.run_beam(lines, beam_options)
+    result = beam_corpus.run_beam(lines, beam_options)
+    counted = result.metrics().query(MetricsFilter().with_name(_CUT))["counters"]
+    num_cut = sum(counter.result for counter in counted)
+    if num_cut:
+        _logger.warning(
+            "%d lines are longer than the export reads; the rest is left out", num_cut
+        )
     for path in written:
         if not FileSystems.exists(path):  # of a file without a line
             beam_corpus.write_file(path, [])

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tiny_export import TEXTS
 
 from keras_transformer.pipelines import DataError
+from keras_transformer.stored_models import ModelError
 
 pytest.importorskip("apache_beam")
 
@@ -65,6 +66,39 @@ def test_scores_of_given_translations(tiny_export, files, tmp_path):
         beam_inference.run_with_beam(
             tiny_export, "score", [source], tmp_path / "other", [target]
         )
+
+
+def test_no_file_is_overwritten(tiny_export, tmp_path):
+    source, target = tmp_path / "a.de", tmp_path / "b.de"
+    source.write_text("Hund\n")
+    target.write_text("Katze\n")
+    with pytest.raises(DataError, match=r"a\.de: is there already"):
+        beam_inference.run_with_beam(tiny_export, "score", [source], tmp_path, [target])
+    assert source.read_text() == "Hund\n"
+
+
+def test_a_hostile_export_is_refused(tmp_path):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def steal(inputs):
+        tf.io.write_file(str(tmp_path / "stolen"), inputs[0])
+        return {"translations": inputs}
+
+    module = tf.Module()
+    tf.saved_model.save(module, str(tmp_path / "1"), {"serving_default": steal})
+    (tmp_path / "a.de").write_text("Hund\n")
+    with pytest.raises(ModelError, match="WriteFile"):
+        beam_inference.run_with_beam(
+            tmp_path / "1", "translate", [tmp_path / "a.de"], tmp_path / "out"
+        )
+    assert not (tmp_path / "stolen").exists()
+
+
+def test_lines_that_are_cut_are_told(tiny_export, tmp_path, caplog):
+    path = tmp_path / "a.de"
+    path.write_text("Hund\n" + "Hund " * 200 + "\n" + "Katze " * 300 + "\n")
+    with caplog.at_level("WARNING", "keras_transformer"):
+        beam_inference.run_with_beam(tiny_export, "translate", [path], tmp_path / "out")
+    assert "2 lines are longer than the export reads" in caplog.text
 
 
 def test_files_of_one_name(tiny_export, tmp_path):
