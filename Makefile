@@ -6,7 +6,9 @@ EXTRAS ?= dev
 # Another folder for the environment: make test VENV=/tmp/venv
 VENV ?= .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
+comma := ,
+# A mark for each choice of extras.
+INSTALLED := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 DEMO_ARGS ?=
 TEST_ARGS ?=
 

@@ -1,11 +1,11 @@
-"""The machine in general words, and what its matrix products and memory can do."""
+"""The machine in general words, and what its matrix products can do."""
 
+import os
 import pathlib
 import platform
 import re
 import time
 
-import numpy as np
 import turns
 
 FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
@@ -14,11 +14,13 @@ FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_in
 def description():
     """Mapping of text and numbers; no name of the machine or of its owner."""
     found = {"system": platform.system(), "python": platform.python_version()}
+    found |= {"cores": os.cpu_count(), "features": [], "memory_gib": "unknown"}
     path = pathlib.Path("/proc/cpuinfo")
     if path.is_file():
         text = path.read_text()
         found["cores"] = len(re.findall(r"^processor", text, re.MULTILINE))
-        flags = set(re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)[1].split())
+        flags = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+        flags = flags[1].split() if flags else ()
         found["features"] = [name for name in FEATURES if name in flags]
     path = pathlib.Path("/proc/meminfo")
     if path.is_file():
@@ -40,16 +42,6 @@ def sgemm_turn(size=2048, repeats=6):
     product.numpy()
     seconds = time.perf_counter() - start
     return {"rate": 2e-9 * size**3 * repeats / seconds, "seconds": seconds}
-
-
-def memory_turn(mib=512, repeats=4):
-    """Rate at which a sum reads memory, in GB/s."""
-    array = np.ones(mib << 18, np.float32)
-    start = time.perf_counter()
-    for _ in range(repeats):
-        array.sum()
-    seconds = time.perf_counter() - start
-    return {"rate": array.nbytes * repeats / seconds / 1e9, "seconds": seconds}
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def peak_mib():
     status = pathlib.Path("/proc/self/status")
     if status.is_file():
         return int(re.search(r"VmHWM:\s*(\d+)", status.read_text())[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # macOS: bytes
 
 
 class Contestant:

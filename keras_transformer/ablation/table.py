@@ -3,7 +3,7 @@
 import csv
 import statistics
 
-import matplotlib
+from matplotlib.figure import Figure
 
 from keras_transformer.ablation.rows import PAPER
 from keras_transformer.storage import replace_file
@@ -96,10 +96,8 @@ def _markdown(rows, results, scale):
 
 def _plot(rows, path):
     """What each row gains or loses against base, here and in the paper."""
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, 1, figsize=(10, 6), sharex=True)
+    figure = Figure(figsize=(10, 6))  # not by pyplot, whose backend is the user's
+    axes = figure.subplots(2, 1, sharex=True)
     names = [row[0] for row in rows]
     base = next((row for row in rows if row[0] == "base"), None)
     for axis, ours, papers, label in (
@@ -115,4 +113,3 @@ def _plot(rows, path):
         axis.legend()
     figure.tight_layout()
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)

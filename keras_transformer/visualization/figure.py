@@ -2,7 +2,7 @@
 
 import math
 
-import matplotlib
+from matplotlib.figure import Figure
 
 from keras_transformer.visualization.collect import VisualizationError
 
@@ -23,9 +23,6 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
         VisualizationError: the model lacks the kind, layer or head, or there are more
             than 64 panels.
     """
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     panels = attention.chosen(kind, layer, head)
     if len(panels) > _MAX_PANELS:
         raise VisualizationError(
@@ -38,9 +35,9 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
     # Room for the names once at the left and once below, and the same in each panel.
     size = (1.2 + across * max(1.6, 0.2 * len(columns)),)
     size += (1.2 + down * max(1.6, 0.2 * len(rows)),)
-    figure, axes = pyplot.subplots(
-        down, across, figsize=size, squeeze=False, sharex=True, sharey=True
-    )
+    # Not by pyplot, whose backend is the user's.
+    figure = Figure(figsize=size)
+    axes = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     for axis, (layer_number, head_number, scores) in zip(
@@ -54,7 +51,6 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
         axis.tick_params(length=2)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
-    pyplot.close(figure)
 
 
 def _plain(names):
