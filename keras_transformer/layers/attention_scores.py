@@ -33,13 +33,12 @@ def softmax_of_few(logits):
     return exponentials / ops.sum(exponentials, axis=-1, keepdims=True)
 
 
-def masked_softmax(attention_logits, attention_mask=None, may_lack_keys=True):
+def masked_softmax(attention_logits, attention_mask=None):
     """Softmax over the last axis, in float32.
 
     Args:
         attention_logits: `[..., target_length, source_length]`.
         attention_mask: Bool, of a shape that broadcasts to it, True = attend, or None.
-        may_lack_keys: Whether there may be rows without an allowed key.
 
     Returns:
         As `attention_logits`. Masked keys get exactly 0; a row without an allowed key
@@ -52,7 +51,7 @@ def masked_softmax(attention_logits, attention_mask=None, may_lack_keys=True):
     single_key = attention_logits.shape[-1] == 1
     softmax = ops.ones_like if single_key else ops.softmax
     scores = softmax(attention_logits)
-    if attention_mask is not None and may_lack_keys:
+    if attention_mask is not None:
         any_key = ops.any(attention_mask, axis=-1, keepdims=True)
         scores = scores * ops.cast(any_key, "float32")
     return scores

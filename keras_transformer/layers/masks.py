@@ -16,18 +16,17 @@ def padding_mask(ids, pad_id=0):
     return ops.not_equal(ids, pad_id)
 
 
-def causal_mask(target_length, source_length, start_index=0):
-    """Position i of the queries may see keys up to `start_index + i`.
+def causal_mask(target_length, source_length):
+    """Query i may see keys up to position i.
 
     Args:
         target_length: Number of queries.
         source_length: Number of keys, counted from position 0.
-        start_index: Position of the first query.
 
     Returns:
         `[1, target_length, source_length]`, bool.
     """
-    query_positions = ops.arange(target_length, dtype="int32") + start_index
+    query_positions = ops.arange(target_length, dtype="int32")
     key_positions = ops.arange(source_length, dtype="int32")
     return (key_positions[None, :] <= query_positions[:, None])[None]
 

@@ -23,9 +23,9 @@ class MultiHeadAttention(CachedAttention, keras.layers.Layer):
     the model's width, which is taken from the query. There are no projection
     biases unless asked for: the paper's parameter counts have none.
 
-    Decoding step by step: `project_key_value` once for attention over an encoder's
-    output, then `call_with_key_value`; `call_with_cache` for self-attention, of one row
-    a sentence or of a beam's.
+    Decoding step by step: `call_with_context` for attention over an encoder's output,
+    whose keys and values are projected once; `call_with_cache` for self-attention, of
+    one row a sentence or of a beam's.
 
     Args:
         num_heads: Number of heads, h.

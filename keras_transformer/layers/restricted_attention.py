@@ -63,8 +63,15 @@ class RestrictedSelfAttention(MultiHeadAttention):
             `[batch, length, output_dim]`.
 
         Raises:
-            ValueError: an `attention_mask` that differs by query.
+            ValueError: an `attention_mask` that differs by query, or a value of another
+                length than the query.
         """
+        lengths = query.shape[1], value.shape[1]
+        if None not in lengths and lengths[0] != lengths[1]:
+            raise ValueError(
+                "`query` and `value` must be the same sequence. "
+                f"Received: lengths {lengths[0]} and {lengths[1]}."
+            )
         if attention_mask is not None and attention_mask.shape[1] != 1:
             raise ValueError(
                 "`attention_mask` must have the shape [batch, 1, length]. "
@@ -100,13 +107,21 @@ class RestrictedSelfAttention(MultiHeadAttention):
         context = ops.reshape(context, (batch, -1, width))[:, :length]
         return self.output_dense(context)
 
+    def call_with_scores(self, query, key_value, attention_mask=None, training=None):
+        """As `MultiHeadAttention.call_with_scores`, of the neighbourhood alone."""
+        near = self._neighbourhood(ops.shape(query)[1], causal=False)
+        mask = combine_masks(attention_mask, near)
+        return super().call_with_scores(query, key_value, mask, training)
+
     def init_cache(self, batch_size, max_length=None, beam_size=1):
         """As `MultiHeadAttention.init_cache`, with room for `window` positions.
 
         A cache of fixed size then takes one position at a time.
         """
-        if max_length is not None:
+        if isinstance(max_length, int):
             max_length = min(max_length, self.window)
+        elif max_length is not None:
+            max_length = ops.minimum(max_length, self.window)
         return super().init_cache(batch_size, max_length, beam_size)
 
     def _append(self, query, cache, start_index, beam_size):

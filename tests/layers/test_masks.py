@@ -22,9 +22,3 @@ def test_causal_mask():
         ops.convert_to_numpy(causal_mask(3, 3)),
         [[[True, False, False], [True, True, False], [True, True, True]]],
     )
-
-
-def test_causal_mask_from_a_start():
-    whole = ops.convert_to_numpy(causal_mask(7, 11))
-    part = ops.convert_to_numpy(causal_mask(2, 11, ops.convert_to_tensor(5)))
-    np.testing.assert_array_equal(part, whole[:, 5:7])

@@ -163,6 +163,38 @@ def test_mistakes():
     x = sequence(7)
     with pytest.raises(ValueError, match=r"shape \[batch, 1, length\]"):
         restricted(x, x, attention_mask=np.ones((3, 7, 7), bool))
+    with pytest.raises(ValueError, match=r"same sequence\. Received: lengths 7 and"):
+        restricted(x, sequence(5))
+
+
+@pytest.mark.parametrize("window", [1, 4, 30])
+def test_projected_keys_are_seen_within_the_window_only(window):
+    restricted, full = pair(window)
+    x = sequence(9)
+    output = restricted.call_with_key_value(x, restricted.project_key_value(x))
+    near = np.broadcast_to(band(9, window, causal=False), (3, 9, 9))
+    np.testing.assert_allclose(
+        numpy(output), numpy(full(x, x, attention_mask=near)), atol=1e-5
+    )
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="traces a graph")
+def test_a_buffer_of_a_size_known_later():
+    import tensorflow as tf
+
+    restricted, _ = pair(4)
+
+    @tf.function
+    def sizes(length):
+        cache = restricted.init_cache(2, length)
+        return [tf.shape(each) for each in tf.nest.flatten(cache)]
+
+    for length in (3, 4, 9):
+        expected = [
+            each.shape for each in tf.nest.flatten(restricted.init_cache(2, length))
+        ]
+        found = [tuple(each.numpy()) for each in sizes(tf.constant(length))]
+        assert found == [tuple(shape) for shape in expected]
 
 
 def transformer(window):
