@@ -51,6 +51,7 @@ def fixed_exports(folder):
         folder / "saved",
         extra_length=LENGTH - SOURCE,
         parallel_parts=turns.THREADS,
+        jit_compile=True,
     )
     fast = export_ctranslate2(model, tokenizer, folder / "fast")
     chosen = np.flatnonzero(corpus.source_lengths == SOURCE)[: 2 * BATCHES[-1]]
@@ -89,7 +90,10 @@ def real(arguments):
         folder = pathlib.Path(name)
         model = open_model(arguments.run)
         saved = model.export(
-            folder / "saved", 4, arguments.alpha, parallel_parts=turns.THREADS
+            folder / "saved",
+            *(4, arguments.alpha),
+            parallel_parts=turns.THREADS,
+            jit_compile=True,
         )
         fast = model.export_ctranslate2(folder / "fast")
         found = contestants(saved, fast, "text", arguments.alpha)

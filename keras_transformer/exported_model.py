@@ -1,11 +1,25 @@
 """Opening an export: a SavedModel that translates as it was exported."""
 
 import hashlib
+import json
 import logging
+import pathlib
 
 from keras_transformer.safe_loading import LoadingError
 from keras_transformer.safe_loading import short
 from keras_transformer.stored_models import ModelError
+
+# In a version's folder.
+LIMITS = pathlib.PurePath("assets.extra", "limits.json")
+
+
+def max_batch_size(path):
+    """Rows that a batch of the version in `path` may have, None where unknown."""
+    try:
+        limits = json.loads((path / LIMITS).read_text(encoding="utf-8"))
+        return int(limits["max_batch_size"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def newest_version(path):
@@ -66,6 +80,7 @@ class ExportedModel:
         self._parallel_batches = parallel_batches
         self._loaded = loaded  # its variables live as long as this
         self._serve = serve
+        self.batch_size = min(self.batch_size, max_batch_size(path) or self.batch_size)
         ((_, inputs),) = [serve.structured_input_signature]
         (self._input_name,) = inputs
 

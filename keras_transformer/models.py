@@ -55,8 +55,9 @@ def open_model(path, warn=None, ensemble=(), allow_unsafe=False, parallel_batche
         `align(sources, targets, line_numbers=None)`, what `Translator.align` gives;
         `attention(source, target)`, what `visualization.attention_of` gives;
         `export(folder, beam_size=None, length_penalty=None, scores=(), license=None,
-        tokenizer_ops="text", parallel_parts=1)`, the path of the version written, for
-        scores and licence see `model_card`, for "core" `pipelines.CoreBytePairs`; and
+        tokenizer_ops="text", parallel_parts=1, jit_compile=False)`, the path of the
+        version written, see `export_saved_model`, for scores and licence
+        `model_card`, for "core" `pipelines.CoreBytePairs`; and
         `export_ctranslate2(folder, quantization="none")`. None stands for the recipe's
         setting. A SavedModel can only translate, and only as it was exported; an
         ensemble can translate, sample, score and parse.
@@ -161,7 +162,7 @@ class _TextModel:
         forbidden=(),
         **options,
     ):
-        return self._translator(None, None, forbidden).sample(
+        return self._translator(None, None, forbidden, num_samples).sample(
             lines, num_samples, first_line=first_line, prefixes=prefixes, **options
         )
 
@@ -197,11 +198,14 @@ class _TextModel:
         return parse_sentences(translate, sentences, first_line, self.data.words)
 
     def score(self, sources, targets):
+        from keras_transformer.decoding.rows import tokenized
+
         log_probs = self._translator(None, None).score(sources, targets)
-        lengths = self.tokenizer.tokenize(targets).row_lengths().numpy()
         return [
-            PairScore(float(log_prob), int(length) + 1)
-            for log_prob, length in zip(log_probs, lengths, strict=True)
+            PairScore(float(log_prob), len(ids) + 1)
+            for log_prob, ids in zip(
+                log_probs, tokenized(self.tokenizer, targets), strict=True
+            )
         ]
 
     def align(self, sources, targets, line_numbers=None):
@@ -221,6 +225,7 @@ class _TextModel:
         license=None,
         tokenizer_ops="text",
         parallel_parts=1,
+        jit_compile=False,
     ):
         from keras_transformer import pipelines
         from keras_transformer.export import export_saved_model
@@ -247,6 +252,7 @@ class _TextModel:
             **search,
             card=card,
             parallel_parts=parallel_parts,
+            jit_compile=jit_compile,
         )
 
     def export_ctranslate2(self, folder, quantization="none"):
@@ -254,14 +260,14 @@ class _TextModel:
 
         return export_ctranslate2(self.model, self.tokenizer, folder, quantization)
 
-    def _translator(self, beam_size, length_penalty, forbidden=()):
+    def _translator(self, beam_size, length_penalty, forbidden=(), num_samples=1):
         from keras_transformer.decoding import Translator
 
-        key = (beam_size, length_penalty, tuple(forbidden))
+        search = self._settings(beam_size, length_penalty)
+        # With many rows for each sentence fewer at once, for the same memory.
+        widest = max(4, search.get("beam_size", 4), num_samples)
+        key = (beam_size, length_penalty, tuple(forbidden), widest)
         if key not in self._translators:
-            search = self._settings(beam_size, length_penalty)
-            # With a wide beam fewer sentences at once, for the same memory.
-            widest = max(4, search.get("beam_size", 4))
             try:
                 self._translators[key] = Translator(
                     self.model,

@@ -63,6 +63,14 @@ def export(
             "large requests.",
         ),
     ] = 1,
+    jit_compile: Annotated[
+        bool,
+        typer.Option(
+            "--jit-compile",
+            help="Search texts that come one at a time by programs that XLA compiles "
+            "at the first text of a length. Not for TF-Serving.",
+        ),
+    ] = False,
     scores: Annotated[
         pathlib.Path | None,
         typer.Option(help="For MODEL_CARD.md: what `evaluate --json` printed."),
@@ -89,6 +97,8 @@ def export(
             raise UserError("--tokenizer-ops needs --format saved_model")
         if parallel_parts != 1:
             raise UserError("--parallel-parts needs --format saved_model")
+        if jit_compile:
+            raise UserError("--jit-compile needs --format saved_model")
         if beam_size is not None or length_penalty is not None:
             raise UserError(
                 "--beam-size and --length-penalty are CTranslate2's own arguments: "
@@ -110,6 +120,7 @@ def export(
             license,
             tokenizer_ops=tokenizer_ops.value,
             parallel_parts=parallel_parts,
+            jit_compile=jit_compile,
         )
     )
 

@@ -1,6 +1,7 @@
 """A SavedModel that takes text and returns translations."""
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -11,6 +12,7 @@ import keras
 from keras_transformer.decoding.rows import check_fits
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.warmup import write_warmup_requests
+from keras_transformer.exported_model import LIMITS
 from keras_transformer.storage import check_writable
 from keras_transformer.storage import sync
 from keras_transformer.storage import sync_tree
@@ -32,6 +34,7 @@ def export_saved_model(
     card=None,
     max_batch_size=1024,
     parallel_parts=1,
+    jit_compile=False,
 ):
     """Writes `folder/VERSION/`, a SavedModel with tokenizer and beam search inside.
 
@@ -79,6 +82,10 @@ def export_saved_model(
         parallel_parts: Parts of a batch that are searched side by side, for a CPU that
             serves few large requests: with each operation on one thread
             (TF_NUM_INTRAOP_THREADS=1), as many as there are cores.
+        jit_compile: Whether texts of up to 64 sub-words that come one at a time are
+            searched by programs that XLA compiles, one for each length up to a
+            multiple of 16, when the first text of the length comes. For TensorFlow in
+            Python, not for TF-Serving, whose builds lack XLA.
 
     Returns:
         Path of the version's folder.
@@ -102,6 +109,7 @@ def export_saved_model(
         max_source_length,
         max_batch_size,
         parallel_parts,
+        jit_compile,
     )
     archive = keras.export.ExportArchive()
     archive.track(model)
@@ -109,16 +117,17 @@ def export_saved_model(
     for name, function, input_signature in signatures.endpoints():
         archive.add_endpoint(name, function, input_signature=input_signature)
     with told_when_full(folder):
-        return _write_version(archive, folder, card)
+        return _write_version(archive, folder, card, {"max_batch_size": max_batch_size})
 
 
-def _write_version(archive, folder, card):
+def _write_version(archive, folder, card, limits):
     _remove_abandoned(folder)
     # A name that is no number: a server that watches the folder passes it over.
     temporary = folder / f".writing-{os.getpid()}"
     try:
         archive.write_out(str(temporary), verbose=False)
         write_warmup_requests(temporary)
+        (temporary / LIMITS).write_text(json.dumps(limits), encoding="utf-8")
         if card is not None:
             (temporary / "MODEL_CARD.md").write_text(card, encoding="utf-8")
         sync_tree(temporary)

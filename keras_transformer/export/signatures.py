@@ -6,46 +6,14 @@ from keras_transformer.decoding import alignment_scores
 from keras_transformer.decoding import score_ids
 from keras_transformer.decoding import translate_ids
 from keras_transformer.decoding.translator import MAX_LOGITS
+from keras_transformer.export.searches import ROWS
+from keras_transformer.export.searches import in_parts
+from keras_transformer.export.searches import lone_compiled
 
-_ROWS = tf.TensorSpec([None, None], tf.int32)
 # The score of a place in an n-best list that no hypothesis fills; JSON has no infinity.
 NOTHING = tf.float32.min
 # So much longer than what can be read of it, a text is cut before it is tokenised.
 _SPARE = 4
-
-
-def in_parts(search, parts):
-    """A search whose batches are cut into parts of neighbouring rows, side by side.
-
-    The rows of a part wait for its longest only, and an operation on few rows that a
-    second thread does not speed up leaves the other part a core.
-
-    Args:
-        search: `tf.function` of int32 [batch, length] to a tuple of tensors
-            [batch, ...], whose other dimensions depend on `length` alone.
-        parts: int. A batch with fewer rows is searched as a whole.
-    """
-    if parts == 1:
-        return search
-
-    def search_parts(source_ids):
-        batch = tf.shape(source_ids)[0]
-        ends = [batch * (part + 1) // parts for part in range(parts)]
-        found = [
-            search(source_ids[first:last])
-            for first, last in zip([0, *ends], ends, strict=False)
-        ]
-        return tuple(tf.concat(each, axis=0) for each in zip(*found, strict=True))
-
-    return tf.function(
-        lambda source_ids: tf.cond(
-            tf.shape(source_ids)[0] < parts,
-            lambda: tuple(search(source_ids)),
-            lambda: search_parts(source_ids),
-        ),
-        input_signature=[_ROWS],
-        autograph=False,
-    )
 
 
 class Signatures:
@@ -61,6 +29,7 @@ class Signatures:
         max_source_length: Longest source row, its end id counted.
         max_batch_size: Rows of a batch; more are an invalid argument.
         parallel_parts: Parts of a batch that are searched side by side.
+        jit_compile: Whether texts that come alone are searched by XLA's programs.
     """
 
     def __init__(
@@ -74,6 +43,7 @@ class Signatures:
         max_source_length,
         max_batch_size,
         parallel_parts=1,
+        jit_compile=False,
     ):
         self._model = model
         self._tokenizer = tokenizer
@@ -94,7 +64,7 @@ class Signatures:
         )
 
         def search(n_best):
-            def search_rows(source_ids):
+            def search_rows(source_ids, compaction="auto"):
                 return translate_ids(
                     model,
                     source_ids,
@@ -104,12 +74,19 @@ class Signatures:
                     length_penalty_kind=length_penalty_kind,
                     extra_length=extra_length,
                     vocabulary_size=tokenizer.vocabulary_size,
+                    compaction=compaction,
                 )
 
-            search_rows = tf.function(
-                search_rows, input_signature=[_ROWS], autograph=False
+            searched = tf.function(search_rows, input_signature=[ROWS], autograph=False)
+            searched = in_parts(searched, parallel_parts)
+            if not jit_compile:
+                return searched
+            return lone_compiled(
+                searched,
+                lambda row: search_rows(row, compaction=False),
+                extra_length,
+                self.max_source_length,
             )
-            return in_parts(search_rows, parallel_parts)
 
         # The search for the best alone ends sooner.
         self._search = search(1)

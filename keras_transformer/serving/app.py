@@ -48,7 +48,9 @@ def build_app(model, limits=None):
     batcher = Batcher(
         model.run,
         model.merges,
-        max_batch_size=limits.max_batch_size,
+        max_batch_size=min(
+            limits.max_batch_size, model.max_batch_size or limits.max_batch_size
+        ),
         max_wait=limits.max_wait,
         queue_size=limits.queue_size,
         observe=monitoring.batch,

@@ -6,6 +6,7 @@ import re
 from google.protobuf import json_format
 
 from keras_transformer.exported_model import load_saved_model
+from keras_transformer.exported_model import max_batch_size
 from keras_transformer.exported_model import newest_version
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.errors import invalid
@@ -25,6 +26,7 @@ class ServedModel:
         version: int.
         inputs: Mapping of each signature's name to its inputs, name to `Input`.
         metadata: What TF-Serving tells of the signatures, for JSON.
+        max_batch_size: Rows that it takes at once. None: that is not told.
 
     Raises:
         ModelError: no export there, or it cannot be loaded.
@@ -39,6 +41,7 @@ class ServedModel:
         self.version = int(path.name) if is_version else 1
         self.name = name or (path.parent if is_version else path).resolve().name
         self._loaded = load_saved_model(path)
+        self.max_batch_size = max_batch_size(path)
         self._signatures = dict(self._loaded.signatures)
         self.inputs = {
             signature: _inputs(function)

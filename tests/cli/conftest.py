@@ -55,10 +55,12 @@ class ReversingModel:
         license=None,
         tokenizer_ops="text",
         parallel_parts=1,
+        jit_compile=False,
     ):
         self.exported = (folder, beam_size, length_penalty)
         self.tokenizer_ops = tokenizer_ops
         self.parallel_parts = parallel_parts
+        self.jit_compile = jit_compile
         self.card = (scores, license)
         return folder / "1"
 

@@ -142,16 +142,26 @@ def test_interrupted_training_says_how_to_go_on(run_command, tmp_path, monkeypat
     assert "the same command goes on" in result.stderr
 
 
+@pytest.mark.parametrize("verb", [("demo",), ("ablate", "phrases", "--output", "x")])
+def test_only_train_takes_part_in_a_cluster(run_command, monkeypatch, verb):
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
+    result = run_command(*verb)
+    assert result.exit_code == 2
+    assert f"TF_CONFIG is set, but {verb[0]} trains in one process" in result.stderr
+
+
 def test_export_passes_the_search_on(
     run_command, model_path, reversing_model, tmp_path
 ):
     folder = tmp_path / "saved_models" / "mine"
     result = run_command(
-        *("export", model_path, folder, "--beam-size", "3", "--parallel-parts", "2")
+        *("export", model_path, folder, "--beam-size", "3", "--parallel-parts", "2"),
+        "--jit-compile",
     )
     assert result.exit_code == 0
     assert reversing_model.exported == (folder, 3, None)
     assert reversing_model.parallel_parts == 2
+    assert reversing_model.jit_compile
     assert result.stdout == f"{folder / '1'}\n"
 
 

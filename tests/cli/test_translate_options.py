@@ -163,6 +163,14 @@ def test_sampling(translate, free):
     assert first == lines(translate("--beam-size", "1"))
 
 
+def test_many_samples_come_in_small_batches(folders):
+    opened = models.open_model(folders[0])
+    few, many = (opened.sample(SOURCES[:1], count, top_k=1) for count in (2, 64))
+    assert len(many[0]) == 64 and many[0][0].text == few[0][0].text
+    sizes = [translator.batch_tokens for translator in opened._translators.values()]
+    assert set(sizes) == {4096, 4096 * 4 // 64}
+
+
 def test_blocks_draw_from_seeds_of_their_own(
     run_command, folders, monkeypatch, tmp_path
 ):

@@ -15,6 +15,7 @@ from keras_transformer.export import export_saved_model
 from keras_transformer.export.signatures import source_rows
 from keras_transformer.exported_model import ExportedModel
 from keras_transformer.models import open_model
+from keras_transformer.serving import ServedModel
 
 # Loads and serves with TensorFlow and tensorflow-text alone.
 SERVE = """
@@ -85,6 +86,52 @@ def test_parts_of_a_batch_find_the_same(tiny_model, tiny_export, tmp_path):
             )
             for key, value in expected.items():
                 np.testing.assert_array_equal(found[key], value)
+
+
+def test_a_compiled_search_finds_the_same(tiny_model, tiny_export, tmp_path):
+    """Lone rows at the edges of the programs' lengths, and several rows at once."""
+    folder = export_saved_model(
+        *tiny_model, tmp_path, extra_length=7, max_source_length=40, jit_compile=True
+    )
+    traced, compiled = (
+        tf.saved_model.load(str(path)).signatures for path in (tiny_export, folder)
+    )
+
+    def assert_same(name, **inputs):
+        expected, found = traced[name](**inputs), compiled[name](**inputs)
+        assert expected.keys() == found.keys()
+        np.testing.assert_allclose(
+            found.pop("scores"), expected.pop("scores"), rtol=1e-5
+        )
+        for key, value in expected.items():
+            np.testing.assert_array_equal(found[key], value)
+
+    ids = np.random.default_rng(5).integers(4, 300, (40,)).astype("int32")
+    ids[-1] = tiny_model[1].end_id
+    for length in (1, 2, 16, 17, 32, 33, 40):
+        assert_same("translate_ids", source_ids=tf.constant(ids[None, -length:]))
+    assert_same("translate_ids", source_ids=tf.zeros([1, 0], tf.int32))
+    for texts in (TEXTS, TEXTS[:1], [""], []):
+        inputs = tf.constant(texts, tf.string)
+        assert_same("serving_default", inputs=inputs)
+        assert_same("translate_n_best", inputs=inputs)
+    # Else the test would compare the same searches.
+    assert b"_XlaMustCompile" in (folder / "saved_model.pb").read_bytes()
+    assert b"_XlaMustCompile" not in (tiny_export / "saved_model.pb").read_bytes()
+
+
+def test_a_limit_that_is_below_ours(tiny_model, tmp_path):
+    folder = export_saved_model(*tiny_model, tmp_path, extra_length=7, max_batch_size=2)
+    lines = [*TEXTS, "Hund"]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="2 rows at most"):
+        tf.saved_model.load(str(folder)).signatures["serving_default"](
+            inputs=tf.constant(lines)
+        )
+    assert len(open_model(folder).translate(lines)) == len(lines)
+    assert ServedModel(folder).max_batch_size == 2
+    (folder / "assets.extra" / "limits.json").unlink()  # as older exports
+    assert open_model(folder).batch_size == 64
+    assert ServedModel(folder).max_batch_size is None
 
 
 def test_batches_side_by_side(tiny_export, monkeypatch, batches_at_once):

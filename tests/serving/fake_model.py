@@ -23,6 +23,8 @@ class FakeModel:
     version = 7
     metadata: dict = {"signature_def": {"signature_def": {}}}  # noqa: RUF012
 
+    max_batch_size = None
+
     def __init__(self, seconds=0.0, attend=True):
         self.inputs = {
             "serving_default": TEXTS,

@@ -34,6 +34,22 @@ ODD = [
 ]
 
 
+def test_batches_are_no_larger_than_the_export_takes(tiny_export):
+    model = ServedModel(tiny_export.parent)
+    model.max_batch_size = 2
+    sizes, real = [], model.run
+
+    def run(signature, columns):
+        sizes.append(len(columns["inputs"]))
+        return real(signature, columns)
+
+    model.run = run
+    with served(model, Limits(max_batch_size=32)) as port:
+        status, answer = predict(port, {"instances": TEXTS}, model.name)
+    assert status == 200 and len(answer["predictions"]) == len(TEXTS)
+    assert sizes == [2, 2, 1]
+
+
 @pytest.fixture(scope="module")
 def model(tiny_export):
     return ServedModel(tiny_export.parent)

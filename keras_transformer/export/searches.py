@@ -1,0 +1,79 @@
+"""How an export's search runs a batch: in parts, or a lone row under XLA."""
+
+import tensorflow as tf
+
+ROWS = tf.TensorSpec([None, None], tf.int32)
+# A lone row is filled up to a multiple of the step: each length is a program, which
+# takes seconds to compile. Longer rows are rare, and gain less.
+JIT_STEP, JIT_LONGEST = 16, 64
+
+
+def in_parts(search, parts):
+    """A search whose batches are cut into parts of neighbouring rows, side by side.
+
+    The rows of a part wait for its longest only, and an operation on few rows that a
+    second thread does not speed up leaves the other part a core.
+
+    Args:
+        search: `tf.function` of int32 [batch, length] to a tuple of tensors
+            [batch, ...], whose other dimensions depend on `length` alone.
+        parts: int. A batch with fewer rows is searched as a whole.
+    """
+    if parts == 1:
+        return search
+
+    def search_parts(source_ids):
+        batch = tf.shape(source_ids)[0]
+        ends = [batch * (part + 1) // parts for part in range(parts)]
+        found = [
+            search(source_ids[first:last])
+            for first, last in zip([0, *ends], ends, strict=False)
+        ]
+        return tuple(tf.concat(each, axis=0) for each in zip(*found, strict=True))
+
+    return tf.function(
+        lambda source_ids: tf.cond(
+            tf.shape(source_ids)[0] < parts,
+            lambda: tuple(search(source_ids)),
+            lambda: search_parts(source_ids),
+        ),
+        input_signature=[ROWS],
+        autograph=False,
+    )
+
+
+def lone_compiled(search, search_row, extra_length, max_source_length):
+    """A search that runs a batch of one row as a program that XLA compiles.
+
+    Between the many small operations on the few rows of one beam TensorFlow spends
+    longer than within them. What XLA compiles is for one shape: a row is filled up
+    with padding, to one of few lengths.
+
+    Args:
+        search: function of int32 [batch, length] to `(sequences, scores)`, int32
+            [batch, n, length + extra_length] and float32 [batch, n].
+        search_row: the same, of shapes that never change on the way.
+        extra_length: int.
+        max_source_length: int, the longest row that the model takes.
+    """
+    longest = min(JIT_LONGEST, max_source_length) // JIT_STEP * JIT_STEP
+    # XLA knows the shapes that come, whatever is known of them while tracing.
+    compiled = tf.function(
+        search_row, input_signature=[ROWS], autograph=False, jit_compile=True
+    )
+
+    def search_alone(source_ids):
+        length = tf.shape(source_ids)[1]
+        filled = tf.pad(source_ids, [[0, 0], [0, -length % JIT_STEP]])
+        sequences, scores = compiled(filled)
+        return sequences[:, :, : length + extra_length], scores
+
+    def search_rows(source_ids):
+        batch, length = tf.unstack(tf.shape(source_ids))
+        return tf.cond(
+            (batch == 1) & (length > 0) & (length <= longest),
+            lambda: search_alone(source_ids),
+            lambda: tuple(search(source_ids)),
+        )
+
+    return tf.function(search_rows, input_signature=[ROWS], autograph=False)
