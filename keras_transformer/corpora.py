@@ -1,14 +1,25 @@
 """What a run makes of its text before it trains: the vocabulary and the ids."""
 
 import itertools
+import shutil
 
 from keras_transformer import pipelines
 from keras_transformer.run_folder import TOKENIZER
 
+# In the tokenizer's folder: the fingerprint of its text.
+_LEARNT_FROM = "text.sha256"
 
-def prepare(recipe, output, pairs):
-    """Writes the vocabulary and the corpora's ids, unless they are there."""
-    tokenizer = _tokenizer(recipe.tokenizer, pairs["train"], output / TOKENIZER)
+
+def prepare(recipe, output, pairs, begun=False):
+    """Writes the vocabulary and the corpora's ids, unless they are there.
+
+    Args:
+        recipe: A `Recipe`.
+        output: The run's folder.
+        pairs: Sources by split.
+        begun: Whether the run has a checkpoint, to whose vocabulary it is bound.
+    """
+    tokenizer = _tokenizer(recipe.tokenizer, pairs["train"], output / TOKENIZER, begun)
     sampling = {
         "dropout": recipe.tokenizer.dropout,
         "segmentations": recipe.tokenizer.segmentations,
@@ -38,9 +49,15 @@ def _encoded(pairs):
     return [split for split in pairs if split != "test"]
 
 
-def _tokenizer(settings, pairs, folder):
+def _tokenizer(settings, pairs, folder, begun):
+    note = folder / _LEARNT_FROM
+    text = pairs.fingerprint() if hasattr(pairs, "fingerprint") else None
     if folder.is_dir():
-        return pipelines.load_tokenizer(folder)
+        # Before the first checkpoint a text may still be mended.
+        is_of_text = begun or not note.is_file() or note.read_text() == text
+        if is_of_text:
+            return pipelines.load_tokenizer(folder)
+        shutil.rmtree(folder)
     if hasattr(pairs, "tokenizer"):
         tokenizer = pairs.tokenizer()
         tokenizer.save(folder)
@@ -57,4 +74,6 @@ def _tokenizer(settings, pairs, folder):
         symbols=symbols,
     )
     tokenizer.save(folder)
+    if text is not None:
+        note.write_text(text)
     return tokenizer

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import pathlib
 import time
 
@@ -23,11 +24,13 @@ from keras_transformer.storage import told_when_full
 from keras_transformer.stored_models import MODEL
 from keras_transformer.stored_models import build_model
 from keras_transformer.stored_models import check_fits
+from keras_transformer.stored_models import check_model
 from keras_transformer.stored_models import load_model
 from keras_transformer.stored_models import load_run
 from keras_transformer.validation import validation
 
 TOKENIZER = run_folder.TOKENIZER
+_logger = logging.getLogger("keras_transformer")
 
 
 def run(
@@ -63,7 +66,8 @@ def run(
             recipe or text, or its checkpoints are gone.
         StorageError: `output` cannot be written to, or its disk is full.
         CheckpointError: `output` holds checkpoints that do not fit.
-        ModelError: `training.initial_model` is none, or not the recipe's.
+        ModelError: `training.initial_model` is none, or not the recipe's; or no model
+            can be as the recipe describes it.
         TrainingFault: losses or gradients that are not finite, see `on_nan`.
         KeyboardInterrupt: Ctrl-C, after the state was saved.
         WorkersError: `TF_CONFIG` cannot be used, or the first worker failed.
@@ -83,6 +87,8 @@ def run(
         def take():
             run_folder.prepare(output)
             stack.enter_context(run_folder.locked(output))
+            if restart:
+                run_folder.check_restart(output, recipe)
             run_folder.clean(output, restart)
             run_folder.claim(output, recipe, allow_changes)
 
@@ -94,6 +100,7 @@ def _run(recipe, output, progress, allow_changes, workers):
     """`run` in a folder that is ours."""
     started = time.monotonic()
     settings = recipe.training
+    check_model(recipe)
     begun = bool(training.checkpoint_paths(output / "checkpoints"))
     initial = None
     if settings.initial_model and not begun:
@@ -103,8 +110,12 @@ def _run(recipe, output, progress, allow_changes, workers):
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
     pairs = load_pairs(recipe)
-    workers.share(lambda: prepare(recipe, output, pairs))
+    workers.share(lambda: prepare(recipe, output, pairs, begun))
     tokenizer, corpora = prepared(output, pairs)
+    if not begun and workers.is_chief:
+        for split, corpus in corpora.items():
+            if any(reason["count"] for reason in corpus.dropped.values()):
+                _logger.warning("data.%s: %s", split, corpus.report)
     with workers.strategy.scope():
         model = build_model(recipe, tokenizer)
         if initial is not None:

@@ -10,6 +10,7 @@ from keras_transformer.stored_models import CONFIG
 from keras_transformer.stored_models import ModelError
 from keras_transformer.stored_models import file_config
 from keras_transformer.stored_models import keras_file
+from keras_transformer.stored_models import metrics_of_run
 from keras_transformer.stored_models import recipe_keys
 from keras_transformer.stored_models import tokenizer_folder
 
@@ -161,7 +162,7 @@ def _training(folder, recipe):
         for path in (folder / "checkpoints").glob("ckpt-*.index")
         if path.stem.removeprefix("ckpt-").isdecimal()
     ]
-    lines = _metrics(folder)
+    lines = metrics_of_run(folder)
     told = {
         "steps": max(steps, default=0),
         "steps wanted": settings.steps,
@@ -179,7 +180,9 @@ def _training(folder, recipe):
 
 def _validations(folder, metric):
     """The last validation and the best one."""
-    rows = [line for line in _metrics(folder) if line.get("split") == "validation"]
+    rows = [
+        line for line in metrics_of_run(folder) if line.get("split") == "validation"
+    ]
     scored = [row for row in rows if row.get(metric) is not None]
     if not rows:
         return {}
@@ -193,19 +196,6 @@ def _validations(folder, metric):
 
 def _figures(row):
     return {name: row[name] for name in row if name not in ("split", "seconds")}
-
-
-def _metrics(folder):
-    path = folder / "metrics.jsonl"
-    if not path.is_file():
-        return []
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:  # cut off when the process was killed
-            continue
-    return lines
 
 
 def _sizes(folder, pattern="*"):

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import pathlib
 import shutil
 
 from keras_transformer.recipes import dump_recipe
@@ -10,6 +11,7 @@ from keras_transformer.recipes import load_recipe
 from keras_transformer.storage import check_writable
 from keras_transformer.stored_models import CONFIG
 from keras_transformer.stored_models import MODEL
+from keras_transformer.stored_models import SHAPE
 from keras_transformer.stored_models import TOKENIZER
 
 _LOCK = ".lock"
@@ -24,6 +26,11 @@ _FREE = {
         *("steps", "early_stopping", "on_nan", "max_skipped", "max_gradient_norm"),
     },
     "decoding": True,
+}
+# What checkpoints fit no more when it has changed.
+_FIXED = {
+    *(f"model.{name}" for name in SHAPE),
+    *(f"tokenizer.{name}" for name in ("kind", "vocabulary_size", "split_digits")),
 }
 
 
@@ -71,6 +78,24 @@ def locked(folder, name=_LOCK):
         yield
 
 
+def check_restart(folder, recipe):
+    """Refuses to remove what a run is to begin with.
+
+    Args:
+        folder: The run's, all that it has made about to be removed.
+        recipe: The new start's.
+
+    Raises:
+        RunError: `training.initial_model` is or lies in the folder.
+    """
+    initial = recipe.training.initial_model
+    if initial and pathlib.Path(initial).resolve().is_relative_to(folder.resolve()):
+        raise RunError(
+            f"{initial}: training is to begin with it, and --restart would remove it. "
+            "Choose another --output"
+        )
+
+
 def clean(folder, restart=False):
     """Removes what a killed process left half-written.
 
@@ -112,8 +137,9 @@ def claim(folder, recipe, allow_changes=False):
         allow_changes: Whether it may differ.
 
     Raises:
-        RunError: the folder holds checkpoints of another recipe, or a finished model
-            and nothing to go on from.
+        RunError: the folder holds checkpoints of another recipe, or, even where it may
+            differ, of a model or vocabulary of another shape; or a finished model and
+            nothing to go on from.
     """
     path = folder / CONFIG
     was_run = _has_begun(folder) or (folder / _CHECKPOINTS / SAVED).is_file()
@@ -124,12 +150,19 @@ def claim(folder, recipe, allow_changes=False):
             f"--from {folder} begins there with its weights"
         )
     if path.is_file():
-        changed = ", ".join(_changed_keys(load_recipe(path), recipe))
+        changed = [*_changed_keys(load_recipe(path), recipe)]
         begun = _has_begun(folder)
         if changed and begun and not allow_changes:
             raise RunError(
-                f"{folder}: holds a run of another recipe; what differs: {changed}. "
+                f"{folder}: holds a run of another recipe; what differs: "
+                f"{', '.join(changed)}. "
                 "Choose another --output, or give --allow-changes or --restart"
+            )
+        fixed = [key for key in changed if key in _FIXED]
+        if fixed and begun:
+            raise RunError(
+                f"{folder}: holds a run whose checkpoints do not fit these changes: "
+                f"{', '.join(fixed)}. Choose another --output, or give --restart"
             )
         if changed and not begun:
             # A start that came to nothing; its vocabulary may be of other text.

@@ -3,6 +3,7 @@
 Reading sections of a recipe out of one needs no TensorFlow; loading weights does.
 """
 
+import json
 import pathlib
 
 from keras_transformer.recipes import load_recipe
@@ -16,7 +17,7 @@ CONFIG = "config.yaml"
 TOKENIZER = "tokenizer"
 _TOKENIZER_FILES = {"tokenizer.model": "bpe", "tokenizer.json": "word_piece"}
 # Arguments of a model that have to be the same for its weights to mean the same.
-_SHAPE = (
+SHAPE = (
     *("num_layers", "d_model", "d_ff", "num_heads", "key_dim", "value_dim"),
     *("positions", "max_length", "normalization", "activation"),
     *("attention_window", "score"),
@@ -69,6 +70,20 @@ def file_config(path):
         raise ModelError(str(error)) from error
 
 
+def metrics_of_run(folder):
+    """The lines of a run's `metrics.jsonl` as mappings; none without such a file."""
+    path = pathlib.Path(folder) / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError:  # cut off when the process was killed
+            continue
+    return lines
+
+
 def recipe_keys(path):
     """What a recipe must say for a training that begins with a model's weights.
 
@@ -92,7 +107,7 @@ def recipe_keys(path):
         return keys
     config = file_config(file)
     if "model" not in keys:
-        names = (*_SHAPE, *_REGULARISATION)
+        names = (*SHAPE, *_REGULARISATION)
         keys["model"] = {name: config[name] for name in names}
     if "tokenizer" not in keys:
         keys["tokenizer"] = {"kind": _tokenizer_kind(folder)}
@@ -143,6 +158,17 @@ def build_model(recipe, tokenizer):
     )
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     return model
+
+
+def check_model(recipe):
+    """Raises `ModelError` where no `Transformer` can have a recipe's arguments."""
+    from keras_transformer.transformer import Transformer
+
+    arguments = recipe.model.constructor_arguments()
+    try:
+        Transformer(recipe.tokenizer.vocabulary_size, **arguments)
+    except ValueError as error:
+        raise ModelError(f"the recipe's model: {error}") from None
 
 
 def load_model(path, allow_unsafe=False):
@@ -221,7 +247,7 @@ def check_fits(path, tokenizer, model, recipe):
     """
     wanted = _resolved(recipe.model.constructor_arguments())
     there = _resolved(model.get_config())
-    pairs = [(f"model.{name}", wanted[name], there[name]) for name in _SHAPE]
+    pairs = [(f"model.{name}", wanted[name], there[name]) for name in SHAPE]
     for name in ("vocabulary_size", "kind"):
         expected = getattr(recipe.tokenizer, name)
         pairs.append((f"tokenizer.{name}", expected, getattr(tokenizer, name)))

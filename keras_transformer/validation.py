@@ -54,13 +54,18 @@ def _bleu_of(recipe, translator, pairs):
         raise DataError("data.validation: no pair there can be read")
     kept = _sample(kept, recipe.training.validation_sentences)
     sources, references = map(list, zip(*kept, strict=True))
+    settings = recipe.evaluation.model_dump()
+    try:
+        # Before hours of training: some tokenizers need more than sacreBLEU.
+        evaluation.bleu(references[:1], references[:1], **settings)
+    except (ImportError, RuntimeError, OSError) as error:
+        raise DataError(
+            f"evaluation.tokenize {settings['tokenize']}: {error}"
+        ) from None
 
     def score():
         return evaluation.bleu(
-            translator.translate(sources),
-            references,
-            tokenize=recipe.evaluation.tokenize,
-            lowercase=recipe.evaluation.lowercase,
+            translator.translate(sources), references, **settings
         ).score
 
     return score

@@ -297,14 +297,8 @@ def _text_blocks(pairs, tokenizers, sampling):
 
 def _id_blocks(pairs, tokenizer):
     """Yield the like of ids that are there already."""
-    for sides in pairs.id_blocks():
+    for sides in pairs.id_blocks(tokenizer):
         empty = np.any([side.row_lengths().numpy() == 0 for side in sides], axis=0)
-        outside = [
-            tf.reduce_any((ids < 0) | (ids >= tokenizer.vocabulary_size))
-            for ids in (side.flat_values for side in sides)
-        ]
-        if any(outside):
-            raise DataError(f"{pairs.folder}: ids outside of the vocabulary.")
         reasons = np.where(empty, "empty", "").astype(object)
         yield reasons, [[side] for side in sides]
 

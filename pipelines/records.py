@@ -57,20 +57,26 @@ class RecordFolder:
             DataError: it is missing or another one.
         """
         tokenizer = load_tokenizer(os.path.join(self.folder, "tokenizer"))
-        if tokenizer.fingerprint() != self.facts["tokenizer"]:
-            raise DataError(
-                f"{self.folder}: the tokenizer there is not the one of the records."
-            )
+        self._check_tokenizer(tokenizer, "the tokenizer there")
         return tokenizer
 
-    def id_blocks(self) -> Iterator[list[tf.RaggedTensor]]:
+    def _check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
+        if tokenizer.fingerprint() != self.facts["tokenizer"]:
+            raise DataError(f"{self.folder}: {name} is not the one of the records.")
+
+    def id_blocks(self, tokenizer: Tokenizer) -> Iterator[list[tf.RaggedTensor]]:
         """Blocks of pairs, in the order of the shards: ids of sources and of targets.
 
         Each is a RaggedTensor int32 [block, (length)], without end ids.
 
+        Args:
+            tokenizer: what the ids are taken for.
+
         Raises:
-            DataError: a shard is missing, cut off or altered.
+            DataError: a shard is missing, cut off or altered, or the ids are those of
+                another tokenizer.
         """
+        self._check_tokenizer(tokenizer, "the run's tokenizer")
         ids = tf.io.RaggedFeature(tf.int64)
         features = {"source": ids, "target": ids}
         for path, num_pairs in self._shards:
@@ -79,9 +85,13 @@ class RecordFolder:
                 for block in tf.data.TFRecordDataset(path).batch(_BLOCK_PAIRS):
                     sides = tf.io.parse_example(block, features)
                     found += len(block)
-                    yield [
-                        tf.cast(sides[side], tf.int32) for side in ("source", "target")
-                    ]
+                    sides = [sides["source"], sides["target"]]
+                    for ids in (side.flat_values for side in sides):
+                        if tf.reduce_any(
+                            (ids < 0) | (ids >= tokenizer.vocabulary_size)
+                        ):
+                            raise DataError(f"{path}: ids outside of the vocabulary.")
+                    yield [tf.cast(side, tf.int32) for side in sides]
             except tf.errors.NotFoundError:
                 raise DataError(f"{path}: no such file.") from None
             except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:

@@ -165,6 +165,8 @@ class WordSplitter(tf.Module):
 
     def __call__(self, strings):
         """Split texts: string tensor [batch] to RaggedTensor [batch, (words)]."""
+        # Else an empty list would be one of floats.
+        strings = tf.convert_to_tensor(strings, tf.string)
         characters = tf.strings.unicode_split(strings, "UTF-8", errors="replace")
         spelt = self._known.lookup(characters.flat_values)
         unknown = tf.where(spelt == "")

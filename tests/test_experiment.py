@@ -12,6 +12,7 @@ from keras_transformer import training
 from keras_transformer.pipelines import DataError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.run_folder import RunError
+from keras_transformer.stored_models import ModelError
 
 SMALL = [
     "data.size=900",
@@ -174,6 +175,44 @@ def test_a_run_that_diverges_stops_and_names_the_pairs(tmp_path):
             tmp_path,
             progress=False,
         )
+
+
+def test_a_text_mended_before_the_first_checkpoint(tmp_path, caplog):
+    """Vocabulary and log are those of the mended text alone."""
+    text = ["die Katze", "der Hund", "ein Pferd und eine Kuh", "zwei Esel"] * 20
+    source, target = tmp_path / "a.de", tmp_path / "a.en"
+    target.write_text("".join(f"{line}\n" for line in text))
+    source.write_text("".join(f"{line}\n" for line in ["\u00c3\u00b6 " * 9, *text[1:]]))
+
+    def start(output, *overrides):
+        keys = [f"data={{train: {{source: {source}, target: {target}}}}}"]
+        own = [each for each in SMALL if not each.startswith("data.")]
+        keys += [*own, "tokenizer.vocabulary_size=290", "training.steps=2", *overrides]
+        return experiment.run(load_recipe("files", keys), output, progress=False)
+
+    mended, fresh = tmp_path / "mended", tmp_path / "fresh"
+    with pytest.raises(DataError, match=r"training\.batch_tokens=3"):
+        start(mended, "training.batch_tokens=3")
+    first = (mended / "tokenizer" / "tokenizer.model").read_bytes()
+    (mended / "metrics.jsonl").write_text('{"split": "validation", "step": 1}\n{"sp')
+    source.write_text("".join(f"{line}\n" for line in ["", *text[1:]]))
+    with caplog.at_level("WARNING", "keras_transformer"):
+        # The same keys: only the text differs.
+        with pytest.raises(DataError, match=r"training\.batch_tokens=3"):
+            start(mended, "training.batch_tokens=3")
+        second = (mended / "tokenizer" / "tokenizer.model").read_bytes()
+        start(mended)
+    start(fresh)
+    assert first != second
+    assert second == (fresh / "tokenizer" / "tokenizer.model").read_bytes()
+    assert (mended / "metrics.jsonl").read_text() == ""
+    assert "data.train: 79 of 80 pairs kept; dropped: 1" in caplog.text
+
+
+def test_a_model_that_cannot_be_is_told_before_the_text_is_read(tmp_path):
+    with pytest.raises(ModelError, match=r"the recipe's model: .*rleu"):
+        experiment.run(small_recipe("model.activation=rleu"), tmp_path, progress=False)
+    assert not (tmp_path / "tokenizer").exists()
 
 
 @pytest.mark.slow

@@ -117,9 +117,36 @@ def test_a_begun_run_keeps_its_recipe(tmp_path):
     assert load_recipe(tmp_path / "config.yaml").model.d_ff == 30
     free = ("model.d_ff=30", "training.steps=9999", "decoding.beam_size=7")
     run_folder.claim(tmp_path, recipe(*free))
-    run_folder.claim(tmp_path, recipe("training.seed=9"), allow_changes=True)
+    other_seed = recipe("model.d_ff=30", "training.seed=9")
+    run_folder.claim(tmp_path, other_seed, allow_changes=True)
     assert load_recipe(tmp_path / "config.yaml").training.seed == 9
     assert (tmp_path / "tokenizer").exists()
+
+
+@pytest.mark.fault("F06", "another shape of model or vocabulary: refused, always")
+def test_a_begun_run_keeps_its_shape(tmp_path):
+    run_folder.claim(tmp_path, recipe())
+    begun(tmp_path)
+    before = (tmp_path / "config.yaml").read_text()
+    for change in ("model.d_ff=30", "tokenizer.vocabulary_size=999"):
+        key = change.partition("=")[0]
+        message = rf"do not fit these changes: {key}\. .*--restart"
+        with pytest.raises(RunError, match=message):
+            run_folder.claim(tmp_path, recipe(change), allow_changes=True)
+        assert (tmp_path / "config.yaml").read_text() == before
+
+
+@pytest.mark.fault("X02", "a run is not restarted from a model that lies in it")
+def test_restart_spares_the_initial_model(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for inside in (folder, folder / "best.keras", folder / ".." / "run" / "x.keras"):
+        beginning = recipe(f"training.initial_model={inside}")
+        with pytest.raises(RunError, match="--restart would remove it"):
+            run_folder.check_restart(folder, beginning)
+    for other in (tmp_path / "other", tmp_path / "run2" / "best.keras"):
+        run_folder.check_restart(folder, recipe(f"training.initial_model={other}"))
+    run_folder.check_restart(folder, recipe())
 
 
 @pytest.mark.fault(

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.console import load_tensorflow
+from keras_transformer.cli.console import refuse_workers
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
 
@@ -43,6 +44,7 @@ def ablate(
     """
     from keras_transformer.recipes import load_recipe
 
+    refuse_workers("ablate")
     loaded = load_recipe(recipe, overrides or ())
     load_tensorflow()
     from keras_transformer import ablation

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from keras_transformer.cli.console import UserError
+from keras_transformer.cli.console import check_output
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import say
@@ -30,6 +32,10 @@ def average(
     keras-transformer average runs/mine --last 5
     """
     existing(run)
+    if output is not None:
+        check_output(output)
+        if output.suffix != ".keras":
+            raise UserError(f"--output {output}: must end in .keras")
 
     load_tensorflow()
     from keras_transformer.experiment import average_run
@@ -37,3 +43,5 @@ def average(
     path, checkpoints = average_run(run, last, output)
     say(f"averaged {len(checkpoints)} checkpoints")
     typer.echo(path)
+    if path.resolve().parent != run.resolve():
+        say(f"it opens with its tokenizer beside it: copy {run / 'tokenizer'} there")

@@ -99,6 +99,14 @@ def existing(path: pathlib.Path) -> pathlib.Path:
     return path
 
 
+def refuse_workers(name):
+    """Raises `UserError` where `TF_CONFIG` asks for what only `train` can do."""
+    if os.environ.get("TF_CONFIG"):
+        raise UserError(
+            f"TF_CONFIG is set, but {name} trains in one process; unset it"
+        )
+
+
 def check_tokenizer(name):
     """Raises `UserError` unless sacreBLEU has this tokenizer, and what it needs."""
     from sacrebleu.metrics import BLEU
@@ -171,6 +179,14 @@ def opened_model(path, warn_with=warn, ensemble=(), parallel_batches=1):
         )
 
 
+def check_output(path: pathlib.Path):
+    """Raises `UserError` where no file can be written: before any work for it."""
+    if path.is_dir():
+        raise UserError(f"{path}: a folder, where a file was expected")
+    if not path.parent.is_dir():
+        raise UserError(f"{path}: there is no folder {path.parent}")
+
+
 @contextlib.contextmanager
 def written_lines(path: pathlib.Path | None):
     """A function that writes one line of UTF-8, to a file or standard output.
@@ -180,10 +196,7 @@ def written_lines(path: pathlib.Path | None):
     if path is None:
         yield line_writer(sys.stdout.buffer)
         return
-    if path.is_dir():
-        raise UserError(f"{path}: a folder, where a file was expected")
-    if not path.parent.is_dir():
-        raise UserError(f"{path}: there is no folder {path.parent}")
+    check_output(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with told_when_full(path), open(temporary, "wb") as file:

@@ -2,6 +2,7 @@
 
 import pathlib
 import resource
+import sys
 import time
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import progress
+from keras_transformer.cli.console import refuse_workers
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
 
@@ -41,6 +43,7 @@ def demo(
     """
     from keras_transformer.recipes import load_recipe
 
+    refuse_workers("demo")
     recipe = load_recipe("phrases", overrides or ())
     started = time.monotonic()
 
@@ -86,8 +89,9 @@ def demo(
     width = max(map(len, sources[:NUM_SHOWN]))
     for source, translation in zip(sources[:NUM_SHOWN], served, strict=True):
         typer.echo(f"{source:{width}}  ->  {translation}")
-    # ru_maxrss counts KiB on Linux.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    # In KiB, on macOS in bytes.
+    unit = 2**30 if sys.platform == "darwin" else 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
     typer.echo(
         f"\nexact: {exact:.1f} % of {len(test)} held-out phrases\n"
         f"{bleu.metric}: {bleu.score:.2f}  {bleu.signature}\n"

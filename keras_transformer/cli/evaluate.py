@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.console import UserError
+from keras_transformer.cli.console import check_output
 from keras_transformer.cli.console import check_tokenizer
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import opened_model
@@ -94,6 +95,8 @@ def evaluate(
     metrics = list(dict.fromkeys(metric or [Metric.bleu]))
     for path in filter(None, (model, source, reference, *(ensemble or ()))):
         existing(path)
+    if output is not None:
+        check_output(output)
     if Metric.f1 in metrics:
         if len(metrics) > 1:
             raise UserError("--metric f1: stands alone, its reference is trees")

@@ -1,8 +1,9 @@
 """MODEL_CARD.md: what a model is, for those who only get its export."""
 
 import importlib.metadata
-import json
 import pathlib
+
+from keras_transformer.stored_models import metrics_of_run
 
 _UNKNOWN = "not stated"
 
@@ -17,8 +18,8 @@ def model_card(
         tokenizer: Of source and target.
         search: Mapping of `export_saved_model`'s search settings.
         recipe: The run's `Recipe`. None: nothing is known of data and training.
-        validation: Mapping `step`, `perplexity` and maybe `bleu`, the last line of the
-            run's validation.
+        validation: Mapping `step`, `perplexity` and maybe `bleu` or `f1`, the last
+            line of the run's validation. None stands for what was not finite.
         scores: List of mappings `name`, `score`, `signature`, as `keras-transformer
             evaluate --json` has them.
         license: The licence under which the model is given away.
@@ -47,11 +48,9 @@ def facts_of_run(folder):
     facts = {}
     if (folder / "config.yaml").is_file():
         facts["recipe"] = load_recipe(folder / "config.yaml")
-    metrics = folder / "metrics.jsonl"
-    if metrics.is_file():
-        with open(metrics, encoding="utf-8") as file:
-            lines = [json.loads(line) for line in file if '"validation"' in line]
-        facts["validation"] = lines[-1] if lines else None
+    lines = metrics_of_run(folder)
+    validations = [line for line in lines if line.get("split") == "validation"]
+    facts["validation"] = validations[-1] if validations else None
     return facts
 
 
@@ -96,14 +95,18 @@ def _scores(validation, scores, recipe):
     rows = [(s["name"], f"{s['score']:.2f}", s["signature"]) for s in scores]
     if validation:
         when = f"validation of the single checkpoint at step {validation['step']}"
-        if "bleu" in validation:
-            settings = recipe.training if recipe else None
-            beam = f", beam {settings.validation_beam_size}" if settings else ""
-            signature = _bleu_signature(recipe) if recipe else ""
-            rows.append(
-                ("BLEU", f"{validation['bleu']:.2f}", f"{when}{beam}{signature}")
-            )
-        rows.append(("perplexity", f"{validation['perplexity']:.2f}", when))
+        settings = recipe.training if recipe else None
+        beam = f", beam {settings.validation_beam_size}" if settings else ""
+        if settings and settings.validation_sentences:
+            beam += f", {settings.validation_sentences} sentences"
+        bleu = _bleu_signature(recipe) if recipe else ""
+        for name, title, how in (
+            ("bleu", "BLEU", beam + bleu),
+            ("f1", "bracketing F1", f"{beam}, labelled, COLLINS.prm"),
+            ("perplexity", "perplexity", ""),
+        ):
+            if validation.get(name) is not None:
+                rows.append((title, f"{validation[name]:.2f}", when + how))
     if not rows:
         return f"## Scores\n\n{_UNKNOWN}\n"
     return _table("Scores", rows, ("metric", "score", "how"))

@@ -275,8 +275,11 @@ def _absolute(path: str) -> str:
 
 
 def _absolute_paths(data) -> None:
-    if data.kind == "files":
-        for pair in filter(None, (data.train, data.validation, data.test)):
+    if data.kind in ("files", "records"):
+        splits = [data.train, data.validation, data.test]
+        if data.kind == "records":
+            data.train = _absolute(splits.pop(0))
+        for pair in filter(None, splits):
             pair.source = [_absolute(path) for path in pair.source]
             pair.target = [_absolute(path) for path in pair.target]
     elif data.kind == "trees":

@@ -220,6 +220,17 @@ class ModelSettings(Section):
             )
         return {**PRESETS[preset], **values}
 
+    @model_validator(mode="after")
+    def _consistent(self):
+        if self.positions == "learned" and self.max_length is None:
+            raise ValueError("positions learned needs a max_length")
+        if None in (self.key_dim, self.value_dim) and self.d_model % self.num_heads:
+            raise ValueError(
+                "num_heads must divide d_model unless key_dim and value_dim are given. "
+                f"Received: num_heads={self.num_heads}, d_model={self.d_model}"
+            )
+        return self
+
     def constructor_arguments(self) -> dict:
         """The keyword arguments of `Transformer`, without `vocabulary_size`."""
         return self.model_dump(exclude={"preset"})

@@ -71,8 +71,9 @@ class Trainer:
         if stored is not None:
             for name, value in stored.items():
                 setattr(self.progress, name, value)
-            self.log.rewind()
             self._saved_step = self.progress.step
+        # Without a checkpoint, all lines are of a start that came to nothing.
+        self.log.rewind()
         return self.progress.step
 
     def save(self):

@@ -53,6 +53,19 @@ def test_json_with_all_metrics_and_output(run_command, model_path, files, tmp_pa
     assert (tmp_path / "out").read_text().splitlines() == hypotheses
 
 
+@pytest.mark.parametrize("metric", ["bleu", "f1"])
+def test_an_output_without_a_folder_is_told_at_once(
+    run_command, model_path, reversing_model, files, tmp_path, metric
+):
+    result = run_command(
+        *("evaluate", model_path, *files, "--metric", metric),
+        *("--output", tmp_path / "missing" / "out"),
+    )
+    assert result.exit_code == 2
+    assert f"there is no folder {tmp_path / 'missing'}" in result.stderr
+    assert reversing_model.warn is None  # it was not opened
+
+
 def test_counts_that_differ_name_both_files(run_command, model_path, files):
     files[3].write_text("one\ntwo\n")
     result = run_command("evaluate", model_path, *files)

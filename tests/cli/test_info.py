@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from keras_transformer import experiment
+from keras_transformer.export import facts_of_run
 from keras_transformer.export import model_card
 from keras_transformer.model_info import card_tables
 from keras_transformer.recipes import load_recipe
@@ -96,6 +97,23 @@ def test_of_an_export(tiny_export, tiny_model, told):
     assert info["decoding"]["beam_size"] == "4"
     assert info["licence"] == "CC0-1.0"
     assert info["files"]["saved_model.pb"] > 1000
+
+
+def test_a_card_of_a_run_that_was_cut_off(run, tmp_path, tiny_model):
+    """Half a line at the end, a figure that is not finite, and a treebank's score."""
+    shutil.copy(run[0] / "config.yaml", tmp_path)
+    rows = [
+        {"split": "validation", "step": 2, "perplexity": None, "f1": 71.234},
+        {"split": "train", "step": 3, "loss": 2.0},
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "metrics.jsonl").write_text(text + '{"split": "validation", "st')
+    facts = facts_of_run(tmp_path)
+    assert facts["validation"] == rows[0]
+    scores = card_tables(model_card(*tiny_model, {}, **facts))["Scores"]
+    assert list(scores) == ["bracketing F1"]
+    assert scores["bracketing F1"][0] == "71.23"
+    assert "step 2, beam 1, 3 sentences, labelled" in scores["bracketing F1"][1]
 
 
 def test_a_card_is_read_as_it_was_written(tiny_model):

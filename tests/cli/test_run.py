@@ -132,6 +132,7 @@ def test_export_for_ctranslate2(folder, trained, run_command):
     mistakes = {
         ("--beam-size", "3"): "give them to its translate_batch",
         ("--parallel-parts", "2"): "--parallel-parts needs --format saved_model",
+        ("--jit-compile",): "--jit-compile needs --format saved_model",
         ("--quantization", "int9"): "quantization must be one of none, int8",
     }
     for arguments, message in mistakes.items():
@@ -247,6 +248,7 @@ def test_average_is_the_mean_of_the_last_checkpoints(folder, trained, run_comman
     output = folder / "average.keras"
     result = run_command("average", trained[0], "--last", "2", "--output", output)
     assert result.exit_code == 0, result.stderr
+    assert f"copy {trained[0] / 'tokenizer'} there" in result.stderr
     assert result.stdout == f"{output}\n"
     stored = [
         tf.train.load_checkpoint(str(trained[0] / "checkpoints" / f"ckpt-{step}"))
@@ -259,6 +261,23 @@ def test_average_is_the_mean_of_the_last_checkpoints(folder, trained, run_comman
         key = f"weights/{name}/.ATTRIBUTES/VARIABLE_VALUE"
         expected = np.mean([each.get_tensor(key) for each in stored], axis=0)
         np.testing.assert_allclose(weight.numpy(), expected, atol=1e-6)
+
+
+def test_averages_that_nothing_would_open(folder, trained, run_command):
+    mistakes = {
+        folder / "average": "must end in .keras",
+        folder / "average.h5": "must end in .keras",
+        trained[0]: "a folder, where a file was expected",
+        folder / "missing" / "a.keras": f"there is no folder {folder / 'missing'}",
+    }
+    for output, message in mistakes.items():
+        result = run_command("average", trained[0], "--output", output)
+        assert result.exit_code == 2 and message in result.stderr
+    inside = trained[0] / "averaged.keras"
+    result = run_command("average", trained[0], "--last", "1", "--output", inside)
+    assert result.exit_code == 0 and "copy" not in result.stderr
+    assert open_model(inside).translate(["der Hund"])
+    inside.unlink()
 
 
 def test_a_run_without_a_final_model_opens_from_its_checkpoint(

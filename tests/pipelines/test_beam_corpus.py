@@ -197,6 +197,14 @@ def test_damaged_records_are_told(corpus, records, tmp_path, how):
     assert not (tmp_path / "ids").exists()
 
 
+def test_ids_of_another_vocabulary(records, tmp_path):
+    other = train_tokenizer("bpe", WORDS * 9, 290)
+    with pytest.raises(DataError, match="the run's tokenizer is not the one of the"):
+        encode_corpus(
+            RecordFolder(records[0]), other, other, tmp_path / "ids", MAX_LENGTH
+        )
+
+
 def test_mistakes_are_told(corpus, records, tmp_path):
     folder, *_ = corpus
     with pytest.raises(DataError, match="there is a corpus already"):

@@ -41,6 +41,13 @@ def test_word_pieces_equal_a_search_by_hand():
     assert tokenizer.tokenize(list(cases)).to_list() == list(cases.values())
 
 
+def test_no_text_has_no_pieces():
+    tokenizer = train_tokenizer("word_piece", SENTENCES, 330)
+    rows = tokenizer.tokenize([])
+    assert rows.shape[0] == 0 and rows.dtype == "int32"
+    assert tokenizer.tokenize(["", "Hund"]).row_lengths().numpy()[0] == 0
+
+
 def test_word_pieces_learn_what_is_frequent():
     tokenizer = train_tokenizer("word_piece", SENTENCES, 360)
     ids = tokenizer.tokenize(["Two dogs run (fast)"]).to_list()[0]

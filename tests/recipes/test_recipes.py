@@ -1,4 +1,5 @@
 import inspect
+import pathlib
 
 import pytest
 import yaml
@@ -10,6 +11,7 @@ from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes import shipped_recipes
 from keras_transformer.recipes.schema import ModelSettings
 
+RECIPES = pathlib.Path(inspect.getfile(ModelSettings)).parent
 MINIMAL = """
 data:
   train: {source: a.en, target: [a.de]}
@@ -38,6 +40,16 @@ def test_every_shipped_recipe_loads(name, monkeypatch, tmp_path):
     recipe = load_recipe(name, own_files if name == "files" else [])
     assert recipe.training.steps > 0
     assert len(shipped_recipes()[name]) > 20
+
+
+def test_the_template_names_every_key():
+    written = yaml.safe_load((RECIPES / "files.yaml").read_text())
+    recipe = load_recipe("files", ["data.train={source: a, target: b}"]).model_dump()
+    assert set(written) == set(recipe)
+    for section in ("data", "tokenizer", "training", "evaluation", "decoding"):
+        # Either of the two ways to space checkpoints.
+        known = set(recipe[section]) - {"checkpoint_steps"}
+        assert set(written[section]) == known, section
 
 
 def test_the_template_asks_for_the_files():
@@ -126,6 +138,18 @@ def test_paths_are_absolute_and_one_string_is_a_list(recipe_path, monkeypatch):
     assert recipe.data.train.target == [str(recipe_path.parent / "a.de")]
 
 
+def test_paths_of_records_are_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "records.yaml"
+    path.write_text(
+        "data: {kind: records, train: ids, validation: {source: v.en, target: v.de}}"
+    )
+    data = load_recipe(path).data
+    assert data.train == str(tmp_path / "ids")
+    assert data.validation.source == [str(tmp_path / "v.en")]
+    assert data.validation.target == [str(tmp_path / "v.de")]
+
+
 def test_environment_variable_in_a_path(recipe_path, monkeypatch):
     recipe_path.write_text(MINIMAL.replace("a.en", '"${SOME_CORPUS}/a.en"'))
     monkeypatch.setenv("SOME_CORPUS", "/elsewhere")
@@ -186,6 +210,11 @@ def test_one_way_of_spacing_checkpoints_replaces_the_other(recipe_path):
         ("training.jit_compile=1.5", "training.jit_compile must be 'auto', True or"),
         ("model.dropout=1.0", "model.dropout must be less than 1"),
         ("model.preset=tinny", "model: preset must be one of"),
+        ("model.positions=learned", "model: positions learned needs a max_length"),
+        (
+            "model={num_heads: 7, key_dim: null}",
+            "num_heads must divide d_model unless key_dim and value_dim are given",
+        ),
         ("tokenizer.shared=false", "tokenizer.shared must be True"),
         ("model=tiny", "model must be a section"),
         ("tokenizer.segmentations=2", "needs a dropout above 0"),
