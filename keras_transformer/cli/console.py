@@ -102,9 +102,7 @@ def existing(path: pathlib.Path) -> pathlib.Path:
 def refuse_workers(name):
     """Raises `UserError` where `TF_CONFIG` asks for what only `train` can do."""
     if os.environ.get("TF_CONFIG"):
-        raise UserError(
-            f"TF_CONFIG is set, but {name} trains in one process; unset it"
-        )
+        raise UserError(f"TF_CONFIG is set, but {name} trains in one process; unset it")
 
 
 def check_tokenizer(name):
