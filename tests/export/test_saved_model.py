@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ import keras_transformer as kt
 from keras_transformer.export import export_saved_model
 from keras_transformer.export.signatures import source_rows
 from keras_transformer.exported_model import ExportedModel
+from keras_transformer.exported_model import max_batch_size
 from keras_transformer.models import open_model
 from keras_transformer.serving import ServedModel
 
@@ -120,16 +122,28 @@ def test_a_compiled_search_finds_the_same(tiny_model, tiny_export, tmp_path):
     assert b"_XlaMustCompile" not in (tiny_export / "saved_model.pb").read_bytes()
 
 
-def test_a_limit_that_is_below_ours(tiny_model, tmp_path):
-    folder = export_saved_model(*tiny_model, tmp_path, extra_length=7, max_batch_size=2)
-    lines = [*TEXTS, "Hund"]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="2 rows at most"):
-        tf.saved_model.load(str(folder)).signatures["serving_default"](
-            inputs=tf.constant(lines)
-        )
-    assert len(open_model(folder).translate(lines)) == len(lines)
+def test_a_limit_that_is_below_ours(tiny_export, tmp_path):
+    folder = tmp_path / "1"
+    shutil.copytree(tiny_export, folder)
+    limits = folder / "assets.extra" / "limits.json"
+    assert json.loads(limits.read_text()) == {"max_batch_size": 1024}
+    assert open_model(folder).batch_size == 64
+    limits.write_text('{"max_batch_size": 2}')
     assert ServedModel(folder).max_batch_size == 2
-    (folder / "assets.extra" / "limits.json").unlink()  # as older exports
+    small = open_model(folder)
+    sizes, serve = [], small._serve
+
+    def spy(inputs):
+        sizes.append(len(inputs))
+        return serve(inputs=inputs)
+
+    small._serve = spy
+    assert len(small.translate(TEXTS)) == len(TEXTS)
+    assert sizes == [2, 2, 1]
+    for damaged in ("", "{}", '{"max_batch_size": "x"}', "[]"):
+        limits.write_text(damaged)
+        assert max_batch_size(folder) is None
+    limits.unlink()  # as older exports
     assert open_model(folder).batch_size == 64
     assert ServedModel(folder).max_batch_size is None
 

@@ -42,7 +42,7 @@ def test_word_pieces_equal_a_search_by_hand():
 
 
 def test_no_text_has_no_pieces():
-    tokenizer = train_tokenizer("word_piece", SENTENCES, 330)
+    tokenizer = train_tokenizer("word_piece", SENTENCES, 360)
     rows = tokenizer.tokenize([])
     assert rows.shape[0] == 0 and rows.dtype == "int32"
     assert tokenizer.tokenize(["", "Hund"]).row_lengths().numpy()[0] == 0
