@@ -45,13 +45,25 @@ def masked_softmax(attention_logits, attention_mask=None):
         is all zeros.
     """
     attention_logits = ops.cast(attention_logits, "float32")
-    if attention_mask is not None:
-        attention_logits = ops.where(attention_mask, attention_logits, MASKED_LOGIT)
     # Keras warns of a softmax over one entry, the first step of decoding.
     single_key = attention_logits.shape[-1] == 1
     softmax = ops.ones_like if single_key else ops.softmax
-    scores = softmax(attention_logits)
-    if attention_mask is not None:
-        any_key = ops.any(attention_mask, axis=-1, keepdims=True)
-        scores = scores * ops.cast(any_key, "float32")
-    return scores
+    if attention_mask is None:
+        return softmax(attention_logits)
+    any_key = ops.any(attention_mask, axis=-1, keepdims=True)
+    any_key = ops.cast(any_key, "float32")
+
+    # Where a key is masked its score is 0, and so is the gradient of a softmax there:
+    # it takes two passes over the scores less than that of the three steps.
+    @ops.custom_gradient
+    def of_allowed(logits):
+        scores = softmax(ops.where(attention_mask, logits, MASKED_LOGIT)) * any_key
+
+        def gradient(*arguments, upstream=None):
+            (upstream,) = arguments if upstream is None else (upstream,)
+            shares = upstream * scores
+            return shares - scores * ops.sum(shares, axis=-1, keepdims=True)
+
+        return scores, gradient
+
+    return of_allowed(attention_logits)

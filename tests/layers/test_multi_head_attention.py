@@ -11,6 +11,7 @@ from layer_checks import numpy
 from layer_checks import randomize
 
 from keras_transformer.layers import MultiHeadAttention
+from keras_transformer.layers.attention_scores import masked_softmax
 
 GENERATOR = np.random.default_rng(4)
 QUERY = GENERATOR.normal(size=(2, 5, 7)).astype("float32")
@@ -129,6 +130,31 @@ def test_no_allowed_key_gives_finite_gradients():
     model.train_on_batch(inputs, QUERY)
     for weight in layer.weights:
         assert np.isfinite(numpy(weight)).all()
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="gradients by GradientTape"
+)
+def test_gradient_of_masked_scores_is_that_of_a_softmax():
+    """Row by row the scores' Jacobian, diag(w) - w w^T; 0 without an allowed key."""
+    import tensorflow as tf
+
+    logits = GENERATOR.normal(size=(2, 3, 5, 4)).astype("float32")
+    upstream = GENERATOR.normal(size=logits.shape).astype("float32")
+    mask = GENERATOR.random((2, 1, 5, 4)) < 0.6
+    mask[1, 0, 2] = False
+    with tf.GradientTape() as tape:
+        x = tf.Variable(logits)
+        scores = masked_softmax(x, mask)
+        total = tf.reduce_sum(scores * upstream)
+    found = tape.gradient(total, x).numpy()
+    exponentials = np.where(mask, np.exp(logits), 0.0)
+    for row in np.ndindex(logits.shape[:3]):
+        weights = exponentials[row] / max(exponentials[row].sum(), 1e-30)
+        np.testing.assert_allclose(scores.numpy()[row], weights, rtol=1e-5)
+        jacobian = np.diag(weights) - np.outer(weights, weights)
+        np.testing.assert_allclose(found[row], jacobian @ upstream[row], atol=1e-6)
+        assert (found[row][weights == 0] == 0).all()
 
 
 def test_order_of_keys_does_not_matter():
