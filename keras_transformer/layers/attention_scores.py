@@ -33,12 +33,14 @@ def softmax_of_few(logits):
     return exponentials / ops.sum(exponentials, axis=-1, keepdims=True)
 
 
-def masked_softmax(attention_logits, attention_mask=None):
+def masked_softmax(attention_logits, attention_mask=None, training=False):
     """Softmax over the last axis, in float32.
 
     Args:
         attention_logits: `[..., target_length, source_length]`.
         attention_mask: Bool, of a shape that broadcasts to it, True = attend, or None.
+        training: Whether to take the gradient in fewer passes, which a SavedModel
+            cannot hold; the results are the same.
 
     Returns:
         As `attention_logits`. Masked keys get exactly 0; a row without an allowed key
@@ -53,11 +55,17 @@ def masked_softmax(attention_logits, attention_mask=None):
     any_key = ops.any(attention_mask, axis=-1, keepdims=True)
     any_key = ops.cast(any_key, "float32")
 
+    def of_allowed(logits):
+        return softmax(ops.where(attention_mask, logits, MASKED_LOGIT)) * any_key
+
+    if not training:
+        return of_allowed(attention_logits)
+
     # Where a key is masked its score is 0, and so is the gradient of a softmax there:
     # it takes two passes over the scores less than that of the three steps.
     @ops.custom_gradient
-    def of_allowed(logits):
-        scores = softmax(ops.where(attention_mask, logits, MASKED_LOGIT)) * any_key
+    def with_gradient(logits):
+        scores = of_allowed(logits)
 
         def gradient(*arguments, upstream=None):
             (upstream,) = arguments if upstream is None else (upstream,)
@@ -66,4 +74,4 @@ def masked_softmax(attention_logits, attention_mask=None):
 
         return scores, gradient
 
-    return of_allowed(attention_logits)
+    return with_gradient(attention_logits)

@@ -160,13 +160,14 @@ class MultiHeadAttention(CachedAttention, keras.layers.Layer):
             self._split_heads(self.value_dense(value)),
         )
 
-    def scores(self, query, key, attention_mask=None):
+    def scores(self, query, key, attention_mask=None, training=False):
         """Softmaxed attention of `query` over projected keys.
 
         Args:
             query: `[batch, target_length, width]`.
             key: `[batch, num_heads, source_length, key_dim]`.
             attention_mask: `[batch, 1 or target_length, source_length]`, bool.
+            training: As of `attention_scores.masked_softmax`.
 
         Returns:
             `[batch, num_heads, target_length, source_length]`, float32.
@@ -174,7 +175,7 @@ class MultiHeadAttention(CachedAttention, keras.layers.Layer):
         if attention_mask is not None:
             attention_mask = attention_mask[:, None]
         query = self._split_heads(self.query_dense(query))
-        return self.scores_of_heads(query, key, attention_mask)
+        return self.scores_of_heads(query, key, attention_mask, training)
 
     def self_scores(self, x, mask=None, use_causal_mask=False):
         """Where each position looks when the layer attends over `x` itself.
@@ -198,7 +199,7 @@ class MultiHeadAttention(CachedAttention, keras.layers.Layer):
     def _neighbourhood(self, length, causal):
         """`[1, length, length]`, bool, what positions can see; None: everything."""
 
-    def scores_of_heads(self, query, key, attention_mask=None):
+    def scores_of_heads(self, query, key, attention_mask=None, training=False):
         """Softmaxed attention by the layer's own `score`, in float32.
 
         Args:
@@ -206,11 +207,13 @@ class MultiHeadAttention(CachedAttention, keras.layers.Layer):
             key: `[batch, num_heads, ..., source_length, key_dim]`.
             attention_mask: `[batch, 1 or num_heads, ..., 1 or target_length,
                 source_length]`, bool, True = attend, or None.
+            training: As of `attention_scores.masked_softmax`.
 
         Returns:
             `[batch, num_heads, ..., target_length, source_length]`, float32.
         """
-        return masked_softmax(self.logits_of_heads(query, key), attention_mask)
+        logits = self.logits_of_heads(query, key)
+        return masked_softmax(logits, attention_mask, training)
 
     def logits_of_heads(self, query, key):
         """What the softmax of `scores_of_heads` is taken of."""
@@ -238,7 +241,7 @@ class MultiHeadAttention(CachedAttention, keras.layers.Layer):
             num_heads, target_length, source_length]`, float32.
         """
         key, value = key_value
-        scores = self.scores(query, key, attention_mask)
+        scores = self.scores(query, key, attention_mask, training)
         dropped = self.dropout_layer(
             ops.cast(scores, self.compute_dtype), training=training
         )

@@ -98,7 +98,8 @@ class RestrictedSelfAttention(MultiHeadAttention):
         # [batch or 1, 1, blocks, 1, keys] and [size, keys]
         mask = ops.cast(ops.swapaxes(mask, -1, -2), "bool")
         band = _band(size, sides, before, after)
-        scores = self.scores_of_heads(query, key, ops.logical_and(mask, band))
+        mask = ops.logical_and(mask, band)
+        scores = self.scores_of_heads(query, key, mask, training)
         scores = ops.cast(scores, self.compute_dtype)
         context = ops.matmul(self.dropout_layer(scores, training=training), value)
         # [batch, num_heads, blocks, size, value_dim] to one row a position

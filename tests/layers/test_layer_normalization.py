@@ -50,7 +50,8 @@ def test_equals_keras(kwargs):
     )
 
 
-def test_gradients_equal_keras():
+@pytest.mark.parametrize("training", [False, True])
+def test_gradients_equal_keras(training):
     tf = pytest.importorskip("tensorflow")
     rng = np.random.default_rng(3)
     weights = tf.constant(rng.normal(size=X.shape), tf.float32)
@@ -62,7 +63,8 @@ def test_gradients_equal_keras():
         x = tf.constant(X)
         with tf.GradientTape() as tape:
             tape.watch(x)
-            loss = tf.reduce_sum(layer(x) * weights)
+            options = {"training": training} if cls is LayerNormalization else {}
+            loss = tf.reduce_sum(layer(x, **options) * weights)
         found.append(tape.gradient(loss, [x, layer.gamma.value, layer.beta.value]))
     for mine, other in zip(*found, strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)

@@ -135,7 +135,8 @@ def test_no_allowed_key_gives_finite_gradients():
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="gradients by GradientTape"
 )
-def test_gradient_of_masked_scores_is_that_of_a_softmax():
+@pytest.mark.parametrize("training", [False, True])
+def test_gradient_of_masked_scores_is_that_of_a_softmax(training):
     """Row by row the scores' Jacobian, diag(w) - w w^T; 0 without an allowed key."""
     import tensorflow as tf
 
@@ -145,7 +146,7 @@ def test_gradient_of_masked_scores_is_that_of_a_softmax():
     mask[1, 0, 2] = False
     with tf.GradientTape() as tape:
         x = tf.Variable(logits)
-        scores = masked_softmax(x, mask)
+        scores = masked_softmax(x, mask, training)
         total = tf.reduce_sum(scores * upstream)
     found = tape.gradient(total, x).numpy()
     exponentials = np.where(mask, np.exp(logits), 0.0)
