@@ -24,6 +24,8 @@ BATCHES = (1, 32, 128)
 LENGTH = 20
 # Ids of a source, its end counted: with `LENGTH - SOURCE` more, outputs have `LENGTH`.
 SOURCE = 16
+# Ends the names of those that one sentence at a time does not concern.
+SIDE_BY_SIDE = ", in parts"
 
 
 def fixed_exports(folder):
@@ -71,7 +73,7 @@ def fixed(arguments):
             count = {1: 8, 32: 64}.get(batch, len(ids))
             path = folder / f"ids_{batch}.npy"
             np.save(path, ids[:count])
-            rows.append(measured(found, arguments.rounds, path, batch))
+            rows.append(measured(found, arguments.rounds, path, batch)[1])
         for each in found:
             each.close()
     write(arguments, "decoding_fixed", "target tokens/s", rows)
@@ -103,8 +105,9 @@ def real(arguments):
             path.write_text("".join(line + "\n" for line in lines[:count]))
             pieces = sub_words(model.tokenizer, lines[:count])
             path.with_name(f"{path.name}.pieces").write_text(json.dumps(pieces))
-            rows.append(measured(found, arguments.rounds, path, batch))
-            for figures, each in zip(rows[-1]["contestants"], found, strict=True):
+            there, row = measured(found, arguments.rounds, path, batch)
+            rows.append(row)
+            for figures, each in zip(row["contestants"], there, strict=True):
                 told = each.turns[-1]
                 texts = told.pop("texts", None)
                 if texts is None:
@@ -136,15 +139,15 @@ def joined(tokenizer, rows):
 
 
 def contestants(saved, fast, what, alpha):
-    commands = {
-        "keras_transformer SavedModel": ("peers/decode_ours.py", saved, what),
-        "CTranslate2 float32": (
-            *("peers/decode_ctranslate2.py", fast, what, "float32", alpha),
-        ),
-        "CTranslate2 int8": (
-            *("peers/decode_ctranslate2.py", fast, what, "int8", alpha),
-        ),
-    }
+    """Ours and CTranslate2, which also takes a batch's parts side by side, as ours."""
+    ctranslate2 = "peers/decode_ctranslate2.py"
+    commands = {"keras_transformer SavedModel": ("peers/decode_ours.py", saved, what)}
+    for kind in ("float32", "int8"):
+        name = f"CTranslate2 {kind}"
+        commands[name] = (ctranslate2, fast, what, kind, alpha, 1)
+        commands[f"{name}{SIDE_BY_SIDE}"] = (
+            *(ctranslate2, fast, what, kind, alpha, turns.THREADS),
+        )
     found = []
     for name, command in commands.items():
         print(f"starting {name}", file=sys.stderr)
@@ -153,12 +156,14 @@ def contestants(saved, fast, what, alpha):
 
 
 def measured(found, rounds, path, batch):
-    """All contestants at one batch size."""
+    """The contestants, with their turns, and their figures at one batch size."""
+    if batch == 1:
+        found = [each for each in found if not each.name.endswith(SIDE_BY_SIDE)]
     for each in found:
         each.turns.clear()
     print(f"batch {batch}", file=sys.stderr)
     turns.take_turns(found, rounds, lambda _: {"path": str(path), "batch": batch})
-    return {
+    return found, {
         "batch": batch,
         "contestants": [
             {

@@ -1,4 +1,7 @@
-"""Contestant: CTranslate2 with the same weights; its sub-words are ready made."""
+"""Contestant: CTranslate2 with the same weights; its sub-words are ready made.
+
+Its threads share every operation or, several `at_once`, take as many parts of a batch.
+"""
 
 import json
 import pathlib
@@ -8,13 +11,14 @@ import ctranslate2
 import numpy as np
 import turns
 
-folder, what, compute_type, alpha = sys.argv[1:]
+folder, what, compute_type, alpha, at_once = sys.argv[1:]
+at_once = int(at_once)
 translator = ctranslate2.Translator(
     folder,
     device="cpu",
     compute_type=compute_type,
-    inter_threads=1,
-    intra_threads=turns.THREADS,
+    inter_threads=at_once,
+    intra_threads=turns.THREADS // at_once,
 )
 # Without the package, which would bring TensorFlow's memory with it.
 PIECES = json.loads((pathlib.Path(folder) / "shared_vocabulary.json").read_text())
@@ -29,6 +33,7 @@ def ids_turn(path, batch):
     for start in range(0, len(rows), batch):
         results = translator.translate_batch(
             rows[start : start + batch],
+            max_batch_size=-(-batch // at_once),
             beam_size=4,
             length_penalty=0,
             disable_unk=True,
@@ -41,14 +46,21 @@ def ids_turn(path, batch):
 
 def text_turn(path, batch):
     lines = json.loads(pathlib.Path(f"{path}.pieces").read_text())
-    results = translator.translate_batch(
-        lines,
-        max_batch_size=batch,
-        beam_size=4,
-        length_penalty=float(alpha),
-        disable_unk=True,
-    )
-    return len(lines), {"pieces": [result.hypotheses[0] for result in results]}
+    pieces = [None] * len(lines)
+    # As a server that batches by length would.
+    order = sorted(range(len(lines)), key=lambda row: len(lines[row]))
+    for start in range(0, len(order), batch):
+        rows = order[start : start + batch]
+        results = translator.translate_batch(
+            [lines[row] for row in rows],
+            max_batch_size=-(-batch // at_once),
+            beam_size=4,
+            length_penalty=float(alpha),
+            disable_unk=True,
+        )
+        for row, result in zip(rows, results, strict=True):
+            pieces[row] = result.hypotheses[0]
+    return len(lines), {"pieces": pieces}
 
 
 def turn(path, batch):
