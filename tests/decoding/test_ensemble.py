@@ -100,6 +100,7 @@ def test_of_a_model_with_itself_is_the_model(models):
         np.testing.assert_allclose(twice[1], alone[1], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_fixed_buffers_agree_with_growing_caches(models):
     growing = search(Ensemble(models), n_best=4)
     fixed = search(Ensemble(models), n_best=4, compaction=False)

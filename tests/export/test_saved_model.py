@@ -69,31 +69,18 @@ def test_a_text_does_not_depend_on_its_batch(tiny_export):
         )
 
 
-def test_parts_of_a_batch_find_the_same(tiny_model, tiny_export, tmp_path):
-    """Batches of fewer rows than parts, of no rows, and that do not divide."""
-    folder = export_saved_model(
-        *tiny_model, tmp_path, extra_length=7, max_source_length=40, parallel_parts=3
-    )
-    whole, parts = (
-        tf.saved_model.load(str(path)).signatures for path in (tiny_export, folder)
-    )
-    assert len(TEXTS) > 3
-    for texts in (TEXTS, TEXTS[:3], TEXTS[:2], TEXTS[:1], []):
-        inputs = tf.constant(texts, tf.string)
-        for name in ("serving_default", "translate_n_best"):
-            expected, found = whole[name](inputs=inputs), parts[name](inputs=inputs)
-            assert expected.keys() == found.keys()
-            np.testing.assert_allclose(
-                found.pop("scores"), expected.pop("scores"), atol=1e-5
-            )
-            for key, value in expected.items():
-                np.testing.assert_array_equal(found[key], value)
+def test_parts_and_compiled_searches_find_the_same(tiny_model, tiny_export, tmp_path):
+    """Lone rows at the edges of the programs' lengths, and batches cut into parts.
 
-
-def test_a_compiled_search_finds_the_same(tiny_model, tiny_export, tmp_path):
-    """Lone rows at the edges of the programs' lengths, and several rows at once."""
+    These have fewer rows than parts, no rows, or as many as do not divide.
+    """
     folder = export_saved_model(
-        *tiny_model, tmp_path, extra_length=7, max_source_length=40, jit_compile=True
+        *tiny_model,
+        tmp_path,
+        extra_length=7,
+        max_source_length=40,
+        parallel_parts=3,
+        jit_compile=True,
     )
     traced, compiled = (
         tf.saved_model.load(str(path)).signatures for path in (tiny_export, folder)
@@ -103,17 +90,18 @@ def test_a_compiled_search_finds_the_same(tiny_model, tiny_export, tmp_path):
         expected, found = traced[name](**inputs), compiled[name](**inputs)
         assert expected.keys() == found.keys()
         np.testing.assert_allclose(
-            found.pop("scores"), expected.pop("scores"), rtol=1e-5
+            found.pop("scores"), expected.pop("scores"), rtol=1e-5, atol=1e-5
         )
         for key, value in expected.items():
             np.testing.assert_array_equal(found[key], value)
 
     ids = np.random.default_rng(5).integers(4, 300, (40,)).astype("int32")
     ids[-1] = tiny_model[1].end_id
-    for length in (1, 2, 16, 17, 32, 33, 40):
+    for length in (1, 16, 17, 32, 33, 40):
         assert_same("translate_ids", source_ids=tf.constant(ids[None, -length:]))
     assert_same("translate_ids", source_ids=tf.zeros([1, 0], tf.int32))
-    for texts in (TEXTS, TEXTS[:1], [""], []):
+    assert len(TEXTS) > 3
+    for texts in (TEXTS, TEXTS[:3], TEXTS[:2], TEXTS[:1], [""], []):
         inputs = tf.constant(texts, tf.string)
         assert_same("serving_default", inputs=inputs)
         assert_same("translate_n_best", inputs=inputs)
@@ -144,7 +132,7 @@ def test_a_limit_that_is_below_ours(tiny_export, tmp_path):
         limits.write_text(damaged)
         assert max_batch_size(folder) is None
     limits.unlink()  # as older exports
-    assert open_model(folder).batch_size == 64
+    assert max_batch_size(folder) is None
     assert ServedModel(folder).max_batch_size is None
 
 
@@ -169,11 +157,12 @@ def test_signature_of_ids_is_the_same_search(tiny_model, tiny_export):
 
 
 def test_versions_count_up_and_leave_nothing_else(tiny_model, tmp_path):
-    (tmp_path / "3").mkdir()
+    (tmp_path / "2").mkdir()
+    (tmp_path / "10").mkdir()
     (tmp_path / "notes").mkdir()
     path = export_saved_model(*tiny_model, tmp_path)
-    assert path == tmp_path / "4"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["3", "4", "notes"]
+    assert path == tmp_path / "11"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["10", "11", "2", "notes"]
 
 
 def test_source_rows_end_and_are_cut(tiny_model):

@@ -164,13 +164,19 @@ def test_parts_equal_the_whole(trained, parts, parallel_parts):
     assert int(model.optimizer.iterations) == 5
 
 
-def test_side_by_side_or_one_by_one_to_the_last_bit():
+@pytest.mark.parametrize(
+    "at_once", [(1, 4), pytest.param((1, 2, 4, 4), marks=pytest.mark.slow)]
+)
+def test_side_by_side_or_one_by_one_to_the_last_bit(at_once):
     """Also the masks of dropout, whichever part is the first to end."""
     models = [
         tiny_training_model(
-            parts=4 // parallel, parallel_parts=parallel, dropout=0.3, num_layers=3
+            parts=4 // parallel,
+            parallel_parts=parallel,
+            dropout=0.3,
+            num_layers=len(at_once) - 1,
         )
-        for parallel in (1, 2, 4, 4)
+        for parallel in at_once
     ]
     figures = []
     for model in models:
@@ -196,7 +202,11 @@ def exact_losses():
 
 @pytest.mark.parametrize(
     ("precision", "parts"),
-    [("mixed_bfloat16", 1), ("mixed_float16", 1), ("mixed_float16", 3)],
+    [
+        ("mixed_bfloat16", 1),
+        pytest.param("mixed_float16", 1, marks=pytest.mark.slow),
+        ("mixed_float16", 3),
+    ],
 )
 def test_mixed_precision_learns(exact_losses, precision, parts):
     model, losses = losses_over_three_passes(dtype=precision, parts=parts)
