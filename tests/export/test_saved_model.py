@@ -89,15 +89,16 @@ def test_parts_and_compiled_searches_find_the_same(tiny_model, tiny_export, tmp_
     def assert_same(name, **inputs):
         expected, found = traced[name](**inputs), compiled[name](**inputs)
         assert expected.keys() == found.keys()
-        np.testing.assert_allclose(
-            found.pop("scores"), expected.pop("scores"), rtol=1e-5, atol=1e-5
-        )
+        scores, exact = found.pop("scores"), expected.pop("scores")
+        np.testing.assert_allclose(scores, exact, rtol=1e-5)
+        if len(scores) > 1:  # parts, which XLA did not compile
+            np.testing.assert_allclose(scores, exact, atol=1e-5)
         for key, value in expected.items():
             np.testing.assert_array_equal(found[key], value)
 
     ids = np.random.default_rng(5).integers(4, 300, (40,)).astype("int32")
     ids[-1] = tiny_model[1].end_id
-    for length in (1, 16, 17, 32, 33, 40):
+    for length in (1, 2, 16, 17, 32, 33, 40):
         assert_same("translate_ids", source_ids=tf.constant(ids[None, -length:]))
     assert_same("translate_ids", source_ids=tf.zeros([1, 0], tf.int32))
     assert len(TEXTS) > 3
@@ -132,7 +133,7 @@ def test_a_limit_that_is_below_ours(tiny_export, tmp_path):
         limits.write_text(damaged)
         assert max_batch_size(folder) is None
     limits.unlink()  # as older exports
-    assert max_batch_size(folder) is None
+    assert open_model(folder).batch_size == 64
     assert ServedModel(folder).max_batch_size is None
 
 

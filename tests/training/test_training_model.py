@@ -165,16 +165,17 @@ def test_parts_equal_the_whole(trained, parts, parallel_parts):
 
 
 @pytest.mark.parametrize(
-    "at_once", [(1, 4), pytest.param((1, 2, 4, 4), marks=pytest.mark.slow)]
+    ("at_once", "num_layers"),
+    [((1, 4), 1), pytest.param((1, 2, 4, 4), 3, marks=pytest.mark.slow)],
 )
-def test_side_by_side_or_one_by_one_to_the_last_bit(at_once):
+def test_side_by_side_or_one_by_one_to_the_last_bit(at_once, num_layers):
     """Also the masks of dropout, whichever part is the first to end."""
     models = [
         tiny_training_model(
             parts=4 // parallel,
             parallel_parts=parallel,
             dropout=0.3,
-            num_layers=len(at_once) - 1,
+            num_layers=num_layers,
         )
         for parallel in at_once
     ]
