@@ -4,6 +4,8 @@ import math
 
 from keras import ops
 
+from keras_transformer.layers.own_gradient import own_gradient
+
 # Finite, so that a row without any allowed key makes no NaN; exp() of it is
 # exactly 0 beside any allowed key.
 MASKED_LOGIT = -1e30
@@ -63,12 +65,11 @@ def masked_softmax(attention_logits, attention_mask=None, training=False):
 
     # Where a key is masked its score is 0, and so is the gradient of a softmax there:
     # it takes two passes over the scores less than that of the three steps.
-    @ops.custom_gradient
+    @own_gradient
     def with_gradient(logits):
         scores = of_allowed(logits)
 
-        def gradient(*arguments, upstream=None):
-            (upstream,) = arguments if upstream is None else (upstream,)
+        def gradient(upstream):
             shares = upstream * scores
             return shares - scores * ops.sum(shares, axis=-1, keepdims=True)
 

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_transformer.layers.own_gradient import own_gradient
+
 # A unit is dropped where 16 random bits, read as a signed number, fall below a bound.
 LEVELS = 1 << 16
 LOWEST = -(1 << 15)
@@ -29,10 +31,9 @@ class Dropout(keras.layers.Dropout):
         scale = LEVELS / (LEVELS - dropped_levels)
 
         # The gradient needs the booleans only, a quarter of their factors' memory.
-        @ops.custom_gradient
+        @own_gradient
         def drop(x):
-            def gradient(*arguments, upstream=None):
-                (upstream,) = arguments if upstream is None else (upstream,)
+            def gradient(upstream):
                 return upstream * (ops.cast(kept, upstream.dtype) * scale)
 
             return x * (ops.cast(kept, x.dtype) * scale), gradient

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_transformer.layers.own_gradient import own_gradient
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LayerNormalization(keras.layers.LayerNormalization):
@@ -20,7 +22,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         dtype = keras.backend.result_type(inputs.dtype, "float32")
         x = ops.cast(inputs, dtype)
         if training:
-            normalized = ops.custom_gradient(self._normalize_with_gradient)(x)
+            normalized = own_gradient(self._normalize_with_gradient)(x)
         else:
             normalized, _ = self._normalize(x)
         if self.gamma is not None:
@@ -42,8 +44,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         """Its gradient in fewer passes; a SavedModel cannot hold it."""
         normalized, factors = self._normalize(x)
 
-        def gradient(*arguments, upstream=None):
-            (upstream,) = arguments if upstream is None else (upstream,)
+        def gradient(upstream):
             share = 1.0 / x.shape[-1]
             mean = ops.sum(upstream, axis=-1, keepdims=True) * share
             along = ops.sum(upstream * normalized, axis=-1, keepdims=True) * share
