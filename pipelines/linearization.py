@@ -17,8 +17,8 @@ from .trees import events
 
 ANY_TAG = "XX"
 WORD_SYMBOLS = ("numbers", "tags", ANY_TAG)
-# Numbers begin again after so many words: all of them are common in training.
-NUMBERS = 64
+# Numbers begin again after so many words: few sentences are longer.
+NUMBERS = 128
 # Groups: what opens, a word's, what closes.
 _SYMBOL = re.compile(r"\(([^()]+)|\(([^()]+)\)|\)([^()]+)")
 # What `delinearize` mends, in the order of reports.
@@ -33,38 +33,43 @@ REPAIRS = (
 )
 
 
-def source_text(words: Sequence[str], symbols: str = "tags") -> str:
+def source_text(
+    words: Sequence[str], symbols: str = "tags", first_number: int = 0
+) -> str:
     """A sentence as the model reads it: words, before each its number if asked for.
 
     Args:
         words: the words.
         symbols: what stands for a word among the symbols, see `linearize`.
+        first_number: the first word's number.
     """
     if symbols == "numbers":
-        words = [f"{_number(place)} {word}" for place, word in enumerate(words)]
+        numbered = enumerate(words, start=first_number)
+        words = [f"{_number(place)} {word}" for place, word in numbered]
     return " ".join(words)
 
 
-def linearize(tree: Tree, words: str = "tags") -> str:
+def linearize(tree: Tree, words: str = "tags", first_number: int = 0) -> str:
     """Spell a tree's brackets as symbols.
 
     Args:
         tree: the tree.
         words: what stands for a word: "tags", its part of speech; "numbers", its
-            place from 0, modulo `NUMBERS`; or "XX".
+            place from `first_number`, modulo `NUMBERS`; or "XX".
+        first_number: the first word's number; `delinearize` takes it to be 0.
     """
     symbols = []
     for kind, value in events(tree):
         if kind == "word":
-            symbols.append(_word_symbol(tree, value, words))
+            symbols.append(_word_symbol(tree, value, words, first_number))
         else:
             symbols.append(("(" if kind == "open" else ")") + value)
     return " ".join(symbols)
 
 
-def _word_symbol(tree, place, words) -> str:
+def _word_symbol(tree, place, words, first_number) -> str:
     if words == "numbers":
-        return _number(place)
+        return _number(place + first_number)
     return f"({tree.tags[place] if words == 'tags' else ANY_TAG})"
 
 

@@ -1,6 +1,7 @@
 """Treebank files as a source of (sentence, symbols of its tree)."""
 
 import os
+import zlib
 from collections.abc import Iterator
 from collections.abc import Sequence
 
@@ -24,7 +25,9 @@ Path = str | os.PathLike
 class TreeFiles:
     """Files of bracketed trees, plain or ``.gz``; words are the source.
 
-    Iterating yields ``(words, symbols)``, each a text with single spaces.
+    Iterating yields ``(words, symbols)``, each a text with single spaces. Where words
+    are numbered, each sentence has its own number to begin with, so that a model learns
+    all of them equally well; numbers that only long sentences reach would be rare.
 
     Args:
         trees: path or list of paths. A folder stands for all files in it and below,
@@ -70,7 +73,11 @@ class TreeFiles:
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for tree in self.trees():
-            yield source_text(tree.words, self._words), linearize(tree, self._words)
+            first = zlib.crc32(" ".join(tree.words).encode()) % NUMBERS
+            yield (
+                source_text(tree.words, self._words, first),
+                linearize(tree, self._words, first),
+            )
 
     def trees(self) -> Iterator[Tree]:
         """The trees in the order of the files."""
@@ -119,7 +126,8 @@ class TreeFiles:
     def fingerprint(self) -> str:
         """A text that changes with the files, their order and their weights."""
         parts = [f"{content_hash(path)}*{weight}" for path, weight in self._files]
-        return ";".join(["trees", self._words, *parts])
+        words = "numbers from anywhere" if self._words == "numbers" else self._words
+        return ";".join(["trees", words, *parts])
 
     def _lines_of_files(self):
         """For each file the lines on which its trees begin."""

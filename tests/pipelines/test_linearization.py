@@ -21,6 +21,12 @@ def test_depth_first():
     assert linearize(tree) == "(S (NP (DT) (NN) )NP (VP (VBZ) )VP (.) )S"
     assert linearize(tree, "numbers") == "(S (NP (0) (1) )NP (VP (2) )VP (3) )S"
     assert source_text(tree.words, "numbers") == "(0) The (1) dog (2) barks (3) ."
+    assert linearize(tree, "numbers", 126) == (
+        "(S (NP (126) (127) )NP (VP (0) )VP (1) )S"
+    )
+    assert source_text(tree.words, "numbers", 127) == (
+        "(127) The (0) dog (1) barks (2) ."
+    )
     assert source_text(tree.words, "XX") == "The dog barks ."
     assert linearize(tree, "XX") == "(S (NP (XX) (XX) )NP (VP (XX) )VP (XX) )S"
 
@@ -110,6 +116,8 @@ def test_numbers_of_long_sentences():
     tree = random_tree(3, num_words=5 * NUMBERS + 1)
     text = linearize(tree, "numbers")
     assert f"({NUMBERS - 1})" in text and f"({NUMBERS})" not in text
+    words = source_text(tree.words, "numbers")
+    assert words.split()[2 * NUMBERS - 2 : 2 * NUMBERS + 1 : 2] == ["(127)", "(0)"]
     back, repairs = delinearize(text, tree.words)
     assert back.constituents == tree.constituents
     assert not repairs

@@ -16,6 +16,7 @@ from keras_transformer.pipelines.batching import epoch_order
 from keras_transformer.pipelines.batching import plan_buckets
 from keras_transformer.pipelines.datasets import batch_indices
 from keras_transformer.pipelines.datasets import epoch_rows
+from keras_transformer.pipelines.linearization import NUMBERS
 from keras_transformer.pipelines.linearization import word_marks
 
 
@@ -46,13 +47,31 @@ def test_words_and_symbols(folder):
     with pytest.raises(IndexError):
         source.locate(4)
     numbered = TreeFiles(folder / "wsj", words="numbers")
-    assert next(iter(numbered)) == ("(0) a (1) b", "(S (0) (NP (1) )NP )S")
-    assert {"(0)", "(63)", "(NP"} <= set(numbered.symbols())
-    assert len(numbered.symbols()) == 64 + 4
+    # zlib.crc32(b"a b") % 128 and the next number.
+    assert next(iter(numbered)) == ("(83) a (84) b", "(S (83) (NP (84) )NP )S")
+    assert {"(0)", "(127)", "(NP"} <= set(numbered.symbols())
+    assert len(numbered.symbols()) == 128 + 4
     assert list(numbered.sentences()) == ["a b", "c d", "e"]
     bare = TreeFiles(folder / "wsj", words="XX")
     assert next(iter(bare)) == ("a b", "(S (XX) (NP (XX) )NP )S")
     assert bare.symbols() == ["(NP", "(S", "(XX)", ")NP", ")S"]
+
+
+def test_each_number_is_as_common_as_another(tmp_path):
+    """Whatever the sentences' length; a sentence's numbers follow each other."""
+    path = tmp_path / "trees"
+    trees = [random_tree(seed, num_words=8) for seed in range(6000)]
+    path.write_text("\n".join(map(str, trees)), encoding="utf-8")
+    first = np.zeros(NUMBERS, int)
+    for source, target in TreeFiles(path, words="numbers"):
+        pieces = [source.split()[::2], [s for s in target.split() if s[1:2].isdigit()]]
+        assert pieces[0] == pieces[1]
+        numbers = [int(piece[1:-1]) for piece in pieces[0]]
+        assert set(np.diff(numbers) % NUMBERS) == {1}
+        first[numbers[0]] += 1
+    # 47 are expected of each; the bounds are more than 4 standard deviations away.
+    assert first.min() > 15
+    assert first.max() < 80
 
 
 def test_weights_of_pairs(folder):
@@ -120,7 +139,7 @@ def test_marks_of_words(tmp_path, words):
     path = tmp_path / "trees"
     path.write_text("\n".join([*map(str, trees), odd]), encoding="utf-8")
     source = TreeFiles(path, words=words)
-    size = 380 if words == "numbers" else 330
+    size = 450 if words == "numbers" else 330
     tokenizer = train_tokenizer(
         "bpe", source.sentences(), size, symbols=source.symbols()
     )
