@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from .errors import DataError
-from .linearization import ANY_TAG
 from .linearization import NUMBERS
 from .linearization import WORD_SYMBOLS
 from .linearization import linearize
@@ -16,7 +15,6 @@ from .linearization import source_text
 from .linearization import symbols_of
 from .lines import content_hash
 from .trees import Tree
-from .trees import label_counts
 from .trees import read_trees
 
 Path = str | os.PathLike
@@ -91,12 +89,7 @@ class TreeFiles:
 
     def symbols(self) -> list[str]:
         """All symbols of these trees: ids of their own for a tokenizer."""
-        labels, tags = label_counts(self.trees())
-        if self._words == "numbers":
-            tags = map(str, range(NUMBERS))
-        elif self._words == ANY_TAG:
-            tags = [ANY_TAG]
-        return symbols_of(labels, tags)
+        return symbols_of(self.trees(), self._words)
 
     def sentences(self) -> Iterator[str]:
         """The words alone, as text for a tokenizer."""

@@ -142,14 +142,14 @@ class WeightedTreePaths(TreePaths):
 class TreesData(Section):
     """Constituency trees (section 6.3): words in, brackets out.
 
-    `words` is what stands for a word among the brackets: its tag, or XX for all.
+    `words` is what stands for a word among the brackets, see `linearize`.
     """
 
     kind: Literal["trees"]
     train: WeightedTreePaths
     validation: TreePaths | None = None
     test: TreePaths | None = None
-    words: Literal["numbers", "tags", "XX"] = "tags"
+    words: Literal["joined", "numbers", "tags", "XX"] = "tags"
     max_length: PositiveInt = 256
 
 

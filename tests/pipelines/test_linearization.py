@@ -1,8 +1,6 @@
 import random
 
 import pytest
-from tree_samples import LABELS
-from tree_samples import TAGS
 from tree_samples import random_tree
 
 from keras_transformer.pipelines.linearization import NUMBERS
@@ -29,14 +27,19 @@ def test_depth_first():
     )
     assert source_text(tree.words, "XX") == "The dog barks ."
     assert linearize(tree, "XX") == "(S (NP (XX) (XX) )NP (VP (XX) )VP (XX) )S"
+    assert linearize(tree, "joined", 126) == (
+        "(126) (S(NP(DT) (127) (NN))NP (0) (VP(VBZ))VP (1) (.)"
+    )
+    assert source_text(tree.words, "joined") == "(0) The (1) dog (2) barks (3) ."
 
 
 def test_thousand_random_trees_come_back():
     for seed in range(1000):
         tree = random_tree(seed)
-        back, repairs = delinearize(linearize(tree), tree.words)
-        assert back == tree
-        assert not repairs
+        for words in ("joined", "tags"):
+            back, repairs = delinearize(linearize(tree, words), tree.words)
+            assert back == tree
+            assert not repairs
         for words in ("numbers", "XX"):
             bare, repairs = delinearize(linearize(tree, words), tree.words)
             assert bare.constituents == tree.constituents
@@ -112,6 +115,57 @@ def test_numbers_tell_which_words_are_missing(text, expected, repairs):
     assert found == repairs
 
 
+@pytest.mark.parametrize(
+    ("text", "expected", "repairs"),
+    [
+        ("(0) (S(A) (1) (NP(B) (2) (C)", "(S (A a) (NP (B b) (C c)))", {}),
+        ("(S(A) (NP(B) (C)", "(S (A a) (NP (B b) (C c)))", {}),
+        ("(0) (S(NP(VP(A))NP (1) (B) (2) (C)", "(S (NP (VP (A a))) (B b) (C c))", {}),
+        (
+            "(0) (S(NP(NP(A))NP)NP (1) (B) (2) (C)",
+            "(S (NP (NP (A a))) (B b) (C c))",
+            {},
+        ),
+        (
+            "(0) (S(A))S (1) (NP(B) (2) (C)",
+            "(TOP (S (A a)) (NP (B b) (C c)))",
+            {"missing roots": 1},
+        ),
+        (
+            "(0) (S(A) (1) (B))VP)S)S (2) (C)",
+            "(TOP (S (A a) (B b)) (C c))",
+            {"superfluous closing brackets": 2, "missing roots": 1},
+        ),
+        ("(0) (S(A) (1) (B)", "(S (A a) (B b) (XX c))", {"missing words": 1}),
+        (
+            "(0) (S(A) (2) (NP(C)",
+            "(S (A a) (XX b) (NP (C c)))",
+            {"missing words": 1},
+        ),
+        ("(0) (S(A) (1) (2) (C)", "(S (A a) (XX b) (C c))", {}),
+        (
+            "(0) (S(A) (1) (B) (1) (VP(B) (2) (C)",
+            "(S (A a) (B b) (VP (C c)))",
+            {"superfluous words": 1},
+        ),
+        (
+            "(0) (S(A) (1) (B) (2) (C) (3) (NP(D)",
+            "(S (A a) (B b) (C c))",
+            {"superfluous words": 1, "empty constituents": 1},
+        ),
+        (
+            "(0) (S(A) ) (1) (B) ((C) (2) (C)",
+            "(S (A a) (B b) (C c))",
+            {"unknown symbols": 2},
+        ),
+    ],
+)
+def test_joined_symbols_are_mended_by_the_same_rules(text, expected, repairs):
+    tree, found = delinearize(text, ["a", "b", "c"])
+    assert str(tree) == expected
+    assert found == repairs
+
+
 def test_numbers_of_long_sentences():
     tree = random_tree(3, num_words=5 * NUMBERS + 1)
     text = linearize(tree, "numbers")
@@ -130,8 +184,10 @@ def test_a_single_word_needs_no_root():
 
 def test_any_symbols_give_a_tree_of_exactly_the_words():
     draw = random.Random(2)
+    trees = [random_tree(seed) for seed in range(30)]
     known = [
-        *symbols_of(LABELS, TAGS),
+        *symbols_of(trees),
+        *draw.sample(symbols_of(trees, "joined"), 60),
         "(0)",
         "(3)",
         "(99)",
@@ -161,6 +217,14 @@ def test_any_symbols_give_a_tree_of_exactly_the_words():
 
 
 def test_symbols_are_what_trees_need():
-    assert symbols_of(["S", "NP"], ["NN", ","]) == [
-        *["(,)", "(NN)", "(NP", "(S", ")NP", ")S"]
-    ]
+    trees = [parse_tree(DOG), parse_tree("(NP (, ,) (NN a))")]
+    brackets = {"(NP", "(S", "(VP", ")NP", ")S", ")VP"}
+    numbers = {f"({number})" for number in range(NUMBERS)}
+    joined = {"(S(NP(DT)", "(NN))NP", "(VP(VBZ))VP", "(.)", "(NP(,)", "(NN)"}
+    for words, expected in {
+        "tags": brackets | {"(,)", "(.)", "(DT)", "(NN)", "(VBZ)"},
+        "XX": brackets | {"(XX)"},
+        "numbers": brackets | numbers,
+        "joined": joined | numbers,
+    }.items():
+        assert symbols_of(trees, words) == sorted(expected)

@@ -131,7 +131,7 @@ def test_every_symbol_is_one_token(folder):
         train_tokenizer("word_piece", texts, 400, symbols=["(S"])
 
 
-@pytest.mark.parametrize("words", ["tags", "numbers", "XX"])
+@pytest.mark.parametrize("words", ["joined", "tags", "numbers", "XX"])
 def test_marks_of_words(tmp_path, words):
     """As many on each side as there are words, whatever these are."""
     trees = [random_tree(seed, 9) for seed in range(30)]
@@ -139,7 +139,7 @@ def test_marks_of_words(tmp_path, words):
     path = tmp_path / "trees"
     path.write_text("\n".join([*map(str, trees), odd]), encoding="utf-8")
     source = TreeFiles(path, words=words)
-    size = 450 if words == "numbers" else 330
+    size = {"joined": 625, "numbers": 450}.get(words, 330)
     tokenizer = train_tokenizer(
         "bpe", source.sentences(), size, symbols=source.symbols()
     )

@@ -234,7 +234,7 @@ def test_one_way_of_spacing_checkpoints_replaces_the_other(recipe_path):
         ),
         (
             "data={kind: trees, train: {trees: a}, words: X}",
-            "words must be 'numbers', 'tags' or 'XX'",
+            "words must be 'joined', 'numbers', 'tags' or 'XX'",
         ),
         (
             "data={kind: trees, train: {trees: a, weights: [0.0]}}",
