@@ -321,9 +321,9 @@ def _check_targets(model, corpus, pairs):
     rows = corpus.rows_outside(model.output_size)
     if len(rows):
         raise pipelines.DataError(
-            f"{pairs.locate(int(corpus.numbers(rows)[0]))}: a label or tag that the "
-            f"vocabulary has no symbol of ({len(rows)} trees with such); it was made "
-            "from other trees"
+            f"{pairs.locate(int(corpus.numbers(rows)[0]))}: a label or tag, or "
+            "brackets around a word, that the vocabulary has no symbol of "
+            f"({len(rows)} trees with such); it was made from other trees"
         )
 
 

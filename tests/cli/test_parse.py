@@ -198,7 +198,10 @@ def test_other_trees_for_an_old_vocabulary(trained, folder, run_command, tmp_pat
         *["--set", "training.steps=200"],
     )
     assert result.exit_code == 2
-    assert "new.trees:2: a label or tag that the vocabulary has no" in result.stderr
+    assert (
+        "new.trees:2: a label or tag, or brackets around a word, that the vocabulary "
+        "has no"
+    ) in result.stderr
 
 
 def test_mistakes_are_one_line(trained, folder, run_command, tmp_path, monkeypatch):

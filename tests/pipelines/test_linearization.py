@@ -107,17 +107,7 @@ def test_what_is_wrong_is_mended_and_counted(text, expected, repairs):
             {"missing words": 1, "superfluous words": 1},
         ),
         ("(S (0) (1) (2) (3) )S", "(S (XX a) (XX b) (XX c))", {"superfluous words": 1}),
-    ],
-)
-def test_numbers_tell_which_words_are_missing(text, expected, repairs):
-    tree, found = delinearize(text, ["a", "b", "c"])
-    assert str(tree) == expected
-    assert found == repairs
-
-
-@pytest.mark.parametrize(
-    ("text", "expected", "repairs"),
-    [
+        # Joined:
         ("(0) (S(A) (1) (NP(B) (2) (C)", "(S (A a) (NP (B b) (C c)))", {}),
         ("(S(A) (NP(B) (C)", "(S (A a) (NP (B b) (C c)))", {}),
         ("(0) (S(NP(VP(A))NP (1) (B) (2) (C)", "(S (NP (VP (A a))) (B b) (C c))", {}),
@@ -160,7 +150,7 @@ def test_numbers_tell_which_words_are_missing(text, expected, repairs):
         ),
     ],
 )
-def test_joined_symbols_are_mended_by_the_same_rules(text, expected, repairs):
+def test_numbers_tell_which_words_are_missing(text, expected, repairs):
     tree, found = delinearize(text, ["a", "b", "c"])
     assert str(tree) == expected
     assert found == repairs
