@@ -50,7 +50,7 @@ def compile_(function):
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(function)
+        return tf.function(function, autograph=False)
     return function
 
 

@@ -41,7 +41,9 @@ def models():
 
 
 def search(model, **options):
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False
+    )
     def compiled(source_ids):
         return translate_ids(model, source_ids, extra_length=2, **options)
 
@@ -51,15 +53,11 @@ def search(model, **options):
 def every_sequence(models):
     """Log-probabilities of all sequences for the second source, ids to float."""
     found = {}
-    bodies = [
-        body
-        for length in range(MAX_LENGTH)
-        for body in itertools.product((4, 5, 6), repeat=length)
-    ]
-    for body in bodies:
+    for length in range(MAX_LENGTH):
+        bodies = list(itertools.product((4, 5, 6), repeat=length))
         inputs = {
-            "source_ids": SOURCES[1:, :2],
-            "target_ids": np.array([[START, *body]], "int32"),
+            "source_ids": np.repeat(SOURCES[1:, :2], len(bodies), axis=0),
+            "target_ids": np.array([[START, *body] for body in bodies], "int32"),
         }
         probabilities = np.mean(
             [
@@ -67,10 +65,11 @@ def every_sequence(models):
                 for model in models
             ],
             axis=0,
-        )[0]
-        labels = [*body, END]
-        picked = probabilities[np.arange(len(labels)), labels]
-        found[tuple(labels)] = np.sum(np.log(picked))
+        )
+        for body, of_body in zip(bodies, probabilities, strict=True):
+            labels = [*body, END]
+            picked = of_body[np.arange(len(labels)), labels]
+            found[tuple(labels)] = np.sum(np.log(picked))
     return found
 
 

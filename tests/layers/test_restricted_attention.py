@@ -248,7 +248,8 @@ def test_beam_search_with_a_window():
     search = tf.function(
         lambda ids: translate_ids(
             model, ids, beam_size=3, length_penalty=0.0, extra_length=4
-        )
+        ),
+        autograph=False,
     )
     sequences, scores = (result[:, 0].numpy() for result in search(source))
     start = np.full((4, 1), 2, "int32")
