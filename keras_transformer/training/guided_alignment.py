@@ -7,10 +7,10 @@ _SMALLEST = 1e-6
 
 
 class GuidedAlignment:
-    """A loss of heads of attention over the source, beside the loss of the tokens.
+    """A loss of one head of attention over the source, beside the loss of the tokens.
 
     Where it is known which source positions a target position belongs to, minus the
-    logarithm of the weight that a head gives them, all together, is what it has to
+    logarithm of the weight that the head gives them, all together, is what it has to
     learn; where the weight lies among them is left to it. The other heads stay free.
 
     Args:
@@ -18,28 +18,22 @@ class GuidedAlignment:
             "target_ids": [batch, target_length]}`, to `[batch, target_length,
             source_length]`, bool: which source positions belong to what the target
             position predicts. A row without any costs nothing.
-        weight: What its mean over the target tokens and the heads is multiplied by.
+        weight: What its mean over the target tokens is multiplied by.
         layer: Index of the decoder's layer. None: the last of the lower half.
-        heads: Indices of the heads, at least one.
+        head: Index of the head.
 
     Raises:
-        ValueError: a weight or an index below 0, no heads, or one twice.
+        ValueError: a weight or an index below 0.
     """
 
-    def __init__(self, aligned, weight=1.0, layer=None, heads=(0,)):
-        heads = tuple(heads)
-        if not heads or len(set(heads)) < len(heads):
-            raise ValueError(
-                f"`heads` must be different heads, at least one. Received: {heads}."
-            )
-        smallest = {"weight": weight, "layer": layer or 0, "heads": min(heads)}
-        for name, value in smallest.items():
+    def __init__(self, aligned, weight=1.0, layer=None, head=0):
+        for name, value in (("weight", weight), ("layer", layer or 0), ("head", head)):
             if value < 0:
                 raise ValueError(f"`{name}` must be at least 0. Received: {value}.")
         self.aligned = aligned
         self.weight = weight
         self.layer = layer
-        self.heads = heads
+        self.head = head
 
     def layer_of(self, transformer):
         """Index of the layer in a `Transformer`'s decoder.
@@ -49,10 +43,10 @@ class GuidedAlignment:
         """
         num_layers, num_heads = transformer.num_layers, transformer.num_heads
         layer = (num_layers - 1) // 2 if self.layer is None else self.layer
-        if layer >= num_layers or max(self.heads) >= num_heads:
+        if layer >= num_layers or self.head >= num_heads:
             raise ValueError(
                 f"The model has {num_layers} layers of {num_heads} heads. "
-                f"Received: layer={layer}, heads={self.heads}."
+                f"Received: layer={layer}, head={self.head}."
             )
         return layer
 
@@ -69,12 +63,10 @@ class GuidedAlignment:
             Scalar, float32.
         """
         aligned = self.aligned(inputs)
-        guided = tf.gather(scores, self.heads, axis=1)
-        # [batch, heads, target_length]
-        found = tf.reduce_sum(tf.where(aligned[:, None], guided, 0.0), axis=-1)
-        learnt = tf.reduce_mean(tf.math.log(found + _SMALLEST), axis=1)
+        # [batch, target_length]
+        found = tf.reduce_sum(tf.where(aligned, scores[:, self.head], 0.0), axis=-1)
         weights = weights * tf.cast(tf.reduce_any(aligned, axis=-1), tf.float32)
-        return -self.weight * tf.reduce_sum(weights * learnt)
+        return -self.weight * tf.reduce_sum(weights * tf.math.log(found + _SMALLEST))
 
 
 def next_words(begins_word, stands_for_word, pad_id=0):
