@@ -7,7 +7,7 @@ import pathlib
 import shutil
 import time
 
-import keras
+import tensorflow as tf
 
 from keras_transformer.decoding.rows import check_fits
 from keras_transformer.export.signatures import Signatures
@@ -111,21 +111,33 @@ def export_saved_model(
         parallel_parts,
         jit_compile,
     )
-    archive = keras.export.ExportArchive()
-    archive.track(model)
-    archive.track(tokenizer)
-    for name, function, input_signature in signatures.endpoints():
-        archive.add_endpoint(name, function, input_signature=input_signature)
+    # Keras's ExportArchive would trace each of them twice.
+    endpoints = {
+        name: tf.function(
+            function, input_signature=input_signature, autograph=False
+        ).get_concrete_function()
+        for name, function, input_signature in signatures.endpoints()
+    }
+    served = tf.Module()
+    # TensorFlow's own variables: others are not restored where there is no Python.
+    served.weights = [variable.value for variable in model.variables]
+    served.tokenizer = tokenizer
+    for name, function in endpoints.items():
+        setattr(served, name, function)
+
+    def write(path):
+        tf.saved_model.save(served, path, signatures=endpoints)
+
     with told_when_full(folder):
-        return _write_version(archive, folder, card, {"max_batch_size": max_batch_size})
+        return _write_version(write, folder, card, {"max_batch_size": max_batch_size})
 
 
-def _write_version(archive, folder, card, limits):
+def _write_version(write, folder, card, limits):
     _remove_abandoned(folder)
     # A name that is no number: a server that watches the folder passes it over.
     temporary = folder / f".writing-{os.getpid()}"
     try:
-        archive.write_out(str(temporary), verbose=False)
+        write(str(temporary))
         write_warmup_requests(temporary)
         (temporary / LIMITS).write_text(json.dumps(limits), encoding="utf-8")
         if card is not None:
