@@ -4,7 +4,7 @@
     KERAS_TRANSFORMER_DATA=... python benchmarks/pipeline.py --pairs 5000000
 
 Without `--pairs` it reads Multi30k; with it, as many random pairs of Multi30k's words,
-and the resident memory on the way. Writes benchmarks/results/pipeline*.json and .md.
+and the memory on the way. Writes benchmarks/results/pipeline*.json and .md.
 """
 
 import argparse
@@ -24,8 +24,10 @@ import workload
 EPOCHS = 3
 
 
-def resident_mib():
-    return psutil.Process().memory_info().rss / 2**20
+def own_mib():
+    """Resident memory without pages of files, which the system takes back at will."""
+    memory = psutil.Process().memory_info()
+    return (memory.rss - memory.shared) / 2**20
 
 
 def rates(dataset, batches):
@@ -78,7 +80,7 @@ def of_millions(arguments, folder):
     def pairs():
         for number in itertools.count():
             if number % 500_000 == 0:
-                memory.append((number, round(resident_mib())))
+                memory.append((f"{number:,} pairs", round(own_mib())))
             if number == arguments.pairs:
                 return
             one, other = source[rng.integers(len(source))]
@@ -93,14 +95,14 @@ def of_millions(arguments, folder):
     rates(dataset, 1)
     first = time.perf_counter() - start
     found = rates(dataset, 2000)
-    memory.append(("2,000 batches", round(resident_mib())))
+    memory.append(("2,000 batches", round(own_mib())))
     rows = [
         ["pairs", f"{arguments.pairs:,}"],
         ["pairs encoded a second", f"{arguments.pairs / encoding:,.0f}"],
         ["seconds to an epoch's first batch", f"{first:.1f}"],
         ["target tokens/s", f"{found['rate']:,.0f}"],
         ["padding", f"{found['padding']:.1%}"],
-        *([f"MiB resident after {place}", mib] for place, mib in memory),
+        *([f"MiB of memory after {place}", mib] for place, mib in memory),
     ]
     result = {"memory": memory, "encoding_seconds": encoding, "first_batch": first}
     return "pipeline_millions", {**result, **found}, rows

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from .blocks import blocks
 from .errors import DataError
+from .growing_array import GrowingArray
 from .tokenizer_base import Tokenizer
 
 _FORMAT = 3
@@ -313,7 +314,7 @@ def _write_corpus(
     """Write ids and offsets of both sides; return the counts."""
     dropped = {reason: {"count": 0, "first": []} for reason in _REASONS}
     num_read = 0
-    dropped_pairs = []
+    dropped_pairs = GrowingArray(os.path.join(folder, _DROPPED), np.int64)
     files = [
         _IdsFile(folder, side, tokenizer.vocabulary_size)
         for side, tokenizer in zip(_SIDES, tokenizers, strict=True)
@@ -335,10 +336,8 @@ def _write_corpus(
             kept = np.repeat(reasons == "", len(side))
             file.append(tf.gather(tf.concat(side, 0), rows), kept, tokenizer.end_id)
         num_read += len(reasons)
-    for file in files:
+    for file in (*files, dropped_pairs):
         file.close()
-    dropped_pairs = np.concatenate([np.zeros(0, np.int64), *dropped_pairs])
-    np.save(os.path.join(folder, _DROPPED), dropped_pairs)
     num_pairs = num_read - sum(facts["count"] for facts in dropped.values())
     return {"num_read": num_read, "num_pairs": num_pairs, "dropped": dropped}
 
@@ -362,33 +361,25 @@ def _utf8(text: str | None) -> bytes | None:
 
 
 class _IdsFile:
-    """Appends rows of ids to a flat array on disk, with the rows' offsets."""
+    """Appends rows of ids to a flat array on disk, and the rows' offsets to another."""
 
     def __init__(self, folder: str, side: str, vocabulary_size: int):
-        self._dtype = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
-        self._path = os.path.join(folder, f"{side}_ids.npy")
-        self._offsets_path = os.path.join(folder, f"{side}_offsets.npy")
-        self._raw = open(self._path + ".raw", "wb")  # noqa: SIM115
-        self._lengths = []
+        dtype = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
+        self._ids = GrowingArray(os.path.join(folder, f"{side}_ids.npy"), dtype)
+        path = os.path.join(folder, f"{side}_offsets.npy")
+        self._offsets = GrowingArray(path, np.int64)
+        self._offsets.append(np.zeros(1, np.int64))
+        self._end = 0
 
     def append(self, ragged: tf.RaggedTensor, kept: np.ndarray, end_id: int) -> None:
         lengths = ragged.row_lengths().numpy()
         ids = ragged.flat_values.numpy()[np.repeat(kept, lengths)]
         ends = np.cumsum(lengths[kept])
-        self._raw.write(np.insert(ids, ends, end_id).astype(self._dtype).tobytes())
-        self._lengths.append(lengths[kept] + 1)
+        self._ids.append(np.insert(ids, ends, end_id))
+        offsets = self._end + np.cumsum(lengths[kept] + 1)
+        self._offsets.append(offsets)
+        self._end = int(offsets[-1]) if len(offsets) else self._end
 
     def close(self) -> None:
-        self._raw.close()
-        lengths = np.concatenate([np.zeros(1, np.int64), *self._lengths])
-        offsets = np.cumsum(lengths, dtype=np.int64)
-        np.save(self._offsets_path, offsets)
-        with open(self._path, "wb") as file, open(self._raw.name, "rb") as raw:
-            header = {
-                "descr": np.lib.format.dtype_to_descr(np.dtype(self._dtype)),
-                "fortran_order": False,
-                "shape": (int(offsets[-1]),),
-            }
-            np.lib.format.write_array_header_1_0(file, header)
-            shutil.copyfileobj(raw, file, 1 << 24)
-        os.remove(self._raw.name)
+        self._ids.close()
+        self._offsets.close()

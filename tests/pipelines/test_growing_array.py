@@ -1,0 +1,32 @@
+"""An array written piece by piece is what NumPy makes of the whole."""
+
+import io
+
+import numpy as np
+import pytest
+
+from pipelines.growing_array import GrowingArray
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
+@pytest.mark.parametrize("lengths", [[], [0], [3], [5, 0, 1, 12_345, 2]])
+def test_it_is_the_whole(tmp_path, dtype, lengths):
+    pieces = [np.arange(length, dtype=np.int64) * 7 % 1000 for length in lengths]
+    array = GrowingArray(tmp_path / "a.npy", dtype)
+    for piece in pieces:
+        array.append(piece)
+    array.close()
+    expected = np.concatenate([np.zeros(0, dtype), *pieces]).astype(dtype)
+    np.save(tmp_path / "b.npy", expected)
+    assert (tmp_path / "a.npy").read_bytes() == (tmp_path / "b.npy").read_bytes()
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), expected)
+
+
+def test_a_header_has_room_for_any_length():
+    sizes = set()
+    for length in (0, 9, 10**9, 10**18):
+        header = {"descr": "<i8", "fortran_order": False, "shape": (length,)}
+        file = io.BytesIO()
+        np.lib.format.write_array_header_1_0(file, header)
+        sizes.add(file.tell())
+    assert len(sizes) == 1
