@@ -262,14 +262,25 @@ def test_the_first_whole_output_is_taken():
     )
 
 
-def test_numbers_stand_before_the_words():
+@pytest.mark.parametrize(
+    ("symbols", "output", "tree", "repairs"),
+    [
+        (
+            *("numbers", "(S (0) (2)", "(S (XX a) (XX b) (XX c))"),
+            {"missing words": 1, "missing closing brackets": 1},
+        ),
+        ("joined", "(0) (S(A) (2) (C)", "(S (A a) (XX b) (C c))", {"missing words": 1}),
+        ("joined", "(0) (S(A) (1) (NP(B) (2) (C))NP", "(S (A a) (NP (B b) (C c)))", {}),
+    ],
+)
+def test_numbers_stand_before_the_words(symbols, output, tree, repairs):
     def translate(lines, first_line):
         assert lines == ["(0) a (1) b (2) c"]
-        return [[Output("(S (0) (2)")]]
+        return [[Output(output)]]
 
-    (found,) = parse_sentences(translate, [("a", "b", "c")], symbols="numbers")
-    assert str(found.tree) == "(S (XX a) (XX b) (XX c))"
-    assert found.repairs == {"missing words": 1, "missing closing brackets": 1}
+    (found,) = parse_sentences(translate, [("a", "b", "c")], symbols=symbols)
+    assert str(found.tree) == tree
+    assert found.repairs == repairs
 
 
 def test_a_model_of_another_task_does_not_parse(trained, tmp_path):
