@@ -100,10 +100,8 @@ def evaluate(
     if Metric.f1 in metrics:
         if len(metrics) > 1:
             raise UserError("--metric f1: stands alone, its reference is trees")
-        if ensemble:
-            raise UserError("--ensemble: not with --metric f1")
         evaluate_trees(
-            *(model, reference, source, (beam_size, length_penalty)),
+            *(model, ensemble, reference, source, (beam_size, length_penalty)),
             *(output, as_json, parallel_batches),
         )
         return

@@ -20,6 +20,7 @@ FIGURES = ("f1", "recall", "precision", "complete_match", "tagging_accuracy")
 
 def evaluate_trees(
     model,
+    ensemble,
     reference,
     source,
     search,
@@ -48,7 +49,8 @@ def evaluate_trees(
     opened = opened_model(
         model,
         lambda message: warn(f"{reference}: tree {message}"),
-        parallel_batches=parallel_batches,
+        ensemble or (),
+        parallel_batches,
     )
     sentences = [tree.words for tree in references]
     parses = []

@@ -13,6 +13,7 @@ from keras_transformer.cli.console import progress
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
 from keras_transformer.cli.console import written_lines
+from keras_transformer.cli.text_lines import EnsemblePaths
 from keras_transformer.cli.text_lines import InputPath
 from keras_transformer.cli.text_lines import OutputPath
 from keras_transformer.cli.text_lines import ParallelBatches
@@ -36,6 +37,7 @@ def parse(
     length_penalty: Annotated[
         float | None, typer.Option(min=0, help="Alpha. Default: the run's.")
     ] = None,
+    ensemble: EnsemblePaths = None,
     parallel_batches: ParallelBatches = 1,
     tokenize: Annotated[
         bool,
@@ -55,7 +57,8 @@ def parse(
     echo "The dog barks ." | keras-transformer parse runs/craft
     keras-transformer parse runs/craft --input sentences.txt --output trees.txt
     """
-    existing(model)
+    for path in (model, *(ensemble or ())):
+        existing(path)
     if input_path is not None and str(input_path) != "-":
         existing(input_path)
 
@@ -63,7 +66,9 @@ def parse(
     from_keyboard = input_path is None and sys.stdin.isatty()
     parses = []
     with written_lines(output) as write_line:
-        opened = opened_model(model, parallel_batches=parallel_batches)
+        opened = opened_model(
+            model, ensemble=ensemble or (), parallel_batches=parallel_batches
+        )
 
         from keras_transformer.parsing import repair_report
         from keras_transformer.pipelines.trees import words_of

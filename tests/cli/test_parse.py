@@ -6,8 +6,10 @@ import shutil
 import sys
 from typing import NamedTuple
 
+import keras
 import pytest
 
+from keras_transformer.evaluation import bracketing_score
 from keras_transformer.models import ModelError
 from keras_transformer.models import open_model
 from keras_transformer.parsing import parse_sentences
@@ -119,6 +121,35 @@ def test_a_model_that_knows_the_trees(
     ]
     assert len(best) == 2
     assert best[-1] > 90
+
+
+def test_an_ensemble_parses(trained, folder, run_command, tmp_path):
+    """By the averaged probabilities, which tests of `Ensemble` prove by hand."""
+    other = shutil.copytree(trained, tmp_path / "other")
+    model = keras.saving.load_model(other / "model.keras")
+    for weight in model.trainable_weights:
+        weight.assign(weight + 0.2 * keras.random.normal(weight.shape, seed=5))
+    model.save(other / "model.keras")
+    (other / "best.keras").unlink()
+    references = [tree for _, tree in read_trees(folder / "toy.trees")]
+    sentences = [tree.words for tree in references]
+    expected, alone = (
+        [str(parse.tree) for parse in open_model(trained, **options).parse(sentences)]
+        for options in ({"ensemble": [other]}, {})
+    )
+    assert expected != alone
+    given = "\n".join(" ".join(words) for words in sentences)
+    result = run_command("parse", trained, "--ensemble", other, stdin=given)
+    assert result.stdout.splitlines() == expected
+    score = bracketing_score(references, [parse_tree(each) for each in expected])
+    result = run_command(
+        *["evaluate", trained, "--metric", "f1", "--ensemble", other, "--json"],
+        *["--reference", folder / "toy.trees"],
+    )
+    assert json.loads(result.stdout)["results"][0]["f1"] == score.f1 < 100
+    result = run_command("parse", trained, "--ensemble", tmp_path / "none")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "none: no such file" in result.stderr
 
 
 def test_source_beside_the_trees(trained, folder, run_command, tmp_path):
