@@ -114,6 +114,7 @@ def test_parts_equal_the_whole():
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_head_learns_it():
     rng = np.random.default_rng(5)
     ids = rng.integers(4, VOCABULARY, (24, 7)).astype("int32")

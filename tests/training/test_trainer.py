@@ -174,6 +174,7 @@ def greedy(model, source_ids):
     return target_ids[:, 1:]
 
 
+@pytest.mark.slow
 def test_copy_task(tmp_path):
     """More than 99 % of unseen tokens are copied, after seconds of training."""
     keras.utils.set_random_seed(1)
