@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding.rows import check_fits
 from keras_transformer.export.signatures import Signatures
+from keras_transformer.export.simplification import simplify_saved_model
 from keras_transformer.export.warmup import write_warmup_requests
 from keras_transformer.exported_model import LIMITS
 from keras_transformer.storage import check_writable
@@ -138,6 +139,7 @@ def _write_version(write, folder, card, limits):
     temporary = folder / f".writing-{os.getpid()}"
     try:
         write(str(temporary))
+        simplify_saved_model(temporary)
         write_warmup_requests(temporary)
         (temporary / LIMITS).write_text(json.dumps(limits), encoding="utf-8")
         if card is not None:

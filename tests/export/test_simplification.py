@@ -1,0 +1,120 @@
+"""A simplified graph computes what the traced one did, with fewer nodes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_transformer.export.simplification import simplify_function
+from keras_transformer.export.simplification import simplify_saved_model
+
+
+def saved(folder, function, **tracked):
+    """A SavedModel of one function, `call`."""
+    module = tf.Module()
+    for name, value in tracked.items():
+        setattr(module, name, value)
+    module.call = function.get_concrete_function()
+    tf.saved_model.save(module, str(folder), signatures=module.call)
+
+
+def operations(folder):
+    """Names of the operations in the functions."""
+    model = saved_model_pb2.SavedModel()
+    model.ParseFromString((folder / "saved_model.pb").read_bytes())
+    functions = model.meta_graphs[0].graph_def.library.function
+    # Those that save and restore are TensorFlow's.
+    names = [function.signature.name for function in functions]
+    return [
+        node.op
+        for name, function in zip(names, functions, strict=True)
+        if "_traced_" not in name
+        for node in function.node_def
+    ]
+
+
+def load(folder):
+    return tf.saved_model.load(str(folder)).call
+
+
+MATRIX = [tf.TensorSpec([None, None], tf.float32)]
+
+
+def test_equal_nodes_are_merged_and_unread_ones_dropped(tmp_path):
+    @tf.function(input_signature=MATRIX, autograph=False)
+    def call(x):
+        tf.exp(x)  # nothing reads it
+        rows, again = tf.shape(x)[0], tf.shape(x)[0]
+        left, right = tf.tanh(x), tf.tanh(x)
+        # 2 and 3 are not the same constant, nor are the sums over rows and columns.
+        total = left * 2.0 + right * 3.0 + tf.reduce_sum(left, 0, keepdims=True)
+        total = total + tf.reduce_sum(right, 1, keepdims=True)
+        return {"y": total / tf.cast(rows + again, tf.float32)}
+
+    saved(tmp_path, call)
+    assert operations(tmp_path).count("Tanh") == 2
+    simplify_saved_model(tmp_path)
+    found = operations(tmp_path)
+    for name, count in {
+        **{"Tanh": 1, "Shape": 1, "StridedSlice": 1, "Exp": 0, "Sum": 2},
+        # 2, 3 and the two axes; of the slice [0:1] 0, 1 and 1, of which 1 is there
+        # twice, and its 0 and 1 have a dimension, unlike the axes.
+        "Const": 6,
+    }.items():
+        assert found.count(name) == count, name
+    x = np.arange(6, dtype="float32").reshape(2, 3) / 5
+    tanh = np.tanh(x)
+    expected = (5 * tanh + tanh.sum(0) + tanh.sum(1, keepdims=True)) / 4
+    np.testing.assert_allclose(load(tmp_path)(x)["y"], expected, rtol=1e-6)
+
+
+def test_what_has_an_effect_happens_as_often_and_in_order(tmp_path):
+    counter = tf.Variable(0.0)
+
+    @tf.function(input_signature=MATRIX, autograph=False)
+    def call(x):
+        before = counter.read_value()
+        counter.assign_add(2.0)
+        between = counter.read_value()
+        counter.assign_add(2.0)
+        # Nothing reads it, and it fails all the same.
+        tf.debugging.assert_less(tf.reduce_sum(x), 10.0, "too much")
+        return {"y": tf.stack([before, between, counter.read_value()])}
+
+    saved(tmp_path, call, counter=counter)
+    simplify_saved_model(tmp_path)
+    loaded = load(tmp_path)
+    np.testing.assert_array_equal(loaded(np.ones([1, 1], "f"))["y"], [0, 2, 4])
+    np.testing.assert_array_equal(loaded(np.ones([1, 1], "f"))["y"], [4, 6, 8])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too much"):
+        loaded(np.full([1, 1], 20, "f"))
+
+
+def test_draws_differ_and_loops_go_on(tmp_path):
+    @tf.function(input_signature=MATRIX, autograph=False)
+    def call(x):
+        draws = tf.random.normal([4]), tf.random.normal([4])
+        _, doubled = tf.while_loop(
+            lambda step, _: step < 3,
+            lambda step, y: (step + 1, y + y),
+            (0, x),
+        )
+        return {"difference": draws[0] - draws[1], "y": doubled}
+
+    saved(tmp_path, call)
+    simplify_saved_model(tmp_path)
+    found = load(tmp_path)(np.ones([1, 2], "f"))
+    np.testing.assert_array_equal(found["y"], [[8, 8]])
+    assert np.abs(found["difference"]).min() > 0
+
+
+def test_the_graph_of_an_export_has_no_node_twice(tiny_export):
+    assert not (tiny_export / "fingerprint.pb").exists()
+    model = saved_model_pb2.SavedModel()
+    model.ParseFromString((tiny_export / "saved_model.pb").read_bytes())
+    functions = model.meta_graphs[0].graph_def.library.function
+    assert sum(len(function.node_def) for function in functions) > 1000
+    for function in functions:
+        count = len(function.node_def)
+        simplify_function(function)  # in this copy, not in the file
+        assert len(function.node_def) == count, function.signature.name
