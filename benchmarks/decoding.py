@@ -1,12 +1,13 @@
-"""Decoding beside CTranslate2, with the same weights, in turns.
+"""Decoding beside CTranslate2, with the same weights, and KerasHub, in turns.
 
     pip install ".[bench]"
     KERAS_TRANSFORMER_DATA=... python benchmarks/decoding.py fixed
     python benchmarks/decoding.py real RUN --source test.en --reference test.de
 
 `fixed`: a base model with random weights, beam 4, exactly 20 output tokens: target
-tokens per second. `real`: a trained run with real ends of sentences: sentences per
-second and BLEU. Both write benchmarks/results/decoding_*.json and .md.
+tokens per second; KerasHub's weights are its own. `real`: a trained run with real ends
+of sentences: sentences per second and BLEU. Both write
+benchmarks/results/decoding_*.json and .md.
 """
 
 import argparse
@@ -139,7 +140,10 @@ def joined(tokenizer, rows):
 
 
 def contestants(saved, fast, what, alpha):
-    """Ours and CTranslate2, which also takes a batch's parts side by side, as ours."""
+    """Ours and CTranslate2, which also takes a batch's parts side by side, as ours.
+
+    Of ids KerasHub's sampler, too.
+    """
     ctranslate2 = "peers/decode_ctranslate2.py"
     commands = {"keras_transformer SavedModel": ("peers/decode_ours.py", saved, what)}
     for kind in ("float32", "int8"):
@@ -148,6 +152,8 @@ def contestants(saved, fast, what, alpha):
         commands[f"{name}{SIDE_BY_SIDE}"] = (
             *(ctranslate2, fast, what, kind, alpha, turns.THREADS),
         )
+    if what == "ids":
+        commands["KerasHub layers"] = ("peers/decode_kerashub.py", LENGTH)
     found = []
     for name, command in commands.items():
         print(f"starting {name}", file=sys.stderr)
