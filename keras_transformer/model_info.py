@@ -85,8 +85,12 @@ def _of_saved_model(version):
     if card.is_file():
         sections = card_tables(card.read_text(encoding="utf-8"))
         model = sections.pop("Model", {})
-        if "parameters" in model:
-            info["parameters"] = int(model.pop("parameters").replace(",", ""))
+        if not isinstance(model, dict):  # somebody has written a text
+            model = {"about": model}
+        number = str(model.get("parameters", "")).replace(",", "")
+        if number.isdecimal():
+            info["parameters"] = int(number)
+            del model["parameters"]
         if "tokenizer" in model:
             info["vocabulary"] = model.pop("tokenizer")
         info["architecture"] = model

@@ -1,7 +1,6 @@
 """Opening a trained model wherever it lies: run folder, .keras file, SavedModel."""
 
 import hashlib
-import math
 import pathlib
 from typing import NamedTuple
 
@@ -23,8 +22,10 @@ class PairScore(NamedTuple):
 
 def perplexity_of(scores) -> float:
     """Perplexity per target sub-word over a list of `PairScore`."""
+    from keras_transformer.evaluation.perplexity import perplexity_of_sum
+
     num_tokens = sum(score.num_tokens for score in scores)
-    return math.exp(-sum(score.log_prob for score in scores) / num_tokens)
+    return perplexity_of_sum(sum(score.log_prob for score in scores), num_tokens)
 
 
 def open_model(path, warn=None, ensemble=(), allow_unsafe=False, parallel_batches=1):

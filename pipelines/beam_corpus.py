@@ -70,7 +70,7 @@ def encode_with_beam(
 
     Raises:
         DataError: files do not pair up or cannot be read, no pair is left, or the
-            folder holds a corpus already.
+            folder holds a corpus already or cannot be made.
     """
     from .tokenizers import load_tokenizer
 
@@ -89,7 +89,7 @@ def encode_with_beam(
             f"{facts_path}: there is a corpus already; choose a new folder."
         )
     tokenizer = load_tokenizer(tokenizer_folder)
-    _make_folder(output)
+    make_folder(output)
     facts = {
         "format": FORMAT,
         "tokenizer": tokenizer.fingerprint(),
@@ -361,14 +361,25 @@ def _write_facts(facts, path, shards, counts):
     write_file(path, [json.dumps(facts, indent=1).encode()])
 
 
-def _make_folder(path):
-    if not FileSystems.exists(path):
+def make_folder(path):
+    """Makes a folder of any file system, unless it is there.
+
+    Raises:
+        DataError: it cannot be made.
+    """
+    if os.path.isfile(path):
+        raise DataError(f"{path}: a file, where a folder was expected.")
+    if FileSystems.exists(path):
+        return
+    try:
         FileSystems.mkdirs(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be made ({error}).") from error
 
 
 def _copy_tokenizer(tokenizer, folder, output):
     path = os.path.join(folder, tokenizer.file_name)
     into = FileSystems.join(output, "tokenizer")
-    _make_folder(into)
+    make_folder(into)
     with open(path, "rb") as file:
         write_file(FileSystems.join(into, tokenizer.file_name), [file.read()])

@@ -38,8 +38,8 @@ ALLOWED = {
     },
     "models": {
         *SEARCH,
-        *("export", "exported_model", "parsing", "pipelines", "recipes", "storage"),
-        *("stored_models", "visualization"),
+        *("evaluation", "export", "exported_model", "parsing", "pipelines", "recipes"),
+        *("storage", "stored_models", "visualization"),
     },
     "corpus_filter": {"decoding"},
     "exported_model": {"decoding", "safe_graph", "safe_loading", "stored_models"},

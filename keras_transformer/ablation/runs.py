@@ -14,6 +14,7 @@ from keras_transformer.models import perplexity_of
 from keras_transformer.recipes import Recipe
 from keras_transformer.run_folder import RunBusy
 from keras_transformer.storage import replace_file
+from keras_transformer.storage import told_when_full
 
 RESULT = "result.json"
 
@@ -149,6 +150,6 @@ def _measure(folder, recipe, row, seed, seconds):
         "seconds": seconds,
         "recipe": recipe.model_dump(mode="json"),
     }
-    with replace_file(folder / RESULT) as temporary:
+    with told_when_full(folder), replace_file(folder / RESULT) as temporary:
         temporary.write_text(json.dumps(result, indent=1), encoding="utf-8")
     return result

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from keras_transformer.ablation.rows import PAPER
 from keras_transformer.storage import replace_file
+from keras_transformer.storage import told_when_full
 
 HEAD = (
     "row",
@@ -39,13 +40,14 @@ def write_tables(results, output, scale=1):
     """
     rows = [_line(row, of_row) for row, of_row in _by_row(results).items()]
     with (
+        told_when_full(output),
         replace_file(output / "table.csv") as temporary,
         open(temporary, "w", newline="", encoding="utf-8") as file,
     ):
         csv.writer(file, lineterminator="\n").writerows([HEAD, *rows])
-    with replace_file(output / "table.md") as temporary:
+    with told_when_full(output), replace_file(output / "table.md") as temporary:
         temporary.write_text(_markdown(rows, results, scale), encoding="utf-8")
-    with replace_file(output / "table.png") as temporary:
+    with told_when_full(output), replace_file(output / "table.png") as temporary:
         _plot(rows, temporary)
 
 
@@ -85,9 +87,10 @@ def _line(row, results):
 def _markdown(rows, results, scale):
     lines = [HEAD, ["---"] * len(HEAD), *rows]
     text = "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
-    seeds = max(result["seed"] for result in results)
+    counts = {len(of_row) for of_row in _by_row(results).values()}
+    runs = " to ".join(map(str, sorted({min(counts), max(counts)})))
     about = (
-        f"\nWidths divided by {scale}; mean of {seeds} run(s) a row; last checkpoint, "
+        f"\nWidths divided by {scale}; mean of {runs} run(s) a row; last checkpoint, "
         f"beam 4, alpha 0.6; perplexity a sub-word; {results[0]['signature']}. The "
         "paper's columns are of newstest2013 at full size.\n"
     )

@@ -22,9 +22,8 @@ def beam(
     source: Annotated[
         list[str], typer.Option("--source", "-s", help="Text file; give it repeatedly.")
     ],
-    output: Annotated[
-        pathlib.Path, typer.Option("--output", "-o", help="Folder to write.")
-    ],
+    # Not a Path, which would make gs:/ of gs://.
+    output: Annotated[str, typer.Option("--output", "-o", help="Folder to write.")],
     target: Annotated[
         list[str] | None,
         typer.Option("--target", "-t", help="Its translation, as often as --source."),

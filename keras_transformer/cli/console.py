@@ -179,6 +179,8 @@ def opened_model(path, warn_with=warn, ensemble=(), parallel_batches=1):
 
 def check_output(path: pathlib.Path):
     """Raises `UserError` where no file can be written: before any work for it."""
+    if path.suffix == ".gz":
+        raise UserError(f"{path}: what is written is not compressed; leave out .gz")
     if path.is_dir():
         raise UserError(f"{path}: a folder, where a file was expected")
     if not path.parent.is_dir():
@@ -189,12 +191,18 @@ def check_output(path: pathlib.Path):
 def written_lines(path: pathlib.Path | None):
     """A function that writes one line of UTF-8, to a file or standard output.
 
-    A file appears under its name only when all of it is written.
+    A file appears under its name only when all of it is written; a device or a pipe
+    is written into.
     """
     if path is None:
         yield line_writer(sys.stdout.buffer)
         return
     check_output(path)
+    if path.exists() and not path.is_file():
+        with open(path, "wb") as file:
+            yield line_writer(file)
+        return
+    path = path.resolve()  # a link stays one
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with told_when_full(path), open(temporary, "wb") as file:

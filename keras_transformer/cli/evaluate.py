@@ -118,6 +118,8 @@ def evaluate(
         ensemble or (),
         parallel_batches,
     )
+    if Metric.perplexity in metrics:
+        opened.score([], [])  # a SavedModel says at once that it cannot
     results = []
     if output is not None or metrics != [Metric.perplexity]:
         hypotheses = _translations(opened, sources, beam_size, length_penalty)

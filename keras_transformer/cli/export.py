@@ -130,9 +130,15 @@ def _scores(path):
     try:
         results = json.loads(path.read_text(encoding="utf-8"))["results"]
         return [
-            {key: each[key] for key in ("name", "score", "signature")}
+            {"name": _name(each), "signature": each["signature"]}
             | {"score": float(each["score"])}
             for each in results
         ]
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path}: not what `evaluate --json` prints") from None
+
+
+def _name(result):
+    """A result's name, with the sentences that it is of where they are not all."""
+    limit = result.get("max_words")
+    return result["name"] + (f", at most {limit} words" if limit is not None else "")

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.console import UserError
+from keras_transformer.cli.console import check_output
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import progress
@@ -80,6 +81,8 @@ def filter(
     ):
         if path.resolve() in taken and option.startswith("--output"):
             raise UserError(f"{option} {path}: is {taken[path.resolve()]} already")
+        if option.startswith("--output"):
+            check_output(path)
         taken[path.resolve()] = option
 
     total = line_count(source)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.console import UserError
+from keras_transformer.cli.console import check_output
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import progress
@@ -142,6 +143,10 @@ def translate(
     search = _checked_search(sampling, drawn, searched)
     if resume and (output is None or not is_regular(input_path)):
         raise UserError("--resume: needs --input, a file, and --output")
+    if output is not None:
+        check_output(output)
+        if resume and output.exists() and not output.is_file():
+            raise UserError(f"{output}: --resume writes files only")
 
     forbidden = [*(forbid or ())]
     if forbid_file is not None:

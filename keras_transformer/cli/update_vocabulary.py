@@ -68,6 +68,7 @@ def update_vocabulary(
     from keras_transformer import vocabulary
     from keras_transformer.pipelines import read_lines
     from keras_transformer.safe_loading import note_tokenizer
+    from keras_transformer.storage import told_when_full
     from keras_transformer.stored_models import MODEL
     from keras_transformer.stored_models import TOKENIZER
     from keras_transformer.stored_models import load_model
@@ -78,10 +79,11 @@ def update_vocabulary(
     new, grown = vocabulary.update_vocabulary(old, tokenizer, lines, size)
     temporary = output.with_name(f".{output.name}.{os.getpid()}")
     try:
-        grown.save(temporary / TOKENIZER)
-        new.save(temporary / MODEL)
-        note_tokenizer(temporary / MODEL, grown.fingerprint())
-        temporary.rename(output)
+        with told_when_full(output):
+            grown.save(temporary / TOKENIZER)
+            new.save(temporary / MODEL)
+            note_tokenizer(temporary / MODEL, grown.fingerprint())
+            temporary.rename(output)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     added = grown.pieces()[tokenizer.vocabulary_size :]

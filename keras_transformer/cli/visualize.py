@@ -51,6 +51,8 @@ def visualize(
     """
     existing(model)
     folder = output.parent
+    if not output.name:
+        raise UserError(f"--output {output}: a folder; give the files a name in it")
     if not folder.is_dir():
         raise UserError(f"{output}: there is no folder {folder}")
     opened = opened_model(model)
@@ -60,6 +62,7 @@ def visualize(
     attention = opened.attention(source, target)
 
     from keras_transformer.storage import replace_file
+    from keras_transformer.storage import told_when_full
     from keras_transformer.visualization import write_figure
     from keras_transformer.visualization import write_page
 
@@ -68,6 +71,6 @@ def visualize(
         (".html", lambda path: write_page(attention, path)),
     ):
         path = output.with_name(output.name + suffix)
-        with replace_file(path) as temporary:
+        with told_when_full(path), replace_file(path) as temporary:
             write(temporary)
         typer.echo(path)

@@ -45,4 +45,15 @@ def perplexity(model, dataset, pad_id=0) -> float:
         num_tokens += int(np.count_nonzero(np.asarray(labels) != pad_id))
     if not num_tokens:
         raise ValueError("perplexity needs at least one target sub-word; got none")
-    return math.exp(-log_prob / num_tokens)
+    return perplexity_of_sum(log_prob, num_tokens)
+
+
+def perplexity_of_sum(log_prob, num_tokens) -> float:
+    """Perplexity of so many sub-words whose log-probabilities add up to `log_prob`.
+
+    Infinite where it is more than a float can be, as of a model that has diverged.
+    """
+    try:
+        return math.exp(-log_prob / num_tokens)
+    except OverflowError:
+        return math.inf

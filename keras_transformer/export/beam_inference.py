@@ -18,6 +18,7 @@ from apache_beam.ml.inference.base import ModelHandler
 from apache_beam.ml.inference.base import RunInference
 
 from keras_transformer.exported_model import load_saved_model
+from keras_transformer.exported_model import max_batch_size
 from keras_transformer.pipelines import DataError
 from keras_transformer.pipelines import beam_corpus
 
@@ -76,15 +77,16 @@ def run_with_beam(
         output: folder for as many files of output lines; a source `a.en.gz` gives
             `a.en`. A score is the natural logarithm of the translation's probability.
         targets: the translations to score, line by line.
-        batch_size: the most lines at a time.
+        batch_size: the most lines at a time, of those that the export takes.
         beam_options: the command-line options of Beam and its runner.
 
     Returns:
         the paths written, in the order of the sources.
 
     Raises:
-        DataError: files cannot be read or do not pair up, or one of the output's is
-            there already.
+        DataError: files cannot be read or do not pair up, there are targets but
+            nothing to score, one of the output's files is there already, or its
+            folder cannot be made.
         ModelError: the export is damaged or refused.
     """
     sources, targets = [*map(os.fspath, sources)], [*map(os.fspath, targets)]
@@ -93,18 +95,20 @@ def run_with_beam(
             "source and target need the same number of files. Received: "
             f"{len(sources)} source files and {len(targets)} target files."
         )
+    if task == TRANSLATE and targets:
+        raise DataError("target files are for scoring only.")
     names = [pathlib.PurePath(path).name.removesuffix(".gz") for path in sources]
     if not names or len(set(names)) < len(names):
         raise DataError("the input files need different names, at least one file.")
     output = os.fspath(output)
-    if not FileSystems.exists(output):
-        FileSystems.mkdirs(output)
+    beam_corpus.make_folder(output)
     written = [FileSystems.join(output, name) for name in names]
     for path in written:
         if FileSystems.exists(path):
             raise DataError(f"{path}: is there already; choose another folder.")
     # Refused here, and not first on a worker.
     load_saved_model(pathlib.Path(model))
+    batch_size = min(batch_size, max_batch_size(pathlib.Path(model)) or batch_size)
     handler = SavedModelHandler(model, task, batch_size)
     files = list(zip(written, sources, targets or sources, strict=True))
 

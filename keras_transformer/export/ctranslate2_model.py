@@ -78,8 +78,14 @@ def export_ctranslate2(
             tokenizer.save(temporary)
             sync_tree(temporary)
         if folder.exists():
-            shutil.rmtree(folder)
-        os.rename(temporary, folder)
+            # Out of the way at once: it is whole or gone, never half removed.
+            old = folder.with_name(f".{folder.name}-{os.getpid()}-old")
+            shutil.rmtree(old, ignore_errors=True)
+            os.rename(folder, old)
+            os.rename(temporary, folder)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.rename(temporary, folder)
         sync(folder.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -79,6 +79,8 @@ def _data_rows(recipe):
                 for side, paths in value.items()
             }
             value = "; ".join(f"{side} {', '.join(v)}" for side, v in files.items())
+        elif key == "train" and recipe.data.kind == "records":
+            value = pathlib.PurePath(value).name
         if value is not None and key != "data_dir":
             yield key, value
 
@@ -106,6 +108,8 @@ def _scores(validation, scores, recipe):
             ("perplexity", "perplexity", ""),
         ):
             if validation.get(name) is not None:
+                # A test's score of the same name stands beside it.
+                title = f"{title}, validation"
                 rows.append((title, f"{validation[name]:.2f}", when + how))
     if not rows:
         return f"## Scores\n\n{_UNKNOWN}\n"

@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import time
+import uuid
 
 import tensorflow as tf
 
@@ -136,11 +137,12 @@ def export_saved_model(
 def _write_version(write, folder, card, limits):
     _remove_abandoned(folder)
     # A name that is no number: a server that watches the folder passes it over.
-    temporary = folder / f".writing-{os.getpid()}"
+    # Two containers may have the same process number.
+    temporary = folder / f".writing-{os.getpid()}-{uuid.uuid4().hex}"
     try:
         write(str(temporary))
         simplify_saved_model(temporary)
-        write_warmup_requests(temporary)
+        write_warmup_requests(temporary, limits["max_batch_size"])
         (temporary / LIMITS).write_text(json.dumps(limits), encoding="utf-8")
         if card is not None:
             (temporary / "MODEL_CARD.md").write_text(card, encoding="utf-8")

@@ -18,11 +18,12 @@ _INPUTS = {
 }
 
 
-def write_warmup_requests(version):
+def write_warmup_requests(version, max_batch_size):
     """Writes a request for each signature into a version's `assets.extra`.
 
     Args:
         version: The version's folder.
+        max_batch_size: Rows that a request may have.
     """
     # As late as this, since it loads gRPC.
     from tensorflow_serving.apis import predict_pb2
@@ -37,7 +38,8 @@ def write_warmup_requests(version):
             request.model_spec.signature_name = signature
             for name, value in inputs.items():
                 dtype = tf.int32 if name == "source_ids" else tf.string
-                request.inputs[name].CopyFrom(tf.make_tensor_proto(value, dtype))
+                rows = tf.make_tensor_proto(value[:max_batch_size], dtype)
+                request.inputs[name].CopyFrom(rows)
             log = prediction_log_pb2.PredictLog(request=request)
             writer.write(
                 prediction_log_pb2.PredictionLog(predict_log=log).SerializeToString()

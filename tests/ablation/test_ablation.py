@@ -8,6 +8,8 @@ import pytest
 from keras_transformer import ablation
 from keras_transformer import run_folder
 from keras_transformer.ablation import AblationError
+from keras_transformer.ablation.rows import row_recipe
+from keras_transformer.ablation.table import write_tables
 from keras_transformer.recipes import load_recipe
 from keras_transformer.run_folder import RunBusy
 
@@ -129,6 +131,24 @@ def test_rows_of_another_process_are_left_to_it(tmp_path):
     assert [result["row"] for result in found] == ["C1", "C2"]
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert text.count("\n| C") == 2
+
+
+def test_the_table_tells_how_many_runs_it_has_of_a_row(tmp_path):
+    recipes = {row: row_recipe(recipe(), row, 32) for row in ("C1", "C2")}
+    results = [
+        {
+            **{"row": row, "seed": seed, "parameters": 1, "signature": ""},
+            **{"perplexity": float(seed), "bleu": 10.0 * seed},
+            "recipe": recipes[row].model_dump(mode="json"),
+        }
+        for row, seed in (("C1", 1), ("C1", 3), ("C2", 2))
+    ]
+    write_tables(results, tmp_path, 32)
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert "mean of 1 to 2 run(s) a row" in text
+    assert "| 2.0 | 20.0 | 6.11 |" in text
+    write_tables(results[:2], tmp_path, 32)
+    assert "mean of 2 run(s) a row" in (tmp_path / "table.md").read_text()
 
 
 def test_without_validation_there_is_nothing_to_measure(tmp_path):

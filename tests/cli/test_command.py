@@ -218,3 +218,9 @@ def test_interruption_ends_with_130():
     assert process.returncode == 130
     assert errors.strip().endswith("interrupted")
     assert "Traceback" not in errors
+
+
+def test_pictures_need_a_name(run_command, model_path):
+    result = run_command("visualize", model_path, "--source", "x", "--output", ".")
+    assert result.exit_code == 2
+    assert "--output .: a folder; give the files a name in it" in result.stderr

@@ -159,6 +159,10 @@ def test_mistakes(files, run_filter, run_command, tiny_export):
             ["--keep", "1", "--output-target", files / "source"],
             f"--output-target {files / 'source'}: is --source already",
         ),
+        (
+            ["--keep", "1", "--output-source", files / "nowhere" / "a"],
+            f"{files / 'nowhere' / 'a'}: there is no folder {files / 'nowhere'}",
+        ),
     ):
         result = run_filter(*arguments)
         assert result.exit_code == 2

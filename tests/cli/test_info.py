@@ -111,9 +111,42 @@ def test_a_card_of_a_run_that_was_cut_off(run, tmp_path, tiny_model):
     facts = facts_of_run(tmp_path)
     assert facts["validation"] == rows[0]
     scores = card_tables(model_card(*tiny_model, {}, **facts))["Scores"]
-    assert list(scores) == ["bracketing F1"]
-    assert scores["bracketing F1"][0] == "71.23"
-    assert "step 2, beam 1, 3 sentences, labelled" in scores["bracketing F1"][1]
+    title = "bracketing F1, validation"
+    assert list(scores) == [title]
+    assert scores[title][0] == "71.23"
+    assert "step 2, beam 1, 3 sentences, labelled" in scores[title][1]
+    # A test's figure of the same name stands beside it.
+    tested = [{"name": "bracketing F1", "score": 70, "signature": "labelled"}]
+    card = model_card(*tiny_model, {}, **facts, scores=tested)
+    assert list(card_tables(card)["Scores"]) == ["bracketing F1", title]
+
+
+def test_a_card_of_records_names_no_folder(tmp_path, tiny_model):
+    recipe = load_recipe("phrases", ["data={kind: records, train: /home/x/ids}"])
+    card = model_card(*tiny_model, {}, recipe)
+    assert card_tables(card)["Data"]["train"] == "ids"
+    assert "/home/x" not in card
+
+
+@pytest.mark.parametrize(
+    ("card", "architecture"),
+    [
+        (
+            "## Model\n\nIts parameters are many.\n",
+            {"about": "Its parameters are many."},
+        ),
+        (
+            "## Model\n\n| what | value |\n| --- | --- |\n| parameters | 65M |\n",
+            {"parameters": "65M"},
+        ),
+    ],
+)
+def test_a_card_that_somebody_has_edited(tmp_path, told, card, architecture):
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+    (tmp_path / "MODEL_CARD.md").write_text(f"# Model card\n\n{card}")
+    info = told(tmp_path)
+    assert info["architecture"] == architecture
+    assert "parameters" not in info
 
 
 def test_a_card_is_read_as_it_was_written(tiny_model):

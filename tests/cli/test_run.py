@@ -101,7 +101,9 @@ def test_run_file_and_export_agree(folder, trained, run_command):
 
 def test_what_an_export_tells_of_its_run(folder, trained, run_command):
     results = [
-        {"metric": "bleu", "name": "BLEU", "score": 12.346, "signature": "a|b:c"}
+        {"metric": "bleu", "name": "BLEU", "score": 12.346, "signature": "a|b:c"},
+        {"name": "F", "score": 70, "signature": "s", "max_words": None},
+        {"name": "F", "score": 75, "signature": "s", "max_words": 40},
     ]
     (folder / "scores.json").write_text(json.dumps({"results": results}))
     command = ["export", trained[0], folder / "told", "--license", "CC0-1.0"]
@@ -111,6 +113,7 @@ def test_what_an_export_tells_of_its_run(folder, trained, run_command):
     assert "| train | source train.source; target train.target |" in card
     assert str(folder) not in card
     assert "| BLEU | 12.35 | a\\|b:c |" in card
+    assert "| F | 70.00 | s |\n| F, at most 40 words | 75.00 | s |" in card
     assert "| warmup_steps | 3 |" in card
     assert card.endswith("## Licence\n\nCC0-1.0\n")
     (folder / "scores.json").write_text("{}")

@@ -1,4 +1,6 @@
 import gzip
+import os
+from concurrent import futures
 from types import SimpleNamespace
 
 import pytest
@@ -108,6 +110,7 @@ def test_beam_size_is_passed_on(run_command, model_path, reversing_model):
         (["--input", "missing.en"], "error: missing.en: no such file"),
         (["--beam-size", "2", "--n-best", "3"], "--n-best 3: must not exceed"),
         (["--output", "nowhere/out"], "nowhere/out: there is no folder nowhere"),
+        (["--output", "out.gz"], "out.gz: what is written is not compressed"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(
@@ -118,6 +121,21 @@ def test_mistakes_are_one_line_and_exit_code_2(
     assert expected in result.stderr
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
+
+
+def test_a_pipe_and_a_link_stay_what_they_are(run_command, model_path, tmp_path):
+    pipe, link, file = (tmp_path / name for name in ("pipe", "link", "file"))
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    with futures.ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_text)
+        for output in (pipe, link):
+            result = run_command(
+                "translate", model_path, "--output", output, stdin="ab\n\ncd\n"
+            )
+            assert result.exit_code == 0, result.stderr
+        assert read.result(60) == file.read_text() == "ba\n\ndc\n"
+    assert pipe.is_fifo() and link.is_symlink()
 
 
 def test_missing_model(run_command, tmp_path):

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from keras_transformer.evaluation import perplexity
+from keras_transformer.models import PairScore
+from keras_transformer.models import perplexity_of
 
 VOCABULARY_SIZE = 7
 
@@ -90,3 +92,9 @@ def test_takes_the_pipelines_tensors(table, batches):
 def test_nothing_to_measure(table):
     with pytest.raises(ValueError, match="at least one target sub-word"):
         perplexity(TableModel(table), [])
+
+
+def test_a_model_that_has_diverged_is_infinitely_perplexed():
+    # exp(710) is more than a float can be, exp(709) is not.
+    assert perplexity_of([PairScore(-7090.0, 10)]) == math.exp(709)
+    assert perplexity_of([PairScore(-7000.0, 5), PairScore(-100.0, 5)]) == math.inf

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from tiny_export import TEXTS
 
+from keras_transformer.export import export_saved_model
 from keras_transformer.pipelines import DataError
 from keras_transformer.stored_models import ModelError
 
@@ -99,6 +100,29 @@ def test_lines_that_are_cut_are_told(tiny_export, tmp_path, caplog):
     with caplog.at_level("WARNING", "keras_transformer"):
         beam_inference.run_with_beam(tiny_export, "translate", [path], tmp_path / "out")
     assert "2 lines are longer than the export reads" in caplog.text
+
+
+def test_a_batch_is_no_larger_than_the_export_takes(tiny_model, tmp_path):
+    version = export_saved_model(*tiny_model, tmp_path / "small", max_batch_size=2)
+    (tmp_path / "a.de").write_text("Hund\n" * 5)
+    beam_inference.run_with_beam(
+        version, "translate", [tmp_path / "a.de"], tmp_path / "out", batch_size=64
+    )
+    assert (tmp_path / "out" / "a.de").read_text().count("\n") == 5
+
+
+def test_mistakes_are_told_before_the_work(tiny_export, tmp_path):
+    (tmp_path / "file").write_text("old")
+    for output, targets, message in (
+        (tmp_path / "out", ["a.de"], "target files are for scoring only"),
+        (tmp_path / "file", [], "file: a file, where a folder was expected"),
+        (tmp_path / "file" / "out", [], "out: cannot be made"),
+    ):
+        with pytest.raises(DataError, match=message):
+            beam_inference.run_with_beam(
+                tiny_export, "translate", ["a.en"], output, targets
+            )
+    assert (tmp_path / "file").read_text() == "old"
 
 
 def test_files_of_one_name(tiny_export, tmp_path):

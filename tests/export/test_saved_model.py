@@ -9,11 +9,13 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow_serving.apis import prediction_log_pb2
 from tiny_export import TEXTS
 
 import keras_transformer as kt
 from keras_transformer.export import export_saved_model
 from keras_transformer.export.signatures import source_rows
+from keras_transformer.export.warmup import write_warmup_requests
 from keras_transformer.exported_model import ExportedModel
 from keras_transformer.exported_model import max_batch_size
 from keras_transformer.models import open_model
@@ -109,6 +111,19 @@ def test_parts_and_compiled_searches_find_the_same(tiny_model, tiny_export, tmp_
     # Else the test would compare the same searches.
     assert b"_XlaMustCompile" in (folder / "saved_model.pb").read_bytes()
     assert b"_XlaMustCompile" not in (tiny_export / "saved_model.pb").read_bytes()
+
+
+def test_requests_that_warm_a_server_up_keep_to_its_limit(tmp_path):
+    write_warmup_requests(tmp_path, 1)
+    (file,) = tmp_path.rglob("tf_serving_warmup_requests")
+    rows = [
+        tensor.tensor_shape.dim[0].size
+        for record in tf.data.TFRecordDataset(str(file))
+        for tensor in prediction_log_pb2.PredictionLog.FromString(
+            record.numpy()
+        ).predict_log.request.inputs.values()
+    ]
+    assert rows == [1] * 8  # six signatures, of which two have two inputs
 
 
 def test_a_limit_that_is_below_ours(tiny_export, tmp_path):
