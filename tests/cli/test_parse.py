@@ -54,7 +54,7 @@ def trained(folder, run_command):
         f"data.validation.trees={folder / 'toy.trees'}",
         "data.max_length=60",
         "data.words=tags",
-        "tokenizer.vocabulary_size=320",
+        "tokenizer={kind: bpe, vocabulary_size: 320}",  # whole words: few steps
         "model={preset: tiny, num_layers: 2, d_model: 48, d_ff: 96, num_heads: 2, "
         "key_dim: 24, value_dim: 24, dropout: 0.0, normalization: pre}",
         "training.steps=120",

@@ -1,8 +1,10 @@
+import functools
 import gzip
 from collections import Counter
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from tree_samples import random_tree
 
 from keras_transformer.pipelines import DataError
@@ -144,12 +146,18 @@ def test_marks_of_words(tmp_path, words):
         "bpe", source.sentences(), size, symbols=source.symbols()
     )
     marks = [np.array(each) for each in word_marks(tokenizer.piece_bytes(), words)]
-    counts = [
-        [each[ids].sum() for ids in tokenizer.tokenize(texts).to_list()]
-        for each, texts in zip(marks, map(list, zip(*source, strict=True)), strict=True)
-    ]
     expected = [len(tree.words) for tree in source.trees()]
-    assert counts == [expected, expected]
+    sampled = functools.partial(tokenizer.sample, dropout=0.5, seed=3)
+    lengths = set()
+    for split in (tokenizer.tokenize, sampled):
+        sides = [split(list(texts)) for texts in zip(*source, strict=True)]
+        counts = [
+            [each[ids].sum() for ids in rows.to_list()]
+            for each, rows in zip(marks, sides, strict=True)
+        ]
+        assert counts == [expected, expected]
+        lengths.add(int(tf.size(sides[0].flat_values)))
+    assert len(lengths) == 2  # BPE-dropout has split them otherwise
     assert expected[-1] == 6
 
 
