@@ -38,17 +38,21 @@ def write_tables(results, output, scale=1):
         output: The folder, a path.
         scale: What all widths were divided by.
     """
-    rows = [_line(row, of_row) for row, of_row in _by_row(results).items()]
-    with (
-        told_when_full(output),
-        replace_file(output / "table.csv") as temporary,
-        open(temporary, "w", newline="", encoding="utf-8") as file,
-    ):
-        csv.writer(file, lineterminator="\n").writerows([HEAD, *rows])
-    with told_when_full(output), replace_file(output / "table.md") as temporary:
-        temporary.write_text(_markdown(rows, results, scale), encoding="utf-8")
-    with told_when_full(output), replace_file(output / "table.png") as temporary:
-        _plot(rows, temporary)
+    by_row = _by_row(results)
+    rows = [_line(row, of_row) for row, of_row in by_row.items()]
+    counts = sorted(map(len, by_row.values()))
+    runs = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    markdown = _markdown(rows, results[0]["signature"], scale, runs)
+    with told_when_full(output):
+        with (
+            replace_file(output / "table.csv") as temporary,
+            open(temporary, "w", newline="", encoding="utf-8") as file,
+        ):
+            csv.writer(file, lineterminator="\n").writerows([HEAD, *rows])
+        with replace_file(output / "table.md") as temporary:
+            temporary.write_text(markdown, encoding="utf-8")
+        with replace_file(output / "table.png") as temporary:
+            _plot(rows, temporary)
 
 
 def _by_row(results):
@@ -84,14 +88,12 @@ def _line(row, results):
     ]
 
 
-def _markdown(rows, results, scale):
+def _markdown(rows, signature, scale, runs):
     lines = [HEAD, ["---"] * len(HEAD), *rows]
     text = "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
-    counts = {len(of_row) for of_row in _by_row(results).values()}
-    runs = " to ".join(map(str, sorted({min(counts), max(counts)})))
     about = (
         f"\nWidths divided by {scale}; mean of {runs} run(s) a row; last checkpoint, "
-        f"beam 4, alpha 0.6; perplexity a sub-word; {results[0]['signature']}. The "
+        f"beam 4, alpha 0.6; perplexity a sub-word; {signature}. The "
         "paper's columns are of newstest2013 at full size.\n"
     )
     return text + about
