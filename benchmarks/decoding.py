@@ -25,6 +25,9 @@ BATCHES = (1, 32, 128)
 LENGTH = 20
 # Ids of a source, its end counted: with `LENGTH - SOURCE` more, outputs have `LENGTH`.
 SOURCE = 16
+# Until no hypothesis can win, or until as many have ended as the beam has, which is the
+# rule of CTranslate2.
+PATIENCE = {"": None, ", patience 1": 1.0}
 # Ends the names of those that one sentence at a time does not concern.
 SIDE_BY_SIDE = ", in parts"
 
@@ -69,7 +72,7 @@ def fixed(arguments):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         saved, fast, ids = fixed_exports(folder)
-        found = contestants(saved, fast, "ids", 0)
+        found = contestants({"": saved}, fast, "ids", 0)
         for batch in BATCHES:
             count = {1: 8, 32: 64}.get(batch, len(ids))
             path = folder / f"ids_{batch}.npy"
@@ -92,12 +95,16 @@ def real(arguments):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         model = open_model(arguments.run)
-        saved = model.export(
-            folder / "saved",
-            *(4, arguments.alpha),
-            parallel_parts=turns.THREADS,
-            jit_compile=True,
-        )
+        saved = {
+            end: model.export(
+                folder / f"saved_{patience}",
+                *(4, arguments.alpha),
+                patience=patience,
+                parallel_parts=turns.THREADS,
+                jit_compile=True,
+            )
+            for end, patience in PATIENCE.items()
+        }
         fast = model.export_ctranslate2(folder / "fast")
         found = contestants(saved, fast, "text", arguments.alpha)
         for batch in BATCHES:
@@ -142,10 +149,13 @@ def joined(tokenizer, rows):
 def contestants(saved, fast, what, alpha):
     """Ours and CTranslate2, which also takes a batch's parts side by side, as ours.
 
-    Of ids KerasHub's sampler, too.
+    `saved` are exports by the ends of their names. Of ids KerasHub's sampler, too.
     """
     ctranslate2 = "peers/decode_ctranslate2.py"
-    commands = {"keras_transformer SavedModel": ("peers/decode_ours.py", saved, what)}
+    commands = {
+        f"keras_transformer SavedModel{end}": ("peers/decode_ours.py", export, what)
+        for end, export in saved.items()
+    }
     for kind in ("float32", "int8"):
         name = f"CTranslate2 {kind}"
         commands[name] = (ctranslate2, fast, what, kind, alpha, 1)

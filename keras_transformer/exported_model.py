@@ -93,6 +93,7 @@ class ExportedModel:
         first_line=1,
         prefixes=None,
         forbidden=(),
+        patience=None,
     ):
         if prefixes is not None or forbidden:
             raise ModelError(
@@ -102,6 +103,7 @@ class ExportedModel:
         for name, value in (
             ("beam size", beam_size),
             ("length penalty", length_penalty),
+            ("patience", patience),
             ("n-best list", None if n_best == 1 else n_best),
         ):
             if value is not None:
@@ -155,7 +157,7 @@ class ExportedModel:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
 
-    def parse(self, sentences, beam_size=None, length_penalty=None, first_line=1):
+    def parse(self, sentences, *_, **__):
         raise ModelError(
             f"{self.path}: a SavedModel translates and does not parse; use the run's "
             "folder or the .keras file in it"

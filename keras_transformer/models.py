@@ -46,18 +46,19 @@ def open_model(path, warn=None, ensemble=(), allow_unsafe=False, parallel_batche
 
     Returns:
         An object with `translate(lines, beam_size=None, length_penalty=None,
-        n_best=1, first_line=1, prefixes=None, forbidden=())`, for each line a list of
-        1 to `n_best` `Translation` (text, score), best first; `sample(lines,
-        num_samples=1, first_line=1, prefixes=None, forbidden=(), **options)`,
-        translations drawn at random, options as `Translator.sample` has them;
+        n_best=1, first_line=1, prefixes=None, forbidden=(), patience=None)`, for each
+        line a list of 1 to `n_best` `Translation` (text, score), best first;
+        `sample(lines, num_samples=1, first_line=1, prefixes=None, forbidden=(),
+        **options)`, translations drawn at random, as `Translator.sample` has them;
         `fingerprint()`, a text that tells its weights; `parse(sentences,
-        beam_size=None, length_penalty=None, first_line=1)`, for each a `parsing.Parse`;
+        beam_size=None, length_penalty=None, first_line=1, patience=None)`, for each a
+        `parsing.Parse`;
         `score(sources, targets)`, a list of `PairScore`;
         `align(sources, targets, line_numbers=None)`, what `Translator.align` gives;
         `attention(source, target)`, what `visualization.attention_of` gives;
         `export(folder, beam_size=None, length_penalty=None, scores=(), license=None,
-        tokenizer_ops="text", parallel_parts=1, jit_compile=False)`, the path of the
-        version written, see `export_saved_model`, for scores and licence
+        tokenizer_ops="text", parallel_parts=1, jit_compile=False, patience=None)`, the
+        path of the version written, see `export_saved_model`, for scores and licence
         `model_card`, for "core" `pipelines.CoreBytePairs`; and
         `export_ctranslate2(folder, quantization="none")`. None stands for the recipe's
         setting. A SavedModel can only translate, and only as it was exported; an
@@ -145,8 +146,11 @@ class _TextModel:
         first_line=1,
         prefixes=None,
         forbidden=(),
+        patience=None,
     ):
-        translator = self._translator(beam_size, length_penalty, forbidden)
+        translator = self._translator(
+            self._settings(beam_size, length_penalty, patience), forbidden
+        )
         if n_best > translator.beam_size:
             raise ModelError(
                 f"an n-best list of {n_best} needs a beam size of at least {n_best}; "
@@ -163,7 +167,7 @@ class _TextModel:
         forbidden=(),
         **options,
     ):
-        return self._translator(None, None, forbidden, num_samples).sample(
+        return self._translator(self._search, forbidden, num_samples).sample(
             lines, num_samples, first_line=first_line, prefixes=prefixes, **options
         )
 
@@ -174,7 +178,14 @@ class _TextModel:
                 digest.update(weight.tobytes())
         return digest.hexdigest()
 
-    def parse(self, sentences, beam_size=None, length_penalty=None, first_line=1):
+    def parse(
+        self,
+        sentences,
+        beam_size=None,
+        length_penalty=None,
+        first_line=1,
+        patience=None,
+    ):
         from keras_transformer.parsing import parse_sentences
 
         if self.data is None:
@@ -192,8 +203,9 @@ class _TextModel:
                 lines,
                 beam_size=beam_size,
                 length_penalty=length_penalty,
-                n_best=self._settings(beam_size, None).get("beam_size", 4),
+                n_best=self._settings(beam_size).get("beam_size", 4),
                 first_line=first_line,
+                patience=patience,
             )
 
         return parse_sentences(translate, sentences, first_line, self.data.words)
@@ -201,7 +213,7 @@ class _TextModel:
     def score(self, sources, targets):
         from keras_transformer.decoding.rows import tokenized
 
-        log_probs = self._translator(None, None).score(sources, targets)
+        log_probs = self._translator(self._search).score(sources, targets)
         return [
             PairScore(float(log_prob), len(ids) + 1)
             for log_prob, ids in zip(
@@ -210,7 +222,7 @@ class _TextModel:
         ]
 
     def align(self, sources, targets, line_numbers=None):
-        return self._translator(None, None).align(sources, targets, line_numbers)
+        return self._translator(self._search).align(sources, targets, line_numbers)
 
     def attention(self, source, target):
         from keras_transformer.visualization import attention_of
@@ -227,13 +239,14 @@ class _TextModel:
         tokenizer_ops="text",
         parallel_parts=1,
         jit_compile=False,
+        patience=None,
     ):
         from keras_transformer import pipelines
         from keras_transformer.export import export_saved_model
         from keras_transformer.export import facts_of_run
         from keras_transformer.export import model_card
 
-        search = self._settings(beam_size, length_penalty)
+        search = self._settings(beam_size, length_penalty, patience)
         facts = facts_of_run(self.path if self.path.is_dir() else self.path.parent)
         card = model_card(
             self.model, self.tokenizer, search, **facts, scores=scores, license=license
@@ -261,13 +274,12 @@ class _TextModel:
 
         return export_ctranslate2(self.model, self.tokenizer, folder, quantization)
 
-    def _translator(self, beam_size, length_penalty, forbidden=(), num_samples=1):
+    def _translator(self, search, forbidden=(), num_samples=1):
         from keras_transformer.decoding import Translator
 
-        search = self._settings(beam_size, length_penalty)
         # With many rows for each sentence fewer at once, for the same memory.
         widest = max(4, search.get("beam_size", 4), num_samples)
-        key = (beam_size, length_penalty, tuple(forbidden), widest)
+        key = (*search.items(), tuple(forbidden), widest)
         if key not in self._translators:
             try:
                 self._translators[key] = Translator(
@@ -285,8 +297,12 @@ class _TextModel:
                 raise ModelError(str(error)) from None
         return self._translators[key]
 
-    def _settings(self, beam_size, length_penalty):
-        given = {"beam_size": beam_size, "length_penalty": length_penalty}
+    def _settings(self, beam_size=None, length_penalty=None, patience=None):
+        given = {
+            "beam_size": beam_size,
+            "length_penalty": length_penalty,
+            "patience": patience,
+        }
         given = {name: value for name, value in given.items() if value is not None}
         return {**self._search, **given}
 

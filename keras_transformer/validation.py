@@ -29,6 +29,7 @@ def validation(recipe, model, tokenizer, corpus, pairs):
         beam_size=settings.validation_beam_size,
         length_penalty=decoding.length_penalty,
         length_penalty_kind=decoding.length_penalty_kind,
+        patience=decoding.patience,
         extra_length=decoding.extra_length,
         max_source_length=recipe.data.max_length,
         parallel_batches=settings.parallel_parts,

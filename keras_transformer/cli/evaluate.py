@@ -21,6 +21,7 @@ from keras_transformer.cli.console import written_lines
 from keras_transformer.cli.evaluate_trees import evaluate_trees
 from keras_transformer.cli.text_lines import EnsemblePaths
 from keras_transformer.cli.text_lines import ParallelBatches
+from keras_transformer.cli.text_lines import Patience
 from keras_transformer.cli.text_lines import counted_pair
 
 BLOCK = 2_000
@@ -75,6 +76,7 @@ def evaluate(
     length_penalty: Annotated[
         float | None, typer.Option(min=0, help="Alpha. Default: the run's, or 0.6.")
     ] = None,
+    patience: Patience = None,
     ensemble: EnsemblePaths = None,
     parallel_batches: ParallelBatches = 1,
     output: Annotated[
@@ -92,6 +94,8 @@ def evaluate(
     keras-transformer evaluate runs/mine --source test.en --reference test.de
     keras-transformer evaluate runs/craft --metric f1 --reference dev.trees.gz
     """
+    search = {"beam_size": beam_size, "length_penalty": length_penalty}
+    search["patience"] = patience
     metrics = list(dict.fromkeys(metric or [Metric.bleu]))
     for path in filter(None, (model, source, reference, *(ensemble or ()))):
         existing(path)
@@ -101,7 +105,7 @@ def evaluate(
         if len(metrics) > 1:
             raise UserError("--metric f1: stands alone, its reference is trees")
         evaluate_trees(
-            *(model, ensemble, reference, source, (beam_size, length_penalty)),
+            *(model, ensemble, reference, source, search),
             *(output, as_json, parallel_batches),
         )
         return
@@ -122,7 +126,7 @@ def evaluate(
         opened.score([], [])  # a SavedModel says at once that it cannot
     results = []
     if output is not None or metrics != [Metric.perplexity]:
-        hypotheses = _translations(opened, sources, beam_size, length_penalty)
+        hypotheses = _translations(opened, sources, search)
         if output is not None:
             with written_lines(output) as write_line:
                 for hypothesis in hypotheses:
@@ -144,17 +148,12 @@ def evaluate(
     say(f"{len(sources)} lines in {seconds:.1f} s")
 
 
-def _translations(opened, sources, beam_size, length_penalty):
+def _translations(opened, sources, search):
     hypotheses = []
     with progress("translating", len(sources)) as advance:
         for start in range(0, len(sources), BLOCK):
             block = sources[start : start + BLOCK]
-            translated = opened.translate(
-                block,
-                beam_size=beam_size,
-                length_penalty=length_penalty,
-                first_line=start + 1,
-            )
+            translated = opened.translate(block, first_line=start + 1, **search)
             hypotheses += [candidates[0].text for candidates in translated]
             advance(len(block))
     return hypotheses

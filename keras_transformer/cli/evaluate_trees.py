@@ -57,7 +57,7 @@ def evaluate_trees(
     with progress("parsing", len(sentences), "sentences") as advance:
         for start in range(0, len(sentences), BLOCK):
             block = sentences[start : start + BLOCK]
-            parses += opened.parse(block, *search, first_line=start + 1)
+            parses += opened.parse(block, first_line=start + 1, **search)
             advance(len(block))
     trees = [parse.tree for parse in parses]
     if output is not None:

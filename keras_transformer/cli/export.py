@@ -11,6 +11,7 @@ from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import verb
+from keras_transformer.cli.text_lines import Patience
 
 
 class Format(enum.StrEnum):
@@ -48,6 +49,7 @@ def export(
     length_penalty: Annotated[
         float | None, typer.Option(min=0, help="Alpha. Default: the run's, or 0.6.")
     ] = None,
+    patience: Patience = None,
     tokenizer_ops: Annotated[
         TokenizerOps,
         typer.Option(
@@ -99,10 +101,10 @@ def export(
             raise UserError("--parallel-parts needs --format saved_model")
         if jit_compile:
             raise UserError("--jit-compile needs --format saved_model")
-        if beam_size is not None or length_penalty is not None:
+        if (beam_size, length_penalty, patience) != (None, None, None):
             raise UserError(
-                "--beam-size and --length-penalty are CTranslate2's own arguments: "
-                "give them to its translate_batch"
+                "--beam-size, --length-penalty and --patience are CTranslate2's own "
+                "arguments: give them to its translate_batch"
             )
         typer.echo(
             opened_model(model).export_ctranslate2(folder, quantization or "none")
@@ -121,6 +123,7 @@ def export(
             tokenizer_ops=tokenizer_ops.value,
             parallel_parts=parallel_parts,
             jit_compile=jit_compile,
+            patience=patience,
         )
     )
 

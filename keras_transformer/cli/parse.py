@@ -17,6 +17,7 @@ from keras_transformer.cli.text_lines import EnsemblePaths
 from keras_transformer.cli.text_lines import InputPath
 from keras_transformer.cli.text_lines import OutputPath
 from keras_transformer.cli.text_lines import ParallelBatches
+from keras_transformer.cli.text_lines import Patience
 from keras_transformer.cli.text_lines import in_blocks
 from keras_transformer.cli.text_lines import input_lines
 
@@ -37,6 +38,7 @@ def parse(
     length_penalty: Annotated[
         float | None, typer.Option(min=0, help="Alpha. Default: the run's.")
     ] = None,
+    patience: Patience = None,
     ensemble: EnsemblePaths = None,
     parallel_batches: ParallelBatches = 1,
     tokenize: Annotated[
@@ -78,7 +80,9 @@ def parse(
             for start, lines in blocks:
                 sentences = [words_of(split(line)) for line in lines]
                 found = opened.parse(
-                    sentences, beam_size, length_penalty, first_line=start
+                    *(sentences, beam_size, length_penalty),
+                    first_line=start,
+                    patience=patience,
                 )
                 for one in found:
                     write_line("" if one.tree is None else str(one.tree))

@@ -33,6 +33,23 @@ ParallelBatches = Annotated[
         "of memory.",
     ),
 ]
+
+
+def _above_zero(value):
+    if value is not None and not value > 0:
+        raise typer.BadParameter(f"{value}: must be above 0")
+    return value
+
+
+Patience = Annotated[
+    float | None,
+    typer.Option(
+        callback=_above_zero,
+        help="End a line's search when so many times the beam size have finished: 1 is "
+        "what CTranslate2 and fairseq do. Default: the run's, or when no other can "
+        "come out better.",
+    ),
+]
 OutputPath = Annotated[
     pathlib.Path | None,
     typer.Option("--output", "-o", help="File to write; else standard output."),

@@ -22,6 +22,7 @@ from keras_transformer.cli.text_lines import EnsemblePaths
 from keras_transformer.cli.text_lines import InputPath
 from keras_transformer.cli.text_lines import OutputPath
 from keras_transformer.cli.text_lines import ParallelBatches
+from keras_transformer.cli.text_lines import Patience
 from keras_transformer.cli.text_lines import in_blocks
 from keras_transformer.cli.text_lines import input_lines
 from keras_transformer.cli.text_lines import is_file
@@ -48,6 +49,7 @@ def translate(
     length_penalty: Annotated[
         float | None, typer.Option(min=0, help="Alpha. Default: the run's, or 0.6.")
     ] = None,
+    patience: Patience = None,
     n_best: Annotated[
         int, typer.Option(min=1, help="Translations of each line, best first.")
     ] = 1,
@@ -140,6 +142,7 @@ def translate(
         raise UserError("--prefix and --prefix-file: give one of them")
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     searched = {"beam_size": beam_size, "length_penalty": length_penalty}
+    searched["patience"] = patience
     search = _checked_search(sampling, drawn, searched)
     if resume and (output is None or not is_regular(input_path)):
         raise UserError("--resume: needs --input, a file, and --output")

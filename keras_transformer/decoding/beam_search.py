@@ -37,6 +37,7 @@ def beam_search(
     reorder_cache=take_rows,
     normalized=False,
     settle_cache=None,
+    patience=None,
 ):
     """The sequences of highest score that a beam finds, in one compiled graph.
 
@@ -45,7 +46,8 @@ def beam_search(
     penalty(length)`; the others live on. A sentence ends when no living hypothesis
     can still beat its `n_best`-th best finished one: a log-probability only falls and
     the penalty only grows, so `log-probability / penalty(longest length allowed)`
-    bounds whatever may come of it. With `beam_size=1` this is greedy search.
+    bounds whatever may come of it. With `patience` it ends sooner, once enough have
+    finished, whatever may come. With `beam_size=1` this is greedy search.
 
     Where nothing has ended at the longest length allowed, the unfinished hypotheses
     are returned, scored in the same way.
@@ -88,6 +90,10 @@ def beam_search(
             up as they are. An id of minus infinity is never generated.
         settle_cache: function `cache -> cache` for every `decode_loop.SETTLE_STEPS`
             steps, with compaction.
+        patience: float above 0 or None. A sentence ends as well when `patience *
+            beam_size` of its hypotheses, rounded, and at least `n_best`, have finished
+            (Kasai et al., 2022, "A Call for Clarity in Beam Search"; 1 is the rule of
+            fairseq and CTranslate2). None: never by their number.
 
     Returns:
         `(sequences, scores)`: int32 [batch, n_best, buffer_length], end id included,
@@ -96,13 +102,15 @@ def beam_search(
 
     Raises:
         ValueError: sizes below 1, `n_best` above `beam_size`, a negative
-            `length_penalty` or an unknown kind, an end id that is forbidden.
+            `length_penalty` or an unknown kind, a `patience` that is not above 0, an
+            end id that is forbidden.
     """
     if beam_size < 1 or not 1 <= n_best <= beam_size:
         raise ValueError(
             "`beam_size` must be at least 1 and `n_best` between 1 and `beam_size`. "
             f"Received: beam_size={beam_size}, n_best={n_best}."
         )
+    enough = _enough(patience, beam_size, n_best)
     penalty = get_length_penalty(length_penalty_kind, length_penalty)
     forbidden_ids = check_ids(start_id, end_id, pad_id, forbidden_ids)
     max_lengths, buffer_length = resolve_lengths(max_length, buffer_length, batch_size)
@@ -113,7 +121,7 @@ def beam_search(
         log_probs, tokens = _best_tokens(
             logits, beam_size, vocabulary_size, forbidden_ids, normalized
         )
-        state, parents = _grow(state, log_probs, tokens, index, end_id, penalty)
+        state, parents = _grow(state, log_probs, tokens, index, end_id, penalty, enough)
         if beam_size > 1:
             cache = reorder_cache(cache, parents)
         return state, cache
@@ -129,12 +137,22 @@ def beam_search(
     return sequences, state.best_scores
 
 
+def _enough(patience, beam_size, n_best):
+    """How many finished hypotheses end a sentence; None: no number of them."""
+    if patience is None:
+        return None
+    if not patience > 0:
+        raise ValueError(f"`patience` must be above 0. Received: patience={patience}.")
+    return max(int(min(patience * beam_size, 2**30) + 0.5), n_best)
+
+
 class _BeamState(NamedTuple):
     living_sequences: Any  # int32 [batch, beam_size, buffer_length]
     living_log_probs: Any  # float32 [batch, beam_size], minus infinity: slot is empty
     last_ids: Any  # int32 [batch, beam_size]
     best_sequences: Any  # int32 [batch, n_best, buffer_length]
     best_scores: Any  # float32 [batch, n_best], highest first
+    num_finished: Any  # int32 [batch]
     max_lengths: Any  # int32 [batch]
     done: Any  # bool [batch]
 
@@ -159,6 +177,7 @@ def _initial_state(
             (batch_size, n_best, buffer_length), pad_id, dtype="int32"
         ),
         best_scores=_zero_where(empty),
+        num_finished=ops.zeros_like(max_lengths),
         max_lengths=max_lengths,
         done=done,
     )
@@ -200,13 +219,14 @@ def _best_tokens(logits, num_tokens, vocabulary_size, forbidden_ids, normalized)
     return ops.where(forbidden, NEVER, log_probs), tokens
 
 
-def _grow(state, log_probs, tokens, index, end_id, penalty):
+def _grow(state, log_probs, tokens, index, end_id, penalty, enough=None):
     """One step of every sentence's beam.
 
     Args:
         state: `_BeamState` with hypotheses of `index` tokens.
         log_probs: float32 [batch * beam_size, k], of each hypothesis's best tokens.
         tokens: int32 [batch * beam_size, k].
+        enough: int, finished hypotheses that end a sentence; None: no number does.
 
     Returns:
         `(state, parents)`: hypotheses of `index + 1` tokens, and the row of the old
@@ -233,8 +253,9 @@ def _grow(state, log_probs, tokens, index, end_id, penalty):
     length = index + 1
     ended = tokens == end_id
     at_limit = length >= state.max_lengths
+    finished = ops.logical_and(ended, log_probs > NEVER)
     # A hypothesis cut off at the limit counts only where the sentence has no other.
-    none_ended = ops.logical_not(ops.any(ops.logical_and(ended, log_probs > NEVER), 1))
+    none_ended = ops.logical_not(ops.any(finished, axis=1))
     none_ended = ops.logical_and(none_ended, state.best_scores[:, 0] == NEVER)
     cut_off = ops.logical_and(at_limit, none_ended)[:, None]
     scores = ops.where(
@@ -253,6 +274,10 @@ def _grow(state, log_probs, tokens, index, end_id, penalty):
     living = ops.where(ended, NEVER, log_probs)
     bound = ops.max(living, axis=1) / penalty(state.max_lengths)
     done = ops.logical_or(at_limit, bound <= best_scores[:, -1])
+    num_finished = state.num_finished
+    if enough is not None:
+        num_finished = num_finished + ops.sum(ops.cast(finished, "int32"), axis=1)
+        done = ops.logical_or(done, num_finished >= enough)
     done = ops.logical_or(state.done, done)
     state = _BeamState(
         living_sequences=sequences,
@@ -261,6 +286,7 @@ def _grow(state, log_probs, tokens, index, end_id, penalty):
         last_ids=tokens,
         best_sequences=best_sequences,
         best_scores=best_scores,
+        num_finished=num_finished,
         max_lengths=state.max_lengths,
         done=done,
     )

@@ -33,7 +33,7 @@ def translate_ids(
         next_states: int32 [num_states, vocabulary], what must not be generated, see
             `forbidden_phrases`. None: nothing.
         **search_options: of `beam_search`: `length_penalty`, `length_penalty_kind`,
-            `n_best`, ids, `vocabulary_size`, `compaction`.
+            `patience`, `n_best`, ids, `vocabulary_size`, `compaction`.
 
     Returns:
         `(sequences, scores)` as `beam_search` has them: int32 [batch, n_best,

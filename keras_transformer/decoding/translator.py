@@ -45,8 +45,7 @@ class Translator:
         tokenizer: of the source.
         target_tokenizer: None where both sides share one.
         beam_size: int, 1 for greedy search.
-        length_penalty: float alpha, at least 0.
-        length_penalty_kind: "gnmt" or "power".
+        length_penalty, length_penalty_kind, patience: as `beam_search` has them.
         extra_length: int, tokens that a translation may have more than its source.
         max_source_length: int, the longest source row, its end id counted.
         batch_tokens: int, source positions of a batch, padding included.
@@ -76,6 +75,7 @@ class Translator:
         warn=None,
         forbidden=(),
         parallel_batches=1,
+        patience=None,
     ):
         if max_source_length < 2:
             raise ValueError(
@@ -93,8 +93,11 @@ class Translator:
         for each in (self.tokenizer, self.target_tokenizer):
             check_fits(model, each)
         self.beam_size = beam_size
-        self.length_penalty = length_penalty
-        self.length_penalty_kind = length_penalty_kind
+        self._beam_options = {
+            "length_penalty": length_penalty,
+            "length_penalty_kind": length_penalty_kind,
+            "patience": patience,
+        }
         self.extra_length = extra_length
         if model.positions == "learned":
             max_source_length = min(max_source_length, model.max_length)
@@ -143,9 +146,8 @@ class Translator:
                 source_ids,
                 prefix_ids=prefix_ids,
                 beam_size=self.beam_size,
-                length_penalty=self.length_penalty,
-                length_penalty_kind=self.length_penalty_kind,
                 n_best=n_best,
+                **self._beam_options,
                 **self._search_options(),
             ),
             num_inputs=1 if prefixes is None else 2,
@@ -172,8 +174,7 @@ class Translator:
             top_k: int or None, draw from the k most probable tokens only.
             top_p: float in (0, 1] or None, draw from the nucleus only.
             seed: int; the same lines and seed give the same samples. None: a new one.
-            first_line: the number of the first line, for warnings.
-            prefixes: as `translate_n_best`.
+            first_line, prefixes: as `translate_n_best`.
 
         Returns:
             For each line a list of `num_samples` `Translation`s in the order drawn;
@@ -386,11 +387,9 @@ class Translator:
 
     def _texts(self, sequences, scores):
         """Translations [row][rank] of [batch, n, length] ids and [batch, n] scores."""
-        batch, num_ranks, length = sequences.shape
-        texts = self.target_tokenizer.detokenize(
-            np.reshape(sequences, (batch * num_ranks, length))
-        )
-        texts = np.reshape(texts.numpy(), (batch, num_ranks))
+        rows = np.reshape(sequences, (-1, sequences.shape[2]))
+        texts = self.target_tokenizer.detokenize(rows).numpy()
+        texts = np.reshape(texts, sequences.shape[:2])
         for row, row_scores in zip(texts, scores, strict=True):
             ranked = [
                 Translation(text.decode("utf-8", "replace"), float(score))

@@ -37,6 +37,7 @@ def export_saved_model(
     max_batch_size=1024,
     parallel_parts=1,
     jit_compile=False,
+    patience=None,
 ):
     """Writes `folder/VERSION/`, a SavedModel with tokenizer and beam search inside.
 
@@ -88,13 +89,16 @@ def export_saved_model(
             searched by programs that XLA compiles, one for each length up to a
             multiple of 16, when the first text of the length comes. For TensorFlow in
             Python, not for TF-Serving, whose builds lack XLA.
+        patience: Float above 0; a text's search also ends when `patience * beam_size`
+            translations have finished, see `beam_search`. None: when none can do
+            better.
 
     Returns:
         Path of the version's folder.
 
     Raises:
         ValueError: the tokenizer has more ids than the model, or an end id that it
-            never puts out.
+            never puts out; sizes or a `patience` out of range.
         StorageError: `folder` cannot be written to, or the disk is full.
     """
     check_fits(model, tokenizer)
@@ -112,6 +116,7 @@ def export_saved_model(
         max_batch_size,
         parallel_parts,
         jit_compile,
+        patience,
     )
     # Keras's ExportArchive would trace each of them twice.
     endpoints = {

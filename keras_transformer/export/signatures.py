@@ -30,6 +30,7 @@ class Signatures:
         max_batch_size: Rows of a batch; more are an invalid argument.
         parallel_parts: Parts of a batch that are searched side by side.
         jit_compile: Whether texts that come alone are searched by XLA's programs.
+        patience: Float above 0 or None, see `beam_search`.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Signatures:
         max_batch_size,
         parallel_parts=1,
         jit_compile=False,
+        patience=None,
     ):
         self._model = model
         self._tokenizer = tokenizer
@@ -72,6 +74,7 @@ class Signatures:
                     n_best=n_best,
                     length_penalty=length_penalty,
                     length_penalty_kind=length_penalty_kind,
+                    patience=patience,
                     extra_length=extra_length,
                     vocabulary_size=tokenizer.vocabulary_size,
                     compaction=compaction,

@@ -29,16 +29,8 @@ Paths = Annotated[
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
 ]
 BLEU_TOKENIZERS = (
-    "13a",
-    "none",
-    "intl",
-    "char",
-    "zh",
-    "ja-mecab",
-    "ko-mecab",
-    "flores101",
-    "flores200",
-    "spBLEU-1K",
+    *("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"),
+    *("flores101", "flores200", "spBLEU-1K"),
 )
 
 
@@ -337,6 +329,7 @@ class DecodingSettings(Section):
     beam_size: PositiveInt = 4
     length_penalty: Annotated[float, Field(ge=0)] = 0.6
     length_penalty_kind: Literal["gnmt", "power"] = "gnmt"
+    patience: PositiveFloat | None = None
     extra_length: NonNegativeInt = 50
 
 

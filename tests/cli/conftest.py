@@ -17,14 +17,22 @@ class ReversingModel:
 
     def __init__(self):
         self.beam_sizes = []
+        self.patience = []
         self.exported = None
         self.aligned = None
         self.warn = None
 
     def translate(
-        self, lines, beam_size=None, length_penalty=None, n_best=1, first_line=1
+        self,
+        lines,
+        beam_size=None,
+        length_penalty=None,
+        n_best=1,
+        first_line=1,
+        patience=None,
     ):
         self.beam_sizes.append(beam_size)
+        self.patience.append(patience)
         for number, line in enumerate(lines, first_line):
             if len(line) > 20:
                 self.warn(f"line {number}: too long")
@@ -56,7 +64,9 @@ class ReversingModel:
         tokenizer_ops="text",
         parallel_parts=1,
         jit_compile=False,
+        patience=None,
     ):
+        self.patience.append(patience)
         self.exported = (folder, beam_size, length_penalty)
         self.tokenizer_ops = tokenizer_ops
         self.parallel_parts = parallel_parts

@@ -156,9 +156,10 @@ def test_export_passes_the_search_on(
     folder = tmp_path / "saved_models" / "mine"
     result = run_command(
         *("export", model_path, folder, "--beam-size", "3", "--parallel-parts", "2"),
-        "--jit-compile",
+        *("--jit-compile", "--patience", "1.5"),
     )
     assert result.exit_code == 0
+    assert reversing_model.patience == [1.5]
     assert reversing_model.exported == (folder, 3, None)
     assert reversing_model.parallel_parts == 2
     assert reversing_model.jit_compile

@@ -18,8 +18,9 @@ def files(tmp_path):
     return ["--source", source, "--reference", reference]
 
 
-def test_bleu_with_its_signature(run_command, model_path, files):
-    result = run_command("evaluate", model_path, *files)
+def test_bleu_with_its_signature(run_command, model_path, reversing_model, files):
+    result = run_command("evaluate", model_path, *files, "--patience", "2")
+    assert reversing_model.patience == [2]
     hypotheses = [line[::-1] for line in SOURCES]
     expected = evaluation.bleu(hypotheses, REFERENCES)
     assert result.exit_code == 0

@@ -134,6 +134,7 @@ def test_export_for_ctranslate2(folder, trained, run_command):
     assert again.stderr.endswith(f"error: {path}: is there already\n")
     mistakes = {
         ("--beam-size", "3"): "give them to its translate_batch",
+        ("--patience", "1"): "give them to its translate_batch",
         ("--parallel-parts", "2"): "--parallel-parts needs --format saved_model",
         ("--jit-compile",): "--jit-compile needs --format saved_model",
         ("--quantization", "int9"): "quantization must be one of none, int8",
@@ -229,6 +230,8 @@ def test_n_best_beyond_the_beam(trained, run_command):
 def test_what_a_saved_model_cannot_do(folder, trained, run_command):
     result = run_command("translate", trained[2], "--beam-size", "2", stdin="x\n")
     assert (result.exit_code, "is fixed" in result.stderr) == (2, True)
+    result = run_command("translate", trained[2], "--patience", "1", stdin="x\n")
+    assert (result.exit_code, "patience is fixed" in result.stderr) == (2, True)
     result = run_command("score", trained[2], "-s", folder / "s", "-t", folder / "t")
     assert (result.exit_code, "use the run's" in result.stderr) == (2, True)
     result = run_command("export", trained[2], folder / "other")

@@ -98,10 +98,12 @@ def test_warnings_name_the_line_on_standard_error(run_command, model_path):
     assert "line 4: too long" in warnings[1]
 
 
-def test_beam_size_is_passed_on(run_command, model_path, reversing_model):
-    run_command("translate", model_path, "--beam-size", "7", stdin="x")
+def test_the_search_is_passed_on(run_command, model_path, reversing_model):
+    options = ["--beam-size", "7", "--patience", "0.5"]
+    run_command("translate", model_path, *options, stdin="x")
     run_command("translate", model_path, stdin="x")
     assert reversing_model.beam_sizes == [7, None]
+    assert reversing_model.patience == [0.5, None]
 
 
 @pytest.mark.parametrize(

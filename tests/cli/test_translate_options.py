@@ -233,6 +233,9 @@ def test_an_ensemble_scores(folders, tmp_path, run_command):
         (["--top-k", "3"], "--top-k: needs --sampling"),
         (["--seed", "3"], "--seed: needs --sampling"),
         (["--sampling", "--beam-size", "3"], "--beam-size: --sampling has no beam"),
+        (["--sampling", "--patience", "1"], "--patience: --sampling has no beam"),
+        (["--patience", "0"], "0.0: must be above 0"),
+        (["--patience", "nan"], "nan: must be above 0"),
         (["--sampling", "--temperature", "0"], "--temperature 0.0: must be above 0"),
         (
             ["--sampling", "--top-p", "1.5"],

@@ -71,8 +71,11 @@ def all_finished(table, max_length, kind, alpha, tokens):
     return sorted(found, key=lambda pair: -pair[0])
 
 
-def beam(table, beam_size, max_length, kind, alpha, tokens, n_best=1):
-    """Beam search on lists of Python objects that never stops before `max_length`."""
+def beam(table, beam_size, max_length, kind, alpha, tokens, n_best=1, enough=None):
+    """Beam search on lists of Python objects.
+
+    It stops at `max_length`, or when `enough` hypotheses have finished.
+    """
     log_probs = log_softmax(table)
     living = [(0.0, [START, START])]
     finished = []
@@ -89,6 +92,8 @@ def beam(table, beam_size, max_length, kind, alpha, tokens, n_best=1):
             if history[-1] == END
         ]
         living = [pair for pair in grown if pair[1][-1] != END]
+        if enough is not None and len(finished) >= enough:
+            break
     if not finished:
         finished = [
             (total / penalty(kind, alpha, max_length), history[2:])

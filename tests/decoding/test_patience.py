@@ -1,0 +1,129 @@
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tiny_export
+from decoding_oracles import beam
+from decoding_oracles import random_tables
+from decoding_oracles import strip
+from decoding_oracles import table_cache
+from decoding_oracles import table_step
+
+from keras_transformer.decoding import Translator
+from keras_transformer.decoding import beam_search
+from keras_transformer.export.signatures import Signatures
+from keras_transformer.models import open_model
+
+BATCH, BEAM, LENGTH, TOKENS = 23, 4, 13, range(4, 9)
+WORDS = ("der", "Hund", "läuft")
+TABLES = random_tables(seed=21, batch=BATCH, vocabulary=9)
+
+
+def search(step=None, batch=BATCH, **options):
+    sequences, scores = beam_search(
+        step or table_step(BEAM),
+        table_cache(batch, BEAM),
+        {"tables": TABLES[:batch]},
+        batch_size=batch,
+        beam_size=BEAM,
+        max_length=LENGTH,
+        length_penalty=1.0,
+        length_penalty_kind="power",
+        **options,
+    )
+    found = [[strip(ids) for ids in row] for row in np.array(sequences)]
+    return found, np.array(scores)
+
+
+def expected(enough, n_best=1):
+    return [
+        beam(table, BEAM, LENGTH, "power", 1.0, TOKENS, n_best, enough)
+        for table in TABLES
+    ]
+
+
+# 0.6 of 4 hypotheses, rounded, are 2, and 0.05 of them at least the list's 1 or 3.
+@pytest.mark.parametrize(
+    ("patience", "n_best", "enough"),
+    [(0.05, 1, 1), (0.6, 1, 2), (1, 1, 4), (2, 1, 8), (0.05, 3, 3), (1, 4, 4)],
+)
+@pytest.mark.parametrize("compaction", [True, False])
+def test_ends_when_enough_have_finished(patience, n_best, enough, compaction):
+    found, scores = search(patience=patience, n_best=n_best, compaction=compaction)
+    for ids, row, pairs in zip(found, scores, expected(enough, n_best), strict=True):
+        missing = n_best - len(pairs)
+        assert ids == [sequence for _, sequence in pairs] + [[]] * missing
+        scored = [score for score, _ in pairs] + [-np.inf] * missing
+        np.testing.assert_allclose(row, scored, rtol=1e-4)
+
+
+def test_more_patience_finds_no_worse():
+    # Guards the test above: were all of its searches the same, it would say nothing.
+    scores = [search(patience=patience)[1] for patience in (0.25, 1, 4, None)]
+    for fewer, more in itertools.pairwise(scores):
+        assert np.all(more >= fewer)
+    assert np.any(scores[1] > scores[0])
+    assert np.any(scores[3] > scores[1])
+
+
+def test_takes_fewer_steps():
+    steps = {}
+    for patience in (1, None):
+        count = []
+
+        def counted(*arguments, count=count):
+            count.append(1)
+            return table_step(BEAM)(*arguments)
+
+        search(counted, batch=1, patience=patience)
+        steps[patience] = len(count)
+    finished, longest = [], 0
+    while len(finished) < BEAM:
+        longest += 1
+        finished = beam(
+            TABLES[0], BEAM, longest, "power", 1.0, TOKENS, BEAM, enough=BEAM
+        )
+        finished = [ids for _, ids in finished if ids[-1] == 3]
+    assert steps[1] == longest < steps[None]
+
+
+def test_translator_export_and_opened_models_have_patience(tmp_path):
+    model, tokenizer = tiny_export.tiny_model()
+    rows = model.token_embedding.embeddings.numpy()
+    # Whatever may end may go on with a y, too.
+    rows[tokenizer.end_id] = 1.1 * rows[tokenizer.tokenize(["y"])[0].numpy()[-1]]
+    model.token_embedding.embeddings.assign(rows)
+    texts = [" ".join(words) for words in itertools.product(WORDS, repeat=3)]
+    plain, hasty = (
+        Translator(model, tokenizer, length_penalty=3.0, patience=patience).translate(
+            texts
+        )
+        for patience in (None, 0.25)
+    )
+    assert hasty != plain
+
+    settings = (4, 3.0, "gnmt", 50, 256, 1024)
+    signatures = Signatures(model, tokenizer, *settings, patience=0.25)
+    found = signatures.translate(tf.constant(texts))["translations"].numpy()
+    assert [text.decode() for text in found] == hasty
+
+    model.save(tmp_path / "model.keras")
+    tokenizer.save(tmp_path)
+    opened = open_model(tmp_path)
+    for patience, expected_texts in ((0.25, hasty), (None, plain)):
+        found = opened.translate(texts, length_penalty=3.0, patience=patience)
+        assert [ranked[0].text for ranked in found] == expected_texts
+
+
+@pytest.mark.parametrize("patience", [0, -1.0, float("nan")])
+def test_bad_patience(patience):
+    with pytest.raises(ValueError, match="`patience` must be above 0"):
+        search(patience=patience)
+
+
+def test_infinite_patience_never_ends_by_number():
+    found, scores = search(patience=float("inf"))
+    plain, plain_scores = search()
+    assert found == plain
+    np.testing.assert_array_equal(scores, plain_scores)
