@@ -293,7 +293,9 @@ class Transformer(keras.Model):
         batch = ops.shape(source_ids)[0]
         return self.decoder.init_cache(batch, max_length, beam_size), context
 
-    def decode_with_cache(self, target_ids, cache, context, start_index):
+    def decode_with_cache(
+        self, target_ids, cache, context, start_index, output_kernel=None
+    ):
         """Logits of the positions from `start_index` on, by the code path of `call`.
 
         Args:
@@ -301,6 +303,7 @@ class Transformer(keras.Model):
             cache: From `init_cache` or the last call.
             context: From `init_cache`.
             start_index: Position of the first of `target_ids`, scalar int32.
+            output_kernel: From `output_kernel`, for a loop. None: made anew.
 
         Returns:
             `[batch * beam_size, target_length, num_outputs]`, float32, and the
@@ -311,7 +314,17 @@ class Transformer(keras.Model):
         x, cache = self.decoder.call_with_cache(
             x, cache, context["layers"], context["source_mask"], start_index
         )
-        return self.token_embedding(x, reverse=True), cache
+        return self.token_embedding(x, reverse=True, kernel=output_kernel), cache
+
+    def output_kernel(self):
+        """The embedding matrix, transposed once for all steps of a search.
+
+        A product of few rows with a matrix that is read across takes twice as long.
+
+        Returns:
+            `[d_model, num_outputs]`, float32.
+        """
+        return self.token_embedding.output_kernel()
 
     def reorder_cache(self, cache, parents):
         """The cache after rows took the place of others of their sentence.

@@ -211,6 +211,8 @@ def _best_tokens(logits, num_tokens, vocabulary_size, forbidden_ids, normalized)
         largest = best[:, :1]
         if allowed is not logits:
             largest = ops.max(logits, axis=-1, keepdims=True)
+        # A softmax is one operation and a twentieth faster, but oneDNN's gives a row
+        # another last digit among other rows.
         total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
         log_probs = best - largest - ops.log(total)
     # Rounding must not make a probability above 1: the stopping bound relies on it.

@@ -45,12 +45,19 @@ class Ensemble:
         ]
         return tuple(zip(*pairs, strict=True))
 
-    def decode_with_cache(self, target_ids, cache, context, start_index):
+    def output_kernel(self):
+        """The models' `output_kernel`s."""
+        return tuple(model.output_kernel() for model in self.models)
+
+    def decode_with_cache(
+        self, target_ids, cache, context, start_index, output_kernel=None
+    ):
         """Logits and the longer caches, as `Transformer.decode_with_cache`."""
+        kernels = output_kernel or (None,) * len(self.models)
         pairs = [
-            model.decode_with_cache(target_ids, one_cache, one_context, start_index)
-            for model, one_cache, one_context in zip(
-                self.models, cache, context, strict=True
+            model.decode_with_cache(target_ids, *one, start_index, kernel)
+            for model, *one, kernel in zip(
+                self.models, cache, context, kernels, strict=True
             )
         ]
         logits, caches = zip(*pairs, strict=True)

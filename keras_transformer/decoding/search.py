@@ -1,5 +1,7 @@
 """From source ids to target ids: what the Translator and the export both compile."""
 
+import functools
+
 from keras import ops
 
 from keras_transformer.decoding.beam_search import beam_search
@@ -21,7 +23,7 @@ def translate_ids(
 
     Args:
         model: `Transformer`, or any object with its `init_cache`,
-            `decode_with_cache`, `reorder_cache` and `settle_cache`.
+            `decode_with_cache`, `output_kernel`, `reorder_cache` and `settle_cache`.
         source_ids: int32 [batch, source_length], each row ids and the end id, then
             padding. A row that has no more than its end id gets the empty
             translation, with score 0.
@@ -111,8 +113,14 @@ def _start(
         max_length=None if grows else buffer_length,
         beam_size=rows_per_sentence,
     )
+    next_token_logits = model.decode_with_cache
+    # XLA reads a matrix across as fast as along, and has no memory of its own for it.
+    if grows:
+        next_token_logits = functools.partial(
+            next_token_logits, output_kernel=model.output_kernel()
+        )
     start = {
-        "next_token_logits": model.decode_with_cache,
+        "next_token_logits": next_token_logits,
         "reorder_cache": model.reorder_cache,
         "settle_cache": model.settle_cache,
         "cache": cache,

@@ -53,13 +53,15 @@ class TokenEmbedding(keras.layers.Layer):
             autocast=False,
         )
 
-    def call(self, inputs, reverse=False):
+    def call(self, inputs, reverse=False, kernel=None):
         """Vectors of ids, or with `reverse` logits of vectors.
 
         Args:
             inputs: Ids `[batch, length]`, or with `reverse` vectors `[batch,
                 length, d_model]`.
             reverse: Which of the two.
+            kernel: From `output_kernel`, for many calls with few vectors each. None:
+                made anew.
 
         Returns:
             `[batch, length, d_model]` in the compute dtype, or with `reverse`
@@ -67,7 +69,8 @@ class TokenEmbedding(keras.layers.Layer):
         """
         if reverse:
             vectors = ops.cast(inputs, "float32")
-            kernel = ops.transpose(ops.cast(self.output_embeddings(), "float32"))
+            if kernel is None:
+                kernel = self.output_kernel()
             return by_rows(lambda rows: ops.matmul(rows, kernel), vectors)
         vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
         return ops.cast(vectors, self.compute_dtype) * math.sqrt(self.d_model)
@@ -78,12 +81,16 @@ class TokenEmbedding(keras.layers.Layer):
             return self.embeddings
         return ops.convert_to_tensor(self.embeddings)[: self.output_size]
 
+    def output_kernel(self):
+        """The matrix that makes logits, `[d_model, output_size or all]`, float32."""
+        return ops.transpose(ops.cast(self.output_embeddings(), "float32"))
+
     def compute_mask(self, inputs, previous_mask=None):
         # Logits carry no mask, so that a loss is masked in one place only.
         is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)
         return padding_mask(inputs, self.pad_id) if is_ids else None
 
-    def compute_output_spec(self, inputs, reverse=False):
+    def compute_output_spec(self, inputs, reverse=False, kernel=None):
         if reverse:
             shape = (*inputs.shape[:-1], self.output_size or self.vocabulary_size)
             return keras.KerasTensor(shape, dtype="float32")

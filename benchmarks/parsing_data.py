@@ -1,0 +1,84 @@
+"""Bracketing F1 of models against the number of their training trees.
+
+    keras-transformer evaluate RUN --metric f1 --reference TREES --json > RUN.json
+    python benchmarks/parsing_data.py --point RUN RUN.json --point OTHER OTHER.json
+
+counts the trees that a run's recipe names, takes the F1 of greedy search from the run's
+last validation and that of beam search from what `evaluate --json` printed, and writes
+benchmarks/results/parsing_data.png, .csv and .md.
+"""
+
+import argparse
+import csv
+import json
+import pathlib
+
+import matplotlib
+import report
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot
+
+HEAD = ("trees", "steps", "perplexity", "greedy F1", "beam F1", "beam F1, at most 40")
+
+
+def point(run, scores):
+    """The figures of a run, in the order of `HEAD`."""
+    from keras_transformer.pipelines.trees import read_trees
+    from keras_transformer.recipes import load_recipe
+
+    recipe = load_recipe(run / "config.yaml")
+    trees = sum(1 for path in recipe.data.train.trees for _ in read_trees(path))
+    with open(run / "metrics.jsonl", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    last = [row for row in rows if row["split"] == "validation"][-1]
+    results = json.loads(scores.read_text(encoding="utf-8"))["results"]
+    found = {each["max_words"]: each["f1"] for each in results}
+    beam = found[None], found[40]
+    return trees, last["step"], last["perplexity"], last["f1"], *beam
+
+
+def draw(points, path):
+    figure, axes = pyplot.subplots(figsize=(5, 3.5), layout="constrained")
+    counts = [each[0] for each in points]
+    for place in (3, 4, 5):
+        axes.plot(counts, [each[place] for each in points], "o-", label=HEAD[place])
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [f"{count:,}" for count in counts])
+    axes.minorticks_off()
+    axes.set_xlabel("training trees")
+    axes.set_ylabel("F1")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--point",
+        nargs=2,
+        action="append",
+        required=True,
+        type=pathlib.Path,
+        metavar=("RUN", "SCORES"),
+    )
+    parser.add_argument("--output", type=pathlib.Path, default=report.RESULTS)
+    arguments = parser.parse_args()
+    points = sorted(point(*each) for each in arguments.point)
+    output = arguments.output / "parsing_data"
+    draw(points, output.with_suffix(".png"))
+    with open(output.with_suffix(".csv"), "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([HEAD, *points])
+    rows = [
+        [f"{trees:,}", f"{steps:,}", f"{perplexity:.2f}", *map("{:.1f}".format, scores)]
+        for trees, steps, perplexity, *scores in points
+    ]
+    table = report.table(HEAD, rows)
+    output.with_suffix(".md").write_text(table, encoding="utf-8")
+    print(table)
+
+
+if __name__ == "__main__":
+    main()
