@@ -35,7 +35,7 @@ ParallelBatches = Annotated[
 ]
 
 
-def _above_zero(value):
+def _patience_above_zero(value):
     if value is not None and not value > 0:
         raise typer.BadParameter(f"{value}: must be above 0")
     return value
@@ -44,7 +44,7 @@ def _above_zero(value):
 Patience = Annotated[
     float | None,
     typer.Option(
-        callback=_above_zero,
+        callback=_patience_above_zero,
         help="End a line's search when so many times the beam size have finished: 1 is "
         "what CTranslate2 and fairseq do. Default: the run's, or when no other can "
         "come out better.",

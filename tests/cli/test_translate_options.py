@@ -234,8 +234,6 @@ def test_an_ensemble_scores(folders, tmp_path, run_command):
         (["--seed", "3"], "--seed: needs --sampling"),
         (["--sampling", "--beam-size", "3"], "--beam-size: --sampling has no beam"),
         (["--sampling", "--patience", "1"], "--patience: --sampling has no beam"),
-        (["--patience", "0"], "0.0: must be above 0"),
-        (["--patience", "nan"], "nan: must be above 0"),
         (["--sampling", "--temperature", "0"], "--temperature 0.0: must be above 0"),
         (
             ["--sampling", "--top-p", "1.5"],
@@ -252,6 +250,13 @@ def test_mistakes(translate, arguments, message):
     result = translate(*arguments)
     assert result.exit_code == 2
     assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("patience", ["0", "-1", "nan"])
+def test_a_patience_not_above_zero(translate, patience):
+    result = translate("--patience", patience)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"'--patience': {float(patience)}: must be above 0" in result.stderr
 
 
 @pytest.mark.parametrize(
