@@ -30,7 +30,7 @@ def model_card(
     parts = [
         "# Model card\n",
         _table("Model", _model_rows(model, tokenizer)),
-        _table("Search", [(name, value) for name, value in sorted(search.items())]),
+        _table("Search", [row for row in sorted(search.items()) if row[1] is not None]),
     ]
     if recipe is not None:
         parts.append(_table("Data", _data_rows(recipe)))

@@ -116,6 +116,7 @@ def test_what_an_export_tells_of_its_run(folder, trained, run_command):
     assert "| F | 70.00 | s |\n| F, at most 40 words | 75.00 | s |" in card
     assert "| warmup_steps | 3 |" in card
     assert card.endswith("## Licence\n\nCC0-1.0\n")
+    assert "| beam_size | " in card and "patience" not in card
     (folder / "scores.json").write_text("{}")
     result = run_command(*command, "--scores", folder / "scores.json")
     assert result.exit_code == 2
