@@ -13,11 +13,8 @@ import csv
 import json
 import pathlib
 
-import matplotlib
+import curve
 import report
-
-matplotlib.use("Agg")
-
 from matplotlib import pyplot
 
 HEAD = ("trees", "steps", "perplexity", "greedy F1", "beam F1", "beam F1, at most 40")
@@ -25,18 +22,16 @@ HEAD = ("trees", "steps", "perplexity", "greedy F1", "beam F1", "beam F1, at mos
 
 def point(run, scores):
     """The figures of a run, in the order of `HEAD`."""
+    from keras_transformer.evaluation.bracketing import SHORT_LENGTH
     from keras_transformer.pipelines.trees import read_trees
     from keras_transformer.recipes import load_recipe
 
     recipe = load_recipe(run / "config.yaml")
     trees = sum(1 for path in recipe.data.train.trees for _ in read_trees(path))
-    with open(run / "metrics.jsonl", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
-    last = [row for row in rows if row["split"] == "validation"][-1]
+    _, step, greedy, perplexity = curve.validations(run, "f1")[-1]
     results = json.loads(scores.read_text(encoding="utf-8"))["results"]
     found = {each["max_words"]: each["f1"] for each in results}
-    beam = found[None], found[40]
-    return trees, last["step"], last["perplexity"], last["f1"], *beam
+    return trees, step, perplexity, greedy, found[None], found[SHORT_LENGTH]
 
 
 def draw(points, path):

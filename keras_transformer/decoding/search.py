@@ -114,7 +114,7 @@ def _start(
         beam_size=rows_per_sentence,
     )
     next_token_logits = model.decode_with_cache
-    # XLA reads a matrix across as fast as along, and has no memory of its own for it.
+    # Under XLA, where nothing grows, it gains nothing.
     if grows:
         next_token_logits = functools.partial(
             next_token_logits, output_kernel=model.output_kernel()

@@ -22,17 +22,9 @@ class ReversingModel:
         self.aligned = None
         self.warn = None
 
-    def translate(
-        self,
-        lines,
-        beam_size=None,
-        length_penalty=None,
-        n_best=1,
-        first_line=1,
-        patience=None,
-    ):
-        self.beam_sizes.append(beam_size)
-        self.patience.append(patience)
+    def translate(self, lines, n_best=1, first_line=1, **search):
+        self.beam_sizes.append(search["beam_size"])
+        self.patience.append(search["patience"])
         for number, line in enumerate(lines, first_line):
             if len(line) > 20:
                 self.warn(f"line {number}: too long")
