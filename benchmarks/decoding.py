@@ -28,7 +28,8 @@ SOURCE = 16
 # Until no hypothesis can win, or until as many have ended as the beam has, which is the
 # rule of CTranslate2.
 PATIENCE = {"": None, ", patience 1": 1.0}
-# Ends the names of those that one sentence at a time does not concern.
+OURS = "keras_transformer SavedModel"
+# Ends the names of those that take the parts of a batch side by side.
 SIDE_BY_SIDE = ", in parts"
 
 
@@ -147,13 +148,14 @@ def joined(tokenizer, rows):
 
 
 def contestants(saved, fast, what, alpha):
-    """Ours and CTranslate2, which also takes a batch's parts side by side, as ours.
+    """Ours and CTranslate2, each with both ways to use the threads.
 
     `saved` are exports by the ends of their names. Of ids KerasHub's sampler, too.
     """
-    ctranslate2 = "peers/decode_ctranslate2.py"
+    ours, ctranslate2 = "peers/decode_ours.py", "peers/decode_ctranslate2.py"
     commands = {
-        f"keras_transformer SavedModel{end}": ("peers/decode_ours.py", export, what)
+        f"{OURS}{end}{parts}": [ours, export, what, at_once]
+        for parts, at_once in (("", 1), (SIDE_BY_SIDE, turns.THREADS))
         for end, export in saved.items()
     }
     for kind in ("float32", "int8"):
@@ -172,9 +174,12 @@ def contestants(saved, fast, what, alpha):
 
 
 def measured(found, rounds, path, batch):
-    """The contestants, with their turns, and their figures at one batch size."""
-    if batch == 1:
-        found = [each for each in found if not each.name.endswith(SIDE_BY_SIDE)]
+    """The contestants, with their turns, and their figures at one batch size.
+
+    One sentence has no parts; of batches ours is measured in parts only, since small
+    operations take longer on two threads than on one.
+    """
+    found = [each for each in found if _takes_part(each.name, batch)]
     for each in found:
         each.turns.clear()
     print(f"batch {batch}", file=sys.stderr)
@@ -191,6 +196,13 @@ def measured(found, rounds, path, batch):
             for each in found
         ],
     }
+
+
+def _takes_part(name, batch):
+    in_parts = name.endswith(SIDE_BY_SIDE)
+    if name.startswith(OURS):
+        return in_parts == (batch > 1)
+    return batch > 1 or not in_parts
 
 
 def write(arguments, name, unit, rows):

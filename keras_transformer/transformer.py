@@ -293,9 +293,7 @@ class Transformer(keras.Model):
         batch = ops.shape(source_ids)[0]
         return self.decoder.init_cache(batch, max_length, beam_size), context
 
-    def decode_with_cache(
-        self, target_ids, cache, context, start_index, output_kernel=None
-    ):
+    def decode_with_cache(self, target_ids, cache, context, start_index, kernels=None):
         """Logits of the positions from `start_index` on, by the code path of `call`.
 
         Args:
@@ -303,28 +301,39 @@ class Transformer(keras.Model):
             cache: From `init_cache` or the last call.
             context: From `init_cache`.
             start_index: Position of the first of `target_ids`, scalar int32.
-            output_kernel: From `output_kernel`, for a loop. None: made anew.
+            kernels: From `decoding_kernels`, for a loop. None: the weights as they
+                are.
 
         Returns:
             `[batch * beam_size, target_length, num_outputs]`, float32, and the
             longer cache.
         """
+        kernels = kernels or {}
         x = self.token_embedding(target_ids)
         x = self.target_positions(x, start_index=start_index)
         x, cache = self.decoder.call_with_cache(
-            x, cache, context["layers"], context["source_mask"], start_index
+            *(x, cache, context["layers"], context["source_mask"], start_index),
+            kernels.get("self_attention"),
         )
+        output_kernel = kernels.get("output")
         return self.token_embedding(x, reverse=True, kernel=output_kernel), cache
 
-    def output_kernel(self):
-        """The embedding matrix, transposed once for all steps of a search.
+    def decoding_kernels(self):
+        """Matrices laid out once for all steps of a search.
 
-        A product of few rows with a matrix that is read across takes twice as long.
+        A product of few rows with a matrix that is read across takes twice as long,
+        and so do three with small matrices beside one with all of them.
 
         Returns:
-            `[d_model, num_outputs]`, float32.
+            Mapping of `"output"`, the embedding matrix transposed, `[d_model,
+            num_outputs]`, float32, and, unless the decoder is quantized,
+            `"self_attention"`, see `Decoder.joined_kernels`.
         """
-        return self.token_embedding.output_kernel()
+        kernels = {"output": self.token_embedding.output_kernel()}
+        joined = self.decoder.joined_kernels()
+        if joined is not None:
+            kernels["self_attention"] = joined
+        return kernels
 
     def reorder_cache(self, cache, parents):
         """The cache after rows took the place of others of their sentence.

@@ -1,4 +1,7 @@
-"""Contestant: this package's SavedModel, by token ids or by text."""
+"""Contestant: this package's SavedModel, by token ids or by text.
+
+The threads share every operation or, several `at_once`, take a part of a batch each.
+"""
 
 import sys
 
@@ -7,9 +10,8 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401, the tokenizer's operations
 import turns
 
-folder, what = sys.argv[1:]
-# A thread for each of the parts that the export searches side by side.
-tf.config.threading.set_intra_op_parallelism_threads(1)
+folder, what, at_once = sys.argv[1:]
+tf.config.threading.set_intra_op_parallelism_threads(turns.THREADS // int(at_once))
 tf.config.threading.set_inter_op_parallelism_threads(turns.THREADS)
 signatures = tf.saved_model.load(folder).signatures
 

@@ -208,7 +208,8 @@ def _best_tokens(logits, num_tokens, vocabulary_size, forbidden_ids, normalized)
     best, tokens = top_k(allowed, min(num_tokens + len(forbidden_ids), size))
     log_probs = best
     if not normalized:
-        largest = best[:, :1]
+        # XLA sorts all of what a top-k is taken of that is read by one slice more.
+        largest = ops.max(best, axis=-1, keepdims=True)
         if allowed is not logits:
             largest = ops.max(logits, axis=-1, keepdims=True)
         # A softmax is one operation and a twentieth faster, but oneDNN's gives a row

@@ -45,18 +45,16 @@ class Ensemble:
         ]
         return tuple(zip(*pairs, strict=True))
 
-    def output_kernel(self):
-        """The models' `output_kernel`s."""
-        return tuple(model.output_kernel() for model in self.models)
+    def decoding_kernels(self):
+        """The models' `decoding_kernels`."""
+        return tuple(model.decoding_kernels() for model in self.models)
 
-    def decode_with_cache(
-        self, target_ids, cache, context, start_index, output_kernel=None
-    ):
+    def decode_with_cache(self, target_ids, cache, context, start_index, kernels=None):
         """Logits and the longer caches, as `Transformer.decode_with_cache`."""
-        kernels = output_kernel or (None,) * len(self.models)
+        kernels = kernels or (None,) * len(self.models)
         pairs = [
-            model.decode_with_cache(target_ids, *one, start_index, kernel)
-            for model, *one, kernel in zip(
+            model.decode_with_cache(target_ids, *one, start_index, its_kernels)
+            for model, *one, its_kernels in zip(
                 self.models, cache, context, kernels, strict=True
             )
         ]

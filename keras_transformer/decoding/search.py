@@ -17,13 +17,14 @@ def translate_ids(
     extra_length=50,
     prefix_ids=None,
     next_states=None,
+    kernels=None,
     **search_options,
 ):
     """The best translations of a batch of source rows.
 
     Args:
         model: `Transformer`, or any object with its `init_cache`,
-            `decode_with_cache`, `output_kernel`, `reorder_cache` and `settle_cache`.
+            `decode_with_cache`, `decoding_kernels`, `reorder_cache` and `settle_cache`.
         source_ids: int32 [batch, source_length], each row ids and the end id, then
             padding. A row that has no more than its end id gets the empty
             translation, with score 0.
@@ -34,6 +35,7 @@ def translate_ids(
             then padding. None: nothing is given.
         next_states: int32 [num_states, vocabulary], what must not be generated, see
             `forbidden_phrases`. None: nothing.
+        kernels: The model's `decoding_kernels`, where they are there. None: made anew.
         **search_options: of `beam_search`: `length_penalty`, `length_penalty_kind`,
             `patience`, `n_best`, ids, `vocabulary_size`, `compaction`.
 
@@ -43,7 +45,7 @@ def translate_ids(
     """
     start = _start(
         *(model, source_ids, beam_size, extra_length),
-        *(prefix_ids, next_states, search_options),
+        *(prefix_ids, next_states, search_options, kernels),
     )
     return beam_search(beam_size=beam_size, **start, **search_options)
 
@@ -96,6 +98,7 @@ def _start(
     prefix_ids,
     next_states,
     options,
+    kernels=None,
 ):
     """The arguments that beam search and sampling share."""
     batch_size, source_length = ops.shape(source_ids)
@@ -113,12 +116,10 @@ def _start(
         max_length=None if grows else buffer_length,
         beam_size=rows_per_sentence,
     )
-    next_token_logits = model.decode_with_cache
-    # Under XLA, where nothing grows, it gains nothing.
-    if grows:
-        next_token_logits = functools.partial(
-            next_token_logits, output_kernel=model.output_kernel()
-        )
+    # XLA, where nothing grows, would put the transposition back into the steps.
+    if kernels is None and grows:
+        kernels = model.decoding_kernels()
+    next_token_logits = functools.partial(model.decode_with_cache, kernels=kernels)
     start = {
         "next_token_logits": next_token_logits,
         "reorder_cache": model.reorder_cache,

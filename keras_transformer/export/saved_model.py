@@ -128,6 +128,7 @@ def export_saved_model(
     served = tf.Module()
     # TensorFlow's own variables: others are not restored where there is no Python.
     served.weights = [variable.value for variable in model.variables]
+    served.kernels = signatures.kernels
     served.tokenizer = tokenizer
     for name, function in endpoints.items():
         setattr(served, name, function)

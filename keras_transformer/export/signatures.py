@@ -65,8 +65,16 @@ class Signatures:
             [0x80 <= (each or b"a")[0] < 0xC0 for each in written]
         )
 
+        # Transposed by XLA's programs it would be transposed anew at every step.
+        self.kernels = None
+        if jit_compile:
+            self.kernels = tf.nest.map_structure(tf.Variable, model.decoding_kernels())
+
         def search(n_best):
             def search_rows(source_ids, compaction="auto"):
+                kernels = self.kernels
+                if kernels is not None:
+                    kernels = tf.nest.map_structure(tf.convert_to_tensor, kernels)
                 return translate_ids(
                     model,
                     source_ids,
@@ -78,6 +86,7 @@ class Signatures:
                     extra_length=extra_length,
                     vocabulary_size=tokenizer.vocabulary_size,
                     compaction=compaction,
+                    kernels=kernels,
                 )
 
             searched = tf.function(search_rows, input_signature=[ROWS], autograph=False)

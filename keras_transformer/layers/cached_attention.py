@@ -6,6 +6,7 @@ from keras import ops
 from keras_transformer.layers import decoding_cache
 from keras_transformer.layers.attention_scores import MASKED_LOGIT
 from keras_transformer.layers.attention_scores import softmax_of_few
+from keras_transformer.layers.dense import by_rows
 
 
 class CachedAttention:
@@ -18,7 +19,9 @@ class CachedAttention:
     # Positions that self-attention sees; None: all.
     window = None
 
-    def call_with_cache(self, query, cache, start_index, visible=None, beam_size=1):
+    def call_with_cache(
+        self, query, cache, start_index, visible=None, beam_size=1, kernel=None
+    ):
         """Causal self-attention of the positions from `start_index` on.
 
         Args:
@@ -30,12 +33,14 @@ class CachedAttention:
                 sees, see `decoding_cache.visible_slots`. None: all positions up to
                 its own, of a sentence with one hypothesis.
             beam_size: Hypotheses of a sentence.
+            kernel: From `joined_kernel`, for many calls. None: three products.
 
         Returns:
             `[batch, beam_size * target_length, output_dim]` and the cache with the
             new positions.
         """
-        cache = self._append(query, cache, start_index, beam_size)
+        queries, *new = self._project_new(query, kernel)
+        cache = self._append(new, cache, start_index, beam_size)
         if visible is None:
             visible = self.visible_slots(
                 decoding_cache.num_slots(cache),
@@ -44,7 +49,7 @@ class CachedAttention:
                 ops.shape(query)[1],
                 start_index,
             )
-        output = self._attend(query, decoding_cache.parts(cache), visible)
+        output = self._attend(queries, decoding_cache.parts(cache), visible)
         return output, self._trimmed(cache, beam_size)
 
     def call_with_context(self, query, key_value, mask):
@@ -59,17 +64,58 @@ class CachedAttention:
         Returns:
             `[batch, queries, output_dim]`.
         """
-        return self._attend(query, [key_value], None if mask is None else mask[:, None])
+        queries = self._new_heads(self.query_dense(query))
+        mask = None if mask is None else mask[:, None]
+        return self._attend(queries, [key_value], mask)
 
-    def _attend(self, query, parts, mask):
+    def joined_kernel(self):
+        """The matrices of queries, keys and values beside each other, and biases.
+
+        Returns:
+            Mapping of `"kernel"`, `[width, columns of all three]`, and, where the layer
+            has biases, `"bias"`, `[columns of all three]`. None of a quantized layer.
+        """
+        denses = self.query_dense, self.key_dense, self.value_dense
+        if any(dense.quantization_mode for dense in denses):
+            return None
+        weights = {"kernel": [dense.kernel for dense in denses]}
+        if self.use_bias:
+            weights["bias"] = [dense.bias for dense in denses]
+        return {
+            name: ops.concatenate(
+                [ops.cast(each, self.compute_dtype) for each in several], axis=-1
+            )
+            for name, several in weights.items()
+        }
+
+    def _project_new(self, x, joined):
+        """Queries, keys and values of new positions, `[batch, num_heads, length, dim]`.
+
+        Args:
+            x: `[batch, length, width]`.
+            joined: From `joined_kernel`, or None.
+        """
+        if joined is None:
+            denses = self.query_dense, self.key_dense, self.value_dense
+            return [self._new_heads(dense(x)) for dense in denses]
+        x = by_rows(lambda rows: ops.matmul(rows, joined["kernel"]), x)
+        if "bias" in joined:
+            x = x + joined["bias"]
+        if self.value_dim in (None, self.key_dim):
+            heads = _split_heads(x, 3 * self.num_heads)
+            return ops.split(heads, 3, axis=1)
+        width = self.num_heads * self.key_dim
+        parts = ops.split(x, [width, 2 * width], axis=-1)
+        return [self._new_heads(part) for part in parts]
+
+    def _attend(self, queries, parts, mask):
         """Attention over keys and values in several parts.
 
         Args:
-            query: `[batch, queries, width]`.
+            queries: `[batch, num_heads, queries, key_dim]`.
             parts: Keys `[batch, num_heads, slots, key_dim]` and values of each.
             mask: `[batch, queries, slots of all parts]`, bool, or None.
         """
-        queries = self._new_heads(self.query_dense(query))
         logits = [self.logits_of_heads(queries, key) for key, _ in parts]
         sizes = [ops.shape(each)[3] for each in logits]
         logits = logits[0] if len(logits) == 1 else ops.concatenate(logits, axis=-1)
@@ -88,10 +134,7 @@ class CachedAttention:
         return self.output_dense(self._join_heads(_swapped(context)))
 
     def _new_heads(self, x):
-        """`[batch, length, num_heads * dim]` to `[batch, num_heads, length, dim]`."""
-        dim = x.shape[-1] // self.num_heads
-        length = ops.shape(x)[1]
-        return _swapped(ops.reshape(x, (-1, length, self.num_heads, dim)))
+        return _split_heads(x, self.num_heads)
 
     def visible_slots(
         self, count, in_buffer, beam_size, length, start_index, ancestors=None
@@ -135,19 +178,10 @@ class CachedAttention:
             self.compute_dtype,
         )
 
-    def _append(self, query, cache, start_index, beam_size):
-        """The cache with keys and values of the new positions."""
-        new = []
-        for dense in (self.key_dense, self.value_dense):
-            x = self._new_heads(dense(query))
-            if query.shape[1] != beam_size and beam_size > 1:
-                # Of the slots, hypotheses are innermost; of the queries, positions.
-                slots, dim = ops.shape(x)[2], x.shape[3]
-                shape = (-1, self.num_heads, beam_size, slots // beam_size, dim)
-                x = ops.reshape(x, shape)
-                x = ops.transpose(x, (0, 1, 3, 2, 4))
-                x = ops.reshape(x, (-1, self.num_heads, slots, dim))
-            new.append(x)
+    def _append(self, new, cache, start_index, beam_size):
+        """The cache with new keys and values, `[batch, num_heads, slots, dim]`."""
+        if new[0].shape[2] != beam_size and beam_size > 1:
+            new = [_positions_first(x, beam_size) for x in new]
         start_slot = self._position_in_buffer(cache, beam_size, start_index)
         return decoding_cache.append(cache, *new, start_slot * beam_size)
 
@@ -157,6 +191,24 @@ class CachedAttention:
     def _trimmed(self, cache, beam_size):
         """What is kept of a cache after a call."""
         return cache
+
+
+def _split_heads(x, num_heads):
+    """`[batch, length, num_heads * dim]` to `[batch, num_heads, length, dim]`."""
+    dim = x.shape[-1] // num_heads
+    return _swapped(ops.reshape(x, (-1, ops.shape(x)[1], num_heads, dim)))
+
+
+def _positions_first(x, beam_size):
+    """What queries have of new slots, in their order among the slots.
+
+    Of the slots, hypotheses are innermost; of the queries, positions.
+    """
+    heads, dim = x.shape[1], x.shape[3]
+    slots = ops.shape(x)[2]
+    x = ops.reshape(x, (-1, heads, beam_size, slots // beam_size, dim))
+    x = ops.transpose(x, (0, 1, 3, 2, 4))
+    return ops.reshape(x, (-1, heads, slots, dim))
 
 
 def _swapped(x):

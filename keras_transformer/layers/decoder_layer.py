@@ -93,6 +93,7 @@ class DecoderLayer(Block):
         start_index,
         visible=None,
         beam_size=1,
+        kernel=None,
     ):
         """As `call`, for the positions from `start_index` on, without dropout.
 
@@ -107,13 +108,14 @@ class DecoderLayer(Block):
             visible: What each query sees of the cache, see
                 `MultiHeadAttention.call_with_cache`.
             beam_size: Hypotheses of a sentence.
+            kernel: Self-attention's `joined_kernel`, or None.
 
         Returns:
             `[batch, beam_size * target_length, d_model]` and the longer cache.
         """
         normalized = self.self_attention_add_norm.sublayer_input(inputs)
         attended, cache = self.self_attention.call_with_cache(
-            normalized, cache, start_index, visible, beam_size
+            normalized, cache, start_index, visible, beam_size, kernel
         )
 
         def look_at_source(query):

@@ -19,20 +19,19 @@ SETTLE_STEPS = 16
 
 def empty_cache(batch_size, num_heads, key_dim, value_dim, num_slots, dtype):
     """A cache without positions; `num_slots` None: one that grows."""
-    names = ("key_buffer", "value_buffer")
-    if num_slots is None:
-        num_slots = 0
-        names = ("key", "value", "recent_key", "recent_value")
-    return {
-        name: ops.zeros(
-            (
-                *(batch_size, num_heads, num_slots),
-                value_dim if "value" in name else key_dim,
-            ),
-            dtype=dtype,
-        )
-        for name in names
+    heads = batch_size, num_heads
+    shapes = {
+        "key_buffer": (*heads, key_dim, num_slots),
+        "value_buffer": (*heads, num_slots, value_dim),
     }
+    if num_slots is None:
+        shapes = {
+            "key": (*heads, 0, key_dim),
+            "value": (*heads, 0, value_dim),
+            "recent_key": (*heads, 0, key_dim),
+            "recent_value": (*heads, 0, value_dim),
+        }
+    return {name: ops.zeros(shape, dtype=dtype) for name, shape in shapes.items()}
 
 
 def is_buffer(cache):
@@ -42,10 +41,13 @@ def is_buffer(cache):
 def append(cache, key, value, start_slot):
     """The cache with new slots; a buffer's are those from `start_slot` on."""
     if is_buffer(cache):
-        start = (0, 0, start_slot, 0)
         return {
-            "key_buffer": ops.slice_update(cache["key_buffer"], start, key),
-            "value_buffer": ops.slice_update(cache["value_buffer"], start, value),
+            "key_buffer": ops.slice_update(
+                cache["key_buffer"], (0, 0, 0, start_slot), ops.swapaxes(key, 2, 3)
+            ),
+            "value_buffer": ops.slice_update(
+                cache["value_buffer"], (0, 0, start_slot, 0), value
+            ),
         }
     return {
         **cache,
@@ -57,7 +59,7 @@ def append(cache, key, value, start_slot):
 def parts(cache):
     """Keys and values of all slots in their order, in one or two pieces."""
     if is_buffer(cache):
-        return [(cache["key_buffer"], cache["value_buffer"])]
+        return [(ops.swapaxes(cache["key_buffer"], 2, 3), cache["value_buffer"])]
     return [
         (cache["key"], cache["value"]),
         (cache["recent_key"], cache["recent_value"]),
@@ -65,7 +67,9 @@ def parts(cache):
 
 
 def num_slots(cache):
-    return sum(ops.shape(key)[2] for key, _ in parts(cache))
+    if is_buffer(cache):
+        return ops.shape(cache["value_buffer"])[2]
+    return ops.shape(cache["key"])[2] + ops.shape(cache["recent_key"])[2]
 
 
 def newest(cache, count):

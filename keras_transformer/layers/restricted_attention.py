@@ -125,13 +125,13 @@ class RestrictedSelfAttention(MultiHeadAttention):
             max_length = ops.minimum(max_length, self.window)
         return super().init_cache(batch_size, max_length, beam_size)
 
-    def _append(self, query, cache, start_index, beam_size):
-        if decoding_cache.is_buffer(cache) and query.shape[1] != beam_size:
+    def _append(self, new, cache, start_index, beam_size):
+        if decoding_cache.is_buffer(cache) and new[0].shape[2] != beam_size:
             raise ValueError(
                 "A cache of fixed size takes one position at a time. "
-                f"Received: query of shape {tuple(query.shape)}."
+                f"Received: {new[0].shape[2]} queries of {beam_size} hypotheses."
             )
-        return super()._append(query, cache, start_index, beam_size)
+        return super()._append(new, cache, start_index, beam_size)
 
     def _position_in_buffer(self, cache, beam_size, position):
         if not decoding_cache.is_buffer(cache):

@@ -11,6 +11,7 @@ from layer_checks import numpy
 from layer_checks import randomize
 
 from keras_transformer.layers import MultiHeadAttention
+from keras_transformer.layers import decoding_cache
 from keras_transformer.layers.attention_scores import masked_softmax
 
 GENERATOR = np.random.default_rng(4)
@@ -290,8 +291,8 @@ def test_cache_equals_causal_mask(max_length, steps):
             numpy(output), expected[:, start : start + length], rtol=1e-3, atol=1e-5
         )
         start += length
-    for name in ("key", "value"):
-        stored = [leaf.shape[2] for path, leaf in cache.items() if name in path]
+    for keys_and_values in zip(*decoding_cache.parts(cache), strict=True):
+        stored = [each.shape[2] for each in keys_and_values]
         assert sum(stored) == (max_length or 7)
 
 

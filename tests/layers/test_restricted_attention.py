@@ -11,6 +11,7 @@ from layer_checks import randomize
 import keras_transformer as kt
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.layers import RestrictedSelfAttention
+from keras_transformer.layers import decoding_cache
 
 GENERATOR = np.random.default_rng(6)
 WIDTH = 10
@@ -131,8 +132,8 @@ def test_cached_equals_uncached(window, max_length):
             x[:, index : index + 1], cache, index
         )
         np.testing.assert_allclose(numpy(output)[:, 0], expected[:, index], atol=2e-6)
-        for stored in cache.values():
-            assert stored.shape[2] <= window
+        for key, value in decoding_cache.parts(cache):
+            assert key.shape[2] <= window and value.shape[2] <= window
 
 
 def test_several_positions_at_once_in_a_growing_cache():
