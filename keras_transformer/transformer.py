@@ -9,6 +9,8 @@ from keras_transformer.layers import Encoder
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.layers import TokenEmbedding
 from keras_transformer.layers import padding_mask
+from keras_transformer.layers.dense import in_blocks
+from keras_transformer.layers.dense import laid_out
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -311,28 +313,49 @@ class Transformer(keras.Model):
         kernels = kernels or {}
         x = self.token_embedding(target_ids)
         x = self.target_positions(x, start_index=start_index)
-        x, cache = self.decoder.call_with_cache(
-            *(x, cache, context["layers"], context["source_mask"], start_index),
-            kernels.get("self_attention"),
-        )
+        dense_kernels = kernels.get("dense", ())
+        dense_layers = self.decoder.dense_layers() if dense_kernels else ()
+        with laid_out(dense_layers, dense_kernels):
+            x, cache = self.decoder.call_with_cache(
+                *(x, cache, context["layers"], context["source_mask"], start_index),
+                kernels.get("self_attention"),
+            )
         output_kernel = kernels.get("output")
         return self.token_embedding(x, reverse=True, kernel=output_kernel), cache
 
-    def decoding_kernels(self):
+    def decoding_kernels(self, blocks=False):
         """Matrices laid out once for all steps of a search.
 
         A product of few rows with a matrix that is read across takes twice as long,
         and so do three with small matrices beside one with all of them.
 
+        Args:
+            blocks: Whether to lay all of the decoder's matrices out for the few rows
+                of a lone sentence under XLA, see `in_blocks`.
+
         Returns:
             Mapping of `"output"`, the embedding matrix transposed, `[d_model,
             num_outputs]`, float32, and, unless the decoder is quantized,
-            `"self_attention"`, see `Decoder.joined_kernels`.
+            `"self_attention"`, see `Decoder.joined_kernels`, and with `blocks`
+            `"dense"`, those of `Decoder.dense_layers`.
         """
         kernels = {"output": self.token_embedding.output_kernel()}
         joined = self.decoder.joined_kernels()
         if joined is not None:
             kernels["self_attention"] = joined
+        if not blocks:
+            return kernels
+        kernels["output"] = in_blocks(kernels["output"])
+        dense_layers = self.decoder.dense_layers()
+        if joined is None or any(each.quantization_mode for each in dense_layers):
+            return kernels
+        kernels["self_attention"] = tuple(
+            {**each, "kernel": in_blocks(each["kernel"])} for each in joined
+        )
+        kernels["dense"] = tuple(
+            in_blocks(ops.cast(each.kernel, each.compute_dtype))
+            for each in dense_layers
+        )
         return kernels
 
     def reorder_cache(self, cache, parents):

@@ -120,8 +120,8 @@ def test_every_source_token_has_influence_everywhere(changed):
 @pytest.mark.parametrize("max_length", [None, 7, 10])
 @pytest.mark.parametrize("steps", [[1] * 7, [3, 1, 2, 1], [7]])
 @pytest.mark.parametrize("option", ["widths", "pre-norm", "learned"])
-@pytest.mark.parametrize("prepared", [False, True])
-def test_cache_equals_full(max_length, steps, option, prepared):
+@pytest.mark.parametrize("kernels", [None, "laid out", "in blocks"])
+def test_cache_equals_full(max_length, steps, option, kernels):
     """Three target rows of each source, with other ids in each of them."""
     model = built(**OPTIONS[option])
     source_ids = padded(SOURCES)
@@ -133,7 +133,8 @@ def test_cache_equals_full(max_length, steps, option, prepared):
     cache, context = model.init_cache(source_ids, max_length, beam_size=3)
     assert {leaf.shape[0] for leaf in keras.tree.flatten(cache["layers"])} == {2}
     assert {leaf.shape[0] for leaf in keras.tree.flatten(context)} == {2}
-    kernels = model.decoding_kernels() if prepared else None
+    if kernels is not None:
+        kernels = model.decoding_kernels(blocks=kernels == "in blocks")
     pieces, start = [], 0
     for length in steps:
         logits, cache = model.decode_with_cache(

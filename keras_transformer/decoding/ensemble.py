@@ -45,9 +45,9 @@ class Ensemble:
         ]
         return tuple(zip(*pairs, strict=True))
 
-    def decoding_kernels(self):
+    def decoding_kernels(self, blocks=False):
         """The models' `decoding_kernels`."""
-        return tuple(model.decoding_kernels() for model in self.models)
+        return tuple(model.decoding_kernels(blocks) for model in self.models)
 
     def decode_with_cache(self, target_ids, cache, context, start_index, kernels=None):
         """Logits and the longer caches, as `Transformer.decode_with_cache`."""

@@ -65,16 +65,15 @@ class Signatures:
             [0x80 <= (each or b"a")[0] < 0xC0 for each in written]
         )
 
-        # Transposed by XLA's programs it would be transposed anew at every step.
+        # What XLA's programs lay out they lay out anew at every step.
         self.kernels = None
         if jit_compile:
-            self.kernels = tf.nest.map_structure(tf.Variable, model.decoding_kernels())
+            self.kernels = tf.nest.map_structure(
+                tf.Variable, model.decoding_kernels(blocks=True)
+            )
 
         def search(n_best):
-            def search_rows(source_ids, compaction="auto"):
-                kernels = self.kernels
-                if kernels is not None:
-                    kernels = tf.nest.map_structure(tf.convert_to_tensor, kernels)
+            def search_rows(source_ids, compaction="auto", kernels=None):
                 return translate_ids(
                     model,
                     source_ids,
@@ -93,11 +92,13 @@ class Signatures:
             searched = in_parts(searched, parallel_parts)
             if not jit_compile:
                 return searched
+
+            def search_row(source_ids):
+                kernels = tf.nest.map_structure(tf.convert_to_tensor, self.kernels)
+                return search_rows(source_ids, compaction=False, kernels=kernels)
+
             return lone_compiled(
-                searched,
-                lambda row: search_rows(row, compaction=False),
-                extra_length,
-                self.max_source_length,
+                searched, search_row, extra_length, self.max_source_length
             )
 
         # The search for the best alone ends sooner.

@@ -7,6 +7,7 @@ from keras_transformer.layers import decoding_cache
 from keras_transformer.layers.attention_scores import MASKED_LOGIT
 from keras_transformer.layers.attention_scores import softmax_of_few
 from keras_transformer.layers.dense import by_rows
+from keras_transformer.layers.dense import product
 
 
 class CachedAttention:
@@ -33,7 +34,8 @@ class CachedAttention:
                 sees, see `decoding_cache.visible_slots`. None: all positions up to
                 its own, of a sentence with one hypothesis.
             beam_size: Hypotheses of a sentence.
-            kernel: From `joined_kernel`, for many calls. None: three products.
+            kernel: From `joined_kernel`, its matrix maybe `in_blocks`, for many calls.
+                None: three products.
 
         Returns:
             `[batch, beam_size * target_length, output_dim]` and the cache with the
@@ -98,7 +100,7 @@ class CachedAttention:
         if joined is None:
             denses = self.query_dense, self.key_dense, self.value_dense
             return [self._new_heads(dense(x)) for dense in denses]
-        x = by_rows(lambda rows: ops.matmul(rows, joined["kernel"]), x)
+        x = by_rows(lambda rows: product(rows, joined["kernel"]), x)
         if "bias" in joined:
             x = x + joined["bias"]
         if self.value_dim in (None, self.key_dim):

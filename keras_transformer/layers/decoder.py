@@ -175,6 +175,20 @@ class Decoder(Stack):
         kernels = [layer.self_attention.joined_kernel() for layer in self.layers]
         return None if None in kernels else tuple(kernels)
 
+    def dense_layers(self):
+        """What a step multiplies by, besides `joined_kernels`."""
+        return [
+            dense
+            for layer in self.layers
+            for dense in (
+                layer.self_attention.output_dense,
+                layer.cross_attention.query_dense,
+                layer.cross_attention.output_dense,
+                layer.feed_forward.inner_dense,
+                layer.feed_forward.outer_dense,
+            )
+        ]
+
     def init_cache(self, batch_size, max_length=None, beam_size=1):
         """What `call_with_cache` needs to know of earlier positions: none yet.
 

@@ -1,7 +1,14 @@
 """Keras's `Dense` with one matrix product over all positions."""
 
+import contextlib
+import contextvars
+
 import keras
 from keras import ops
+
+# Columns of a block, about.
+BLOCK = 64
+_LAID_OUT = contextvars.ContextVar("laid_out", default=None)
 
 
 def by_rows(function, x):
@@ -28,13 +35,64 @@ def by_rows(function, x):
     return ops.reshape(result, (first, *leading, result.shape[-1]))
 
 
+def in_blocks(kernel):
+    """A matrix cut into blocks of columns, one after the other in memory.
+
+    Few rows are multiplied by a large matrix as fast as that is read. Of a whole matrix
+    XLA's product reads a few columns at a time, all rows of them; a block of them lies
+    in one piece, which is read at the memory's full rate.
+
+    Args:
+        kernel: `[width, columns]`, sizes known.
+
+    Returns:
+        `[blocks, width, columns of a block]`; the matrix itself where no number of
+        columns near `BLOCK` divides it.
+    """
+    width, columns = kernel.shape
+    sizes = [size for size in range(BLOCK // 2, 2 * BLOCK) if columns % size == 0]
+    if not sizes:
+        return kernel
+    size = min(sizes, key=lambda size: abs(size - BLOCK))
+    blocks = ops.reshape(kernel, (width, columns // size, size))
+    return ops.transpose(blocks, (1, 0, 2))
+
+
+def product(rows, kernel):
+    """`rows`, `[rows, width]`, by a matrix, in blocks or not: `[rows, columns]`."""
+    if len(kernel.shape) == 2:
+        return ops.matmul(rows, kernel)
+    blocks, _, size = kernel.shape
+    each = ops.matmul(ops.broadcast_to(rows, (blocks, *ops.shape(rows))), kernel)
+    return ops.reshape(ops.transpose(each, (1, 0, 2)), (-1, blocks * size))
+
+
+@contextlib.contextmanager
+def laid_out(layers, kernels):
+    """Within it, these `Dense` layers multiply by these kernels, see `product`."""
+    pairs = zip(map(id, layers), kernels, strict=True)
+    token = _LAID_OUT.set({**(_LAID_OUT.get() or {}), **dict(pairs)})
+    try:
+        yield
+    finally:
+        _LAID_OUT.reset(token)
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dense(keras.layers.Dense):
     """`keras.layers.Dense` of `[..., width]` with fewer operations; see `by_rows`."""
 
     def call(self, inputs, training=None):
         """`[..., width]` to `[..., units]`."""
-        return by_rows(super().call, inputs)
+        kernel = (_LAID_OUT.get() or {}).get(id(self))
+        if kernel is None:
+            return by_rows(super().call, inputs)
+        return by_rows(lambda rows: self._with_bias(product(rows, kernel)), inputs)
+
+    def _with_bias(self, outputs):
+        if self.bias is not None:
+            outputs = outputs + ops.cast(self.bias, outputs.dtype)
+        return outputs if self.activation is None else self.activation(outputs)
 
     def quantize(self, mode=None, type_check=True, config=None):
         """As `keras.layers.Dense`, which refuses what is derived from it."""

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.dense import by_rows
+from keras_transformer.layers.dense import product
 from keras_transformer.layers.masks import padding_mask
 
 
@@ -60,8 +61,8 @@ class TokenEmbedding(keras.layers.Layer):
             inputs: Ids `[batch, length]`, or with `reverse` vectors `[batch,
                 length, d_model]`.
             reverse: Which of the two.
-            kernel: From `output_kernel`, for many calls with few vectors each. None:
-                made anew.
+            kernel: From `output_kernel`, maybe `in_blocks`, for many calls with few
+                vectors each. None: made anew.
 
         Returns:
             `[batch, length, d_model]` in the compute dtype, or with `reverse`
@@ -71,7 +72,7 @@ class TokenEmbedding(keras.layers.Layer):
             vectors = ops.cast(inputs, "float32")
             if kernel is None:
                 kernel = self.output_kernel()
-            return by_rows(lambda rows: ops.matmul(rows, kernel), vectors)
+            return by_rows(lambda rows: product(rows, kernel), vectors)
         vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
         return ops.cast(vectors, self.compute_dtype) * math.sqrt(self.d_model)
 
