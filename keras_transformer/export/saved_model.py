@@ -87,8 +87,9 @@ def export_saved_model(
             (TF_NUM_INTRAOP_THREADS=1), as many as there are cores.
         jit_compile: Whether texts of up to 64 sub-words that come one at a time are
             searched by programs that XLA compiles, one for each length up to a
-            multiple of 16, when the first text of the length comes. For TensorFlow in
-            Python, not for TF-Serving, whose builds lack XLA.
+            multiple of 16, when the first text of the length comes. The decoder's
+            matrices are in the export a second time then. For TensorFlow in Python,
+            not for TF-Serving, whose builds lack XLA.
         patience: Float above 0; a text's search also ends when `patience * beam_size`
             translations have finished, see `beam_search`. None: when none can do
             better.
