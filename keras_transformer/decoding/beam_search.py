@@ -208,7 +208,7 @@ def _best_tokens(logits, num_tokens, vocabulary_size, forbidden_ids, normalized)
     best, tokens = top_k(allowed, min(num_tokens + len(forbidden_ids), size))
     log_probs = best
     if not normalized:
-        # XLA sorts all of what a top-k is taken of that is read by one slice more.
+        # Not a slice: XLA sorts it all where a top-k is read by more slices than one.
         largest = ops.max(best, axis=-1, keepdims=True)
         if allowed is not logits:
             largest = ops.max(logits, axis=-1, keepdims=True)

@@ -115,7 +115,7 @@ class Decoder(Stack):
             context: From `init_context`.
             source_mask: `[batch, source_length]`, bool, True = token.
             start_index: Position of the first of `inputs`, scalar int32.
-            kernels: From `joined_kernels`, for many calls. None: made by none.
+            kernels: From `joined_kernels`, for many calls. None: three products each.
 
         Returns:
             `[batch * beam_size, target_length, d_model]` and the longer cache.
