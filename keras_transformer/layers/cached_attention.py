@@ -104,8 +104,7 @@ class CachedAttention:
         if "bias" in joined:
             x = x + joined["bias"]
         if self.value_dim in (None, self.key_dim):
-            heads = _split_heads(x, 3 * self.num_heads)
-            return ops.split(heads, 3, axis=1)
+            return ops.split(self._new_heads(x, of_each=3), 3, axis=1)
         width = self.num_heads * self.key_dim
         parts = ops.split(x, [width, 2 * width], axis=-1)
         return [self._new_heads(part) for part in parts]
@@ -135,8 +134,11 @@ class CachedAttention:
             context = product if context is None else context + product
         return self.output_dense(self._join_heads(_swapped(context)))
 
-    def _new_heads(self, x):
-        return _split_heads(x, self.num_heads)
+    def _new_heads(self, x, of_each=1):
+        """`_split_heads` without a gradient, with `of_each` pieces of each head."""
+        heads = of_each * self.num_heads
+        shape = (-1, ops.shape(x)[1], heads, x.shape[-1] // heads)
+        return _swapped(ops.reshape(x, shape))
 
     def visible_slots(
         self, count, in_buffer, beam_size, length, start_index, ancestors=None
@@ -193,12 +195,6 @@ class CachedAttention:
     def _trimmed(self, cache, beam_size):
         """What is kept of a cache after a call."""
         return cache
-
-
-def _split_heads(x, num_heads):
-    """`[batch, length, num_heads * dim]` to `[batch, num_heads, length, dim]`."""
-    dim = x.shape[-1] // num_heads
-    return _swapped(ops.reshape(x, (-1, ops.shape(x)[1], num_heads, dim)))
 
 
 def _positions_first(x, beam_size):
