@@ -19,9 +19,9 @@ import workload
 from keras_transformer.flops import training_flops
 
 OURS = "keras_transformer"
-# All threads on one part of the batch; two parts side by side, twice or four times;
+# All threads on one part of the batch; so many parts, two side by side at a time;
 # products in bfloat16. Without an option: two parts side by side.
-OPTIONS = ("1 part", "4 parts", "8 parts", "auto_bfloat16")
+OPTIONS = ("1 part", "4 parts", "8 parts", "16 parts", "auto_bfloat16")
 # Steps of a turn, chosen so that one takes about as long in both sizes.
 STEPS = {"tiny": 40, "base": 4}
 

@@ -11,8 +11,9 @@ import keras_transformer as kt
 from keras_transformer import training
 
 size, folder, *options = sys.argv[1:]
-parallel = 1 if "1 part" in options else turns.THREADS
-turns_of_parts = 4 if "8 parts" in options else 2 if "4 parts" in options else 1
+counts = [int(each.split()[0]) for each in options if "part" in each]
+parts = counts[0] if counts else turns.THREADS
+parallel = min(parts, turns.THREADS)
 # As `keras-transformer train` does; here the variables would keep it from it.
 tf.config.threading.set_inter_op_parallelism_threads(turns.THREADS)
 tf.config.threading.set_intra_op_parallelism_threads(turns.THREADS // parallel)
@@ -23,7 +24,7 @@ transformer.build({"source_ids": (None, None), "target_ids": (None, None)})
 model = training.TrainingModel(
     transformer,
     workload.LABEL_SMOOTHING,
-    gradient_accumulation_steps=turns_of_parts,
+    gradient_accumulation_steps=parts // parallel,
     parallel_parts=parallel,
 )
 model.compile(
