@@ -25,6 +25,21 @@ def scaled_dot_products(query, key):
     return ops.matmul(query, ops.swapaxes(key, -1, -2))
 
 
+def logit_bias(mask):
+    """What keeps masked keys out when it is added to logits of ordinary size.
+
+    Adding takes less than half as long as a `where`, which spreads all it is given to
+    the full shape, and many layers can share what is added.
+
+    Args:
+        mask: Bool, True = attend.
+
+    Returns:
+        float32, as `mask`: 0, or so low that any such logit is lost beside it.
+    """
+    return ops.cast(ops.where(mask, 0.0, MASKED_LOGIT), "float32")
+
+
 def softmax_of_few(logits):
     """Softmax over the last axis, for a step of decoding.
 

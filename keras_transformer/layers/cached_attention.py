@@ -1,13 +1,23 @@
 """Attention step by step, for decoding: part of `MultiHeadAttention`."""
 
+from typing import Any
+from typing import NamedTuple
+
 import keras
 from keras import ops
 
 from keras_transformer.layers import decoding_cache
-from keras_transformer.layers.attention_scores import MASKED_LOGIT
+from keras_transformer.layers.attention_scores import logit_bias
 from keras_transformer.layers.attention_scores import softmax_of_few
 from keras_transformer.layers.dense import by_rows
 from keras_transformer.layers.dense import product
+
+
+class Visible(NamedTuple):
+    """What queries see of a cache, the same for all layers of a stack."""
+
+    bias: Any  # float32 [batch or 1, 1, queries, slots], see `logit_bias`; None: all
+    num_settled: Any  # slots of the first of the cache's two parts; None: it has one
 
 
 class CachedAttention:
@@ -27,48 +37,47 @@ class CachedAttention:
 
         Args:
             query: `[batch, beam_size * target_length, width]`, the new positions;
-                those of a hypothesis follow each other.
+                those of a hypothesis follow each other. Or `[batch * beam_size,
+                width]`, one position of each.
             cache: From `init_cache` or the last call.
             start_index: Position of the first query, scalar int32.
-            visible: `[batch, beam_size * target_length, slots]`, bool, what each query
-                sees, see `decoding_cache.visible_slots`. None: all positions up to
-                its own, of a sentence with one hypothesis.
+            visible: From `visible_slots`. None: all positions up to its own, of a
+                sentence with one hypothesis.
             beam_size: Hypotheses of a sentence.
             kernel: From `joined_kernel`, its matrix maybe `in_blocks`, for many calls.
                 None: three products.
 
         Returns:
-            `[batch, beam_size * target_length, output_dim]` and the cache with the
-            new positions.
+            As `query`, `output_dim` wide, and the cache with the new positions.
         """
-        queries, *new = self._project_new(query, kernel)
+        count = _num_queries(query, beam_size)
+        queries, *new = self._project_new(query, count, kernel)
         cache = self._append(new, cache, start_index, beam_size)
         if visible is None:
-            visible = self.visible_slots(
-                decoding_cache.num_slots(cache),
-                decoding_cache.is_buffer(cache),
-                1,
-                ops.shape(query)[1],
-                start_index,
-            )
-        output = self._attend(queries, decoding_cache.parts(cache), visible)
+            num_slots = decoding_cache.num_slots(cache)
+            visible = self.visible_slots(cache, num_slots, 1, count, start_index)
+        context = self._attend(queries, decoding_cache.parts(cache), *visible)
+        output = self.output_dense(_joined_as(query, context))
         return output, self._trimmed(cache, beam_size)
 
-    def call_with_context(self, query, key_value, mask):
+    def call_with_context(self, query, key_value, mask, beam_size=1):
         """Attention over an encoder's output, whose keys and values are there.
 
         Args:
-            query: `[batch, queries, width]`.
+            query: `[batch, queries, width]` or `[batch * beam_size, width]`.
             key_value: From `project_key_value`.
-            mask: `[batch, source_length]`, bool, True = token; None: all are. Each row
-                has a token, or values that are zero.
+            mask: `[batch, source_length]`, bool, True = token, or for many calls
+                `source_bias` of it; None: all are. Each row has a token, or values
+                that are zero.
+            beam_size: Queries of each row where `query` has two axes.
 
         Returns:
-            `[batch, queries, output_dim]`.
+            As `query`, `output_dim` wide.
         """
-        queries = self._new_heads(self.query_dense(query))
-        mask = None if mask is None else mask[:, None]
-        return self._attend(queries, [key_value], mask)
+        count = _num_queries(query, beam_size)
+        queries = self._new_heads(self.query_dense(query), count)
+        context = self._attend(queries, [key_value], source_bias(mask))
+        return self.output_dense(_joined_as(query, context))
 
     def joined_kernel(self):
         """The matrices of queries, keys and values beside each other, and biases.
@@ -90,67 +99,83 @@ class CachedAttention:
             for name, several in weights.items()
         }
 
-    def _project_new(self, x, joined):
-        """Queries, keys and values of new positions, `[batch, num_heads, length, dim]`.
+    def _project_new(self, x, count, joined):
+        """Queries, keys and values of new positions, `[batch, num_heads, count, dim]`.
 
         Args:
-            x: `[batch, length, width]`.
+            x: `[batch, count, width]` or `[batch * count, width]`.
+            count: New positions of each sentence.
             joined: From `joined_kernel`, or None.
         """
         if joined is None:
             denses = self.query_dense, self.key_dense, self.value_dense
-            return [self._new_heads(dense(x)) for dense in denses]
+            return [self._new_heads(dense(x), count) for dense in denses]
         x = by_rows(lambda rows: product(rows, joined["kernel"]), x)
         if "bias" in joined:
             x = x + joined["bias"]
         if self.value_dim in (None, self.key_dim):
-            return ops.split(self._new_heads(x, of_each=3), 3, axis=1)
+            return ops.split(self._new_heads(x, count, of_each=3), 3, axis=1)
         width = self.num_heads * self.key_dim
         parts = ops.split(x, [width, 2 * width], axis=-1)
-        return [self._new_heads(part) for part in parts]
+        return [self._new_heads(part, count) for part in parts]
 
-    def _attend(self, queries, parts, mask):
-        """Attention over keys and values in several parts.
+    def _attend(self, queries, parts, bias=None, num_settled=None):
+        """Attention over keys and values in one part or two.
 
         Args:
             queries: `[batch, num_heads, queries, key_dim]`.
             parts: Keys `[batch, num_heads, slots, key_dim]` and values of each.
-            mask: `[batch, queries, slots of all parts]`, bool, or None.
+            bias: float32, what is added to the logits over the slots of all parts:
+                `[batch or 1, 1, queries or 1, slots]`, or None.
+            num_settled: Slots of the first of two parts.
+
+        Returns:
+            `[batch, num_heads, queries, value_dim]`.
         """
         logits = [self.logits_of_heads(queries, key) for key, _ in parts]
-        sizes = [ops.shape(each)[3] for each in logits]
         logits = logits[0] if len(logits) == 1 else ops.concatenate(logits, axis=-1)
         logits = ops.cast(logits, "float32")
-        if mask is not None:
-            logits = ops.where(mask[:, None], logits, MASKED_LOGIT)
+        if bias is not None:
+            logits = logits + bias
         scores = ops.cast(softmax_of_few(logits), self.compute_dtype)
-        context, start = None, 0
-        for (_, value), size in zip(parts, sizes, strict=True):
-            share = scores
-            if len(parts) > 1:
-                share = scores[..., start : start + size]
-                start = start + size
-            product = ops.matmul(share, value)
-            context = product if context is None else context + product
-        return self.output_dense(self._join_heads(_swapped(context)))
+        if len(parts) == 1:
+            return ops.matmul(scores, parts[0][1])
+        settled = ops.matmul(scores[..., :num_settled], parts[0][1])
+        return settled + ops.matmul(scores[..., num_settled:], parts[1][1])
 
-    def _new_heads(self, x, of_each=1):
-        """`_split_heads` without a gradient, with `of_each` pieces of each head."""
+    def _new_heads(self, x, count, of_each=1):
+        """`[batch, num_heads, count, dim]` with `of_each` pieces of each head."""
         heads = of_each * self.num_heads
-        shape = (-1, ops.shape(x)[1], heads, x.shape[-1] // heads)
-        return _swapped(ops.reshape(x, shape))
+        return _swapped(ops.reshape(x, (-1, count, heads, x.shape[-1] // heads)))
 
     def visible_slots(
-        self, count, in_buffer, beam_size, length, start_index, ancestors=None
+        self, cache, count, beam_size, length, start_index, ancestors=None
     ):
-        """`decoding_cache.visible_slots` of this layer."""
-        return decoding_cache.visible_slots(
+        """What new positions see of a cache, for `call_with_cache` of many layers.
+
+        Args:
+            cache: A layer's, before or after the call.
+            count: Slots of the cache after the call.
+            beam_size: Hypotheses of a sentence.
+            length: New positions of each.
+            start_index: Position of the first of them, scalar int32.
+            ancestors: See `decoding_cache.visible_slots`.
+
+        Returns:
+            `Visible`.
+        """
+        in_buffer = decoding_cache.is_buffer(cache)
+        seen = decoding_cache.visible_slots(
             count,
             beam_size,
             length,
             start_index if in_buffer else None,
             self.window,
             ancestors,
+        )
+        return Visible(
+            None if seen is None else logit_bias(seen)[:, None],
+            None if in_buffer else decoding_cache.num_settled(cache),
         )
 
     def extend_ancestors(self, ancestors, cache, length, start_index):
@@ -195,6 +220,30 @@ class CachedAttention:
     def _trimmed(self, cache, beam_size):
         """What is kept of a cache after a call."""
         return cache
+
+
+def source_bias(mask):
+    """`[batch, 1, 1, source_length]`, float32, of a mask, see `logit_bias`.
+
+    Args:
+        mask: `[batch, source_length]`, bool, True = token; None, or what this returns,
+            is given back.
+    """
+    if mask is None or len(mask.shape) == 4:
+        return mask
+    return logit_bias(mask)[:, None, None]
+
+
+def _num_queries(query, beam_size):
+    """New positions of a sentence."""
+    return beam_size if len(query.shape) == 2 else ops.shape(query)[1]
+
+
+def _joined_as(query, context):
+    """`[batch, num_heads, queries, dim]` to rows with `query`'s leading axes."""
+    width = context.shape[1] * context.shape[3]
+    leading = (-1,) if len(query.shape) == 2 else (-1, ops.shape(query)[1])
+    return ops.reshape(_swapped(context), (*leading, width))
 
 
 def _positions_first(x, beam_size):

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_transformer.layers import decoding_cache
 from keras_transformer.layers.block import Stack
+from keras_transformer.layers.cached_attention import source_bias
 from keras_transformer.layers.decoder_layer import DecoderLayer
 from keras_transformer.layers.masks import combine_masks
 
@@ -131,16 +132,15 @@ class Decoder(Stack):
                 ancestors, layer_caches[0], length, start_index
             )
             visible = attention.visible_slots(
-                ops.shape(ancestors)[2],
-                decoding_cache.is_buffer(layer_caches[0]),
-                beam_size,
-                length,
-                start_index,
-                ancestors,
+                *(layer_caches[0], ops.shape(ancestors)[2]),
+                *(beam_size, length, start_index, ancestors),
             )
+        source_mask = source_bias(source_mask)
         # The hypotheses of a sentence become queries of one row: its keys and values
-        # are read once.
-        x = ops.reshape(inputs, (-1, beam_size * length, inputs.shape[-1]))
+        # are read once. Of one position each, rows need no other axis.
+        one_position = isinstance(length, int) and length == 1
+        leading = (-1,) if one_position else (-1, beam_size * length)
+        x = ops.reshape(inputs, (*leading, inputs.shape[-1]))
         caches = []
         kernels = kernels or (None,) * self.num_layers
         for layer, layer_cache, layer_context, kernel in zip(

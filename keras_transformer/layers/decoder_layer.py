@@ -99,11 +99,13 @@ class DecoderLayer(Block):
 
         Args:
             inputs: `[batch, beam_size * target_length, d_model]`, the new positions;
-                those of a hypothesis follow each other.
+                those of a hypothesis follow each other. Or `[batch * beam_size,
+                d_model]`, one position of each.
             cache: Keys and values of the earlier ones, see
                 `MultiHeadAttention.call_with_cache`.
             context: Keys and values of the encoder's output, from `init_context`.
-            source_mask: `[batch, source_length]`, bool, True = token.
+            source_mask: `[batch, source_length]`, bool, True = token, or
+                `cached_attention.source_bias` of it.
             start_index: Position of the first of `inputs`, scalar int32.
             visible: What each query sees of the cache, see
                 `MultiHeadAttention.call_with_cache`.
@@ -111,7 +113,7 @@ class DecoderLayer(Block):
             kernel: Self-attention's `joined_kernel`, or None.
 
         Returns:
-            `[batch, beam_size * target_length, d_model]` and the longer cache.
+            As `inputs`, and the longer cache.
         """
         normalized = self.self_attention_add_norm.sublayer_input(inputs)
         attended, cache = self.self_attention.call_with_cache(
@@ -119,7 +121,9 @@ class DecoderLayer(Block):
         )
 
         def look_at_source(query):
-            return self.cross_attention.call_with_context(query, context, source_mask)
+            return self.cross_attention.call_with_context(
+                query, context, source_mask, beam_size
+            )
 
         return self._after_self_attention(inputs, attended, look_at_source), cache
 

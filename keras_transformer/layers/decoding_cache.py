@@ -72,6 +72,11 @@ def num_slots(cache):
     return ops.shape(cache["key"])[2] + ops.shape(cache["recent_key"])[2]
 
 
+def num_settled(cache):
+    """Slots of a growing cache's large part."""
+    return ops.shape(cache["key"])[2]
+
+
 def newest(cache, count):
     """A growing cache cut down to its last `count` slots, all of them recent."""
     return {

@@ -33,11 +33,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     def _normalize(self, x):
         """Rows of mean 0 and variance 1, and what each was multiplied by."""
-        # A sum's gradient is a broadcast; a mean's is divided in full size as well.
-        share = 1.0 / x.shape[-1]
-        centred = x - ops.sum(x, axis=-1, keepdims=True) * share
-        squares = ops.sum(ops.square(centred), axis=-1, keepdims=True)
-        factors = ops.rsqrt(squares * share + self.epsilon)
+        centred = x - ops.mean(x, axis=-1, keepdims=True)
+        variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
+        factors = ops.rsqrt(variance + self.epsilon)
         return centred * factors, factors
 
     def _normalize_with_gradient(self, x):
