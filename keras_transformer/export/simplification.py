@@ -3,10 +3,14 @@
 Two thirds of the nodes that tracing makes of a search are constants that are there
 already, shapes taken again, and slices of shapes that nothing reads. TensorFlow drops
 them before it computes, but whoever loads the graph holds them all in memory first.
+
+What it could not know: that a search has no index below 0. Keras's `take` mends those
+by five operations, a dozen times in each step of decoding.
 """
 
 import copy
 
+from tensorflow import make_ndarray
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import op_def_registry
 
@@ -34,6 +38,7 @@ def simplify_saved_model(path):
 def simplify_function(function):
     """Merges equal nodes of a function and drops those that nothing needs, in place.
 
+    Gathers take their indices as they are, without the mending of those below 0.
     Operations with a state keep their number and order; of those, only reads of
     variables that nothing needs are dropped.
 
@@ -47,6 +52,8 @@ def simplify_function(function):
     for name in order:
         node = nodes[name]
         node.input[:] = [_renamed(each, merged) for each in node.input]
+        if node.op == "GatherV2":
+            node.input[1] = _unmended(node.input[1], nodes)
         if _is_pure(node):
             merged[name] = first.setdefault(_meaning(node), name)
     for outputs in (function.ret, function.control_ret):
@@ -106,6 +113,25 @@ def _renamed(reference, merged):
     caret = "^" if reference.startswith("^") else ""
     name, colon, output = reference.removeprefix("^").partition(":")
     return caret + merged.get(name, name) + colon + output
+
+
+def _unmended(reference, nodes):
+    """What `where(indices < 0, indices + size, indices)` is made of, else itself."""
+
+    def made_by(reference, op):
+        node = nodes.get(reference.partition(":")[0])
+        return node if node is not None and node.op == op else None
+
+    select = made_by(reference, "SelectV2")
+    if select is None:
+        return reference
+    condition, shifted, indices = select.input[:3]
+    less, add = made_by(condition, "Less"), made_by(shifted, "AddV2")
+    if less is None or add is None or not less.input[0] == add.input[0] == indices:
+        return reference
+    bound = made_by(less.input[1], "Const")
+    is_zero = bound is not None and not make_ndarray(bound.attr["value"].tensor).any()
+    return indices if is_zero else reference
 
 
 def _is_pure(node):

@@ -1,5 +1,6 @@
 """A simplified graph computes what the traced one did, with fewer nodes."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -37,6 +38,7 @@ def load(folder):
     return tf.saved_model.load(str(folder)).call
 
 
+GATHER = "GatherV2"
 MATRIX = [tf.TensorSpec([None, None], tf.float32)]
 
 
@@ -90,6 +92,30 @@ def test_what_has_an_effect_happens_as_often_and_in_order(tmp_path):
         loaded(np.full([1, 1], 20, "f"))
 
 
+def test_indices_below_zero_are_mended_no_more(tmp_path):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)], autograph=False)
+    def call(rows):
+        table = tf.range(10.0, 14.0)
+        taken = keras.ops.take(table, rows, axis=0)
+        # Not the same: from 1 down, or of other numbers.
+        lower = tf.gather(table, tf.where(rows < 1, rows + 1, rows))
+        other = tf.gather(table, tf.where(rows < 0, rows + 1, tf.abs(rows)))
+        return {"taken": taken, "lower": lower, "other": other}
+
+    saved(tmp_path, call)
+    assert operations(tmp_path).count("SelectV2") == 3
+    simplify_saved_model(tmp_path)
+    found = operations(tmp_path)
+    assert found.count("SelectV2") == 2 and found.count(GATHER) == 3
+    loaded = load(tmp_path)
+    result = loaded([3, 0, 2])
+    np.testing.assert_array_equal(result["taken"], [13, 10, 12])
+    np.testing.assert_array_equal(result["lower"], [13, 11, 12])
+    np.testing.assert_array_equal(result["other"], [13, 10, 12])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="-1 is not in"):
+        loaded([-1])
+
+
 def test_draws_differ_and_loops_go_on(tmp_path):
     @tf.function(input_signature=MATRIX, autograph=False)
     def call(x):
@@ -109,6 +135,7 @@ def test_draws_differ_and_loops_go_on(tmp_path):
 
 
 def test_the_graph_of_an_export_has_no_node_twice(tiny_export):
+    """Nor a mended index."""
     assert not (tiny_export / "fingerprint.pb").exists()
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((tiny_export / "saved_model.pb").read_bytes())
@@ -116,5 +143,11 @@ def test_the_graph_of_an_export_has_no_node_twice(tiny_export):
     assert sum(len(function.node_def) for function in functions) > 1000
     for function in functions:
         count = len(function.node_def)
+        nodes = {node.name: node for node in function.node_def}
+        for node in function.node_def:
+            indices = nodes.get(node.input[1].split(":")[0]) if node.op == GATHER else 0
+            if indices and indices.op == "SelectV2":
+                condition = nodes[indices.input[0].split(":")[0]]
+                assert condition.op != "Less", node.name
         simplify_function(function)  # in this copy, not in the file
         assert len(function.node_def) == count, function.signature.name
