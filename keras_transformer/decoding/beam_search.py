@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_transformer.decoding.decode_loop import check_ids
 from keras_transformer.decoding.decode_loop import decode_loop
+from keras_transformer.decoding.decode_loop import has_dynamic_shapes
 from keras_transformer.decoding.decode_loop import known_vocabulary_size
 from keras_transformer.decoding.decode_loop import resolve_lengths
 from keras_transformer.decoding.decode_loop import take_rows
@@ -15,6 +16,8 @@ from keras_transformer.decoding.length_penalty import get_length_penalty
 from keras_transformer.decoding.top_k import top_k
 
 NEVER = float("-inf")
+# Logits of a row from which on one softmax takes less than exponentials and their sum.
+SOFTMAX_PAYS = 1024
 
 
 def beam_search(
@@ -119,7 +122,8 @@ def beam_search(
         ids = ops.reshape(state.last_ids, (-1, 1))
         logits, cache = next_token_logits(ids, cache, context, index)
         log_probs, tokens = _best_tokens(
-            logits, beam_size, vocabulary_size, forbidden_ids, normalized
+            *(logits, beam_size, vocabulary_size, forbidden_ids, normalized),
+            has_dynamic_shapes(compaction),
         )
         state, parents = _grow(state, log_probs, tokens, index, end_id, penalty, enough)
         if beam_size > 1:
@@ -188,11 +192,17 @@ def _zero_where(condition):
     return ops.cast(ops.where(condition, 0.0, NEVER), "float32")
 
 
-def _best_tokens(logits, num_tokens, vocabulary_size, forbidden_ids, normalized):
+def _best_tokens(
+    logits, num_tokens, vocabulary_size, forbidden_ids, normalized, one_by_one
+):
     """Log-probabilities and ids of each row's best tokens, `num_tokens` or more.
 
     Whatever is as large as the logits costs as much as a layer of a small model: none
     of it is written out but what the normaliser needs, one number for each row.
+
+    Args:
+        one_by_one: Whether operations run as they are, rather than joined by XLA; a
+            softmax is then the fastest way to a normaliser.
 
     Returns:
         float32 and int32 [rows, k]; forbidden ids have minus infinity.
@@ -208,18 +218,35 @@ def _best_tokens(logits, num_tokens, vocabulary_size, forbidden_ids, normalized)
     best, tokens = top_k(allowed, min(num_tokens + len(forbidden_ids), size))
     log_probs = best
     if not normalized:
-        # Not a slice: XLA sorts it all where a top-k is read by more slices than one.
-        largest = ops.max(best, axis=-1, keepdims=True)
-        if allowed is not logits:
-            largest = ops.max(logits, axis=-1, keepdims=True)
-        # A softmax is one operation and a twentieth faster, but oneDNN's gives a row
-        # another last digit among other rows.
-        total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
-        log_probs = best - largest - ops.log(total)
+        whole = allowed is logits
+        if whole and one_by_one and size >= SOFTMAX_PAYS:
+            log_probs = _normalized_by_first(best, tokens, logits)
+        else:
+            log_probs = _normalized_by_largest(best, logits, whole)
     # Rounding must not make a probability above 1: the stopping bound relies on it.
     log_probs = ops.minimum(log_probs, 0.0)
     forbidden = ops.any(tokens[:, :, None] == np.array(forbidden_ids, "int32"), axis=2)
     return ops.where(forbidden, NEVER, log_probs), tokens
+
+
+def _normalized_by_first(best, tokens, logits):
+    """Log-probabilities of `best`, from the probability of the first of each row."""
+    probabilities = ops.softmax(logits, axis=-1)
+    num_rows, size = ops.shape(logits)
+    places = ops.arange(num_rows, dtype="int32") * size + tokens[:, 0]
+    first = ops.take(ops.reshape(probabilities, (-1,)), places, axis=0)
+    # TensorFlow computes an array's last few numbers one by one, to another last
+    # digit: of rows of 16 none is among them, whatever rows are beside.
+    first = ops.log(ops.broadcast_to(first[:, None], (num_rows, 16)))[:, :1]
+    return best - best[:, :1] + first
+
+
+def _normalized_by_largest(best, logits, whole):
+    """Log-probabilities of `best`; `whole`: the best of all logits are among them."""
+    # Not a slice: XLA sorts it all where a top-k is read by more slices than one.
+    largest = ops.max(best if whole else logits, axis=-1, keepdims=True)
+    total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
+    return best - largest - ops.log(total)
 
 
 def _grow(state, log_probs, tokens, index, end_id, penalty, enough=None):

@@ -1,0 +1,53 @@
+"""Log-probabilities over vocabularies so large that a softmax normalises them."""
+
+import itertools
+
+import numpy as np
+import pytest
+from decoding_oracles import END
+from decoding_oracles import START
+from decoding_oracles import log_softmax
+from decoding_oracles import penalty
+from decoding_oracles import strip
+from keras import ops
+from layer_checks import numpy
+
+from keras_transformer.decoding import beam_search
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "rounding"), [(1023, 1e-6), (1024, 0), (2500, 0)]
+)
+def test_normaliser_of_a_large_vocabulary(vocabulary, rounding):
+    """Scores by hand, with and without compaction, and of each sentence alone."""
+    bigrams = np.random.default_rng(15).normal(size=(vocabulary, vocabulary)) * 4
+    bigrams = (np.round(bigrams * 64) / 64).astype("float32")  # offsets add exactly
+    bigrams[:, END] += 12
+    bigrams[: vocabulary // 2] += 60  # logits far from 0, as a model's may be
+
+    def step(ids, cache, context, index):
+        offsets = ops.repeat(context["offsets"], 3)[:, None]
+        return ops.take(bigrams, ids[:, 0], axis=0) + offsets, cache
+
+    def found(offsets, **options):
+        context = {"offsets": np.asarray(offsets, "float32")}
+        size = len(offsets)
+        result = beam_search(step, {}, context, size, 3, 12, n_best=3, **options)
+        return [numpy(each) for each in result]
+
+    offsets = np.linspace(0, 8, 5)
+    sequences, scores = found(offsets)
+    log_probs = log_softmax(bigrams)
+    for rows, row_scores in zip(sequences, scores, strict=True):
+        for sequence, score in zip(rows, row_scores, strict=True):
+            ids = strip(sequence)
+            total = sum(log_probs[pair] for pair in itertools.pairwise([START, *ids]))
+            expected = total / penalty("gnmt", 0.6, len(ids))
+            np.testing.assert_allclose(score, expected, rtol=1e-5)
+    without = found(offsets, compaction=False)
+    np.testing.assert_array_equal(without[0], sequences)
+    np.testing.assert_allclose(without[1], scores, rtol=1e-5)
+    for row, offset in enumerate(offsets):
+        alone = found([offset])
+        np.testing.assert_array_equal(alone[0][0], sequences[row])
+        np.testing.assert_allclose(alone[1][0], scores[row], rtol=rounding)
