@@ -9,10 +9,11 @@ JIT_STEP, JIT_LONGEST = 16, 64
 
 
 def in_parts(search, parts):
-    """A search whose batches are cut into parts of neighbouring rows, side by side.
+    """A search whose batches are cut into parts, searched side by side.
 
-    The rows of a part wait for its longest only, and an operation on few rows that a
-    second thread does not speed up leaves the other part a core.
+    An operation on few rows that a second thread does not speed up leaves the other
+    part a core. A part takes every so many-th row: those of a batch sorted by length
+    are then as many to translate, and as long, in each part.
 
     Args:
         search: `tf.function` of int32 [batch, length] to a tuple of tensors
@@ -23,13 +24,14 @@ def in_parts(search, parts):
         return search
 
     def search_parts(source_ids):
-        batch = tf.shape(source_ids)[0]
-        ends = [batch * (part + 1) // parts for part in range(parts)]
-        found = [
-            search(source_ids[first:last])
-            for first, last in zip([0, *ends], ends, strict=False)
-        ]
-        return tuple(tf.concat(each, axis=0) for each in zip(*found, strict=True))
+        rows = tf.range(tf.shape(source_ids)[0])
+        of_part = [rows[part::parts] for part in range(parts)]
+        found = [search(tf.gather(source_ids, some)) for some in of_part]
+        places = tf.math.invert_permutation(tf.concat(of_part, axis=0))
+        return tuple(
+            tf.gather(tf.concat(each, axis=0), places)
+            for each in zip(*found, strict=True)
+        )
 
     return tf.function(
         lambda source_ids: tf.cond(
