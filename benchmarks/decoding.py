@@ -7,7 +7,7 @@
 `fixed`: a base model with random weights, beam 4, exactly 20 output tokens: target
 tokens per second; KerasHub's weights are its own. `real`: a trained run with real ends
 of sentences: sentences per second and BLEU. Both write
-benchmarks/results/decoding_*.json and .md.
+benchmarks/results/decoding_*.json and .md; `--name` tells runs apart.
 """
 
 import argparse
@@ -127,7 +127,7 @@ def real(arguments):
                 figures["bleu"] = bleu.score
         for each in found:
             each.close()
-    write(arguments, "decoding_real", "sentences/s", rows)
+    write(arguments, arguments.name, "sentences/s", rows)
 
 
 def sub_words(tokenizer, lines):
@@ -243,6 +243,7 @@ def main():
     of_run.add_argument("--reference", type=pathlib.Path, required=True)
     of_run.add_argument("--tokenize", default="none")
     of_run.add_argument("--alpha", type=float, default=0.6)
+    of_run.add_argument("--name", default="decoding_real", help="of the result's files")
     of_run.set_defaults(function=real)
     arguments = parser.parse_args()
     arguments.function(arguments)

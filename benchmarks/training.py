@@ -4,7 +4,7 @@
     KERAS_TRANSFORMER_DATA=... python benchmarks/training.py tiny
     KERAS_TRANSFORMER_DATA=... python benchmarks/training.py base
 
-writes benchmarks/results/training_SIZE.json and .md.
+writes benchmarks/results/training_SIZE.json and .md, or those of another `--name`.
 """
 
 import argparse
@@ -54,6 +54,7 @@ def main():
     parser.add_argument("--steps", type=int, help="of a turn")
     parser.add_argument("--without", nargs="*", default=[], metavar="NAME")
     parser.add_argument("--output", default=str(report.RESULTS))
+    parser.add_argument("--name", help="of the result's files; else training_SIZE")
     arguments = parser.parse_args()
     steps = arguments.steps or STEPS[arguments.size]
     settings = workload.settings(arguments.size)
@@ -117,7 +118,8 @@ def main():
             for row in rows
         ],
     )
-    report.write(arguments.output, f"training_{arguments.size}", result, table)
+    name = arguments.name or f"training_{arguments.size}"
+    report.write(arguments.output, name, result, table)
 
 
 if __name__ == "__main__":
