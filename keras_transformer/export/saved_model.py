@@ -11,6 +11,7 @@ import uuid
 import tensorflow as tf
 
 from keras_transformer.decoding.rows import check_fits
+from keras_transformer.export.searches import one_encoder
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.simplification import simplify_saved_model
 from keras_transformer.export.warmup import write_warmup_requests
@@ -120,12 +121,13 @@ def export_saved_model(
         patience,
     )
     # Keras's ExportArchive would trace each of them twice.
-    endpoints = {
-        name: tf.function(
-            function, input_signature=input_signature, autograph=False
-        ).get_concrete_function()
-        for name, function, input_signature in signatures.endpoints()
-    }
+    with one_encoder(model):
+        endpoints = {
+            name: tf.function(
+                function, input_signature=input_signature, autograph=False
+            ).get_concrete_function()
+            for name, function, input_signature in signatures.endpoints()
+        }
     served = tf.Module()
     # TensorFlow's own variables: others are not restored where there is no Python.
     served.weights = [variable.value for variable in model.variables]

@@ -1,4 +1,11 @@
-"""How an export's search runs a batch: in parts, or a lone row under XLA."""
+"""How an export's search runs a batch: in parts, or a lone row under XLA.
+
+Before a function first runs, TensorFlow copies those that it calls into it, each as
+often as it is called, and optimises the whole in many passes, each of which copies it
+again. What is kept apart is copied nowhere.
+"""
+
+import contextlib
 
 import tensorflow as tf
 
@@ -6,6 +13,40 @@ ROWS = tf.TensorSpec([None, None], tf.int32)
 # A lone row is filled up to a multiple of the step: each length is a program, which
 # takes seconds to compile. Longer rows are rare, and gain less.
 JIT_STEP, JIT_LONGEST = 16, 64
+
+
+def kept_apart(search):
+    """A search as a function that is not copied into its callers.
+
+    Args:
+        search: function of int32 [batch, length].
+    """
+    return tf.function(
+        search,
+        input_signature=[ROWS],
+        autograph=False,
+        experimental_attributes={"_noinline": True},
+    )
+
+
+@contextlib.contextmanager
+def one_encoder(model):
+    """Within it, whatever is traced of a model calls one function for its encoder.
+
+    Args:
+        model: `Transformer`, which must not train meanwhile.
+    """
+    plain = model.encode
+    traced = tf.function(
+        lambda source_ids: plain(source_ids, training=False),
+        input_signature=[ROWS],
+        autograph=False,
+    )
+    model.encode = lambda source_ids, training=None: traced(source_ids)
+    try:
+        yield
+    finally:
+        del model.encode  # the class's own again
 
 
 def in_parts(search, parts):

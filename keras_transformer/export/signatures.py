@@ -6,8 +6,8 @@ from keras_transformer.decoding import alignment_scores
 from keras_transformer.decoding import score_ids
 from keras_transformer.decoding import translate_ids
 from keras_transformer.decoding.translator import MAX_LOGITS
-from keras_transformer.export.searches import ROWS
 from keras_transformer.export.searches import in_parts
+from keras_transformer.export.searches import kept_apart
 from keras_transformer.export.searches import lone_compiled
 
 # The score of a place in an n-best list that no hypothesis fills; JSON has no infinity.
@@ -88,8 +88,7 @@ class Signatures:
                     kernels=kernels,
                 )
 
-            searched = tf.function(search_rows, input_signature=[ROWS], autograph=False)
-            searched = in_parts(searched, parallel_parts)
+            searched = in_parts(kept_apart(search_rows), parallel_parts)
             if not jit_compile:
                 return searched
 

@@ -71,11 +71,21 @@ def test_a_text_does_not_depend_on_its_batch(tiny_export):
         )
 
 
-def test_parts_and_compiled_searches_find_the_same(tiny_model, tiny_export, tmp_path):
+def test_parts_and_compiled_searches_find_the_same(
+    tiny_model, tiny_export, tmp_path, monkeypatch
+):
     """Lone rows at the edges of the programs' lengths, and batches cut into parts.
 
     These have fewer rows than parts, no rows, or as many as do not divide.
     """
+    model, encoded = tiny_model[0], []
+    encode = type(model.encoder).call
+
+    def counting(*args, **kwargs):
+        encoded.append(args)
+        return encode(*args, **kwargs)
+
+    monkeypatch.setattr(type(model.encoder), "call", counting)
     folder = export_saved_model(
         *tiny_model,
         tmp_path,
@@ -108,6 +118,9 @@ def test_parts_and_compiled_searches_find_the_same(tiny_model, tiny_export, tmp_
         inputs = tf.constant(texts, tf.string)
         assert_same("serving_default", inputs=inputs)
         assert_same("translate_n_best", inputs=inputs)
+    assert len(encoded) == 1  # one function for all of them
+    model.encode(ids[None])
+    assert len(encoded) == 2
     # Else the test would compare the same searches.
     assert b"_XlaMustCompile" in (folder / "saved_model.pb").read_bytes()
     assert b"_XlaMustCompile" not in (tiny_export / "saved_model.pb").read_bytes()
