@@ -31,10 +31,12 @@ PATIENCE = {"": None, ", patience 1": 1.0}
 OURS = "keras_transformer SavedModel"
 # Ends the names of those that take the parts of a batch side by side.
 SIDE_BY_SIDE = ", in parts"
+# Of an export without `--jit-compile`, which only lone sentences would use.
+WITHOUT_XLA = ", without XLA"
 
 
 def fixed_exports(folder):
-    """Both exports of a base model that never ends by itself, and its sources."""
+    """The exports of a base model that never ends by itself, and its sources."""
     import keras
     import numpy as np
 
@@ -52,14 +54,17 @@ def fixed_exports(folder):
     # A logit of 0 is never among the best of 8,000 normal ones.
     rows[tokenizer.end_id] = 0
     embeddings.assign(rows)
-    saved = export_saved_model(
-        model,
-        tokenizer,
-        folder / "saved",
-        extra_length=LENGTH - SOURCE,
-        parallel_parts=turns.THREADS,
-        jit_compile=True,
-    )
+    saved = {
+        end: export_saved_model(
+            model,
+            tokenizer,
+            folder / f"saved_{compiled}",
+            extra_length=LENGTH - SOURCE,
+            parallel_parts=turns.THREADS,
+            jit_compile=compiled,
+        )
+        for end, compiled in (("", True), (WITHOUT_XLA, False))
+    }
     fast = export_ctranslate2(model, tokenizer, folder / "fast")
     chosen = np.flatnonzero(corpus.source_lengths == SOURCE)[: 2 * BATCHES[-1]]
     ids = corpus.rows("source", chosen, SOURCE)
@@ -73,7 +78,7 @@ def fixed(arguments):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         saved, fast, ids = fixed_exports(folder)
-        found = contestants({"": saved}, fast, "ids", 0)
+        found = contestants(saved, fast, "ids", 0)
         for batch in BATCHES:
             count = {1: 8, 32: 64}.get(batch, len(ids))
             path = folder / f"ids_{batch}.npy"
@@ -157,6 +162,7 @@ def contestants(saved, fast, what, alpha):
         f"{OURS}{end}{parts}": [ours, export, what, at_once]
         for parts, at_once in (("", 1), (SIDE_BY_SIDE, turns.THREADS))
         for end, export in saved.items()
+        if not (parts and end == WITHOUT_XLA)
     }
     for kind in ("float32", "int8"):
         name = f"CTranslate2 {kind}"
