@@ -2,12 +2,15 @@
 
 import contextlib
 import contextvars
+import itertools
 
 import keras
 from keras import ops
 
 # Columns of a block, about.
 BLOCK = 64
+# Pieces of a large matrix at most, and numbers of each at least.
+PIECES, LEAST = 4, 2**17
 _LAID_OUT = contextvars.ContextVar("laid_out", default=None)
 
 
@@ -40,31 +43,39 @@ def in_blocks(kernel):
 
     Few rows are multiplied by a large matrix as fast as that is read. Of a whole matrix
     XLA's product reads a few columns at a time, all rows of them; a block of them lies
-    in one piece, which is read at the memory's full rate.
+    in one piece, which is read at the memory's full rate. One product is one thread's;
+    those of a large matrix's pieces run side by side.
 
     Args:
         kernel: `[width, columns]`, sizes known.
 
     Returns:
-        `[blocks, width, columns of a block]`; the matrix itself where no number of
-        columns near `BLOCK` divides it.
+        Tuple of pieces, `[blocks, width, columns of a block]`; the matrix itself where
+        no number of columns near `BLOCK` divides it.
     """
     width, columns = kernel.shape
     sizes = [size for size in range(BLOCK // 2, 2 * BLOCK) if columns % size == 0]
     if not sizes:
         return kernel
     size = min(sizes, key=lambda size: abs(size - BLOCK))
-    blocks = ops.reshape(kernel, (width, columns // size, size))
-    return ops.transpose(blocks, (1, 0, 2))
+    count = columns // size
+    blocks = ops.transpose(ops.reshape(kernel, (width, count, size)), (1, 0, 2))
+    pieces = max(1, min(PIECES, count, width * columns // LEAST))
+    ends = [count * piece // pieces for piece in range(pieces + 1)]
+    return tuple(blocks[first:last] for first, last in itertools.pairwise(ends))
 
 
 def product(rows, kernel):
-    """`rows`, `[rows, width]`, by a matrix, in blocks or not: `[rows, columns]`."""
-    if len(kernel.shape) == 2:
+    """`rows`, `[rows, width]`, by a matrix, or `in_blocks` of it: `[rows, columns]`."""
+    if not isinstance(kernel, (tuple, list)):
         return ops.matmul(rows, kernel)
-    blocks, _, size = kernel.shape
-    each = ops.matmul(ops.broadcast_to(rows, (blocks, *ops.shape(rows))), kernel)
-    return ops.reshape(ops.transpose(each, (1, 0, 2)), (-1, blocks * size))
+    products = []
+    for piece in kernel:
+        blocks, _, size = piece.shape
+        each = ops.matmul(ops.broadcast_to(rows, (blocks, *ops.shape(rows))), piece)
+        each = ops.reshape(ops.transpose(each, (1, 0, 2)), (-1, blocks * size))
+        products.append(each)
+    return products[0] if len(products) == 1 else ops.concatenate(products, axis=1)
 
 
 @contextlib.contextmanager

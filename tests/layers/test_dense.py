@@ -13,16 +13,29 @@ GENERATOR = np.random.default_rng(4)
 
 
 @pytest.mark.parametrize(
-    ("columns", "blocks"), [(64, 1), (128, 2), (1536, 24), (8000, 125), (300, 5)]
+    ("width", "columns", "blocks"),
+    [
+        *[
+            (7, 64, [1]),
+            (7, 128, [2]),
+            (7, 1536, [24]),
+            (7, 8000, [125]),
+            (7, 300, [5]),
+        ],
+        # 2**17 numbers a piece or more, and 4 pieces at most.
+        *[(512, 512, [4, 4]), (512, 511 * 64, [127, 128, 128, 128]), (511, 512, [8])],
+    ],
 )
-def test_a_block_is_some_columns_in_one_piece(columns, blocks):
-    kernel = GENERATOR.normal(size=(7, columns)).astype("float32")
-    laid = ops.convert_to_numpy(in_blocks(ops.convert_to_tensor(kernel)))
-    assert laid.shape == (blocks, 7, columns // blocks)
-    np.testing.assert_array_equal(np.concatenate(list(laid), axis=1), kernel)
-    rows = GENERATOR.normal(size=(4, 7)).astype("float32")
-    found = product(ops.convert_to_tensor(rows), ops.convert_to_tensor(laid))
-    np.testing.assert_allclose(found, rows @ kernel, rtol=1e-4, atol=1e-5)
+def test_a_block_is_some_columns_in_one_piece(width, columns, blocks):
+    kernel = GENERATOR.normal(size=(width, columns)).astype("float32")
+    pieces = in_blocks(ops.convert_to_tensor(kernel))
+    laid = [ops.convert_to_numpy(piece) for piece in pieces]
+    size = columns // sum(blocks)
+    assert [each.shape for each in laid] == [(count, width, size) for count in blocks]
+    np.testing.assert_array_equal(np.concatenate(np.concatenate(laid), axis=1), kernel)
+    rows = GENERATOR.normal(size=(4, width)).astype("float32")
+    found = product(ops.convert_to_tensor(rows), pieces)
+    np.testing.assert_allclose(found, rows @ kernel, rtol=1e-4, atol=1e-6 * width)
 
 
 @pytest.mark.parametrize("columns", [1, 31, 7993])
@@ -48,7 +61,7 @@ def test_a_layer_multiplies_by_what_is_laid_out_for_it(activation, use_bias):
     with laid_out([dense], [in_blocks(dense.kernel)]):
         np.testing.assert_allclose(dense(x), expected, rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(other(x), of_other)
-    with laid_out([dense], [ops.zeros((2, 7, 64))]):
+    with laid_out([dense], [(ops.zeros((2, 7, 64)),)]):
         nothing = dense(x)
     # Else the layer would have multiplied by its own.
     zeros = ops.zeros_like(expected)
