@@ -21,8 +21,12 @@ def versions():
 
 
 def spread(figures):
-    """A median with its range, for a cell."""
-    return "{median:,.0f} ({lowest:,.0f}-{highest:,.0f})".format(**figures)
+    """A median with its range, for a cell; to three figures or more."""
+    decimals = 1 if figures["median"] < 100 else 0
+    median, *ends = (
+        f"{figures[name]:,.{decimals}f}" for name in ("median", "lowest", "highest")
+    )
+    return f"{median} ({'-'.join(ends)})"
 
 
 def table(head, rows):
