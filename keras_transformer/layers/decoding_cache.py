@@ -69,7 +69,7 @@ def parts(cache):
 def num_slots(cache):
     if is_buffer(cache):
         return ops.shape(cache["value_buffer"])[2]
-    return ops.shape(cache["key"])[2] + ops.shape(cache["recent_key"])[2]
+    return num_settled(cache) + ops.shape(cache["recent_key"])[2]
 
 
 def num_settled(cache):
