@@ -17,7 +17,7 @@ MAX_BYTES = 1 << 30  # of saved_model.pb, in which there are no weights
 
 # Operations that act on more than their inputs: those that ours are made of.
 _STATEFUL = {
-    *("Assert", "If", "While", "StatefulPartitionedCall"),
+    *("Assert", "Case", "If", "While", "StatefulPartitionedCall"),
     *("VarHandleOp", "VarIsInitializedOp", "ReadVariableOp", "AssignVariableOp"),
     *("ResourceGather", "DestroyResourceOp", "WordpieceTokenizeWithOffsets"),
     *("HashTableV2", "LookupTableFindV2", "LookupTableImportV2", "LookupTableSizeV2"),

@@ -77,7 +77,9 @@ def beam_search(
             Log-probabilities stay those of the model's whole vocabulary.
         length_penalty: float alpha, at least 0.
         length_penalty_kind: "gnmt" or "power" (see `length_penalty.py`).
-        n_best: int, hypotheses to return for each sentence, at most `beam_size`.
+        n_best: int, hypotheses to return for each sentence, at most `beam_size`; or a
+            scalar int32 tensor, from 1 to `beam_size`, of which the time of ending
+            depends: `beam_size` are returned, of which so many are to be trusted.
         vocabulary_size: int or None; ids from this one on are never generated, for
             an output matrix with more rows than the tokenizer has ids.
         buffer_length: int or None, length of the result, at least the largest
@@ -101,14 +103,16 @@ def beam_search(
     Returns:
         `(sequences, scores)`: int32 [batch, n_best, buffer_length], end id included,
         then `pad_id`; float32 [batch, n_best], highest first. Slots for which no
-        hypothesis was found have score minus infinity and hold `pad_id` only.
+        hypothesis was found have score minus infinity and hold `pad_id` only. Where
+        `n_best` is a tensor, `beam_size` stands for it.
 
     Raises:
         ValueError: sizes below 1, `n_best` above `beam_size`, a negative
             `length_penalty` or an unknown kind, a `patience` that is not above 0, an
             end id that is forbidden.
     """
-    if beam_size < 1 or not 1 <= n_best <= beam_size:
+    fixed = isinstance(n_best, int)
+    if beam_size < 1 or (fixed and not 1 <= n_best <= beam_size):
         raise ValueError(
             "`beam_size` must be at least 1 and `n_best` between 1 and `beam_size`. "
             f"Received: beam_size={beam_size}, n_best={n_best}."
@@ -125,13 +129,16 @@ def beam_search(
             *(logits, beam_size, vocabulary_size, forbidden_ids, normalized),
             has_dynamic_shapes(compaction),
         )
-        state, parents = _grow(state, log_probs, tokens, index, end_id, penalty, enough)
+        state, parents = _grow(
+            state, log_probs, tokens, index, end_id, penalty, n_best, enough
+        )
         if beam_size > 1:
             cache = reorder_cache(cache, parents)
         return state, cache
 
+    num_places = n_best if fixed else beam_size
     state = _initial_state(
-        max_lengths, buffer_length, batch_size, beam_size, n_best, start_id, pad_id
+        max_lengths, buffer_length, batch_size, beam_size, num_places, start_id, pad_id
     )
     state = decode_loop(
         step, state, cache, context, buffer_length, compaction, settle_cache
@@ -147,28 +154,32 @@ def _enough(patience, beam_size, n_best):
         return None
     if not patience > 0:
         raise ValueError(f"`patience` must be above 0. Received: patience={patience}.")
-    return max(int(min(patience * beam_size, 2**30) + 0.5), n_best)
+    enough = int(min(patience * beam_size, 2**30) + 0.5)
+    # A tensor has no value yet, but is at most `beam_size`.
+    if isinstance(n_best, int) or enough < beam_size:
+        enough = (max if isinstance(n_best, int) else ops.maximum)(enough, n_best)
+    return enough
 
 
 class _BeamState(NamedTuple):
     living_sequences: Any  # int32 [batch, beam_size, buffer_length]
     living_log_probs: Any  # float32 [batch, beam_size], minus infinity: slot is empty
     last_ids: Any  # int32 [batch, beam_size]
-    best_sequences: Any  # int32 [batch, n_best, buffer_length]
-    best_scores: Any  # float32 [batch, n_best], highest first
+    best_sequences: Any  # int32 [batch, num_places, buffer_length]
+    best_scores: Any  # float32 [batch, num_places], highest first
     num_finished: Any  # int32 [batch]
     max_lengths: Any  # int32 [batch]
     done: Any  # bool [batch]
 
 
 def _initial_state(
-    max_lengths, buffer_length, batch_size, beam_size, n_best, start_id, pad_id
+    max_lengths, buffer_length, batch_size, beam_size, num_places, start_id, pad_id
 ):
     # Only the first slot lives, or the first step would find each token beam_size
     # times.
     first = ops.broadcast_to(ops.arange(beam_size) == 0, (batch_size, beam_size))
     done = max_lengths <= 0
-    empty = ops.logical_and(done[:, None], first[:, :n_best])
+    empty = ops.logical_and(done[:, None], first[:, :num_places])
     return _BeamState(
         living_sequences=ops.full(
             (batch_size, beam_size, buffer_length), pad_id, dtype="int32"
@@ -178,7 +189,7 @@ def _initial_state(
         ),
         last_ids=ops.full((batch_size, beam_size), start_id, dtype="int32"),
         best_sequences=ops.full(
-            (batch_size, n_best, buffer_length), pad_id, dtype="int32"
+            (batch_size, num_places, buffer_length), pad_id, dtype="int32"
         ),
         best_scores=_zero_where(empty),
         num_finished=ops.zeros_like(max_lengths),
@@ -249,14 +260,15 @@ def _normalized_by_largest(best, logits, whole):
     return best - largest - ops.log(total)
 
 
-def _grow(state, log_probs, tokens, index, end_id, penalty, enough=None):
+def _grow(state, log_probs, tokens, index, end_id, penalty, n_best, enough=None):
     """One step of every sentence's beam.
 
     Args:
         state: `_BeamState` with hypotheses of `index` tokens.
         log_probs: float32 [batch * beam_size, k], of each hypothesis's best tokens.
         tokens: int32 [batch * beam_size, k].
-        enough: int, finished hypotheses that end a sentence; None: no number does.
+        n_best: As `beam_search` has it.
+        enough: Finished hypotheses that end a sentence; None: no number does.
 
     Returns:
         `(state, parents)`: hypotheses of `index + 1` tokens, and the row of the old
@@ -292,7 +304,7 @@ def _grow(state, log_probs, tokens, index, end_id, penalty, enough=None):
         ops.logical_or(ended, cut_off), log_probs / penalty(length), NEVER
     )
     scores = ops.concatenate([state.best_scores, scores], axis=1)
-    best_scores, kept = ops.top_k(scores, num_best)  # [batch, n_best]
+    best_scores, kept = ops.top_k(scores, num_best)
     kept = ops.cast(kept, "int32")
     pool_size = num_best + beam_size
     best_sequences = _select(
@@ -303,7 +315,10 @@ def _grow(state, log_probs, tokens, index, end_id, penalty, enough=None):
 
     living = ops.where(ended, NEVER, log_probs)
     bound = ops.max(living, axis=1) / penalty(state.max_lengths)
-    done = ops.logical_or(at_limit, bound <= best_scores[:, -1])
+    last = best_scores[:, -1]
+    if not isinstance(n_best, int):
+        last = ops.take(best_scores, n_best - 1, axis=1)
+    done = ops.logical_or(at_limit, bound <= last)
     num_finished = state.num_finished
     if enough is not None:
         num_finished = num_finished + ops.sum(ops.cast(finished, "int32"), axis=1)

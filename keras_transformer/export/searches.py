@@ -6,24 +6,28 @@ again. What is kept apart is copied nowhere.
 """
 
 import contextlib
+import functools
 
 import tensorflow as tf
 
 ROWS = tf.TensorSpec([None, None], tf.int32)
+# Source ids, and how many of the best are asked for, see `beam_search`.
+SEARCHED = [ROWS, tf.TensorSpec([], tf.int32)]
 # A lone row is filled up to a multiple of the step: each length is a program, which
 # takes seconds to compile. Longer rows are rare, and gain less.
 JIT_STEP, JIT_LONGEST = 16, 64
 
 
-def kept_apart(search):
+def kept_apart(search, shared=()):
     """A search as a function that is not copied into its callers.
 
     Args:
-        search: function of int32 [batch, length].
+        search: function of `SEARCHED` and of what is `shared`.
+        shared: nests of `tf.TensorSpec`.
     """
     return tf.function(
         search,
-        input_signature=[ROWS],
+        input_signature=[*SEARCHED, *shared],
         autograph=False,
         experimental_attributes={"_noinline": True},
     )
@@ -49,74 +53,76 @@ def one_encoder(model):
         del model.encode  # the class's own again
 
 
-def in_parts(search, parts):
-    """A search whose batches are cut into parts, searched side by side.
+def joined_search(
+    search, parts, shared=tuple, search_row=None, extra_length=0, longest=0
+):
+    """One search of all batches, each run in the way that is fastest for it.
 
-    An operation on few rows that a second thread does not speed up leaves the other
-    part a core. A part takes every so many-th row: those of a batch sorted by length
-    are then as many to translate, and as long, in each part.
+    In parts, where there are as many rows: an operation on few rows that a second
+    thread does not speed up leaves the other part a core. A part takes every so
+    many-th row: those of a batch sorted by length are then as many to translate, and
+    as long, in each part.
+
+    A lone row as a program that XLA compiles: between the many small operations on the
+    few rows of one beam TensorFlow spends longer than within them. Such a program is
+    for one shape: a row is filled up with padding, to one of few lengths.
 
     Args:
-        search: `tf.function` of int32 [batch, length] to a tuple of tensors
-            [batch, ...], whose other dimensions depend on `length` alone.
-        parts: int. A batch with fewer rows is searched as a whole.
-    """
-    if parts == 1:
-        return search
+        search: `kept_apart`, to `(sequences, scores)`, int32 [batch, n, length +
+            extra_length] and float32 [batch, n].
+        parts: int, 1 for none.
+        shared: function that gives what else `search` takes, once for all parts.
+        search_row: function of `SEARCHED` to the same, of shapes that never change on
+            the way. None: a lone row is searched as others are.
+        extra_length: int.
+        longest: int, the longest row that the model takes.
 
-    def search_parts(source_ids):
+    Returns:
+        `tf.function` of `SEARCHED` to the same.
+    """
+    longest = min(JIT_LONGEST, longest) // JIT_STEP * JIT_STEP
+    if search_row is not None:
+        # XLA knows the shapes that come, whatever is known of them while tracing.
+        compiled = tf.function(
+            search_row, input_signature=SEARCHED, autograph=False, jit_compile=True
+        )
+
+    def whole(source_ids, n_best):
+        return tuple(search(source_ids, n_best, *shared()))
+
+    def in_parts(source_ids, n_best):
         rows = tf.range(tf.shape(source_ids)[0])
         of_part = [rows[part::parts] for part in range(parts)]
-        found = [search(tf.gather(source_ids, some)) for some in of_part]
+        common = shared()
+        found = [
+            search(tf.gather(source_ids, some), n_best, *common) for some in of_part
+        ]
         places = tf.math.invert_permutation(tf.concat(of_part, axis=0))
         return tuple(
             tf.gather(tf.concat(each, axis=0), places)
             for each in zip(*found, strict=True)
         )
 
-    return tf.function(
-        lambda source_ids: tf.cond(
-            tf.shape(source_ids)[0] < parts,
-            lambda: tuple(search(source_ids)),
-            lambda: search_parts(source_ids),
-        ),
-        input_signature=[ROWS],
-        autograph=False,
-    )
-
-
-def lone_compiled(search, search_row, extra_length, max_source_length):
-    """A search that runs a batch of one row as a program that XLA compiles.
-
-    Between the many small operations on the few rows of one beam TensorFlow spends
-    longer than within them. What XLA compiles is for one shape: a row is filled up
-    with padding, to one of few lengths.
-
-    Args:
-        search: function of int32 [batch, length] to `(sequences, scores)`, int32
-            [batch, n, length + extra_length] and float32 [batch, n].
-        search_row: the same, of shapes that never change on the way.
-        extra_length: int.
-        max_source_length: int, the longest row that the model takes.
-    """
-    longest = min(JIT_LONGEST, max_source_length) // JIT_STEP * JIT_STEP
-    # XLA knows the shapes that come, whatever is known of them while tracing.
-    compiled = tf.function(
-        search_row, input_signature=[ROWS], autograph=False, jit_compile=True
-    )
-
-    def search_alone(source_ids):
+    def alone(source_ids, n_best):
         length = tf.shape(source_ids)[1]
         filled = tf.pad(source_ids, [[0, 0], [0, -length % JIT_STEP]])
-        sequences, scores = compiled(filled)
+        sequences, scores = compiled(filled, n_best)
         return sequences[:, :, : length + extra_length], scores
 
-    def search_rows(source_ids):
+    def search_rows(source_ids, n_best):
         batch, length = tf.unstack(tf.shape(source_ids))
-        return tf.cond(
-            (batch == 1) & (length > 0) & (length <= longest),
-            lambda: search_alone(source_ids),
-            lambda: tuple(search(source_ids)),
+        ways = [(whole, True)]
+        if parts > 1:
+            ways.append((in_parts, batch >= parts))
+        if search_row is not None:
+            ways.append((alone, (batch == 1) & (length > 0) & (length <= longest)))
+        chosen = tf.constant(0)
+        for number, (_, suits) in enumerate(ways[1:], 1):
+            chosen = tf.where(suits, number, chosen)
+        # One choice of all: each level of functions holds every weight as an argument.
+        return tf.switch_case(
+            chosen,
+            [functools.partial(way, source_ids, n_best) for way, _ in ways],
         )
 
-    return tf.function(search_rows, input_signature=[ROWS], autograph=False)
+    return tf.function(search_rows, input_signature=SEARCHED, autograph=False)

@@ -1,14 +1,16 @@
 """What an export's signatures compute, as TensorFlow graphs from text to text."""
 
+import contextlib
+
 import tensorflow as tf
 
 from keras_transformer.decoding import alignment_scores
 from keras_transformer.decoding import score_ids
 from keras_transformer.decoding import translate_ids
 from keras_transformer.decoding.translator import MAX_LOGITS
-from keras_transformer.export.searches import in_parts
+from keras_transformer.export.kernels import Kernels
+from keras_transformer.export.searches import joined_search
 from keras_transformer.export.searches import kept_apart
-from keras_transformer.export.searches import lone_compiled
 
 # The score of a place in an n-best list that no hypothesis fills; JSON has no infinity.
 NOTHING = tf.float32.min
@@ -65,44 +67,46 @@ class Signatures:
             [0x80 <= (each or b"a")[0] < 0xC0 for each in written]
         )
 
-        # What XLA's programs lay out they lay out anew at every step.
-        self.kernels = None
-        if jit_compile:
-            self.kernels = tf.nest.map_structure(
-                tf.Variable, model.decoding_kernels(blocks=True)
+        self.kernels = Kernels(model) if jit_compile else None
+
+        def search(source_ids, n_best, kernels=None, compaction="auto"):
+            return translate_ids(
+                model,
+                source_ids,
+                beam_size=beam_size,
+                n_best=n_best,
+                length_penalty=length_penalty,
+                length_penalty_kind=length_penalty_kind,
+                patience=patience,
+                extra_length=extra_length,
+                vocabulary_size=tokenizer.vocabulary_size,
+                compaction=compaction,
+                kernels=kernels,
             )
 
-        def search(n_best):
-            def search_rows(source_ids, compaction="auto", kernels=None):
-                return translate_ids(
-                    model,
-                    source_ids,
-                    beam_size=beam_size,
-                    n_best=n_best,
-                    length_penalty=length_penalty,
-                    length_penalty_kind=length_penalty_kind,
-                    patience=patience,
-                    extra_length=extra_length,
-                    vocabulary_size=tokenizer.vocabulary_size,
-                    compaction=compaction,
-                    kernels=kernels,
-                )
+        def search_row(source_ids, n_best):
+            return search(source_ids, n_best, self.kernels.blocks(), compaction=False)
 
-            searched = in_parts(kept_apart(search_rows), parallel_parts)
-            if not jit_compile:
-                return searched
+        def shared():
+            kernels = self.kernels.whole() if jit_compile else None
+            return () if kernels is None else (kernels,)
 
-            def search_row(source_ids):
-                kernels = tf.nest.map_structure(tf.convert_to_tensor, self.kernels)
-                return search_rows(source_ids, compaction=False, kernels=kernels)
+        # One search for the best, which ends sooner, and for all of the beam: whoever
+        # loads an export holds each search's graph.
+        self._search = joined_search(
+            kept_apart(
+                search, tf.nest.map_structure(tf.type_spec_from_value, shared())
+            ),
+            parallel_parts,
+            shared,
+            search_row if jit_compile else None,
+            extra_length,
+            self.max_source_length,
+        )
 
-            return lone_compiled(
-                searched, search_row, extra_length, self.max_source_length
-            )
-
-        # The search for the best alone ends sooner.
-        self._search = search(1)
-        self._search_n_best = search(beam_size)
+    def _as_exported(self):
+        """Within it, the decoder computes with the matrices that the export has."""
+        return self.kernels.in_use() if self.kernels else contextlib.nullcontext()
 
     def endpoints(self):
         """Name, function and input signature of each."""
@@ -118,7 +122,7 @@ class Signatures:
 
     def translate(self, inputs):
         rows, truncated = self._source_rows(inputs)
-        sequences, scores = self._search(rows)
+        sequences, scores = self._search(rows, 1)
         texts = self._tokenizer.detokenize(sequences[:, 0])
         return {
             "translations": texts,
@@ -128,7 +132,7 @@ class Signatures:
 
     def translate_n_best(self, inputs):
         rows, truncated = self._source_rows(inputs)
-        sequences, scores = self._search_n_best(rows)
+        sequences, scores = self._search(rows, self._beam_size)
         # Empty places come last; a model that gave NaN still gets its first.
         there = tf.concat(
             [tf.ones_like(scores[:, :1], bool), scores[:, 1:] > NOTHING], 1
@@ -144,7 +148,7 @@ class Signatures:
         }
 
     def translate_ids(self, source_ids):
-        sequences, scores = self._search(self._checked(source_ids))
+        sequences, scores = self._search(self._checked(source_ids), 1)
         return {"target_ids": sequences[:, 0], "scores": scores[:, 0]}
 
     def encode(self, source_ids):
@@ -164,19 +168,21 @@ class Signatures:
             )
             return start + at_once, tf.concat([log_probs, found], axis=0)
 
-        _, log_probs = tf.while_loop(
-            lambda start, _: start < batch,
-            some,
-            (0, tf.zeros([0])),
-            shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
-            parallel_iterations=1,
-        )
+        with self._as_exported():
+            _, log_probs = tf.while_loop(
+                lambda start, _: start < batch,
+                some,
+                (0, tf.zeros([0])),
+                shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+                parallel_iterations=1,
+            )
         real = tf.cast(labels != self._tokenizer.pad_id, tf.int32)
         return {"log_probs": log_probs, "num_tokens": tf.reduce_sum(real, axis=1)}
 
     def attend(self, inputs, targets):
         source_ids, target_ids, labels = self._pairs(inputs, targets)
-        scores = alignment_scores(self._model, source_ids, target_ids)
+        with self._as_exported():
+            scores = alignment_scores(self._model, source_ids, target_ids)
         source_pieces, source_share = self._units(source_ids)
         target_pieces, target_share = self._units(labels)
         # What is looked at adds up; what looks is a mean.

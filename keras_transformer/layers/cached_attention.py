@@ -79,6 +79,10 @@ class CachedAttention:
         context = self._attend(queries, [key_value], source_bias(mask))
         return self.output_dense(_joined_as(query, context))
 
+    def input_denses(self):
+        """What makes queries, keys and values."""
+        return [self.query_dense, self.key_dense, self.value_dense]
+
     def joined_kernel(self):
         """The matrices of queries, keys and values beside each other, and biases.
 
@@ -86,7 +90,7 @@ class CachedAttention:
             Mapping of `"kernel"`, `[width, columns of all three]`, and, where the layer
             has biases, `"bias"`, `[columns of all three]`. None of a quantized layer.
         """
-        denses = self.query_dense, self.key_dense, self.value_dense
+        denses = self.input_denses()
         if any(dense.quantization_mode for dense in denses):
             return None
         weights = {"kernel": [dense.kernel for dense in denses]}
@@ -108,8 +112,7 @@ class CachedAttention:
             joined: From `joined_kernel`, or None.
         """
         if joined is None:
-            denses = self.query_dense, self.key_dense, self.value_dense
-            return [self._new_heads(dense(x), count) for dense in denses]
+            return [self._new_heads(dense(x), count) for dense in self.input_denses()]
         x = by_rows(lambda rows: product(rows, joined["kernel"]), x)
         if "bias" in joined:
             x = x + joined["bias"]

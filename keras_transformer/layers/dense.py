@@ -65,6 +65,15 @@ def in_blocks(kernel):
     return tuple(blocks[first:last] for first, last in itertools.pairwise(ends))
 
 
+def whole(kernel):
+    """The matrix that `in_blocks` has cut, `[width, columns]`."""
+    if not isinstance(kernel, (tuple, list)):
+        return kernel
+    blocks = ops.concatenate(kernel, axis=0)
+    count, width, size = blocks.shape
+    return ops.reshape(ops.transpose(blocks, (1, 0, 2)), (width, count * size))
+
+
 def product(rows, kernel):
     """`rows`, `[rows, width]`, by a matrix, or `in_blocks` of it: `[rows, columns]`."""
     if not isinstance(kernel, (tuple, list)):

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,6 +19,7 @@ from keras_transformer.export.signatures import source_rows
 from keras_transformer.export.warmup import write_warmup_requests
 from keras_transformer.exported_model import ExportedModel
 from keras_transformer.exported_model import max_batch_size
+from keras_transformer.layers import dense
 from keras_transformer.models import open_model
 from keras_transformer.serving import ServedModel
 
@@ -124,6 +126,66 @@ def test_parts_and_compiled_searches_find_the_same(
     # Else the test would compare the same searches.
     assert b"_XlaMustCompile" in (folder / "saved_model.pb").read_bytes()
     assert b"_XlaMustCompile" not in (tiny_export / "saved_model.pb").read_bytes()
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_compiled_searches_and_all_else_share_the_matrices(
+    quantized, tiny_model, tmp_path, monkeypatch
+):
+    """All signatures, and what lies in the files, of a model with blocks in pieces."""
+    monkeypatch.setattr(dense, "LEAST", 2**10)
+    tokenizer = tiny_model[1]
+    keras.utils.set_random_seed(5)
+    model = kt.Transformer(
+        tokenizer.vocabulary_size, num_layers=1, d_model=64, d_ff=128, num_heads=4
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    for weight in model.trainable_weights:
+        weight.assign(weight + 0.1 * keras.random.normal(weight.shape, seed=7))
+    if quantized:
+        model.quantize("int8")
+    plain, compiled = (
+        tf.saved_model.load(
+            str(
+                export_saved_model(
+                    *(model, tokenizer, tmp_path / str(jit_compile)),
+                    extra_length=5,
+                    max_source_length=16,
+                    jit_compile=jit_compile,
+                )
+            )
+        )
+        for jit_compile in (False, True)
+    )
+    targets = tf.constant(["Hund", "die Katze", "", "x", "läuft"])
+    ids = tf.constant([[5, 6, 7, tokenizer.end_id], [8, tokenizer.end_id, 0, 0]])
+    for name, inputs in {
+        "score": {"inputs": tf.constant(TEXTS), "targets": targets},
+        "attend": {"inputs": tf.constant(TEXTS), "targets": targets},
+        "encode": {"source_ids": ids},
+        "translate_ids": {"source_ids": ids},
+        "translate_n_best": {"inputs": tf.constant(TEXTS)},
+        "serving_default": {"inputs": tf.constant(TEXTS[:1])},
+    }.items():
+        expected = plain.signatures[name](**inputs)
+        found = compiled.signatures[name](**inputs)
+        for key, value in expected.items():
+            if value.dtype == tf.float32:
+                np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-5)
+            else:
+                np.testing.assert_array_equal(found[key], value)
+
+    def stored(loaded, names=("weights", "kernels")):
+        parts = tf.nest.flatten([getattr(loaded, name, None) for name in names])
+        return sum(each.shape.num_elements() for each in parts if each is not None)
+
+    output = tokenizer.vocabulary_size * 64
+    if quantized:
+        assert stored(compiled) == stored(plain) + output
+    else:
+        # The joined biases are there twice as well.
+        assert stored(compiled) <= stored(plain) + output + 2 * 3 * 64
+        assert stored(compiled, ["kernels"]) > stored(compiled, ["weights"]) / 2
 
 
 def test_requests_that_warm_a_server_up_keep_to_its_limit(tmp_path):

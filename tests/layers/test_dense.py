@@ -8,6 +8,7 @@ from keras_transformer.layers.dense import Dense
 from keras_transformer.layers.dense import in_blocks
 from keras_transformer.layers.dense import laid_out
 from keras_transformer.layers.dense import product
+from keras_transformer.layers.dense import whole
 
 GENERATOR = np.random.default_rng(4)
 
@@ -33,6 +34,7 @@ def test_a_block_is_some_columns_in_one_piece(width, columns, blocks):
     size = columns // sum(blocks)
     assert [each.shape for each in laid] == [(count, width, size) for count in blocks]
     np.testing.assert_array_equal(np.concatenate(np.concatenate(laid), axis=1), kernel)
+    np.testing.assert_array_equal(whole(pieces), kernel)
     rows = GENERATOR.normal(size=(4, width)).astype("float32")
     found = product(ops.convert_to_tensor(rows), pieces)
     np.testing.assert_allclose(found, rows @ kernel, rtol=1e-4, atol=1e-6 * width)
@@ -42,6 +44,7 @@ def test_a_block_is_some_columns_in_one_piece(width, columns, blocks):
 def test_columns_that_make_no_blocks_stay_as_they_are(columns):
     kernel = ops.ones((3, columns))
     assert in_blocks(kernel) is kernel
+    assert whole(kernel) is kernel
 
 
 @pytest.mark.parametrize("activation", [None, "relu"])
