@@ -1,5 +1,6 @@
 """Beam search over any step function and any cache (paper section 6.1)."""
 
+import numbers
 from typing import Any
 from typing import NamedTuple
 
@@ -78,8 +79,9 @@ def beam_search(
         length_penalty: float alpha, at least 0.
         length_penalty_kind: "gnmt" or "power" (see `length_penalty.py`).
         n_best: int, hypotheses to return for each sentence, at most `beam_size`; or a
-            scalar int32 tensor, from 1 to `beam_size`, of which the time of ending
-            depends: `beam_size` are returned, of which so many are to be trusted.
+            scalar int32 tensor, from 1 to `beam_size`: the search ends as it would
+            for that number, and returns `beam_size` hypotheses, the first so many of
+            them the same.
         vocabulary_size: int or None; ids from this one on are never generated, for
             an output matrix with more rows than the tokenizer has ids.
         buffer_length: int or None, length of the result, at least the largest
@@ -111,7 +113,7 @@ def beam_search(
             `length_penalty` or an unknown kind, a `patience` that is not above 0, an
             end id that is forbidden.
     """
-    fixed = isinstance(n_best, int)
+    fixed = _is_number(n_best)
     if beam_size < 1 or (fixed and not 1 <= n_best <= beam_size):
         raise ValueError(
             "`beam_size` must be at least 1 and `n_best` between 1 and `beam_size`. "
@@ -155,10 +157,11 @@ def _enough(patience, beam_size, n_best):
     if not patience > 0:
         raise ValueError(f"`patience` must be above 0. Received: patience={patience}.")
     enough = int(min(patience * beam_size, 2**30) + 0.5)
-    # A tensor has no value yet, but is at most `beam_size`.
-    if isinstance(n_best, int) or enough < beam_size:
-        enough = (max if isinstance(n_best, int) else ops.maximum)(enough, n_best)
-    return enough
+    return max(enough, n_best) if _is_number(n_best) else ops.maximum(enough, n_best)
+
+
+def _is_number(n_best):
+    return isinstance(n_best, numbers.Integral)
 
 
 class _BeamState(NamedTuple):
@@ -316,7 +319,7 @@ def _grow(state, log_probs, tokens, index, end_id, penalty, n_best, enough=None)
     living = ops.where(ended, NEVER, log_probs)
     bound = ops.max(living, axis=1) / penalty(state.max_lengths)
     last = best_scores[:, -1]
-    if not isinstance(n_best, int):
+    if not _is_number(n_best):
         last = ops.take(best_scores, n_best - 1, axis=1)
     done = ops.logical_or(at_limit, bound <= last)
     num_finished = state.num_finished
