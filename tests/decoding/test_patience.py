@@ -127,3 +127,37 @@ def test_infinite_patience_never_ends_by_number():
     plain, plain_scores = search()
     assert found == plain
     np.testing.assert_array_equal(scores, plain_scores)
+
+
+@pytest.mark.parametrize("patience", [None, 0.5])
+def test_a_number_of_best_that_is_a_tensor(patience):
+    """As many steps as for the number itself, and so many of the same hypotheses."""
+    counts = {}
+    for table in random_tables(seed=6, batch=9, vocabulary=9):
+        for n_best in (1, 2, 4):
+            found = []
+            for asked in (n_best, tf.constant(n_best)):
+                step, steps = table_step(4), []
+
+                def counting(*arguments, step=step, steps=steps):
+                    steps.append(arguments)
+                    return step(*arguments)
+
+                sequences, scores = beam_search(
+                    counting,
+                    table_cache(1, 4),
+                    {"tables": table[None]},
+                    batch_size=1,
+                    beam_size=4,
+                    max_length=13,
+                    n_best=asked,
+                    patience=patience,
+                )
+                found.append((len(steps), sequences[0], scores[0]))
+            (count, sequences, scores), (same, more, with_scores) = found
+            assert count == same
+            assert more.shape[0] == 4
+            np.testing.assert_array_equal(more[:n_best], sequences)
+            np.testing.assert_array_equal(with_scores[:n_best], scores)
+            counts.setdefault(n_best, []).append(count)
+    assert sum(counts[1]) < sum(counts[2]) < sum(counts[4])
