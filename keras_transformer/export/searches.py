@@ -116,6 +116,8 @@ def joined_search(
             ways.append((in_parts, batch >= parts))
         if search_row is not None:
             ways.append((alone, (batch == 1) & (length > 0) & (length <= longest)))
+        if len(ways) == 1:
+            return whole(source_ids, n_best)
         chosen = tf.constant(0)
         for number, (_, suits) in enumerate(ways[1:], 1):
             chosen = tf.where(suits, number, chosen)
