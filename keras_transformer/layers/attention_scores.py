@@ -50,6 +50,30 @@ def softmax_of_few(logits):
     return exponentials / ops.sum(exponentials, axis=-1, keepdims=True)
 
 
+def exponentials_of_parts(logits):
+    """A softmax over the last axes of several arrays together, still to be divided.
+
+    What is divided is the products with the values, which have fewer numbers, and no
+    array is joined to another.
+
+    Args:
+        logits: Arrays `[..., n]`, n of each its own, and above 0 of the last.
+
+    Returns:
+        Arrays like them, and what to divide by, `[..., 1]`.
+    """
+    largest = ops.max(logits[-1], axis=-1, keepdims=True)
+    for each in logits[:-1]:
+        # Of none at all there is no largest everywhere.
+        first = (
+            ops.max(each, axis=-1, keepdims=True) if each.shape[-1] != 0 else largest
+        )
+        largest = ops.maximum(largest, first)
+    exponentials = [ops.exp(each - largest) for each in logits]
+    totals = [ops.sum(each, axis=-1, keepdims=True) for each in exponentials]
+    return exponentials, sum(totals[1:], totals[0])
+
+
 def masked_softmax(attention_logits, attention_mask=None, training=False):
     """Softmax over the last axis, in float32.
 

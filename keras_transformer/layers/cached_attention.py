@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import decoding_cache
+from keras_transformer.layers.attention_scores import exponentials_of_parts
 from keras_transformer.layers.attention_scores import logit_bias
 from keras_transformer.layers.attention_scores import softmax_of_few
 from keras_transformer.layers.dense import by_rows
@@ -16,8 +17,9 @@ from keras_transformer.layers.dense import product
 class Visible(NamedTuple):
     """What queries see of a cache, the same for all layers of a stack."""
 
-    bias: Any  # float32 [batch or 1, 1, queries, slots], see `logit_bias`; None: all
-    num_settled: Any  # slots of the first of the cache's two parts; None: it has one
+    # For each part of the cache float32 [batch or 1, 1, queries, slots], see
+    # `logit_bias`; None: all.
+    biases: Any
 
 
 class CachedAttention:
@@ -56,7 +58,7 @@ class CachedAttention:
         if visible is None:
             num_slots = decoding_cache.num_slots(cache)
             visible = self.visible_slots(cache, num_slots, 1, count, start_index)
-        context = self._attend(queries, decoding_cache.parts(cache), *visible)
+        context = self._attend(queries, decoding_cache.parts(cache), visible.biases)
         output = self.output_dense(_joined_as(query, context))
         return output, self._trimmed(cache, beam_size)
 
@@ -76,7 +78,7 @@ class CachedAttention:
         """
         count = _num_queries(query, beam_size)
         queries = self._new_heads(self.query_dense(query), count)
-        context = self._attend(queries, [key_value], source_bias(mask))
+        context = self._attend(queries, [key_value], [source_bias(mask)])
         return self.output_dense(_joined_as(query, context))
 
     def input_denses(self):
@@ -122,29 +124,32 @@ class CachedAttention:
         parts = ops.split(x, [width, 2 * width], axis=-1)
         return [self._new_heads(part, count) for part in parts]
 
-    def _attend(self, queries, parts, bias=None, num_settled=None):
+    def _attend(self, queries, parts, biases=None):
         """Attention over keys and values in one part or two.
 
         Args:
             queries: `[batch, num_heads, queries, key_dim]`.
             parts: Keys `[batch, num_heads, slots, key_dim]` and values of each.
-            bias: float32, what is added to the logits over the slots of all parts:
-                `[batch or 1, 1, queries or 1, slots]`, or None.
-            num_settled: Slots of the first of two parts.
+            biases: float32, what is added to the logits over the slots of each part:
+                `[batch or 1, 1, queries or 1, slots]` or None. None: nothing.
 
         Returns:
             `[batch, num_heads, queries, value_dim]`.
         """
-        logits = [self.logits_of_heads(queries, key) for key, _ in parts]
-        logits = logits[0] if len(logits) == 1 else ops.concatenate(logits, axis=-1)
-        logits = ops.cast(logits, "float32")
-        if bias is not None:
-            logits = logits + bias
-        scores = ops.cast(softmax_of_few(logits), self.compute_dtype)
+        logits = [
+            _with_bias(ops.cast(self.logits_of_heads(queries, key), "float32"), bias)
+            for (key, _), bias in zip(parts, biases or [None] * len(parts), strict=True)
+        ]
+        values = [value for _, value in parts]
         if len(parts) == 1:
-            return ops.matmul(scores, parts[0][1])
-        settled = ops.matmul(scores[..., :num_settled], parts[0][1])
-        return settled + ops.matmul(scores[..., num_settled:], parts[1][1])
+            scores = ops.cast(softmax_of_few(logits[0]), self.compute_dtype)
+            return ops.matmul(scores, values[0])
+        weights, totals = exponentials_of_parts(logits)
+        sums = [
+            ops.matmul(ops.cast(each, self.compute_dtype), value)
+            for each, value in zip(weights, values, strict=True)
+        ]
+        return sum(sums[1:], sums[0]) / ops.cast(totals, self.compute_dtype)
 
     def _new_heads(self, x, count, of_each=1):
         """`[batch, num_heads, count, dim]` with `of_each` pieces of each head."""
@@ -176,10 +181,13 @@ class CachedAttention:
             self.window,
             ancestors,
         )
-        return Visible(
-            None if seen is None else logit_bias(seen)[:, None],
-            None if in_buffer else decoding_cache.num_settled(cache),
-        )
+        if seen is None:
+            return Visible(None)
+        bias = logit_bias(seen)[:, None]
+        if in_buffer:
+            return Visible([bias])
+        num_settled = decoding_cache.num_settled(cache)
+        return Visible([bias[..., :num_settled], bias[..., num_settled:]])
 
     def extend_ancestors(self, ancestors, cache, length, start_index):
         """`decoding_cache.extend_ancestors` of this layer, before `call_with_cache`."""
@@ -235,6 +243,10 @@ def source_bias(mask):
     if mask is None or len(mask.shape) == 4:
         return mask
     return logit_bias(mask)[:, None, None]
+
+
+def _with_bias(logits, bias):
+    return logits if bias is None else logits + bias
 
 
 def _num_queries(query, beam_size):

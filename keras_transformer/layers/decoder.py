@@ -230,13 +230,22 @@ class Decoder(Stack):
         """The cache with what it has recently got put to the rest.
 
         To be called every `SETTLE_STEPS` positions of a cache that grows: a call
-        copies the recent positions, this the whole.
+        copies the recent positions, this the whole. Slots that no hypothesis sees
+        any more are forgotten.
         """
         layers = cache["layers"]
         window = self.layers[0].self_attention.window
         if decoding_cache.is_buffer(layers[0]) or window is not None:
             return cache
-        return {**cache, "layers": decoding_cache.settled(layers)}
+        if "ancestors" not in cache:
+            return {**cache, "layers": decoding_cache.settled(layers)}
+        slots = decoding_cache.slots_in_use(cache["ancestors"])
+        return {
+            "layers": decoding_cache.settled(layers, slots),
+            "ancestors": decoding_cache.take_slots(
+                cache["ancestors"][:, :, :, None], slots
+            )[..., 0],
+        }
 
     def init_context(self, encoder_output, source_mask=None):
         """Keys and values of `encoder_output`, `[batch, ...]`, for each layer."""

@@ -7,8 +7,11 @@ so that no key is ever moved, and a sentence's keys are read once for all of its
 
 A cache that grows has two parts: new slots join the small one, `recent_key` and
 `recent_value`, and every `SETTLE_STEPS` positions whoever decodes lets that join the
-large one, `key` and `value`, which is not copied in between. Backends that need static
-shapes have `key_buffer` and `value_buffer` with room for all positions.
+large one, `key` and `value`, which is not copied in between. Slots that no hypothesis
+sees any more are left out then: the hypotheses of a beam soon have most of their past
+in common, so that a late position has little more to read than an early one. Backends
+that need static shapes have `key_buffer` and `value_buffer`, with room for all
+positions.
 """
 
 from keras import ops
@@ -86,12 +89,49 @@ def newest(cache, count):
     }
 
 
-def settled(caches):
-    """All layers' growing caches, the recent parts joined to the large ones."""
+def slots_in_use(ancestors):
+    """The slots that hypotheses see, of as many as the sentence with the most has.
+
+    Args:
+        ancestors: `[batch, beam_size, slots]`, bool, from `extend_ancestors`.
+
+    Returns:
+        int32 `[batch, num_used]`, in their order; a sentence with fewer has others,
+        which none of its hypotheses sees, after them.
+    """
+    used = ops.any(ancestors, axis=1)
+    num_used = ops.max(ops.sum(ops.cast(used, "int32"), axis=1))
+    count = ops.shape(used)[1]
+    slots = ops.arange(count, dtype="int32")
+    order = ops.argsort(ops.where(used, slots, slots + count), axis=1)
+    return ops.cast(order[:, :num_used], "int32")
+
+
+def take_slots(x, slots):
+    """`[batch, n, slots, dim]` of `slots`, int32 `[batch, num]`, in their order."""
+    batch, n, count, dim = ops.shape(x)
+    first = ops.reshape(ops.arange(batch * n, dtype="int32") * count, (batch, n, 1))
+    rows = ops.reshape(first + slots[:, None], (-1,))
+    x = ops.take(ops.reshape(x, (-1, dim)), rows, axis=0)
+    return ops.reshape(x, (batch, n, -1, dim))
+
+
+def settled(caches, slots=None):
+    """All layers' growing caches, the recent parts joined to the large ones.
+
+    Args:
+        caches: One of each layer.
+        slots: int32 `[batch, num]`, those that are kept. None: all.
+    """
+
+    def join(large, recent):
+        joined = ops.concatenate([large, recent], axis=2)
+        return joined if slots is None else take_slots(joined, slots)
+
     return tuple(
         {
-            "key": ops.concatenate([cache["key"], cache["recent_key"]], 2),
-            "value": ops.concatenate([cache["value"], cache["recent_value"]], 2),
+            "key": join(cache["key"], cache["recent_key"]),
+            "value": join(cache["value"], cache["recent_value"]),
             "recent_key": cache["recent_key"][:, :, :0],
             "recent_value": cache["recent_value"][:, :, :0],
         }
