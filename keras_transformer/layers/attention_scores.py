@@ -64,11 +64,9 @@ def exponentials_of_parts(logits):
     """
     largest = ops.max(logits[-1], axis=-1, keepdims=True)
     for each in logits[:-1]:
-        # Of none at all there is no largest everywhere.
-        first = (
-            ops.max(each, axis=-1, keepdims=True) if each.shape[-1] != 0 else largest
-        )
-        largest = ops.maximum(largest, first)
+        # Of none at all not every backend finds a largest.
+        if each.shape[-1] != 0:
+            largest = ops.maximum(largest, ops.max(each, axis=-1, keepdims=True))
     exponentials = [ops.exp(each - largest) for each in logits]
     totals = [ops.sum(each, axis=-1, keepdims=True) for each in exponentials]
     return exponentials, sum(totals[1:], totals[0])
