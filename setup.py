@@ -10,6 +10,7 @@ HERE = pathlib.Path(__file__).parent
 SERVE = ["fastapi>=0.115", "uvicorn>=0.30", "prometheus-client>=0.20"]
 TEST = [
     "pytest>=8",
+    "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
     "hypothesis>=6",
     "ctranslate2>=4.5",

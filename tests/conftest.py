@@ -11,6 +11,16 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
+# Seconds for a test marked slow.
+SLOW_TIMEOUT = 2400
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
+
+
 @pytest.fixture(scope="session")
 def data_dir():
     """Folder of the real corpora that some tests need."""

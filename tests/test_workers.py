@@ -124,7 +124,7 @@ def test_two_workers_train_as_one_process(whole, tmp_path, record_property):
 def interrupted(folder, victim, number, dropout=0.0):
     """Sends a signal to one of two workers; exit code and text of the other."""
     with workers(folder, dropout) as both:
-        both.wait_for(folder / "run" / "checkpoints" / "ckpt-5.index")
+        both.wait_for_step(folder / "run", 5)
         start = time.monotonic()
         both.processes[victim].send_signal(number)
         code = both.processes[1 - victim].wait(TIMEOUT + GRACE)
@@ -190,7 +190,7 @@ def test_the_chief_is_killed_or_a_worker_hangs(
 @pytest.mark.slow
 def test_sigterm_to_one_ends_both_after_a_checkpoint(tmp_path):
     with workers(tmp_path) as both:
-        both.wait_for(tmp_path / "run" / "checkpoints" / "ckpt-5.index")
+        both.wait_for_step(tmp_path / "run", 5)
         both.processes[1].send_signal(signal.SIGTERM)
         assert both.codes() == [143, 143], both.text(0) + both.text(1)
     paths = training.checkpoint_paths(tmp_path / "run" / "checkpoints")

@@ -8,6 +8,9 @@ import subprocess
 import sys
 import time
 
+from waiting import newest_step
+from waiting import wait_until
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 COMMAND = "from keras_transformer.cli import main; import sys; sys.exit(main())"
 # Seconds; generous, since it only bounds what hangs.
@@ -71,11 +74,12 @@ class Workers:
     def text(self, index):
         return self.logs[index].read_text(errors="replace")
 
-    def wait_for(self, path):
-        """Waits for a file to appear; fails where a worker ends before."""
-        end = time.monotonic() + LIMIT
-        while not path.exists():
+    def wait_for_step(self, folder, step):
+        """Waits for a checkpoint of `step` or later; fails if a worker ends first."""
+
+        def is_reached():
             for index, process in enumerate(self.processes):
                 assert process.poll() is None, self.text(index)[-4000:]
-            assert time.monotonic() < end, self.text(0)[-4000:]
-            time.sleep(0.02)
+            return newest_step(folder / "checkpoints") >= step
+
+        wait_until(is_reached, lambda: self.text(0)[-4000:], LIMIT)

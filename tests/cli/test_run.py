@@ -12,6 +12,8 @@ import sys
 import keras
 import numpy as np
 import pytest
+from waiting import newest_step
+from waiting import wait_until
 
 from keras_transformer import evaluation
 from keras_transformer import pipelines
@@ -363,19 +365,19 @@ def test_interrupted_training_goes_on(folder, train_arguments):
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env=environment
     )
-    checkpoint = run / "checkpoints" / "ckpt-4.index"
-    while process.poll() is None and not checkpoint.exists():
-        try:
-            process.wait(0.2)
-        except subprocess.TimeoutExpired:
-            continue
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
+    try:
+        wait_until(
+            lambda: process.poll() is not None or newest_step(run / "checkpoints"),
+            "a checkpoint",
+        )
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     assert "the same command goes on" in errors
-    newest = max(int(p.stem[5:]) for p in (run / "checkpoints").glob("ckpt-*.index"))
-    last = newest + 3
+    last = newest_step(run / "checkpoints") + 3
     command[-1] = f"training.steps={last}"
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from waiting import wait_until
 
 from keras_transformer import models
 
@@ -275,10 +276,13 @@ def test_killed_and_started_again(files, tmp_path):
     part = files[1].with_name("out.part")
     process = start(0.3, files[1])
     try:
-        while process.poll() is None:
-            if part.exists() and part.read_bytes().count(b"\n") >= 6:
-                break
-            time.sleep(0.02)
+        wait_until(
+            lambda: (
+                process.poll() is not None
+                or (part.exists() and part.read_bytes().count(b"\n") >= 6)
+            ),
+            "six lines",
+        )
         assert process.poll() is None, process.stderr.read()
         process.send_signal(signal.SIGKILL)
     finally:

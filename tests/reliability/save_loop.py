@@ -1,4 +1,4 @@
-"""Run by test_kills_while_saving.py: restores, then saves without end."""
+"""Run by test_kills_while_saving.py: restores, then saves until it is killed."""
 
 import pathlib
 import sys
@@ -24,17 +24,17 @@ def main(folder):
     model = tiny_training_model()
     checkpoints = Checkpoints(model, folder / "checkpoints", keep=3)
     progress = checkpoints.restore() or {"step": 0}
-    step = progress["step"]
-    if step:
+    restored = progress["step"]
+    if restored:
         values = {
             float(number)
             for weight in model.transformer.get_weights()
             for number in np.unique(weight)
         }
-        assert values == {float(value_of(step))}, (step, values)
-    print(f"restored {step}", flush=True)
-    while True:
-        step += 1
+        assert values == {float(value_of(restored))}, (restored, values)
+    print(f"restored {restored}", flush=True)
+    # With an end, for the case that nobody kills it.
+    for step in range(restored + 1, restored + 10_001):
         model.transformer.set_weights(
             [
                 np.full_like(weight, value_of(step))

@@ -6,6 +6,7 @@ import time
 
 import pytest
 from sabotage import EXPORT_POINTS
+from waiting import wait_until
 
 WHOLE = (
     "saved_model.pb",
@@ -24,6 +25,20 @@ def versions(folder):
     return sorted(path.name for path in found)
 
 
+def watch(forks, is_whole):
+    """Looks at a folder until the command has ended; returns the number of looks."""
+    looks = 0
+
+    def is_over():
+        nonlocal looks
+        looks += 1
+        assert is_whole()
+        return forks.is_over()
+
+    wait_until(is_over, "the export to end")
+    return looks
+
+
 @pytest.mark.slow
 @pytest.mark.fault("F28", "a server never sees a part of a version")
 def test_a_server_never_sees_a_part(forks, quick_run, tmp_path, record_property):
@@ -33,10 +48,7 @@ def test_a_server_never_sees_a_part(forks, quick_run, tmp_path, record_property)
     seen = 0
     for point in EXPORT_POINTS:
         forks.start(*command, sabotage={"point": point})
-        while not forks.is_over():
-            seen += 1
-            assert versions(folder) == []
-            time.sleep(0.02)
+        seen += watch(forks, lambda: versions(folder) == [])
         code, log = forks.wait()
         assert code == -signal.SIGKILL, log
         assert versions(folder) == []
@@ -46,10 +58,7 @@ def test_a_server_never_sees_a_part(forks, quick_run, tmp_path, record_property)
     for path in abandoned[1:]:
         os.utime(path, (time.time() - 7200,) * 2)
     forks.start(*command)
-    while not forks.is_over():
-        seen += 1
-        versions(folder)
-        time.sleep(0.02)
+    seen += watch(forks, lambda: versions(folder) in ([], ["1"]))
     code, log = forks.wait()
     assert code == 0, log
     assert versions(folder) == ["1"]

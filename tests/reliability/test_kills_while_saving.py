@@ -7,6 +7,7 @@ import signal
 import time
 
 import pytest
+from waiting import wait_until
 
 KILLS = 20
 
@@ -27,10 +28,10 @@ def test_the_newest_whole_checkpoint_is_used(forks, tmp_path, record_property):
     for _ in range(KILLS):
         forks.log.unlink(missing_ok=True)
         process = forks.start(save_loop=str(run))
-        deadline = time.monotonic() + 300
-        while not forks.log.exists() or last(r"saved (\d+)", forks.log) is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(
+            lambda: forks.log.exists() and last(r"saved (\d+)", forks.log) is not None,
+            "a checkpoint",
+        )
         time.sleep(draw.uniform(0, 0.2))
         os.kill(process, signal.SIGKILL)
         code, log = forks.wait()

@@ -6,6 +6,7 @@ import time
 
 import pytest
 from run_state import assert_same
+from waiting import wait_until
 
 SECONDS = 60
 
@@ -19,10 +20,7 @@ def signalled(forks, arguments, folder, hang, *numbers):
         folder,
         sabotage={"hang": hang, "nth": 2, "reached": str(reached)},
     )
-    deadline = time.monotonic() + 500
-    while not reached.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_until(reached.exists, f"the {hang} to hang", 500)
     started = time.monotonic()
     for number in numbers:
         os.kill(process, number)

@@ -7,6 +7,7 @@ import threading
 import time
 
 import numpy as np
+from waiting import wait_until
 
 from keras_transformer.serving.protocol import Input
 from keras_transformer.serving.server import build_server
@@ -102,8 +103,7 @@ def served(model, limits):
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     try:
-        while not server.started:
-            time.sleep(0.01)
+        wait_until(lambda: server.started, "the server", 60)
         yield listening.getsockname()[1]
     finally:
         server.should_exit = True

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from waiting import wait_until
 
 from keras_transformer.serving.batcher import Batcher
 from keras_transformer.serving.errors import RequestError
@@ -149,8 +150,7 @@ def test_closing_finishes_what_is_there_and_takes_no_more(model):
     waiting = submit(batcher, 1)
     closing = threading.Thread(target=batcher.close, args=(20,))
     closing.start()
-    while batcher.alive:
-        time.sleep(0.001)
+    wait_until(lambda: not batcher.alive, "the batcher to close", 20, pause=0.001)
     with pytest.raises(RequestError, match="shutting down"):
         submit(batcher, 2)
     model.gate.set()

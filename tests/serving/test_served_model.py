@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 
 import pytest
@@ -18,6 +17,7 @@ from fake_model import ask
 from fake_model import predict
 from fake_model import served
 from tiny_export import SEARCH
+from waiting import wait_until
 
 import keras_transformer as kt
 from keras_transformer.models import ModelError
@@ -168,8 +168,7 @@ def test_the_command_serves_and_stops_cleanly(tiny_export):
             target=lambda: answers.append(predict(port, {"inputs": texts}, "tiny"))
         )
         asking.start()
-        while asking.is_alive() and not waits(port):
-            time.sleep(0.01)
+        wait_until(lambda: not asking.is_alive() or waits(port), "rows to wait", 60)
         process.send_signal(signal.SIGTERM)
         asking.join(60)
         assert answers and answers[0][0] == 200

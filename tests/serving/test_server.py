@@ -13,6 +13,7 @@ from fake_model import FakeModel
 from fake_model import ask
 from fake_model import predict
 from fake_model import served
+from waiting import wait_until
 
 from keras_transformer.serving.limits import Limits
 
@@ -284,9 +285,7 @@ def test_a_client_that_goes_in_the_middle(port, caplog):
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(HEAD + b"\r\nx")
         time.sleep(0.2)
-    until = time.monotonic() + 20
-    while not gone():
-        assert time.monotonic() < until
+    wait_until(gone, "the client to be counted", 20)
     assert caplog.text == ""
 
 

@@ -13,7 +13,7 @@ from fake_model import predict
 
 CODE = """
 import sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:]
 from fake_model import FakeModel
 from keras_transformer.serving import serve
 serve(FakeModel(seconds=1.5), port=0, started=lambda url: print(url, flush=True))
@@ -25,7 +25,7 @@ print("stopped", flush=True)
 def test_what_is_in_flight_is_finished_first(number):
     here = pathlib.Path(__file__).parent
     process = subprocess.Popen(
-        [sys.executable, "-c", CODE, str(here)],
+        [sys.executable, "-c", CODE, str(here), str(here.parent)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

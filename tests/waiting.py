@@ -1,0 +1,36 @@
+"""Waiting with a limit: a hang is a failure that names what did not happen."""
+
+import time
+
+# Generous, since it only bounds what hangs.
+SECONDS = 300
+
+
+def wait_until(condition, what, seconds=SECONDS, pause=0.02):
+    """Waits until `condition()` is true and returns its result.
+
+    Args:
+        condition: Function without arguments.
+        what: What is waited for, or a function that returns it, for the message.
+        seconds: Seconds after which waiting fails.
+        pause: Seconds between two calls of `condition`.
+
+    Raises:
+        AssertionError: If the limit is reached.
+    """
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            text = what() if callable(what) else what
+            raise AssertionError(f"not within {seconds} s: {text}")
+        time.sleep(pause)
+    return found
+
+
+def newest_step(folder):
+    """Step of the newest checkpoint in `folder`, or 0.
+
+    Wait for a step at least this large, never for one file: older checkpoints are
+    deleted, on a fast machine between two looks.
+    """
+    return max((int(path.stem[5:]) for path in folder.glob("ckpt-*.index")), default=0)
