@@ -37,8 +37,14 @@ setup(
     packages=[
         *find_packages(include=["keras_transformer", "keras_transformer.*"]),
         "keras_transformer.pipelines",
+        "keras_transformer.pipelines.sources",
+        "keras_transformer.pipelines.tokenizers",
     ],
-    package_dir={"keras_transformer.pipelines": "pipelines"},
+    package_dir={
+        "keras_transformer.pipelines": "pipelines",
+        "keras_transformer.pipelines.sources": "pipelines/sources",
+        "keras_transformer.pipelines.tokenizers": "pipelines/tokenizers",
+    },
     package_data={
         "keras_transformer.recipes": ["*.yaml"],
         "keras_transformer.serving": ["*.html"],

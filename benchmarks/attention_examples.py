@@ -122,8 +122,8 @@ def main():
     parser.add_argument("run", type=pathlib.Path)
     parser.add_argument("--output", type=pathlib.Path, default=report.RESULTS)
     arguments = parser.parse_args()
-    from keras_transformer.models import open_model
-    from keras_transformer.stored_models import load_run
+    from keras_transformer.saving.load import load_run
+    from keras_transformer.saving.open import open_model
     from keras_transformer.visualization import attention_of
     from keras_transformer.visualization import write_figure
 

@@ -92,8 +92,8 @@ def fixed(arguments):
 def real(arguments):
     import sacrebleu
 
-    from keras_transformer.models import open_model
     from keras_transformer.pipelines.lines import read_lines
+    from keras_transformer.saving.open import open_model
 
     lines = list(read_lines(arguments.source))
     references = list(read_lines(arguments.reference))

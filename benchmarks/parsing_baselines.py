@@ -24,10 +24,10 @@ import nltk
 import report
 
 from keras_transformer.evaluation import bracketing_score
-from keras_transformer.pipelines.trees import Tree
-from keras_transformer.pipelines.trees import label_counts
-from keras_transformer.pipelines.trees import parse_tree
-from keras_transformer.pipelines.trees import read_trees
+from keras_transformer.parsing.trees import Tree
+from keras_transformer.parsing.trees import label_counts
+from keras_transformer.parsing.trees import parse_tree
+from keras_transformer.parsing.trees import read_trees
 
 FINAL = {".", ":", "''"}
 SHORT = 40

@@ -22,8 +22,8 @@ HEAD = ("trees", "steps", "perplexity", "greedy F1", "beam F1", "beam F1, at mos
 
 def point(run, scores):
     """The figures of a run, in the order of `HEAD`."""
-    from keras_transformer.evaluation.bracketing import SHORT_LENGTH
-    from keras_transformer.pipelines.trees import read_trees
+    from keras_transformer.parsing.bracketing import SHORT_LENGTH
+    from keras_transformer.parsing.trees import read_trees
     from keras_transformer.recipes import load_recipe
 
     recipe = load_recipe(run / "config.yaml")

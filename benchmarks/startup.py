@@ -26,7 +26,7 @@ import tensorflow
 marks.append(("import of TensorFlow", time.time()))
 import keras, tensorflow_text
 marks.append(("import of Keras and tensorflow-text", time.time()))
-from keras_transformer.models import open_model
+from keras_transformer.saving.open import open_model
 model = open_model(MODEL)
 marks.append(("loading of the model", time.time()))
 model.translate(["A man rides a bike."])

@@ -16,7 +16,7 @@ import report
 import turns
 import workload
 
-from keras_transformer.flops import training_flops
+from keras_transformer.experiments.cost import training_flops
 
 OURS = "keras_transformer"
 # All threads on one part of the batch; so many parts, two side by side at a time;

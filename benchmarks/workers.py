@@ -42,9 +42,10 @@ class Worker:
 
         import keras_transformer as kt
         from keras_transformer import training
+        from keras_transformer.distributed.workers import Workers
 
         keras.utils.disable_interactive_logging()
-        self.workers = training.Workers()
+        self.workers = Workers()
         self.strategy = self.workers.strategy
         keras.utils.set_random_seed(1)
         with self.strategy.scope():

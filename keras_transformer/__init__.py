@@ -10,18 +10,26 @@ __version__ = "0.1.0"
 
 _MODULES = (
     "decoding",
+    "errors",
     "evaluation",
     "export",
     "layers",
+    "parsing",
     "pipelines",
     "presets",
     "recipes",
     "training",
 )
 _NAMES = {
+    "BeamSearch": "decoding.options",
+    "Ensemble": "decoding",
     "PRESETS": "presets",
+    "Sampling": "decoding.options",
     "Transformer": "transformer",
+    "Translation": "decoding",
     "Translator": "decoding",
+    "open_model": "saving.open",
+    "train": "experiments.train",
 }
 
 __all__ = [*_MODULES, *_NAMES]

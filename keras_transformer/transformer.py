@@ -9,8 +9,8 @@ from keras_transformer.layers import Encoder
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.layers import TokenEmbedding
 from keras_transformer.layers import padding_mask
-from keras_transformer.layers.dense import in_blocks
-from keras_transformer.layers.dense import laid_out
+from keras_transformer.numerics.matrices import in_blocks
+from keras_transformer.numerics.matrices import laid_out
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

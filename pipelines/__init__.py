@@ -4,35 +4,31 @@ Sources give pairs of texts, a tokenizer turns them into ids once
 (`encode_corpus`), and `training_dataset` and `evaluation_dataset` batch those.
 """
 
-from .batching import padding_waste
-from .core_byte_pairs import CoreBytePairs
-from .datasets import batch_indices
-from .datasets import epoch_rows
-from .datasets import evaluation_dataset
-from .datasets import steps_per_epoch
-from .datasets import training_dataset
-from .encoding import EncodedCorpus
-from .encoding import encode_corpus
-from .errors import DataError
-from .lines import decode_lines
-from .lines import read_lines
-from .records import RecordFolder
-from .sources import TextFiles
-from .tfds_pairs import TfdsPairs
-from .tokenizer_base import Tokenizer
-from .tokenizers import load_tokenizer
-from .tokenizers import train_tokenizer
-from .treebank import TreeFiles
+from keras_transformer.pipelines.batching import padding_waste
+from keras_transformer.pipelines.datasets import batch_indices
+from keras_transformer.pipelines.datasets import epoch_rows
+from keras_transformer.pipelines.datasets import evaluation_dataset
+from keras_transformer.pipelines.datasets import steps_per_epoch
+from keras_transformer.pipelines.datasets import training_dataset
+from keras_transformer.pipelines.encoding import EncodedCorpus
+from keras_transformer.pipelines.encoding import encode_corpus
+from keras_transformer.pipelines.lines import decode_lines
+from keras_transformer.pipelines.lines import read_lines
+from keras_transformer.pipelines.sources.records import RecordFolder
+from keras_transformer.pipelines.sources.text_files import TextFiles
+from keras_transformer.pipelines.sources.tfds import TfdsPairs
+from keras_transformer.pipelines.tokenizers.base import Tokenizer
+from keras_transformer.pipelines.tokenizers.core_byte_pairs import CoreBytePairs
+from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
+from keras_transformer.pipelines.tokenizers.registry import train_tokenizer
 
 __all__ = [
     "CoreBytePairs",
-    "DataError",
     "EncodedCorpus",
     "RecordFolder",
     "TextFiles",
     "TfdsPairs",
     "Tokenizer",
-    "TreeFiles",
     "batch_indices",
     "decode_lines",
     "encode_corpus",

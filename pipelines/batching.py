@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .errors import DataError
+from keras_transformer.errors import DataError
 
 # A bucket that fills fewer batches an epoch than this leaves much to its parent.
 _MIN_BATCHES = 2

@@ -5,15 +5,15 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from .batching import Bucket
-from .batching import batches_per_epoch
-from .batching import epoch_order
-from .batching import plan_buckets
-from .batching import sorted_batches
-from .batching import weighted_pairs
-from .encoding import EncodedCorpus
-from .errors import DataError
-from .tokenizer_base import Tokenizer
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines.batching import Bucket
+from keras_transformer.pipelines.batching import batches_per_epoch
+from keras_transformer.pipelines.batching import epoch_order
+from keras_transformer.pipelines.batching import plan_buckets
+from keras_transformer.pipelines.batching import sorted_batches
+from keras_transformer.pipelines.batching import weighted_pairs
+from keras_transformer.pipelines.encoding import EncodedCorpus
+from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
 
 def training_dataset(

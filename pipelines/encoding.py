@@ -11,10 +11,10 @@ from collections.abc import Iterable
 import numpy as np
 import tensorflow as tf
 
-from .blocks import blocks
-from .errors import DataError
-from .growing_array import GrowingArray
-from .tokenizer_base import Tokenizer
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines.chunks import blocks
+from keras_transformer.pipelines.growing_array import GrowingArray
+from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
 _FORMAT = 3
 _BLOCK_PAIRS = 8192

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from .errors import DataError
+from keras_transformer.errors import DataError
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 1 << 20

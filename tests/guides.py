@@ -18,7 +18,7 @@ import shlex
 import subprocess
 import sys
 
-from keras_transformer.pipelines.phrases import phrases
+from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes import shipped_recipes
 

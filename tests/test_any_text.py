@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 
 import keras_transformer as kt
 from keras_transformer.cli.app import app
-from keras_transformer.models import open_model
 from keras_transformer.pipelines import TextFiles
 from keras_transformer.pipelines import decode_lines
 from keras_transformer.pipelines import encode_corpus
 from keras_transformer.pipelines import read_lines
 from keras_transformer.pipelines.lines import count_lines
+from keras_transformer.saving.open import open_model
 
 some = settings(
     max_examples=10,

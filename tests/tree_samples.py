@@ -2,7 +2,7 @@
 
 import random
 
-from keras_transformer.pipelines.trees import Tree
+from keras_transformer.parsing.trees import Tree
 
 LABELS = ["S", "NP", "VP", "PP", "ADVP", "PRT", "TOP", "WHNP"]
 TAGS = ["NN", "VB", "DT", "-LRB-", "PRP$", ",", ".", "``", "''", ":"]

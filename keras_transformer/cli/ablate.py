@@ -47,9 +47,9 @@ def ablate(
     refuse_workers("ablate")
     loaded = load_recipe(recipe, overrides or ())
     load_tensorflow()
-    from keras_transformer import ablation
+    from keras_transformer.experiments import table3
 
-    names = ablation.expand_rows(rows)
+    names = table3.expand_rows(rows)
 
     def on_row(row, seed, result):
         say(
@@ -58,7 +58,7 @@ def ablate(
         )
 
     try:
-        results = ablation.ablate(loaded, names, output, scale, seeds, on_row=on_row)
+        results = table3.ablate(loaded, names, output, scale, seeds, on_row=on_row)
     except KeyboardInterrupt:
         say(f"interrupted; the same command goes on with what {output} lacks")
         raise typer.Exit(130) from None

@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import check_output
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
+from keras_transformer.errors import UserError
 
 
 @verb
@@ -38,7 +38,7 @@ def average(
             raise UserError(f"--output {output}: must end in .keras")
 
     load_tensorflow()
-    from keras_transformer.experiment import average_run
+    from keras_transformer.experiments.average import average_run
 
     path, checkpoints = average_run(run, last, output)
     say(f"averaged {len(checkpoints)} checkpoints")

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
+from keras_transformer.errors import UserError
 
 Task = enum.StrEnum("Task", ["encode", "translate", "score"])
 
@@ -79,7 +79,7 @@ def beam(
     targets, options = target or [], [f"--{each}" for each in option or ()]
     load_tensorflow()
     if task is Task.encode:
-        from keras_transformer.pipelines import beam_corpus
+        from keras_transformer.distributed import corpus as beam_corpus
 
         facts = beam_corpus.encode_with_beam(
             source,
@@ -98,8 +98,8 @@ def beam(
         say(f"{facts['num_pairs']:,} of {facts['num_read']:,} pairs kept{dropped}")
         return
 
-    from keras_transformer.export import beam_inference
-    from keras_transformer.exported_model import newest_version
+    from keras_transformer.distributed import inference as beam_inference
+    from keras_transformer.saving.saved_model import newest_version
 
     version = newest_version(model) if model.is_dir() else None
     if version is None:

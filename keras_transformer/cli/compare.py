@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import check_tokenizer
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import quiet_libraries
 from keras_transformer.cli.console import verb
 from keras_transformer.cli.text_lines import counted_pair
+from keras_transformer.errors import UserError
 
 
 class Metric(enum.StrEnum):

@@ -10,17 +10,14 @@ import threading
 
 import typer
 
-from keras_transformer.storage import told_when_full
+from keras_transformer.errors import UserError
+from keras_transformer.files import told_when_full
 
 MISTAKE = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 # Whoever has chosen a level wants to see what TensorFlow says.
 SHOW_LIBRARIES = "TF_CPP_MIN_LOG_LEVEL" in os.environ
-
-
-class UserError(ValueError):
-    """A mistake in what the command was given, told in one line."""
 
 
 def say(message: str) -> None:
@@ -56,40 +53,18 @@ def verb(function):
             if message is None:
                 raise
             say(f"error: {message}")
-            raise typer.Exit(MISTAKE) from None
+            raise typer.Exit(getattr(error, "exit_code", MISTAKE)) from None
 
     return run
 
 
 def _mistake(error):
-    """The line to show if `error` is the user's to mend, else None."""
-    if isinstance(error, _user_errors()):
+    """Returns the line to show if the user can fix `error`, else None."""
+    if isinstance(error, UserError):
         return " ".join(str(error).split())
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return None
-
-
-def _user_errors():
-    """The classes of user errors; of modules never loaded none can have come."""
-    classes = [UserError]
-    for module, name in (
-        ("keras_transformer.ablation.rows", "AblationError"),
-        ("keras_transformer.decoding.rows", "PrefixError"),
-        ("keras_transformer.stored_models", "ModelError"),
-        ("keras_transformer.export", "ExportError"),
-        ("keras_transformer.pipelines.errors", "DataError"),
-        ("keras_transformer.recipes.load", "RecipeError"),
-        ("keras_transformer.run_folder", "RunError"),
-        ("keras_transformer.storage", "StorageError"),
-        ("keras_transformer.visualization.collect", "VisualizationError"),
-        ("keras_transformer.training.checkpoints", "CheckpointError"),
-        ("keras_transformer.training.guard", "TrainingFault"),
-        ("keras_transformer.training.workers", "WorkersError"),
-    ):
-        if module in sys.modules:
-            classes.append(getattr(sys.modules[module], name))
-    return tuple(classes)
 
 
 def existing(path: pathlib.Path) -> pathlib.Path:
@@ -168,7 +143,7 @@ def opened_model(path, warn_with=warn, ensemble=(), parallel_batches=1):
     """`open_model` for a command: quiet, its warnings on standard error."""
     load_tensorflow()
     with quiet_libraries():
-        from keras_transformer.models import open_model
+        from keras_transformer.saving.open import open_model
         from keras_transformer.training import use_threads
 
         use_threads(parallel_batches)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+import keras_transformer
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import progress
@@ -57,11 +58,10 @@ def demo(
 
     load_tensorflow()
     from keras_transformer import evaluation
-    from keras_transformer import experiment
-    from keras_transformer.pipelines.phrases import phrases
+    from keras_transformer.pipelines.sources.phrases import phrases
 
     try:
-        experiment.run(recipe, output, progress=True)
+        keras_transformer.train(recipe, output, progress=True)
     except KeyboardInterrupt:
         say("interrupted; the same command goes on from the last checkpoint")
         raise typer.Exit(130) from None

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import check_output
 from keras_transformer.cli.console import check_tokenizer
 from keras_transformer.cli.console import existing
@@ -23,6 +22,7 @@ from keras_transformer.cli.text_lines import EnsemblePaths
 from keras_transformer.cli.text_lines import ParallelBatches
 from keras_transformer.cli.text_lines import Patience
 from keras_transformer.cli.text_lines import counted_pair
+from keras_transformer.errors import UserError
 
 BLOCK = 2_000
 
@@ -179,7 +179,7 @@ def _score(metric, hypotheses, references, tokenize, lowercase, language):
 
 
 def _perplexity(opened, sources, references):
-    from keras_transformer.models import perplexity_of
+    from keras_transformer.evaluation.perplexity import perplexity_of
 
     with progress("scoring", len(sources)) as advance:
         scored = []

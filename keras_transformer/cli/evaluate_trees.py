@@ -6,13 +6,13 @@ from collections import Counter
 
 import typer
 
-from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import progress
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import warn
 from keras_transformer.cli.console import written_lines
+from keras_transformer.errors import UserError
 
 BLOCK = 500
 FIGURES = ("f1", "recall", "precision", "complete_match", "tagging_accuracy")
@@ -30,11 +30,11 @@ def evaluate_trees(
 ):
     """Parses the sentences of a treebank and scores the trees."""
     load_tensorflow()
-    from keras_transformer import evaluation
-    from keras_transformer.evaluation.bracketing import SHORT_LENGTH
-    from keras_transformer.parsing import repair_report
-    from keras_transformer.pipelines import DataError
-    from keras_transformer.pipelines.trees import read_trees
+    from keras_transformer.errors import DataError
+    from keras_transformer.parsing.bracketing import SHORT_LENGTH
+    from keras_transformer.parsing.bracketing import bracketing_score
+    from keras_transformer.parsing.parser import repair_report
+    from keras_transformer.parsing.trees import read_trees
 
     lines, references = [], []
     for line, tree in read_trees(reference):
@@ -67,7 +67,7 @@ def evaluate_trees(
     seconds = time.monotonic() - started
     results = []
     for max_length in (None, SHORT_LENGTH):
-        score = evaluation.bracketing_score(references, trees, max_length)
+        score = bracketing_score(references, trees, max_length)
         figures = {name: getattr(score, name) for name in FIGURES}
         results.append(
             {
@@ -100,8 +100,8 @@ def evaluate_trees(
 
 def _check_source(source, reference, lines, references):
     """The sentences of `source` must be those of the trees."""
+    from keras_transformer.parsing.trees import words_of
     from keras_transformer.pipelines import read_lines
-    from keras_transformer.pipelines.trees import words_of
 
     sentences = [words_of(line) for line in read_lines(source)]
     if len(sentences) != len(references):

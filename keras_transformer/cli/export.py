@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import verb
 from keras_transformer.cli.text_lines import Patience
+from keras_transformer.errors import UserError
 
 
 class Format(enum.StrEnum):

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import check_output
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import opened_model
@@ -14,6 +13,7 @@ from keras_transformer.cli.console import verb
 from keras_transformer.cli.console import written_lines
 from keras_transformer.cli.text_lines import in_blocks
 from keras_transformer.cli.text_lines import line_count
+from keras_transformer.errors import UserError
 
 BLOCK = 2_000
 MAX_LENGTH = 256
@@ -91,8 +91,8 @@ def filter(
 
     import numpy as np
 
-    from keras_transformer.corpus_filter import REASONS
-    from keras_transformer.corpus_filter import PairFilter
+    from keras_transformer.evaluation.pair_filter import REASONS
+    from keras_transformer.evaluation.pair_filter import PairFilter
     from keras_transformer.pipelines import TextFiles
 
     pairs = TextFiles(source, target)

@@ -27,7 +27,7 @@ def info(
     keras-transformer info saved_models/mine --json
     """
     existing(model)
-    from keras_transformer.model_info import model_info
+    from keras_transformer.saving.info import model_info
 
     told = model_info(model)
     if as_json:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import progress
@@ -20,6 +19,7 @@ from keras_transformer.cli.text_lines import ParallelBatches
 from keras_transformer.cli.text_lines import Patience
 from keras_transformer.cli.text_lines import in_blocks
 from keras_transformer.cli.text_lines import input_lines
+from keras_transformer.errors import UserError
 
 BLOCK = 500
 
@@ -72,8 +72,8 @@ def parse(
             model, ensemble=ensemble or (), parallel_batches=parallel_batches
         )
 
-        from keras_transformer.parsing import repair_report
-        from keras_transformer.pipelines.trees import words_of
+        from keras_transformer.parsing.parser import repair_report
+        from keras_transformer.parsing.trees import words_of
 
         with progress("parsing", None) as advance:
             blocks = in_blocks(input_lines(input_path), 1 if from_keyboard else BLOCK)

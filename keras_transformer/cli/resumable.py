@@ -6,9 +6,9 @@ import json
 import os
 import pathlib
 
-from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import line_writer
-from keras_transformer.storage import told_when_full
+from keras_transformer.errors import UserError
+from keras_transformer.files import told_when_full
 
 
 @contextlib.contextmanager

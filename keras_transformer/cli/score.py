@@ -44,7 +44,7 @@ def score(
     for path in (model, source, target, *(ensemble or ())):
         existing(path)
 
-    from keras_transformer.models import perplexity_of
+    from keras_transformer.evaluation.perplexity import perplexity_of
 
     sources, targets = counted_pair(source, target)
     all_scores = []

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import quiet_libraries
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
+from keras_transformer.errors import UserError
 
 _NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 

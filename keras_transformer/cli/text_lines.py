@@ -116,7 +116,7 @@ def counted_pair(source, target):
         DataError: a file is missing, empty or not UTF-8, or the counts differ.
     """
     load_tensorflow()
-    from keras_transformer.pipelines import DataError
+    from keras_transformer.errors import DataError
     from keras_transformer.pipelines import read_lines
 
     source_lines = list(read_lines(source))

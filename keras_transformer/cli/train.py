@@ -5,15 +5,13 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import UserError
+import keras_transformer
 from keras_transformer.cli.console import ending_on_sigterm
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
-
-# What tells a scheduler that all workers may simply be started again (EX_TEMPFAIL).
-WORKER_LOST = 75
+from keras_transformer.errors import UserError
 
 
 @verb
@@ -97,8 +95,8 @@ def train(
         overrides = [*overrides, "training.deterministic=true"]
     keys = {}
     if initial_model is not None:
-        from keras_transformer.stored_models import keras_file
-        from keras_transformer.stored_models import recipe_keys
+        from keras_transformer.saving.load import recipe_keys
+        from keras_transformer.saving.names import keras_file
 
         keys = recipe_keys(existing(initial_model))
         weights = keras_file(initial_model) or "its newest checkpoint"
@@ -110,12 +108,9 @@ def train(
         raise UserError(f"{output}: a file, where the run's folder was expected")
 
     load_tensorflow()
-    from keras_transformer import experiment
-    from keras_transformer import training
-
     try:
         with ending_on_sigterm():
-            summary = experiment.run(
+            summary = keras_transformer.train(
                 loaded,
                 output,
                 allow_changes=allow_changes,
@@ -128,9 +123,6 @@ def train(
             f"{output / 'checkpoints'}"
         )
         raise typer.Exit(130) from None
-    except training.WorkerLost as error:
-        say(f"error: {error}")
-        raise typer.Exit(WORKER_LOST) from None
     for key, value in summary.items():
         shown = f"{value:.4g}" if isinstance(value, float) else value
         typer.echo(f"{key}: {shown}")

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import check_output
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import opened_model
@@ -28,6 +27,7 @@ from keras_transformer.cli.text_lines import input_lines
 from keras_transformer.cli.text_lines import is_file
 from keras_transformer.cli.text_lines import is_regular
 from keras_transformer.cli.text_lines import line_count
+from keras_transformer.errors import UserError
 
 # Enough lines to sort by length into good batches.
 BLOCK = 2_000

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import quiet_libraries
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
+from keras_transformer.errors import UserError
 
 SHOWN = 10
 
@@ -65,13 +65,13 @@ def update_vocabulary(
         raise UserError(f"{output}: there is no folder {output.parent}")
 
     load_tensorflow()
-    from keras_transformer import vocabulary
+    from keras_transformer.experiments import vocabulary
+    from keras_transformer.files import told_when_full
     from keras_transformer.pipelines import read_lines
-    from keras_transformer.safe_loading import note_tokenizer
-    from keras_transformer.storage import told_when_full
-    from keras_transformer.stored_models import MODEL
-    from keras_transformer.stored_models import TOKENIZER
-    from keras_transformer.stored_models import load_model
+    from keras_transformer.saving.keras_file import note_tokenizer
+    from keras_transformer.saving.load import load_model
+    from keras_transformer.saving.names import MODEL
+    from keras_transformer.saving.names import TOKENIZER
 
     with quiet_libraries():
         _, tokenizer, old = load_model(model)

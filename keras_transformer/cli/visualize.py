@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import UserError
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
+from keras_transformer.errors import UserError
 
 
 class Kind(enum.StrEnum):
@@ -61,8 +61,8 @@ def visualize(
         say(f"translation: {target}")
     attention = opened.attention(source, target)
 
-    from keras_transformer.storage import replace_file
-    from keras_transformer.storage import told_when_full
+    from keras_transformer.files import replace_file
+    from keras_transformer.files import told_when_full
     from keras_transformer.visualization import write_figure
     from keras_transformer.visualization import write_page
 

@@ -7,17 +7,23 @@ from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.forbidden import Phrase
 from keras_transformer.decoding.forbidden import forbidden_phrases
 from keras_transformer.decoding.length_penalty import LENGTH_PENALTIES
+from keras_transformer.decoding.options import BeamSearch
+from keras_transformer.decoding.options import Sampling
+from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.decoding.sampling import sample
+from keras_transformer.decoding.scoring import score_ids
 from keras_transformer.decoding.search import sample_ids
-from keras_transformer.decoding.search import score_ids
 from keras_transformer.decoding.search import translate_ids
-from keras_transformer.decoding.translations import Translation
+from keras_transformer.decoding.segments import Translation
 from keras_transformer.decoding.translator import Translator
 
 __all__ = [
     "LENGTH_PENALTIES",
+    "BeamSearch",
     "Ensemble",
     "Phrase",
+    "Sampling",
+    "SpecialIds",
     "Translation",
     "Translator",
     "alignment_scores",

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.decode_loop import check_ids
-from keras_transformer.decoding.decode_loop import decode_loop
-from keras_transformer.decoding.decode_loop import has_dynamic_shapes
-from keras_transformer.decoding.decode_loop import known_vocabulary_size
-from keras_transformer.decoding.decode_loop import resolve_lengths
-from keras_transformer.decoding.decode_loop import take_rows
 from keras_transformer.decoding.length_penalty import get_length_penalty
+from keras_transformer.decoding.loop import check_ids
+from keras_transformer.decoding.loop import decode_loop
+from keras_transformer.decoding.loop import has_dynamic_shapes
+from keras_transformer.decoding.loop import known_vocabulary_size
+from keras_transformer.decoding.loop import resolve_lengths
+from keras_transformer.decoding.loop import take_rows
 from keras_transformer.decoding.top_k import top_k
 
 NEVER = float("-inf")

@@ -7,10 +7,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.decode_loop import check_ids
-from keras_transformer.decoding.decode_loop import decode_loop
-from keras_transformer.decoding.decode_loop import known_vocabulary_size
-from keras_transformer.decoding.decode_loop import resolve_lengths
+from keras_transformer.decoding.loop import check_ids
+from keras_transformer.decoding.loop import decode_loop
+from keras_transformer.decoding.loop import known_vocabulary_size
+from keras_transformer.decoding.loop import resolve_lengths
 from keras_transformer.decoding.top_k import top_k as best_of
 
 

@@ -6,88 +6,117 @@ from keras import ops
 
 from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.constraints import constrain
-from keras_transformer.decoding.decode_loop import has_dynamic_shapes
+from keras_transformer.decoding.loop import has_dynamic_shapes
+from keras_transformer.decoding.options import BeamSearch
+from keras_transformer.decoding.options import Sampling
+from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.decoding.sampling import sample
 
 
 def translate_ids(
     model,
     source_ids,
-    beam_size=4,
-    extra_length=50,
+    search=None,
+    ids=SpecialIds(),
+    n_best=1,
     prefix_ids=None,
     next_states=None,
+    vocabulary_size=None,
+    compaction="auto",
     kernels=None,
-    **search_options,
+    **old_options,
 ):
-    """The best translations of a batch of source rows.
+    """Returns the best translations of a batch of source rows.
 
     Args:
-        model: `Transformer`, or any object with its `init_cache`,
-            `decode_with_cache`, `decoding_kernels`, `reorder_cache` and `settle_cache`.
-        source_ids: int32 [batch, source_length], each row ids and the end id, then
-            padding. A row that has no more than its end id gets the empty
-            translation, with score 0.
-        beam_size: int.
-        extra_length: int; a translation has at most as many tokens as its source,
-            both end ids counted, plus this many (the paper: 50), its prefix apart.
-        prefix_ids: int32 [batch, prefix_length], what each translation begins with,
-            then padding. None: nothing is given.
-        next_states: int32 [num_states, vocabulary], what must not be generated, see
-            `forbidden_phrases`. None: nothing.
-        kernels: The model's `decoding_kernels`, where they are there. None: made anew.
-        **search_options: of `beam_search`: `length_penalty`, `length_penalty_kind`,
-            `patience`, `n_best`, ids, `vocabulary_size`, `compaction`.
+        model: `Transformer` or `Ensemble`.
+        source_ids: int32 `[batch, source_length]`, each row ids and the end id, then
+            padding. A row that contains only its end id gets the empty translation,
+            with score 0.
+        search: `BeamSearch`. A translation has at most `extra_length` more tokens
+            than its source, both end ids counted, its prefix not.
+        ids: `SpecialIds`.
+        n_best: Hypotheses to return per sentence, see `beam_search`.
+        prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
+            translation, then padding. If `None`, there are none.
+        next_states: int32 `[num_states, vocabulary]`, what must not be generated, see
+            `forbidden_phrases`. If `None`, nothing.
+        vocabulary_size: Ids from this one on are never generated. If `None`, all are.
+        compaction: See `beam_search`.
+        kernels: The model's `decoding_kernels`. If `None`, they are made.
+        **old_options: Fields of `BeamSearch` as keywords, as in version 0.1.
 
     Returns:
-        `(sequences, scores)` as `beam_search` has them: int32 [batch, n_best,
-        source_length + extra_length + prefix_length] and float32 [batch, n_best].
+        `(sequences, scores)`: int32 `[batch, n_best, source_length + extra_length +
+        prefix_length]` and float32 `[batch, n_best]`, see `beam_search`.
     """
+    if search is None:
+        search = BeamSearch(**old_options)
+    options = {
+        "start_id": ids.start,
+        "end_id": ids.end,
+        "pad_id": ids.pad,
+        "forbidden_ids": (ids.unknown,),
+        "vocabulary_size": vocabulary_size,
+        "compaction": compaction,
+    }
     start = _start(
-        *(model, source_ids, beam_size, extra_length),
-        *(prefix_ids, next_states, search_options, kernels),
+        *(model, source_ids, search.beam_size, search.extra_length),
+        *(prefix_ids, next_states, options, kernels),
     )
-    return beam_search(beam_size=beam_size, **start, **search_options)
+    return beam_search(
+        beam_size=search.beam_size,
+        length_penalty=search.length_penalty,
+        length_penalty_kind=search.length_penalty_kind,
+        patience=search.patience,
+        n_best=n_best,
+        **start,
+        **options,
+    )
 
 
 def sample_ids(
     model,
     source_ids,
-    num_samples=1,
-    extra_length=50,
+    sampling=None,
+    ids=SpecialIds(),
     prefix_ids=None,
     next_states=None,
-    **sample_options,
+    vocabulary_size=None,
+    compaction="auto",
+    seed=None,
+    **old_options,
 ):
-    """Translations drawn at random: `translate_ids` with `sample`'s options."""
-    start = _start(
-        *(model, source_ids, num_samples, extra_length),
-        *(prefix_ids, next_states, sample_options),
-    )
-    del start["reorder_cache"]  # samples never change places
-    return sample(num_samples=num_samples, **start, **sample_options)
-
-
-def score_ids(model, source_ids, target_ids, labels, pad_id=0, unknown_id=1):
-    """Log-probabilities of given translations, their end ids included.
+    """Returns translations drawn at random; the arguments match `translate_ids`.
 
     Args:
-        model: `Transformer`.
-        source_ids: int32 [batch, source_length], ids and the end id, then padding.
-        target_ids: int32 [batch, target_length], the start id and ids, then padding.
-        labels: int32 [batch, target_length], ids and the end id, then padding.
-        pad_id: id of the padding.
-        unknown_id: what labels count as that the model has no logits of.
-
-    Returns:
-        float32 [batch].
+        sampling: `Sampling`.
+        seed: `keras.random.SeedGenerator` in place of `sampling.seed`.
     """
-    logits = model({"source_ids": source_ids, "target_ids": target_ids}, training=False)
-    logits = ops.cast(logits, "float32")
-    known = ops.where(labels < logits.shape[-1], labels, unknown_id)
-    picked = ops.take_along_axis(logits, known[:, :, None], axis=2)[:, :, 0]
-    log_probs = picked - ops.logsumexp(logits, axis=-1)  # [batch, target_length]
-    return ops.sum(ops.where(labels == pad_id, 0.0, log_probs), axis=1)
+    if sampling is None:
+        sampling = Sampling(**old_options)
+    options = {
+        "start_id": ids.start,
+        "end_id": ids.end,
+        "pad_id": ids.pad,
+        "forbidden_ids": (ids.unknown,),
+        "vocabulary_size": vocabulary_size,
+        "compaction": compaction,
+    }
+    start = _start(
+        *(model, source_ids, sampling.num_samples, sampling.extra_length),
+        *(prefix_ids, next_states, options),
+    )
+    del start["reorder_cache"]  # samples never change places
+    return sample(
+        num_samples=sampling.num_samples,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=sampling.seed if seed is None else seed,
+        **start,
+        **options,
+    )
 
 
 def _start(

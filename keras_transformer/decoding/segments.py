@@ -1,6 +1,7 @@
 """Splitting texts that are too long for the model, where it hurts least."""
 
 import re
+from typing import NamedTuple
 
 # After a sentence's end, brackets and quotation marks that close with it included;
 # ideographic full stops need no space after them.
@@ -55,3 +56,26 @@ def _halves(text):
             middle = min(cuts, key=lambda cut: abs(cut - len(text) // 2))
             break
     return text[:middle], text[middle:]
+
+
+class Translation(NamedTuple):
+    """A translation and its score, `log-probability / penalty(length)`."""
+
+    text: str
+    score: float
+
+
+def join_pieces(pieces):
+    """Ranked translations of a line out of those of its pieces."""
+    if len(pieces) == 1:
+        return pieces[0]
+    joined = []
+    for rank in range(max(map(len, pieces))):
+        parts = [ranked[min(rank, len(ranked) - 1)] for ranked in pieces]
+        joined.append(
+            Translation(
+                " ".join(part.text for part in parts if part.text),
+                sum(part.score for part in parts),
+            )
+        )
+    return joined

@@ -11,21 +11,21 @@ from keras_transformer.decoding.alignment import aligned_words
 from keras_transformer.decoding.alignment import alignment_scores
 from keras_transformer.decoding.alignment import surfaces
 from keras_transformer.decoding.alignment import words_of
+from keras_transformer.decoding.batches import batches
+from keras_transformer.decoding.batches import check_fits
+from keras_transformer.decoding.batches import check_pairs
+from keras_transformer.decoding.batches import prefix_rows
+from keras_transformer.decoding.batches import rectangle
+from keras_transformer.decoding.batches import tokenized
 from keras_transformer.decoding.compiled import compiled
 from keras_transformer.decoding.compiled import side_by_side
 from keras_transformer.decoding.forbidden import forbidden_texts
-from keras_transformer.decoding.rows import batches
-from keras_transformer.decoding.rows import check_fits
-from keras_transformer.decoding.rows import check_pairs
-from keras_transformer.decoding.rows import prefix_rows
-from keras_transformer.decoding.rows import rectangle
-from keras_transformer.decoding.rows import tokenized
+from keras_transformer.decoding.scoring import score_ids
 from keras_transformer.decoding.search import sample_ids
-from keras_transformer.decoding.search import score_ids
 from keras_transformer.decoding.search import translate_ids
+from keras_transformer.decoding.segments import Translation
+from keras_transformer.decoding.segments import join_pieces
 from keras_transformer.decoding.segments import split_text
-from keras_transformer.decoding.translations import Translation
-from keras_transformer.decoding.translations import join_pieces
 
 # So many logits (128 MiB of float32) are scored at once at most.
 MAX_LOGITS = 2**25

@@ -1,7 +1,5 @@
 """sacreBLEU's scores, the paper's own BLEU, perplexity, and bracketing F1."""
 
-from keras_transformer.evaluation.bracketing import BracketingScore
-from keras_transformer.evaluation.bracketing import bracketing_score
 from keras_transformer.evaluation.compound_split import compound_split_bleu
 from keras_transformer.evaluation.compound_split import compound_split_tokens
 from keras_transformer.evaluation.perplexity import perplexity
@@ -14,12 +12,10 @@ from keras_transformer.evaluation.significance import SystemScore
 from keras_transformer.evaluation.significance import compare_systems
 
 __all__ = [
-    "BracketingScore",
     "Comparison",
     "Result",
     "SystemScore",
     "bleu",
-    "bracketing_score",
     "chrf",
     "compare_systems",
     "compound_split_bleu",

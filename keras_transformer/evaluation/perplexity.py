@@ -57,3 +57,11 @@ def perplexity_of_sum(log_prob, num_tokens) -> float:
         return math.exp(-log_prob / num_tokens)
     except OverflowError:
         return math.inf
+
+
+def perplexity_of(scores) -> float:
+    """Perplexity per target sub-word over a list of `PairScore`."""
+    from keras_transformer.evaluation.perplexity import perplexity_of_sum
+
+    num_tokens = sum(score.num_tokens for score in scores)
+    return perplexity_of_sum(sum(score.log_prob for score in scores), num_tokens)

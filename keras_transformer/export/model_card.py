@@ -3,7 +3,7 @@
 import importlib.metadata
 import pathlib
 
-from keras_transformer.stored_models import metrics_of_run
+from keras_transformer.saving.names import metrics_of_run
 
 _UNKNOWN = "not stated"
 

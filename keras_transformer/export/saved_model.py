@@ -10,16 +10,16 @@ import uuid
 
 import tensorflow as tf
 
-from keras_transformer.decoding.rows import check_fits
+from keras_transformer.decoding.batches import check_fits
 from keras_transformer.export.searches import one_encoder
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.simplification import simplify_saved_model
 from keras_transformer.export.warmup import write_warmup_requests
-from keras_transformer.exported_model import LIMITS
-from keras_transformer.storage import check_writable
-from keras_transformer.storage import sync
-from keras_transformer.storage import sync_tree
-from keras_transformer.storage import told_when_full
+from keras_transformer.files import check_writable
+from keras_transformer.files import sync
+from keras_transformer.files import sync_tree
+from keras_transformer.files import told_when_full
+from keras_transformer.saving.saved_model import LIMITS
 
 # Longer than any export takes.
 _ABANDONED_SECONDS = 3600

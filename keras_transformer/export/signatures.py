@@ -8,7 +8,7 @@ from keras_transformer.decoding import alignment_scores
 from keras_transformer.decoding import score_ids
 from keras_transformer.decoding import translate_ids
 from keras_transformer.decoding.translator import MAX_LOGITS
-from keras_transformer.export.kernels import Kernels
+from keras_transformer.export.lone_sentences import Kernels
 from keras_transformer.export.searches import joined_search
 from keras_transformer.export.searches import kept_apart
 

@@ -14,7 +14,7 @@ from tensorflow import make_ndarray
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import op_def_registry
 
-from keras_transformer.storage import replace_file
+from keras_transformer.files import replace_file
 
 
 def simplify_saved_model(path):

@@ -3,17 +3,17 @@
 from keras_transformer.layers.add_norm import AddNorm
 from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.decoder_layer import DecoderLayer
-from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.encoder import Encoder
 from keras_transformer.layers.encoder_layer import EncoderLayer
 from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.layer_normalization import LayerNormalization
 from keras_transformer.layers.masks import causal_mask
 from keras_transformer.layers.masks import padding_mask
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positional_encoding import PositionalEncoding
 from keras_transformer.layers.restricted_attention import RestrictedSelfAttention
 from keras_transformer.layers.token_embedding import TokenEmbedding
+from keras_transformer.numerics.dropout import Dropout
+from keras_transformer.numerics.normalization import LayerNormalization
 
 __all__ = [
     "AddNorm",

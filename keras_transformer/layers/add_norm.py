@@ -2,8 +2,8 @@
 
 import keras
 
-from keras_transformer.layers.dropout import Dropout
-from keras_transformer.layers.layer_normalization import LayerNormalization
+from keras_transformer.numerics.dropout import Dropout
+from keras_transformer.numerics.normalization import LayerNormalization
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

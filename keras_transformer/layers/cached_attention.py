@@ -7,11 +7,11 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import decoding_cache
-from keras_transformer.layers.attention_scores import exponentials_of_parts
-from keras_transformer.layers.attention_scores import logit_bias
-from keras_transformer.layers.attention_scores import softmax_of_few
-from keras_transformer.layers.dense import by_rows
-from keras_transformer.layers.dense import product
+from keras_transformer.numerics.matrices import by_rows
+from keras_transformer.numerics.matrices import product
+from keras_transformer.numerics.softmax import exponentials_of_parts
+from keras_transformer.numerics.softmax import logit_bias
+from keras_transformer.numerics.softmax import softmax_of_few
 
 
 class Visible(NamedTuple):

@@ -4,10 +4,10 @@ import keras
 from keras import ops
 
 from keras_transformer.layers import decoding_cache
-from keras_transformer.layers.block import Stack
 from keras_transformer.layers.cached_attention import source_bias
 from keras_transformer.layers.decoder_layer import DecoderLayer
 from keras_transformer.layers.masks import combine_masks
+from keras_transformer.layers.stack import Stack
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

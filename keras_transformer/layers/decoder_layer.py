@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
-from keras_transformer.layers.block import Block
 from keras_transformer.layers.masks import combine_masks
+from keras_transformer.layers.transformer_layer import Block
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

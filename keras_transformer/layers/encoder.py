@@ -3,9 +3,9 @@
 import keras
 from keras import ops
 
-from keras_transformer.layers.block import Stack
 from keras_transformer.layers.encoder_layer import EncoderLayer
 from keras_transformer.layers.masks import combine_masks
+from keras_transformer.layers.stack import Stack
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_transformer.layers.block import Block
+from keras_transformer.layers.transformer_layer import Block
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

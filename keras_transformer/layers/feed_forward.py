@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_transformer.layers.dense import Dense
+from keras_transformer.numerics.matrices import Dense
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -3,13 +3,13 @@
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention_scores import masked_softmax
-from keras_transformer.layers.attention_scores import scaled_dot_products
 from keras_transformer.layers.cached_attention import CachedAttention
-from keras_transformer.layers.dense import Dense
-from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.masks import causal_mask
 from keras_transformer.layers.masks import combine_masks
+from keras_transformer.numerics.dropout import Dropout
+from keras_transformer.numerics.matrices import Dense
+from keras_transformer.numerics.softmax import masked_softmax
+from keras_transformer.numerics.softmax import scaled_dot_products
 
 SCORES = ("scaled_dot", "dot", "additive")
 

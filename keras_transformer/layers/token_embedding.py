@@ -5,9 +5,9 @@ import math
 import keras
 from keras import ops
 
-from keras_transformer.layers.dense import by_rows
-from keras_transformer.layers.dense import product
 from keras_transformer.layers.masks import padding_mask
+from keras_transformer.numerics.matrices import by_rows
+from keras_transformer.numerics.matrices import product
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -1,6 +1,6 @@
 """Experiments as YAML files: the schema, the loader and the shipped recipes."""
 
-from keras_transformer.recipes.load import RecipeError
+from keras_transformer.errors import RecipeError
 from keras_transformer.recipes.load import dump_recipe
 from keras_transformer.recipes.load import load_recipe
 from keras_transformer.recipes.load import shipped_recipes

@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic import ValidationError
 
+from keras_transformer.errors import RecipeError
 from keras_transformer.recipes.schema import DATA_KINDS
 from keras_transformer.recipes.schema import Recipe
 
@@ -23,17 +24,6 @@ _ALTERNATIVES = {
     "training.checkpoint_minutes": "checkpoint_steps",
     "training.checkpoint_steps": "checkpoint_minutes",
 }
-
-
-class RecipeError(ValueError):
-    """A mistake in a recipe, told in one line."""
-
-    def __init__(self, message):
-        # It may quote what the recipe holds, whole sections too.
-        message = " ".join(message.split())
-        if len(message) > _MAX_MESSAGE:
-            message = f"{message[: _MAX_MESSAGE - 3]}..."
-        super().__init__(message)
 
 
 class _Loader(yaml.SafeLoader):

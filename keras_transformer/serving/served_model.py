@@ -5,13 +5,13 @@ import re
 
 from google.protobuf import json_format
 
-from keras_transformer.exported_model import load_saved_model
-from keras_transformer.exported_model import max_batch_size
-from keras_transformer.exported_model import newest_version
+from keras_transformer.errors import ModelError
+from keras_transformer.saving.saved_model import load_saved_model
+from keras_transformer.saving.saved_model import max_batch_size
+from keras_transformer.saving.saved_model import newest_version
 from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.errors import invalid
 from keras_transformer.serving.protocol import Input
-from keras_transformer.stored_models import ModelError
 
 
 class ServedModel:

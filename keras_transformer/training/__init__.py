@@ -3,7 +3,6 @@
 import importlib
 
 _NAMES = {
-    "CheckpointError": "checkpoints",
     "FusedAdam": "fused_adam",
     "GuidedAlignment": "guided_alignment",
     "InverseSquareRoot": "schedules",
@@ -13,18 +12,11 @@ _NAMES = {
     "SmoothedCrossEntropy": "losses",
     "TokenAccuracy": "metrics",
     "Trainer": "trainer",
-    "TrainingFault": "guard",
     "TrainingModel": "training_model",
-    "WorkerLost": "workers",
-    "Workers": "workers",
-    "WorkersError": "workers",
-    "automatic_bfloat16": "automatic_precision",
-    "average_checkpoints": "averaging",
-    "checkpoint_paths": "checkpoints",
-    "default_strategy": "distribution",
+    "automatic_bfloat16": "devices",
+    "default_strategy": "replicas",
     "next_words": "guided_alignment",
-    "sustained_flops": "device_rate",
-    "use_threads": "threads",
+    "use_threads": "devices",
 }
 
 __all__ = list(_NAMES)

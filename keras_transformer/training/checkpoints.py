@@ -3,14 +3,19 @@
 import json
 import logging
 import pathlib
-import re
 import shutil
 
 import tensorflow as tf
 
-from keras_transformer.storage import replace_file
-from keras_transformer.storage import sync
-from keras_transformer.storage import told_when_full
+from keras_transformer.errors import CheckpointError
+from keras_transformer.files import replace_file
+from keras_transformer.files import sync
+from keras_transformer.files import told_when_full
+from keras_transformer.saving.checkpoints import DAMAGE
+from keras_transformer.saving.checkpoints import check_shapes
+from keras_transformer.saving.checkpoints import checkpoint_paths
+from keras_transformer.saving.checkpoints import warn_of_damage
+from keras_transformer.saving.checkpoints import weights_by_path
 
 logger = logging.getLogger(__name__)
 
@@ -18,26 +23,6 @@ logger = logging.getLogger(__name__)
 SAVED = "saved.json"
 # TensorFlow's list of checkpoints.
 STATE = "checkpoint"
-
-# What a truncated, altered or half-deleted checkpoint raises on reading.
-DAMAGE = (tf.errors.OpError, IndexError, json.JSONDecodeError)
-
-
-class CheckpointError(ValueError):
-    """No checkpoint fits, told in one line."""
-
-
-def checkpoint_paths(folder):
-    """Paths of the checkpoints in `folder`, oldest first, without their suffix.
-
-    The index files are counted rather than the folder's state file, which may be lost.
-    """
-    found = {}
-    for index in pathlib.Path(folder).glob("ckpt-*.index"):
-        match = re.fullmatch(r"ckpt-(\d+)", index.stem)
-        if match:
-            found[int(match.group(1))] = str(index.with_suffix(""))
-    return [found[step] for step in sorted(found)]
 
 
 class Checkpoints:
@@ -160,48 +145,3 @@ class Checkpoints:
         lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
         with replace_file(self.folder / STATE) as temporary:
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def warn_of_damage(path, error):
-    """Logs that a checkpoint cannot be read."""
-    reason = str(error).strip().partition("\n")[0]
-    logger.warning("%s: damaged, the one before is used: %s", path, reason)
-
-
-def weights_by_path(transformer):
-    """What a checkpoint keeps of a model: its variables by path.
-
-    Returns:
-        `{"weights": {path: variable}, "seeds": {path: variable}}`.
-    """
-
-    def path(variable):
-        # It begins with the names of the models around it, which differ by process.
-        names = variable.path.split("/")
-        return "/".join(names[names.index(transformer.name) + 1 :])
-
-    weights = {path(variable): variable.value for variable in transformer.weights}
-    kept = {id(variable) for variable in transformer.weights}
-    # The states of random generators are variables, but not weights.
-    seeds = {
-        f"{index}": variable.value
-        for index, variable in enumerate(
-            variable for variable in transformer.variables if id(variable) not in kept
-        )
-    }
-    return {"weights": weights, "seeds": seeds}
-
-
-def check_shapes(checkpoint, path):
-    """Raises `CheckpointError` where a variable of the model has another shape."""
-    stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-    for name, variable in checkpoint.weights.items():
-        key = f"weights/{name.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
-        shape = stored.get(key)
-        if shape is None:
-            raise CheckpointError(f"{path}: has no weight {name}; another model's?")
-        if tuple(shape) != tuple(variable.shape):
-            raise CheckpointError(
-                f"{path}: {name} has shape {tuple(shape)}, the model's is "
-                f"{tuple(variable.shape)}; is the recipe or the vocabulary another one?"
-            )

@@ -7,7 +7,7 @@ step. Whether to go on after it is for the `SkippedUpdates` callback to say.
 
 import tensorflow as tf
 
-from keras_transformer.training.distribution import global_sum
+from keras_transformer.training.replicas import global_sum
 
 OK, NO_TOKENS, LOSS, GRADIENT, EXPLOSION = range(5)
 REASONS = {
@@ -18,10 +18,6 @@ REASONS = {
 }
 # Overflows at a scale below this are no longer the scale's fault (fairseq's bound).
 MIN_LOSS_SCALE = 1e-4
-
-
-class TrainingFault(ValueError):
-    """Training cannot go on; told in one line."""
 
 
 def fault_of(tokens, loss_sum, gradient_sum, loss_scale=None, too_large=False):

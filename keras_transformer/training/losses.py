@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.training.distribution import global_sum
+from keras_transformer.training.replicas import global_sum
 
 
 def cross_entropy(labels, logits):

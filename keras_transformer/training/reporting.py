@@ -15,7 +15,7 @@ from rich.progress import TextColumn
 from rich.progress import TimeElapsedColumn
 from rich.progress import TimeRemainingColumn
 
-from keras_transformer.storage import replace_file
+from keras_transformer.files import replace_file
 
 
 class MetricsLog:

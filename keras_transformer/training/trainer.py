@@ -7,12 +7,11 @@ import pathlib
 
 import tensorflow as tf
 
-from keras_transformer.safe_loading import note_tokenizer
-from keras_transformer.storage import replace_file
-from keras_transformer.storage import told_when_full
+from keras_transformer.files import replace_file
+from keras_transformer.files import told_when_full
+from keras_transformer.saving.keras_file import note_tokenizer
 from keras_transformer.training.callbacks import PeriodicCheckpoint
 from keras_transformer.training.callbacks import Progress
-from keras_transformer.training.callbacks import SaveOnSignal
 from keras_transformer.training.callbacks import SkippedUpdates
 from keras_transformer.training.callbacks import StepCounter
 from keras_transformer.training.callbacks import Validation
@@ -21,6 +20,7 @@ from keras_transformer.training.reporting import MetricsLog
 from keras_transformer.training.reporting import ProgressBar
 from keras_transformer.training.reporting import TrainingLog
 from keras_transformer.training.reporting import metric_sums
+from keras_transformer.training.signals import SaveOnSignal
 
 logger = logging.getLogger(__name__)
 

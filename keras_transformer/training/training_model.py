@@ -4,13 +4,13 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.training import guard
-from keras_transformer.training.distribution import global_mean
-from keras_transformer.training.distribution import global_sum
-from keras_transformer.training.distribution import num_replicas
 from keras_transformer.training.metrics import Perplexity
 from keras_transformer.training.metrics import TokenAccuracy
 from keras_transformer.training.metrics import _TokenMean
 from keras_transformer.training.projected_loss import projected_loss
+from keras_transformer.training.replicas import global_mean
+from keras_transformer.training.replicas import global_sum
+from keras_transformer.training.replicas import num_replicas
 
 # Tokens whose logits are computed at a time: many enough to fill a GPU.
 GPU_CHUNK_TOKENS = 8192

@@ -6,13 +6,10 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.alignment import surfaces
+from keras_transformer.errors import ModelError
 
 KINDS = ("encoder", "decoder", "cross")
 _START, _END = "<s>", "</s>"
-
-
-class VisualizationError(ValueError):
-    """What was asked to be shown is not there; told in one line."""
 
 
 class Attention(NamedTuple):
@@ -39,10 +36,10 @@ class Attention(NamedTuple):
             List of (layer, head, [rows, columns]), numbers from 1.
 
         Raises:
-            VisualizationError: the model lacks the kind, layer or head.
+            ModelError: the model lacks the kind, layer or head.
         """
         if kind not in KINDS:
-            raise VisualizationError(
+            raise ModelError(
                 f"kind must be one of {', '.join(KINDS)}. Received: {kind}"
             )
         num_layers, num_heads = self.scores[kind].shape[:2]
@@ -51,7 +48,7 @@ class Attention(NamedTuple):
             ("head", head, num_heads),
         ):
             if number is not None and not 1 <= number <= count:
-                raise VisualizationError(
+                raise ModelError(
                     f"the model has {name}s 1 to {count}. Received: {name} {number}"
                 )
         return [
@@ -75,11 +72,11 @@ def attention_of(model, tokenizer, source, target):
         `Attention`.
 
     Raises:
-        VisualizationError: a text is blank.
+        ModelError: a text is blank.
     """
     for name, text in (("source", source), ("target", target)):
         if not text.strip():
-            raise VisualizationError(f"the {name} is empty")
+            raise ModelError(f"the {name} is empty")
     rows = tokenizer.tokenize([source, target]).to_list()
     names = [
         [name.decode("utf-8", "replace") for name in row]

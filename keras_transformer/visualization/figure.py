@@ -4,7 +4,7 @@ import math
 
 from matplotlib.figure import Figure
 
-from keras_transformer.visualization.collect import VisualizationError
+from keras_transformer.errors import ModelError
 
 _MAX_PANELS = 64
 
@@ -20,12 +20,12 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
         head: Number from 1. None: all.
 
     Raises:
-        VisualizationError: the model lacks the kind, layer or head, or there are more
+        ModelError: the model lacks the kind, layer or head, or there are more
             than 64 panels.
     """
     panels = attention.chosen(kind, layer, head)
     if len(panels) > _MAX_PANELS:
-        raise VisualizationError(
+        raise ModelError(
             f"{len(panels)} heads do not fit into one picture; choose a layer or head"
         )
     rows, columns = attention.labels(kind)

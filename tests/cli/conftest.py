@@ -3,8 +3,9 @@ from typing import NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from keras_transformer import models
 from keras_transformer.cli.app import app
+from keras_transformer.decoding.scoring import PairScore
+from keras_transformer.saving import open as models
 
 
 class Translation(NamedTuple):
@@ -37,9 +38,7 @@ class ReversingModel:
         ]
 
     def score(self, sources, targets):
-        return [
-            models.PairScore(-float(len(target)), len(target) + 1) for target in targets
-        ]
+        return [PairScore(-float(len(target)), len(target) + 1) for target in targets]
 
     def align(self, sources, targets, line_numbers=None):
         self.aligned = line_numbers

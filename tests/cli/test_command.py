@@ -8,8 +8,6 @@ import types
 
 import pytest
 
-import keras_transformer
-
 VERBS = [
     *("demo", "train", "evaluate", "translate", "score", "average", "export"),
     *("visualize", "ablate", "info", "compare", "filter", "update-vocabulary"),
@@ -100,9 +98,8 @@ def test_train_needs_an_output_folder(run_command):
 
 
 def replace_experiment(monkeypatch, run):
-    fake = types.SimpleNamespace(run=run)
-    monkeypatch.setitem(sys.modules, "keras_transformer.experiment", fake)
-    monkeypatch.setattr(keras_transformer, "experiment", fake, raising=False)
+    fake = types.SimpleNamespace(train=run)
+    monkeypatch.setitem(sys.modules, "keras_transformer.experiments.train", fake)
 
 
 def test_train_passes_the_overrides_on(run_command, tmp_path, monkeypatch):
@@ -169,7 +166,7 @@ def test_export_passes_the_search_on(
 FAKE = textwrap.dedent("""
     import sys, time
     from collections import namedtuple
-    from keras_transformer import models
+    from keras_transformer.saving import open as models
     Translation = namedtuple("Translation", "text score")
     class Model:
         def translate(self, sentences, **_):

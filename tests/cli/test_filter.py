@@ -5,9 +5,9 @@ import importlib
 import numpy as np
 import pytest
 
-from keras_transformer import models
-from keras_transformer.corpus_filter import PairFilter
-from keras_transformer.models import PairScore
+from keras_transformer.decoding.scoring import PairScore
+from keras_transformer.evaluation.pair_filter import PairFilter
+from keras_transformer.saving import open as models
 
 pytestmark = pytest.mark.usefixtures("models_stay_open")
 PAIRS = [

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import experiment
 from keras_transformer import pipelines
+from keras_transformer.errors import ModelError
+from keras_transformer.errors import RunError
+from keras_transformer.experiments.average import average_run
+from keras_transformer.experiments.corpora import load_pairs
+from keras_transformer.experiments.train import train
 from keras_transformer.recipes import load_recipe
-from keras_transformer.run_folder import RunError
-from keras_transformer.stored_models import ModelError
-from keras_transformer.stored_models import recipe_keys
+from keras_transformer.saving.load import recipe_keys
 
 MODEL = "{preset: tiny, num_layers: 1, d_model: 16, d_ff: 28, num_heads: 2}"
 SETTINGS = [
@@ -40,7 +42,7 @@ def first(tmp_path_factory):
     folder = tmp_path_factory.mktemp("first") / "run"
     overrides = [*SETTINGS, f"model={MODEL}", "tokenizer.vocabulary_size=380"]
     recipe = load_recipe("phrases", [*overrides, "training.steps=5"])
-    experiment.run(recipe, folder, progress=False)
+    train(recipe, folder, progress=False)
     return folder
 
 
@@ -51,7 +53,7 @@ NEW = ("data.target_locale=nl", "training.steps=4", "training.seed=4")
 def second(first, tmp_path_factory):
     """A run on English and Dutch that began with it."""
     folder = tmp_path_factory.mktemp("second") / "run"
-    summary = experiment.run(recipe_from(first, *NEW), folder, progress=False)
+    summary = train(recipe_from(first, *NEW), folder, progress=False)
     assert summary["began with"] == str(first)
     return folder
 
@@ -62,11 +64,11 @@ def test_it_begins_with_the_averaged_weights(first, tmp_path):
         first, *NEW, "training.schedule=paper", "training.learning_rate=null"
     )
     recipe.training.learning_rate_scale = 1e-12
-    experiment.run(recipe, tmp_path, progress=False)
+    train(recipe, tmp_path, progress=False)
     expected = weights(first / "model.keras")
     for mine, one in zip(weights(tmp_path / "model.keras"), expected, strict=True):
         np.testing.assert_allclose(mine, one, atol=1e-7)
-    path, _ = experiment.average_run(first, last=1, output=tmp_path / "last.keras")
+    path, _ = average_run(first, last=1, output=tmp_path / "last.keras")
     last = weights(path)
     assert any(np.abs(a - b).max() > 1e-5 for a, b in zip(last, expected, strict=True))
 
@@ -77,7 +79,7 @@ def test_the_vocabulary_is_taken_over(first, second):
     tokenizer = pipelines.load_tokenizer(second / "tokenizer")
     corpus = pipelines.EncodedCorpus.load(second / "cache" / "train")
     recipe = load_recipe(second / "config.yaml")
-    pairs = itertools.islice(experiment.load_pairs(recipe)["train"], 3)
+    pairs = itertools.islice(load_pairs(recipe)["train"], 3)
     for number, (_, target) in enumerate(pairs):
         (ids,) = tokenizer.tokenize([target]).to_list()
         assert corpus.pair(number)[1].tolist() == [*ids, tokenizer.end_id]
@@ -98,16 +100,14 @@ def test_it_resumes_without_the_first_model(first, second, tmp_path):
     recipe = recipe_from(first, *NEW, "training.steps=6")
     recipe.training.initial_model = str(first)
     whole = tmp_path / "whole"
-    experiment.run(recipe, whole, progress=False)
+    train(recipe, whole, progress=False)
     hidden = first.with_name("hidden")
     first.rename(hidden)
     try:
-        experiment.run(recipe, again, progress=False)
+        train(recipe, again, progress=False)
     finally:
         hidden.rename(first)
-    one, other = (
-        weights(experiment.average_run(path, last=1)[0]) for path in (again, whole)
-    )
+    one, other = (weights(average_run(path, last=1)[0]) for path in (again, whole))
     for left, right in zip(one, other, strict=True):
         np.testing.assert_array_equal(left, right)
 
@@ -122,7 +122,7 @@ def test_of_a_file_without_a_recipe(first, tmp_path):
     assert recipe.model.preset == "base"
     assert recipe.model.model_dump() | {"preset": "tiny"} == of_run.model.model_dump()
     output = tmp_path / "run"
-    assert experiment.run(recipe, output, progress=False)["steps"] == 4
+    assert train(recipe, output, progress=False)["steps"] == 4
 
 
 def test_of_a_run_that_has_checkpoints_only(first, second, tmp_path):
@@ -130,14 +130,14 @@ def test_of_a_run_that_has_checkpoints_only(first, second, tmp_path):
     shutil.copytree(first, unfinished)
     (unfinished / "model.keras").unlink()
     recipe = recipe_from(unfinished, *NEW, "training.steps=1")
-    experiment.run(recipe, tmp_path / "run", progress=False)
+    train(recipe, tmp_path / "run", progress=False)
 
 
 def test_another_shape_or_vocabulary_is_named(first, tmp_path):
     wrong = ["model.d_ff=30", "model.normalization=pre", "tokenizer.vocabulary_size=9"]
     recipe = recipe_from(first, *NEW, *wrong)
     with pytest.raises(ModelError) as caught:
-        experiment.run(recipe, tmp_path, progress=False)
+        train(recipe, tmp_path, progress=False)
     assert str(caught.value) == (
         f"{first / 'model.keras'}: not the recipe's model: "
         "model.d_ff is 30 in the recipe, 28 there; "
@@ -147,7 +147,7 @@ def test_another_shape_or_vocabulary_is_named(first, tmp_path):
     assert not (tmp_path / "model.keras").exists()
     # What does not shape the weights may be another.
     recipe = recipe_from(first, *NEW, "model.dropout=0.47", "training.steps=1")
-    experiment.run(recipe, tmp_path, progress=False)
+    train(recipe, tmp_path, progress=False)
     stored = keras.saving.load_model(tmp_path / "model.keras", compile=False)
     assert stored.dropout == 0.47
 
@@ -161,11 +161,11 @@ def test_a_finished_model_is_not_trained_over(first, tmp_path):
     with pytest.raises(
         RunError, match=r"model\.keras: an average of checkpoints"
     ) as told:
-        experiment.run(recipe_from(first, *NEW), tmp_path, progress=False)
+        train(recipe_from(first, *NEW), tmp_path, progress=False)
     assert f"--from {tmp_path}" in str(told.value)
     assert {path: path.read_bytes() for path in before} == before
     recipe = recipe_from(first, *NEW, "training.steps=1")
-    assert experiment.run(recipe, tmp_path, progress=False, restart=True)["steps"] == 1
+    assert train(recipe, tmp_path, progress=False, restart=True)["steps"] == 1
 
 
 def test_from_on_the_command_line(first, run_command, tmp_path):

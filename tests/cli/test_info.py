@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from keras_transformer import experiment
+from keras_transformer.experiments.train import train
 from keras_transformer.export import facts_of_run
 from keras_transformer.export import model_card
-from keras_transformer.model_info import card_tables
 from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.info import card_tables
 
 SETTINGS = [
     *("data.size=300", "data.held_out=11", "tokenizer.vocabulary_size=380"),
@@ -26,7 +26,7 @@ SETTINGS = [
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("info") / "run"
     recipe = load_recipe("phrases", SETTINGS)
-    return folder, experiment.run(recipe, folder, progress=False)
+    return folder, train(recipe, folder, progress=False)
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_for_people_to_read(run, run_command):
 def test_it_needs_no_tensorflow(run, tiny_export):
     folder, _ = run
     code = (
-        "import sys; from keras_transformer.model_info import model_info\n"
+        "import sys; from keras_transformer.saving.info import model_info\n"
         "for path in sys.argv[1:]: model_info(path)\n"
         "print({'tensorflow', 'keras'} & set(sys.modules))"
     )

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import keras
 import pytest
 
-from keras_transformer.evaluation import bracketing_score
-from keras_transformer.models import ModelError
-from keras_transformer.models import open_model
-from keras_transformer.parsing import parse_sentences
-from keras_transformer.parsing import repair_report
-from keras_transformer.pipelines.trees import parse_tree
-from keras_transformer.pipelines.trees import read_trees
+from keras_transformer.parsing import bracketing_score
+from keras_transformer.parsing.parser import parse_sentences
+from keras_transformer.parsing.parser import repair_report
+from keras_transformer.parsing.trees import parse_tree
+from keras_transformer.parsing.trees import read_trees
 from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.open import ModelError
+from keras_transformer.saving.open import open_model
 
 NOUNS, VERBS = ["dog", "cat", "gene"], ["sees", "eats"]
 

@@ -17,8 +17,8 @@ from waiting import wait_until
 
 from keras_transformer import evaluation
 from keras_transformer import pipelines
-from keras_transformer.models import ModelError
-from keras_transformer.models import open_model
+from keras_transformer.saving.open import ModelError
+from keras_transformer.saving.open import open_model
 
 WORDS = ["der", "Hund", "läuft", "und", "schläft", "nie", "ganz", "weit", "Öl", "x"]
 SETTINGS = [

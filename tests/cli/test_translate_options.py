@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tiny_export
 
-from keras_transformer import models
 from keras_transformer import pipelines
+from keras_transformer.saving import open as models
 from keras_transformer.transformer import Transformer
 
 pytestmark = pytest.mark.usefixtures("models_stay_open")

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from waiting import wait_until
 
-from keras_transformer import models
+from keras_transformer.saving import open as models
 
 LINES = [f"line {number}" for number in range(57)]
 BLOCK = 10
@@ -251,7 +251,7 @@ def test_needs_files(run_command, model, files):
 SLOW = textwrap.dedent("""
     import importlib, sys, time
     from types import SimpleNamespace
-    from keras_transformer import models
+    from keras_transformer.saving import open as models
     class Model:
         def translate(self, lines, first_line=1, **_):
             time.sleep({seconds})
@@ -303,7 +303,7 @@ def test_killed_and_started_again(files, tmp_path):
 MEMORY = textwrap.dedent("""
     import resource, sys
     from types import SimpleNamespace
-    from keras_transformer import models
+    from keras_transformer.saving import open as models
     from keras_transformer.cli import main
     class Model:
         def translate(self, lines, **_):

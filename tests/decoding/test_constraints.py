@@ -25,7 +25,7 @@ from keras_transformer.decoding import forbidden_phrases
 from keras_transformer.decoding import sample
 from keras_transformer.decoding import translate_ids
 from keras_transformer.decoding.constraints import constrain
-from keras_transformer.decoding.decode_loop import take_rows
+from keras_transformer.decoding.loop import take_rows
 
 TOKENS = (4, 5, 6)
 WIDE = 4 * 3**3  # all continuations of all prefixes of 3 tokens

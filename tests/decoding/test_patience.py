@@ -13,7 +13,7 @@ from decoding_oracles import table_step
 from keras_transformer.decoding import Translator
 from keras_transformer.decoding import beam_search
 from keras_transformer.export.signatures import Signatures
-from keras_transformer.models import open_model
+from keras_transformer.saving.open import open_model
 
 BATCH, BEAM, LENGTH, TOKENS = 23, 4, 13, range(4, 9)
 WORDS = ("der", "Hund", "läuft")

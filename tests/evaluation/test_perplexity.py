@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import pytest
 
+from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.evaluation import perplexity
-from keras_transformer.models import PairScore
-from keras_transformer.models import perplexity_of
+from keras_transformer.evaluation.perplexity import perplexity_of
 
 VOCABULARY_SIZE = 7
 

@@ -8,7 +8,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer import pipelines
-from keras_transformer.decoding.search import score_ids
+from keras_transformer.decoding.scoring import score_ids
 from keras_transformer.export import ExportError
 from keras_transformer.export import export_ctranslate2
 

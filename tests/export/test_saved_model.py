@@ -17,10 +17,10 @@ import keras_transformer as kt
 from keras_transformer.export import export_saved_model
 from keras_transformer.export.signatures import source_rows
 from keras_transformer.export.warmup import write_warmup_requests
-from keras_transformer.exported_model import ExportedModel
-from keras_transformer.exported_model import max_batch_size
-from keras_transformer.layers import dense
-from keras_transformer.models import open_model
+from keras_transformer.numerics import matrices as dense
+from keras_transformer.saving.open import open_model
+from keras_transformer.saving.saved_model import ExportedModel
+from keras_transformer.saving.saved_model import max_batch_size
 from keras_transformer.serving import ServedModel
 
 # Loads and serves with TensorFlow and tensorflow-text alone.

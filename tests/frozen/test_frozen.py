@@ -6,9 +6,9 @@ import tarfile
 
 import pytest
 
-from keras_transformer import experiment
-from keras_transformer.models import open_model
+from keras_transformer.experiments.train import train
 from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.open import open_model
 
 FROZEN = pathlib.Path(__file__).resolve().parent / "v1"
 MAX_BYTES = 600_000
@@ -48,7 +48,7 @@ def test_what_version_1_wrote_translates_as_then(unpacked, expected, form):
 def test_training_goes_on_from_version_1(unpacked):
     run = unpacked / "run"
     recipe = load_recipe(run / "config.yaml", ["training.steps=2003"])
-    summary = experiment.run(recipe, run, progress=False)
+    summary = train(recipe, run, progress=False)
     assert summary["steps"] == 2003
     assert (run / "checkpoints" / "ckpt-2003.index").is_file()
     # As good as it was: the weights and Adam's state were read.

@@ -8,9 +8,9 @@ from layer_checks import numpy
 from layer_checks import randomize
 
 from keras_transformer.layers import MultiHeadAttention
-from keras_transformer.layers.attention_scores import logit_bias
-from keras_transformer.layers.attention_scores import softmax_of_few
 from keras_transformer.layers.cached_attention import source_bias
+from keras_transformer.numerics.softmax import logit_bias
+from keras_transformer.numerics.softmax import softmax_of_few
 
 X = np.random.default_rng(4).normal(size=(2, 6, 11)).astype("float32")
 

@@ -9,7 +9,7 @@ from layer_checks import randomize
 
 from keras_transformer.layers import Decoder
 from keras_transformer.layers import decoding_cache
-from keras_transformer.layers.attention_scores import exponentials_of_parts
+from keras_transformer.numerics.softmax import exponentials_of_parts
 
 BATCH, BEAM, WIDTH, STEPS = 2, 3, 7, 9
 SIZES = {"num_heads": 3, "key_dim": 5, "d_ff": 13, "value_dim": 2}

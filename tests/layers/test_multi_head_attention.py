@@ -12,7 +12,7 @@ from layer_checks import randomize
 
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.layers import decoding_cache
-from keras_transformer.layers.attention_scores import masked_softmax
+from keras_transformer.numerics.softmax import masked_softmax
 
 GENERATOR = np.random.default_rng(4)
 QUERY = GENERATOR.normal(size=(2, 5, 7)).astype("float32")

@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from keras_transformer.pipelines import DataError
+from keras_transformer.errors import DataError
 from keras_transformer.pipelines import padding_waste
 from keras_transformer.pipelines.batching import batches_per_epoch
 from keras_transformer.pipelines.batching import epoch_order

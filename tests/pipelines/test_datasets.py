@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.pipelines import DataError
+from keras_transformer.errors import DataError
 from keras_transformer.pipelines import TextFiles
 from keras_transformer.pipelines import batch_indices
 from keras_transformer.pipelines import encode_corpus

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from keras_transformer.pipelines import DataError
+from keras_transformer.errors import DataError
 from keras_transformer.pipelines import EncodedCorpus
 from keras_transformer.pipelines import TextFiles
 from keras_transformer.pipelines import encode_corpus

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from keras_transformer.pipelines import DataError
+from keras_transformer.errors import DataError
 from keras_transformer.pipelines import decode_lines
 from keras_transformer.pipelines import read_lines
 from keras_transformer.pipelines.lines import count_lines

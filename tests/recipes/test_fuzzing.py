@@ -9,9 +9,9 @@ from fuzzing import fuzz
 from fuzzing import told
 from hypothesis import strategies as st
 
+from keras_transformer.errors import RecipeError
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes.load import RecipeError
 
 GOOD = """\
 data: {train: {source: [a.en], target: [a.de]}, max_length: 50}

@@ -21,8 +21,8 @@ import tensorflow  # noqa: F401, the import that is to be done once
 import tensorflow_text  # noqa: F401
 
 from keras_transformer import cli
-from keras_transformer import experiment  # noqa: F401
 from keras_transformer.cli import app  # noqa: F401
+from keras_transformer.experiments import train as experiment  # noqa: F401
 from keras_transformer.export import saved_model  # noqa: F401
 from keras_transformer.training import trainer  # noqa: F401
 

@@ -201,12 +201,13 @@ def _before_rename(module):
 
 _TRAINING = "keras_transformer.training"
 _CHECKPOINTS = _class(f"{_TRAINING}.checkpoints", "Checkpoints")
+_SAVED = _module("keras_transformer.saving.checkpoints")
 _IO = _module("tensorflow.python.ops.gen_io_ops")
 _SAVER_IO = _module("tensorflow.python.ops.io_ops")
 
 POINTS = {
     "tokenizer is written": _before(
-        _module("keras_transformer.pipelines.sentencepiece_tokenizer"),
+        _module("keras_transformer.pipelines.tokenizers.byte_pairs"),
         "write_atomically",
     ),
     "text is encoded": _before(
@@ -231,7 +232,9 @@ POINTS = {
         _class("keras_transformer.decoding", "Translator"), "translate"
     ),
     "best.keras half written": _half_model("best"),
-    "averaging": _before(_module(f"{_TRAINING}.averaging"), "check_shapes"),
+    "averaging": _before(
+        _module("keras_transformer.saving.checkpoints"), "check_shapes"
+    ),
     "model.keras half written": _half_model("model"),
     "before model.keras is named": _before_rename(f"{_TRAINING}.trainer"),
 }

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "training"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 
 def value_of(step):
@@ -16,7 +16,7 @@ def value_of(step):
 def main(folder):
     from training_samples import tiny_training_model
 
-    from keras_transformer import run_folder
+    from keras_transformer.experiments import folder as run_folder
     from keras_transformer.training.checkpoints import Checkpoints
 
     folder = pathlib.Path(folder)

@@ -16,8 +16,8 @@ import tensorflow as tf
 from run_state import assert_same
 
 from keras_transformer.cli.console import written_lines
+from keras_transformer.errors import StorageError
 from keras_transformer.export import export_saved_model
-from keras_transformer.storage import StorageError
 
 SIZE = 8 << 20
 FULL = (

@@ -20,7 +20,7 @@ from tiny_export import SEARCH
 from waiting import wait_until
 
 import keras_transformer as kt
-from keras_transformer.models import ModelError
+from keras_transformer.saving.open import ModelError
 from keras_transformer.serving import Limits
 from keras_transformer.serving import ServedModel
 from keras_transformer.serving.protocol import Input

@@ -3,6 +3,8 @@
 import pathlib
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
 from training_samples import dataset
 from training_samples import tiny_training_model
 

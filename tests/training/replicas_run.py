@@ -10,6 +10,8 @@ Logical devices can be set only before TensorFlow's first use of a device.
 import pathlib
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
 import keras
 import numpy as np
 import tensorflow as tf

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import experiment
+from keras_transformer.experiments.train import train
 from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.load import load_run
 from keras_transformer.training import automatic_bfloat16
 
 CPU = pathlib.Path("/proc/cpuinfo")
@@ -52,11 +53,11 @@ def test_a_recipe_asks_for_it(tmp_path):
             f"training.mixed_precision={precision}",
         ]
         folder = tmp_path / precision
-        experiment.run(load_recipe("phrases", settings), folder, progress=False)
+        train(load_recipe("phrases", settings), folder, progress=False)
         rows = map(json.loads, (folder / "metrics.jsonl").open())
         found = [row["perplexity"] for row in rows]
         assert len(found) >= 3
-        return found, experiment.load_run(folder)[2]
+        return found, load_run(folder)[2]
 
     (exact, _), (rounded, model) = perplexities("null"), perplexities("auto_bfloat16")
     assert rounded == pytest.approx(exact, 0.02)

@@ -14,7 +14,10 @@ from training_samples import tiny_transformer
 from training_samples import weights_of
 
 from keras_transformer import training
-from keras_transformer.storage import replace_file
+from keras_transformer.errors import CheckpointError
+from keras_transformer.files import replace_file
+from keras_transformer.saving.checkpoints import average_checkpoints
+from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.training.checkpoints import Checkpoints
 
 
@@ -38,7 +41,7 @@ def saved(tmp_path):
 
 
 def steps_in(folder):
-    return [int(path.rpartition("-")[2]) for path in training.checkpoint_paths(folder)]
+    return [int(path.rpartition("-")[2]) for path in checkpoint_paths(folder)]
 
 
 def damage(folder, step, how):
@@ -132,7 +135,7 @@ def test_all_damaged(saved):
     folder, _ = saved
     for step, how in zip((10, 20, 30), DAMAGES, strict=False):
         damage(folder, step, how)
-    with pytest.raises(training.CheckpointError, match=r"no checkpoint.*can be read"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint.*can be read"):
         Checkpoints(tiny_training_model(), folder).restore()
 
 
@@ -147,11 +150,11 @@ def test_another_models_checkpoint_is_named(saved, changes, named):
     folder, _ = saved
     model = tiny_training_model(**changes)
     before = weights_of(model)
-    with pytest.raises(training.CheckpointError, match=named) as error:
+    with pytest.raises(CheckpointError, match=named) as error:
         Checkpoints(model, folder).restore()
     assert "\n" not in str(error.value)
-    with pytest.raises(training.CheckpointError, match=named):
-        training.average_checkpoints(model.transformer, folder)
+    with pytest.raises(CheckpointError, match=named):
+        average_checkpoints(model.transformer, folder)
     assert_weights(model, before)
 
 
@@ -164,7 +167,7 @@ def test_another_models_checkpoint_is_named(saved, changes, named):
 )
 def test_another_optimizers_checkpoint_is_not_called_damaged(saved, optimizer):
     folder, _ = saved
-    with pytest.raises(training.CheckpointError, match="ckpt-30: does not fit"):
+    with pytest.raises(CheckpointError, match="ckpt-30: does not fit"):
         Checkpoints(tiny_training_model(optimizer()), folder).restore()
 
 
@@ -184,7 +187,7 @@ def test_names_of_the_models_do_not_matter(tmp_path, name):
 def test_average_equals_numpys_mean(saved, last):
     folder, weights = saved
     model = tiny_transformer(seed=8)
-    paths = training.average_checkpoints(model, folder, last)
+    paths = average_checkpoints(model, folder, last)
     steps = (10, 20, 30)[-last:]
     assert paths == [str(folder / f"ckpt-{step}") for step in steps]
     for index, weight in enumerate(weights_of(model)):
@@ -197,7 +200,7 @@ def test_average_leaves_a_damaged_one_out(saved, caplog, how):
     folder, weights = saved
     damage(folder, 20, how)
     model = tiny_transformer(seed=8)
-    paths = training.average_checkpoints(model, folder, last=2)
+    paths = average_checkpoints(model, folder, last=2)
     assert [path.rpartition("-")[2] for path in paths] == ["10", "30"]
     for index, weight in enumerate(weights_of(model)):
         mean = (weights[10][index] + weights[30][index]) / 2
@@ -206,10 +209,10 @@ def test_average_leaves_a_damaged_one_out(saved, caplog, how):
 
 
 def test_average_of_nothing(tmp_path):
-    with pytest.raises(training.CheckpointError, match="no checkpoint"):
-        training.average_checkpoints(tiny_transformer(), tmp_path)
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        average_checkpoints(tiny_transformer(), tmp_path)
     with pytest.raises(ValueError, match="Received: 0"):
-        training.average_checkpoints(tiny_transformer(), tmp_path, last=0)
+        average_checkpoints(tiny_transformer(), tmp_path, last=0)
 
 
 def run(folder, seed=3):

@@ -8,7 +8,7 @@ import pytest
 from training_samples import tiny_training_model
 from training_samples import weights_of
 
-from keras_transformer import training
+from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.training.checkpoints import Checkpoints
 
 FLIPS = 20
@@ -36,7 +36,7 @@ def same(weights, others):
 
 
 def steps_in(folder):
-    return [int(path.rpartition("-")[2]) for path in training.checkpoint_paths(folder)]
+    return [int(path.rpartition("-")[2]) for path in checkpoint_paths(folder)]
 
 
 @pytest.mark.fault("F04", "one bit flipped anywhere in either file: found or harmless")

@@ -14,6 +14,8 @@ from training_samples import tiny_transformer
 from training_samples import weights_of
 
 from keras_transformer import training
+from keras_transformer.errors import TrainingFault
+from keras_transformer.saving.checkpoints import checkpoint_paths
 
 MARK = VOCABULARY - 1
 BAD_STEPS = (3, 6)
@@ -126,7 +128,7 @@ def test_a_bad_batch_leaves_no_trace(tmp_path, kind, options):
 def test_stop_at_the_first(tmp_path, caplog):
     model = poisoned("loss")
     trainer = training.Trainer(model, tmp_path)
-    with pytest.raises(training.TrainingFault) as raised:
+    with pytest.raises(TrainingFault) as raised:
         trainer.fit(
             batches(range(1, STEPS + 1), "loss"),
             STEPS,
@@ -139,7 +141,7 @@ def test_stop_at_the_first(tmp_path, caplog):
     row = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert row["batch"] == [f"a.en:{n}" for n in range(30, 35)]
     # The next start begins before the bad batch, and may be told to leave it out.
-    assert len(training.checkpoint_paths(tmp_path / "checkpoints")) == 1
+    assert len(checkpoint_paths(tmp_path / "checkpoints")) == 1
     again = training.Trainer(poisoned("loss", seed=8), tmp_path)
     assert again.restore() == 2
     again.fit(batches(range(3, STEPS + 1), "loss"), STEPS, bar=False, max_skipped=1)
@@ -168,7 +170,7 @@ def test_too_many_in_a_row(tmp_path, bad, stops_at):
     if stops_at is None:
         fit()
         return
-    with pytest.raises(training.TrainingFault, match="3 such steps in a row"):
+    with pytest.raises(TrainingFault, match="3 such steps in a row"):
         fit()
     assert trainer.progress.step == stops_at
     # Steps that updated nothing were saved as they were: finite.

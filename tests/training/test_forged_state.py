@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 from training_samples import tiny_training_model
 
-from keras_transformer import training
+from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.training.checkpoints import Checkpoints
 
 
@@ -34,5 +34,5 @@ def test_a_forged_state_file_deletes_nothing_elsewhere(tmp_path, begun):
     again.save(20, {})
     again.save(30, {})
     assert len(list(others.iterdir())) == 6
-    kept = training.checkpoint_paths(folder)
+    kept = checkpoint_paths(folder)
     assert [path.rpartition("-")[2] for path in kept] == ["30"]

@@ -23,6 +23,7 @@ from training_samples import weights_of
 
 import keras_transformer as kt
 from keras_transformer import training
+from keras_transformer.saving.checkpoints import checkpoint_paths
 
 SCRIPT = pathlib.Path(__file__).resolve().parent / "interrupted_run.py"
 
@@ -92,7 +93,7 @@ def test_logs_of_a_run(tmp_path, capsys):
 
 
 def _checkpoints(folder):
-    return training.checkpoint_paths(folder / "checkpoints")
+    return checkpoint_paths(folder / "checkpoints")
 
 
 def interrupt(folder, number):

@@ -11,7 +11,7 @@ from matplotlib import image
 import keras_transformer as kt
 from keras_transformer import pipelines
 from keras_transformer import visualization
-from keras_transformer.visualization import VisualizationError
+from keras_transformer.visualization import ModelError
 
 SOURCE, TARGET = "der Hund </script> läuft", "ein $Hund$ schläft"
 
@@ -58,11 +58,11 @@ def test_one_layer_or_head_can_be_chosen(attention):
     ((layer, head, scores),) = attention.chosen("decoder", 1, 3)
     assert (layer, head) == (1, 3)
     np.testing.assert_array_equal(scores, attention.scores["decoder"][0, 2])
-    with pytest.raises(VisualizationError, match=r"layers 1 to 2. Received: layer 3"):
+    with pytest.raises(ModelError, match=r"layers 1 to 2. Received: layer 3"):
         attention.chosen("cross", layer=3)
-    with pytest.raises(VisualizationError, match=r"heads 1 to 3. Received: head 0"):
+    with pytest.raises(ModelError, match=r"heads 1 to 3. Received: head 0"):
         attention.chosen("cross", head=0)
-    with pytest.raises(VisualizationError, match="kind must be one of encoder"):
+    with pytest.raises(ModelError, match="kind must be one of encoder"):
         attention.chosen("self")
 
 
@@ -86,10 +86,10 @@ def test_the_picture_is_drawn(attention, tmp_path, options):
     pixels = image.imread(path)
     assert min(pixels.shape[:2]) > 200
     assert pixels[..., 0].std() > 0.05
-    with pytest.raises(VisualizationError, match="heads 1 to 3"):
+    with pytest.raises(ModelError, match="heads 1 to 3"):
         visualization.write_figure(attention, path, head=4)
 
 
 def test_a_blank_text_is_refused(model_and_tokenizer):
-    with pytest.raises(VisualizationError, match="the target is empty"):
+    with pytest.raises(ModelError, match="the target is empty"):
         visualization.attention_of(*model_and_tokenizer, SOURCE, "  ")

@@ -1,0 +1,113 @@
+"""Settings of beam search and sampling, checked where they are made."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from keras_transformer.decoding.length_penalty import get_length_penalty
+
+
+class SpecialIds(NamedTuple):
+    """Ids that are not subwords."""
+
+    pad: int = 0
+    unknown: int = 1
+    start: int = 2
+    end: int = 3
+
+    @classmethod
+    def of(cls, tokenizer):
+        """Returns the special ids of a tokenizer."""
+        return cls(
+            tokenizer.pad_id,
+            tokenizer.unknown_id,
+            tokenizer.start_id,
+            tokenizer.end_id,
+        )
+
+
+@dataclass(frozen=True)
+class BeamSearch:
+    """Settings of beam search (section 6.1); the defaults are the paper's.
+
+    Args:
+        beam_size: Alive hypotheses per sentence. 1 is greedy search.
+        length_penalty: Exponent alpha of the length penalty, at least 0.
+        length_penalty_kind: `"gnmt"` or `"power"`, see `length_penalty`.
+        patience: A sentence also ends when `patience * beam_size` hypotheses have
+            finished (Kasai et al., 2022); 1 is the rule of fairseq and CTranslate2.
+            If `None`, it ends when no better hypothesis is possible.
+        extra_length: Tokens by which a translation may exceed its source (paper: 50).
+
+    Raises:
+        ValueError: If a value is out of range.
+    """
+
+    beam_size: int = 4
+    length_penalty: float = 0.6
+    length_penalty_kind: str = "gnmt"
+    patience: float | None = None
+    extra_length: int = 50
+
+    def __post_init__(self):
+        _check_at_least("beam_size", self.beam_size, 1)
+        _check_at_least("extra_length", self.extra_length, 0)
+        if self.patience is not None and not self.patience > 0:
+            raise ValueError(
+                f"`patience` must be above 0. Received: patience={self.patience}."
+            )
+        get_length_penalty(self.length_penalty_kind, self.length_penalty)
+
+    def penalty(self, length):
+        """Returns the length penalty of hypotheses of `length` tokens, float32."""
+        penalty = get_length_penalty(self.length_penalty_kind, self.length_penalty)
+        return penalty(length)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Settings of sampling.
+
+    Args:
+        num_samples: Independent samples per sentence.
+        temperature: Logits are divided by it; below 1 favors likely tokens.
+        top_k: Sample from the k most likely tokens. If `None`, from all.
+        top_p: Sample from the nucleus: the smallest set of most likely tokens whose
+            probability reaches this value, in (0, 1] (Holtzman et al., 2020). If
+            `None`, from all.
+        seed: The same lines and seed give the same samples. If `None`, a new seed is
+            drawn.
+        extra_length: Tokens by which a translation may exceed its source.
+
+    Raises:
+        ValueError: If a value is out of range.
+    """
+
+    num_samples: int = 1
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    extra_length: int = 50
+
+    def __post_init__(self):
+        _check_at_least("num_samples", self.num_samples, 1)
+        _check_at_least("extra_length", self.extra_length, 0)
+        if not self.temperature > 0:
+            raise ValueError(
+                "`temperature` must be above 0. Received: "
+                f"temperature={self.temperature}. For the most likely token at each "
+                "step, pass top_k=1."
+            )
+        if self.top_k is not None:
+            _check_at_least("top_k", self.top_k, 1)
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(
+                f"`top_p` must be above 0 and at most 1. Received: top_p={self.top_p}."
+            )
+
+
+def _check_at_least(name, value, least):
+    if value < least:
+        raise ValueError(
+            f"`{name}` must be at least {least}. Received: {name}={value}."
+        )

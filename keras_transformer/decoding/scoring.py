@@ -1,0 +1,34 @@
+"""Log-probabilities of given translations."""
+
+from typing import NamedTuple
+
+from keras import ops
+
+
+class PairScore(NamedTuple):
+    """How probable a model finds a given translation."""
+
+    log_prob: float  # natural logarithm, the end of the sentence included
+    num_tokens: int  # target sub-words, the end counted as one
+
+
+def score_ids(model, source_ids, target_ids, labels, pad_id=0, unknown_id=1):
+    """Log-probabilities of given translations, their end ids included.
+
+    Args:
+        model: `Transformer`.
+        source_ids: int32 [batch, source_length], ids and the end id, then padding.
+        target_ids: int32 [batch, target_length], the start id and ids, then padding.
+        labels: int32 [batch, target_length], ids and the end id, then padding.
+        pad_id: id of the padding.
+        unknown_id: what labels count as that the model has no logits of.
+
+    Returns:
+        float32 [batch].
+    """
+    logits = model({"source_ids": source_ids, "target_ids": target_ids}, training=False)
+    logits = ops.cast(logits, "float32")
+    known = ops.where(labels < logits.shape[-1], labels, unknown_id)
+    picked = ops.take_along_axis(logits, known[:, :, None], axis=2)[:, :, 0]
+    log_probs = picked - ops.logsumexp(logits, axis=-1)  # [batch, target_length]
+    return ops.sum(ops.where(labels == pad_id, 0.0, log_probs), axis=1)

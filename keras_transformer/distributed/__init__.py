@@ -1,0 +1,1 @@
+"""Several workers for training, and Apache Beam for large corpora."""

@@ -1,0 +1,385 @@
+"""A parallel corpus to files of ids for training, as an Apache Beam pipeline.
+
+For corpora that one machine does not get through: files are read, checked, tokenised
+and dealt out to shards on as many workers as the runner has. What is written does not
+depend on them: a pair's shard is a function of its file's number and its line, and in a
+shard the pairs stand in that order.
+
+Written into a folder: `records-00000-of-00016.tfrecord` and so on, each record a
+`tf.train.Example` with the int64 features `source` and `target`, ids without start and
+end; the tokenizer; and last `records.json`, see `records.RecordFolder`.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import tempfile
+import uuid
+import zlib
+
+import apache_beam as beam
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import SetupOptions
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines.lines import content_hash
+from keras_transformer.pipelines.lines import opened_lines
+
+RECORDS = "records.json"
+FORMAT = 1
+# What `dropped` may name.
+INVALID, EMPTY, TOO_LONG, UNEVEN, REPEATED = (
+    *("invalid_utf8", "empty", "too_long"),
+    *("uneven", "repeated"),
+)
+_MISSING = object()
+
+
+def encode_with_beam(
+    sources,
+    targets,
+    tokenizer_folder,
+    output,
+    shards=16,
+    max_length=256,
+    max_ratio=None,
+    deduplicate=False,
+    beam_options=(),
+):
+    """Tokenises, filters and shards a corpus of line-aligned files.
+
+    Args:
+        sources: paths of text files, plain or .gz, on any filesystem that Beam knows;
+            each is read by one worker, so that there should be many.
+        targets: as many, line by line their translations.
+        tokenizer_folder: what `Tokenizer.save` wrote; every worker must see it.
+        output: the folder to write, which holds no such corpus yet.
+        shards: the number of files.
+        max_length: pairs with a side of more ids, its end counted, are dropped.
+        max_ratio: pairs whose longer side has more than so many times the ids of the
+            shorter, ends counted, are dropped. None: none of them.
+        deduplicate: whether of pairs with the same texts only the first is kept.
+        beam_options: the command-line options of Beam and its runner.
+
+    Returns:
+        what `records.json` says: `num_read`, `num_pairs`, `dropped` by reason,
+        `shards`, each with its `name`, `num_pairs` and `sha256`, and more.
+
+    Raises:
+        DataError: files do not pair up or cannot be read, no pair is left, or the
+            folder holds a corpus already or cannot be made.
+    """
+    from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
+
+    sources, targets = [*map(os.fspath, sources)], [*map(os.fspath, targets)]
+    output = os.fspath(output)
+    if not sources or len(sources) != len(targets):
+        raise DataError(
+            "source and target need the same number of files, at least one. Received: "
+            f"{len(sources)} source files and {len(targets)} target files."
+        )
+    if shards < 1:
+        raise DataError(f"shards must be at least 1. Received: {shards}.")
+    facts_path = FileSystems.join(output, RECORDS)
+    if FileSystems.exists(facts_path):
+        raise DataError(
+            f"{facts_path}: there is a corpus already; choose a new folder."
+        )
+    tokenizer = load_tokenizer(tokenizer_folder)
+    make_folder(output)
+    facts = {
+        "format": FORMAT,
+        "tokenizer": tokenizer.fingerprint(),
+        "max_length": max_length,
+    }
+
+    def corpus(pipeline):
+        read = (
+            pipeline
+            | "files" >> beam.Create([*enumerate(zip(sources, targets, strict=True))])
+            | "deal out files" >> beam.Reshuffle()
+            | "read" >> beam.ParDo(_ReadPairs()).with_outputs("counts", main="pairs")
+        )
+        pairs, counts = read.pairs, [read.counts]
+        if deduplicate:
+            first = (
+                pairs
+                | "key by text" >> beam.Map(_by_text)
+                | "same texts" >> beam.GroupByKey()
+                | "keep the first"
+                >> beam.ParDo(_First()).with_outputs("counts", main="pairs")
+            )
+            pairs = first.pairs
+            counts.append(first.counts)
+        encoded = (
+            pairs
+            | "batch" >> beam.BatchElements(min_batch_size=64, max_batch_size=4096)
+            | "tokenise"
+            >> beam.ParDo(
+                _Tokenise(os.fspath(tokenizer_folder), max_length, max_ratio, shards)
+            ).with_outputs("counts", main="pairs")
+        )
+        written = (
+            encoded.pairs
+            | "shard" >> beam.GroupByKey()
+            | "write" >> beam.ParDo(_WriteShard(output, shards))
+            | "list shards" >> beam.combiners.ToList()
+        )
+        totals = (
+            (*counts, encoded.counts)
+            | "all counts" >> beam.Flatten()
+            | "add up" >> beam.CombinePerKey(sum)
+            | "list counts" >> beam.combiners.ToDict()
+        )
+        return (
+            pipeline
+            | "once" >> beam.Create([facts])
+            | "sum up"
+            >> beam.Map(
+                _write_facts,
+                facts_path,
+                beam.pvalue.AsSingleton(written),
+                beam.pvalue.AsSingleton(totals),
+            )
+        )
+
+    _copy_tokenizer(tokenizer, tokenizer_folder, output)
+    run_beam(corpus, beam_options)
+    with FileSystems.open(
+        facts_path, compression_type=CompressionTypes.UNCOMPRESSED
+    ) as file:
+        facts = json.loads(file.read())
+    if not facts["num_pairs"]:
+        FileSystems.delete([facts_path])
+        raise DataError(
+            f"no training examples: {facts['num_read']} pairs read, dropped: "
+            f"{facts['dropped']}."
+        )
+    return facts
+
+
+def run_beam(build, beam_options=()):
+    """Runs the pipeline that `build` makes, to its end.
+
+    Args:
+        build: function of a `beam.Pipeline`.
+        beam_options: command-line options of Beam and its runner.
+
+    Returns:
+        Beam's result of it, with the counters of its workers.
+
+    Raises:
+        DataError: what a worker raised as such.
+    """
+    # Later ones stand, so that a caller may ask for more.
+    options = PipelineOptions(["--default_sdk_harness_log_level=ERROR", *beam_options])
+    # Workers import this package; what else the caller has loaded is not theirs.
+    options.view_as(SetupOptions).save_main_session = False
+    try:
+        with beam.Pipeline(options=options) as pipeline:
+            build(pipeline)
+        return pipeline.result
+    except DataError:
+        raise
+    except Exception as error:
+        # Runners tell a worker's error as text, with where it came from.
+        _, found, text = str(error).rpartition("DataError: ")
+        if not found:
+            raise
+        raise DataError(
+            text.partition(" [while running")[0].partition("\n")[0]
+        ) from error
+
+
+def open_lines(path, errors="drop"):
+    """The lines of a file on any of Beam's filesystems, by the rules of `read_lines`.
+
+    Raises:
+        DataError: it cannot be read, or is a cut off or damaged .gz.
+    """
+    try:
+        file = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}).") from None
+    with file:
+        yield from opened_lines(file, path, errors)
+
+
+def write_file(path, blocks):
+    """Writes blocks of bytes to a file on any of Beam's filesystems, whole or not."""
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+    with FileSystems.create(
+        temporary, compression_type=CompressionTypes.UNCOMPRESSED
+    ) as file:
+        for block in blocks:
+            file.write(block)
+    if FileSystems.exists(path):
+        # By an attempt that the runner gave up; its content is the same.
+        FileSystems.delete([path])
+    FileSystems.rename([temporary], [path])
+
+
+def line_pairs(source, target, errors="drop"):
+    """Both sides of the lines of two files: (line number from 1, source, target).
+
+    Raises:
+        DataError: one has more lines than the other.
+    """
+    sides = itertools.zip_longest(
+        open_lines(source, errors), open_lines(target, errors), fillvalue=_MISSING
+    )
+    for number, pair in enumerate(sides, start=1):
+        if _MISSING in pair:
+            longer, shorter = (
+                (source, target) if pair[1] is _MISSING else (target, source)
+            )
+            raise DataError(
+                f"{shorter} has {number - 1} lines but {longer} has more: line i of "
+                "one must translate line i of the other."
+            )
+        yield number, *pair
+
+
+class _ReadPairs(beam.DoFn):
+    """(file number, paths) to ((file number, line), (source, target))."""
+
+    def process(self, element):
+        file, (source, target) = element
+        for line, *texts in line_pairs(source, target):
+            yield beam.pvalue.TaggedOutput("counts", ("num_read", 1))
+            if None in texts:
+                yield beam.pvalue.TaggedOutput("counts", (INVALID, 1))
+            elif not all(text.strip() for text in texts):
+                yield beam.pvalue.TaggedOutput("counts", (EMPTY, 1))
+            else:
+                yield (file, line), tuple(texts)
+
+
+def _by_text(element):
+    place, (source, target) = element
+    text = f"{len(source)} {source}{target}".encode("utf-8", "surrogatepass")
+    return hashlib.sha256(text).digest(), (place, (source, target))
+
+
+class _First(beam.DoFn):
+    """Of pairs with the same texts the one that comes first."""
+
+    def process(self, element):
+        pairs = sorted(element[1])
+        if len(pairs) > 1:
+            yield beam.pvalue.TaggedOutput("counts", (REPEATED, len(pairs) - 1))
+        yield pairs[0]
+
+
+class _Tokenise(beam.DoFn):
+    """Lists of pairs of texts to (shard, (place, source ids, target ids))."""
+
+    def __init__(self, tokenizer_folder, max_length, max_ratio, shards):
+        self._folder = tokenizer_folder
+        self._max_length = max_length
+        self._max_ratio = max_ratio
+        self._shards = shards
+        self._tokenizer = None
+
+    def setup(self):
+        from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
+
+        self._tokenizer = load_tokenizer(self._folder)
+
+    def process(self, batch):
+        places, texts = zip(*batch, strict=True)
+        sides = [
+            self._tokenizer.tokenize([text.encode() for text in side]).to_list()
+            for side in zip(*texts, strict=True)
+        ]
+        for place, source, target in zip(places, *sides, strict=True):
+            reason = self._problem(len(source) + 1, len(target) + 1)
+            if reason:
+                yield beam.pvalue.TaggedOutput("counts", (reason, 1))
+            else:
+                shard = zlib.crc32(f"{place[0]}:{place[1]}".encode()) % self._shards
+                yield shard, (place, source, target)
+
+    def _problem(self, *lengths):
+        if max(lengths) > self._max_length:
+            return TOO_LONG
+        if self._max_ratio and max(lengths) > self._max_ratio * min(lengths):
+            return UNEVEN
+        return None
+
+
+class _WriteShard(beam.DoFn):
+    """(shard, pairs) to a file of records; gives what `records.json` says of it."""
+
+    def __init__(self, output, shards):
+        self._output = output
+        self._shards = shards
+
+    def process(self, element):
+        import tensorflow as tf
+
+        shard, pairs = element
+        name = f"records-{shard:05}-of-{self._shards:05}.tfrecord"
+        pairs = sorted(pairs)
+        # TensorFlow's filesystems are fewer than Beam's: by way of a local file.
+        with tempfile.TemporaryDirectory() as folder:
+            local = os.path.join(folder, name)
+            with tf.io.TFRecordWriter(local) as writer:
+                for _, source, target in pairs:
+                    writer.write(_example(source, target))
+            with open(local, "rb") as file:
+                write_file(FileSystems.join(self._output, name), file)
+            digest = content_hash(local)
+        yield {"name": name, "num_pairs": len(pairs), "sha256": digest}
+
+
+def _example(source, target):
+    import tensorflow as tf
+
+    def ids(values):
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+    features = tf.train.Features(feature={"source": ids(source), "target": ids(target)})
+    return tf.train.Example(features=features).SerializeToString(deterministic=True)
+
+
+def _write_facts(facts, path, shards, counts):
+    facts = {
+        **facts,
+        "num_read": counts.get("num_read", 0),
+        "num_pairs": sum(shard["num_pairs"] for shard in shards),
+        "dropped": {
+            reason: counts[reason]
+            for reason in (INVALID, EMPTY, REPEATED, TOO_LONG, UNEVEN)
+            if reason in counts
+        },
+        "shards": sorted(shards, key=lambda shard: shard["name"]),
+    }
+    write_file(path, [json.dumps(facts, indent=1).encode()])
+
+
+def make_folder(path):
+    """Makes a folder of any file system, unless it is there.
+
+    Raises:
+        DataError: it cannot be made.
+    """
+    if os.path.isfile(path):
+        raise DataError(f"{path}: a file, where a folder was expected.")
+    if FileSystems.exists(path):
+        return
+    try:
+        FileSystems.mkdirs(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be made ({error}).") from error
+
+
+def _copy_tokenizer(tokenizer, folder, output):
+    path = os.path.join(folder, tokenizer.file_name)
+    into = FileSystems.join(output, "tokenizer")
+    make_folder(into)
+    with open(path, "rb") as file:
+        write_file(FileSystems.join(into, tokenizer.file_name), [file.read()])

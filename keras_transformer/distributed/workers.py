@@ -1,0 +1,211 @@
+"""The processes that train one model together, as `TF_CONFIG` names them.
+
+Each computes its rows of every global batch; the first of them, the chief, alone
+writes. Collective operations keep them in step: all of them must call `share`,
+`total` and `fit` in the same order.
+"""
+
+import contextlib
+import faulthandler
+import json
+import logging
+import os
+import re
+import signal
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.errors import WorkerLost
+from keras_transformer.errors import WorkersError
+from keras_transformer.training.replicas import default_strategy
+
+logger = logging.getLogger(__name__)
+
+START_SECONDS = 600
+_JOBS = ("chief", "worker")
+
+
+class Workers:
+    """This process among those that train together; by itself without `TF_CONFIG`.
+
+    Make it before any other use of TensorFlow, which sets up its devices only once.
+
+    Args:
+        timeout_seconds: A worker that gave no sign of life for so long is gone.
+        start_seconds: How long to wait for the others at the start.
+
+    Attributes:
+        index: This worker's number, 0 for the chief.
+        count: How many they are.
+        strategy: The `tf.distribute.Strategy` to build the model under.
+
+    Raises:
+        WorkersError: `TF_CONFIG` cannot be used.
+        WorkerLost: the others did not come.
+    """
+
+    def __init__(self, timeout_seconds=30.0, start_seconds=START_SECONDS):
+        self._jobs, self.index = _jobs_and_index(os.environ.get("TF_CONFIG"))
+        self.count = max(1, sum(self._jobs.values()))
+        if self.count == 1:
+            self.strategy = default_strategy()
+            return
+        from keras_transformer.distributed import multi_worker
+
+        multi_worker.mend_fit()
+        multi_worker.watch_workers(self._jobs, timeout_seconds, start_seconds)
+        logger.warning(
+            "worker %s of %s waits for the others, at most %s seconds",
+            *(self.index, self.count, start_seconds),
+        )
+        # TensorFlow holds Python's lock while it waits, and the chief without end.
+        faulthandler.dump_traceback_later(start_seconds + 30, exit=True)
+        try:
+            self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        except tf.errors.OpError as error:
+            raise WorkerLost(
+                f"worker {self.index}: the others did not come within {start_seconds} "
+                f"seconds: {str(error).partition(chr(10))[0]}"
+            ) from error
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        # TensorFlow notes SIGTERM and goes on; who asks us to end shall be obeyed.
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+
+    @property
+    def is_chief(self):
+        """Whether this one writes."""
+        return self.index == 0
+
+    def share(self, function):
+        """The chief's result of `function`, on all workers; the others wait for it.
+
+        Args:
+            function: Of no argument; called by the chief only. Its result must be a
+                value of JSON.
+
+        Raises:
+            WorkersError: `function` failed on the chief, which itself raises the error.
+        """
+        if self.count == 1:
+            return function()
+        message, failure = {"failed": True}, None
+        if self.is_chief:
+            try:
+                message = {"result": function()}
+            except BaseException as error:
+                failure = error
+        received = json.loads(self._broadcast(json.dumps(message).encode()))
+        if failure is not None:
+            raise failure
+        if "failed" in received:
+            raise WorkersError(
+                f"worker {self.index}: worker 0 failed; its log says why"
+            )
+        return received["result"]
+
+    def total(self, values):
+        """The sum over the workers of a list of whole numbers, as a list."""
+        if self.count == 1:
+            return list(values)
+        # A constant may be kept on a device that the workers do not share.
+        values = tf.identity(np.asarray(values, "int32"))
+        return self.strategy.reduce("SUM", values, axis=None).numpy().tolist()
+
+    def distribute(self, dataset):
+        """A dataset for `fit` of this worker's rows of each global batch.
+
+        Args:
+            dataset: Batches of this worker's rows, as many of them as a multiple of
+                its replicas: `training_dataset(..., shard=(index, count))`.
+        """
+        if self.count == 1:
+            return dataset
+        replicas = self.strategy.num_replicas_in_sync // self.count
+
+        def parts(*batch):
+            # [rows, length] to one part for each replica
+            return tf.data.Dataset.from_tensor_slices(
+                tf.nest.map_structure(
+                    lambda ids: tf.reshape(
+                        ids, [replicas, tf.shape(ids)[0] // replicas, tf.shape(ids)[1]]
+                    ),
+                    batch,
+                )
+            )
+
+        if replicas > 1:
+            dataset = dataset.flat_map(parts).apply(
+                tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+            )
+        return self.strategy.distribute_datasets_from_function(lambda _: dataset)
+
+    @contextlib.contextmanager
+    def told_when_lost(self):
+        """Turns TensorFlow's errors about workers that are gone into `WorkerLost`."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            if self.count == 1 or not _is_loss(error):
+                raise
+            named = re.findall(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)", str(error))
+            others = {_number(self._jobs, *task) for task in named} - {self.index}
+            who = " and ".join(f"worker {number}" for number in sorted(others))
+            raise WorkerLost(
+                f"worker {self.index}: {who or 'another worker'} has ended or cannot "
+                "be reached; training stopped. Start all workers again: they go on "
+                "from the last checkpoint"
+            ) from error
+
+    def _broadcast(self, message):
+        """The chief's bytes, on all workers."""
+        (length,) = self.total([len(message) if self.is_chief else 0])
+        values = np.zeros(length, "int32")
+        if self.is_chief:
+            values[:] = np.frombuffer(message, np.uint8)
+        return bytes(self.total(values))
+
+
+def _is_loss(error):
+    classes = (
+        tf.errors.AbortedError,
+        tf.errors.CancelledError,
+        tf.errors.DeadlineExceededError,
+        tf.errors.UnavailableError,
+    )
+    return isinstance(error, classes) or "Collective ops is aborted" in str(error)
+
+
+def _number(jobs, job, task):
+    """A task's number among the workers: the chief first."""
+    return int(task) + (jobs.get("chief", 0) if job == "worker" else 0)
+
+
+def _jobs_and_index(text):
+    """What `TF_CONFIG` says: the number of tasks of each job, and one's own number."""
+    if not (text or "").strip():
+        return {}, 0
+    try:
+        config = json.loads(text)
+        cluster = config.get("cluster") or {}
+        jobs = {job: len(cluster[job]) for job in _JOBS if cluster.get(job)}
+        if not jobs:
+            return {}, 0
+        job, task = config["task"]["type"], int(config["task"]["index"])
+        unknown = sorted({job, *cluster} - set(_JOBS))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise WorkersError(
+            'TF_CONFIG must be JSON such as {"cluster": {"worker": ["host:2222"]}, '
+            f'"task": {{"type": "worker", "index": 0}}}}: {error!r}'
+        ) from None
+    if unknown:
+        raise WorkersError(
+            f"TF_CONFIG: only tasks of type chief and worker train together. Received: "
+            f"{', '.join(unknown)}"
+        )
+    if not 0 <= task < jobs.get(job, 0) or jobs.get("chief", 0) > 1:
+        raise WorkersError(
+            f"TF_CONFIG: there is no {job} {task} among the cluster's {jobs}"
+        )
+    return jobs, _number(jobs, job, task)

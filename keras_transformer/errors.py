@@ -1,0 +1,66 @@
+"""Errors that a user can fix: each has a one-line message and an exit code."""
+
+
+class UserError(ValueError):
+    """Base class of errors that a user can fix.
+
+    The message is one line that names the file, line, or setting, so that a command
+    can print it as it is and exit with `exit_code`.
+    """
+
+    exit_code = 2
+
+
+class DataError(UserError):
+    """Text, a tokenizer, or a data setting cannot be used."""
+
+
+class RecipeError(UserError):
+    """A recipe contains a mistake."""
+
+    # A message may quote whole sections of the recipe.
+    _MAX_LENGTH = 1_000
+
+    def __init__(self, message):
+        message = " ".join(message.split())
+        if len(message) > self._MAX_LENGTH:
+            message = f"{message[: self._MAX_LENGTH - 3]}..."
+        super().__init__(message)
+
+
+class ModelError(UserError):
+    """A model cannot be opened, or cannot do what was requested."""
+
+
+class RunError(UserError):
+    """A run folder cannot be used as it is."""
+
+
+class RunBusy(RunError):
+    """Another process is training in the run folder."""
+
+
+class StorageError(UserError):
+    """A file or folder cannot be written."""
+
+
+class CheckpointError(UserError):
+    """No checkpoint can be read, or none fits the model."""
+
+
+class TrainingFault(UserError):
+    """Training cannot continue: losses or gradients are not finite."""
+
+
+class WorkersError(UserError):
+    """`TF_CONFIG` cannot be used, or the chief worker failed."""
+
+
+class WorkerLost(UserError):
+    """Another worker ended or cannot be reached. Restart all workers."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h
+
+
+class ExportError(UserError):
+    """A model cannot be exported in the requested format."""

@@ -1,0 +1,9 @@
+"""Table 3 of the paper in one command: every variation on one's own data."""
+
+from keras_transformer.errors import RecipeError
+from keras_transformer.experiments.table3.rows import expand_rows
+from keras_transformer.experiments.table3.rows import row_recipe
+from keras_transformer.experiments.table3.runs import ablate
+from keras_transformer.experiments.table3.table import write_tables
+
+__all__ = ["RecipeError", "ablate", "expand_rows", "row_recipe", "write_tables"]

@@ -1,0 +1,104 @@
+"""Rows of Table 3 as recipes."""
+
+from typing import NamedTuple
+
+from keras_transformer.errors import RecipeError
+from keras_transformer.presets import PRESETS
+from keras_transformer.presets import TRAINING_PRESETS
+from keras_transformer.recipes import Recipe
+
+WIDTHS = ("d_model", "d_ff", "key_dim", "value_dim")
+
+
+class PaperRow(NamedTuple):
+    """What Table 3 reports, on newstest2013."""
+
+    perplexity: float
+    bleu: float
+    millions: float | None  # of parameters, where the table prints them
+
+
+PAPER = {
+    "base": PaperRow(4.92, 25.8, 65),
+    "A1": PaperRow(5.29, 24.9, None),
+    "A2": PaperRow(5.00, 25.5, None),
+    "A3": PaperRow(4.91, 25.8, None),
+    "A4": PaperRow(5.01, 25.4, None),
+    "B1": PaperRow(5.16, 25.1, 58),
+    "B2": PaperRow(5.01, 25.4, 60),
+    "C1": PaperRow(6.11, 23.7, 36),
+    "C2": PaperRow(5.19, 25.3, 50),
+    "C3": PaperRow(4.88, 25.5, 80),
+    "C4": PaperRow(5.75, 24.5, 28),
+    "C5": PaperRow(4.66, 26.0, 168),
+    "C6": PaperRow(5.12, 25.4, 53),
+    "C7": PaperRow(4.75, 26.2, 90),
+    "D1": PaperRow(5.77, 24.6, None),
+    "D2": PaperRow(4.95, 25.5, None),
+    "D3": PaperRow(4.67, 25.3, None),
+    "D4": PaperRow(5.47, 25.7, None),
+    "E": PaperRow(4.92, 25.7, None),
+    "big": PaperRow(4.33, 26.4, 213),
+}
+# 300,000 steps beside base's 100,000.
+_BIG_STEPS = 3
+
+
+def expand_rows(names):
+    """Names of rows in the table's order; a letter stands for all its rows.
+
+    Args:
+        names: Such as `"base,A,C2"`.
+
+    Raises:
+        RecipeError: a name that the table does not have.
+    """
+    wanted = set()
+    for name in filter(None, (part.strip() for part in names.split(","))):
+        found = [row for row in PAPER if row == name or row[:-1] == name]
+        if not found:
+            raise RecipeError(
+                f"no row {name!r} in Table 3; it has {', '.join(PAPER)}, and the "
+                "letters A, B, C, D for all of theirs"
+            )
+        wanted.update(found)
+    if not wanted:
+        raise RecipeError("no row named")
+    return [row for row in PAPER if row in wanted]
+
+
+def row_recipe(recipe, row, scale=1, seed=1):
+    """The recipe with the model and training of a row.
+
+    Data, tokenizer, schedule, normalisation and activation stay the recipe's. The last
+    checkpoint alone is the model, and the search is beam 4 with alpha 0.6, as in the
+    paper. The row `big` trains three times as long as the others.
+
+    Args:
+        recipe: A `Recipe`.
+        row: Name of a row.
+        scale: What all widths are divided by; heads, layers and rates stay.
+        seed: Of initial weights, dropout and order.
+
+    Raises:
+        RecipeError: a width that `scale` does not divide.
+    """
+    sizes = dict(PRESETS[row])
+    for name in WIDTHS:
+        if sizes[name] % scale:
+            raise RecipeError(
+                f"row {row}: {name}={sizes[name]} cannot be divided by --scale {scale}"
+            )
+        sizes[name] //= scale
+    values = recipe.model_dump()
+    kept = {name: values["model"][name] for name in ("normalization", "activation")}
+    values["model"] = {**sizes, **kept, "preset": "base"}
+    training = {**values["training"], "average": 1, "seed": seed}
+    changes = dict(TRAINING_PRESETS.get(row, {}))
+    if "label_smoothing" in changes:
+        training["label_smoothing"] = changes["label_smoothing"]
+    if row == "big":
+        training["steps"] *= _BIG_STEPS
+    values["training"] = training
+    values["decoding"] = {"beam_size": 4, "length_penalty": 0.6}
+    return Recipe.model_validate(values)

@@ -1,0 +1,207 @@
+"""A model folder for CTranslate2, a C++ engine for Transformer inference."""
+
+import json
+import os
+import pathlib
+import shutil
+
+import keras
+import numpy as np
+
+from keras_transformer.errors import ExportError
+from keras_transformer.files import sync
+from keras_transformer.files import sync_tree
+from keras_transformer.files import told_when_full
+
+QUANTIZATIONS = ("none", "int8", "int16", "float16", "bfloat16", "int8_float32")
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swish": "SWISH"}
+
+
+def export_ctranslate2(
+    model, tokenizer, folder, quantization="none", max_length=1024, replace=False
+):
+    """Writes a folder that `ctranslate2.Translator` opens.
+
+    It holds CTranslate2's files and the tokenizer's. Its tokens are the tokenizer's
+    sub-words; the end of the sentence is added to the source by CTranslate2, and its
+    log-probabilities are the model's own. Our search never generates the unknown id:
+    pass `disable_unk=True`. CTranslate2 divides by len^alpha where ours divides by the
+    paper's ((5 + len) / 6)^alpha, unless it is told `length_penalty_kind="power"`.
+
+    Args:
+        model: `Transformer` with `key_dim` = `value_dim`.
+        tokenizer: Of source and target.
+        folder: What to write; it appears whole.
+        quantization: Of the weights, see `QUANTIZATIONS`. `"none"`: float32.
+        max_length: Positions that are stored; longer sentences are errors there.
+        replace: Whether a folder that is there already is replaced.
+
+    Returns:
+        Path of the folder.
+
+    Raises:
+        ExportError: CTranslate2 is not installed or cannot run such a model, the
+            quantization is unknown, or the folder exists.
+    """
+    folder = pathlib.Path(folder)
+    if quantization not in QUANTIZATIONS:
+        raise ExportError(
+            f"quantization must be one of {', '.join(QUANTIZATIONS)}. "
+            f"Received: {quantization}"
+        )
+    if folder.exists() and not replace:
+        raise ExportError(f"{folder}: is there already")
+    spec = _specification(model, max_length)
+    tokens = tokenizer.pieces()
+    # A padded vocabulary has rows that no sub-word owns.
+    tokens += [f"<unused{n}>" for n in range(len(tokens), model.vocabulary_size)]
+    spec.register_source_vocabulary(tokens)
+    spec.register_target_vocabulary(tokens[: model.output_size])
+    spec.config.unk_token = tokens[tokenizer.unknown_id]
+    spec.config.bos_token = spec.config.decoder_start_token = tokens[tokenizer.start_id]
+    spec.config.eos_token = tokens[tokenizer.end_id]
+    spec.config.add_source_eos = True
+    norm = model.encoder.layers[0].feed_forward_add_norm
+    spec.config.layer_norm_epsilon = norm.layer_norm_epsilon
+    spec.validate()
+    spec.optimize(quantization=None if quantization == "none" else quantization)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(f".{folder.name}-{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        with told_when_full(folder):
+            temporary.mkdir()
+            spec.save(str(temporary))
+            tokenizer.save(temporary)
+            sync_tree(temporary)
+        if folder.exists():
+            # Out of the way at once: it is whole or gone, never half removed.
+            old = folder.with_name(f".{folder.name}-{os.getpid()}-old")
+            shutil.rmtree(old, ignore_errors=True)
+            os.rename(folder, old)
+            os.rename(temporary, folder)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.rename(temporary, folder)
+        sync(folder.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
+def is_ctranslate2(folder):
+    """Whether a folder looks like one that `export_ctranslate2` wrote."""
+    folder = pathlib.Path(folder)
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return (folder / "model.bin").is_file() and "decoder_start_token" in config
+
+
+def _specification(model, max_length):
+    try:
+        from ctranslate2.specs import common_spec
+        from ctranslate2.specs import transformer_spec
+    except ImportError:
+        raise ExportError(
+            "CTranslate2 is not installed: pip install ctranslate2"
+        ) from None
+    attention = model.encoder.layers[0].self_attention
+    if attention.value_dim not in (None, attention.key_dim):
+        raise ExportError(
+            "CTranslate2 needs keys and values of one width. Received: "
+            f"key_dim={attention.key_dim}, value_dim={attention.value_dim}"
+        )
+    if model.attention_window is not None:
+        raise ExportError(
+            "CTranslate2's encoder has no restricted self-attention. Received: "
+            f"attention_window={model.attention_window}"
+        )
+    if model.score != "scaled_dot":
+        raise ExportError(f"CTranslate2 has no score function {model.score!r}")
+    activation = keras.activations.serialize(model.activation)
+    if activation not in _ACTIVATIONS:
+        raise ExportError(
+            f"CTranslate2 has no activation {activation!r}; "
+            f"it has {', '.join(_ACTIVATIONS)}"
+        )
+    options = {
+        "pre_norm": model.normalization == "pre",
+        "activation": getattr(common_spec.Activation, _ACTIVATIONS[activation]),
+    }
+    if attention.key_dim * model.num_heads != model.d_model:
+        options["head_dim"] = attention.key_dim
+    sizes = model.num_layers, model.num_heads
+    spec = transformer_spec.TransformerSpec(
+        transformer_spec.TransformerEncoderSpec(*sizes, **options),
+        transformer_spec.TransformerDecoderSpec(
+            *sizes, alignment_layer=-1, alignment_heads=model.num_heads, **options
+        ),
+    )
+    embeddings = _array(model.token_embedding.embeddings)
+    spec.encoder.embeddings[0].weight = embeddings
+    # A target holds no other ids than those that can be predicted.
+    targets = embeddings[: model.output_size]
+    spec.decoder.embeddings.weight = targets
+    spec.decoder.projection.weight = targets
+    for part, ours, positions in (
+        (spec.encoder, model.encoder, model.source_positions),
+        (spec.decoder, model.decoder, model.target_positions),
+    ):
+        part.position_encodings.encodings = _positions(
+            positions, max_length, model.d_model
+        )
+        if ours.final_norm is not None:
+            _set_norm(part.layer_norm, ours.final_norm)
+        for layer_spec, layer in zip(part.layer, ours.layers, strict=True):
+            _set_layer(layer_spec, layer)
+    return spec
+
+
+def _set_layer(spec, layer):
+    attention = layer.self_attention
+    _set_linear(
+        spec.self_attention.linear[0],
+        attention.query_dense,
+        attention.key_dense,
+        attention.value_dense,
+    )
+    _set_linear(spec.self_attention.linear[1], attention.output_dense)
+    _set_norm(spec.self_attention.layer_norm, layer.self_attention_add_norm.layer_norm)
+    if hasattr(layer, "cross_attention"):
+        attention = layer.cross_attention
+        _set_linear(spec.attention.linear[0], attention.query_dense)
+        _set_linear(
+            spec.attention.linear[1], attention.key_dense, attention.value_dense
+        )
+        _set_linear(spec.attention.linear[2], attention.output_dense)
+        _set_norm(spec.attention.layer_norm, layer.cross_attention_add_norm.layer_norm)
+    _set_linear(spec.ffn.linear_0, layer.feed_forward.inner_dense)
+    _set_linear(spec.ffn.linear_1, layer.feed_forward.outer_dense)
+    _set_norm(spec.ffn.layer_norm, layer.feed_forward_add_norm.layer_norm)
+
+
+def _set_linear(spec, *layers):
+    """CTranslate2 keeps [outputs, inputs], and projections of one input as one."""
+    spec.weight = np.concatenate([_array(layer.kernel).T for layer in layers])
+    if layers[0].use_bias:
+        spec.bias = np.concatenate([_array(layer.bias) for layer in layers])
+
+
+def _set_norm(spec, layer):
+    spec.gamma, spec.beta = _array(layer.gamma), _array(layer.beta)
+
+
+def _positions(layer, max_length, d_model):
+    """[max_length, d_model], what the layer adds at each position."""
+    zeros = np.zeros((1, 1, d_model), np.float32)
+    learned = layer.max_length if layer.kind == "learned" else max_length
+    rows = _array(layer(np.repeat(zeros, min(learned, max_length), axis=1)))[0]
+    # As in the layer, positions past the last learned one repeat it.
+    return np.pad(rows, ((0, max_length - len(rows)), (0, 0)), mode="edge")
+
+
+def _array(tensor):
+    array = keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32"))
+    return np.ascontiguousarray(array)

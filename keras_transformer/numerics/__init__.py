@@ -1,0 +1,1 @@
+"""Arithmetic that exists for speed. Each function matches a plain formula."""

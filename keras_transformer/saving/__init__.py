@@ -1,0 +1,1 @@
+"""Models on disk: run folders, `.keras` files, and SavedModels."""

@@ -1,0 +1,119 @@
+"""The mean of a run's last checkpoints (section 6.1)."""
+
+import json
+import logging
+import pathlib
+import re
+
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+
+def average_checkpoints(transformer, folder, last=5):
+    """Sets a model's weights to the mean of the newest checkpoints'.
+
+    The paper averages the last 5 checkpoints of base and the last 20 of big.
+
+    Args:
+        transformer: A built `Transformer`.
+        folder: Where the checkpoints lie.
+        last: Number of checkpoints; fewer are taken where there are fewer. One that
+            cannot be read is left out with a warning.
+
+    Returns:
+        Paths of the checkpoints that were averaged, oldest first.
+
+    Raises:
+        CheckpointError: no checkpoint, or one of another model.
+        ValueError: `last` below 1.
+    """
+    if last < 1:
+        raise ValueError(f"`last` must be at least 1. Received: {last}.")
+    weights = weights_by_path(transformer)["weights"]
+    checkpoint = tf.train.Checkpoint(weights=weights)
+    sums = {name: np.zeros(value.shape, "float64") for name, value in weights.items()}
+    paths = []
+    for path in reversed(checkpoint_paths(folder)):
+        try:
+            check_shapes(checkpoint, path)
+            status = checkpoint.read(path).expect_partial()
+            status.assert_existing_objects_matched()
+        except DAMAGE as error:
+            warn_of_damage(path, error)
+            continue
+        for name, value in weights.items():
+            sums[name] += value.numpy()
+        paths.insert(0, path)
+        if len(paths) == last:
+            break
+    if not paths:
+        raise CheckpointError(f"{folder}: no checkpoint there that can be read")
+    for name, value in weights.items():
+        value.assign((sums[name] / len(paths)).astype("float32"))
+    return paths
+
+
+# What a truncated, altered or half-deleted checkpoint raises on reading.
+DAMAGE = (tf.errors.OpError, IndexError, json.JSONDecodeError)
+
+
+def checkpoint_paths(folder):
+    """Paths of the checkpoints in `folder`, oldest first, without their suffix.
+
+    The index files are counted rather than the folder's state file, which may be lost.
+    """
+    found = {}
+    for index in pathlib.Path(folder).glob("ckpt-*.index"):
+        match = re.fullmatch(r"ckpt-(\d+)", index.stem)
+        if match:
+            found[int(match.group(1))] = str(index.with_suffix(""))
+    return [found[step] for step in sorted(found)]
+
+
+def warn_of_damage(path, error):
+    """Logs that a checkpoint cannot be read."""
+    reason = str(error).strip().partition("\n")[0]
+    logger.warning("%s: damaged, the one before is used: %s", path, reason)
+
+
+def weights_by_path(transformer):
+    """What a checkpoint keeps of a model: its variables by path.
+
+    Returns:
+        `{"weights": {path: variable}, "seeds": {path: variable}}`.
+    """
+
+    def path(variable):
+        # It begins with the names of the models around it, which differ by process.
+        names = variable.path.split("/")
+        return "/".join(names[names.index(transformer.name) + 1 :])
+
+    weights = {path(variable): variable.value for variable in transformer.weights}
+    kept = {id(variable) for variable in transformer.weights}
+    # The states of random generators are variables, but not weights.
+    seeds = {
+        f"{index}": variable.value
+        for index, variable in enumerate(
+            variable for variable in transformer.variables if id(variable) not in kept
+        )
+    }
+    return {"weights": weights, "seeds": seeds}
+
+
+def check_shapes(checkpoint, path):
+    """Raises `CheckpointError` where a variable of the model has another shape."""
+    stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+    for name, variable in checkpoint.weights.items():
+        key = f"weights/{name.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
+        shape = stored.get(key)
+        if shape is None:
+            raise CheckpointError(f"{path}: has no weight {name}; another model's?")
+        if tuple(shape) != tuple(variable.shape):
+            raise CheckpointError(
+                f"{path}: {name} has shape {tuple(shape)}, the model's is "
+                f"{tuple(variable.shape)}; is the recipe or the vocabulary another one?"
+            )

@@ -1,0 +1,217 @@
+"""What a stored model tells of itself, without loading it (and TensorFlow)."""
+
+import json
+import pathlib
+import zipfile
+
+from keras_transformer.errors import ModelError
+from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.load import file_config
+from keras_transformer.saving.load import recipe_keys
+from keras_transformer.saving.names import CONFIG
+from keras_transformer.saving.names import keras_file
+from keras_transformer.saving.names import metrics_of_run
+from keras_transformer.saving.names import tokenizer_folder
+from keras_transformer.saving.saved_model import newest_version
+
+CARD = "MODEL_CARD.md"
+_WEIGHTS = "model.weights.h5"
+_NOT_ARCHITECTURE = ("name", "trainable", "dtype", "vocabulary_size", "pad_id")
+# States of random generators, which no one counts among the parameters.
+_STATES = "seed_generator"
+
+
+def model_info(path):
+    """Figures of a run's folder, a `.keras` file or a SavedModel.
+
+    Args:
+        path: As `open_model` takes it.
+
+    Returns:
+        Mapping for JSON: `path`, `kind`, `parameters`, `architecture`, `vocabulary`,
+        `training`, `scores`, `decoding`, `files` (names to bytes) and `bytes`. What is
+        not known is missing.
+
+    Raises:
+        ModelError: no model there, or a damaged one.
+        RecipeError: the run's config.yaml is none.
+    """
+    path = pathlib.Path(path)
+    version = newest_version(path) if path.is_dir() else None
+    if version is not None:
+        return _of_saved_model(version)
+    return _of_weights(path)
+
+
+def _of_weights(path):
+    file = keras_file(path)
+    folder = file.parent if file else path
+    is_run = (folder / CONFIG).is_file()
+    info = {"path": str(path), "kind": "run" if path.is_dir() else "keras file"}
+    recipe = load_recipe(folder / CONFIG) if is_run else None
+    if file is None:
+        from keras_transformer.saving.load import load_run
+
+        _, tokenizer, model = load_run(folder)
+        info["parameters"] = model.count_params()
+        config = recipe.model.constructor_arguments()
+        vocabulary = {"kind": tokenizer.kind, "size": tokenizer.vocabulary_size}
+    else:
+        config = file_config(file)
+        info["parameters"] = _num_parameters(file)
+        info["written"] = _written(file)
+        keys = recipe_keys(file)["tokenizer"]
+        vocabulary = {"kind": keys["kind"], "size": config["vocabulary_size"]}
+    info["architecture"] = {
+        name: value for name, value in config.items() if name not in _NOT_ARCHITECTURE
+    }
+    info["vocabulary"] = vocabulary
+    if recipe is not None:
+        info["training"] = _training(folder, recipe)
+        info["scores"] = _validations(folder, recipe.validation_metric())
+        info["decoding"] = recipe.decoding.model_dump()
+    if path.is_dir():
+        info["files"] = _sizes(path)
+    else:
+        beside = _sizes(tokenizer_folder(folder), "tokenizer.*")
+        info["files"] = {path.name: path.stat().st_size, **beside}
+    info["bytes"] = sum(info["files"].values())
+    return info
+
+
+def _of_saved_model(version):
+    info = {"path": str(version), "kind": "SavedModel"}
+    card = version / CARD
+    if card.is_file():
+        sections = card_tables(card.read_text(encoding="utf-8"))
+        model = sections.pop("Model", {})
+        if not isinstance(model, dict):  # somebody has written a text
+            model = {"about": model}
+        number = str(model.get("parameters", "")).replace(",", "")
+        if number.isdecimal():
+            info["parameters"] = int(number)
+            del model["parameters"]
+        if "tokenizer" in model:
+            info["vocabulary"] = model.pop("tokenizer")
+        info["architecture"] = model
+        for title, name in (
+            *(("Training", "training"), ("Scores", "scores"), ("Search", "decoding")),
+            *(("Data", "data"), ("Licence", "licence")),
+        ):
+            if sections.get(title):
+                info[name] = sections[title]
+    info["files"] = _sizes(version)
+    info["bytes"] = sum(info["files"].values())
+    return info
+
+
+def card_tables(text):
+    """The tables of a model card: titles to mappings of first cells to the others.
+
+    A section without a table is its text.
+    """
+    sections = {}
+    for part in text.split("\n## ")[1:]:
+        title, _, body = part.partition("\n")
+        lines = [line for line in body.split("\n") if line.startswith("| ")]
+        # Neither the head nor the line below it.
+        rows = [_cells(line) for line in lines[2:]]
+        sections[title] = {
+            first: others[0] if len(others) == 1 else others for first, *others in rows
+        } or body.strip()
+    return sections
+
+
+def _cells(line):
+    cells = line.removeprefix("| ").removesuffix(" |").replace("\\|", "\0").split(" | ")
+    return [cell.replace("\0", "|") for cell in cells]
+
+
+def _num_parameters(file):
+    """Numbers in a `.keras` file's weights."""
+    import h5py
+
+    count = 0
+
+    def add(name, item):
+        nonlocal count
+        if isinstance(item, h5py.Dataset) and _STATES not in name:
+            count += item.size
+
+    try:
+        with (
+            zipfile.ZipFile(file) as archive,
+            archive.open(_WEIGHTS) as weights,
+            h5py.File(weights, "r") as stored,
+        ):
+            stored.visititems(add)
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"{file}: cannot be read: {reason}") from error
+    return count
+
+
+def _written(file):
+    with zipfile.ZipFile(file) as archive:
+        metadata = json.loads(archive.read("metadata.json"))
+    date = metadata["date_saved"].replace("@", " ")
+    return f"{date}, Keras {metadata['keras_version']}"
+
+
+def _training(folder, recipe):
+    """How far a run has come, and what it was told."""
+    settings = recipe.training
+    steps = [
+        int(path.stem.removeprefix("ckpt-"))
+        for path in (folder / "checkpoints").glob("ckpt-*.index")
+        if path.stem.removeprefix("ckpt-").isdecimal()
+    ]
+    lines = metrics_of_run(folder)
+    told = {
+        "steps": max(steps, default=0),
+        "steps wanted": settings.steps,
+        "seconds": lines[-1]["seconds"] if lines else None,
+        "checkpoints": sorted(steps),
+        "average": settings.average,
+        "batch_tokens": settings.batch_tokens,
+        "schedule": settings.schedule,
+        "precision": settings.mixed_precision or "float32",
+        "began with": settings.initial_model,
+        "data": recipe.data.kind,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _validations(folder, metric):
+    """The last validation and the best one."""
+    rows = [
+        line for line in metrics_of_run(folder) if line.get("split") == "validation"
+    ]
+    scored = [row for row in rows if row.get(metric) is not None]
+    if not rows:
+        return {}
+    scores = {"last validation": _figures(rows[-1])}
+    if scored:
+        choose = min if metric == "perplexity" else max
+        best = choose(scored, key=lambda row: row[metric])
+        scores["best validation"] = _figures(best)
+    return scores
+
+
+def _figures(row):
+    return {name: row[name] for name in row if name not in ("split", "seconds")}
+
+
+def _sizes(folder, pattern="*"):
+    """Bytes of what lies in a folder, of folders with all that is in them."""
+    return {
+        each.name + ("/" if each.is_dir() else ""): _size(each)
+        for each in sorted(folder.glob(pattern))
+        if not each.name.startswith(".")
+    }
+
+
+def _size(path):
+    if path.is_dir():
+        return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+    return path.stat().st_size

@@ -1,0 +1,90 @@
+"""Where sentence pairs come from: parallel text files.
+
+A source is any iterable of ``(source, target)`` pairs of str that can be iterated
+more than once; lists of pairs are sources too. A source may have a `fingerprint()`,
+which lets `encode_corpus` reuse what an earlier start has tokenised, and a
+`locate(number)`, which names the place of a pair in messages.
+"""
+
+import os
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines.lines import content_hash
+from keras_transformer.pipelines.lines import count_lines
+from keras_transformer.pipelines.lines import read_lines
+
+Path = str | os.PathLike
+
+
+class TextFiles:
+    """Line-aligned text files, plain or ``.gz``: line i translates line i.
+
+    Iterating yields ``(source, target)``; a side that is not UTF-8 is None, so that
+    the i-th pair is always line i (counted through all files).
+
+    Args:
+        source: path or list of paths of the source language.
+        target: as many paths, in the same order, of the target language.
+
+    Raises:
+        DataError: while iterating and before the first pair, if a file cannot be
+            read, is empty, or has another number of lines than its partner.
+    """
+
+    def __init__(self, source: Path | Sequence[Path], target: Path | Sequence[Path]):
+        self.source = _as_paths(source)
+        self.target = _as_paths(target)
+        self._counts = {}
+        if not self.source or len(self.source) != len(self.target):
+            raise DataError(
+                "source and target need the same number of files, at least one. "
+                f"Received: {len(self.source)} source files "
+                f"({', '.join(self.source)}) and {len(self.target)} target files "
+                f"({', '.join(self.target)})."
+            )
+
+    def __iter__(self) -> Iterator[tuple[str | None, str | None]]:
+        self._check_line_counts()
+        for source, target in zip(self.source, self.target, strict=True):
+            yield from zip(
+                read_lines(source, errors="drop"),
+                read_lines(target, errors="drop"),
+                strict=True,
+            )
+
+    def locate(self, number: int) -> str:
+        """Name the place of a pair, counted from 1, as ``source file:line``."""
+        line = number
+        for path in self.source:
+            if path not in self._counts:
+                self._counts[path] = count_lines(path)
+            count = self._counts[path]
+            if line <= count:
+                return f"{path}:{line}"
+            line -= count
+        raise IndexError(f"There is no pair {number}.")
+
+    def fingerprint(self) -> str:
+        """A text that changes with the content and the order of the files."""
+        sides = (self.source, self.target)
+        return ";".join(",".join(map(content_hash, paths)) for paths in sides)
+
+    def _check_line_counts(self):
+        for source, target in zip(self.source, self.target, strict=True):
+            counts = count_lines(source), count_lines(target)
+            for path, count in zip((source, target), counts, strict=True):
+                if count == 0:
+                    raise DataError(f"{path}: the file is empty.")
+            if counts[0] != counts[1]:
+                raise DataError(
+                    f"{source} has {counts[0]} lines but {target} has {counts[1]}: "
+                    "line i of one must translate line i of the other."
+                )
+
+
+def _as_paths(paths: Path | Sequence[Path]) -> list[str]:
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    return [os.fspath(path) for path in paths]

@@ -1,0 +1,158 @@
+"""Sentence pairs from TensorFlow Datasets (the paper's WMT 2014 among them)."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from keras_transformer.errors import DataError
+
+
+class TfdsPairs:
+    """A translation dataset of TFDS, in the order in which it is stored.
+
+    Iterating yields ``(source, target)``; a side that is not UTF-8 is None. A dataset
+    that is not there yet is downloaded and prepared when iteration begins.
+
+    Any dataset serves that has texts by language: a `Translation` feature
+    (``wmt14_translate/de-en``), a text feature for each language
+    (`TranslateFolder`), or `TranslationVariableLanguages`
+    (``ted_multi_translate``: examples without both languages are left out).
+
+    Args:
+        name: a TFDS name with its config, or a `tfds.core.DatasetBuilder`.
+        split: a TFDS split, such as "train" or "train[:1%]".
+        source_language: the source's key; None: as the dataset itself says.
+        target_language: the target's key; None: as the dataset itself says.
+        data_dir: where TFDS keeps its data; None: its default.
+
+    Raises:
+        DataError: while iterating and before the first pair, if there is no such
+            dataset, split or language, or it cannot be prepared.
+    """
+
+    def __init__(
+        self,
+        name,
+        split: str = "train",
+        source_language: str | None = None,
+        target_language: str | None = None,
+        data_dir: str | os.PathLike | None = None,
+    ):
+        self.name = name
+        self.split = split
+        self.source_language = source_language
+        self.target_language = target_language
+        self.data_dir = data_dir
+        self._builder = None
+
+    def __iter__(self) -> Iterator[tuple[str | None, str | None]]:
+        # Imported here: it takes seconds, and text files do not need it.
+        import tensorflow_datasets as tfds
+
+        builder = self._prepared_builder()
+        source, target = self._languages(builder)
+        with _data_errors(f"data.tfds split {self.split!r} of {builder.name}"):
+            dataset = builder.as_dataset(
+                split=self.split,
+                shuffle_files=False,
+                # One file after the other keeps the stored order.
+                read_config=tfds.ReadConfig(interleave_cycle_length=1),
+            )
+        feature = _translation_key(builder.info.features, source, target)
+        for example in tfds.as_numpy(dataset):
+            texts = example[feature] if feature else example
+            if "language" in texts and "translation" in texts:
+                texts = dict(
+                    zip(
+                        map(_decoded, texts["language"]),
+                        texts["translation"],
+                        strict=True,
+                    )
+                )
+                if source not in texts or target not in texts:
+                    continue
+            yield _decoded(texts[source]), _decoded(texts[target])
+
+    def fingerprint(self) -> str | None:
+        """A text that changes with the dataset's version, split and languages.
+
+        None for a dataset without a stored size (`TranslateFolder`), whose text may
+        change under the same version.
+        """
+        builder = self._prepared_builder()
+        if not builder.info.dataset_size:
+            return None
+        sizes = {
+            name: (split.num_examples, split.num_bytes)
+            for name, split in sorted(builder.info.splits.items())
+        }
+        return repr(
+            (builder.info.full_name, self.split, *self._languages(builder), sizes)
+        )
+
+    def _prepared_builder(self):
+        import tensorflow_datasets as tfds
+
+        if self._builder is None:
+            builder = self.name
+            if isinstance(builder, str):
+                with _data_errors(f"data.tfds.name={self.name!r}"):
+                    builder = tfds.builder(self.name, data_dir=self.data_dir)
+            if not builder.info.splits:
+                with _data_errors(f"data.tfds {builder.info.full_name} to prepare"):
+                    builder.download_and_prepare()
+            self._builder = builder
+        return self._builder
+
+    def _languages(self, builder) -> tuple[str, str]:
+        languages = self.source_language, self.target_language
+        if None in languages and builder.info.supervised_keys:
+            languages = tuple(
+                given or own
+                for given, own in zip(
+                    languages, builder.info.supervised_keys, strict=True
+                )
+            )
+        if None in languages or languages[0] == languages[1]:
+            raise DataError(
+                f"data.tfds {builder.name}: source_language and target_language must "
+                f"be two of its languages. Received: {languages[0]}, {languages[1]}."
+            )
+        return languages
+
+
+def _translation_key(features, source: str, target: str) -> str | None:
+    """The key of the feature that holds the texts; None: the example itself."""
+    candidates = {None: features, **features}
+    for key, feature in candidates.items():
+        languages = getattr(feature, "languages", None) or _keys(feature)
+        if source in languages and target in languages:
+            return key
+    known = sorted({name for each in candidates.values() for name in _keys(each)})
+    raise DataError(
+        f"data.tfds: no feature holds texts in both {source!r} and {target!r}. "
+        f"It has: {', '.join(known)}."
+    )
+
+
+def _keys(feature) -> list[str]:
+    return list(feature.keys()) if hasattr(feature, "keys") else []
+
+
+def _decoded(text: bytes | str) -> str | None:
+    if isinstance(text, str):
+        return text
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+@contextlib.contextmanager
+def _data_errors(what: str):
+    """TFDS raises errors of many kinds for what is the user's mistake."""
+    try:
+        yield
+    except Exception as error:
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"{what}: {first_line}") from error

@@ -1,0 +1,228 @@
+"""More byte pairs for a vocabulary that is there: learning goes on where it ended.
+
+SentencePiece splits a word by merging neighbours, the pair of highest score first. New
+pieces get scores below all others, in the order in which they are learnt: a word is
+first split as ever, and only what is left over is merged further. So the ids of old
+pieces stay, and a text that holds no new piece is split as it always was.
+"""
+
+import heapq
+import itertools
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
+
+from keras_transformer.pipelines.tokenizers.byte_pairs import SPACE_MARK
+from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
+from keras_transformer.pipelines.tokenizers.byte_pairs import escape
+
+_Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
+_WORD = re.compile(f"{SPACE_MARK}[^{SPACE_MARK}]+")
+# A pair that is there once is no pattern.
+_MIN_COUNT = 2
+
+
+class Growth(NamedTuple):
+    """A larger vocabulary, and what its new pieces are made of.
+
+    Attributes:
+        tokenizer: the old pieces with their ids, then the new ones.
+        replaced: for each new piece, in the order of ids, the old ids that spelt it.
+    """
+
+    tokenizer: BytePairTokenizer
+    replaced: list[list[int]]
+
+
+def grow_byte_pairs(
+    tokenizer: BytePairTokenizer, sentences: Iterable[str | None], num_pieces: int
+) -> Growth:
+    """Learn more sub-words from new text.
+
+    Characters that the vocabulary lacks come first, by the share of the text's
+    characters that the old vocabulary was to cover, then merges of neighbours, the
+    most frequent first.
+
+    Args:
+        tokenizer: the old one.
+        sentences: texts, read once; None and blank ones are skipped.
+        num_pieces: how many to add at most; the text may give fewer.
+    """
+    model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
+    counts = Counter()
+    for sentence in sentences:
+        if sentence is not None:
+            counts.update(
+                _WORD.findall(SPACE_MARK + escape(sentence).replace(" ", SPACE_MARK))
+            )
+    learner = _Learner(model, counts)
+    learner.add_characters(num_pieces)
+    while len(learner.replaced) < num_pieces and learner.add_pair():
+        pass
+    lowest = min(piece.score for piece in model.pieces)
+    for number, piece in enumerate(learner.replaced, start=1):
+        model.pieces.append(
+            _Piece(piece=piece, score=lowest - number, type=_Piece.NORMAL)
+        )
+    model.trainer_spec.vocab_size = len(model.pieces)
+    return Growth(
+        BytePairTokenizer(model.SerializeToString()), list(learner.replaced.values())
+    )
+
+
+class _Learner:
+    """Words as they are split so far, and the pairs of neighbours in them.
+
+    Attributes:
+        replaced: new pieces in the order learnt, with the old ids that spell them.
+    """
+
+    def __init__(self, model, counts):
+        self._spec = model.trainer_spec
+        self._ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
+        # What a merge may give, with its rank: old pieces by score, then new ones.
+        self._scores = {
+            piece.piece: piece.score
+            for piece in model.pieces
+            if piece.type == _Piece.NORMAL
+        }
+        # Symbols of trees are found before any merge, so they are none of our words.
+        fixed = {p.piece for p in model.pieces if p.type == _Piece.USER_DEFINED}
+        processor = sentencepiece.SentencePieceProcessor(
+            model_proto=model.SerializeToString()
+        )
+        self._counts = []
+        self._words = []
+        for word, count in counts.items():
+            pieces = _joined_bytes(processor.encode(word[1:], out_type=str))
+            if not fixed.intersection(pieces):
+                self._counts.append(count)
+                self._words.append(pieces)
+        self._lowest = min(self._scores.values(), default=0.0)
+        self.replaced = {}
+        self._pairs = Counter()
+        self._places = {}  # of each pair, the words that hold it or held it
+        self._heap = []
+
+    def add_characters(self, most):
+        """Makes pieces of characters that were spelt in bytes."""
+        characters = Counter()
+        for word, count in zip(self._words, self._counts, strict=True):
+            for piece in word:
+                for character in piece:
+                    characters[character] += count
+        left = (1 - self._spec.character_coverage) * characters.total()
+        missing = {
+            character: count
+            for character, count in characters.items()
+            if character not in self._scores and count >= _MIN_COUNT
+        }
+        uncovered = sum(missing.values())
+        for character in sorted(missing, key=lambda c: (-missing[c], c)):
+            if len(self.replaced) == most or uncovered <= left:
+                break
+            uncovered -= missing[character]
+            self._add(
+                character,
+                [self._ids[f"<0x{byte:02X}>"] for byte in character.encode()],
+            )
+        for number in range(len(self._words)):
+            self._count_pairs(number, 1)
+
+    def add_pair(self):
+        """Makes a piece of the most frequent pair; False where no pair is left."""
+        while self._heap:
+            count, left, right = heapq.heappop(self._heap)
+            now = self._pairs[left, right]
+            if -count != now:  # it has changed since it was put there
+                if now >= _MIN_COUNT:
+                    heapq.heappush(self._heap, (-now, left, right))
+                continue
+            if left + right in self._scores:
+                continue  # another pair has made the same piece
+            spelling = [*self._spelling(left), *self._spelling(right)]
+            self._add(left + right, spelling)
+            for number in sorted(self._places.pop((left, right))):
+                self._count_pairs(number, -1)
+                self._words[number] = self._split(self._words[number])
+                self._count_pairs(number, 1)
+            return True
+        return False
+
+    def _add(self, piece, spelling):
+        self.replaced[piece] = spelling
+        self._scores[piece] = self._lowest - len(self.replaced)
+
+    def _spelling(self, piece):
+        return self.replaced.get(piece) or [self._ids[piece]]
+
+    def _count_pairs(self, number, sign):
+        word = self._words[number]
+        for pair in itertools.pairwise(word):
+            if not self._may_merge(*pair):
+                continue
+            self._pairs[pair] += sign * self._counts[number]
+            if sign > 0:
+                self._places.setdefault(pair, set()).add(number)
+                if self._pairs[pair] >= _MIN_COUNT:
+                    heapq.heappush(self._heap, (-self._pairs[pair], *pair))
+
+    def _split(self, word):
+        """Goes on merging as SentencePiece does: highest score first, then leftmost."""
+        word = list(word)
+        while True:
+            best = max(
+                (
+                    (self._scores[left + right], -place)
+                    for place, (left, right) in enumerate(itertools.pairwise(word))
+                    if left + right in self._scores
+                ),
+                default=None,
+            )
+            if best is None:
+                return word
+            place = -best[1]
+            word[place : place + 2] = [word[place] + word[place + 1]]
+
+    def _may_merge(self, left, right):
+        """By the rules that SentencePiece's training has for its pieces."""
+        joined = left + right
+        letters = joined.removeprefix(SPACE_MARK)
+        if len(joined) > self._spec.max_sentencepiece_length or SPACE_MARK in letters:
+            return False
+        if any(piece not in self._scores for piece in (left, right)):
+            return False  # a character that is spelt in bytes
+        kinds = set(map(_kind, letters))
+        return len(kinds) == 1 and not (kinds == {"N"} and self._spec.split_digits)
+
+
+def _kind(character):
+    """What may stand together in a piece: a script's letters, digits, or the rest."""
+    category = unicodedata.category(character)[0]
+    if category == "M":
+        return "L"
+    if category != "L":
+        return "N" if category == "N" else "other"
+    script = unicodedata.name(character, "unknown").split()[0]
+    return "L" if script == "LATIN" else f"L {script}"
+
+
+def _joined_bytes(pieces):
+    """Pieces with the bytes of each character put together to it again."""
+    joined, pending = [], b""
+    for piece in pieces:
+        if len(piece) == 6 and piece.startswith("<0x"):
+            pending += bytes([int(piece[3:5], 16)])
+            try:
+                joined.append(pending.decode())
+            except UnicodeDecodeError:
+                continue
+            pending = b""
+        else:
+            joined.append(piece)
+    return joined

@@ -1,0 +1,231 @@
+"""Byte-pair encoding through SentencePiece (the paper, section 5.1)."""
+
+import hashlib
+import io
+import os
+import re
+import threading
+from collections.abc import Iterable
+from collections.abc import Sequence
+
+import sentencepiece
+import tensorflow as tf
+import tensorflow_text
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines.tokenizers.base import Tokenizer
+from keras_transformer.pipelines.tokenizers.base import write_atomically
+from keras_transformer.pipelines.tokenizers.model_check import MAX_BYTES
+from keras_transformer.pipelines.tokenizers.model_check import check_sentencepiece_model
+
+# SentencePiece writes a space as U+2581, so that a real U+2581 would come back as a
+# space. It is hidden behind a private character, and that character behind itself.
+SPACE_MARK = "\u2581"
+ESCAPE = "\uf8fe"
+ESCAPED_ESCAPE = ESCAPE + "0"
+ESCAPED_SPACE_MARK = ESCAPE + "1"
+
+
+class BytePairTokenizer(Tokenizer):
+    """A SentencePiece model with byte fallback: no input is unknown.
+
+    The ids are those of the sentencepiece library for the same model file (but for
+    texts that hold U+2581 or U+F8FE, which the library cannot round-trip).
+
+    Args:
+        model: the content of a SentencePiece model file.
+
+    Raises:
+        DataError: the content is not a SentencePiece model with the special ids
+            0 to 3 and byte fallback, or `check_sentencepiece_model` refuses it.
+    """
+
+    kind = "bpe"
+    file_name = "tokenizer.model"
+
+    def __init__(self, model: bytes):
+        super().__init__()
+        check_sentencepiece_model(model)
+        try:
+            processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        # Its messages quote the model, which may not be UTF-8.
+        except (RuntimeError, ValueError):
+            raise DataError("not a SentencePiece model.") from None
+        ids = (
+            processor.pad_id(),
+            processor.unk_id(),
+            processor.bos_id(),
+            processor.eos_id(),
+        )
+        self._anchor_id = processor.piece_to_id(f"<0x{ord('A'):02X}>")
+        expected_ids = (self.pad_id, self.unknown_id, self.start_id, self.end_id)
+        if ids != expected_ids or not processor.is_byte(self._anchor_id):
+            raise DataError(
+                "the SentencePiece model must have byte fallback and the ids padding "
+                f"0, unknown 1, start 2, end 3. Received: {ids}."
+            )
+        self.vocabulary_size = processor.get_piece_size()
+        self._model = model
+        try:
+            self._load()
+        except tf.errors.OpError:
+            # Its own copy of the library is older, and stricter.
+            raise DataError("not a model that TensorFlow Text can read.") from None
+
+    @property
+    def model(self) -> bytes:
+        """The content of the SentencePiece model file."""
+        return self._model
+
+    def _load(self):
+        self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
+            model=self._model, out_type=tf.int32
+        )
+
+    def _call(self, method, argument):
+        try:
+            return getattr(self._sentencepiece, method)(argument)
+        except tf.errors.NotFoundError:
+            # Setting TensorFlow's seed deletes what eager operations hold.
+            self._load()
+            return getattr(self._sentencepiece, method)(argument)
+
+    def tokenize(self, strings):
+        strings = tf.strings.regex_replace(strings, ESCAPE, ESCAPED_ESCAPE)
+        strings = tf.strings.regex_replace(strings, SPACE_MARK, ESCAPED_SPACE_MARK)
+        return self._call("tokenize", strings)
+
+    def sample(self, strings: Sequence[str], dropout: float, seed: int):
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
+        rows = []
+
+        def split():
+            sentencepiece.set_random_generator_seed(seed)
+            for string in strings:
+                rows.append(
+                    processor.encode(
+                        escape(string),
+                        enable_sampling=True,
+                        alpha=dropout,
+                        nbest_size=-1,
+                    )
+                )
+
+        # Each thread has a generator of its own, which is seeded once, on first use.
+        thread = threading.Thread(target=split)
+        thread.start()
+        thread.join()
+        return tf.ragged.constant(rows, tf.int32, ragged_rank=1)
+
+    def _join(self, ids):
+        # SentencePiece swallows all spaces at the start of a text. A letter put in
+        # front keeps them; it goes again with the one space that encoding added.
+        num_rows = ids.nrows()
+        rows = tf.concat([tf.range(num_rows), ids.value_rowids()], axis=0)
+        anchors = tf.fill([num_rows], self._anchor_id)
+        order = tf.argsort(rows, stable=True)
+        anchored = tf.RaggedTensor.from_value_rowids(
+            tf.gather(tf.concat([anchors, ids.flat_values], axis=0), order),
+            tf.gather(rows, order),
+            nrows=num_rows,
+            validate=False,
+        )
+        strings = self._call("detokenize", anchored)
+        strings = tf.strings.regex_replace(strings, "^A ?", "", replace_global=False)
+        strings = tf.strings.regex_replace(strings, ESCAPED_SPACE_MARK, SPACE_MARK)
+        return tf.strings.regex_replace(strings, ESCAPED_ESCAPE, ESCAPE)
+
+    def pieces(self) -> list[str]:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
+        return [processor.id_to_piece(n) for n in range(self.vocabulary_size)]
+
+    def num_symbols(self) -> int:
+        """The number of ids before the first sub-word: special ones and symbols."""
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
+        return next(n for n in range(self.vocabulary_size) if processor.is_byte(n))
+
+    def piece_bytes(self) -> list[bytes]:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
+        found = []
+        for number, piece in enumerate(self.pieces()):
+            if processor.is_byte(number):
+                found.append(bytes([int(piece[3:5], 16)]))
+            elif processor.is_control(number) or processor.is_unknown(number):
+                found.append(b"")
+            else:
+                found.append(piece.replace(SPACE_MARK, " ").encode())
+        return found
+
+    def save(self, folder: str | os.PathLike) -> None:
+        write_atomically(os.path.join(folder, self.file_name), self._model)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "BytePairTokenizer":
+        with open(path, "rb") as file:
+            return cls(file.read(MAX_BYTES + 1))
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self._model).hexdigest()
+
+
+def train_byte_pairs(
+    sentences: Iterable[str],
+    vocabulary_size: int,
+    split_digits: bool = False,
+    character_coverage: float = 0.9999,
+    symbols: Sequence[str] = (),
+) -> BytePairTokenizer:
+    """Train byte pairs on text; see `train_tokenizer`.
+
+    `character_coverage` is the share of the text's characters that get an id of
+    their own; rarer characters are spelt in bytes. Each of `symbols` has one too where
+    it begins a text or follows a space.
+    """
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=map(escape, sentences),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=vocabulary_size,
+            character_coverage=character_coverage,
+            byte_fallback=True,
+            split_digits=split_digits,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            max_sentence_length=1 << 16,
+            pad_id=Tokenizer.pad_id,
+            unk_id=Tokenizer.unknown_id,
+            bos_id=Tokenizer.start_id,
+            eos_id=Tokenizer.end_id,
+            user_defined_symbols=[SPACE_MARK + symbol for symbol in symbols],
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise _training_error(str(error), vocabulary_size) from None
+    return BytePairTokenizer(model.getvalue())
+
+
+def escape(sentence: str) -> str:
+    """The text as SentencePiece is to get it, its own marks hidden."""
+    sentence = sentence.replace(ESCAPE, ESCAPED_ESCAPE)
+    return sentence.replace(SPACE_MARK, ESCAPED_SPACE_MARK)
+
+
+def _training_error(message: str, vocabulary_size: int) -> DataError:
+    largest = re.search(r"set it to a value <= (\d+)", message)
+    if largest:
+        return DataError(
+            f"tokenizer.vocabulary_size={vocabulary_size} is more than this text can "
+            f"give; the largest value that works is {largest[1]}."
+        )
+    smallest = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
+    if smallest:
+        return DataError(
+            f"tokenizer.vocabulary_size={vocabulary_size} is less than the "
+            f"{smallest[1]} that special ids, bytes and characters need."
+        )
+    return DataError(
+        f"no byte pairs of tokenizer.vocabulary_size={vocabulary_size} could be "
+        f"trained: {' '.join(message.split())}"
+    )

@@ -1,0 +1,128 @@
+"""Learn a word-piece vocabulary of an exact size from text."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import tensorflow as tf
+from tensorflow_text.tools.wordpiece_vocab import (
+    wordpiece_tokenizer_learner_lib as learner,
+)
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines.chunks import blocks
+from keras_transformer.pipelines.tokenizers.word_pieces import BYTE_PIECES
+from keras_transformer.pipelines.tokenizers.word_pieces import SPACE_MARK
+from keras_transformer.pipelines.tokenizers.word_pieces import SPECIAL_PIECES
+from keras_transformer.pipelines.tokenizers.word_pieces import SUFFIX
+from keras_transformer.pipelines.tokenizers.word_pieces import WordPieceTokenizer
+from keras_transformer.pipelines.tokenizers.word_pieces import WordSplitter
+
+_BLOCK_SENTENCES = 8192
+# The learner looks at every part of every word: long and rare ones are left out.
+_MAX_WORD_LENGTH = 40
+_MAX_WORDS = 200_000
+# Learnt pieces may be so many times too many before the rarest are cut off.
+_SLACK = 1.1
+
+
+def train_word_pieces(
+    sentences: Iterable[str],
+    vocabulary_size: int,
+    split_digits: bool = False,
+    character_coverage: float = 0.9999,
+) -> WordPieceTokenizer:
+    """Train word pieces on text; see `train_tokenizer`.
+
+    `character_coverage` is the share of the text's characters that are in the
+    alphabet; rarer characters are spelt in bytes.
+    """
+    sentences = list(sentences)
+    alphabet = _alphabet(sentences, character_coverage)
+    fixed = [*SPECIAL_PIECES, *BYTE_PIECES, SPACE_MARK, *alphabet]
+    fixed += [SUFFIX + character for character in alphabet]
+    if vocabulary_size < len(fixed):
+        raise DataError(
+            f"tokenizer.vocabulary_size={vocabulary_size} is less than the "
+            f"{len(fixed)} that special ids, bytes and characters need."
+        )
+    word_counts = _word_counts(sentences, WordSplitter(set(alphabet), split_digits))
+    learnt = _learn(word_counts, set(fixed), vocabulary_size)
+    return WordPieceTokenizer((fixed + learnt)[:vocabulary_size], split_digits)
+
+
+def _alphabet(sentences: list[str], coverage: float) -> list[str]:
+    """The commonest characters that make up `coverage` of the text, sorted."""
+    counts = Counter()
+    for sentence in sentences:
+        counts.update(sentence)
+    # Control characters stay bytes: the splitter's regex stops at a NUL.
+    for character in list(counts):
+        if character < "\x20" or character in {" ", SPACE_MARK, *BYTE_PIECES}:
+            del counts[character]
+    wanted = coverage * counts.total()
+    alphabet = []
+    for character, count in sorted(counts.items(), key=lambda item: (-item[1], item)):
+        if wanted <= 0:
+            break
+        alphabet.append(character)
+        wanted -= count
+    return sorted(alphabet)
+
+
+def _word_counts(sentences: list[str], splitter: WordSplitter) -> list[tuple[str, int]]:
+    """The commonest words with their counts, the bytes left out."""
+    counts = Counter()
+    for block in blocks(sentences, _BLOCK_SENTENCES):
+        counts.update(splitter(tf.constant(block)).flat_values.numpy().tolist())
+    words = ((word.decode(), count) for word, count in counts.items())
+    words = [
+        (word, count)
+        for word, count in words
+        if len(word) <= _MAX_WORD_LENGTH and word not in BYTE_PIECES
+    ]
+    return sorted(words, key=lambda item: (-item[1], item))[:_MAX_WORDS]
+
+
+def _learn(
+    word_counts: list[tuple[str, int]], fixed: set[str], vocabulary_size: int
+) -> list[str]:
+    """Learn pieces, commonest first, at least as many as there is room for.
+
+    The learner takes the count from which a part of a word is a piece, and gives
+    more pieces the lower that is: searched for the highest that gives enough.
+    """
+    params = learner.Params(
+        upper_thresh=None,
+        lower_thresh=None,
+        num_iterations=4,
+        max_input_tokens=-1,
+        max_token_length=_MAX_WORD_LENGTH,
+        max_unique_chars=1 << 21,
+        vocab_size=vocabulary_size,
+        slack_ratio=0.0,
+        include_joiner_token=True,
+        joiner=SUFFIX,
+        reserved_tokens=[],
+    )
+    room = vocabulary_size - len(fixed)
+    low, high = 1, max((count for _, count in word_counts), default=1)
+    enough, most = None, 0
+    while low <= high:
+        threshold = int((low * high) ** 0.5)
+        pieces = learner.learn_with_thresh(word_counts, threshold, params)
+        # A lone suffix mark of the space cannot occur: marks only begin words.
+        pieces = [piece for piece in pieces if piece not in fixed | {"##" + SPACE_MARK}]
+        most = max(most, len(pieces))
+        if len(pieces) >= room:
+            enough = pieces
+            low = threshold + 1
+            if len(pieces) <= room * _SLACK:
+                break
+        else:
+            high = threshold - 1
+    if enough is None:
+        raise DataError(
+            f"tokenizer.vocabulary_size={vocabulary_size} is more than this text can "
+            f"give; the largest value that works is {len(fixed) + most}."
+        )
+    return enough

@@ -1,0 +1,197 @@
+"""Word pieces (the paper's English-French vocabulary, section 5.1).
+
+A text becomes words that spell it completely: each space is a mark in front of the
+next word, and a character outside the alphabet is spelt in its UTF-8 bytes, each one
+a word. Every word can be built from the pieces, so that nothing is unknown and
+`detokenize(tokenize(text))` is the text.
+"""
+
+import hashlib
+import json
+import os
+
+import tensorflow as tf
+import tensorflow_text
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines.tokenizers.base import Tokenizer
+from keras_transformer.pipelines.tokenizers.base import write_atomically
+
+# Of a tokenizer's file, and of a piece in it.
+_MAX_BYTES = 64 << 20
+_MAX_PIECE_BYTES = 4_000
+SPACE_MARK = "\u2581"
+SUFFIX = "##"
+SPECIAL_PIECES = ["[PAD]", "[UNK]", "[START]", "[END]"]
+# Byte b is the private-use character U+E000 + b; real ones are spelt in bytes.
+BYTE_PIECES = [chr(0xE000 + byte) for byte in range(256)]
+_BYTE_OF_PIECE = {piece: bytes([byte]) for byte, piece in enumerate(BYTE_PIECES)}
+_UNKNOWN_SURFACE = " \u2047 "
+
+
+class WordPieceTokenizer(Tokenizer):
+    """Greedy longest-match word pieces with byte fallback: no input is unknown.
+
+    Args:
+        vocabulary: the pieces in the order of their ids: the four special ones, the
+            256 bytes, the space mark, then pieces that begin a word and "##" pieces
+            that go on. The alphabet is the characters that are there in both forms.
+        split_digits: whether every digit is a word of its own.
+
+    Raises:
+        DataError: a piece is there twice, or the first ones are not as said.
+    """
+
+    kind = "word_piece"
+    file_name = "tokenizer.json"
+
+    def __init__(self, vocabulary: list[str], split_digits: bool = False):
+        super().__init__()
+        fixed = [*SPECIAL_PIECES, *BYTE_PIECES, SPACE_MARK]
+        distinct = set(vocabulary)
+        if vocabulary[: len(fixed)] != fixed or len(distinct) < len(vocabulary):
+            raise DataError(
+                "a word-piece vocabulary must hold every piece once and begin with "
+                f"{', '.join(SPECIAL_PIECES)}, the 256 bytes and the space mark."
+            )
+        self.vocabulary_size = len(vocabulary)
+        self._vocabulary = tuple(vocabulary)
+        self._content = json.dumps(
+            {
+                "kind": self.kind,
+                "split_digits": split_digits,
+                "vocabulary": list(vocabulary),
+            },
+            ensure_ascii=False,
+            indent=0,
+        ).encode()
+        alphabet = {
+            piece
+            for piece in distinct
+            if len(piece) == 1 and SUFFIX + piece in distinct
+        }
+        self._split = WordSplitter(alphabet, split_digits)
+        table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(
+                tf.constant(vocabulary), tf.range(len(vocabulary), dtype=tf.int64)
+            ),
+            default_value=self.unknown_id,
+        )
+        self._pieces = tensorflow_text.WordpieceTokenizer(
+            table,
+            suffix_indicator=SUFFIX,
+            # The default makes a longer word unknown.
+            max_bytes_per_word=1 << 30,
+            max_chars_per_token=max(map(len, vocabulary)),
+            token_out_type=tf.int32,
+            unknown_token=SPECIAL_PIECES[self.unknown_id],
+        )
+        surfaces = [_surface(piece) for piece in vocabulary]
+        surfaces[self.unknown_id] = _UNKNOWN_SURFACE.encode()
+        self._surfaces = tf.constant(surfaces)
+
+    def tokenize(self, strings):
+        return self._pieces.tokenize(self._split(strings)).merge_dims(1, 2)
+
+    def _join(self, ids):
+        strings = tf.strings.reduce_join(tf.gather(self._surfaces, ids), axis=1)
+        strings = tf.strings.regex_replace(strings, "^ ", "", replace_global=False)
+        # Bytes in an order that only a model writes may not be UTF-8.
+        return tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
+
+    def pieces(self) -> list[str]:
+        return list(self._vocabulary)
+
+    def piece_bytes(self) -> list[bytes]:
+        nothing = [b""] * len(SPECIAL_PIECES)
+        return [*nothing, *map(_surface, self._vocabulary[len(nothing) :])]
+
+    def save(self, folder: str | os.PathLike) -> None:
+        write_atomically(os.path.join(folder, self.file_name), self._content)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "WordPieceTokenizer":
+        with open(path, "rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise DataError(f"has more than the {_MAX_BYTES:,} bytes allowed.")
+        try:
+            fields = json.loads(content)
+            vocabulary = fields["vocabulary"]
+            split_digits = fields["split_digits"]
+            if fields["kind"] != cls.kind:
+                raise ValueError(fields["kind"])
+            if not isinstance(vocabulary, list) or type(split_digits) is not bool:
+                raise TypeError(fields)
+            for piece in vocabulary:
+                if not 0 < len(piece.encode()) <= _MAX_PIECE_BYTES:
+                    raise ValueError(piece)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise DataError("not a word-piece tokenizer.") from None
+        return cls(vocabulary, split_digits)
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self._content).hexdigest()
+
+
+class WordSplitter(tf.Module):
+    """Cut texts into words that spell them completely.
+
+    A word is a run of letters and digits, or one other character, with the mark of
+    the space before it; or a lone mark; or one byte of a character that is not in
+    the alphabet. A text begins as if a space stood before it.
+
+    Args:
+        alphabet: the characters that stand for themselves.
+        split_digits: whether every digit is a word of its own, without a mark.
+    """
+
+    def __init__(self, alphabet: set[str], split_digits: bool):
+        super().__init__()
+        known = sorted(alphabet - {" ", SPACE_MARK} - _BYTE_OF_PIECE.keys())
+        self._known = _string_table([" ", *known], [SPACE_MARK, *known])
+        self._bytes = _string_table(list(_BYTE_OF_PIECE.values()), BYTE_PIECES)
+        bytes_class = rf"\x{{{ord(BYTE_PIECES[0]):x}}}-\x{{{ord(BYTE_PIECES[-1]):x}}}"
+        letters, digits, not_other = (
+            (r"\p{L}\p{M}", r"|\p{N}", r"\p{N}")
+            if split_digits
+            else (r"\p{L}\p{M}\p{N}", "", "")
+        )
+        self._word = (
+            rf"{SPACE_MARK}?[{letters}]+{digits}"
+            rf"|{SPACE_MARK}?[^{SPACE_MARK}{not_other}{bytes_class}]"
+            rf"|{SPACE_MARK}|[{bytes_class}]"
+        )
+
+    def __call__(self, strings):
+        """Split texts: string tensor [batch] to RaggedTensor [batch, (words)]."""
+        # Else an empty list would be one of floats.
+        strings = tf.convert_to_tensor(strings, tf.string)
+        characters = tf.strings.unicode_split(strings, "UTF-8", errors="replace")
+        spelt = self._known.lookup(characters.flat_values)
+        unknown = tf.where(spelt == "")
+        in_bytes = tf.strings.bytes_split(tf.gather_nd(characters.flat_values, unknown))
+        in_bytes = in_bytes.with_flat_values(self._bytes.lookup(in_bytes.flat_values))
+        spelt = tf.tensor_scatter_nd_update(
+            spelt, unknown, tf.strings.reduce_join(in_bytes, axis=1)
+        )
+        texts = tf.strings.reduce_join(characters.with_flat_values(spelt), axis=1)
+        texts = tf.where(texts == "", texts, tf.strings.join([SPACE_MARK, texts]))
+        return tensorflow_text.regex_split(texts, self._word, self._word)
+
+
+def _string_table(keys: list, values: list[str]) -> tf.lookup.StaticHashTable:
+    return tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(tf.constant(keys), tf.constant(values)),
+        default_value="",
+    )
+
+
+def _surface(piece: str) -> bytes:
+    """What a piece writes into the text."""
+    if len(piece) > len(SUFFIX):
+        piece = piece.removeprefix(SUFFIX)
+    return b"".join(
+        _BYTE_OF_PIECE.get(character) or character.replace(SPACE_MARK, " ").encode()
+        for character in piece
+    )

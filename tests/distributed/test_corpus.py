@@ -1,0 +1,232 @@
+"""A corpus through Apache Beam on two workers, and training on what it writes."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from keras_transformer.errors import DataError
+from keras_transformer.experiments.train import train
+from keras_transformer.pipelines import EncodedCorpus
+from keras_transformer.pipelines import RecordFolder
+from keras_transformer.pipelines import encode_corpus
+from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.checkpoints import average_checkpoints
+from keras_transformer.saving.load import load_run
+
+pytest.importorskip("apache_beam")
+
+from keras_transformer.distributed import corpus as beam_corpus
+
+WORDS = ["ein", "Mann", "rides", "Hund", "läuft", "bike", "the", "schnell", "27", "."]
+TWO_WORKERS = ["direct_num_workers=2", "direct_running_mode=multi_processing"]
+MAX_LENGTH = 100
+MAX_RATIO = 8.0
+SHARDS = 4
+
+
+def line(rng):
+    return " ".join(rng.choice(WORDS, rng.integers(3, 9)))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Folder of three pairs of files with all that must be dropped, and a tokenizer.
+
+    `kept` are the (source, target) texts that shall be left, file by file in order.
+    """
+    folder = tmp_path_factory.mktemp("text")
+    rng = np.random.default_rng(1)
+    kept, seen = [], set()
+    for number in range(3):
+        pairs = [(line(rng), line(rng)) for _ in range(60)]
+        pairs[7] = ("", "leer")
+        pairs[9] = (" ".join(["Hund"] * 200), "lang")
+        pairs[20] = ("ein", " ".join(["Mann"] * 20))
+        pairs[30] = ("der Hund 1", "the dog 1")  # in every file once
+        ending = ".gz" if number == 1 else ""
+        for side, name in enumerate(("en", "de")):
+            rows = [pair[side].encode() for pair in pairs]
+            if side == 0:
+                rows[40] = b"\xff\xfe"
+            text = b"".join(row + b"\n" for row in rows)
+            opened = gzip.open if ending else open
+            with opened(folder / f"{number}.{name}{ending}", "wb") as file:
+                file.write(text)
+        for place, pair in enumerate(pairs):
+            if place in (7, 9, 20, 40) or pair in seen:
+                continue
+            seen.add(pair)
+            kept.append(pair)
+    tokenizer = train_tokenizer("bpe", [text for pair in kept for text in pair], 300)
+    tokenizer.save(folder / "tokenizer")
+    return folder, kept, tokenizer
+
+
+def encoded(folder, output, options=(), names=("0{}", "1{}.gz", "2{}"), **changes):
+    return beam_corpus.encode_with_beam(
+        [folder / name.format(".en") for name in names],
+        [folder / name.format(".de") for name in names],
+        folder / "tokenizer",
+        output,
+        **{
+            "shards": SHARDS,
+            "max_length": MAX_LENGTH,
+            "max_ratio": MAX_RATIO,
+            "deduplicate": True,
+            **changes,
+        },
+        beam_options=[f"--{option}" for option in options],
+    )
+
+
+@pytest.fixture(scope="module")
+def records(corpus, tmp_path_factory):
+    """What two processes made of the corpus."""
+    output = tmp_path_factory.mktemp("records")
+    return output, encoded(corpus[0], output, TWO_WORKERS)
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.glob("*.tfrecord")}
+
+
+def test_what_is_kept_and_what_is_dropped(corpus, records, tmp_path):
+    _, kept, tokenizer = corpus
+    output, facts = records
+    assert facts == json.loads((output / "records.json").read_text())
+    assert facts["num_read"] == 180
+    assert facts["num_pairs"] == len(kept)
+    assert sum(shard["num_pairs"] for shard in facts["shards"]) == len(kept)
+    assert len(facts["shards"]) == SHARDS
+    assert facts["dropped"]["invalid_utf8"] == 3
+    assert facts["dropped"]["empty"] == 3
+    # The overlong one and the uneven one are the same in all files.
+    assert facts["dropped"]["too_long"] == 1
+    assert facts["dropped"]["uneven"] == 1
+    assert sum(facts["dropped"].values()) == 180 - len(kept)
+
+    # The same pairs, tokenised here and now, are the oracle.
+    ids = encode_corpus(
+        RecordFolder(output), tokenizer, tokenizer, tmp_path / "a", MAX_LENGTH
+    )
+    texts = encode_corpus(kept, tokenizer, tokenizer, tmp_path / "b", MAX_LENGTH)
+
+    def pairs(encoded_corpus):
+        rows = map(encoded_corpus.pair, range(encoded_corpus.num_pairs))
+        return sorted((tuple(source), tuple(target)) for source, target in rows)
+
+    assert pairs(ids) == pairs(texts)
+    assert len(pairs(ids)) == len(kept) > 150
+
+
+def test_the_files_depend_on_no_worker(corpus, records, tmp_path):
+    encoded(corpus[0], tmp_path)
+    assert content(tmp_path) == content(records[0])
+    assert sorted(content(tmp_path)) == [
+        f"records-{shard:05}-of-00004.tfrecord" for shard in range(SHARDS)
+    ]
+
+
+def test_training_reads_records_and_resumes_exactly(corpus, records, tmp_path):
+    kept, output = corpus[1], records[0]
+
+    def run(name, steps):
+        recipe = load_recipe(
+            "files",
+            [
+                "data.kind=records",
+                f"data.train={output}",
+                "data.validation=null",
+                f"data.max_length={MAX_LENGTH}",
+                "model.num_layers=1",
+                "model.d_model=16",
+                "model.d_ff=24",
+                "model.num_heads=2",
+                "training.batch_tokens=300",
+                f"training.steps={steps}",
+                "training.warmup_steps=8",
+                "training.average=1",
+            ],
+        )
+        return train(recipe, tmp_path / name, progress=False)
+
+    run("whole", 9)
+    run("cut", 4)
+    summary = run("cut", 9)
+    assert summary["train pairs"] == f"{len(kept)} of {len(kept)} pairs kept"
+    states = []
+    for name in ("whole", "cut"):
+        _, tokenizer, model = load_run(tmp_path / name)
+        assert tokenizer.fingerprint() == corpus[2].fingerprint()
+        average_checkpoints(model, tmp_path / name / "checkpoints", 1)
+        states.append(model.get_weights())
+    for value, expected in zip(*states, strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.parametrize("how", ["cut", "altered", "missing", "fewer", "tokenizer"])
+def test_damaged_records_are_told(corpus, records, tmp_path, how):
+    output, _ = records
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in output.rglob("*"):
+        if path.is_file():
+            (copy / path.relative_to(output)).parent.mkdir(exist_ok=True)
+            (copy / path.relative_to(output)).write_bytes(path.read_bytes())
+    victim = copy / "records-00002-of-00004.tfrecord"
+    data = bytearray(victim.read_bytes())
+    if how == "cut":
+        victim.write_bytes(data[:-7])
+    elif how == "altered":
+        data[len(data) // 2] ^= 1
+        victim.write_bytes(data)
+    elif how == "missing":
+        victim.unlink()
+    elif how == "fewer":
+        victim.write_bytes(b"")
+    else:
+        other = train_tokenizer("bpe", WORDS * 9, 290)
+        other.save(copy / "tokenizer")
+    name = victim.name if how != "tokenizer" else "tokenizer"
+    with pytest.raises(DataError, match=name):
+        folder = RecordFolder(copy)
+        tokenizer = folder.tokenizer()
+        encode_corpus(folder, tokenizer, tokenizer, tmp_path / "ids", MAX_LENGTH)
+    assert not (tmp_path / "ids").exists()
+
+
+def test_ids_of_another_vocabulary(records, tmp_path):
+    other = train_tokenizer("bpe", WORDS * 9, 290)
+    with pytest.raises(DataError, match="the run's tokenizer is not the one of the"):
+        encode_corpus(
+            RecordFolder(records[0]), other, other, tmp_path / "ids", MAX_LENGTH
+        )
+
+
+def test_mistakes_are_told(corpus, records, tmp_path):
+    folder, *_ = corpus
+    with pytest.raises(DataError, match="there is a corpus already"):
+        encoded(folder, records[0])
+    (folder / "short.en").write_text("one\n")
+    (folder / "short.de").write_text("eins\nzwei\n")
+    with pytest.raises(
+        DataError, match=r"short.en has 1 lines but .*short.de has more"
+    ):
+        encoded(folder, tmp_path / "a", names=["short{}"])
+    whole = (folder / "1.en.gz").read_bytes()
+    (folder / "torn.en.gz").write_bytes(whole[: len(whole) // 2])
+    (folder / "torn.de.gz").write_bytes((folder / "1.de.gz").read_bytes())
+    with pytest.raises(DataError, match=r"torn.en.gz: the gzip file is cut off"):
+        encoded(folder, tmp_path / "b", names=["torn{}.gz"])
+    assert not list(tmp_path.rglob("records.json"))
+    with pytest.raises(DataError, match="no training examples: 1 pairs read"):
+        (folder / "long.en").write_text("Hund " * 99 + "\n")
+        (folder / "long.de").write_text("Hund\n")
+        encoded(folder, tmp_path / "c", names=["long{}"])
+    with pytest.raises(DataError, match=r"no list of records"):
+        RecordFolder(tmp_path / "c")
+    with pytest.raises(DataError, match="no encoded corpus"):
+        EncodedCorpus.load(tmp_path / "c")

@@ -1,0 +1,132 @@
+"""A corpus translated and scored by an export, on two workers of Apache Beam."""
+
+import gzip
+
+import pytest
+import tensorflow as tf
+from tiny_export import TEXTS
+
+from keras_transformer.errors import DataError
+from keras_transformer.errors import ModelError
+from keras_transformer.export import export_saved_model
+
+pytest.importorskip("apache_beam")
+
+from keras_transformer.distributed import inference as beam_inference
+
+TWO_WORKERS = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+SECOND = ["die Katze schläft", "noch ein\u2028Hund", "", "und"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lines")
+    (folder / "a.de").write_text("".join(f"{text}\n" for text in TEXTS))
+    with gzip.open(folder / "b.de.gz", "wt") as file:
+        file.write("\n".join(SECOND))  # no line end at the end
+    (folder / "c.de").write_text("")
+    return [folder / name for name in ("a.de", "b.de.gz", "c.de")]
+
+
+def lines_of(path):
+    return path.read_text(encoding="utf-8").split("\n")
+
+
+def test_every_line_is_translated_in_its_place(tiny_export, files, tmp_path):
+    written = beam_inference.run_with_beam(
+        tiny_export, "translate", files, tmp_path / "out", beam_options=TWO_WORKERS
+    )
+    assert [path.rpartition("/")[2] for path in written] == ["a.de", "b.de", "c.de"]
+    run = tf.saved_model.load(str(tiny_export)).signatures["serving_default"]
+    for name, texts in (("a.de", TEXTS), ("b.de", SECOND)):
+        expected = [
+            run(inputs=tf.constant([text]))["translations"].numpy()[0].decode()
+            for text in texts
+        ]
+        assert any(expected) and "" in expected
+        assert lines_of(tmp_path / "out" / name) == [*expected, ""]
+    assert lines_of(tmp_path / "out" / "c.de") == [""]
+    assert len(list((tmp_path / "out").iterdir())) == 3
+
+
+def test_scores_of_given_translations(tiny_export, files, tmp_path):
+    source, target = tmp_path / "a.de", tmp_path / "a.en"
+    source.write_text("".join(f"{text}\n" for text in TEXTS))
+    target.write_text("".join(f"{text}\n" for text in reversed(TEXTS)))
+    beam_inference.run_with_beam(
+        tiny_export, "score", [source], tmp_path / "out", [target], batch_size=2
+    )
+    run = tf.saved_model.load(str(tiny_export)).signatures["score"]
+    found = lines_of(tmp_path / "out" / "a.de")[:-1]
+    assert len(found) == len(TEXTS)
+    for score, text, translation in zip(found, TEXTS, TEXTS[::-1], strict=True):
+        scored = run(inputs=tf.constant([text]), targets=tf.constant([translation]))
+        assert float(score) == pytest.approx(float(scored["log_probs"][0]), abs=1e-4)
+    target.write_text("one line\n")
+    with pytest.raises(DataError, match=r"a.en has 1 lines but .*a.de has more"):
+        beam_inference.run_with_beam(
+            tiny_export, "score", [source], tmp_path / "other", [target]
+        )
+
+
+def test_no_file_is_overwritten(tiny_export, tmp_path):
+    source, target = tmp_path / "a.de", tmp_path / "b.de"
+    source.write_text("Hund\n")
+    target.write_text("Katze\n")
+    with pytest.raises(DataError, match=r"a\.de: is there already"):
+        beam_inference.run_with_beam(tiny_export, "score", [source], tmp_path, [target])
+    assert source.read_text() == "Hund\n"
+
+
+def test_a_hostile_export_is_refused(tmp_path):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def steal(inputs):
+        tf.io.write_file(str(tmp_path / "stolen"), inputs[0])
+        return {"translations": inputs}
+
+    module = tf.Module()
+    tf.saved_model.save(module, str(tmp_path / "1"), {"serving_default": steal})
+    (tmp_path / "a.de").write_text("Hund\n")
+    with pytest.raises(ModelError, match="WriteFile"):
+        beam_inference.run_with_beam(
+            tmp_path / "1", "translate", [tmp_path / "a.de"], tmp_path / "out"
+        )
+    assert not (tmp_path / "stolen").exists()
+
+
+def test_lines_that_are_cut_are_told(tiny_export, tmp_path, caplog):
+    path = tmp_path / "a.de"
+    path.write_text("Hund\n" + "Hund " * 200 + "\n" + "Katze " * 300 + "\n")
+    with caplog.at_level("WARNING", "keras_transformer"):
+        beam_inference.run_with_beam(tiny_export, "translate", [path], tmp_path / "out")
+    assert "2 lines are longer than the export reads" in caplog.text
+
+
+def test_a_batch_is_no_larger_than_the_export_takes(tiny_model, tmp_path):
+    version = export_saved_model(*tiny_model, tmp_path / "small", max_batch_size=2)
+    (tmp_path / "a.de").write_text("Hund\n" * 5)
+    beam_inference.run_with_beam(
+        version, "translate", [tmp_path / "a.de"], tmp_path / "out", batch_size=64
+    )
+    assert (tmp_path / "out" / "a.de").read_text().count("\n") == 5
+
+
+def test_mistakes_are_told_before_the_work(tiny_export, tmp_path):
+    (tmp_path / "file").write_text("old")
+    for output, targets, message in (
+        (tmp_path / "out", ["a.de"], "target files are for scoring only"),
+        (tmp_path / "file", [], "file: a file, where a folder was expected"),
+        (tmp_path / "file" / "out", [], "out: cannot be made"),
+    ):
+        with pytest.raises(DataError, match=message):
+            beam_inference.run_with_beam(
+                tiny_export, "translate", ["a.en"], output, targets
+            )
+    assert (tmp_path / "file").read_text() == "old"
+
+
+def test_files_of_one_name(tiny_export, tmp_path):
+    with pytest.raises(DataError, match="different names"):
+        beam_inference.run_with_beam(
+            tiny_export, "translate", ["x/a.en", "y/a.en.gz"], tmp_path / "out"
+        )

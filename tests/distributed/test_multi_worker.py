@@ -1,0 +1,93 @@
+"""What is mended in Keras: `fit` of any model by several workers."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from training_samples import weights_of
+from worker_processes import LIMIT
+from worker_processes import cluster
+from workers_run import fit
+
+from keras_transformer.distributed.workers import Workers
+from keras_transformer.pipelines import encode_corpus
+from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.pipelines import training_dataset
+
+SCRIPT = pathlib.Path(__file__).resolve().parent / "workers_run.py"
+
+
+def test_two_workers_fit_a_plain_model_as_one_process_does(tmp_path):
+    addresses = cluster(2)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(tmp_path)],
+            env={
+                **os.environ,
+                "TF_CONFIG": json.dumps(
+                    {
+                        "cluster": {"chief": addresses[:1], "worker": addresses[1:]},
+                        "task": {"type": job, "index": 0},
+                    }
+                ),
+            },
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for job in ("chief", "worker")
+    ]
+    for process in processes:
+        _, told = process.communicate(timeout=LIMIT)
+        assert process.returncode == 0, told[-4000:]
+
+    model, figures = fit(Workers())
+    expected = weights_of(model)
+    for index in range(2):
+        with np.load(tmp_path / f"{index}.npz") as stored:
+            for number, value in enumerate(expected):
+                np.testing.assert_allclose(
+                    stored[f"arr_{number}"], value, rtol=1e-3, atol=2e-5
+                )
+            for name in ("perplexity", "accuracy"):
+                assert float(stored[name]) == pytest.approx(figures[name], 1e-4)
+
+
+def test_the_rows_of_a_worker_with_several_replicas(tmp_path):
+    """Two workers of two replicas hold each row of a batch once, besides padding."""
+
+    class Strategy:
+        num_replicas_in_sync = 4
+
+        def distribute_datasets_from_function(self, function):
+            return function(None)
+
+    texts = [f"{number} und {number + 1}" for number in range(41)]
+    tokenizer = train_tokenizer("bpe", texts, 280)
+    corpus = encode_corpus(
+        [(text, text) for text in texts], tokenizer, tokenizer, tmp_path / "ids"
+    )
+
+    def batches(**options):
+        dataset = training_dataset(corpus, 70, **options)
+        return [labels.numpy() for _, labels in dataset.take(6)]
+
+    parts = []
+    for index in range(2):
+        workers = Workers()
+        workers.index, workers.count, workers.strategy = index, 2, Strategy()
+        dataset = training_dataset(corpus, 70, num_replicas=4, shard=(index, 2))
+        distributed = workers.distribute(dataset)
+        assert int(distributed.cardinality()) == tf.data.INFINITE_CARDINALITY
+        taken = [labels.numpy() for _, labels in distributed.take(12)]
+        parts.append([taken[step : step + 2] for step in range(0, 12, 2)])
+    for step, labels in enumerate(batches()):
+        of_all = [part for worker in parts for part in worker[step]]
+        assert len({part.shape for part in of_all}) == 1
+        rows = np.concatenate(of_all)
+        assert len(rows) % 4 == 0
+        assert sorted(map(tuple, rows[rows.any(axis=1)])) == sorted(map(tuple, labels))

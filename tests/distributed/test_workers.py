@@ -1,0 +1,250 @@
+"""Several processes train one model: as one does, and none goes on alone."""
+
+import json
+import re
+import signal
+import time
+
+import numpy as np
+import pytest
+import worker_processes
+
+from keras_transformer.distributed.workers import Workers
+from keras_transformer.errors import WorkersError
+from keras_transformer.experiments.train import train
+from keras_transformer.pipelines import EncodedCorpus
+from keras_transformer.pipelines import batch_indices
+from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.checkpoints import checkpoint_paths
+from keras_transformer.saving.load import load_model
+
+STEPS = 48
+BATCH_TOKENS = 1486
+TIMEOUT = 10
+# Beyond the timeout: until the coordinator tells the others, and they have ended.
+GRACE = 20
+SETTINGS = [
+    "data.size=900",
+    "data.held_out=20",
+    "tokenizer.vocabulary_size=380",
+    "model.num_layers=1",
+    "model.d_model=16",
+    "model.d_ff=24",
+    "model.num_heads=2",
+    "model.key_dim=8",
+    "model.value_dim=8",
+    f"training.batch_tokens={BATCH_TOKENS}",
+    f"training.steps={STEPS}",
+    "training.warmup_steps=30",
+    "training.checkpoint_steps=5",
+    "training.keep=2",
+    "training.average=2",
+    "training.validation_steps=12",
+    "training.validation_bleu=false",
+]
+# Of a log's line, what is a time.
+TIMES = {"seconds", "tokens_per_second"}
+
+
+def workers(folder, dropout=0.0):
+    """Two workers on their way, in the run folder `folder/run`."""
+    folder.mkdir(exist_ok=True)
+    arguments = ["train", "phrases", "--output", folder / "run"]
+    for setting in (*SETTINGS, f"model.dropout={dropout}"):
+        arguments += ["--set", setting]
+    return worker_processes.Workers([*arguments, "--worker-timeout", TIMEOUT], folder)
+
+
+def finished(folder, dropout=0.0):
+    with workers(folder, dropout) as both:
+        assert both.codes() == [0, 0], both.text(0)[-3000:] + both.text(1)[-3000:]
+        return both.text(0), both.text(1)
+
+
+def weights(run):
+    _, _, model = load_model(run / "model.keras")
+    return [weight.numpy() for weight in model.weights]
+
+
+def log(run):
+    rows = map(json.loads, (run / "metrics.jsonl").open())
+    return [{key: row[key] for key in row if key not in TIMES} for row in rows]
+
+
+def files(run):
+    """Names of a run's files, without what names a process or a time."""
+    return sorted(
+        re.sub(r"tfevents.*", "tfevents", str(path.relative_to(run)))
+        for path in run.rglob("*")
+        if path.is_file()
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Folder of a run that nothing disturbed, and what both workers said."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, finished(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F30", "a batch of one row for two workers; as one process")
+def test_two_workers_train_as_one_process(whole, tmp_path, record_property):
+    folder, (chief, other) = whole
+    recipe = load_recipe("phrases", [*SETTINGS, "model.dropout=0.0"])
+    train(recipe, tmp_path / "run", progress=False)
+    corpus = EncodedCorpus.load(tmp_path / "run" / "cache" / "train")
+    rows = [
+        len(batch_indices(corpus, BATCH_TOKENS, 1, step))
+        for step in range(1, STEPS + 1)
+    ]
+    assert min(rows) == 1
+    assert any(count % 2 for count in rows if count > 1)
+
+    found, expected = weights(folder / "run"), weights(tmp_path / "run")
+    assert len(found) == len(expected) > 10
+    for value, one in zip(found, expected, strict=True):
+        np.testing.assert_allclose(value, one, rtol=0, atol=2e-5)
+    largest = max(
+        np.abs(value - one).max() for value, one in zip(found, expected, strict=True)
+    )
+    record_property("happened", f"weights differ by at most {largest:.0e}")
+
+    logs, one_logs = log(folder / "run"), log(tmp_path / "run")
+    assert [row["split"] for row in logs] == [row["split"] for row in one_logs]
+    assert len(logs) == STEPS // 12
+    for row, one_row in zip(logs, one_logs, strict=True):
+        figures = {key: one_row[key] for key in one_row if key != "split"}
+        del row["split"]
+        assert row == pytest.approx(figures, rel=1e-4)
+    # The chief alone tells and writes; one process writes the same files.
+    assert files(folder / "run") == files(tmp_path / "run")
+    assert f"steps: {STEPS}" in chief and "x 2 device(s)" in chief
+    assert "steps:" not in other and "step " not in other
+
+
+def interrupted(folder, victim, number, dropout=0.0):
+    """Sends a signal to one of two workers; exit code and text of the other."""
+    with workers(folder, dropout) as both:
+        both.wait_for_step(folder / "run", 5)
+        start = time.monotonic()
+        both.processes[victim].send_signal(number)
+        code = both.processes[1 - victim].wait(TIMEOUT + GRACE)
+        seconds = time.monotonic() - start
+        text = both.text(1 - victim)
+    saved = checkpoint_paths(folder / "run" / "checkpoints")
+    assert 5 <= int(saved[-1].rpartition("-")[2]) < STEPS
+    return code, text, seconds
+
+
+@pytest.mark.slow
+@pytest.mark.fault(
+    "F29",
+    "the other ends with code 75 and names it; both, started again, go on exactly",
+)
+def test_a_worker_is_killed(whole, tmp_path, record_property):
+    code, text, seconds = interrupted(tmp_path, 1, signal.SIGKILL)
+    assert code == 75, text
+    assert "error: worker 0: worker 1 has ended or cannot be reached" in text
+    assert "Traceback" not in text
+    finished(tmp_path)
+    for value, expected in zip(
+        weights(tmp_path / "run"), weights(whole[0] / "run"), strict=True
+    ):
+        np.testing.assert_array_equal(value, expected)
+    assert log(tmp_path / "run") == log(whole[0] / "run")
+    record_property(
+        "happened",
+        f"ended {seconds:.0f} s later (timeout {TIMEOUT} s); bit-identical after it",
+    )
+
+
+@pytest.fixture(scope="module")
+def whole_with_dropout(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dropout")
+    finished(folder, dropout=0.2)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.fault(
+    "F29",
+    "the other ends with code 75 and names it; both, started again, go on exactly",
+)
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [(0, signal.SIGKILL), (1, signal.SIGSTOP)],
+    ids=["chief killed", "worker stopped"],
+)
+def test_the_chief_is_killed_or_a_worker_hangs(
+    whole_with_dropout, tmp_path, victim, number
+):
+    code, text, _ = interrupted(tmp_path, victim, number, dropout=0.2)
+    assert code == 75, text
+    assert f"worker {victim} has ended or cannot be reached" in text
+    finished(tmp_path, dropout=0.2)
+    for value, expected in zip(
+        weights(tmp_path / "run"), weights(whole_with_dropout / "run"), strict=True
+    ):
+        np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_ends_both_after_a_checkpoint(tmp_path):
+    with workers(tmp_path) as both:
+        both.wait_for_step(tmp_path / "run", 5)
+        both.processes[1].send_signal(signal.SIGTERM)
+        assert both.codes() == [143, 143], both.text(0) + both.text(1)
+    paths = checkpoint_paths(tmp_path / "run" / "checkpoints")
+    assert int(paths[-1].rpartition("-")[2]) < STEPS
+    assert not (tmp_path / "run" / "model.keras").exists()
+
+
+@pytest.mark.slow
+def test_a_mistake_of_the_chief_ends_both(tmp_path):
+    """A run folder that cannot be used: the other worker does not wait for it."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("data: {kind: none}\n")
+    with workers(tmp_path) as both:
+        assert both.codes() == [2, 2], both.text(0) + both.text(1)
+        assert "config.yaml" in both.text(0)
+        assert "error: worker 1: worker 0 failed; its log says why" in both.text(1)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "must be JSON"),
+        ('{"cluster": {"worker": ["a:1", "b:1"]}}', "must be JSON"),
+        (
+            '{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, '
+            '"task": {"type": "worker", "index": 0}}',
+            "Received: ps",
+        ),
+        (
+            '{"cluster": {"worker": ["a:1", "b:1"]}, '
+            '"task": {"type": "worker", "index": 2}}',
+            "no worker 2",
+        ),
+    ],
+)
+def test_a_mistake_in_tf_config(monkeypatch, text, told):
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(WorkersError, match=told):
+        Workers()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}',
+    ],
+)
+def test_one_worker_is_no_cluster(monkeypatch, text):
+    monkeypatch.setenv("TF_CONFIG", text)
+    alone = Workers()
+    assert (alone.index, alone.count, alone.is_chief) == (0, 1, True)
+    assert alone.share(lambda: "mine") == "mine"
+    assert alone.total([1, 0]) == [1, 0]

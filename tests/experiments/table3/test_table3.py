@@ -1,0 +1,160 @@
+"""Table 3 on the embedded phrases, very small."""
+
+import csv
+import json
+
+import pytest
+
+from keras_transformer.errors import RunBusy
+from keras_transformer.experiments import folder as run_folder
+from keras_transformer.experiments import table3
+from keras_transformer.experiments.table3 import RecipeError
+from keras_transformer.experiments.table3.rows import row_recipe
+from keras_transformer.experiments.table3.table import write_tables
+from keras_transformer.recipes import load_recipe
+
+SMALL = [
+    "data.size=900",
+    "data.held_out=20",
+    "tokenizer.vocabulary_size=380",
+    "training.steps=2",
+    "training.keep=2",
+    "training.average=2",
+]
+
+
+def recipe(*overrides):
+    return load_recipe("phrases", [*SMALL, *overrides])
+
+
+def test_names_of_rows():
+    assert table3.expand_rows("base") == ["base"]
+    assert table3.expand_rows("B, big,A2,base") == ["base", "A2", "B1", "B2", "big"]
+    every = table3.expand_rows("base,A,B,C,D,E,big")
+    assert len(every) == 20 and every[0] == "base" and every[-2:] == ["E", "big"]
+    with pytest.raises(RecipeError, match=r"no row 'F' in Table 3; it has base, A1"):
+        table3.expand_rows("A,F")
+    with pytest.raises(RecipeError, match="no row named"):
+        table3.expand_rows(" , ")
+
+
+@pytest.mark.parametrize(
+    ("row", "model", "training"),
+    [
+        ("base", {"d_model": 128, "key_dim": 16, "num_heads": 8, "dropout": 0.1}, {}),
+        ("A4", {"d_model": 128, "key_dim": 4, "value_dim": 4, "num_heads": 32}, {}),
+        ("B1", {"d_model": 128, "key_dim": 4, "value_dim": 16}, {}),
+        ("C1", {"num_layers": 2, "d_ff": 512}, {}),
+        ("C5", {"d_model": 256, "key_dim": 32, "d_ff": 512}, {}),
+        ("C7", {"d_model": 128, "d_ff": 1024}, {}),
+        ("D1", {"dropout": 0.0}, {"label_smoothing": 0.1}),
+        ("D4", {"dropout": 0.1}, {"label_smoothing": 0.2}),
+        ("E", {"positions": "learned", "max_length": 512}, {}),
+        ("big", {"d_model": 256, "d_ff": 1024, "dropout": 0.3}, {"steps": 6}),
+    ],
+)
+def test_rows_keep_the_papers_proportions(row, model, training):
+    """Of Table 3, widths divided by 4; what a row does not name is base's."""
+    found = table3.row_recipe(recipe(), row, scale=4, seed=5)
+    for name, value in model.items():
+        assert getattr(found.model, name) == value, name
+    expected = {"steps": 2, "average": 1, "seed": 5, "label_smoothing": 0.1}
+    for name, value in {**expected, **training}.items():
+        assert getattr(found.training, name) == value, name
+    assert found.model.normalization == recipe().model.normalization
+    assert found.data == recipe().data
+    assert (found.decoding.beam_size, found.decoding.length_penalty) == (4, 0.6)
+
+
+def test_a_scale_that_does_not_divide_is_refused():
+    with pytest.raises(RecipeError, match=r"row A4: key_dim=16 .* --scale 32"):
+        table3.row_recipe(recipe(), "A4", scale=32)
+
+
+@pytest.mark.slow
+def test_rows_are_trained_once_and_laid_beside_the_papers(tmp_path):
+    table3.ablate(recipe(), ["C1"], tmp_path, scale=32, progress=False)
+    model = tmp_path / "runs" / "C1-seed1" / "model.keras"
+    before = model.stat().st_mtime_ns
+    told = []
+    results = table3.ablate(
+        recipe(),
+        ["C1", "C2"],
+        tmp_path,
+        scale=32,
+        progress=False,
+        on_row=lambda row, seed, result: told.append((row, seed)),
+    )
+    assert told == [("C1", 1), ("C2", 1)]
+    assert model.stat().st_mtime_ns == before
+    with open(tmp_path / "table.csv", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["row"] for row in rows] == ["C1", "C2"]
+    assert [row["N"] for row in rows] == ["2", "4"]
+    assert rows[0]["paper's BLEU"] == "23.7"
+    # 380 rows of 16; each layer: 4 and 8 square matrices, two feed-forward networks,
+    # and their norms, one more of which ends each pre-norm stack.
+    feed_forward = 2 * 16 * 64 + 64 + 16
+    layer = 12 * 16**2 + 2 * feed_forward + 5 * 2 * 16
+    assert int(rows[0]["parameters"]) == 380 * 16 + 2 * layer + 2 * 2 * 16
+    for row, result in zip(rows, results, strict=True):
+        stored = tmp_path / "runs" / f"{row['row']}-seed1" / "result.json"
+        assert json.loads(stored.read_text(encoding="utf-8")) == result
+        assert float(row["BLEU"]) == round(result["bleu"], 2)
+        assert result["perplexity"] > 1
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert text.count("\n| C") == 2 and "Widths divided by 32" in text
+    assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(RecipeError, match="of another recipe or scale"):
+        table3.ablate(recipe("training.steps=3"), ["C1"], tmp_path, scale=32)
+
+
+@pytest.mark.slow
+def test_rows_of_another_process_are_left_to_it(tmp_path):
+    taken = tmp_path / "runs" / "C1-seed1"
+    run_folder.prepare(taken)
+    arguments = {"output": tmp_path, "scale": 32, "progress": False}
+    with run_folder.locked(taken, ".row.lock"):
+        found = table3.ablate(recipe(), ["C1", "C2"], **arguments)
+        assert [result["row"] for result in found] == ["C2"]
+        with pytest.raises(RunBusy, match="C1-seed1: another process trains here"):
+            table3.ablate(recipe(), ["C1"], **arguments)
+    assert not (taken / "result.json").exists()
+    with run_folder.locked(taken), pytest.raises(RunBusy):  # whoever trains there
+        table3.ablate(recipe(), ["C1"], **arguments)
+    # A result from before a key was there.
+    path = tmp_path / "runs" / "C2-seed1" / "result.json"
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    del stored["recipe"]["training"]["guided_alignment"]
+    path.write_text(json.dumps(stored), encoding="utf-8")
+    found = table3.ablate(recipe(), ["C1", "C2"], **arguments)
+    assert [result["row"] for result in found] == ["C1", "C2"]
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert text.count("\n| C") == 2
+
+
+def test_the_table_tells_how_many_runs_it_has_of_a_row(tmp_path):
+    recipes = {row: row_recipe(recipe(), row, 32) for row in ("C1", "C2")}
+    results = [
+        {
+            **{"row": row, "seed": seed, "parameters": 1, "signature": ""},
+            **{"perplexity": float(seed), "bleu": 10.0 * seed},
+            "recipe": recipes[row].model_dump(mode="json"),
+        }
+        for row, seed in (("C1", 1), ("C1", 3), ("C2", 2))
+    ]
+    write_tables(results, tmp_path, 32)
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert "mean of 1 to 2 run(s) a row" in text
+    assert "| 2.0 | 20.0 | 6.11 |" in text
+    write_tables(results[:2], tmp_path, 32)
+    assert "mean of 2 run(s) a row" in (tmp_path / "table.md").read_text()
+
+
+def test_without_validation_there_is_nothing_to_measure(tmp_path):
+    files = load_recipe(
+        "files", ["data.train.source=a", "data.train.target=b", "training.steps=1"]
+    )
+    with pytest.raises(RecipeError, match=r"data\.validation"):
+        table3.ablate(files, ["C1"], tmp_path, progress=False)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,192 @@
+"""Whose a run's folder is, and what is left in it after a crash."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from keras_transformer.errors import RunError
+from keras_transformer.experiments import folder as run_folder
+from keras_transformer.recipes import load_recipe
+from keras_transformer.training.callbacks import Progress
+
+HOLD = """
+import pathlib, sys
+from keras_transformer.experiments import folder as run_folder
+with run_folder.locked(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def recipe(*overrides):
+    return load_recipe("phrases", overrides)
+
+
+def begun(folder):
+    """As after a checkpoint."""
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "ckpt-3.index").touch()
+    (folder / "tokenizer").mkdir()
+
+
+@pytest.mark.fault(
+    "X01", "the second is refused and told the first's number; free after SIGKILL"
+)
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        message = rf"another process trains here \(process {holder.pid}\)"
+        for _ in range(2):
+            with pytest.raises(RunError, match=message), run_folder.locked(tmp_path):
+                pytest.fail("locked twice")
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait(timeout=60)
+    finally:
+        holder.kill()
+        holder.stdin.close()
+        holder.stdout.close()
+    for _ in range(2):
+        with run_folder.locked(tmp_path):
+            assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
+
+
+@pytest.mark.fault(
+    "F02", "half-written files are removed at the next start, nothing else"
+)
+def test_leftovers_of_a_killed_process_go_and_nothing_else(tmp_path):
+    kept = [
+        "config.yaml",
+        "model.keras",
+        "notes-2024.txt",
+        "cache/train/source_ids.npy",
+        "tokenizer/tokenizer.model",
+        "checkpoints/checkpoint",
+        "checkpoints/ckpt-7.index",
+        "checkpoints/ckpt-7.data-00000-of-00001",
+    ]
+    leftovers = [
+        ".model-4711.keras",
+        ".metrics-12.jsonl",
+        "cache/train.99.tmp/source_ids.npy",
+        "tokenizer/tokenizer.model.77.tmp",
+        "checkpoints/ckpt-9_temp/part-00000-of-00001.index",
+        "checkpoints/ckpt-9.data-00000-of-00001",
+        "checkpoints/.saved-5.json",
+        "checkpoints/.checkpoint-5",
+        ".probe-8.tmp",
+    ]
+    for name in kept + leftovers:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    run_folder.clean(tmp_path)
+    left = {
+        str(path.relative_to(tmp_path))
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    }
+    assert left == set(kept)
+    run_folder.clean(tmp_path, restart=True)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "config.yaml",
+        "notes-2024.txt",
+        "cache",
+    }
+
+
+@pytest.mark.fault(
+    "F06", "an error that lists the changed keys; `--allow-changes` goes on"
+)
+def test_a_begun_run_keeps_its_recipe(tmp_path):
+    run_folder.claim(tmp_path, recipe())
+    # Nothing is begun: another recipe may have the folder, with its own vocabulary.
+    (tmp_path / "tokenizer").mkdir()
+    run_folder.claim(tmp_path, recipe("model.d_ff=30"))
+    assert not (tmp_path / "tokenizer").exists()
+    begun(tmp_path)
+    with pytest.raises(RunError, match=r"what differs: model\.d_ff, training\.seed\."):
+        run_folder.claim(tmp_path, recipe("training.seed=9"))
+    assert load_recipe(tmp_path / "config.yaml").model.d_ff == 30
+    free = ("model.d_ff=30", "training.steps=9999", "decoding.beam_size=7")
+    run_folder.claim(tmp_path, recipe(*free))
+    other_seed = recipe("model.d_ff=30", "training.seed=9")
+    run_folder.claim(tmp_path, other_seed, allow_changes=True)
+    assert load_recipe(tmp_path / "config.yaml").training.seed == 9
+    assert (tmp_path / "tokenizer").exists()
+
+
+@pytest.mark.fault("F06", "another shape of model or vocabulary: refused, always")
+def test_a_begun_run_keeps_its_shape(tmp_path):
+    run_folder.claim(tmp_path, recipe())
+    begun(tmp_path)
+    before = (tmp_path / "config.yaml").read_text()
+    for change in ("model.d_ff=30", "tokenizer.vocabulary_size=999"):
+        key = change.partition("=")[0]
+        message = rf"do not fit these changes: {key}\. .*--restart"
+        with pytest.raises(RunError, match=message):
+            run_folder.claim(tmp_path, recipe(change), allow_changes=True)
+        assert (tmp_path / "config.yaml").read_text() == before
+
+
+@pytest.mark.fault("X02", "a run is not restarted from a model that lies in it")
+def test_restart_spares_the_initial_model(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for inside in (folder, folder / "best.keras", folder / ".." / "run" / "x.keras"):
+        beginning = recipe(f"training.initial_model={inside}")
+        with pytest.raises(RunError, match="--restart would remove it"):
+            run_folder.check_restart(folder, beginning)
+    for other in (tmp_path / "other", tmp_path / "run2" / "best.keras"):
+        run_folder.check_restart(folder, recipe(f"training.initial_model={other}"))
+    run_folder.check_restart(folder, recipe())
+
+
+@pytest.mark.fault(
+    "F06", "other text or sub-words: an error; `--allow-changes` goes on"
+)
+def test_a_begun_run_keeps_its_text(tmp_path):
+    progress = Progress()
+    run_folder.check_text(tmp_path, progress, "a")
+    run_folder.check_text(tmp_path, progress, "a")
+    with pytest.raises(RunError, match=r"text of data\.train, .* have changed"):
+        run_folder.check_text(tmp_path, progress, "b")
+    assert progress.text == "a"
+    run_folder.check_text(tmp_path, progress, "b", allow_changes=True)
+    assert progress.text == "b"
+    # A text that cannot be told apart is taken on trust.
+    run_folder.check_text(tmp_path, progress, None)
+    run_folder.check_text(tmp_path, progress, "c")
+
+
+@pytest.mark.fault("F06", "another number of replicas: an error with both")
+def test_a_begun_run_keeps_its_replicas(tmp_path):
+    progress = Progress()
+    for _ in range(2):
+        run_folder.check_replicas(tmp_path, progress, 2)
+    with pytest.raises(RunError, match=r"began on 2 replica\(s\), here are 4.*--allow"):
+        run_folder.check_replicas(tmp_path, progress, 4)
+    assert progress.replicas == 2
+    run_folder.check_replicas(tmp_path, progress, 4, allow_changes=True)
+    assert progress.replicas == 4
+
+
+@pytest.mark.fault("X02", "refused, unless a new run begins with its weights")
+def test_an_average_is_not_gone_on_from(tmp_path):
+    (tmp_path / "model.keras").touch()
+    with pytest.raises(RunError, match=r"model\.keras: an average.*--from"):
+        run_folder.claim(tmp_path, recipe())
+    run_folder.clean(tmp_path, restart=True)
+    run_folder.claim(tmp_path, recipe())
+    # Beside a checkpoint it is the end of a run, which may go on.
+    (tmp_path / "model.keras").touch()
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "ckpt-3.index").touch()
+    run_folder.claim(tmp_path, recipe())

@@ -1,0 +1,75 @@
+"""The same seed gives the same losses, weights and translations; another does not."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.experiments.train import train
+from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.open import open_model
+from keras_transformer.training import trainer
+
+STEPS = 100
+TEXTS = ["three miles", "May 5, 2021", "12%"]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """(losses of every step, weights, translations) of three runs, by name."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        fit = trainer.Trainer.fit
+        patch.setattr(
+            trainer.Trainer,
+            "fit",
+            lambda *args, **kwargs: fit(*args, log_steps=1, **kwargs),
+        )
+        for name, seed in (("first", 1), ("again", 1), ("other", 2)):
+            folder = tmp_path_factory.mktemp("seeds") / name
+            found[name] = run(folder, seed)
+    return found
+
+
+def run(folder, seed):
+    settings = [
+        "data.size=400",
+        "data.held_out=12",
+        "tokenizer.vocabulary_size=370",
+        "model={preset: tiny, num_layers: 1, d_model: 16, d_ff: 24, num_heads: 2}",
+        "model.dropout=0.2",
+        f"training.steps={STEPS}",
+        "training.batch_tokens=220",
+        "training.warmup_steps=20",
+        "training.validation_bleu=false",
+        f"training.seed={seed}",
+        "decoding.extra_length=5",
+    ]
+    train(load_recipe("phrases", settings), folder, progress=False)
+    rows = map(json.loads, (folder / "metrics.jsonl").open())
+    losses = [row["loss"] for row in rows if row["split"] == "train"]
+    model = keras.saving.load_model(folder / "model.keras", compile=False)
+    translations = open_model(folder).translate(TEXTS)
+    return losses, model.get_weights(), translations
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F31", "same seed: the same losses, weights and translations")
+def test_the_same_seed_gives_the_same(results, record_property):
+    losses, weights, translations = results["first"]
+    assert len(losses) == STEPS
+    assert losses[-1] < losses[0]
+    again = results["again"]
+    assert again[0] == losses
+    for weight, expected in zip(again[1], weights, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+    assert again[2] == translations
+    record_property("happened", f"the losses of {STEPS} steps equal to the last digit")
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F31", "another seed: other losses")
+def test_another_seed_gives_others(results):
+    losses, other = results["first"][0], results["other"][0]
+    assert sum(one != two for one, two in zip(losses, other, strict=True)) > 95

@@ -1,0 +1,264 @@
+"""Runs from recipe to model, on the embedded phrases."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+from keras_transformer.errors import CheckpointError
+from keras_transformer.errors import DataError
+from keras_transformer.errors import ModelError
+from keras_transformer.errors import RunError
+from keras_transformer.errors import TrainingFault
+from keras_transformer.experiments.average import average_run
+from keras_transformer.experiments.corpora import load_pairs
+from keras_transformer.experiments.train import train
+from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.checkpoints import checkpoint_paths
+from keras_transformer.saving.load import load_run
+
+SMALL = [
+    "data.size=900",
+    "data.held_out=20",
+    "tokenizer.vocabulary_size=380",
+    "model.num_layers=1",
+    "model.d_model=16",
+    "model.d_ff=24",
+    "model.num_heads=2",
+    "model.key_dim=8",
+    "model.value_dim=8",
+    "model.dropout=0.2",
+    "training.steps=7",
+    "training.checkpoint_steps=3",
+    "training.keep=2",
+    "training.average=2",
+    "training.validation_steps=4",
+]
+
+
+def small_recipe(*overrides):
+    return load_recipe("phrases", [*SMALL, *overrides])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    summary = train(small_recipe(), folder, progress=False)
+    return folder, summary
+
+
+def weights(path):
+    return [weight.numpy() for weight in keras.saving.load_model(path).weights]
+
+
+def test_a_run_is_a_folder(run):
+    folder, summary = run
+    names = {path.name for path in folder.iterdir()}
+    expected = {"config.yaml", "tokenizer", "cache", "checkpoints", "logs"}
+    assert names == expected | {"metrics.jsonl", "best.keras", "model.keras", ".lock"}
+    assert load_recipe(folder / "config.yaml") == small_recipe()
+    assert summary["steps"] == 7
+    assert summary["averaged checkpoints"] == 2
+    # 6 operations for each of 16 x 380 embedding weights and 2,500 others on either
+    # side, and each token of 7 batches, which have some padding.
+    tokens = 7 * small_recipe().training.batch_tokens
+    counted = float(summary["training cost"].split(" operations counted; ")[0])
+    assert 0.5 < counted / (6 * tokens * (16 * 380 + 5000)) < 1.5
+    assert "x 1 device(s) x" in summary["training cost"]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    assert [(row["split"], row["step"]) for row in rows] == [("validation", 4)]
+    assert rows[0]["perplexity"] > 1 and 0 <= rows[0]["bleu"] <= 100
+
+
+def test_the_model_is_the_mean_of_the_last_checkpoints(run, tmp_path):
+    folder, _ = run
+    single = []
+    for number in (6, 7):
+        copy = tmp_path / str(number)
+        shutil.copytree(folder, copy)
+        for path in (copy / "checkpoints").glob("ckpt-*"):
+            if not path.name.startswith(f"ckpt-{number}."):
+                path.unlink()
+        path, averaged = average_run(copy, last=5)
+        assert len(averaged) == 1
+        single.append(weights(path))
+    for mean, one, other in zip(weights(folder / "model.keras"), *single, strict=True):
+        assert not np.array_equal(one, other)
+        np.testing.assert_allclose(mean, (one + other) / 2, atol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F05", "stopped and given more steps: as one run bit by bit")
+def test_more_steps_go_on_as_if_never_stopped(run, tmp_path):
+    folder, _ = run
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    train(small_recipe("training.steps=11"), again, progress=False)
+    whole = tmp_path / "whole"
+    train(small_recipe("training.steps=11"), whole, progress=False)
+    # The stop at step 7 left a checkpoint there that the other run does not have.
+    one, other = (weights(average_run(path, last=1)[0]) for path in (again, whole))
+    for left, right in zip(one, other, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_another_recipe_does_not_touch_a_run(run):
+    folder, _ = run
+    before = (folder / "config.yaml").read_bytes()
+    with pytest.raises(RunError, match=r"model\.d_ff, training\.seed"):
+        train(small_recipe("model.d_ff=30", "training.seed=5"), folder, progress=False)
+    assert (folder / "config.yaml").read_bytes() == before
+
+
+def test_a_start_that_failed_can_be_mended(tmp_path):
+    with pytest.raises(DataError, match=r"tokenizer\.vocabulary_size=9000"):
+        train(small_recipe("tokenizer.vocabulary_size=9000"), tmp_path, progress=False)
+    with pytest.raises(DataError, match=r"training\.batch_tokens=3"):
+        train(
+            small_recipe("training.batch_tokens=3", "tokenizer.vocabulary_size=390"),
+            tmp_path,
+            progress=False,
+        )
+    summary = train(small_recipe("training.steps=1"), tmp_path, progress=False)
+    assert summary["steps"] == 1
+    assert load_run(tmp_path)[1].vocabulary_size == 380
+
+
+def test_word_pieces_and_learned_positions_train(tmp_path):
+    recipe = small_recipe(
+        "tokenizer.kind=word_piece",
+        "tokenizer.vocabulary_size=450",
+        "model.positions=learned",
+        "model.max_length=200",
+        "training.steps=2",
+        "training.gradient_accumulation_steps=2",
+        "training.mixed_precision=bfloat16",
+        "training.schedule=paper",
+        "training.learning_rate=null",
+    )
+    summary = train(recipe, tmp_path, progress=False)
+    assert summary["steps"] == 2
+    model = keras.saving.load_model(tmp_path / "model.keras")
+    assert model.positions == "learned"
+    assert model.dtype_policy.name == "mixed_bfloat16"
+
+
+@pytest.mark.fault(
+    "F10", "a real run: step and pairs named, the finite checkpoint kept"
+)
+def test_a_run_that_diverges_stops_and_names_the_pairs(tmp_path):
+    """A rate of 1e30 makes the second loss infinite: nothing of it is kept."""
+    overrides = (
+        "training.learning_rate=1e30",
+        "training.warmup_steps=1",
+        "training.checkpoint_steps=1",
+        "training.on_nan=stop",
+    )
+    with pytest.raises(TrainingFault) as raised:
+        train(small_recipe(*overrides), tmp_path, progress=False)
+    assert "step 2: the loss is not finite; its batch: pair " in str(raised.value)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()]
+    assert [row["split"] for row in rows] == ["skipped"]
+    pairs = [int(place.removeprefix("pair ")) for place in rows[0]["batch"]]
+    all_pairs = list(load_pairs(small_recipe())["train"])
+    assert len(pairs) > 10
+    assert set(pairs) <= set(range(1, len(all_pairs) + 1))
+    paths = checkpoint_paths(tmp_path / "checkpoints")
+    assert [path.rpartition("-")[2] for path in paths] == ["1"]
+    # The same run, told to leave such batches out, finds no other.
+    with pytest.raises(TrainingFault, match=r"step 4: .* 3 such steps"):
+        train(
+            small_recipe(*overrides[:3], "training.max_skipped=2"),
+            tmp_path,
+            progress=False,
+        )
+
+
+def test_a_text_mended_before_the_first_checkpoint(tmp_path, caplog):
+    """Vocabulary and log are those of the mended text alone."""
+    text = ["die Katze", "der Hund", "ein Pferd und eine Kuh", "zwei Esel"] * 20
+    source, target = tmp_path / "a.de", tmp_path / "a.en"
+    target.write_text("".join(f"{line}\n" for line in text))
+    source.write_text("".join(f"{line}\n" for line in ["\u00c3\u00b6 " * 9, *text[1:]]))
+
+    def start(output, *overrides):
+        keys = [f"data={{train: {{source: {source}, target: {target}}}}}"]
+        own = [each for each in SMALL if not each.startswith("data.")]
+        keys += [*own, "tokenizer.vocabulary_size=290", "training.steps=2", *overrides]
+        return train(load_recipe("files", keys), output, progress=False)
+
+    mended, fresh = tmp_path / "mended", tmp_path / "fresh"
+    with pytest.raises(DataError, match=r"training\.batch_tokens=3"):
+        start(mended, "training.batch_tokens=3")
+    first = (mended / "tokenizer" / "tokenizer.model").read_bytes()
+    (mended / "metrics.jsonl").write_text('{"split": "validation", "step": 1}\n{"sp')
+    source.write_text("".join(f"{line}\n" for line in ["", *text[1:]]))
+    with caplog.at_level("WARNING", "keras_transformer"):
+        # The same keys: only the text differs.
+        with pytest.raises(DataError, match=r"training\.batch_tokens=3"):
+            start(mended, "training.batch_tokens=3")
+        second = (mended / "tokenizer" / "tokenizer.model").read_bytes()
+        start(mended)
+    start(fresh)
+    assert first != second
+    assert second == (fresh / "tokenizer" / "tokenizer.model").read_bytes()
+    assert (mended / "metrics.jsonl").read_text() == ""
+    assert "data.train: 79 of 80 pairs kept; dropped: 1" in caplog.text
+
+
+def test_a_model_that_cannot_be_is_told_before_the_text_is_read(tmp_path):
+    with pytest.raises(ModelError, match=r"the recipe's model: .*rleu"):
+        train(small_recipe("model.activation=rleu"), tmp_path, progress=False)
+    assert not (tmp_path / "tokenizer").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F03", "all checkpoints gone: an error unless `--restart`")
+@pytest.mark.fault("F06", "the changed key is named; `--allow-changes` goes on")
+def test_lost_checkpoints_and_another_text_stop_the_run(run, tmp_path):
+    """Nothing starts over, or goes on with other text, unless told to."""
+    folder, _ = run
+    lost = tmp_path / "lost"
+    shutil.copytree(folder, lost)
+    for path in (lost / "checkpoints").glob("ckpt-*"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match=r"none is left.*--restart"):
+        train(small_recipe(), lost, progress=False)
+    summary = train(
+        small_recipe("training.steps=1"), lost, progress=False, restart=True
+    )
+    assert summary["steps"] == 1
+
+    changed = tmp_path / "changed"
+    shutil.copytree(folder, changed)
+    # The cache is of another seed's phrases, as if the files had been edited.
+    other = small_recipe("data.seed=5", "training.steps=8")
+    with pytest.raises(RunError, match=r"what differs: data\.seed"):
+        train(other, changed, progress=False)
+    summary = train(other, changed, progress=False, allow_changes=True)
+    assert summary["steps"] == 8
+
+
+@pytest.mark.slow
+@pytest.mark.fault("X02", "a run: refused; --from begins a new one with its weights")
+def test_a_run_begins_with_an_averages_weights(run, tmp_path):
+    folder, _ = run
+    average = tmp_path / "average"
+    shutil.copytree(folder, average)
+    shutil.rmtree(average / "checkpoints")
+    with pytest.raises(RunError, match=r"an average of checkpoints.*--from"):
+        train(small_recipe(), average, progress=False)
+    # A rate so low that one step moves nothing: what is left is where it began.
+    recipe = small_recipe(
+        "training.steps=1",
+        "training.learning_rate=1e-9",
+        f"training.initial_model={average}",
+    )
+    summary = train(recipe, tmp_path / "new", progress=False)
+    assert summary["steps"] == 1
+    before = weights(average / "model.keras")
+    after = weights(tmp_path / "new" / "model.keras")
+    for value, expected in zip(after, before, strict=True):
+        np.testing.assert_allclose(value, expected, atol=1e-7)

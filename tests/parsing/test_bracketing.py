@@ -1,0 +1,170 @@
+"""Bracketing F1 by hand, and against PYEVALB.
+
+PYEVALB knows none of COLLINS.prm's rules and matches sets: it is given trees from which
+punctuation and TOP are gone and in which PRT is ADVP, without equal constituents.
+"""
+
+import random
+import re
+
+import pytest
+
+from keras_transformer.parsing import bracketing_score
+from keras_transformer.parsing.linearization import delinearize
+from keras_transformer.parsing.linearization import linearize
+from keras_transformer.parsing.trees import Tree
+from keras_transformer.parsing.trees import parse_tree
+from keras_transformer.parsing.trees import read_trees
+
+GOLD = "(S (NP (DT the) (NN dog)) (VP (VBZ runs) (PRT (RP off))) (. .))"
+
+
+def score(gold, guess, **options):
+    return bracketing_score([parse_tree(gold)], [parse_tree(guess)], **options)
+
+
+def test_by_hand():
+    # NP and PRT are right, S and VP end elsewhere and one is called otherwise.
+    guess = "(S (NP (DT the) (NN dog)) (VP (VBZ runs)) (ADVP (RB off)) (. .))"
+    found = score(GOLD, guess)
+    assert (found.matched, found.reference, found.hypothesis) == (3, 4, 4)
+    assert (found.recall, found.precision, found.f1) == (75, 75, 75)
+    assert (found.complete_match, found.sentences) == (0, 1)
+    assert (found.tagged, found.words) == (3, 4)
+    assert found.tagging_accuracy == 75
+    assert score(GOLD, GOLD).complete_match == 100
+
+
+@pytest.mark.parametrize(
+    ("gold", "guess"),
+    [
+        # Where punctuation hangs, and what the guess calls it.
+        ("(S (NP (NN a)) (, ,) (NP (NN b)))", "(S (NP (NN a) (NN ,)) (NP (NN b)))"),
+        ("(S (`` `) (NN a) ('' ') (: ;))", "(S (NP (NN `)) (NN a) (X (X ') (X ;)))"),
+        ("(TOP (S (NN a) (NN b)))", "(S (NN a) (NN b))"),
+        ("(S (NN a) (PRT (NN b)))", "(S (NN a) (ADVP (NN b)))"),
+        # A constituent of punctuation alone.
+        ("(S (NN a) (NN b) (. .))", "(S (NN a) (NN b) (X (. .)))"),
+    ],
+)
+def test_what_does_not_count(gold, guess):
+    assert score(gold, guess).complete_match == 100
+
+
+def test_equal_constituents_count_each():
+    found = score("(S (NP (NP (NN a))) (NN b))", "(S (NP (NN a)) (NN b))")
+    assert (found.matched, found.reference, found.hypothesis) == (2, 3, 2)
+    found = score("(S (NP (NN a)) (NN b))", "(S (NP (NP (NP (NN a)))) (NN b))")
+    assert (found.matched, found.reference, found.hypothesis) == (2, 2, 4)
+    # The hyphen's tag is no punctuation in COLLINS.prm, nor are brackets'.
+    found = score("(NP (X (HYPH -)) (Y (-LRB- -LRB-)))", "(NP (HYPH -) (-LRB- -LRB-))")
+    assert (found.matched, found.reference) == (1, 3)
+
+
+def test_lengths_count_punctuation():
+    long = Tree(("a",) * 41, ("NN",) * 40 + (".",), (("S", 0, 41),))
+    short = Tree(("a",) * 40, ("NN",) * 39 + (".",), (("S", 0, 40),))
+    assert bracketing_score([long, short], [long, short]).sentences == 2
+    assert bracketing_score([long, short], [long, short], 40).reference == 1
+
+
+def test_what_cannot_be_scored():
+    with pytest.raises(ValueError, match="as many references"):
+        bracketing_score([parse_tree(GOLD)], [])
+    with pytest.raises(ValueError, match="Sentence 1: the hypothesis must have"):
+        score(GOLD, GOLD.replace("dog", "cat"))
+    nothing = bracketing_score([], [])
+    assert (nothing.f1, nothing.recall, nothing.complete_match) == (0, 0, 0)
+
+
+def damaged(tree, draw):
+    """A tree as a model that errs would give it."""
+    symbols = linearize(tree).split()
+    for _ in range(draw.randint(0, 6)):
+        place = draw.randrange(len(symbols))
+        what = draw.random()
+        if what < 0.4:
+            del symbols[place]
+        elif what < 0.7:
+            symbols.insert(place, draw.choice(symbols))
+        else:
+            other = draw.choice(["NP", "VP", "S", "PRT", "ADVP", "TOP"])
+            symbols[place] = re.sub(r"(?<=^[()])[^()]+$", other, symbols[place])
+        symbols = symbols or ["(S"]
+    return delinearize(" ".join(symbols), tree.words)[0]
+
+
+def without_punctuation(tree, tags):
+    """A tree in brackets that holds what counts, or None if PYEVALB cannot read it."""
+    text = str(tree)
+    leaves = iter(zip(tags, range(len(tags)), strict=True))
+
+    def leaf(match):
+        tag, number = next(leaves)
+        gone = tag in {",", ":", "``", "''", "."}
+        return "" if gone else f"({match[1]} w{number})"
+
+    text = re.sub(r"\(([^() ]+) [^() ]+\)", leaf, text)
+    while re.search(r"\([^() ]+ *\)", text):
+        text = re.sub(r"\([^() ]+ *\)", "", text)
+    text = re.sub(r"\(PRT\b", "(ADVP", text)
+    if text.startswith("(TOP "):
+        text = f"(KEPT{text[4:]}"
+    # TOP elsewhere goes with its closing bracket.
+    keeps, parts = [], []
+    for piece in re.findall(r"\([^() ]*|\)|[^()]+", text):
+        if piece.startswith("("):
+            keeps.append(piece != "(TOP")
+        if piece == ")":
+            parts.append(piece if keeps.pop() else "")
+        else:
+            parts.append("" if piece == "(TOP" else piece)
+    return "".join(parts)
+
+
+def pyevalb_counts(gold, guess):
+    """Matched, gold and guessed brackets; None where PYEVALB merges equal ones."""
+    from PYEVALB import parser
+    from PYEVALB.scorer import Scorer
+
+    trees = [parser.create_from_bracket_string(text) for text in (gold, guess)]
+    labels = [
+        [node for node in tree.non_terminal_labels if node.value != "KEPT"]
+        for tree in trees
+    ]
+    if any(len(set(nodes)) < len(nodes) for nodes in labels):
+        return None
+    result = Scorer().score_trees(*trees)
+    # A root that only holds the tree together is not counted.
+    both = sum(text.startswith("(KEPT") for text in (gold, guess)) == 2
+    return (
+        result.matched_brackets - both,
+        result.gold_brackets - gold.startswith("(KEPT"),
+        result.test_brackets - guess.startswith("(KEPT"),
+    )
+
+
+@pytest.mark.parametrize("damage", [False, True])
+def test_as_pyevalb_on_craft(data_dir, damage):
+    pytest.importorskip("PYEVALB", reason="PYEVALB, of the extra [dev], is missing")
+    path = data_dir / "craft" / "dev.trees.gz"
+    if not path.is_file():
+        pytest.skip(f"no {path}")
+    draw = random.Random(5)
+    compared = equal = 0
+    for number, (_, gold) in enumerate(read_trees(path)):
+        if number % 5 or not gold.constituents:
+            continue
+        guess = damaged(gold, draw) if damage else gold
+        texts = [without_punctuation(tree, gold.tags) for tree in (gold, guess)]
+        if not all(text.count("(") > 1 for text in texts):
+            continue
+        expected = pyevalb_counts(*texts)
+        if expected is None:
+            equal += 1
+            continue
+        found = bracketing_score([gold], [guess])
+        assert (found.matched, found.reference, found.hypothesis) == expected
+        compared += 1
+    assert compared > 500
+    assert equal < compared

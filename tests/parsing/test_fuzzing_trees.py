@@ -1,0 +1,90 @@
+"""The tree reader against whatever may come: trees, or one line with file and line."""
+
+import pytest
+from fuzzing import ANY_TEXT
+from fuzzing import LONG
+from fuzzing import SHORT
+from fuzzing import fuzz
+from fuzzing import told
+from hypothesis import strategies as st
+from tree_samples import random_tree
+
+from keras_transformer.errors import DataError
+from keras_transformer.parsing.trees import parse_tree
+from keras_transformer.parsing.trees import read_trees
+
+PIECES = [
+    *("(", ")", " ", "\n", "(S ", "(NN a)", "(NP (DT the) (NN dog))", "(-NONE- *T*-1)"),
+    *(
+        "(NP-SBJ-1 ",
+        "(NP=2 ",
+        "( ",
+        "(-LRB- -LRB-)",
+        "(. .)",
+        "((",
+        "))",
+        "()",
+        "(TOP ",
+    ),
+    *("-", "=", "a", "\t", "\r\n", "\x85", "\u2028", "\ufeff", "\0", "(S (NP) (NN a))"),
+]
+SOUP = st.lists(st.sampled_from(PIECES) | ANY_TEXT, max_size=14).map("".join)
+
+
+@st.composite
+def altered(draw):
+    """Whole trees with a few pieces put in, taken out or exchanged."""
+    text = "\n".join(str(random_tree(draw(st.integers(0, 99)))) for _ in range(2))
+    for _ in range(draw(st.integers(0, 3))):
+        start = draw(st.integers(0, len(text)))
+        stop = draw(st.integers(start, min(len(text), start + 9)))
+        text = text[:start] + draw(st.sampled_from([*PIECES, ""])) + text[stop:]
+    return text
+
+
+CASES = (SOUP | altered()).map(lambda text: text.encode("utf-8", "surrogatepass"))
+CASES |= st.binary(max_size=60)
+
+
+def check(path):
+    def check_case(case):
+        path.write_bytes(case)
+        try:
+            trees = [tree for _, tree in read_trees(path)]
+        except DataError as error:
+            message = str(error)
+            assert message.startswith(f"{path}:") and "\n" not in message
+            assert message[len(str(path)) + 1].isdigit() and len(message) < 400
+            return "refused with file and line"
+        for tree in trees:
+            assert len(tree.words) == len(tree.tags) > 0
+            assert all(
+                0 <= start < end <= len(tree.words)
+                for _, start, end in tree.constituents
+            )
+            assert parse_tree(str(tree)) == tree
+        return "trees" if trees else "no tree"
+
+    return check_case
+
+
+@pytest.mark.fault("X05", "trees, or one line with file and line")
+def test_whatever_comes_is_trees_or_one_line(tmp_path, record_property):
+    outcomes = fuzz(CASES, check(tmp_path / "a.trees"), SHORT)
+    record_property("happened", told(outcomes))
+    assert min(outcomes.values()) > SHORT / 50 and len(outcomes) == 3
+
+
+def test_several_words_under_the_only_tag():
+    """What fuzzing found: written, it was two trees."""
+    tree = parse_tree("(NN a b)")
+    assert tree.constituents == (("TOP", 0, 2),)
+    assert str(tree) == "(TOP (NN a) (NN b))"
+    assert parse_tree("(NN a)").constituents == ()
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_tree_files(tmp_path, record_property):
+    outcomes = fuzz(CASES, check(tmp_path / "a.trees"), LONG)
+    record_property("happened", told(outcomes))
+    assert sum(outcomes.values()) >= LONG

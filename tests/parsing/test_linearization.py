@@ -1,0 +1,220 @@
+import random
+
+import pytest
+from tree_samples import random_tree
+
+from keras_transformer.parsing.linearization import NUMBERS
+from keras_transformer.parsing.linearization import REPAIRS
+from keras_transformer.parsing.linearization import delinearize
+from keras_transformer.parsing.linearization import linearize
+from keras_transformer.parsing.linearization import source_text
+from keras_transformer.parsing.linearization import symbols_of
+from keras_transformer.parsing.trees import parse_tree
+
+DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
+
+
+def test_depth_first():
+    tree = parse_tree(DOG)
+    assert linearize(tree) == "(S (NP (DT) (NN) )NP (VP (VBZ) )VP (.) )S"
+    assert linearize(tree, "numbers") == "(S (NP (0) (1) )NP (VP (2) )VP (3) )S"
+    assert source_text(tree.words, "numbers") == "(0) The (1) dog (2) barks (3) ."
+    assert linearize(tree, "numbers", 126) == (
+        "(S (NP (126) (127) )NP (VP (0) )VP (1) )S"
+    )
+    assert source_text(tree.words, "numbers", 127) == (
+        "(127) The (0) dog (1) barks (2) ."
+    )
+    assert source_text(tree.words, "XX") == "The dog barks ."
+    assert linearize(tree, "XX") == "(S (NP (XX) (XX) )NP (VP (XX) )VP (XX) )S"
+    assert linearize(tree, "joined", 126) == (
+        "(126) (S(NP(DT) (127) (NN))NP (0) (VP(VBZ))VP (1) (.)"
+    )
+    assert source_text(tree.words, "joined") == "(0) The (1) dog (2) barks (3) ."
+
+
+def test_thousand_random_trees_come_back():
+    for seed in range(1000):
+        tree = random_tree(seed)
+        for words in ("joined", "tags"):
+            back, repairs = delinearize(linearize(tree, words), tree.words)
+            assert back == tree
+            assert not repairs
+        for words in ("numbers", "XX"):
+            bare, repairs = delinearize(linearize(tree, words), tree.words)
+            assert bare.constituents == tree.constituents
+            assert set(bare.tags) == {"XX"}
+            assert not repairs
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "repairs"),
+    [
+        ("(S (DT) (NN) )S", "(S (DT a) (NN b))", {}),
+        ("(S (DT) (NN)", "(S (DT a) (NN b))", {"missing closing brackets": 1}),
+        (
+            "(S (NP (DT) )S (NN)",
+            "(TOP (S (NP (DT a))) (NN b))",
+            {"missing closing brackets": 1, "missing roots": 1},
+        ),
+        (
+            "(S (NP (DT) )VP )NP (NN) )S )S",
+            "(S (NP (DT a)) (NN b))",
+            {"superfluous closing brackets": 2},
+        ),
+        ("(S (DT) )S", "(S (DT a) (XX b))", {"missing words": 1}),
+        (
+            "(S (DT) (VP",
+            "(S (DT a) (VP (XX b)))",
+            {"missing words": 1, "missing closing brackets": 2},
+        ),
+        ("", "(TOP (XX a) (XX b))", {"missing words": 2, "missing roots": 1}),
+        (
+            "(S (A) (B) (NP (C) )NP (D) )S",
+            "(S (A a) (B b))",
+            {"superfluous words": 2, "empty constituents": 1},
+        ),
+        ("(A) (B)", "(TOP (A a) (B b))", {"missing roots": 1}),
+        (
+            "(S (A) )S (S (B) )S",
+            "(TOP (S (A a)) (S (B b)))",
+            {"missing roots": 1},
+        ),
+        ("(S (A) x ( ) () (NP) (B) )S", "(S (A a) (NP b))", None),
+        ("(S (VP )VP (A) (B) )S", "(S (A a) (B b))", {"empty constituents": 1}),
+    ],
+)
+def test_what_is_wrong_is_mended_and_counted(text, expected, repairs):
+    tree, found = delinearize(text, ["a", "b"])
+    assert str(tree) == expected
+    if repairs is None:
+        repairs = {"unknown symbols": 4, "superfluous words": 1}
+    assert found == repairs
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "repairs"),
+    [
+        (
+            "(S (0) (NP (2) )NP )S",
+            "(S (XX a) (NP (XX b) (XX c)))",
+            {"missing words": 1},
+        ),
+        ("(S (0) (0) (1) (2) )S", "(S (XX a) (XX b) (XX c))", {"superfluous words": 1}),
+        (
+            "(S (1) (0) (2) )S",
+            "(S (XX a) (XX b) (XX c))",
+            {"missing words": 1, "superfluous words": 1},
+        ),
+        ("(S (0) (1) (2) (3) )S", "(S (XX a) (XX b) (XX c))", {"superfluous words": 1}),
+        # Joined:
+        ("(0) (S(A) (1) (NP(B) (2) (C)", "(S (A a) (NP (B b) (C c)))", {}),
+        ("(S(A) (NP(B) (C)", "(S (A a) (NP (B b) (C c)))", {}),
+        ("(0) (S(NP(VP(A))NP (1) (B) (2) (C)", "(S (NP (VP (A a))) (B b) (C c))", {}),
+        (
+            "(0) (S(NP(NP(A))NP)NP (1) (B) (2) (C)",
+            "(S (NP (NP (A a))) (B b) (C c))",
+            {},
+        ),
+        (
+            "(0) (S(A))S (1) (NP(B) (2) (C)",
+            "(TOP (S (A a)) (NP (B b) (C c)))",
+            {"missing roots": 1},
+        ),
+        (
+            "(0) (S(A) (1) (B))VP)S)S (2) (C)",
+            "(TOP (S (A a) (B b)) (C c))",
+            {"superfluous closing brackets": 2, "missing roots": 1},
+        ),
+        ("(0) (S(A) (1) (B)", "(S (A a) (B b) (XX c))", {"missing words": 1}),
+        (
+            "(0) (S(A) (2) (NP(C)",
+            "(S (A a) (XX b) (NP (C c)))",
+            {"missing words": 1},
+        ),
+        ("(0) (S(A) (1) (2) (C)", "(S (A a) (XX b) (C c))", {}),
+        (
+            "(0) (S(A) (1) (B) (1) (VP(B) (2) (C)",
+            "(S (A a) (B b) (VP (C c)))",
+            {"superfluous words": 1},
+        ),
+        (
+            "(0) (S(A) (1) (B) (2) (C) (3) (NP(D)",
+            "(S (A a) (B b) (C c))",
+            {"superfluous words": 1, "empty constituents": 1},
+        ),
+        (
+            "(0) (S(A) ) (1) (B) ((C) (2) (C)",
+            "(S (A a) (B b) (C c))",
+            {"unknown symbols": 2},
+        ),
+    ],
+)
+def test_numbers_tell_which_words_are_missing(text, expected, repairs):
+    tree, found = delinearize(text, ["a", "b", "c"])
+    assert str(tree) == expected
+    assert found == repairs
+
+
+def test_numbers_of_long_sentences():
+    tree = random_tree(3, num_words=5 * NUMBERS + 1)
+    text = linearize(tree, "numbers")
+    assert f"({NUMBERS - 1})" in text and f"({NUMBERS})" not in text
+    words = source_text(tree.words, "numbers")
+    assert words.split()[2 * NUMBERS - 2 : 2 * NUMBERS + 1 : 2] == ["(127)", "(0)"]
+    back, repairs = delinearize(text, tree.words)
+    assert back.constituents == tree.constituents
+    assert not repairs
+
+
+def test_a_single_word_needs_no_root():
+    tree, repairs = delinearize("(NN)", ["a"])
+    assert (str(tree), dict(repairs)) == ("(NN a)", {})
+
+
+def test_any_symbols_give_a_tree_of_exactly_the_words():
+    draw = random.Random(2)
+    trees = [random_tree(seed) for seed in range(30)]
+    known = [
+        *symbols_of(trees),
+        *draw.sample(symbols_of(trees, "joined"), 60),
+        "(0)",
+        "(3)",
+        "(99)",
+        "(٣)",
+        "(",
+        ")",
+        "()",
+        "((",
+        "))(",
+        "x",
+        "(a)b",
+        "▁",
+    ]
+    seen = set()
+    for _ in range(3000):
+        words = tuple(f"w{number}" for number in range(draw.randint(1, 12)))
+        text = " ".join(draw.choices(known, k=draw.randint(0, 60)))
+        tree, repairs = delinearize(text, words)
+        assert tree.words == words
+        assert len(tree.tags) == len(words)
+        # A tree is one that the reader reads as the same again.
+        assert parse_tree(str(tree)) == tree
+        assert set(repairs) <= set(REPAIRS)
+        assert all(count > 0 for count in repairs.values())
+        seen |= set(repairs)
+    assert seen == set(REPAIRS)
+
+
+def test_symbols_are_what_trees_need():
+    trees = [parse_tree(DOG), parse_tree("(NP (, ,) (NN a))")]
+    brackets = {"(NP", "(S", "(VP", ")NP", ")S", ")VP"}
+    numbers = {f"({number})" for number in range(NUMBERS)}
+    joined = {"(S(NP(DT)", "(NN))NP", "(VP(VBZ))VP", "(.)", "(NP(,)", "(NN)"}
+    for words, expected in {
+        "tags": brackets | {"(,)", "(.)", "(DT)", "(NN)", "(VBZ)"},
+        "XX": brackets | {"(XX)"},
+        "numbers": brackets | numbers,
+        "joined": joined | numbers,
+    }.items():
+        assert symbols_of(trees, words) == sorted(expected)

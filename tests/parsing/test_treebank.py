@@ -1,0 +1,222 @@
+import functools
+import gzip
+from collections import Counter
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tree_samples import random_tree
+
+from keras_transformer.errors import DataError
+from keras_transformer.parsing import TreeFiles
+from keras_transformer.parsing.linearization import NUMBERS
+from keras_transformer.parsing.linearization import word_marks
+from keras_transformer.pipelines import encode_corpus
+from keras_transformer.pipelines import steps_per_epoch
+from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.pipelines import training_dataset
+from keras_transformer.pipelines.batching import batches_per_epoch
+from keras_transformer.pipelines.batching import epoch_order
+from keras_transformer.pipelines.batching import plan_buckets
+from keras_transformer.pipelines.datasets import batch_indices
+from keras_transformer.pipelines.datasets import epoch_rows
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Gold trees in a folder, silver ones in a packed file."""
+    gold = tmp_path / "wsj"
+    (gold / "b").mkdir(parents=True)
+    (gold / ".hidden").write_text("no tree")
+    (gold / "b" / "2.mrg").write_text("( (S\n  (NN c)\n (NN d)))\n\n( (NP (NN e)))")
+    (gold / "1.mrg").write_text("(S (NN a) (NP (NN b)))")
+    silver = [str(random_tree(seed, 5)) for seed in range(40)]
+    text = "\n".join(silver).encode()
+    (tmp_path / "silver.gz").write_bytes(gzip.compress(text))
+    return tmp_path
+
+
+def test_words_and_symbols(folder):
+    source = TreeFiles(folder / "wsj")
+    assert list(source) == [
+        ("a b", "(S (NN) (NP (NN) )NP )S"),
+        ("c d", "(S (NN) (NN) )S"),
+        ("e", "(NP (NN) )NP"),
+    ]
+    assert source.symbols() == ["(NN)", "(NP", "(S", ")NP", ")S"]
+    assert source.locate(1) == f"{folder / 'wsj' / '1.mrg'}:1"
+    assert source.locate(3) == f"{folder / 'wsj' / 'b' / '2.mrg'}:5"
+    with pytest.raises(IndexError):
+        source.locate(4)
+    numbered = TreeFiles(folder / "wsj", words="numbers")
+    # zlib.crc32(b"a b") % 128 and the next number.
+    assert next(iter(numbered)) == ("(83) a (84) b", "(S (83) (NP (84) )NP )S")
+    assert {"(0)", "(127)", "(NP"} <= set(numbered.symbols())
+    assert len(numbered.symbols()) == 128 + 4
+    assert list(numbered.sentences()) == ["a b", "c d", "e"]
+    bare = TreeFiles(folder / "wsj", words="XX")
+    assert next(iter(bare)) == ("a b", "(S (XX) (NP (XX) )NP )S")
+    assert bare.symbols() == ["(NP", "(S", "(XX)", ")NP", ")S"]
+
+
+def test_each_number_is_as_common_as_another(tmp_path):
+    """Whatever the sentences' length; a sentence's numbers follow each other."""
+    path = tmp_path / "trees"
+    trees = [random_tree(seed, num_words=8) for seed in range(6000)]
+    path.write_text("\n".join(map(str, trees)), encoding="utf-8")
+    first = np.zeros(NUMBERS, int)
+    for source, target in TreeFiles(path, words="numbers"):
+        pieces = [source.split()[::2], [s for s in target.split() if s[1:2].isdigit()]]
+        assert pieces[0] == pieces[1]
+        numbers = [int(piece[1:-1]) for piece in pieces[0]]
+        assert set(np.diff(numbers) % NUMBERS) == {1}
+        first[numbers[0]] += 1
+    # 47 are expected of each; the bounds are more than 4 standard deviations away.
+    assert first.min() > 15
+    assert first.max() < 80
+
+
+def test_weights_of_pairs(folder):
+    paths = [folder / "silver.gz", folder / "wsj"]
+    assert TreeFiles(paths).weights(np.array([1, 2])) is None
+    weighted = TreeFiles(paths, [0.25, 2])
+    assert weighted.weights(np.array([1, 40, 41, 43])).tolist() == [0.25, 0.25, 2, 2]
+
+
+def test_fingerprints_tell_text_weights_and_form(folder):
+    paths = [folder / "silver.gz", folder / "wsj"]
+    forms = [
+        TreeFiles(paths),
+        TreeFiles(paths[::-1]),
+        TreeFiles(paths, [1, 2]),
+        TreeFiles(paths, words="XX"),
+        TreeFiles(paths[:1]),
+    ]
+    assert len({form.fingerprint() for form in forms}) == len(forms)
+    assert TreeFiles(paths).fingerprint() == forms[0].fingerprint()
+
+
+def test_mistakes(folder):
+    (folder / "empty").mkdir()
+    (folder / "blank").write_text("\n")
+    for arguments, message in (
+        (([folder], [1, 2]), "2 weights, 1 paths"),
+        (([folder], [0]), "must be above 0"),
+        (([folder], [float("nan")]), "must be above 0"),
+        ((folder / "empty",), "empty: there are no files"),
+    ):
+        with pytest.raises(DataError, match=message):
+            TreeFiles(*arguments)
+    with pytest.raises(DataError, match="blank: there are no trees"):
+        list(TreeFiles(folder / "blank"))
+    with pytest.raises(DataError, match="none: no such file"):
+        list(TreeFiles(folder / "none"))
+
+
+def test_every_symbol_is_one_token(folder):
+    source = TreeFiles(folder / "silver.gz")
+    texts = [words for words, _ in source] + ["the gene Apc NN NP S"] * 9
+    tokenizer = train_tokenizer("bpe", texts, 312, symbols=source.symbols())
+    targets = [target for _, target in source]
+    ids = tokenizer.tokenize(targets)
+    assert ids.row_lengths().numpy().tolist() == [len(t.split()) for t in targets]
+    back = [text.decode() for text in tokenizer.detokenize(ids).numpy()]
+    assert back == targets
+    pieces = tokenizer.pieces()
+    assert {"▁" + symbol for symbol in source.symbols()} <= set(pieces)
+    # Words that look like a tag or label are no symbols.
+    words = tokenizer.tokenize(["NN NP S -LRB- gene"])
+    symbols = {pieces.index("▁" + symbol) for symbol in source.symbols()}
+    assert not symbols & set(words.flat_values.numpy().tolist())
+    assert tokenizer.detokenize(words).numpy()[0].decode() == "NN NP S -LRB- gene"
+    with pytest.raises(DataError, match=r"kind bpe, not word_piece"):
+        train_tokenizer("word_piece", texts, 400, symbols=["(S"])
+
+
+@pytest.mark.parametrize("words", ["joined", "tags", "numbers", "XX"])
+def test_marks_of_words(tmp_path, words):
+    """As many on each side as there are words, whatever these are."""
+    trees = [random_tree(seed, 9) for seed in range(30)]
+    odd = "(S (NN 😀) (NP (NN \u2581x) (NN -LRB-) (NN naïve–β)) (CD 4/8) (NN \uf8fe0))"
+    path = tmp_path / "trees"
+    path.write_text("\n".join([*map(str, trees), odd]), encoding="utf-8")
+    source = TreeFiles(path, words=words)
+    size = {"joined": 625, "numbers": 450}.get(words, 330)
+    tokenizer = train_tokenizer(
+        "bpe", source.sentences(), size, symbols=source.symbols()
+    )
+    marks = [np.array(each) for each in word_marks(tokenizer.piece_bytes(), words)]
+    expected = [len(tree.words) for tree in source.trees()]
+    sampled = functools.partial(tokenizer.sample, dropout=0.5, seed=3)
+    lengths = set()
+    for split in (tokenizer.tokenize, sampled):
+        sides = [split(list(texts)) for texts in zip(*source, strict=True)]
+        counts = [
+            [each[ids].sum() for ids in rows.to_list()]
+            for each, rows in zip(marks, sides, strict=True)
+        ]
+        assert counts == [expected, expected]
+        lengths.add(int(tf.size(sides[0].flat_values)))
+    assert len(lengths) == 2  # BPE-dropout has split them otherwise
+    assert expected[-1] == 6
+
+
+def test_an_epoch_holds_pairs_by_their_weights():
+    draw = np.random.default_rng(4)
+    source, target = draw.integers(5, 60, (2, 900))
+    weights = np.repeat([1.0, 0.3, 2.5], [300, 400, 200])
+    buckets, leaves = plan_buckets(source, target, 500, weights=weights)
+    counts = []
+    for epoch in range(30):
+        order, of_position = epoch_order(buckets, leaves, 7, epoch, weights)
+        again, _ = epoch_order(buckets, leaves, 7, epoch, weights)
+        np.testing.assert_array_equal(order, again)
+        seen = np.bincount(order, minlength=900)
+        assert (seen[:300] == 1).all()
+        assert set(seen[300:700]) == {0, 1}
+        assert set(seen[700:]) == {2, 3}
+        counts.append(seen)
+        # As many batches in every epoch, all but the last of them full.
+        sizes = np.bincount(of_position, minlength=len(buckets))
+        batches = sum(
+            -(-size // bucket.batch_size)
+            for size, bucket in zip(sizes, buckets, strict=True)
+        )
+        assert batches == batches_per_epoch(buckets)
+    mean = np.mean(counts, axis=0)
+    # Rounded up in each of at most 32 leaves.
+    assert 0.3 <= mean[300:700].mean() <= 0.3 + 32 / 400
+    assert 2.5 <= mean[700:].mean() <= 2.5 + 32 / 200
+    assert (mean[300:700] > 0).mean() > 0.99
+    assert not np.array_equal(counts[0], counts[1])
+
+
+def test_weights_in_training_batches_and_after_a_resume(folder, tmp_path):
+    source = TreeFiles([folder / "wsj", folder / "silver.gz"], [3, 0.5])
+    texts = [words for words, _ in source]
+    tokenizer = train_tokenizer("bpe", texts, 300, symbols=source.symbols())
+    corpus = encode_corpus(source, tokenizer, tokenizer, tmp_path / "ids", 300)
+    corpus.weights = source.weights(corpus.numbers(np.arange(corpus.num_pairs)))
+    longest = max(corpus.source_lengths.max(), corpus.target_lengths.max())
+    budget = 6 * int(longest)
+    steps = steps_per_epoch(corpus, budget)
+    batches = list(training_dataset(corpus, budget, seed=2).take(2 * steps))
+    for epoch in (0, 1):
+        rows = np.concatenate(
+            [
+                batch_indices(corpus, budget, 2, epoch * steps + step)
+                for step in range(1, steps + 1)
+            ]
+        )
+        counts = Counter(rows.tolist())
+        assert [counts[row] for row in range(3)] == [3, 3, 3]
+        assert {counts[row] for row in range(3, 43)} == {0, 1}
+    for step, batch in enumerate(batches, start=1):
+        wanted = corpus.rows(
+            "target", batch_indices(corpus, budget, 2, step), batch[1].shape[1]
+        )
+        np.testing.assert_array_equal(batch[1].numpy(), wanted)
+    resumed = training_dataset(corpus, budget, seed=2, start_step=steps + 2)
+    for batch, other in zip(resumed.take(3), batches[steps + 2 :], strict=False):
+        np.testing.assert_array_equal(batch[1], other[1])
+    assert 9 + 20 <= len(epoch_rows(corpus)) <= 9 + 21

@@ -1,0 +1,224 @@
+import gzip
+import random
+import re
+import subprocess
+import sys
+
+import pytest
+from tree_samples import random_tree
+
+from keras_transformer.errors import DataError
+from keras_transformer.parsing.trees import base_label
+from keras_transformer.parsing.trees import parse_tree
+from keras_transformer.parsing.trees import read_trees
+from keras_transformer.parsing.trees import words_of
+
+TRACES = """( (S
+    (NP-SBJ-1 (NP (DT The) (NN gene)) (-LRB- -LRB-) (NP (NN Apc)) (-RRB- -RRB-))
+    (VP=2 (VBZ is) (VP (VBN required)
+      (NP-1 (-NONE- *)) (PP-PRP (IN for) (NP (PRP$ its) (NN skin)))))
+    (SBAR (-NONE- 0) (S (-NONE- *T*-1))) (. .)))
+"""
+
+
+def read(tmp_path, text, name="a.trees"):
+    path = tmp_path / name
+    content = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return list(read_trees(path))
+
+
+@pytest.mark.parametrize("name", ["a.mrg", "a.mrg.gz"])
+def test_penn_treebank(tmp_path, name):
+    ((line, tree),) = read(tmp_path, "\n" + TRACES, name)
+    assert line == 2
+    assert " ".join(tree.words) == "The gene -LRB- Apc -RRB- is required for its skin ."
+    assert " ".join(tree.tags) == "DT NN -LRB- NN -RRB- VBZ VBN IN PRP$ NN ."
+    assert tree.constituents == (
+        ("S", 0, 11),
+        ("NP", 0, 5),
+        ("NP", 0, 2),
+        ("NP", 3, 4),
+        ("VP", 5, 10),
+        ("VP", 6, 10),
+        ("PP", 7, 10),
+        ("NP", 8, 10),
+    )
+    assert str(tree) == (
+        "(S (NP (NP (DT The) (NN gene)) (-LRB- -LRB-) (NP (NN Apc)) (-RRB- -RRB-)) "
+        "(VP (VBZ is) (VP (VBN required) (PP (IN for) (NP (PRP$ its) (NN skin))))) "
+        "(. .))"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("(NN a)", ["(NN a)"]),
+        ("((NN a))", ["(NN a)"]),
+        ("((S (NN a)) )", ["(S (NN a))"]),
+        ("( (S (NN a)) (S (NN b)))", ["(TOP (S (NN a)) (S (NN b)))"]),
+        ("( (NN a) (NN b))", ["(TOP (NN a) (NN b))"]),
+        ("( (S (NN a)) (-NONE- *))", ["(S (NN a))"]),
+        ("(TOP (S (NN a)))", ["(TOP (S (NN a)))"]),
+        ("(NP (NP (NN a)))", ["(NP (NP (NN a)))"]),
+        ("(NP (NN a b))", ["(NP (NN a) (NN b))"]),
+        ("(S (-NONE- *))(X (NN b))", ["(X (NN b))"]),
+        (
+            "(S(NN a))(S\n(NN\nb))\n\n(S(NN c))",
+            ["(S (NN a))", "(S (NN b))", "(S (NN c))"],
+        ),
+        ("(S-1 (NN-2 a\u00a0b) (NP|X=3 (CD 1\u2028)))", None),
+        ("\ufeff(NN a)\r\n", ["(NN a)"]),
+        ("", []),
+        (" \n\t\n", []),
+    ],
+)
+def test_forms_of_trees(tmp_path, text, expected):
+    trees = [str(tree) for _, tree in read(tmp_path, text)]
+    if expected is None:
+        expected = ["(S (NN a\u00a0b) (NP|X (CD 1\u2028)))"]
+    assert trees == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "(NN a)\n(S (NN b)",
+            r"a\.trees:2: 1 bracket\(s\) of the tree .* never closed",
+        ),
+        ("(NN a))", r"a\.trees:1: a \"\)\" that closes nothing"),
+        ("(NN a)\n\nb (NN c)", r"a\.trees:3: 'b' stands outside"),
+        ("(S (NN a)\nb)", r"a\.trees:2: 'b' stands beside"),
+        ("(NN a (NN b))", "a bracket beside the word 'a'"),
+        ("()", "nothing in it"),
+        ("(S (NP) (NN a))", "nothing in it"),
+        ("(S ((NN a)))", "has no label"),
+        ("(NN \xff)".encode("latin-1"), r"a\.trees:1: not UTF-8"),
+    ],
+)
+def test_broken_trees_name_file_and_line(tmp_path, text, message):
+    with pytest.raises(DataError, match=message) as caught:
+        read(tmp_path, text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.fault("F20", "an error that names the file")
+def test_a_cut_off_gzip_file_and_a_missing_one(tmp_path):
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(TRACES.encode() * 99)[:-20])
+    with pytest.raises(DataError, match=r"a\.gz: the gzip file is cut off"):
+        list(read_trees(path))
+    with pytest.raises(DataError, match="no such file"):
+        list(read_trees(tmp_path / "b"))
+
+
+def test_depth_is_no_danger(tmp_path):
+    deep = "(S " * 100_000 + "(NN a)" + ")" * 100_000
+    ((_, tree),) = read(tmp_path, deep)
+    assert len(tree.constituents) == 100_000
+    assert parse_tree(str(tree)) == tree
+    for text in ("(" * 100_000, "(S " * 100_000, ")" * 100_000):
+        with pytest.raises(DataError, match=r"a\.trees:1: "):
+            read(tmp_path, text)
+
+
+def test_random_trees_round_trip(tmp_path):
+    trees = [random_tree(seed) for seed in range(300)]
+    text = "".join(str(tree) + "\n" for tree in trees)
+    found = read(tmp_path, text)
+    assert [line for line, _ in found] == list(range(1, 301))
+    assert [tree for _, tree in found] == trees
+    # Line breaks wherever white space may stand.
+    spread = re.sub(r"[ )]", lambda match: match[0] + "\n", text)
+    assert [tree for _, tree in read(tmp_path, spread)] == trees
+
+
+def test_random_bytes_are_trees_or_one_error(tmp_path):
+    draw = random.Random(1)
+    path = tmp_path / "a.trees"
+    pieces = [b"(", b")", b" ", b"S", b"(NN a)", b"-NONE-", b"\n", b"=", b"-", b"\xc3"]
+    kinds = {"trees": 0, "error": 0}
+    for number in range(20_000):
+        if number % 4:
+            count = draw.randint(0, 12)
+            content = b"".join(draw.choices(pieces, weights=range(10, 0, -1), k=count))
+        else:
+            content = draw.randbytes(draw.randint(0, 40))
+        path.write_bytes(content)
+        try:
+            trees = list(read_trees(path))
+        except DataError as error:
+            assert str(path) in str(error)
+            kinds["error"] += 1
+        else:
+            assert all(tree.words for _, tree in trees)
+            kinds["trees"] += bool(trees)
+    assert min(kinds.values()) > 100
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("NP-SBJ-1", "NP"),
+        ("NP=2", "NP"),
+        ("-LRB-", "-LRB-"),
+        ("-NONE-", "-NONE-"),
+        ("PRP$", "PRP$"),
+        ("=", "="),
+        ("-", "-"),
+        ("ADVP|PRT-CLR", "ADVP|PRT"),
+    ],
+)
+def test_function_tags_are_cut(label, expected):
+    assert base_label(label) == expected
+
+
+def test_words_of_a_line():
+    assert words_of(" The (\tgene)s \u00a0 ") == (
+        "The",
+        "-LRB-",
+        "gene-RRB-s",
+        "\u00a0",
+    )
+    assert words_of(" \t") == ()
+
+
+def test_the_reader_and_the_scorer_name_no_tensorflow():
+    code = (
+        "import ast, pathlib, sys; print({top for path in sys.argv[1:] for node in "
+        "ast.walk(ast.parse(pathlib.Path(path).read_text())) if isinstance(node, "
+        "(ast.Import, ast.ImportFrom)) for top in [getattr(node, 'module', None) or "
+        "node.names[0].name] if 'tensorflow' in top})"
+    )
+    files = ["trees", "linearization", "treebank"]
+    paths = [f"pipelines/{name}.py" for name in files]
+    result = subprocess.run(
+        [sys.executable, "-c", code, *paths], capture_output=True, text=True
+    )
+    assert result.stdout.strip() == "set()", result.stderr
+
+
+def test_craft(data_dir):
+    """All trees of a corpus, read anew by a count of brackets alone."""
+    path = data_dir / "craft" / "dev.trees.gz"
+    if not path.is_file():
+        pytest.skip(f"no {path}")
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    trees = [tree for _, tree in read_trees(path)]
+    assert len(trees) == len(lines) == 3_471
+    for line, tree in zip(lines, trees, strict=True):
+        # Four tags of this file stand above two words each.
+        line = re.sub(r"\((\S+) ([^()\s]+) ([^()\s]+)\)", r"(\1 \2) (\1 \3)", line)
+        leaves = re.findall(r"\((\S+) ([^()\s]+)\)", line)
+        leaves = [(tag, word) for tag, word in leaves if tag != "-NONE-"]
+        assert list(zip(tree.tags, tree.words, strict=True)) == leaves
+        # Taking traces and then empty brackets out leaves the constituents.
+        line = re.sub(r"\(-NONE- [^()\s]+\)", "", line)
+        while re.search(r"\([^()\s]+\s*\)", line):
+            line = re.sub(r"\([^()\s]+\s*\)", "", line)
+        labelled = re.findall(r"\(([^()\s]+)(?=\s*\()", line)
+        labels = [re.split("[-=]", label)[0] for label in labelled]
+        found = [label for label, _, _ in tree.constituents]
+        assert found == labels or found == ["TOP", *labels]

@@ -1,0 +1,171 @@
+import subprocess
+import sys
+from collections import Counter
+from datetime import date
+from datetime import datetime
+from decimal import Decimal
+
+import pytest
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines.sources.phrase_forms import all_forms
+from keras_transformer.pipelines.sources.phrases import parse_locale
+from keras_transformer.pipelines.sources.phrases import phrases
+from keras_transformer.pipelines.sources.phrases import unambiguous
+from keras_transformer.pipelines.sources.phrases import words
+from keras_transformer.pipelines.sources.phrases import write_pair
+
+
+@pytest.fixture(scope="module")
+def english_german():
+    return phrases()
+
+
+def has_digit(text):
+    return any(character.isdigit() for character in text)
+
+
+def test_sizes_and_digits(english_german):
+    train, validation, test = english_german
+    assert (len(validation), len(test)) == (500, 500)
+    digits = [pair for part in english_german for pair in part if has_digit(pair[0])]
+    assert len(digits) == 31_500
+    # What has no digit is a bare name, and in training only.
+    names = [pair for pair in train if not has_digit(pair[0])]
+    assert ("Germany", "Deutschland") in names
+    assert ("Swiss Franc", "Schweizer Franken") in names
+    assert len(names) + len(digits) == sum(map(len, english_german))
+
+
+def test_splits_share_no_source_and_no_target(english_german):
+    for side in (0, 1):
+        sets = [{pair[side] for pair in part} for part in english_german]
+        for index, one in enumerate(sets):
+            for other in sets[index + 1 :]:
+                assert not one & other
+    sources = Counter(source for part in english_german for source, _ in part)
+    assert max(sources.values()) == 1
+
+
+def test_known_translations(english_german):
+    """Worked by hand: German day-month order, comma, 24 hours, no-break space."""
+    expected = {
+        "May 7, 2023": "7. Mai 2023",
+        "Tuesday, March 7, 2023": "Dienstag, 7. März 2023",
+        "3/7/23": "07.03.23",
+        "3:04 PM": "15:04",
+        "12:04 AM": "00:04",
+        "-1,234.5": "-1.234,5",
+        "12.5%": "12,5\N{NO-BREAK SPACE}%",
+        "€1,234.50": "1.234,50\N{NO-BREAK SPACE}€",
+        "1 mile": "1 Meile",
+        "2.5 miles": "2,5 Meilen",
+        "in 3 days": "in 3 Tagen",
+        "3 days ago": "vor 3 Tagen",
+        "Germany (12%)": "Deutschland (12\N{NO-BREAK SPACE}%)",
+    }
+    source = parse_locale("source_locale", "en")
+    target = parse_locale("target_locale", "de")
+    written = {}
+    for form in unambiguous(source, target):
+        for value in (*form.probes, *more_values(form)):
+            text, translation = write_pair(form, value, source, target)
+            assert written.setdefault(text, translation) == translation
+    assert {text: written.get(text) for text in expected} == expected
+
+
+def more_values(form):
+    """Values that the hand-worked table needs, for the forms that can write them."""
+    if form.kind == "date":
+        return (date(2023, 5, 7), date(2023, 3, 7))
+    if form.kind == "time":
+        return (datetime(2023, 3, 7, 15, 4), datetime(2023, 3, 7, 0, 4))
+    if form.kind in ("number", "percent", "currency", "unit", "name"):
+        return tuple(map(Decimal, ("-1234.5", "12.5", "1234.5", "2.5", "12")))
+    return ()
+
+
+def test_held_out_words_are_in_training(english_german):
+    train, validation, test = english_german
+    seen = Counter(word for pair in train for word in words(pair))
+    assert len(seen) > 100
+    for pair in (*validation, *test):
+        for word in words(pair):
+            assert seen[word] >= 10, (word, pair)
+
+
+def test_every_kind_is_held_out(english_german):
+    held_out = " | ".join(source for source, _ in english_german.test)
+    for part in ("%", "€", "PM", "ago", "in ", "January", "million", "kilo", "–"):
+        assert part in held_out
+
+
+@pytest.mark.parametrize(
+    "locales",
+    [
+        ("en", "de"),
+        ("de", "en"),
+        ("en", "fr"),
+        ("en", "ja"),
+        ("ja", "en"),
+        ("ar", "en"),
+        ("th", "fa"),
+        ("hi", "zh-Hant"),
+    ],
+)
+def test_one_target_for_each_source_whatever_the_seed(locales):
+    targets = {}
+    for seed in (1, 2, 3):
+        splits = phrases(*locales, size=4_001, seed=seed, held_out=101)
+        assert (len(splits.validation), len(splits.test)) == (101, 101)
+        for source, target in (pair for part in splits for pair in part):
+            assert targets.setdefault(source, target) == target
+            assert source.strip() and target.strip()
+            assert "\N{NO-BREAK SPACE}" not in source
+    assert sum(map(has_digit, targets)) > 9_000
+
+
+def test_same_seed_same_phrases_in_another_process():
+    code = (
+        "from keras_transformer.pipelines.sources.phrases import phrases; "
+        "print(ascii(phrases(size=997, seed=7, held_out=23)))"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONHASHSEED": "4321", "PATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    same = phrases(size=997, seed=7, held_out=23)
+    assert other.stdout.strip() == ascii(same)
+    assert phrases(size=997, seed=8, held_out=23) != same
+
+
+def test_no_phrase_is_long(english_german):
+    longest = max(
+        len(text) for part in english_german for pair in part for text in pair
+    )
+    assert longest <= 40
+
+
+@pytest.mark.parametrize("name", ["xx", "no locale", "", "e"])
+def test_unknown_locale_is_named(name):
+    with pytest.raises(DataError, match="target_locale") as error:
+        phrases("en", name)
+    assert repr(name) in str(error.value)
+
+
+def test_impossible_sizes():
+    with pytest.raises(DataError, match="size=10, held_out=5"):
+        phrases(size=10, held_out=5)
+    with pytest.raises(DataError, match="held_out=400"):
+        phrases(size=1_000, held_out=400)
+
+
+def test_forms_are_exhausted(monkeypatch):
+    """More phrases than the forms can write is an error, not an endless loop."""
+    form = next(f for f in all_forms() if f.name == "relative day in")
+    monkeypatch.setattr(sys.modules[phrases.__module__], "all_forms", lambda: [form])
+    with pytest.raises(DataError, match="at most about 120"):
+        phrases(size=500, held_out=3)

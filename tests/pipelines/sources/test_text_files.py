@@ -1,0 +1,99 @@
+import gzip
+
+import pytest
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines import TextFiles
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, *lines):
+        content = b"".join(
+            (line if isinstance(line, bytes) else line.encode()) + b"\n"
+            for line in lines
+        )
+        path = tmp_path / name
+        path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+        return str(path)
+
+    return write
+
+
+def test_several_files_in_order_and_more_than_once(write):
+    files = TextFiles(
+        [write("a.en", "one", "two"), write("b.en.gz", "three")],
+        [write("a.de.gz", "eins", "zwei"), write("b.de", "drei")],
+    )
+    pairs = [("one", "eins"), ("two", "zwei"), ("three", "drei")]
+    assert list(files) == pairs
+    assert list(files) == pairs
+
+
+def test_a_single_path_is_a_list_of_one(write, tmp_path):
+    source, target = write("a", "x"), write("b", "y")
+    assert list(TextFiles(source, tmp_path / "b")) == [("x", "y")]
+    assert TextFiles(source, target).source == [source]
+
+
+def test_undecodable_sides_are_none_so_that_lines_stay_aligned(write):
+    files = TextFiles(
+        write("a", "1", b"\xff", "3"), write("b.gz", "eins", "zwei", b"\xc3")
+    )
+    assert list(files) == [("1", "eins"), (None, "zwei"), ("3", None)]
+
+
+def test_pairs_are_located_by_file_and_line(write):
+    first, second = write("a", "1", "2", "3"), write("b.gz", "4", "5")
+    files = TextFiles([first, second], [first, second])
+    places = [files.locate(number) for number in range(1, 6)]
+    assert places == [f"{first}:{n}" for n in (1, 2, 3)] + [
+        f"{second}:1",
+        f"{second}:2",
+    ]
+    with pytest.raises(IndexError):
+        files.locate(6)
+
+
+@pytest.mark.fault("F13", "an error with both counts before any pair is read")
+def test_different_line_counts_are_named_before_any_pair(write):
+    files = TextFiles(
+        [write("a.en", "1"), write("b.en", "2", "3", "4")],
+        [write("a.de", "1"), write("b.de.gz", "2", "3")],
+    )
+    # The first files agree, the second do not: still nothing is given out.
+    with pytest.raises(DataError, match=r"b\.en has 3 lines but .*b\.de\.gz has 2"):
+        next(iter(files))
+
+
+@pytest.mark.fault("F12", "an error that names the file")
+@pytest.mark.parametrize("name", ["empty.de", "empty.de.gz"])
+def test_empty_file(write, name):
+    with pytest.raises(DataError, match=rf"{name}: the file is empty"):
+        list(TextFiles(write("a.en", "1"), write(name)))
+
+
+def test_missing_file_is_named_by_iteration_and_fingerprint(write, tmp_path):
+    files = TextFiles(write("a.en", "1"), tmp_path / "no.de")
+    for use in (list, TextFiles.fingerprint):
+        with pytest.raises(DataError, match=r"no\.de: no such file"):
+            use(files)
+
+
+def test_numbers_of_files_must_agree(write):
+    with pytest.raises(DataError, match=r"2 source files .* 1 target files"):
+        TextFiles([write("a", "1"), write("b", "2")], [write("c", "3")])
+    with pytest.raises(DataError, match="at least one"):
+        TextFiles([], [])
+
+
+def test_fingerprint_follows_content_order_and_side(write):
+    a, b, c = write("a", "1"), write("b", "2"), write("c", "1")
+    fingerprints = [
+        TextFiles(*sides).fingerprint()
+        for sides in [([a], [b]), ([b], [a]), ([a, b], [b, a]), ([b, a], [a, b])]
+    ]
+    assert len(set(fingerprints)) == 4
+    assert TextFiles([c], [b]).fingerprint() == fingerprints[0]
+    write("a", "changed")
+    assert TextFiles([a], [b]).fingerprint() != fingerprints[0]

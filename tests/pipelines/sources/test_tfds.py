@@ -1,0 +1,149 @@
+from typing import ClassVar
+
+import pytest
+import tensorflow_datasets as tfds
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines import TfdsPairs
+from keras_transformer.pipelines import encode_corpus
+from keras_transformer.pipelines import train_tokenizer
+
+ENGLISH = ["A man rides a bike.", "Two dogs run.", "  spaces  ", "Zoë’s café", "five"]
+GERMAN = ["Ein Mann fährt Rad.", "Zwei Hunde rennen.", "Lücken", "Zoës Café", "fünf"]
+PAIRS = list(zip(ENGLISH, GERMAN, strict=True))
+
+
+class SmallTranslate(tfds.core.GeneratorBasedBuilder):
+    """A translation dataset with a `Translation` feature, like wmt14_translate."""
+
+    VERSION = tfds.core.Version("1.2.3")
+    BUILDER_CONFIGS: ClassVar = [tfds.core.BuilderConfig(name="de-en")]
+
+    def _info(self):
+        return tfds.core.DatasetInfo(
+            builder=self,
+            features=tfds.features.Translation(["de", "en"]),
+            supervised_keys=("de", "en"),
+        )
+
+    def _split_generators(self, dl_manager):
+        return {
+            "train": self._generate_examples(),
+            "validation": [(0, {"de": "d", "en": "e"})],
+        }
+
+    def _generate_examples(self):
+        for number, (english, german) in enumerate(PAIRS):
+            yield number, {"en": english, "de": german}
+
+
+class SmallTalks(tfds.core.GeneratorBasedBuilder):
+    """Like ted_multi_translate: a nested feature of varying languages."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        return tfds.core.DatasetInfo(
+            builder=self,
+            features=tfds.features.FeaturesDict(
+                {
+                    "translations": tfds.features.TranslationVariableLanguages(
+                        languages=["de", "en", "fr"]
+                    ),
+                    "talk": tfds.features.Text(),
+                }
+            ),
+        )
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples()}
+
+    def _generate_examples(self):
+        yield 1, {"translations": {"en": "a", "de": "b", "fr": "c"}, "talk": "t"}
+        yield 2, {"translations": {"en": "d", "fr": "f"}, "talk": "t"}
+        yield 3, {"translations": {"fr": "g", "de": "h", "en": "i"}, "talk": "t"}
+
+
+@pytest.fixture(scope="module")
+def data_dir_of_tfds(tmp_path_factory):
+    return tmp_path_factory.mktemp("tfds")
+
+
+@pytest.fixture
+def folder_builder(tmp_path):
+    for language, lines in {"en": ENGLISH, "de": GERMAN}.items():
+        text = "".join(f"{line}\n" for line in lines)
+        (tmp_path / f"{language}.train.txt").write_text(text, encoding="utf-8")
+    return tfds.folder_dataset.TranslateFolder(str(tmp_path))
+
+
+def test_a_prepared_builder_gives_every_pair_in_both_directions(data_dir_of_tfds):
+    name = "small_translate/de-en"
+    own = TfdsPairs(name, "train", data_dir=data_dir_of_tfds)
+    turned = TfdsPairs(name, "train", "en", "de", data_dir=data_dir_of_tfds)
+    # TFDS stores examples in the order of a hash, the same each time.
+    assert sorted(turned) == sorted(PAIRS)
+    assert [(source, target) for target, source in own] == list(turned)
+    assert list(turned) == list(turned)
+
+
+def test_splits_and_subsplits(data_dir_of_tfds):
+    name = "small_translate/de-en"
+    assert list(TfdsPairs(name, "validation", data_dir=data_dir_of_tfds)) == [
+        ("d", "e")
+    ]
+    parts = [
+        list(TfdsPairs(name, split, "en", "de", data_dir_of_tfds))
+        for split in ("train[:2]", "train[2:]")
+    ]
+    assert [len(part) for part in parts] == [2, 3]
+    assert sorted(parts[0] + parts[1]) == sorted(PAIRS)
+
+
+def test_nested_languages_skip_examples_that_lack_one(data_dir_of_tfds):
+    pairs = TfdsPairs("small_talks", "train", "de", "en", data_dir_of_tfds)
+    assert sorted(pairs) == [("b", "a"), ("h", "i")]
+
+
+def test_translate_folder_in_file_order(folder_builder):
+    assert list(TfdsPairs(folder_builder, "train", "en", "de")) == PAIRS
+    # Its text may change under the same version: never taken for cached.
+    assert TfdsPairs(folder_builder, "train", "en", "de").fingerprint() is None
+
+
+def test_fingerprint_tells_splits_and_directions_apart(data_dir_of_tfds, tmp_path):
+    name = "small_translate/de-en"
+    arguments = [
+        ("train", "en", "de"),
+        ("train", "de", "en"),
+        ("train[:2]", "en", "de"),
+    ]
+    fingerprints = {
+        TfdsPairs(name, *each, data_dir_of_tfds).fingerprint() for each in arguments
+    }
+    assert len(fingerprints) == 3
+    assert "1.2.3" in fingerprints.pop()
+    pairs = TfdsPairs(name, *arguments[0], data_dir_of_tfds)
+    tokenizer = train_tokenizer("bpe", ENGLISH + GERMAN, 300)
+    corpus = encode_corpus(pairs, tokenizer, tokenizer, tmp_path / "ids")
+    assert corpus.num_pairs == len(PAIRS)
+    again = encode_corpus(pairs, tokenizer, tokenizer, tmp_path / "ids")
+    assert again.fingerprint == corpus.fingerprint is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("no_such_translate/x",), "data.tfds.name='no_such_translate/x'"),
+        (("small_translate/xx-yy",), "data.tfds.name='small_translate/xx-yy'"),
+        (("small_translate/de-en", "tset"), "split 'tset' of small_translate"),
+        (("small_translate/de-en", "train", "en", "fr"), "'en' and 'fr'.*has: de, en"),
+        (("small_translate/de-en", "train", "en"), "Received: en, en"),
+        (("small_talks",), "Received: None, None"),
+    ],
+)
+def test_mistakes_are_named(data_dir_of_tfds, arguments, message):
+    pairs = TfdsPairs(*arguments, data_dir=data_dir_of_tfds)
+    with pytest.raises(DataError, match=message) as caught:
+        next(iter(pairs))
+    assert "\n" not in str(caught.value)

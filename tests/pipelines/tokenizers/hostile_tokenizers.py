@@ -1,0 +1,157 @@
+"""A process that reads altered tokenizer files, any of which may end it.
+
+    python hostile_tokenizers.py FOLDER FIRST COUNT
+
+FOLDER holds a good tokenizer. Prints how many were refused with a `DataError` and how
+many were used; what else is raised ends it with a traceback.
+"""
+
+import json
+import pathlib
+import random
+import sys
+import tempfile
+from collections import Counter
+
+from sentencepiece import sentencepiece_model_pb2
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines import load_tokenizer
+
+TEXTS = ["der Hund läuft", "", "a" * 50, "\u2581 x", "日本 😀\x00", "  ", "\u202e"]
+PIECES = [
+    "",
+    "a",
+    "\u2581" * 50,
+    "<0xZZ>",
+    "<0x1>",
+    "x" * 10_000,
+    "<s>",
+    "\x00",
+    "ä",
+    "##",
+]
+SCORES = [float("nan"), float("inf"), -float("inf"), 1e38, 0.0]
+NUMBERS = [-1, 0, 1, 2, 3, 299, 300, 10**6, 2**31 - 1, -(2**31)]
+
+
+def altered(content, draw):
+    """The file cut, with other bytes, or written anew with other fields."""
+    kind = draw.randrange(6)
+    if kind == 0:
+        return content[: draw.randrange(len(content))]
+    if kind == 1:
+        place = draw.randrange(len(content))
+        return content[:place] + draw.randbytes(draw.randint(1, 50)) + content[place:]
+    if kind == 2:
+        changed = bytearray(content)
+        for _ in range(draw.choice([1, 1, 2, 5, 20])):
+            changed[draw.randrange(len(changed))] = draw.randrange(256)
+        return bytes(changed)
+    if content[:1] == b"{":
+        fields = json.loads(content)
+        _fields(fields, draw)
+        return json.dumps(fields).encode()
+    model = sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(content)
+    (_tables, _pieces, _settings)[kind - 3](model, draw)
+    return model.SerializeToString()
+
+
+def _fields(fields, draw):
+    vocabulary = fields["vocabulary"]
+    for _ in range(draw.randint(1, 3)):
+        # The first 261 must be as they are.
+        place = draw.randrange(255, len(vocabulary))
+        what = draw.randrange(6)
+        if what == 0:
+            vocabulary[place] = draw.choice([*PIECES, 1, None, ["a"], "\ud800", "##ä"])
+        elif what == 1:
+            del vocabulary[place]
+        elif what == 2:
+            vocabulary.append(
+                draw.choice(["zz", "##zz", "##", "\u2581\u2581", "x" * 900])
+            )
+        elif what == 3:
+            vocabulary.reverse() if draw.random() < 0.2 else vocabulary.pop()
+        elif what == 4:
+            fields["split_digits"] = draw.choice([True, False, 1, "x"])
+        else:
+            vocabulary[place], vocabulary[-1] = vocabulary[-1], vocabulary[place]
+
+
+def _tables(model, draw):
+    size = draw.choice([4, 8, 64, 1024])
+    table = size.to_bytes(4, "little") + draw.randbytes(size + draw.randrange(20))
+    spec = draw.choice([model.normalizer_spec, model.denormalizer_spec])
+    spec.precompiled_charsmap = draw.choice([table, draw.randbytes(size)])
+
+
+def _pieces(model, draw):
+    for _ in range(draw.randint(1, 5)):
+        piece = draw.choice(model.pieces)
+        what = draw.randrange(5)
+        if what == 0:
+            piece.type = draw.randint(1, 6)
+        elif what == 1:
+            piece.piece = draw.choice(PIECES)
+        elif what == 2:
+            piece.score = draw.choice(SCORES)
+        elif what == 3:
+            model.pieces.remove(piece)
+        else:
+            model.pieces.add(
+                piece=draw.choice(PIECES), score=1, type=draw.randint(1, 6)
+            )
+
+
+def _settings(model, draw):
+    spec = model.trainer_spec
+    spec.model_type = draw.randint(1, 4)
+    for name in ("unk_id", "bos_id", "eos_id", "pad_id"):
+        if draw.random() < 0.2:
+            setattr(spec, name, draw.choice(NUMBERS))
+    spec.treat_whitespace_as_suffix = draw.random() < 0.3
+    spec.unk_surface = "x" * draw.choice([0, 1, 10**5])
+    model.normalizer_spec.add_dummy_prefix = draw.random() < 0.5
+    model.normalizer_spec.escape_whitespaces = draw.random() < 0.5
+    model.normalizer_spec.remove_extra_whitespaces = draw.random() < 0.5
+
+
+def use(tokenizer):
+    """Everything that training, translating and exporting do with a tokenizer."""
+    import tensorflow as tf
+
+    texts = tf.constant([text.encode() for text in TEXTS])
+    ids = tokenizer.tokenize(texts)
+    assert ids.nrows() == len(TEXTS)
+    tokenizer.detokenize(ids)
+    size = tokenizer.vocabulary_size
+    tokenizer.detokenize([[*range(9), size - 1, size, -1, 2**31 - 1]])
+    assert len(tokenizer.pieces()) == len(tokenizer.piece_bytes()) == size
+    if tokenizer.kind == "bpe":
+        tokenizer.sample(TEXTS, 0.3, 1)
+
+
+def main():
+    folder, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    (good,) = pathlib.Path(folder).iterdir()
+    content = good.read_bytes()
+    outcomes = Counter()
+    with tempfile.TemporaryDirectory() as other:
+        path = pathlib.Path(other) / good.name
+        for seed in range(first, first + count):
+            path.write_bytes(altered(content, random.Random(seed)))
+            try:
+                tokenizer = load_tokenizer(other)
+            except DataError as error:
+                assert str(error).startswith(f"{path}: ") and "\n" not in str(error)
+                outcomes["refused"] += 1
+            else:
+                use(tokenizer)
+                outcomes["used"] += 1
+    print(dict(outcomes))
+
+
+if __name__ == "__main__":
+    main()

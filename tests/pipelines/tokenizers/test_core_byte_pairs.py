@@ -1,0 +1,126 @@
+"""The tokenizer of TensorFlow's own operations equals the sentencepiece library."""
+
+import gzip
+
+import pytest
+import sentencepiece
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from keras_transformer import pipelines
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines.sources.phrases import phrases
+from keras_transformer.pipelines.tokenizers.core_byte_pairs import CoreBytePairs
+
+ODD = [
+    "",
+    " ",
+    "   ",
+    "a  b ",
+    "\u2581x \uf8fe",
+    "日本語のテキスト",
+    "😀😀 👩\u200d👩\u200d👧",
+    "\x00a\x00",
+    "a\tb\nc\r\n",
+    "é e\u0301",
+    "שלום עולם",
+    "\ufeffBOM",
+    "1 22 333 4444",
+    "<0x41> <s> </s> <unk>",
+    "aaaaaaaaaaa" * 30,
+    "ab" * 200,
+]
+
+
+def ids_of(tokenizer, texts):
+    return tokenizer.tokenize(tf.constant(texts)).to_list()
+
+
+def library_ids(tokenizer, texts):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    return processor.encode(list(texts))
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["words", "digits"])
+def tokenizer(request):
+    train, *_ = phrases(size=1200, held_out=50)
+    texts = [text for pair in train for text in pair] + [
+        "aaaa abab aab 日本 日本語"
+    ] * 9
+    return pipelines.train_tokenizer("bpe", texts, 700, split_digits=request.param)
+
+
+@pytest.fixture(scope="module")
+def core(tokenizer):
+    return CoreBytePairs(tokenizer)
+
+
+def test_phrases(tokenizer, core):
+    _, held_out, _ = phrases(size=1200, held_out=50)
+    texts = [text for pair in held_out for text in pair]
+    assert ids_of(core, texts) == library_ids(tokenizer, texts)
+    decoded = core.detokenize(core.tokenize(tf.constant(texts)))
+    assert [text.decode() for text in decoded.numpy()] == texts
+
+
+def test_odd_texts(tokenizer, core):
+    assert ids_of(core, ODD) == ids_of(tokenizer, ODD)
+    decoded = core.detokenize(core.tokenize(tf.constant(ODD)))
+    assert [text.decode() for text in decoded.numpy()] == ODD
+
+
+def test_no_texts(core):
+    assert ids_of(core, tf.zeros([0], tf.string)) == []
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=4))
+def test_any_text(tokenizer, core, texts):
+    texts = [*texts, "und am " + "".join(texts)]
+    assert ids_of(core, texts) == ids_of(tokenizer, texts)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text("ab ", max_size=60))
+def test_many_equal_merges(tokenizer, core, text):
+    """Where one merge fits at several places, the leftmost is made first."""
+    assert ids_of(core, [text]) == library_ids(tokenizer, [text])
+
+
+def test_ids_of_a_model_become_the_same_text(tokenizer, core):
+    generator = tf.random.Generator.from_seed(3)
+    rows = generator.uniform([40, 30], -3, tokenizer.vocabulary_size + 3, tf.int32)
+    # Without the ids of bytes, which rarely make characters.
+    is_byte = [piece.startswith("<0x") for piece in tokenizer.pieces()]
+    numbers = tf.clip_by_value(rows, 0, tokenizer.vocabulary_size - 1)
+    rows = tf.where(tf.gather(is_byte, numbers), 0, rows)
+    found = core.detokenize(rows).numpy()
+    assert found.tolist() == tokenizer.detokenize(rows).numpy().tolist()
+
+
+def test_bytes_that_are_no_character(tokenizer, core):
+    """One U+FFFD for an ill-formed sequence, where SentencePiece has one a byte."""
+    pieces = tokenizer.pieces()
+    ids = [[pieces.index("<0xE2>"), pieces.index("<0x82>"), pieces.index("<0x41>")]]
+    assert core.detokenize(tf.constant(ids)).numpy()[0].decode() == "\ufffdA"
+    assert tokenizer.detokenize(tf.constant(ids)).numpy()[0].decode() == "\ufffd\ufffdA"
+
+
+def test_symbols_are_refused():
+    texts = ["NP (NP VP (VP"] * 50
+    tokenizer = pipelines.train_tokenizer("bpe", texts, 272, symbols=["(NP", "(VP"])
+    with pytest.raises(DataError, match=r"symbols of its own.*\(NP"):
+        CoreBytePairs(tokenizer)
+
+
+@pytest.mark.parametrize("languages", [("en", "de"), ("en", "fr")])
+def test_a_real_corpus(data_dir, languages):
+    texts = []
+    for language in languages:
+        with gzip.open(data_dir / f"multi30k/val.{language}.gz", "rt") as file:
+            texts += file.read().splitlines()
+    tokenizer = pipelines.train_tokenizer("bpe", texts[::2], 3000)
+    assert len(texts) > 2000
+    assert ids_of(CoreBytePairs(tokenizer), texts) == library_ids(tokenizer, texts)

@@ -1,0 +1,85 @@
+"""Tokenizer files that a stranger cut or altered, in a process of their own."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from sentencepiece import sentencepiece_model_pb2
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines import load_tokenizer
+from keras_transformer.pipelines import train_tokenizer
+
+CHILD = pathlib.Path(__file__).with_name("hostile_tokenizers.py")
+SENTENCES = ["der Hund läuft", "ein Hund und noch ein Hund", "die Katze schläft"]
+
+
+def run(folder, kind, first, count):
+    """What the process that reads altered files counted; it must end by itself."""
+    train_tokenizer(kind, SENTENCES, 300).save(folder)
+    done = subprocess.run(
+        [sys.executable, str(CHILD), str(folder), str(first), str(count)],
+        capture_output=True,
+        text=True,
+        timeout=1500,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return ast.literal_eval(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.fault("F24", "one line that names the file; no signal, no other error")
+@pytest.mark.parametrize("kind", ["bpe", "word_piece"])
+def test_altered_files_are_refused_or_used(tmp_path, kind, record_property):
+    outcomes = run(tmp_path, kind, 0, 120)
+    record_property("happened", f"{kind}: {outcomes}")
+    assert sum(outcomes.values()) == 120
+    assert min(outcomes.values()) > 5 and len(outcomes) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bpe", "word_piece"])
+def test_ten_thousand_altered_files(tmp_path, kind, record_property):
+    outcomes = run(tmp_path, kind, 1000, 10_000)
+    record_property("happened", f"{kind}: {outcomes}")
+    assert sum(outcomes.values()) == 10_000
+
+
+def change(content, alter):
+    model = sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(content)
+    alter(model)
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("alter", "reason"),
+    [
+        (lambda m: setattr(m.normalizer_spec, "precompiled_charsmap", b"x"), "table"),
+        (lambda m: setattr(m.denormalizer_spec, "precompiled_charsmap", b"x"), "table"),
+        (lambda m: setattr(m.pieces[270], "piece", ""), "piece 270 has 0 characters"),
+        (lambda m: setattr(m.pieces[270], "piece", "x" * 1001), "piece 270 has 1,001"),
+        (lambda m: setattr(m.pieces[270], "piece", "<s>"), "a piece twice"),
+        (lambda m: setattr(m.pieces[270], "score", float("nan")), "the score nan"),
+        (lambda m: setattr(m.trainer_spec, "byte_fallback", False), "byte fallback"),
+        (lambda m: m.ClearField("pieces"), "not a SentencePiece model"),
+    ],
+)
+def test_reasons(tmp_path, alter, reason):
+    train_tokenizer("bpe", SENTENCES, 300).save(tmp_path)
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(change(path.read_bytes(), alter))
+    with pytest.raises(DataError, match=rf"tokenizer\.model: .*{reason}"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_file_that_is_too_large(tmp_path):
+    for kind in ("bpe", "word_piece"):
+        folder = tmp_path / kind
+        tokenizer = train_tokenizer(kind, SENTENCES, 300)
+        tokenizer.save(folder)
+        with open(folder / tokenizer.file_name, "r+b") as file:
+            file.truncate(65 << 20)
+        with pytest.raises(DataError, match="more than the 67,108,864 bytes allowed"):
+            load_tokenizer(folder)

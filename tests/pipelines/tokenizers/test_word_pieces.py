@@ -1,0 +1,71 @@
+import json
+
+import pytest
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines import load_tokenizer
+from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.pipelines.tokenizers.word_pieces import BYTE_PIECES
+from keras_transformer.pipelines.tokenizers.word_pieces import SPECIAL_PIECES
+from keras_transformer.pipelines.tokenizers.word_pieces import WordPieceTokenizer
+
+SENTENCES = [
+    "A man rides a bike, 27 times.",
+    "Two dogs run (fast) in the snow!",
+    "The man's other dog is 42 years old.",
+    "Drei Männer und 13 Hunde rennen schnell im Schnee.",
+] * 7
+
+
+def test_word_pieces_equal_a_search_by_hand():
+    pieces = ["a", "b", "c", "##a", "##b", "##c", ".", "##."]
+    pieces += ["▁ab", "##bc", "▁a", "##cab", "▁.", "##ca"]
+    vocabulary = [*SPECIAL_PIECES, *BYTE_PIECES, "▁", *pieces]
+    tokenizer = WordPieceTokenizer(vocabulary)
+
+    def ids(*expected):
+        return [vocabulary.index(piece) for piece in expected]
+
+    cases = {
+        # Longest match first, from the left.
+        "abcab": ids("▁ab", "##cab"),
+        "acabc": ids("▁a", "##cab", "##c"),
+        "abc": ids("▁ab", "##c"),
+        "abc.": ids("▁ab", "##c", "."),
+        "b .c": ids("▁", "##b", "▁.", "c"),
+        "  a": ids("▁", "▁", "▁a"),
+        "ba": ids("▁", "##b", "##a"),
+        # ä is no letter of this alphabet: two bytes, then a word without a space.
+        "aäb": ids("▁a", BYTE_PIECES[0xC3], BYTE_PIECES[0xA4], "b"),
+    }
+    assert tokenizer.tokenize(list(cases)).to_list() == list(cases.values())
+
+
+def test_no_text_has_no_pieces():
+    tokenizer = train_tokenizer("word_piece", SENTENCES, 360)
+    rows = tokenizer.tokenize([])
+    assert rows.shape[0] == 0 and rows.dtype == "int32"
+    assert tokenizer.tokenize(["", "Hund"]).row_lengths().numpy()[0] == 0
+
+
+def test_word_pieces_learn_what_is_frequent():
+    tokenizer = train_tokenizer("word_piece", SENTENCES, 360)
+    ids = tokenizer.tokenize(["Two dogs run (fast)"]).to_list()[0]
+    assert len(ids) < len("Two dogs run (fast)") / 1.8
+    # All characters of the text have a piece: the bytes are not needed.
+    flat = tokenizer.tokenize(SENTENCES).flat_values.numpy()
+    assert flat.min() >= len(SPECIAL_PIECES) + len(BYTE_PIECES)
+
+
+def test_word_piece_file_of_another_shape(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    good = [*SPECIAL_PIECES, *BYTE_PIECES, "▁", "a", "##a"]
+    for vocabulary, problem in [
+        (good[1:], "begin with"),
+        ([*good, "a"], "every piece once"),
+        ([*good, 3], "not a word-piece tokenizer"),
+    ]:
+        fields = {"kind": "word_piece", "split_digits": False, "vocabulary": vocabulary}
+        path.write_text(json.dumps(fields), encoding="utf-8")
+        with pytest.raises(DataError, match=rf"tokenizer\.json: .*{problem}"):
+            load_tokenizer(tmp_path)

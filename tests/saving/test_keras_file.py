@@ -1,0 +1,238 @@
+"""Files from strangers, each made for real: refused, and nothing of them is run."""
+
+import inspect
+import pathlib
+import re
+import shutil
+import time
+import zipfile
+
+import keras
+import malicious_files as malicious
+import pytest
+from tiny_export import SENTENCES
+from typer.testing import CliRunner
+
+import keras_transformer as kt
+from keras_transformer import pipelines
+from keras_transformer.cli.app import app
+from keras_transformer.errors import ModelError
+from keras_transformer.presets import PRESETS
+from keras_transformer.saving.keras_file import FileLimits
+from keras_transformer.saving.keras_file import check_keras_file
+from keras_transformer.saving.keras_file import least_parameters
+from keras_transformer.saving.keras_file import load_keras_file
+from keras_transformer.saving.keras_file import note_tokenizer
+from keras_transformer.saving.open import open_model
+
+CASES = [
+    *(("settings", name) for name in malicious.SETTINGS),
+    *(("weights", name) for name in malicious.WEIGHT_FILES),
+    *(("archive", name) for name in malicious.ARCHIVES),
+]
+
+
+@pytest.fixture(scope="module")
+def good(tiny_model, tmp_path_factory):
+    """A folder with `model.keras` and its tokenizer."""
+    folder = tmp_path_factory.mktemp("good")
+    model, tokenizer = tiny_model
+    model.save(folder / "model.keras")
+    tokenizer.save(folder)
+    return folder
+
+
+def forged(good, folder, kind, name):
+    """A copy of the good folder with another model; a word of the reason."""
+    shutil.copytree(good, folder, dirs_exist_ok=True)
+    source, target = good / "model.keras", folder / "model.keras"
+    if kind == "settings":
+        change, reason = malicious.SETTINGS[name]
+        malicious.with_config(source, target, change)
+    elif kind == "weights":
+        change, reason = malicious.WEIGHT_FILES[name]
+        malicious.with_weights(source, target, change)
+    else:
+        change, reason = malicious.ARCHIVES[name]
+        malicious.write_archive(target, change(malicious.members(source)))
+    return reason
+
+
+def files_under(folder):
+    return sorted(path.relative_to(folder) for path in folder.rglob("*"))
+
+
+def refusal(path):
+    """What is said of a file that must not be opened."""
+    before = files_under(path.parent)
+    started = time.monotonic()
+    with pytest.raises(ModelError) as caught:
+        open_model(path)
+    assert time.monotonic() - started < 20
+    assert files_under(path.parent) == before
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ") and "\n" not in message
+    assert len(message) < len(str(path)) + 300
+    return message
+
+
+def test_a_good_file_is_read(good, tiny_model):
+    found = open_model(good / "model.keras").model
+    for mine, expected in zip(found.weights, tiny_model[0].weights, strict=True):
+        assert (mine.numpy() == expected.numpy()).all()
+
+
+@pytest.mark.fault("F23", "refused with the reason before Keras reads the file")
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_what_a_model_does_not_hold_is_refused(good, tmp_path, kind, name):
+    reason = forged(good, tmp_path, kind, name)
+    message = refusal(tmp_path / "model.keras")
+    assert f"{tmp_path / 'model.keras'}: refused: " in message
+    assert reason in message
+
+
+@pytest.mark.fault("F23", "a Lambda layer's code does not run; exit code 2")
+def test_code_in_a_lambda_layer_is_not_run(good, tmp_path):
+    marker = tmp_path / "marker"
+    shutil.copytree(good, tmp_path, dirs_exist_ok=True)
+    malicious.lambda_model(tmp_path / "model.keras", marker)
+    keras.config.enable_unsafe_deserialization()
+    try:
+        assert "holds a 'Sequential'" in refusal(tmp_path / "model.keras")
+    finally:
+        keras.backend.clear_session()  # takes it back
+    for verb in ("translate", "export"):
+        arguments = [tmp_path, tmp_path / "out"] if verb == "export" else [tmp_path]
+        result = CliRunner().invoke(app, [verb, *map(str, arguments)], input="a\n")
+        assert result.exit_code == 2 and result.stdout == ""
+        assert result.stderr.count("\n") == 1
+        assert f"error: {tmp_path / 'model.keras'}: refused: " in result.stderr
+    assert not marker.exists()
+    # It would have run.
+    load_keras_file(tmp_path / "model.keras", allow_unsafe=True)
+    assert marker.exists()
+
+
+@pytest.mark.fault("F23", "compressed weights, overlapping or too large files refused")
+def test_bombs(good, tmp_path):
+    path = tmp_path / "model.keras"
+    malicious.zip_bomb(good / "model.keras", path)
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(ModelError, match=r"compressed: 67,108,864 bytes out of"):
+        check_keras_file(path)
+    malicious.overlapping(good / "model.keras", path)
+    with pytest.raises(ModelError, match="overlap"):
+        check_keras_file(path, FileLimits(max_settings_bytes=1 << 30))
+    size = (good / "model.keras").stat().st_size
+    with pytest.raises(ModelError, match=f"{size:,} bytes are more than the 1,000"):
+        check_keras_file(good / "model.keras", FileLimits(max_bytes=1000))
+    with pytest.raises(ModelError, match="too many objects"):
+        check_keras_file(good / "model.keras", FileLimits(max_objects=20))
+    # A file without a byte on the disk.
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ModelError, match=r"model\.keras: "):
+        check_keras_file(path)
+
+
+@pytest.mark.fault("F23", "a damaged file is an error that names it")
+def test_damaged_files(good, tmp_path):
+    shutil.copytree(good, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "model.keras"
+    whole = path.read_bytes()
+    for part in (b"", b"PK\x03\x04", whole[:1000], whole[:-30], b"x" * 5000):
+        path.write_bytes(part)
+        assert "cannot be loaded" in refusal(path)
+    # Other bytes at each of many places; every member has a checksum.
+    for place in range(0, len(whole) - 64, len(whole) // 40):
+        other = bytes(255 - byte for byte in whole[place : place + 64])
+        path.write_bytes(whole[:place] + other + whole[place + 64 :])
+        with pytest.raises(ModelError, match=r"model\.keras: "):
+            load_keras_file(path)
+
+
+@pytest.mark.fault("F21", "weights of another shape are refused with both sizes")
+def test_weights_of_another_shape(good, tmp_path):
+    shutil.copytree(good, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "model.keras"
+    malicious.with_config(good / "model.keras", path, malicious.set_setting("d_ff", 41))
+    # Two layers, each with two networks of 24 + 24 + 1 weights more.
+    reason = "describe a model of 29,636 parameters, its weights are 29,440"
+    assert reason in refusal(path)
+
+
+@pytest.mark.fault("F21", "another tokenizer of the same size: refused, both hashes")
+def test_another_tokenizer_of_the_same_size(good, tiny_model, tmp_path):
+    shutil.copytree(good, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "model.keras"
+    mine = tiny_model[1].fingerprint()
+    note_tokenizer(path, mine)
+    assert open_model(path).model.vocabulary_size == 300
+    other = pipelines.train_tokenizer("bpe", [s[::-1] for s in SENTENCES], 300)
+    other.save(tmp_path)
+    assert f"SHA-256 {mine[:12]}, the one beside it is" in refusal(path)
+    for verb in ("translate", "export"):
+        arguments = [path, tmp_path / "out"] if verb == "export" else [path]
+        result = CliRunner().invoke(app, [verb, *map(str, arguments)], input="a\n")
+        assert result.exit_code == 2 and other.fingerprint()[:12] in result.stderr
+    # What is no note of ours says nothing.
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.comment = b"tokenizer sha256 \xff" + bytes(60_000)
+    assert open_model(path).tokenizer.fingerprint() == other.fingerprint()
+
+
+def test_settings_are_the_constructors():
+    """What a new argument of the model needs to be loaded."""
+    arguments = set(inspect.signature(kt.Transformer.__init__).parameters)
+    arguments -= {"self", "kwargs"}
+    config = kt.Transformer(12, **PRESETS["tiny"]).get_config()
+    assert arguments == set(config) - {"name", "trainable", "dtype"}
+    from keras_transformer.saving import keras_file as safe_loading
+
+    known = set().union(
+        safe_loading._COUNTS,
+        safe_loading._COUNTS_OR_NONE,
+        safe_loading._FRACTIONS,
+        safe_loading._WORDS,
+        safe_loading._OTHERS,
+    )
+    assert known == set(config)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"positions": "learned", "max_length": 31, "normalization": "pre"},
+        {"key_dim": 5, "value_dim": 7, "score": "additive", "activation": "gelu"},
+        {"attention_window": 3, "dtype": "mixed_bfloat16"},
+    ],
+)
+def test_every_kind_of_model_passes(tmp_path, changes):
+    model = kt.Transformer(
+        53, **{"num_layers": 2, "d_model": 22, "d_ff": 33, "num_heads": 2, **changes}
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    model.save(tmp_path / "model.keras")
+    loaded = load_keras_file(tmp_path / "model.keras")
+    assert loaded.get_config() == model.get_config()
+    bound = least_parameters(model.get_config())
+    assert 0.8 * model.count_params() < bound <= model.count_params()
+
+
+def test_nothing_unpickles():
+    """What a grep of the source finds; tests/test_rules.py reads the imports."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    forbidden = re.compile(
+        r"\bpickle|marshal\.|joblib|torch\.load|unsafe_load|full_load|yaml\.load\("
+        r"|safe_mode=False|allow_pickle=True|(?<![\w.])(eval|exec)\("
+    )
+    found = [
+        (path.name, line.strip())
+        for folder in ("keras_transformer", "pipelines", "benchmarks")
+        for path in sorted((root / folder).rglob("*.py"))
+        for line in path.read_text("utf-8").splitlines()
+        if forbidden.search(line)
+    ]
+    # Its loader is a `yaml.SafeLoader`.
+    assert set(found) == {("load.py", "return yaml.load(text, _Loader)")}

@@ -1,0 +1,133 @@
+"""Written, synced, named: in this order; and what is told of a disk."""
+
+import errno
+import os
+import pathlib
+import types
+
+import pytest
+
+from keras_transformer import files as storage
+from keras_transformer.errors import StorageError
+from keras_transformer.files import check_writable
+from keras_transformer.files import replace_file
+from keras_transformer.files import sync_tree
+from keras_transformer.files import told_when_full
+
+
+@pytest.fixture
+def events(monkeypatch):
+    """(what, name) of every sync, rename and deletion, in their order."""
+    found = []
+    fsync, replace, unlink = os.fsync, os.replace, pathlib.Path.unlink
+
+    def note_fsync(number):
+        fsync(number)
+        path = os.readlink(f"/proc/self/fd/{number}")
+        found.append(("sync", os.path.basename(path)))
+
+    def note_replace(source, target):
+        replace(source, target)
+        found.append(("rename", os.path.basename(target)))
+
+    def note_unlink(path, missing_ok=False):
+        if path.exists():
+            found.append(("delete", path.name))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    monkeypatch.setattr(pathlib.Path, "unlink", note_unlink)
+    return found
+
+
+def test_a_file_is_synced_before_and_its_folder_after_it_is_named(tmp_path, events):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with replace_file(folder / "a.txt") as temporary:
+        temporary.write_text("new")
+        name = temporary.name
+    assert events == [("sync", name), ("rename", "a.txt"), ("sync", "folder")]
+
+
+def test_a_checkpoint_is_on_the_disk_before_an_older_one_goes(tmp_path, events):
+    import tensorflow as tf
+
+    from keras_transformer.training.checkpoints import Checkpoints
+
+    # As much of a `TrainingModel` as a checkpoint asks for.
+    optimizer = types.SimpleNamespace(variables=[], build=lambda variables: None)
+    transformer = types.SimpleNamespace(name="t", weights=[], variables=[])
+    model = types.SimpleNamespace(
+        optimizer=optimizer, transformer=transformer, trainable_variables=[]
+    )
+    checkpoints = Checkpoints(model, tmp_path / "checkpoints", keep=1)
+    checkpoints.save(1, {})
+    del events[:]
+    checkpoints.save(2, {})
+    data = "ckpt-2.data-00000-of-00001"
+    assert {events[0], events[1]} == {("sync", data), ("sync", "ckpt-2.index")}
+    assert events[2] == ("sync", "checkpoints")
+    deleted = [name for what, name in events if what == "delete"]
+    # The index first: data without an index is no checkpoint.
+    assert deleted[0] == "ckpt-1.index"
+    assert events.index(("delete", "ckpt-1.index")) > 2
+    assert tf.train.latest_checkpoint(tmp_path / "checkpoints").endswith("ckpt-2")
+
+
+def test_a_tree_is_synced_whole(tmp_path, events):
+    (tmp_path / "1" / "variables").mkdir(parents=True)
+    for name in ("1/saved_model.pb", "1/variables/variables.index"):
+        (tmp_path / name).touch()
+    sync_tree(tmp_path / "1")
+    assert {name for _, name in events} == {
+        *("1", "variables", "saved_model.pb", "variables.index"),
+    }
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device", "/nowhere/file"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+        RuntimeError("HDF5: errno = 28, error message = 'No space left on device'"),
+    ],
+)
+def test_a_full_disk_is_told_by_number_or_text(tmp_path, error):
+    with (
+        pytest.raises(StorageError, match=r": no space left: .*; [\d,]+ bytes free$"),
+        told_when_full(tmp_path / "a" / "b"),
+    ):
+        raise error
+
+
+def test_the_inner_path_and_other_errors_stay(tmp_path):
+    with (
+        pytest.raises(StorageError, match=r"^inner: no space left"),
+        told_when_full(tmp_path),
+        told_when_full("inner"),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(PermissionError), told_when_full(tmp_path):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_a_folder_is_made_and_left_as_it_was(tmp_path):
+    check_writable(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        check_writable(tmp_path / "file")
+
+
+def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch):
+    """Some network file systems answer EINVAL for a folder; for a file it counts."""
+
+    def refuse(number):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    storage.sync(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="Invalid argument"):
+        storage.sync(tmp_path / "file")

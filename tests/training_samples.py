@@ -1,0 +1,92 @@
+"""Small models and batches for tests of training."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer import training
+
+VOCABULARY = 23
+START, END = 2, 3
+# (source, target) ids in each row, the end id counted: rows of unlike weight, and one
+# of padding only.
+LENGTHS = ((5, 7), (2, 3), (0, 0), (4, 2), (7, 1), (3, 6))
+
+
+def tiny_transformer(seed=3, **changes):
+    """A built model of about 5,000 weights."""
+    keras.utils.set_random_seed(seed)
+    arguments = {
+        "num_layers": 1,
+        "d_model": 12,
+        "d_ff": 20,
+        "num_heads": 2,
+        "dropout": 0.0,
+    }
+    model = kt.Transformer(VOCABULARY, **(arguments | changes))
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    return model
+
+
+def tiny_training_model(
+    optimizer=None, parts=1, smoothing=0.1, parallel_parts=1, **changes
+):
+    """A compiled `TrainingModel`, by default with the paper's optimizer."""
+    transformer = tiny_transformer(**changes)
+    model = training.TrainingModel(
+        transformer, smoothing, parts, parallel_parts=parallel_parts
+    )
+    model.compile(optimizer=optimizer or paper_adam())
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    return model
+
+
+def paper_adam(warmup_steps=4):
+    schedule = training.PaperSchedule(12, warmup_steps, scale=0.1)
+    return keras.optimizers.Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
+
+
+def batch(seed, lengths=LENGTHS):
+    """`({"source_ids", "target_ids"}, labels)` of random ids."""
+    rng = np.random.default_rng(seed)
+
+    def rows(side):
+        width = max(1, max(pair[side] for pair in lengths))
+        ids = np.zeros((len(lengths), width), "int32")
+        for row, pair in zip(ids, lengths, strict=True):
+            if pair[side]:
+                row[: pair[side] - 1] = rng.integers(4, VOCABULARY, pair[side] - 1)
+                row[pair[side] - 1] = END
+        return ids
+
+    source_ids, labels = rows(0), rows(1)
+    target_ids = np.zeros_like(labels)
+    target_ids[:, 1:] = np.where(labels[:, 1:] > 0, labels[:, :-1], 0)
+    target_ids[:, 0] = np.where(labels[:, 0] > 0, START, 0)
+    return {"source_ids": source_ids, "target_ids": target_ids}, labels
+
+
+def dataset(start_step=0, lengths=LENGTHS):
+    """Endless batches; the one of step n is a function of n alone."""
+    batches = [batch(seed, lengths) for seed in range(31)]
+    inputs = {
+        side: np.stack([inputs[side] for inputs, _ in batches])
+        for side in batches[0][0]
+    }
+    labels = np.stack([labels for _, labels in batches])
+    batches = tf.data.Dataset.from_tensor_slices((inputs, labels))
+    return batches.repeat().skip(start_step)
+
+
+def weights_of(model):
+    """Weights by their position: names differ from model to model."""
+    transformer = getattr(model, "transformer", model)
+    return [np.array(weight) for weight in transformer.get_weights()]
+
+
+def log_softmax(logits):
+    """Float64, by the definition."""
+    logits = np.asarray(logits, "float64")
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
