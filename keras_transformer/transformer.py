@@ -9,8 +9,7 @@ from keras_transformer.layers import Encoder
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.layers import TokenEmbedding
 from keras_transformer.layers import padding_mask
-from keras_transformer.numerics.matrices import in_blocks
-from keras_transformer.numerics.matrices import laid_out
+from keras_transformer.presets import PRESETS
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -21,31 +20,32 @@ class Transformer(keras.Model):
     logits (section 3.4).
 
     Args:
-        vocabulary_size: Number of ids, the four special ones included.
+        vocabulary_size: Number of ids, including the four special ones.
         num_layers: Layers in the encoder, and in the decoder, N.
         d_model: Width of the residual stream.
         d_ff: Inner width of the feed-forward networks.
         num_heads: Number of attention heads, h.
-        key_dim: Width of queries and keys per head, d_k. None: `d_model // num_heads`.
-        value_dim: Width of values per head, d_v. None: `d_model // num_heads`.
-        dropout: On sub-layer outputs, and on the sums of embeddings and positions.
-        attention_dropout: On attention scores (the paper has none).
+        key_dim: Width of queries and keys per head, d_k. If `None`, `d_model //
+            num_heads`.
+        value_dim: Width of values per head, d_v. If `None`, `d_model // num_heads`.
+        dropout: Rate on sublayer outputs and on the sums of embeddings and positions.
+        attention_dropout: Rate on attention scores (the paper uses none).
         positions: `"sinusoidal"` or `"learned"` (Table 3, row E).
         max_length: Number of learned positions, for `positions="learned"` only.
         normalization: `"post"` (the paper) or `"pre"`.
-        activation: Of the feed-forward networks.
-        attention_window: Positions that self-attention sees, r of section 4, in
-            encoder and decoder. None: all.
-        score: Of all attentions: `"scaled_dot"` (the paper), `"dot"` or `"additive"`.
-        pad_id: Id that fills rows up.
-        output_size: Number of ids, from 0, that targets consist of and logits are made
-            of, such as the symbols of trees; to scores others are the unknown id.
-            None: all.
+        activation: Activation of the feed-forward networks.
+        attention_window: Number of positions that self-attention attends to, r of
+            section 4, in encoder and decoder. If `None`, all.
+        score: Score function of all attentions: `"scaled_dot"` (the paper), `"dot"`,
+            or `"additive"`.
+        pad_id: Id of the padding.
+        output_size: Number of ids, from 0, that the model predicts, such as the
+            symbols of trees. If `None`, the whole vocabulary.
 
     Raises:
-        ValueError: a size below 1, an `output_size` above `vocabulary_size`, unknown
-            `positions` or `normalization`, or `d_model` that `num_heads` does not
-            divide where `key_dim` or `value_dim` is to be inferred.
+        ValueError: If a size is below 1, `output_size` is above `vocabulary_size`,
+            `positions` or `normalization` is unknown, or `num_heads` does not divide
+            `d_model` and `key_dim` or `value_dim` is to be inferred.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Transformer(keras.Model):
             )
         if (key_dim is None or value_dim is None) and d_model % num_heads:
             raise ValueError(
-                "`num_heads` must divide `d_model` where `key_dim` or `value_dim` is "
-                f"not given. Received: num_heads={num_heads}, d_model={d_model}."
+                "`num_heads` must divide `d_model`, or pass `key_dim` and `value_dim`. "
+                f"Received: num_heads={num_heads}, d_model={d_model}."
             )
         self.vocabulary_size = vocabulary_size
         self.num_layers = num_layers
@@ -113,8 +113,7 @@ class Transformer(keras.Model):
             dtype=policy,
             name="token_embedding",
         )
-        # Learned positions of source and target are different things; sinusoids
-        # have no weights, so that one pair of layers serves both kinds.
+        # Source and target learn positions of their own; sinusoids have no weights.
         self.source_positions = PositionalEncoding(
             positions, max_length, dtype=policy, name="source_positions"
         )
@@ -139,9 +138,32 @@ class Transformer(keras.Model):
         self.encoder = Encoder(**stack, name="encoder")
         self.decoder = Decoder(**stack, name="decoder")
 
+    @classmethod
+    def from_preset(cls, name, vocabulary_size, **changes):
+        """Builds a model of the paper, such as `"base"`.
+
+        Args:
+            name: A key of `PRESETS`.
+            vocabulary_size: Number of ids.
+            **changes: Constructor arguments that differ from the preset. If `d_model`
+                or `num_heads` changes, `key_dim` and `value_dim` follow from them
+                unless given.
+
+        Raises:
+            ValueError: If there is no such preset.
+        """
+        if name not in PRESETS:
+            raise ValueError(
+                f"`name` must be one of {', '.join(PRESETS)}. Received: {name!r}."
+            )
+        preset = dict(PRESETS[name])
+        if not {"d_model", "num_heads"}.isdisjoint(changes):
+            del preset["key_dim"], preset["value_dim"]
+        return cls(vocabulary_size, **{**preset, **changes})
+
     @property
     def num_outputs(self):
-        """The number of ids that there are logits of."""
+        """Number of ids that have logits."""
         return self.output_size or self.vocabulary_size
 
     def build(self, inputs_shape):
@@ -155,7 +177,7 @@ class Transformer(keras.Model):
         self.decoder.build(target_shape, source_shape)
 
     def call(self, inputs, training=None):
-        """Logits of every next target token.
+        """Computes the logits of every next target token.
 
         Args:
             inputs: `{"source_ids": [batch, source_length], "target_ids": [batch,
@@ -169,15 +191,27 @@ class Transformer(keras.Model):
         decoder_output = self.decoder_output(inputs, training=training)
         return self.token_embedding(decoder_output, reverse=True)
 
+    def embed_source(self, source_ids, training=None):
+        """`[batch, source_length]` ids to vectors with positions and dropout."""
+        x = self.source_positions(self.token_embedding(source_ids))
+        return self.dropout_layer(x, training=training)
+
+    def embed_target(self, target_ids, start_index=0, training=None):
+        """Like `embed_source`, for targets from position `start_index` on."""
+        x = self.token_embedding(target_ids)
+        x = self.target_positions(x, start_index=start_index)
+        return self.dropout_layer(x, training=training)
+
     def encode(self, source_ids, training=None):
         """`[batch, source_length]` ids to `[batch, source_length, d_model]`."""
-        x = self.source_positions(self.token_embedding(source_ids))
-        x = self.dropout_layer(x, training=training)
-        source_mask = padding_mask(source_ids, self.pad_id)
-        return self.encoder(x, source_mask=source_mask, training=training)
+        return self.encoder(
+            self.embed_source(source_ids, training),
+            source_mask=padding_mask(source_ids, self.pad_id),
+            training=training,
+        )
 
     def decode(self, target_ids, encoder_output, source_mask=None, training=None):
-        """Logits of every next target token, given what `encode` returned.
+        """Computes the logits of every next target token from `encode`'s output.
 
         Args:
             target_ids: `[batch, target_length]`.
@@ -189,187 +223,66 @@ class Transformer(keras.Model):
             `[batch, target_length, num_outputs]`, float32.
         """
         decoder_output = self.decoder(
-            self._embed_target(target_ids, training),
+            self.embed_target(target_ids, training=training),
             encoder_output,
             source_mask=source_mask,
             training=training,
         )
         return self.token_embedding(decoder_output, reverse=True)
 
-    def decoder_output(self, inputs, training=None):
-        """As `call`, before the projection to logits.
-
-        Returns:
-            `[batch, target_length, d_model]`.
-        """
-        x, encoder_output, source_mask = self._decoder_inputs(inputs, training)
-        return self.decoder(
-            x, encoder_output, source_mask=source_mask, training=training
-        )
-
-    def decoder_output_with_scores(self, inputs, layer_index, training=None):
-        """As `decoder_output`, with where a layer of the decoder looks in the source.
+    def decoder_output(self, inputs, training=None, return_attention_scores=False):
+        """Like `call`, before the projection to logits.
 
         Args:
-            inputs: As `call`.
-            layer_index: Which layer's, from 0.
+            inputs: As in `call`.
             training: Whether dropout is applied.
+            return_attention_scores: Whether to return the decoder's scores, too.
 
         Returns:
-            `[batch, target_length, d_model]` and `[batch, num_heads, target_length,
-            source_length]`, float32, before dropout.
+            `[batch, target_length, d_model]`, or a pair of it and the scores of each
+            decoder layer, see `Decoder`.
         """
-        x, encoder_output, source_mask = self._decoder_inputs(inputs, training)
-        output, scores = self.decoder.call_with_scores(
-            x, encoder_output, source_mask, training
+        source_ids = inputs["source_ids"]
+        encoder_output = self.encode(source_ids, training=training)
+        return self.decoder(
+            self.embed_target(inputs["target_ids"], training=training),
+            encoder_output,
+            source_mask=padding_mask(source_ids, self.pad_id),
+            return_attention_scores=return_attention_scores,
+            training=training,
         )
-        return output, scores[layer_index]
-
-    def cross_attention_scores(self, inputs):
-        """Where the decoder looks in the source (section 3.2.3), without dropout.
-
-        Args:
-            inputs: As `call`.
-
-        Returns:
-            `[batch, num_layers, num_heads, target_length, source_length]`, float32.
-            Target row i is the one that reads target token i and predicts label i.
-            It sums to 1 over the source's tokens and is exactly 0 on its padding;
-            rows of target padding mean nothing.
-        """
-        x, encoder_output, source_mask = self._decoder_inputs(inputs, training=False)
-        return self.decoder.cross_attention_scores(x, encoder_output, source_mask)
 
     def attention_scores(self, inputs):
-        """Where every head of every layer looks, without dropout.
+        """Returns the scores of every head of every layer, without dropout.
 
         Args:
-            inputs: As `call`.
+            inputs: As in `call`.
 
         Returns:
             Mapping of `"encoder"` `[batch, num_layers, num_heads, source_length,
-            source_length]`, `"decoder"` `[..., target_length, target_length]` and
-            `"cross"` `[..., target_length, source_length]`, float32.
+            source_length]`, `"decoder"` `[..., target_length, target_length]`, and
+            `"cross"` `[..., target_length, source_length]`, float32. Target row i
+            reads target token i and predicts label i. Each row sums to 1 over tokens
+            and is exactly 0 on padding; rows of padding mean nothing.
         """
         source_ids = inputs["source_ids"]
         source_mask = padding_mask(source_ids, self.pad_id)
-        x = self.source_positions(self.token_embedding(source_ids))
-        y, encoder_output, _ = self._decoder_inputs(inputs, training=False)
-        memory = encoder_output, source_mask
-        return {
-            "encoder": self.encoder.self_attention_scores(x, source_mask),
-            "decoder": self.decoder.self_attention_scores(y, *memory),
-            "cross": self.decoder.cross_attention_scores(y, *memory),
-        }
-
-    def _decoder_inputs(self, inputs, training):
-        """Embedded target, encoder's output and source mask."""
-        source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
-        encoder_output = self.encode(source_ids, training=training)
-        x = self._embed_target(target_ids, training)
-        return x, encoder_output, padding_mask(source_ids, self.pad_id)
-
-    def _embed_target(self, target_ids, training):
-        x = self.target_positions(self.token_embedding(target_ids))
-        return self.dropout_layer(x, training=training)
-
-    def init_cache(self, source_ids, max_length=None, beam_size=1):
-        """Encodes a source and makes what `decode_with_cache` needs.
-
-        Args:
-            source_ids: `[batch, source_length]`.
-            max_length: Room for so many target positions in buffers of fixed size, as
-                JAX and XLA need it. None: the cache grows by one position a step.
-            beam_size: Number of target rows a source row, which follow each other.
-
-        Returns:
-            `cache`, see `Decoder.init_cache`, and `context`, leading axis `batch`: one
-            row of it serves all of a sentence's beam.
-        """
-        encoder_output = self.encode(source_ids, training=False)
-        source_mask = padding_mask(source_ids, self.pad_id)
-        context = {
-            "layers": self.decoder.init_context(encoder_output, source_mask),
+        options = {
             "source_mask": source_mask,
+            "return_attention_scores": True,
+            "training": False,
         }
-        batch = ops.shape(source_ids)[0]
-        return self.decoder.init_cache(batch, max_length, beam_size), context
-
-    def decode_with_cache(self, target_ids, cache, context, start_index, kernels=None):
-        """Logits of the positions from `start_index` on, by the code path of `call`.
-
-        Args:
-            target_ids: `[batch * beam_size, target_length]`, the new positions.
-            cache: From `init_cache` or the last call.
-            context: From `init_cache`.
-            start_index: Position of the first of `target_ids`, scalar int32.
-            kernels: From `decoding_kernels`, for a loop. None: the weights as they
-                are.
-
-        Returns:
-            `[batch * beam_size, target_length, num_outputs]`, float32, and the
-            longer cache.
-        """
-        kernels = kernels or {}
-        x = self.token_embedding(target_ids)
-        x = self.target_positions(x, start_index=start_index)
-        dense_kernels = kernels.get("dense", ())
-        dense_layers = self.decoder.dense_layers() if dense_kernels else ()
-        with laid_out(dense_layers, dense_kernels):
-            x, cache = self.decoder.call_with_cache(
-                *(x, cache, context["layers"], context["source_mask"], start_index),
-                kernels.get("self_attention"),
-            )
-        output_kernel = kernels.get("output")
-        return self.token_embedding(x, reverse=True, kernel=output_kernel), cache
-
-    def decoding_kernels(self, blocks=False):
-        """Matrices laid out once for all steps of a search.
-
-        A product of few rows with a matrix that is read across takes twice as long,
-        and so do three with small matrices beside one with all of them.
-
-        Args:
-            blocks: Whether to lay all of the decoder's matrices out for the few rows
-                of a lone sentence under XLA, see `in_blocks`.
-
-        Returns:
-            Mapping of `"output"`, the embedding matrix transposed, `[d_model,
-            num_outputs]`, float32, and, unless the decoder is quantized,
-            `"self_attention"`, see `Decoder.joined_kernels`, and with `blocks`
-            `"dense"`, those of `Decoder.dense_layers`.
-        """
-        kernels = {"output": self.token_embedding.output_kernel()}
-        joined = self.decoder.joined_kernels()
-        if joined is not None:
-            kernels["self_attention"] = joined
-        if not blocks:
-            return kernels
-        kernels["output"] = in_blocks(kernels["output"])
-        dense_layers = self.decoder.dense_layers()
-        if joined is None or any(each.quantization_mode for each in dense_layers):
-            return kernels
-        kernels["self_attention"] = tuple(
-            {**each, "kernel": in_blocks(each["kernel"])} for each in joined
+        encoder_output, encoder_scores = self.encoder(
+            self.embed_source(source_ids), **options
         )
-        kernels["dense"] = tuple(
-            in_blocks(ops.cast(each.kernel, each.compute_dtype))
-            for each in dense_layers
-        )
-        return kernels
-
-    def reorder_cache(self, cache, parents):
-        """The cache after rows took the place of others of their sentence.
-
-        Args:
-            cache: From `decode_with_cache`.
-            parents: `[batch * beam_size]`, int32, the row that each goes on from.
-        """
-        return self.decoder.reorder_cache(cache, parents)
-
-    def settle_cache(self, cache):
-        """The cache, put in order: every `SETTLE_STEPS` steps of decoding."""
-        return self.decoder.settle_cache(cache)
+        target = self.embed_target(inputs["target_ids"])
+        _, decoder_scores = self.decoder(target, encoder_output, **options)
+        self_scores, cross_scores = zip(*decoder_scores, strict=True)
+        return {
+            "encoder": ops.stack(encoder_scores, axis=1),
+            "decoder": ops.stack(self_scores, axis=1),
+            "cross": ops.stack(cross_scores, axis=1),
+        }
 
     def compute_output_spec(self, inputs, training=None):
         shape = (*inputs["target_ids"].shape, self.num_outputs)

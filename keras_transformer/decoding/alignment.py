@@ -22,10 +22,26 @@ def alignment_scores(model, source_ids, target_ids, num_layers=NUM_LAYERS):
         float32 [batch, target_length, source_length], the mean over heads of these
         layers. Row i is for the token after `target_ids[:, i]`.
     """
-    scores = model.cross_attention_scores(
-        {"source_ids": source_ids, "target_ids": target_ids}
+    _, scores = model.decoder_output(
+        {"source_ids": source_ids, "target_ids": target_ids},
+        training=False,
+        return_attention_scores=True,
     )
-    return ops.mean(scores[:, -num_layers:], axis=(1, 2))
+    return mean_cross_attention(scores, num_layers)
+
+
+def mean_cross_attention(scores, num_layers=NUM_LAYERS):
+    """Averages cross-attention over the heads of the last layers.
+
+    Args:
+        scores: The scores of each decoder layer, see `Decoder`.
+        num_layers: Number of the decoder's last layers that are averaged.
+
+    Returns:
+        float32 `[batch, target_length, source_length]`.
+    """
+    cross_scores = [cross for _, cross in scores[-num_layers:]]
+    return ops.mean(ops.stack(cross_scores, axis=1), axis=(1, 2))
 
 
 def surfaces(tokenizer, rows):

@@ -1,115 +1,118 @@
-"""What translations must begin with and what they must not hold, as a step function.
+"""Prefixes and forbidden phrases, as a decoder around another one.
 
 Both work on log-probabilities, which stay the model's own: a search adds up how
-probable the model finds what it was made to write.
+probable the model finds the text that it is forced to write.
 """
 
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.beam_search import NEVER
+from keras_transformer.decoding.beam_search import NEG_INF
+from keras_transformer.decoding.loop import StepFunction
+from keras_transformer.decoding.options import SpecialIds
 
 
-def constrain(
-    start,
-    rows_per_sentence,
-    prefix_ids=None,
-    next_states=None,
-    end_id=3,
-    pad_id=0,
-):
-    """The arguments of a search with constraints put around its step function.
+class ConstrainedDecoder:
+    """A decoder whose sequences have given beginnings or lack forbidden phrases.
 
     Args:
-        start: mapping of `next_token_logits`, `reorder_cache`, `settle_cache`,
-            `cache`, `context`, `batch_size` and `max_length`, see `beam_search`.
-        rows_per_sentence: int, rows of the cache for each row of the context.
-        prefix_ids: int32 [batch, prefix_length], the first tokens of each sentence,
-            then padding. They come even where they are forbidden.
-        next_states: int32 array [num_states, vocabulary], see `forbidden_phrases`:
-            the state after each token, counted from 0 (where a search begins), -1 for
-            a token that must not come. Logits without a column do not come either.
-        end_id: int. At the longest length, where a sequence may be cut off, only
-            tokens come that it could come after.
-        pad_id: int, fills up the prefixes.
-
-    Returns:
-        `start` with the first five replaced, and `normalized=True`.
+        decoder: Decoder, see `beam_search`.
+        limits: Maximum length, scalar or `[batch]`, as `max_length` of `beam_search`.
+            At the last position, where a sequence may be cut off, only tokens that it
+            may end with are allowed.
+        ids: `SpecialIds`.
+        prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each sentence,
+            then padding. They are forced even if they are forbidden. If `None`,
+            there are none.
+        next_states: int32 array `[num_states, vocabulary]`, see `forbidden_phrases`:
+            the state after each token, from state 0, or -1 for a forbidden token.
+            Logits without a column are forbidden, too. If `None`, nothing is.
     """
-    next_token_logits, reorder_cache = (
-        start["next_token_logits"],
-        start["reorder_cache"],
-    )
-    cache, context = {"model": start["cache"]}, {"model": start["context"]}
-    if prefix_ids is not None:
-        # One column of padding more, for all steps after the prefixes.
-        context["prefix"] = ops.pad(
-            prefix_ids, [[0, 0], [0, 1]], constant_values=pad_id
-        )
-    if next_states is not None:
-        num_states = len(next_states)
-        may_end = next_states[:, end_id] >= 0
-        may_be_last = np.where(
-            may_end[next_states] | (next_states < 0), next_states, -1
-        )
-        tables = ops.convert_to_tensor(
-            np.concatenate([next_states, may_be_last]).astype("int32")
-        )
-        limits = ops.convert_to_tensor(start["max_length"], dtype="int32")
-        context["limit"] = ops.broadcast_to(limits, (start["batch_size"],))
-        num_rows = start["batch_size"] * rows_per_sentence
-        cache["state"] = ops.zeros((num_rows,), dtype="int32")
 
-    def step(ids, cache, context, index):
-        logits, inner = next_token_logits(ids, cache["model"], context["model"], index)
-        logits = ops.reshape(ops.cast(logits, "float32"), (-1, logits.shape[-1]))
-        log_probs = free = ops.log_softmax(logits, axis=-1)  # [rows, vocabulary]
-        cache = {**cache, "model": inner}
+    gives_log_probs = True
+
+    def __init__(
+        self, decoder, limits, ids=SpecialIds(), prefix_ids=None, next_states=None
+    ):
+        self._decoder = StepFunction.of(decoder)
+        self._limits = limits
+        self._pad_id = ids.pad
+        self._prefix_ids = prefix_ids
+        self._tables = None
         if next_states is not None:
-            cache["state"] = _advance(tables, cache["state"], ids[:, 0])
-            is_last = ops.repeat(index + 1 >= context["limit"], rows_per_sentence)
-            rows = cache["state"] + num_states * ops.cast(is_last, "int32")
-            allowed = _fitted(ops.take(tables, rows, axis=0), free.shape[-1]) >= 0
-            log_probs = ops.where(allowed, free, NEVER)
-        if prefix_ids is not None:
+            may_end = next_states[:, ids.end] >= 0
+            may_be_last = np.where(
+                may_end[next_states] | (next_states < 0), next_states, -1
+            )
+            self._num_states = len(next_states)
+            self._tables = ops.convert_to_tensor(
+                np.concatenate([next_states, may_be_last]).astype("int32")
+            )
+
+    def begin(self, source_ids, beam_size=1, max_length=None):
+        """Like the inner decoder's `begin`."""
+        cache, context = self._decoder.begin(source_ids, beam_size, max_length)
+        return self.wrap(cache, context, ops.shape(source_ids)[0], beam_size)
+
+    def wrap(self, cache, context, batch_size, beam_size):
+        """Adds this decoder's state to a cache of no positions and its context."""
+        cache, context = {"inner": cache}, {"inner": context}
+        if self._prefix_ids is not None:
+            # One more column of padding, for all steps after the prefixes.
+            context["prefix"] = ops.pad(
+                self._prefix_ids, [[0, 0], [0, 1]], constant_values=self._pad_id
+            )
+        if self._tables is not None:
+            limits = ops.convert_to_tensor(self._limits, dtype="int32")
+            context["limit"] = ops.broadcast_to(limits, (batch_size,))
+            cache["state"] = ops.zeros((batch_size * beam_size,), dtype="int32")
+        self._beam_size = beam_size
+        return cache, context
+
+    def step(self, ids, cache, context, index):
+        """Returns log-probabilities `[rows, vocabulary]` and the longer cache."""
+        logits, inner = self._decoder.step(ids, cache["inner"], context["inner"], index)
+        logits = ops.reshape(ops.cast(logits, "float32"), (-1, logits.shape[-1]))
+        log_probs = free = ops.log_softmax(logits, axis=-1)
+        cache = {**cache, "inner": inner}
+        if self._tables is not None:
+            cache["state"] = self._advance(cache["state"], ids[:, 0])
+            is_last = ops.repeat(index + 1 >= context["limit"], self._beam_size)
+            rows = cache["state"] + self._num_states * ops.cast(is_last, "int32")
+            next_states = ops.take(self._tables, rows, axis=0)
+            allowed = _fit_columns(next_states, free.shape[-1]) >= 0
+            log_probs = ops.where(allowed, free, NEG_INF)
+        if self._prefix_ids is not None:
             last = ops.shape(context["prefix"])[1] - 1
             forced = ops.take(context["prefix"], ops.minimum(index, last), axis=1)
-            forced = ops.repeat(forced, rows_per_sentence)[:, None]
+            forced = ops.repeat(forced, self._beam_size)[:, None]
             tokens = ops.arange(logits.shape[-1], dtype="int32")
-            only = ops.where(tokens == forced, free, NEVER)
-            log_probs = ops.where(forced == pad_id, log_probs, only)
+            only = ops.where(tokens == forced, free, NEG_INF)
+            log_probs = ops.where(forced == self._pad_id, log_probs, only)
         return log_probs, cache
 
-    def reorder(cache, parents):
-        reordered = {"model": reorder_cache(cache["model"], parents)}
+    def reorder(self, cache, parents):
+        """Reorders the cache after hypotheses were replaced within their beam."""
+        cache = {**cache, "inner": self._decoder.reorder(cache["inner"], parents)}
         if "state" in cache:
-            reordered["state"] = ops.take(cache["state"], parents, axis=0)
-        return reordered
+            cache["state"] = ops.take(cache["state"], parents, axis=0)
+        return cache
 
-    settle_cache = start.get("settle_cache")
+    @property
+    def compact(self):
+        """The inner decoder's `compact`, or `None`."""
+        if self._decoder.compact is None:
+            return None
+        return lambda cache: {**cache, "inner": self._decoder.compact(cache["inner"])}
 
-    def settle(cache):
-        return {**cache, "model": settle_cache(cache["model"])}
-
-    return {
-        **start,
-        "next_token_logits": step,
-        "reorder_cache": reorder,
-        "settle_cache": settle_cache and settle,
-        "cache": cache,
-        "context": context,
-        "normalized": True,
-    }
+    def _advance(self, states, tokens):
+        """States after one more token; state 0 after a prefix that was forbidden."""
+        flat = ops.reshape(self._tables, (-1,))
+        places = states * self._tables.shape[1] + ops.cast(tokens, "int32")
+        return ops.maximum(ops.take(flat, places, axis=0), 0)
 
 
-def _fitted(states, size):
-    """As many columns as there are logits, which may be more or fewer than tokens."""
+def _fit_columns(states, size):
+    """Pads or trims to as many columns as there are logits."""
     missing = max(0, size - states.shape[-1])
     return ops.pad(states[:, :size], [[0, 0], [0, missing]], constant_values=-1)
-
-
-def _advance(tables, states, tokens):
-    """States after one more token; where a prefix went against them, from the start."""
-    flat = ops.reshape(tables, (-1,))
-    places = states * tables.shape[1] + ops.cast(tokens, "int32")
-    return ops.maximum(ops.take(flat, places, axis=0), 0)

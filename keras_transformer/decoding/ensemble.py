@@ -6,16 +6,16 @@ from keras import ops
 
 
 class Ensemble:
-    """Models of one vocabulary; what each step predicts is the mean of theirs.
+    """Models of one vocabulary that predict the mean of their probabilities.
 
-    It has what `translate_ids`, `sample_ids`, `score_ids` and `Translator` need of a
-    `Transformer`. Its logits are `log(mean of the models' probabilities)`.
+    It has what searches and `Translator` need of a `Transformer`. Its logits are
+    `log(mean of the models' probabilities)`.
 
     Args:
         models: `Transformer`s, at least one.
 
     Raises:
-        ValueError: no model, or vocabularies of different sizes.
+        ValueError: If there is no model, or vocabularies differ in size.
     """
 
     def __init__(self, models):
@@ -23,7 +23,7 @@ class Ensemble:
         outputs = [model.output_size for model in models]
         if len(set(zip(sizes, outputs, strict=True))) != 1:
             raise ValueError(
-                "`models` must be at least one, all with as many ids. "
+                "`models` must be at least one, all with the same number of ids. "
                 f"Received: vocabulary sizes {sizes}, output sizes {outputs}."
             )
         self.models = tuple(models)
@@ -35,48 +35,55 @@ class Ensemble:
         self.max_length = min(limits, default=None)
 
     def __call__(self, inputs, training=None):
-        """`[batch, target_length, num_outputs]`, as `Transformer.call`."""
-        return _mean([model(inputs, training=training) for model in self.models])
+        """`[batch, target_length, num_outputs]`, like `Transformer.call`."""
+        return _log_mean([model(inputs, training=training) for model in self.models])
 
-    def init_cache(self, source_ids, max_length=None, beam_size=1):
-        """A tuple of caches and a tuple of contexts, one for each model."""
+
+class EnsembleDecoder:
+    """Decoders that step together; made inside the function that is compiled.
+
+    Args:
+        decoders: List of `IncrementalDecoder`, one per model.
+    """
+
+    gives_log_probs = False
+
+    def __init__(self, decoders):
+        self._decoders = decoders
+
+    def begin(self, source_ids, beam_size=1, max_length=None):
+        """Returns a tuple of caches and a tuple of contexts, one per decoder."""
         pairs = [
-            model.init_cache(source_ids, max_length, beam_size) for model in self.models
+            decoder.begin(source_ids, beam_size, max_length)
+            for decoder in self._decoders
         ]
         return tuple(zip(*pairs, strict=True))
 
-    def decoding_kernels(self, blocks=False):
-        """The models' `decoding_kernels`."""
-        return tuple(model.decoding_kernels(blocks) for model in self.models)
-
-    def decode_with_cache(self, target_ids, cache, context, start_index, kernels=None):
-        """Logits and the longer caches, as `Transformer.decode_with_cache`."""
-        kernels = kernels or (None,) * len(self.models)
+    def step(self, ids, cache, context, index):
+        """Returns logits `[rows, num_outputs]` and the longer caches."""
         pairs = [
-            model.decode_with_cache(target_ids, *one, start_index, its_kernels)
-            for model, *one, its_kernels in zip(
-                self.models, cache, context, kernels, strict=True
-            )
+            decoder.step(ids, *own, index)
+            for decoder, *own in zip(self._decoders, cache, context, strict=True)
         ]
         logits, caches = zip(*pairs, strict=True)
-        return _mean(logits), caches
+        return _log_mean(logits), caches
 
-    def reorder_cache(self, cache, parents):
-        """The caches after rows took the place of others of their sentence."""
+    def reorder(self, cache, parents):
+        """Reorders the caches after hypotheses were replaced within their beam."""
         return tuple(
-            model.reorder_cache(one, parents)
-            for model, one in zip(self.models, cache, strict=True)
+            decoder.reorder(own, parents)
+            for decoder, own in zip(self._decoders, cache, strict=True)
         )
 
-    def settle_cache(self, cache):
-        """The caches, put in order, as `Transformer.settle_cache`."""
+    def compact(self, cache):
+        """Compacts the caches, see `cache.compact`."""
         return tuple(
-            model.settle_cache(one)
-            for model, one in zip(self.models, cache, strict=True)
+            decoder.compact(own)
+            for decoder, own in zip(self._decoders, cache, strict=True)
         )
 
 
-def _mean(logits):
+def _log_mean(logits):
     """The logarithm of the mean of probabilities, shaped as each of `logits`."""
     log_probs = ops.stack([ops.log_softmax(each, axis=-1) for each in logits])
     return ops.logsumexp(log_probs, axis=0) - math.log(len(logits))

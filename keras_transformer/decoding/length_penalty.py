@@ -1,6 +1,6 @@
-"""Length penalties: what a hypothesis's log-probability is divided by.
+"""Length penalties, by which a hypothesis's log-probability is divided.
 
-A length counts generated tokens, the end id included and the start id not.
+A length counts generated tokens, including the end id but not the start id.
 """
 
 import functools
@@ -9,11 +9,11 @@ from keras import ops
 
 
 def gnmt(length, alpha):
-    """GNMT's penalty, `((5 + length) / 6) ** alpha` (paper section 6.1).
+    """Computes GNMT's penalty, `((5 + length) / 6) ** alpha` (paper section 6.1).
 
     Args:
-        length: integer or float tensor of any shape, at least 1.
-        alpha: float, at least 0; 0 means no penalty.
+        length: Integer or float tensor of any shape, at least 1.
+        alpha: Float, at least 0; 0 means no penalty.
 
     Returns:
         float32 tensor of the shape of `length`.
@@ -22,9 +22,9 @@ def gnmt(length, alpha):
 
 
 def power(length, alpha):
-    """The plain `length ** alpha` of fairseq, Marian and CTranslate2.
+    """Computes `length ** alpha`, as in fairseq, Marian, and CTranslate2.
 
-    Args and result are those of `gnmt`; with `alpha=1` scores are means per token.
+    Arguments and result match `gnmt`. With `alpha=1`, scores are means per token.
     """
     return ops.power(ops.cast(length, "float32"), float(alpha))
 
@@ -33,11 +33,11 @@ LENGTH_PENALTIES = {"gnmt": gnmt, "power": power}
 
 
 def get_length_penalty(kind, alpha):
-    """The penalty called `kind` as a function of the length alone.
+    """Returns the penalty named `kind` as a function of the length.
 
     Raises:
-        ValueError: unknown `kind`, or an `alpha` below 0, which would reward
-            hypotheses for being short and undo the search's proof that it may stop.
+        ValueError: If `kind` is unknown, or `alpha` is below 0, which would reward
+            short hypotheses and invalidate the bound that stops the search.
     """
     if kind not in LENGTH_PENALTIES:
         raise ValueError(

@@ -1,46 +1,79 @@
-"""The loop that beam search and sampling share: steps, and sentences that leave."""
+"""The loop of beam search and sampling: steps, and sentences that leave the batch."""
+
+from typing import Any
+from typing import NamedTuple
 
 import keras
 from keras import ops
 
-from keras_transformer.layers.decoding_cache import SETTLE_STEPS
+from keras_transformer.decoding.cache import COMPACT_INTERVAL
 
-# A gather of the whole cache costs about as much as the beam reordering of one step,
-# so it pays as soon as a sizeable part of the rows does nothing but wait.
+# Gathering the cache costs about as much as one beam reordering, so it pays off once
+# more than a quarter of the rows are finished.
 KEEP_NUMERATOR, KEEP_DENOMINATOR = 3, 4
 
 
-def decode_loop(
-    step, state, cache, context, num_steps, compaction="auto", settle_cache=None
-):
-    """Call `step` until every sentence is done or `num_steps` steps are taken.
-
-    With compaction, sentences that are done leave the batch whenever a quarter of it
-    is done, so that the steps left to take cost only what the other sentences need.
-    Results are the same with and without.
+class StepFunction(NamedTuple):
+    """A decoder made of plain functions, for any model and any cache.
 
     Args:
-        step: function `(state, cache, context, index) -> (state, cache)`; `index` is
-            a scalar int32, the number of tokens generated so far. It must leave the
-            fields of a sentence that is done as they are (or see to it that what it
-            changes does not matter).
+        step: Function `(ids, cache, context, index) -> (logits, cache)` with ids int32
+            `[batch * beam_size, 1]`, the scalar int32 position `index` of these ids,
+            and logits `[batch * beam_size, vocabulary]` or `[batch * beam_size, 1,
+            vocabulary]`.
+        reorder: Function `(cache, parents) -> cache`; parents int32 `[batch *
+            beam_size]` is the row that each row continues. If `None`, all tensors of
+            the cache are reordered along their first axis.
+        compact: Function `cache -> cache` that is called every `COMPACT_INTERVAL`
+            steps. If `None`, none is.
+        gives_log_probs: Whether `step` returns log-probabilities, to be added up as
+            they are. An id of minus infinity is never generated.
+    """
+
+    step: Any
+    reorder: Any = None
+    compact: Any = None
+    gives_log_probs: bool = False
+
+    @classmethod
+    def of(cls, decoder):
+        """Wraps `decoder` if it is a plain step function."""
+        decoder = decoder if hasattr(decoder, "step") else cls(decoder)
+        if isinstance(decoder, cls) and decoder.reorder is None:
+            decoder = decoder._replace(reorder=take_rows)
+        return decoder
+
+
+def decode_loop(
+    step, state, cache, context, num_steps, drop_finished="auto", compact=None
+):
+    """Calls `step` until every sentence is done or `num_steps` steps are taken.
+
+    With `drop_finished`, sentences that are done leave the batch whenever a quarter of
+    it is done, so that later steps cost only what the other sentences need. Results
+    are the same with and without.
+
+    Args:
+        step: Function `(state, cache, context, index) -> (state, cache)`; `index` is a
+            scalar int32, the number of tokens generated so far. It must not change
+            the results of a sentence that is done.
         state: NamedTuple of tensors whose leading axis is batch; its field `done` is
-            bool [batch].
-        cache: nest of tensors whose leading axes are multiples of batch, so many rows
-            of each sentence following each other. With compaction other axes may
-            grow from step to step, if they begin at 0.
-        context: nest of tensors whose leading axis is batch.
-        num_steps: scalar integer.
-        compaction: True, False or "auto" (on where the backend has dynamic shapes:
-            not on JAX; pass False for XLA).
-        settle_cache: function `cache -> cache`, called with compaction every
-            `SETTLE_STEPS` steps at least.
+            bool `[batch]`.
+        cache: Nest of tensors whose leading axes are multiples of batch; the rows of a
+            sentence are adjacent. With `drop_finished`, other axes may grow from step
+            to step if they begin at 0.
+        context: Nest of tensors whose leading axis is batch.
+        num_steps: Scalar integer.
+        drop_finished: `True`, `False`, or `"auto"` (on if the backend has dynamic
+            shapes: not on JAX; pass `False` for XLA).
+        compact: Function `cache -> cache`, called with `drop_finished` at least every
+            `COMPACT_INTERVAL` steps, or `None`.
 
     Returns:
-        The state of all sentences, in the order that came in.
+        The state of all sentences, in their original order.
     """
     index = ops.convert_to_tensor(0, dtype="int32")
-    if not has_dynamic_shapes(compaction):
+    if not has_dynamic_shapes(drop_finished):
         _, state, _ = _run(step, state, cache, context, index, num_steps, _any_left)
         return state
 
@@ -49,13 +82,13 @@ def decode_loop(
 
     def body(index, results, rows, state, cache, context):
         stop = num_steps
-        if settle_cache is not None:
-            stop = ops.minimum(num_steps, index + SETTLE_STEPS)
+        if compact is not None:
+            stop = ops.minimum(num_steps, index + COMPACT_INTERVAL)
         index, state, cache = _run(
             step, state, cache, context, index, stop, _enough_left
         )
-        if settle_cache is not None:
-            cache = settle_cache(cache)
+        if compact is not None:
+            cache = compact(cache)
         results = keras.tree.map_structure(
             lambda result, now: ops.scatter_update(result, rows[:, None], now),
             results,
@@ -74,27 +107,27 @@ def decode_loop(
         )
 
     # Leaving once before the loop also hides the size of the leading axes from the
-    # graph's shape inference, as a loop whose batch shrinks needs it.
+    # graph's shape inference, which a loop with a shrinking batch needs.
     cache = keras.tree.map_structure(_hide_zeros, cache)
     rows = ops.arange(ops.shape(state.done)[0], dtype="int32")
     loop = (index, state, *leave(rows, state, cache, context))
     return ops.while_loop(condition, body, loop)[1]
 
 
-def has_dynamic_shapes(compaction):
-    """Whether `compaction` (True, False or "auto") comes to True on this backend."""
-    if compaction == "auto":
+def has_dynamic_shapes(drop_finished):
+    """Resolves `drop_finished` (`True`, `False`, or `"auto"`) on this backend."""
+    if drop_finished == "auto":
         return keras.backend.backend() != "jax"
-    return bool(compaction)
+    return bool(drop_finished)
 
 
 def take_rows(nest, rows):
-    """Rows `rows` (int32 [n]) of every tensor in `nest`."""
+    """Takes rows `rows` (int32 `[n]`) of every tensor in `nest`."""
     return keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), nest)
 
 
 def _take_sentences(nest, sentences, batch_size):
-    """All rows of `sentences` (int32 [n]) of every tensor in `nest`."""
+    """Takes all rows of `sentences` (int32 `[n]`) of every tensor in `nest`."""
 
     def take(x):
         # An empty batch has no rows to count.
@@ -107,21 +140,21 @@ def _take_sentences(nest, sentences, batch_size):
 
 
 def known_vocabulary_size(logits):
-    """The last axis of `logits` as an int.
+    """Returns the last axis of `logits` as an int.
 
     Raises:
-        ValueError: if its size is not known.
+        ValueError: If its size is not static.
     """
     if logits.shape[-1] is None:
         raise ValueError(
-            "The step function's logits must have a last axis of known size. "
+            "The step function's logits must have a last axis of static size. "
             f"Received: logits of shape {tuple(logits.shape)}."
         )
     return logits.shape[-1]
 
 
 def resolve_lengths(max_length, buffer_length, batch_size):
-    """The limit of each sentence, int32 [batch], and the length of the buffers."""
+    """Returns each sentence's limit, int32 `[batch]`, and the buffers' length."""
     if buffer_length is None and isinstance(max_length, int):
         buffer_length = max_length
     max_lengths = ops.cast(ops.convert_to_tensor(max_length), "int32")
@@ -131,21 +164,6 @@ def resolve_lengths(max_length, buffer_length, batch_size):
         if keras.backend.backend() != "tensorflow":
             buffer_length = int(buffer_length)
     return ops.minimum(max_lengths, buffer_length), buffer_length
-
-
-def check_ids(start_id, end_id, pad_id, forbidden_ids):
-    """All ids that are never generated, as a tuple.
-
-    Raises:
-        ValueError: if the end id is among them.
-    """
-    forbidden_ids = tuple(dict.fromkeys((pad_id, start_id, *forbidden_ids)))
-    if end_id in forbidden_ids:
-        raise ValueError(
-            "`end_id` must differ from `pad_id`, `start_id` and `forbidden_ids`. "
-            f"Received: end_id={end_id}, others {forbidden_ids}."
-        )
-    return forbidden_ids
 
 
 def _run(step, state, cache, context, index, num_steps, enough_left):
@@ -160,7 +178,7 @@ def _run(step, state, cache, context, index, num_steps, enough_left):
 
 
 def _hide_zeros(x):
-    """`x` with its axes of size 0 unknown to a graph's shape inference."""
+    """Hides axes of size 0 from a graph's shape inference, because they may grow."""
     for axis, size in enumerate(x.shape):
         if axis > 0 and size == 0:
             nothing = ops.nonzero(ops.zeros((1,)))[0]

@@ -7,12 +7,26 @@ from keras_transformer.decoding.length_penalty import get_length_penalty
 
 
 class SpecialIds(NamedTuple):
-    """Ids that are not subwords."""
+    """Ids that are not subwords; of these, a search generates only `end`."""
 
     pad: int = 0
-    unknown: int = 1
+    unknown: int | None = 1
     start: int = 2
     end: int = 3
+
+    def never_generated(self):
+        """Returns the ids that a search never generates.
+
+        Raises:
+            ValueError: If the end id is among them.
+        """
+        ids = tuple(dict.fromkeys((self.pad, self.start, self.unknown)))
+        if self.end in ids:
+            raise ValueError(
+                "The end id must differ from the other special ids. Received: "
+                f"end_id={self.end}, others {ids}."
+            )
+        return tuple(number for number in ids if number is not None)
 
     @classmethod
     def of(cls, tokenizer):

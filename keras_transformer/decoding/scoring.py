@@ -27,6 +27,21 @@ def score_ids(model, source_ids, target_ids, labels, pad_id=0, unknown_id=1):
         float32 [batch].
     """
     logits = model({"source_ids": source_ids, "target_ids": target_ids}, training=False)
+    return sequence_log_probs(logits, labels, pad_id, unknown_id)
+
+
+def sequence_log_probs(logits, labels, pad_id=0, unknown_id=1):
+    """Sums the log-probabilities of labels.
+
+    Args:
+        logits: `[batch, target_length, num_outputs]`.
+        labels: int32 `[batch, target_length]`, ids and the end id, then padding.
+        pad_id: Label that is not counted.
+        unknown_id: Replaces labels for which the model has no logits.
+
+    Returns:
+        float32 `[batch]`.
+    """
     logits = ops.cast(logits, "float32")
     known = ops.where(labels < logits.shape[-1], labels, unknown_id)
     picked = ops.take_along_axis(logits, known[:, :, None], axis=2)[:, :, 0]

@@ -1,11 +1,14 @@
-"""From source ids to target ids: what the Translator and the export both compile."""
-
-import functools
+"""From source ids to target ids: what `Translator` and the export both compile."""
 
 from keras import ops
 
+from keras_transformer.decoding import old_arguments
 from keras_transformer.decoding.beam_search import beam_search
-from keras_transformer.decoding.constraints import constrain
+from keras_transformer.decoding.constraints import ConstrainedDecoder
+from keras_transformer.decoding.ensemble import Ensemble
+from keras_transformer.decoding.ensemble import EnsembleDecoder
+from keras_transformer.decoding.incremental import IncrementalDecoder
+from keras_transformer.decoding.incremental import arrange_weights
 from keras_transformer.decoding.loop import has_dynamic_shapes
 from keras_transformer.decoding.options import BeamSearch
 from keras_transformer.decoding.options import Sampling
@@ -16,15 +19,15 @@ from keras_transformer.decoding.sampling import sample
 def translate_ids(
     model,
     source_ids,
-    search=None,
+    search=BeamSearch(),
     ids=SpecialIds(),
     n_best=1,
     prefix_ids=None,
     next_states=None,
     vocabulary_size=None,
-    compaction="auto",
-    kernels=None,
-    **old_options,
+    drop_finished="auto",
+    decoder=None,
+    **old,
 ):
     """Returns the best translations of a batch of source rows.
 
@@ -41,128 +44,119 @@ def translate_ids(
             translation, then padding. If `None`, there are none.
         next_states: int32 `[num_states, vocabulary]`, what must not be generated, see
             `forbidden_phrases`. If `None`, nothing.
-        vocabulary_size: Ids from this one on are never generated. If `None`, all are.
-        compaction: See `beam_search`.
-        kernels: The model's `decoding_kernels`. If `None`, they are made.
-        **old_options: Fields of `BeamSearch` as keywords, as in version 0.1.
+        vocabulary_size: See `beam_search`.
+        drop_finished: See `beam_search`.
+        decoder: `IncrementalDecoder` of the model. If `None`, one is made.
+        **old: Keyword arguments of version 0.1.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, n_best, source_length + extra_length +
         prefix_length]` and float32 `[batch, n_best]`, see `beam_search`.
     """
-    if search is None:
-        search = BeamSearch(**old_options)
-    options = {
-        "start_id": ids.start,
-        "end_id": ids.end,
-        "pad_id": ids.pad,
-        "forbidden_ids": (ids.unknown,),
-        "vocabulary_size": vocabulary_size,
-        "compaction": compaction,
-    }
-    start = _start(
-        *(model, source_ids, search.beam_size, search.extra_length),
-        *(prefix_ids, next_states, options, kernels),
+    search, _, ids, drop_finished = old_arguments.convert(
+        "translate_ids", search, None, ids, drop_finished, old
+    )
+    begun = _begin(
+        decoder or _decoder_of(model, drop_finished),
+        source_ids,
+        search.beam_size,
+        search.extra_length,
+        ids,
+        *(prefix_ids, next_states, drop_finished),
     )
     return beam_search(
-        beam_size=search.beam_size,
-        length_penalty=search.length_penalty,
-        length_penalty_kind=search.length_penalty_kind,
-        patience=search.patience,
+        **begun,
+        search=search,
+        ids=ids,
         n_best=n_best,
-        **start,
-        **options,
+        vocabulary_size=vocabulary_size,
+        drop_finished=drop_finished,
     )
 
 
 def sample_ids(
     model,
     source_ids,
-    sampling=None,
+    sampling=Sampling(),
     ids=SpecialIds(),
     prefix_ids=None,
     next_states=None,
     vocabulary_size=None,
-    compaction="auto",
+    drop_finished="auto",
     seed=None,
-    **old_options,
+    **old,
 ):
     """Returns translations drawn at random; the arguments match `translate_ids`.
 
     Args:
         sampling: `Sampling`.
-        seed: `keras.random.SeedGenerator` in place of `sampling.seed`.
+        seed: See `sample`.
     """
-    if sampling is None:
-        sampling = Sampling(**old_options)
-    options = {
-        "start_id": ids.start,
-        "end_id": ids.end,
-        "pad_id": ids.pad,
-        "forbidden_ids": (ids.unknown,),
-        "vocabulary_size": vocabulary_size,
-        "compaction": compaction,
-    }
-    start = _start(
-        *(model, source_ids, sampling.num_samples, sampling.extra_length),
-        *(prefix_ids, next_states, options),
+    sampling, _, ids, drop_finished = old_arguments.convert(
+        "sample_ids", sampling, None, ids, drop_finished, old
     )
-    del start["reorder_cache"]  # samples never change places
+    begun = _begin(
+        _decoder_of(model, drop_finished),
+        source_ids,
+        sampling.num_samples,
+        sampling.extra_length,
+        ids,
+        *(prefix_ids, next_states, drop_finished),
+    )
     return sample(
-        num_samples=sampling.num_samples,
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        seed=sampling.seed if seed is None else seed,
-        **start,
-        **options,
+        **begun,
+        sampling=sampling,
+        ids=ids,
+        vocabulary_size=vocabulary_size,
+        drop_finished=drop_finished,
+        seed=seed,
     )
 
 
-def _start(
-    model,
+def _decoder_of(model, drop_finished):
+    """Makes the decoder of a model or an ensemble."""
+    if isinstance(model, Ensemble):
+        return EnsembleDecoder(
+            [_decoder_of(each, drop_finished) for each in model.models]
+        )
+    # XLA, where nothing grows, would arrange the weights again at every step.
+    grows = has_dynamic_shapes(drop_finished)
+    return IncrementalDecoder(model, arrange_weights(model) if grows else None)
+
+
+def _begin(
+    decoder,
     source_ids,
-    rows_per_sentence,
+    beam_size,
     extra_length,
+    ids,
     prefix_ids,
     next_states,
-    options,
-    kernels=None,
+    drop_finished,
 ):
-    """The arguments that beam search and sampling share."""
+    """Returns the arguments that beam search and sampling share."""
     batch_size, source_length = ops.shape(source_ids)
-    pad_id = options.get("pad_id", 0)
-    lengths = _num_tokens(source_ids, pad_id)
+    lengths = _num_tokens(source_ids, ids.pad)
     room = extra_length
     buffer_length = source_length + extra_length
     if prefix_ids is not None:
-        room = extra_length + _num_tokens(prefix_ids, pad_id)
+        room = extra_length + _num_tokens(prefix_ids, ids.pad)
         buffer_length = buffer_length + ops.shape(prefix_ids)[1]
-    # A cache that grows costs only what is filled, but needs dynamic shapes.
-    grows = has_dynamic_shapes(options.get("compaction", "auto"))
-    cache, context = model.init_cache(
-        source_ids,
-        max_length=None if grows else buffer_length,
-        beam_size=rows_per_sentence,
-    )
-    # XLA, where nothing grows, would put the transposition back into the steps.
-    if kernels is None and grows:
-        kernels = model.decoding_kernels()
-    next_token_logits = functools.partial(model.decode_with_cache, kernels=kernels)
-    start = {
-        "next_token_logits": next_token_logits,
-        "reorder_cache": model.reorder_cache,
-        "settle_cache": model.settle_cache,
+    max_length = ops.where(lengths > 1, lengths + room, 0)
+    if prefix_ids is not None or next_states is not None:
+        decoder = ConstrainedDecoder(decoder, max_length, ids, prefix_ids, next_states)
+    # A growing cache costs only what is filled, but needs dynamic shapes.
+    grows = has_dynamic_shapes(drop_finished)
+    capacity = None if grows else buffer_length
+    cache, context = decoder.begin(source_ids, beam_size, capacity)
+    return {
+        "decoder": decoder,
         "cache": cache,
         "context": context,
         "batch_size": batch_size,
-        "max_length": ops.where(lengths > 1, lengths + room, 0),
+        "max_length": max_length,
         "buffer_length": buffer_length,
     }
-    if prefix_ids is None and next_states is None:
-        return start
-    end_id = options.get("end_id", 3)
-    return constrain(start, rows_per_sentence, prefix_ids, next_states, end_id, pad_id)
 
 
 def _num_tokens(ids, pad_id):

@@ -1,21 +1,21 @@
-"""The best of many: top-k over a vocabulary without a heap over all of it."""
+"""Block-wise top-k for large vocabularies."""
 
 from keras import ops
 
 
 def top_k(x, k):
-    """The `k` largest values of each row, largest first, and where they are.
+    """Returns the `k` largest values of each row, largest first, and their indices.
 
-    The `k` largest lie in the `k` blocks whose maxima are largest. A maximum is much
-    cheaper than a top-k (on a CPU about an eighth for 8,000 values), so blocks are
-    ranked first and only the best ones are looked into.
+    The `k` largest values are in the `k` blocks whose maxima are largest. A maximum
+    is much cheaper than a top-k (on a CPU about an eighth for 8,000 values), so blocks
+    are ranked first and only the best ones are searched.
 
     Args:
-        x: float tensor [rows, size], size known.
-        k: int, at most size.
+        x: Float `[rows, size]` with a static size.
+        k: Int, at most size.
 
     Returns:
-        `(values, indices)`: as `x` and int32, both [rows, k].
+        `(values, indices)`, both `[rows, k]`, the indices int32.
     """
     size = x.shape[1]
     width = _block_width(size, k)
@@ -39,7 +39,7 @@ def top_k(x, k):
 
 
 def _block_width(size, k):
-    """The divisor of `size` for which least is left to rank, None if none pays."""
+    """The divisor of `size` that leaves the least to rank; `None` if none pays off."""
     left = {
         width: size // width + k * width
         for width in range(2, size // k + 1)

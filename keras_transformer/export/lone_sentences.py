@@ -1,69 +1,74 @@
-"""The decoder's matrices in an export for lone sentences, which XLA compiles."""
+"""Packed decoder kernels in an export, for lone sentences that XLA compiles."""
 
 import contextlib
 
+import keras
 import tensorflow as tf
 
-from keras_transformer.numerics.matrices import laid_out
-from keras_transformer.numerics.matrices import whole
+from keras_transformer.decoding.incremental import LayerWeights
+from keras_transformer.decoding.incremental import Weights
+from keras_transformer.decoding.incremental import arrange_weights
+from keras_transformer.decoding.incremental import decoder_denses
+from keras_transformer.numerics.matrices import unpack_kernel
 
 
-class Kernels:
-    """The decoder's matrices, once, in the blocks that XLA's programs read.
+class PackedWeights:
+    """The decoder's kernels, stored once, packed as XLA's programs read them.
 
-    What XLA's programs lay out they lay out anew at every step, so that the blocks lie
-    in the files. What else is computed with these matrices has them made whole of the
-    blocks at each call, which takes no longer than copying them.
+    XLA would pack them again at every step, so the export stores them packed. All
+    other computations unpack them at each call, which takes no longer than a copy.
 
     Args:
         model: `Transformer`.
     """
 
     def __init__(self, model):
-        self._decoder = model.decoder
-        self.variables = tf.nest.map_structure(
-            tf.Variable, model.decoding_kernels(blocks=True)
-        )
-        self._layers = []
-        # A quantized decoder multiplies by what it has.
-        if "dense" in self.variables:
-            self._layers = model.decoder.dense_layers()
-            for layer in model.decoder.layers:
-                self._layers += layer.self_attention.input_denses()
+        self._model = model
+        # A flat list: TensorFlow would wrap named tuples that an export tracks. None
+        # stands for the kernels that a quantized layer keeps.
+        weights = arrange_weights(model, packed=True)
+        flat = tf.nest.flatten(weights)
+        self._structure = tf.nest.map_structure(lambda _: 0, weights)
+        self._stored = [each is not None for each in flat]
+        self.variables = [tf.Variable(each) for each in flat if each is not None]
 
-    def replaced(self):
-        """The model's variables that the blocks stand for."""
-        return [layer.kernel for layer in self._layers]
+    @property
+    def replaces_layers(self):
+        """Whether the export needs no layer's own kernel; false if quantized."""
+        return all(self._stored)
 
-    def blocks(self):
-        """What `translate_ids` takes, for XLA."""
-        return tf.nest.map_structure(tf.convert_to_tensor, self.variables)
+    def packed(self):
+        """Returns `Weights` for programs that XLA compiles."""
+        values = iter(map(tf.convert_to_tensor, self.variables))
+        flat = [next(values) if stored else None for stored in self._stored]
+        return tf.nest.pack_sequence_as(self._structure, flat)
 
-    def whole(self):
-        """What `translate_ids` takes elsewhere; None: what the model makes itself."""
-        if not self._layers:
-            return None
-        blocks = self.blocks()
-        return {
-            "output": whole(blocks["output"]),
-            "self_attention": tuple(
-                {**each, "kernel": whole(each["kernel"])}
-                for each in blocks["self_attention"]
-            ),
-            "dense": tuple(map(whole, blocks["dense"])),
-        }
+    def unpacked(self):
+        """Returns `Weights` with whole kernels."""
+        weights = self.packed()
+        layers = tuple(LayerWeights(*map(unpack_kernel, layer)) for layer in weights[0])
+        return Weights(layers, unpack_kernel(weights.output))
+
+    def replaced_variables(self):
+        """Returns the model's kernels that need not be stored."""
+        if not self.replaces_layers:
+            return []
+        return [dense.kernel for layer in self._layers() for dense in layer]
 
     @contextlib.contextmanager
-    def in_use(self):
-        """Within it, the decoder's layers multiply by matrices made whole."""
-        kernels = self.whole()
-        if kernels is None:
+    def in_layers(self):
+        """Makes the decoder's layers use the unpacked kernels."""
+        if not self.replaces_layers:
             yield
             return
-        matrices = list(kernels["dense"])
-        pairs = zip(self._decoder.layers, kernels["self_attention"], strict=True)
-        for layer, joined in pairs:
-            widths = [each.units for each in layer.self_attention.input_denses()]
-            matrices += tf.split(joined["kernel"], widths, axis=1)
-        with laid_out(self._layers, matrices):
+        kernels = []
+        for layer, weights in zip(self._layers(), self.unpacked().layers, strict=True):
+            widths = [dense.units for dense in layer[:3]]
+            kernels += [*tf.split(weights.qkv, widths, axis=1), *weights[1:]]
+        mapping = zip(self.replaced_variables(), kernels, strict=True)
+        with keras.StatelessScope(state_mapping=mapping):
             yield
+
+    def _layers(self):
+        """The `Dense` layers of each decoder layer."""
+        return map(decoder_denses, self._model.decoder.layers)

@@ -11,7 +11,7 @@ import uuid
 import tensorflow as tf
 
 from keras_transformer.decoding.batches import check_fits
-from keras_transformer.export.searches import one_encoder
+from keras_transformer.decoding.options import BeamSearch
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.simplification import simplify_saved_model
 from keras_transformer.export.warmup import write_warmup_requests
@@ -111,32 +111,29 @@ def export_saved_model(
     signatures = Signatures(
         model,
         tokenizer,
-        beam_size,
-        length_penalty,
-        length_penalty_kind,
-        extra_length,
+        BeamSearch(
+            beam_size, length_penalty, length_penalty_kind, patience, extra_length
+        ),
         max_source_length,
         max_batch_size,
         parallel_parts,
         jit_compile,
-        patience,
     )
     # Keras's ExportArchive would trace each of them twice.
-    with one_encoder(model):
-        endpoints = {
-            name: tf.function(
-                function, input_signature=input_signature, autograph=False
-            ).get_concrete_function()
-            for name, function, input_signature in signatures.endpoints()
-        }
+    endpoints = {
+        name: tf.function(
+            function, input_signature=input_signature, autograph=False
+        ).get_concrete_function()
+        for name, function, input_signature in signatures.endpoints()
+    }
     served = tf.Module()
-    # TensorFlow's own variables: others are not restored where there is no Python.
-    kernels = signatures.kernels
-    replaced = {id(variable) for variable in kernels.replaced()} if kernels else ()
+    packed = signatures.packed_weights
+    replaced = set() if packed is None else set(map(id, packed.replaced_variables()))
+    # TensorFlow's own variables: without Python, others are not restored.
     served.weights = [
         variable.value for variable in model.variables if id(variable) not in replaced
     ]
-    served.kernels = kernels.variables if kernels else None
+    served.packed_weights = None if packed is None else packed.variables
     served.tokenizer = tokenizer
     for name, function in endpoints.items():
         setattr(served, name, function)

@@ -1,21 +1,26 @@
-"""What an export's signatures compute, as TensorFlow graphs from text to text."""
+"""The signatures of an export: TensorFlow graphs from text to text."""
 
 import contextlib
 
 import tensorflow as tf
 
-from keras_transformer.decoding import alignment_scores
-from keras_transformer.decoding import score_ids
-from keras_transformer.decoding import translate_ids
+from keras_transformer.decoding.alignment import mean_cross_attention
+from keras_transformer.decoding.incremental import IncrementalDecoder
+from keras_transformer.decoding.incremental import arrange_weights
+from keras_transformer.decoding.options import SpecialIds
+from keras_transformer.decoding.scoring import sequence_log_probs
+from keras_transformer.decoding.search import translate_ids
 from keras_transformer.decoding.translator import MAX_LOGITS
-from keras_transformer.export.lone_sentences import Kernels
-from keras_transformer.export.searches import joined_search
-from keras_transformer.export.searches import kept_apart
+from keras_transformer.export.lone_sentences import PackedWeights
+from keras_transformer.export.searches import dispatch_search
+from keras_transformer.export.searches import noinline_function
+from keras_transformer.export.searches import shared_encoder
+from keras_transformer.layers.masks import padding_mask
 
-# The score of a place in an n-best list that no hypothesis fills; JSON has no infinity.
-NOTHING = tf.float32.min
-# So much longer than what can be read of it, a text is cut before it is tokenised.
-_SPARE = 4
+# Score of an empty slot in an n-best list; JSON has no infinity.
+EMPTY_SCORE = tf.float32.min
+# A text longer than this multiple of what is read of it is cut before tokenization.
+_MARGIN = 4
 
 
 class Signatures:
@@ -23,90 +28,89 @@ class Signatures:
 
     Args:
         model: `Transformer`.
-        tokenizer: Of source and target.
-        beam_size: Number of hypotheses, and the length of n-best lists.
-        length_penalty: Exponent alpha of the length penalty.
-        length_penalty_kind: `"gnmt"` or `"power"`.
-        extra_length: What a translation may exceed its source by, in sub-words.
-        max_source_length: Longest source row, its end id counted.
-        max_batch_size: Rows of a batch; more are an invalid argument.
-        parallel_parts: Parts of a batch that are searched side by side.
-        jit_compile: Whether texts that come alone are searched by XLA's programs.
-        patience: Float above 0 or None, see `beam_search`.
+        tokenizer: Tokenizer of source and target.
+        search: `BeamSearch`; n-best lists have `beam_size` entries.
+        max_source_length: Maximum length of a source row, including its end id.
+        max_batch_size: Maximum rows of a batch; more are an invalid argument.
+        parallel_parts: Parts of a batch that are searched in parallel.
+        jit_compile: Whether XLA compiles the search of single texts.
     """
 
     def __init__(
         self,
         model,
         tokenizer,
-        beam_size,
-        length_penalty,
-        length_penalty_kind,
-        extra_length,
-        max_source_length,
-        max_batch_size,
+        search,
+        max_source_length=256,
+        max_batch_size=1024,
         parallel_parts=1,
         jit_compile=False,
-        patience=None,
     ):
         self._model = model
         self._tokenizer = tokenizer
         self._max_batch_size = max_batch_size
-        self._beam_size = beam_size
+        self._beam_size = search.beam_size
         self.max_source_length = max_source_length
-        self.max_target_length = max_source_length + extra_length
+        self.max_target_length = max_source_length + search.extra_length
         if model.positions == "learned":
             self.max_source_length = min(self.max_source_length, model.max_length)
             self.max_target_length = min(self.max_target_length, model.max_length)
-        written = tokenizer.piece_bytes()
-        self._written = tf.constant(written)
-        longest = max(map(len, written))
-        self._max_bytes = _SPARE * longest * self.max_target_length
-        # A character that is spelt in bytes goes on with those of 10xxxxxx.
-        self._goes_on = tf.constant(
-            [0x80 <= (each or b"a")[0] < 0xC0 for each in written]
+        surfaces = tokenizer.piece_bytes()
+        self._surfaces = tf.constant(surfaces)
+        longest = max(map(len, surfaces))
+        self._max_bytes = _MARGIN * longest * self.max_target_length
+        # A character spelled in bytes continues with bytes of the form 10xxxxxx.
+        self._is_continuation = tf.constant(
+            [0x80 <= (each or b"a")[0] < 0xC0 for each in surfaces]
         )
+        self.packed_weights = PackedWeights(model) if jit_compile else None
+        self._encode = shared_encoder(model)
+        self._search = self._build_search(search, parallel_parts)
 
-        self.kernels = Kernels(model) if jit_compile else None
+    def _build_search(self, search, parallel_parts):
+        """Builds one search for the best translation and for n-best lists.
 
-        def search(source_ids, n_best, kernels=None, compaction="auto"):
+        The former ends sooner. A second search would double the graph that whoever
+        loads the export keeps in memory.
+        """
+        packed = self.packed_weights
+
+        def run(source_ids, n_best, weights=None, drop_finished="auto"):
+            weights = weights or arrange_weights(self._model)
             return translate_ids(
-                model,
+                self._model,
                 source_ids,
-                beam_size=beam_size,
-                n_best=n_best,
-                length_penalty=length_penalty,
-                length_penalty_kind=length_penalty_kind,
-                patience=patience,
-                extra_length=extra_length,
-                vocabulary_size=tokenizer.vocabulary_size,
-                compaction=compaction,
-                kernels=kernels,
+                search,
+                SpecialIds.of(self._tokenizer),
+                n_best,
+                vocabulary_size=self._tokenizer.vocabulary_size,
+                drop_finished=drop_finished,
+                decoder=IncrementalDecoder(self._model, weights, self._encode),
             )
 
-        def search_row(source_ids, n_best):
-            return search(source_ids, n_best, self.kernels.blocks(), compaction=False)
+        def run_row(source_ids, n_best):
+            return run(source_ids, n_best, packed.packed(), drop_finished=False)
 
         def shared():
-            kernels = self.kernels.whole() if jit_compile else None
-            return () if kernels is None else (kernels,)
+            if packed is None or not packed.replaces_layers:
+                return ()
+            return (packed.unpacked(),)
 
-        # One search for the best, which ends sooner, and for all of the beam: whoever
-        # loads an export holds each search's graph.
-        self._search = joined_search(
-            kept_apart(
-                search, tf.nest.map_structure(tf.type_spec_from_value, shared())
-            ),
+        specs = tf.nest.map_structure(tf.type_spec_from_value, shared())
+        return dispatch_search(
+            noinline_function(run, specs),
             parallel_parts,
             shared,
-            search_row if jit_compile else None,
-            extra_length,
+            None if packed is None else run_row,
+            search.extra_length,
             self.max_source_length,
         )
 
-    def _as_exported(self):
-        """Within it, the decoder computes with the matrices that the export has."""
-        return self.kernels.in_use() if self.kernels else contextlib.nullcontext()
+    def _decoder_weights(self):
+        """Makes the decoder's layers use the kernels that the export stores."""
+        if self.packed_weights is None:
+            return contextlib.nullcontext()
+        return self.packed_weights.in_layers()
 
     def endpoints(self):
         """Name, function and input signature of each."""
@@ -133,17 +137,17 @@ class Signatures:
     def translate_n_best(self, inputs):
         rows, truncated = self._source_rows(inputs)
         sequences, scores = self._search(rows, self._beam_size)
-        # Empty places come last; a model that gave NaN still gets its first.
-        there = tf.concat(
-            [tf.ones_like(scores[:, :1], bool), scores[:, 1:] > NOTHING], 1
+        # Empty slots come last; a model that gave NaN still gets its first.
+        is_found = tf.concat(
+            [tf.ones_like(scores[:, :1], bool), scores[:, 1:] > EMPTY_SCORE], 1
         )
         length = tf.shape(sequences)[2]
         texts = self._tokenizer.detokenize(tf.reshape(sequences, [-1, length]))
         texts = tf.reshape(texts, [-1, self._beam_size])
         return {
-            "translations": tf.where(there, texts, ""),
-            "scores": tf.where(there, scores, NOTHING),
-            "counts": tf.reduce_sum(tf.cast(there, tf.int32), axis=1),
+            "translations": tf.where(is_found, texts, ""),
+            "scores": tf.where(is_found, scores, EMPTY_SCORE),
+            "counts": tf.reduce_sum(tf.cast(is_found, tf.int32), axis=1),
             "truncated": truncated,
         }
 
@@ -152,26 +156,30 @@ class Signatures:
         return {"target_ids": sequences[:, 0], "scores": scores[:, 0]}
 
     def encode(self, source_ids):
-        output = self._model.encode(self._checked(source_ids), training=False)
+        output = self._encode(self._checked(source_ids))
         return {"encoder_output": tf.cast(output, tf.float32)}
 
     def score(self, inputs, targets):
         source_ids, target_ids, labels = self._pairs(inputs, targets)
         batch, length = tf.unstack(tf.shape(labels))
-        at_once = MAX_LOGITS // self._model.num_outputs // tf.maximum(length, 1)
-        at_once = tf.maximum(at_once, 1)
+        num_rows = MAX_LOGITS // self._model.num_outputs // tf.maximum(length, 1)
+        num_rows = tf.maximum(num_rows, 1)
 
-        def some(start, log_probs):
-            rows = slice(start, start + at_once)
-            found = score_ids(
-                self._model, source_ids[rows], target_ids[rows], labels[rows]
+        def score_rows(start, log_probs):
+            rows = slice(start, start + num_rows)
+            logits = self._model.decode(
+                target_ids[rows],
+                self._encode(source_ids[rows]),
+                padding_mask(source_ids[rows], self._model.pad_id),
+                training=False,
             )
-            return start + at_once, tf.concat([log_probs, found], axis=0)
+            found = sequence_log_probs(logits, labels[rows])
+            return start + num_rows, tf.concat([log_probs, found], axis=0)
 
-        with self._as_exported():
+        with self._decoder_weights():
             _, log_probs = tf.while_loop(
                 lambda start, _: start < batch,
-                some,
+                score_rows,
                 (0, tf.zeros([0])),
                 shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
                 parallel_iterations=1,
@@ -181,11 +189,18 @@ class Signatures:
 
     def attend(self, inputs, targets):
         source_ids, target_ids, labels = self._pairs(inputs, targets)
-        with self._as_exported():
-            scores = alignment_scores(self._model, source_ids, target_ids)
+        with self._decoder_weights():
+            _, scores = self._model.decoder(
+                self._model.embed_target(target_ids, training=False),
+                self._encode(source_ids),
+                source_mask=padding_mask(source_ids, self._model.pad_id),
+                return_attention_scores=True,
+                training=False,
+            )
+        scores = mean_cross_attention(scores)
         source_pieces, source_share = self._units(source_ids)
         target_pieces, target_share = self._units(labels)
-        # What is looked at adds up; what looks is a mean.
+        # Attention to a unit is the sum over its subwords, attention from it the mean.
         count = tf.maximum(tf.reduce_sum(target_share, axis=1, keepdims=True), 1.0)
         attention = tf.matmul(target_share / count, scores, transpose_a=True)
         return {
@@ -195,28 +210,28 @@ class Signatures:
         }
 
     def _units(self, rows):
-        """Whole characters out of sub-words.
+        """Joins subwords to units of whole characters.
 
         Args:
-            rows: int32 [batch, length], ids and the end id, then padding.
+            rows: int32 `[batch, length]`, ids and the end id, then padding.
 
         Returns:
-            string [batch, units], what they write, and float32 [batch, length, units],
-            1 where a sub-word is part of a unit.
+            string `[batch, units]`, their text, and float32 `[batch, length, units]`,
+            1 if a subword is part of a unit.
         """
         batch, length = tf.unstack(tf.shape(rows))
-        # The ids of text alone: what is before the end id.
+        # Only the ids before the end id are text.
         lengths = (
             tf.reduce_sum(tf.cast(rows != self._tokenizer.pad_id, tf.int32), 1) - 1
         )
         is_text = tf.sequence_mask(lengths, length)
         first = tf.range(length)[None] == 0
-        written = tf.gather(self._written, rows)
-        # Encoding adds a space in front of the text, maybe as a sub-word of its own.
+        written = tf.gather(self._surfaces, rows)
+        # Encoding adds a space before the text, maybe as a separate subword.
         lone = first & (written == " ")
         after_lone = tf.pad(lone, [[0, 0], [1, 0]])[:, :length]
-        goes_on = tf.gather(self._goes_on, rows) | after_lone
-        begins = is_text & (first | ~goes_on)
+        continues = tf.gather(self._is_continuation, rows) | after_lone
+        begins = is_text & (first | ~continues)
         unit = tf.cumsum(tf.cast(begins, tf.int32), axis=1) - 1
         num_units = tf.reduce_max(tf.concat([tf.reshape(unit, [-1]), [-1]], 0)) + 1
         bare = tf.strings.regex_replace(written, "^ ", "", replace_global=False)
@@ -233,7 +248,7 @@ class Signatures:
         return tf.reshape(joined, [batch, num_units]), share
 
     def _pairs(self, inputs, targets):
-        """Rows of source ids, of target ids behind the start id, and of labels."""
+        """Returns source ids, target ids with the start id, and labels as rows."""
         paired = tf.debugging.assert_equal(
             tf.size(inputs), tf.size(targets), "inputs and targets must pair up"
         )
@@ -255,29 +270,29 @@ class Signatures:
         return source_rows(self._tokenizer, inputs, self.max_source_length)
 
     def _readable(self, texts):
-        """Texts of a batch that is not too large, without what is not read anyway."""
-        with tf.control_dependencies([self._few(texts)]):
+        """Checks the batch size and cuts texts that are too long to be read."""
+        with tf.control_dependencies([self._check_batch(texts)]):
             texts = tf.strings.substr(texts, 0, self._max_bytes)
-        # Of bytes that are no text, as many U+FFFD as Python makes.
+        # Invalid bytes become U+FFFD, as in Python.
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
-    def _few(self, rows):
+    def _check_batch(self, rows):
         return tf.debugging.assert_less_equal(
             tf.shape(rows)[0],
             self._max_batch_size,
-            f"a batch may have {self._max_batch_size} rows at most",
+            f"a batch may have at most {self._max_batch_size} rows",
         )
 
     def _checked(self, source_ids):
-        """Ids that the model has, cut to its length with an end id at the cut."""
+        """Checks ids and cuts rows that are too long, with an end id at the cut."""
         size = self._tokenizer.vocabulary_size
         valid = tf.debugging.assert_equal(
             tf.reduce_all((source_ids >= 0) & (source_ids < size)),
             True,
             f"source_ids must be from 0 to {size - 1}",
         )
-        # Whatever else may fail of them waits for this.
-        with tf.control_dependencies([valid, self._few(source_ids)]):
+        # Everything that could fail on invalid ids waits for this.
+        with tf.control_dependencies([valid, self._check_batch(source_ids)]):
             source_ids = tf.identity(source_ids)
         cut = source_ids[:, : self.max_source_length]
         beyond = tf.reduce_any(source_ids[:, self.max_source_length :] != 0, axis=1)
@@ -286,16 +301,16 @@ class Signatures:
 
 
 def source_rows(tokenizer, texts, max_source_length):
-    """Ids of texts as the model reads them.
+    """Returns the ids of texts as the model reads them.
 
     Args:
-        tokenizer: Of the source.
-        texts: string [batch].
-        max_source_length: Longest row, its end id counted; longer ones are cut.
+        tokenizer: Tokenizer of the source.
+        texts: string `[batch]`.
+        max_source_length: Maximum length of a row, including its end id.
 
     Returns:
-        int32 [batch, source_length], ids and the end id, then padding (a blank text
-        has its end id only), and bool [batch], whether the text was cut.
+        int32 `[batch, source_length]`, ids and the end id, then padding (a blank text
+        is only its end id), and bool `[batch]`, whether the text was cut.
     """
     blank = tf.equal(tf.strings.strip(texts), "")
     ids = tokenizer.tokenize(tf.where(blank, "", texts))

@@ -1,4 +1,4 @@
-"""The residual connection around a sub-layer and its normalisation (section 3.1)."""
+"""The residual connection around a sublayer and its normalization (section 3.1)."""
 
 import keras
 
@@ -11,19 +11,19 @@ class AddNorm(keras.layers.Layer):
     """`LayerNorm(x + Dropout(Sublayer(x)))`, the paper's Add & Norm.
 
     With `normalization="pre"` it is `x + Dropout(Sublayer(LayerNorm(x)))`, which
-    trains deep and small models with less warm-up; the stack then ends in one more
-    layer normalisation. Either way a sub-layer is wrapped by
+    trains deep and small models with less warmup; the stack then ends in one more
+    layer normalization. Either way, a sublayer is wrapped as follows:
 
-        sublayer_output = sublayer(add_norm.sublayer_input(x))
-        x = add_norm(x, sublayer_output)
+        y = sublayer(add_norm.sublayer_input(x))
+        x = add_norm(x, y)
 
     Args:
-        dropout: Rate on the sub-layer's output (section 5.4).
+        dropout: Rate on the sublayer's output (section 5.4).
         normalization: `"post"` (the paper) or `"pre"`.
         layer_norm_epsilon: Added to the variance.
 
     Raises:
-        ValueError: an unknown `normalization`.
+        ValueError: If `normalization` is unknown.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class AddNorm(keras.layers.Layer):
         self.layer_norm.build(inputs_shape)
 
     def sublayer_input(self, inputs):
-        """What the sub-layer reads: `inputs`, normalised if `"pre"`."""
+        """Returns what the sublayer reads: `inputs`, normalized if `"pre"`."""
         return self.layer_norm(inputs) if self.normalization == "pre" else inputs
 
     def call(self, inputs, sublayer_output, training=None):
-        """Adds and, if `"post"`, normalises.
+        """Adds the two and, if `"post"`, normalizes the sum.
 
         Args:
             inputs: `[batch, length, d_model]`, the residual stream.

@@ -1,18 +1,19 @@
 """One layer of the decoder (section 3.1, Figure 1 right)."""
 
 import keras
-from keras import ops
 
 from keras_transformer.layers.masks import combine_masks
-from keras_transformer.layers.transformer_layer import Block
+from keras_transformer.layers.transformer_layer import TransformerLayer
+from keras_transformer.layers.transformer_layer import with_scores
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class DecoderLayer(Block):
+class DecoderLayer(TransformerLayer):
     """Causal self-attention, attention over the encoder's output, feed-forward.
 
-    Each is wrapped in an `AddNorm`. The arguments are those of `EncoderLayer`; both
-    attentions share them.
+    Each is wrapped in an `AddNorm`. The arguments match `EncoderLayer`; both
+    attentions share them. `decoding.IncrementalDecoder.step` applies the same
+    sublayers in the same order to one position at a time.
     """
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):
@@ -38,118 +39,61 @@ class DecoderLayer(Block):
         encoder_output,
         source_mask=None,
         encoder_output_mask=None,
+        return_attention_scores=False,
         training=None,
     ):
-        """Decodes one step further.
+        """Applies self-attention, cross-attention, and the feed-forward network.
 
         Args:
             inputs: `[batch, target_length, d_model]`.
             encoder_output: `[batch, source_length, d_model]`.
             source_mask: `[batch, source_length]`, bool, True = token.
-            encoder_output_mask: The same, filled in by Keras; joined with
+            encoder_output_mask: The same, filled in by Keras; combined with
                 `source_mask`.
+            return_attention_scores: Whether to return the scores, too.
             training: Whether dropout is applied.
 
         Returns:
-            `[batch, target_length, d_model]`.
+            `[batch, target_length, d_model]`, or a pair of it and the scores of
+            self-attention, `[batch, num_heads, target_length, target_length]`, and of
+            cross-attention, `[batch, num_heads, target_length, source_length]`,
+            float32.
         """
+        options = {
+            "return_attention_scores": return_attention_scores,
+            "training": training,
+        }
         source_mask = combine_masks(source_mask, encoder_output_mask)
-        output, _ = self.call_with_scores(inputs, encoder_output, source_mask, training)
-        return output
-
-    def call_with_scores(self, inputs, encoder_output, source_mask=None, training=None):
-        """As `call`, with the scores of the attention over the encoder's output.
-
-        Returns:
-            `[batch, target_length, d_model]` and `[batch, num_heads, target_length,
-            source_length]`, float32.
-        """
-        key_value = self.cross_attention.project_key_value(encoder_output)
-        # Padding follows the tokens, so that the causal mask alone hides it; a mask
-        # that Keras carries with `inputs` hides its keys too.
-        normalized = self.self_attention_add_norm.sublayer_input(inputs)
-        attended = self.self_attention(
-            normalized, normalized, use_causal_mask=True, training=training
+        attention_mask = None if source_mask is None else source_mask[:, None, :]
+        x = inputs
+        # Padding follows the tokens, so that the causal mask alone hides it.
+        y = self.self_attention_add_norm.sublayer_input(x)
+        y, self_scores = with_scores(
+            self.self_attention, y, y, use_causal_mask=True, **options
         )
-        found = []
+        x = self.self_attention_add_norm(x, y, training=training)
 
-        def look_at_source(query):
-            mask = None if source_mask is None else source_mask[:, None, :]
-            output, scores = self.cross_attention.call_with_scores(
-                query, key_value, mask, training
-            )
-            found.append(scores)
-            return output
+        y = self.cross_attention_add_norm.sublayer_input(x)
+        y, cross_scores = with_scores(
+            self.cross_attention,
+            y,
+            encoder_output,
+            attention_mask=attention_mask,
+            **options,
+        )
+        x = self.cross_attention_add_norm(x, y, training=training)
 
-        x = self._after_self_attention(inputs, attended, look_at_source, training)
-        return x, found[0]
+        y = self.feed_forward(self.feed_forward_add_norm.sublayer_input(x))
+        x = self.feed_forward_add_norm(x, y, training=training)
+        return (x, (self_scores, cross_scores)) if return_attention_scores else x
 
-    def call_with_cache(
-        self,
-        inputs,
-        cache,
-        context,
-        source_mask,
-        start_index,
-        visible=None,
-        beam_size=1,
-        kernel=None,
+    def compute_output_spec(
+        self, inputs, encoder_output, *, return_attention_scores=False, **kwargs
     ):
-        """As `call`, for the positions from `start_index` on, without dropout.
-
-        Args:
-            inputs: `[batch, beam_size * target_length, d_model]`, the new positions;
-                those of a hypothesis follow each other. Or `[batch * beam_size,
-                d_model]`, one position of each.
-            cache: Keys and values of the earlier ones, see
-                `MultiHeadAttention.call_with_cache`.
-            context: Keys and values of the encoder's output, from `init_context`.
-            source_mask: `[batch, source_length]`, bool, True = token, or
-                `cached_attention.source_bias` of it.
-            start_index: Position of the first of `inputs`, scalar int32.
-            visible: What each query sees of the cache, see
-                `MultiHeadAttention.call_with_cache`.
-            beam_size: Hypotheses of a sentence.
-            kernel: Self-attention's `joined_kernel`, or None.
-
-        Returns:
-            As `inputs`, and the longer cache.
-        """
-        normalized = self.self_attention_add_norm.sublayer_input(inputs)
-        attended, cache = self.self_attention.call_with_cache(
-            normalized, cache, start_index, visible, beam_size, kernel
+        output = self._output_spec(inputs)
+        if not return_attention_scores:
+            return output
+        return output, (
+            self._scores_spec(inputs, inputs),
+            self._scores_spec(inputs, encoder_output),
         )
-
-        def look_at_source(query):
-            return self.cross_attention.call_with_context(
-                query, context, source_mask, beam_size
-            )
-
-        return self._after_self_attention(inputs, attended, look_at_source), cache
-
-    def init_context(self, encoder_output, source_mask=None):
-        """Keys and values of `encoder_output` for `call_with_cache`.
-
-        Args:
-            encoder_output: `[batch, source_length, d_model]`.
-            source_mask: `[batch, source_length]`, bool, True = token.
-
-        Returns:
-            Keys and values, `[batch, num_heads, source_length, dim]`.
-        """
-        key, value = self.cross_attention.project_key_value(encoder_output)
-        if source_mask is not None:
-            # What looks at no token at all finds nothing.
-            any_token = ops.any(source_mask, axis=1)[:, None, None, None]
-            value = ops.where(any_token, value, ops.zeros_like(value))
-        return key, value
-
-    def _after_self_attention(self, inputs, attended, look_at_source, training=None):
-        x = self.self_attention_add_norm(inputs, attended, training=training)
-        attended = look_at_source(self.cross_attention_add_norm.sublayer_input(x))
-        x = self.cross_attention_add_norm(x, attended, training=training)
-        transformed = self.feed_forward(self.feed_forward_add_norm.sublayer_input(x))
-        return self.feed_forward_add_norm(x, transformed, training=training)
-
-    def compute_output_shape(self, inputs_shape, encoder_output_shape=None):
-        return inputs_shape

@@ -1,7 +1,6 @@
 """The encoder: a stack of encoder layers (section 3.1)."""
 
 import keras
-from keras import ops
 
 from keras_transformer.layers.encoder_layer import EncoderLayer
 from keras_transformer.layers.masks import combine_masks
@@ -10,14 +9,14 @@ from keras_transformer.layers.stack import Stack
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Encoder(Stack):
-    """`num_layers` encoder layers over vectors that carry their positions.
+    """`num_layers` encoder layers over vectors that include their positions.
 
     Args:
         num_layers: Number of layers, N.
         num_heads: Number of attention heads.
         key_dim: Width of queries and keys per head.
         d_ff: Inner width of the feed-forward networks.
-        **kwargs: As `EncoderLayer`.
+        **kwargs: See `TransformerLayer`.
     """
 
     layer_class = EncoderLayer
@@ -28,43 +27,38 @@ class Encoder(Stack):
         if self.final_norm is not None:
             self.final_norm.build(inputs_shape)
 
-    def call(self, inputs, source_mask=None, mask=None, training=None):
+    def call(
+        self,
+        inputs,
+        source_mask=None,
+        mask=None,
+        return_attention_scores=False,
+        training=None,
+    ):
         """Encodes a source.
 
         Args:
             inputs: `[batch, source_length, d_model]`.
             source_mask: `[batch, source_length]`, bool, True = token.
-            mask: The same, filled in by Keras; joined with `source_mask`.
+            mask: The same, filled in by Keras; combined with `source_mask`.
+            return_attention_scores: Whether to return the scores, too.
             training: Whether dropout is applied.
 
         Returns:
-            `encoder_output`, `[batch, source_length, d_model]`.
+            `encoder_output`, `[batch, source_length, d_model]`, or a pair of it and
+            the list of each layer's scores, `[batch, num_heads, source_length,
+            source_length]`, float32.
         """
         source_mask = combine_masks(source_mask, mask)
-        attention_mask = None if source_mask is None else source_mask[:, None, :]
-        x = inputs
-        for layer in self.layers:
-            x = layer(x, attention_mask=attention_mask, training=training)
-        return self._normalize(x)
+        return self.run(
+            inputs,
+            attention_mask=None if source_mask is None else source_mask[:, None, :],
+            return_attention_scores=return_attention_scores,
+            training=training,
+        )
 
-    def self_attention_scores(self, inputs, source_mask=None):
-        """Where each layer looks in the source, without dropout.
-
-        Args:
-            inputs: `[batch, source_length, d_model]`.
-            source_mask: `[batch, source_length]`, bool, True = token.
-
-        Returns:
-            `[batch, num_layers, num_heads, source_length, source_length]`, float32.
-        """
-        attention_mask = None if source_mask is None else source_mask[:, None, :]
-        x = inputs
-        scores = []
-        for layer in self.layers:
-            normalized = layer.self_attention_add_norm.sublayer_input(x)
-            scores.append(layer.self_attention.self_scores(normalized, source_mask))
-            x = layer(x, attention_mask=attention_mask, training=False)
-        return ops.stack(scores, axis=1)
-
-    def compute_output_shape(self, inputs_shape):
-        return inputs_shape
+    def compute_output_spec(self, inputs, *, return_attention_scores=False, **kwargs):
+        if not return_attention_scores:
+            return self._output_spec(inputs)
+        scores = [self._scores_spec(inputs, inputs) for _ in self.layers]
+        return self._output_spec(inputs), scores

@@ -2,19 +2,19 @@
 
 import keras
 
-from keras_transformer.layers.transformer_layer import Block
+from keras_transformer.layers.transformer_layer import TransformerLayer
+from keras_transformer.layers.transformer_layer import with_scores
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class EncoderLayer(Block):
+class EncoderLayer(TransformerLayer):
     """Self-attention, then the feed-forward network, each in an `AddNorm`.
 
     Args:
         num_heads: Number of attention heads.
         key_dim: Width of queries and keys per head.
         d_ff: Inner width of the feed-forward network.
-        **kwargs: `value_dim`, `dropout`, `attention_dropout`, `normalization` and
-            `activation`, see `Block`, and those of every Keras layer.
+        **kwargs: See `TransformerLayer`.
     """
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):
@@ -30,30 +30,46 @@ class EncoderLayer(Block):
         self.feed_forward.build(inputs_shape)
         self.feed_forward_add_norm.build(inputs_shape, inputs_shape)
 
-    def call(self, inputs, attention_mask=None, mask=None, training=None):
-        """Encodes one step further.
+    def call(
+        self,
+        inputs,
+        attention_mask=None,
+        mask=None,
+        return_attention_scores=False,
+        training=None,
+    ):
+        """Applies self-attention and the feed-forward network.
 
         Args:
             inputs: `[batch, source_length, d_model]`.
             attention_mask: `[batch, 1 or source_length, source_length]`, bool,
                 True = attend.
             mask: `[batch, source_length]`, bool; Keras fills it in.
+            return_attention_scores: Whether to return the scores, too.
             training: Whether dropout is applied.
 
         Returns:
-            `[batch, source_length, d_model]`.
+            `[batch, source_length, d_model]`, or a pair of it and the scores `[batch,
+            num_heads, source_length, source_length]`, float32.
         """
-        normalized = self.self_attention_add_norm.sublayer_input(inputs)
-        attended = self.self_attention(
-            normalized,
-            normalized,
+        x = inputs
+        y = self.self_attention_add_norm.sublayer_input(x)
+        y, scores = with_scores(
+            self.self_attention,
+            y,
+            y,
             value_mask=mask,
             attention_mask=attention_mask,
+            return_attention_scores=return_attention_scores,
             training=training,
         )
-        x = self.self_attention_add_norm(inputs, attended, training=training)
-        transformed = self.feed_forward(self.feed_forward_add_norm.sublayer_input(x))
-        return self.feed_forward_add_norm(x, transformed, training=training)
+        x = self.self_attention_add_norm(x, y, training=training)
 
-    def compute_output_shape(self, inputs_shape):
-        return inputs_shape
+        y = self.feed_forward(self.feed_forward_add_norm.sublayer_input(x))
+        x = self.feed_forward_add_norm(x, y, training=training)
+        return (x, scores) if return_attention_scores else x
+
+    def compute_output_spec(self, inputs, *, return_attention_scores=False, **kwargs):
+        if not return_attention_scores:
+            return self._output_spec(inputs)
+        return self._output_spec(inputs), self._scores_spec(inputs, inputs)

@@ -11,10 +11,10 @@ class FeedForward(keras.layers.Layer):
 
     Args:
         d_ff: Inner width.
-        activation: Name or callable between the two projections.
+        activation: Name or function between the two projections.
 
     Raises:
-        ValueError: `d_ff` below 1.
+        ValueError: If `d_ff` is below 1.
     """
 
     def __init__(self, d_ff, activation="relu", **kwargs):

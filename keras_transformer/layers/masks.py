@@ -1,14 +1,14 @@
-"""Boolean masks, True = may be attended (section 3.1, 3.2.3)."""
+"""Boolean masks, True = may be attended (sections 3.1 and 3.2.3)."""
 
 from keras import ops
 
 
 def padding_mask(ids, pad_id=0):
-    """Which tokens are real.
+    """Marks the tokens among `ids`.
 
     Args:
         ids: `[batch, length]`, integers.
-        pad_id: The id that fills a row up.
+        pad_id: Id of the padding.
 
     Returns:
         `[batch, length]`, bool, True = token.
@@ -17,11 +17,11 @@ def padding_mask(ids, pad_id=0):
 
 
 def causal_mask(target_length, source_length):
-    """Query i may see keys up to position i.
+    """Lets query i attend to keys up to position i.
 
     Args:
         target_length: Number of queries.
-        source_length: Number of keys, counted from position 0.
+        source_length: Number of keys, from position 0.
 
     Returns:
         `[1, target_length, source_length]`, bool.
@@ -32,7 +32,7 @@ def causal_mask(target_length, source_length):
 
 
 def combine_masks(*masks):
-    """The masks that are not None, joined by `&` (None if all are)."""
+    """Joins the masks that are not `None` by `&`; `None` if all are."""
     combined = None
     for mask in masks:
         if mask is not None:

@@ -1,46 +1,64 @@
 """Scaled dot-product attention and its heads (section 3.2, Figure 2)."""
 
+import math
+
 import keras
 from keras import ops
 
-from keras_transformer.layers.cached_attention import CachedAttention
 from keras_transformer.layers.masks import causal_mask
 from keras_transformer.layers.masks import combine_masks
 from keras_transformer.numerics.dropout import Dropout
 from keras_transformer.numerics.matrices import Dense
 from keras_transformer.numerics.softmax import masked_softmax
-from keras_transformer.numerics.softmax import scaled_dot_products
 
 SCORES = ("scaled_dot", "dot", "additive")
 
 
+def attention(logits, value, mask=None, dropout=None, training=None):
+    """Computes `softmax(logits) V` (equation 1).
+
+    Args:
+        logits: `[batch, num_heads, ..., target_length, source_length]`.
+        value: `[batch, num_heads, ..., source_length, value_dim]`.
+        mask: Bool that broadcasts to the logits, True = attend, or `None`.
+        dropout: `Dropout` layer for the scores, or `None`.
+        training: Whether dropout is applied.
+
+    Returns:
+        `[batch, num_heads, ..., target_length, value_dim]`, and the scores before
+        dropout, shaped as the logits, float32.
+    """
+    scores = masked_softmax(logits, mask, training)
+    weights = ops.cast(scores, value.dtype)
+    if dropout is not None:
+        weights = dropout(weights, training=training)
+    return ops.matmul(weights, value), scores
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class MultiHeadAttention(CachedAttention, keras.layers.Layer):
+class MultiHeadAttention(keras.layers.Layer):
     """Multi-head attention (section 3.2.2).
 
     `Concat(head_1, ..., head_h) W^O` with `head_i = Attention(Q W_i^Q, K W_i^K,
-    V W_i^V)`. The widths of keys and values are independent of each other and of
-    the model's width, which is taken from the query. There are no projection
-    biases unless asked for: the paper's parameter counts have none.
-
-    Decoding step by step: `call_with_context` for attention over an encoder's output,
-    whose keys and values are projected once; `call_with_cache` for self-attention, of
-    one row a sentence or of a beam's.
+    V W_i^V)`. The widths of keys and values are independent of each other and of the
+    model's width, which is taken from the query. By default the projections have no
+    biases: the paper's parameter counts include none.
 
     Args:
         num_heads: Number of heads, h.
         key_dim: Width of queries and keys per head, d_k.
-        value_dim: Width of values per head, d_v. None: `key_dim`.
-        output_dim: Width of the output. None: that of the query.
-        dropout: Rate on the attention scores, in [0, 1). The paper has none.
+        value_dim: Width of values per head, d_v. If `None`, `key_dim` is used.
+        output_dim: Width of the output. If `None`, the query's width is used.
+        dropout: Rate on the attention scores, in [0, 1). The paper uses none.
         use_bias: Whether the four projections have biases.
         score: How a query and a key give a logit (section 3.2.1): `"scaled_dot"` (the
             paper), `"dot"` without the division by sqrt(d_k), or `"additive"`, the
             sum of `w tanh(q + k)` with weights w `[num_heads, key_dim]` (Bahdanau et
-            al., 2015), whose memory grows with key_dim as well.
+            al., 2015), whose memory also grows with key_dim.
 
     Raises:
-        ValueError: a size below 1, `dropout` outside [0, 1), or an unknown `score`.
+        ValueError: If a size is below 1, `dropout` is outside [0, 1), or `score` is
+            unknown.
     """
 
     def __init__(
@@ -68,7 +86,7 @@ class MultiHeadAttention(CachedAttention, keras.layers.Layer):
             if size is not None and size < 1:
                 raise ValueError(f"`{name}` must be at least 1. Received: {size}.")
         if not 0 <= dropout < 1:
-            raise ValueError(f"`dropout` must lie in [0, 1). Received: {dropout}.")
+            raise ValueError(f"`dropout` must be in [0, 1). Received: {dropout}.")
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = value_dim
@@ -112,43 +130,72 @@ class MultiHeadAttention(CachedAttention, keras.layers.Layer):
         value_mask=None,
         key_mask=None,
         attention_mask=None,
-        use_causal_mask=False,
+        return_attention_scores=False,
         training=None,
+        use_causal_mask=False,
     ):
-        """Attention of `query` over `value`.
+        """Computes the attention of `query` over `value`.
 
         Args:
             query: `[batch, target_length, width]`.
             value: `[batch, source_length, width]`.
-            key: `[batch, source_length, width]`. None: `value`.
+            key: `[batch, source_length, width]`. If `None`, `value` is used.
             query_mask: Ignored: only keys are masked.
             value_mask: `[batch, source_length]`, bool; Keras fills it in.
             key_mask: `[batch, source_length]`, bool; Keras fills it in.
             attention_mask: `[batch, 1 or target_length, source_length]`, bool,
                 True = attend.
-            use_causal_mask: Whether position i sees keys up to i only.
+            return_attention_scores: Whether to return the scores, too.
             training: Whether dropout is applied.
+            use_causal_mask: Whether position i attends to keys up to i only.
 
         Returns:
-            `[batch, target_length, output_dim]`.
+            `[batch, target_length, output_dim]`, or a pair of it and the scores before
+            dropout, `[batch, num_heads, target_length, source_length]`, float32.
         """
         mask = combine_masks(
             attention_mask,
             None if value_mask is None else value_mask[:, None, :],
             None if key_mask is None else key_mask[:, None, :],
         )
-        if use_causal_mask:
-            lengths = ops.shape(query)[1], ops.shape(value)[1]
+        key, value = self.project_key_value(value, key)
+        query = self.split_heads(self.query_dense(query))
+        context, scores = self.attend(
+            query, key, value, mask, use_causal_mask, training, return_attention_scores
+        )
+        output = self.output_dense(self.join_heads(context))
+        return (output, scores) if return_attention_scores else output
+
+    def attend(self, query, key, value, mask, causal, training, return_scores):
+        """Computes the attention of all heads.
+
+        Args:
+            query: `[batch, num_heads, target_length, key_dim]`.
+            key: `[batch, num_heads, source_length, key_dim]`.
+            value: `[batch, num_heads, source_length, value_dim]`.
+            mask: `[batch, 1 or target_length, source_length]`, bool, or `None`.
+            causal: Whether position i attends to keys up to i only.
+            training: Whether dropout is applied.
+            return_scores: Whether the scores are needed.
+
+        Returns:
+            `[batch, num_heads, target_length, value_dim]` and the scores `[batch,
+            num_heads, target_length, source_length]`.
+        """
+        if causal:
+            lengths = ops.shape(query)[2], ops.shape(key)[2]
             mask = combine_masks(mask, causal_mask(*lengths))
-        key_value = self.project_key_value(value, key)
-        return self.call_with_key_value(query, key_value, mask, training)
+        if mask is not None:
+            mask = mask[:, None]
+        logits = self.attention_logits(query, key)
+        return attention(logits, value, mask, self.dropout_layer, training)
 
     def project_key_value(self, value, key=None):
-        """Keys and values per head.
+        """Projects to keys and values per head.
 
         Args:
             value: `[batch, source_length, width]`.
-            key: `[batch, source_length, width]`. None: `value`.
+            key: `[batch, source_length, width]`. If `None`, `value` is used.
 
         Returns:
             Keys `[batch, num_heads, source_length, key_dim]` and values `[batch,
@@ -156,110 +203,56 @@ class MultiHeadAttention(CachedAttention, keras.layers.Layer):
         """
         key = value if key is None else key
         return (
-            self._split_heads(self.key_dense(key)),
-            self._split_heads(self.value_dense(value)),
+            self.split_heads(self.key_dense(key)),
+            self.split_heads(self.value_dense(value)),
         )
 
-    def scores(self, query, key, attention_mask=None, training=False):
-        """Softmaxed attention of `query` over projected keys.
-
-        Args:
-            query: `[batch, target_length, width]`.
-            key: `[batch, num_heads, source_length, key_dim]`.
-            attention_mask: `[batch, 1 or target_length, source_length]`, bool.
-            training: As of `attention_scores.masked_softmax`.
-
-        Returns:
-            `[batch, num_heads, target_length, source_length]`, float32.
-        """
-        if attention_mask is not None:
-            attention_mask = attention_mask[:, None]
-        query = self._split_heads(self.query_dense(query))
-        return self.scores_of_heads(query, key, attention_mask, training)
-
-    def self_scores(self, x, mask=None, use_causal_mask=False):
-        """Where each position looks when the layer attends over `x` itself.
-
-        Args:
-            x: `[batch, length, width]`.
-            mask: `[batch, length]`, bool, True = token.
-            use_causal_mask: Whether position i sees positions up to i only.
-
-        Returns:
-            `[batch, num_heads, length, length]`, float32.
-        """
-        length = ops.shape(x)[1]
-        mask = combine_masks(
-            None if mask is None else mask[:, None, :],
-            causal_mask(length, length) if use_causal_mask else None,
-            self._neighbourhood(length, use_causal_mask),
-        )
-        return self.scores(x, self.project_key_value(x)[0], mask)
-
-    def _neighbourhood(self, length, causal):
-        """`[1, length, length]`, bool, what positions can see; None: everything."""
-
-    def scores_of_heads(self, query, key, attention_mask=None, training=False):
-        """Softmaxed attention by the layer's own `score`, in float32.
+    def attention_logits(self, query, key):
+        """Computes the attention logits by the layer's `score`.
 
         Args:
             query: `[batch, num_heads, ..., target_length, key_dim]`.
             key: `[batch, num_heads, ..., source_length, key_dim]`.
-            attention_mask: `[batch, 1 or num_heads, ..., 1 or target_length,
-                source_length]`, bool, True = attend, or None.
-            training: As of `attention_scores.masked_softmax`.
 
         Returns:
-            `[batch, num_heads, ..., target_length, source_length]`, float32.
+            `[batch, num_heads, ..., target_length, source_length]`.
         """
-        logits = self.logits_of_heads(query, key)
-        return masked_softmax(logits, attention_mask, training)
-
-    def logits_of_heads(self, query, key):
-        """What the softmax of `scores_of_heads` is taken of."""
+        if self.score == "additive":
+            return self._additive_logits(query, key)
         if self.score == "scaled_dot":
-            return scaled_dot_products(query, key)
-        if self.score == "dot":
-            return ops.matmul(query, ops.swapaxes(key, -1, -2))
+            query = query * ops.cast(1.0 / math.sqrt(self.key_dim), query.dtype)
+        return ops.matmul(query, ops.swapaxes(key, -1, -2))
+
+    def _additive_logits(self, query, key):
         sums = ops.tanh(query[..., :, None, :] + key[..., None, :, :])
+        # Outside `call`, Keras does not cast weights to the compute dtype.
         weights = ops.cast(self.score_weights, sums.dtype)
-        # [num_heads, 1, ..., key_dim, 1] beside [batch, num_heads, ..., key_dim]
+        # [num_heads, 1, ..., key_dim, 1] times [batch, num_heads, ..., key_dim]
         inner = (1,) * (len(sums.shape) - 4)
         weights = ops.reshape(weights, (self.num_heads, *inner, self.key_dim, 1))
         return ops.matmul(sums, weights)[..., 0]
 
-    def call_with_key_value(self, query, key_value, attention_mask=None, training=None):
-        """As `call`, with keys and values from `project_key_value`."""
-        output, _ = self.call_with_scores(query, key_value, attention_mask, training)
-        return output
-
-    def call_with_scores(self, query, key_value, attention_mask=None, training=None):
-        """As `call_with_key_value`, with the scores that made the output.
-
-        Returns:
-            `[batch, target_length, output_dim]` and, before dropout, `[batch,
-            num_heads, target_length, source_length]`, float32.
-        """
-        key, value = key_value
-        scores = self.scores(query, key, attention_mask, training)
-        dropped = self.dropout_layer(
-            ops.cast(scores, self.compute_dtype), training=training
-        )
-        context = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))
-        return self.output_dense(self._join_heads(context)), scores
-
-    def _split_heads(self, x):
-        # [batch, length, num_heads * dim] to [batch, num_heads, length, dim]
+    def split_heads(self, x):
+        """`[batch, length, num_heads * dim]` to `[batch, num_heads, length, dim]`."""
         dim = x.shape[-1] // self.num_heads
         x = ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads, dim))
         return ops.transpose(x, (0, 2, 1, 3))
 
-    def _join_heads(self, x):
-        # [batch, length, num_heads, dim] to one row a position
+    def join_heads(self, x):
+        """`[batch, num_heads, length, dim]` to `[batch, length, num_heads * dim]`."""
+        x = ops.transpose(x, (0, 2, 1, 3))
         return ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads * x.shape[-1]))
 
-    def compute_output_shape(self, query_shape, value_shape, key_shape=None):
-        return (*query_shape[:-1], self.output_dim or query_shape[-1])
+    def compute_output_spec(
+        self, query, value, key=None, *, return_attention_scores=False, **kwargs
+    ):
+        shape = (*query.shape[:-1], self.output_dim or query.shape[-1])
+        output = keras.KerasTensor(shape, dtype=self.compute_dtype)
+        if not return_attention_scores:
+            return output
+        batch, target_length, _ = query.shape
+        shape = (batch, self.num_heads, target_length, value.shape[1])
+        return output, keras.KerasTensor(shape, dtype="float32")
 
     def get_config(self):
         return {

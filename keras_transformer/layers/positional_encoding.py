@@ -30,10 +30,10 @@ class PositionalEncoding(keras.layers.Layer):
 
     Args:
         kind: `"sinusoidal"`, or `"learned"` (Table 3, row E).
-        max_length: Number of positions that can be learned; only for `"learned"`.
+        max_length: Number of learned positions; only for `"learned"`.
 
     Raises:
-        ValueError: an unknown `kind`, or `"learned"` without `max_length`.
+        ValueError: If `kind` is unknown, or `"learned"` has no `max_length`.
     """
 
     def __init__(self, kind="sinusoidal", max_length=None, **kwargs):
@@ -63,17 +63,18 @@ class PositionalEncoding(keras.layers.Layer):
             )
 
     def call(self, inputs, start_index=0):
-        """`inputs` plus the encoding of their positions.
+        """Adds the encoding of the positions to `inputs`.
 
         Args:
             inputs: `[batch, length, d_model]`.
             start_index: Position of the first vector, an int or a scalar tensor.
 
         Returns:
-            As `inputs`. Past `max_length`, learned positions repeat the last one.
+            Same shape as `inputs`. Past `max_length`, the last learned position is
+            repeated.
 
         Raises:
-            ValueError: `length` is known and above `max_length`.
+            ValueError: If `length` is static and above `max_length`.
         """
         length, d_model = inputs.shape[1], inputs.shape[2]
         if self.kind == "learned" and length is not None and length > self.max_length:

@@ -1,18 +1,19 @@
-"""What encoder layers, decoder layers and their stacks have in common."""
+"""Base class of the encoder and the decoder: N identical layers (section 3.1)."""
 
-from keras_transformer.layers.transformer_layer import Block
+from keras_transformer.layers.transformer_layer import TransformerLayer
+from keras_transformer.layers.transformer_layer import with_scores
 from keras_transformer.numerics.normalization import LayerNormalization
 
 
-class Stack(Block):
-    """`num_layers` identical layers; pre-norm stacks end in a normalisation.
+class Stack(TransformerLayer):
+    """`num_layers` identical layers; pre-norm stacks end in a normalization.
 
     Args:
         num_layers: Number of layers, N.
-        **kwargs: As `Block`.
+        **kwargs: See `TransformerLayer`.
 
     Raises:
-        ValueError: `num_layers` below 1.
+        ValueError: If `num_layers` is below 1.
     """
 
     layer_class = None
@@ -24,18 +25,7 @@ class Stack(Block):
         self.num_layers = num_layers
         self.layers = [
             self.layer_class(
-                num_heads,
-                key_dim,
-                d_ff,
-                value_dim=self.value_dim,
-                dropout=self.dropout,
-                attention_dropout=self.attention_dropout,
-                normalization=self.normalization,
-                activation=self.activation,
-                attention_window=self.attention_window,
-                score=self.score,
-                dtype=self.dtype_policy,
-                name=f"layer_{index}",
+                **self.options(), dtype=self.dtype_policy, name=f"layer_{index}"
             )
             for index in range(num_layers)
         ]
@@ -45,8 +35,32 @@ class Stack(Block):
                 epsilon=1e-6, dtype=self.dtype_policy, name="final_norm"
             )
 
-    def _normalize(self, x):
-        return x if self.final_norm is None else self.final_norm(x)
+    def run(self, inputs, *args, return_attention_scores=False, **kwargs):
+        """Runs `inputs` through all layers.
+
+        Args:
+            inputs: `[batch, length, d_model]`.
+            *args: More arguments of each layer.
+            return_attention_scores: Whether to return the scores of all layers, too.
+            **kwargs: Keyword arguments of each layer.
+
+        Returns:
+            `[batch, length, d_model]`, or a pair of it and the list of what each
+            layer returns as its scores.
+        """
+        x, scores = inputs, []
+        for layer in self.layers:
+            x, layer_scores = with_scores(
+                layer,
+                x,
+                *args,
+                return_attention_scores=return_attention_scores,
+                **kwargs,
+            )
+            scores.append(layer_scores)
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+        return (x, scores) if return_attention_scores else x
 
     def get_config(self):
         return {**super().get_config(), "num_layers": self.num_layers}

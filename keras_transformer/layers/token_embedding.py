@@ -6,25 +6,24 @@ import keras
 from keras import ops
 
 from keras_transformer.layers.masks import padding_mask
-from keras_transformer.numerics.matrices import by_rows
-from keras_transformer.numerics.matrices import product
+from keras_transformer.numerics.matrices import apply_flattened
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenEmbedding(keras.layers.Layer):
-    """One weight matrix from ids to vectors and, reversed, from vectors to logits.
+    """Embedding whose weight matrix also projects vectors to logits.
 
-    Vectors are multiplied by `sqrt(d_model)`; logits are float32 whatever the
-    dtype policy, with no bias.
+    Vectors are multiplied by `sqrt(d_model)`. Logits are float32 for any dtype
+    policy and have no bias.
 
     Args:
         vocabulary_size: Number of rows.
         d_model: Width of a row.
         pad_id: Id that `compute_mask` reports as padding.
-        output_size: Number of rows, from the first, that make logits. None: all.
+        output_size: Only the first `output_size` rows make logits. If `None`, all do.
 
     Raises:
-        ValueError: a size below 1, or more outputs than rows.
+        ValueError: If a size is below 1, or there are more outputs than rows.
     """
 
     def __init__(self, vocabulary_size, d_model, pad_id=0, output_size=None, **kwargs):
@@ -41,12 +40,12 @@ class TokenEmbedding(keras.layers.Layer):
         self.output_size = output_size
         self.d_model = d_model
         self.pad_id = pad_id
-        # Float ids would be cast to the compute dtype: bfloat16 makes 4097 a 4096.
+        # Float ids would be cast to the compute dtype: in bfloat16, 4097 is 4096.
         self.autocast = False
 
     def build(self, input_shape=None):
-        # The matrix itself stays float32 inside a mixed-precision scope; the
-        # standard deviation makes logits of unit variance from unit vectors.
+        # The matrix stays float32 in a mixed-precision scope. The standard deviation
+        # gives logits of unit variance for unit vectors.
         self.embeddings = self.add_weight(
             name="embeddings",
             shape=(self.vocabulary_size, self.d_model),
@@ -54,44 +53,41 @@ class TokenEmbedding(keras.layers.Layer):
             autocast=False,
         )
 
-    def call(self, inputs, reverse=False, kernel=None):
-        """Vectors of ids, or with `reverse` logits of vectors.
+    def call(self, inputs, reverse=False):
+        """Returns vectors of ids or, with `reverse`, logits of vectors.
 
         Args:
             inputs: Ids `[batch, length]`, or with `reverse` vectors `[batch,
                 length, d_model]`.
-            reverse: Which of the two.
-            kernel: From `output_kernel`, maybe `in_blocks`, for many calls with few
-                vectors each. None: made anew.
+            reverse: Whether to project vectors to logits.
 
         Returns:
             `[batch, length, d_model]` in the compute dtype, or with `reverse`
             `[batch, length, output_size or vocabulary_size]` in float32.
         """
         if reverse:
+            kernel = self.output_kernel()
             vectors = ops.cast(inputs, "float32")
-            if kernel is None:
-                kernel = self.output_kernel()
-            return by_rows(lambda rows: product(rows, kernel), vectors)
+            return apply_flattened(lambda rows: ops.matmul(rows, kernel), vectors)
         vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
         return ops.cast(vectors, self.compute_dtype) * math.sqrt(self.d_model)
 
     def output_embeddings(self):
-        """The rows that make logits, `[output_size or all, d_model]`."""
+        """Returns the rows that make logits, `[output_size or all, d_model]`."""
         if self.output_size is None:
             return self.embeddings
         return ops.convert_to_tensor(self.embeddings)[: self.output_size]
 
     def output_kernel(self):
-        """The matrix that makes logits, `[d_model, output_size or all]`, float32."""
+        """Returns the output projection, `[d_model, output_size or all]`, float32."""
         return ops.transpose(ops.cast(self.output_embeddings(), "float32"))
 
     def compute_mask(self, inputs, previous_mask=None):
-        # Logits carry no mask, so that a loss is masked in one place only.
+        # Logits have no mask, so that a loss is masked in one place only.
         is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)
         return padding_mask(inputs, self.pad_id) if is_ids else None
 
-    def compute_output_spec(self, inputs, reverse=False, kernel=None):
+    def compute_output_spec(self, inputs, reverse=False):
         if reverse:
             shape = (*inputs.shape[:-1], self.output_size or self.vocabulary_size)
             return keras.KerasTensor(shape, dtype="float32")

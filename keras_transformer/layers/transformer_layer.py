@@ -1,4 +1,4 @@
-"""Base class of encoder layers, decoder layers and stacks."""
+"""Base class of encoder layers, decoder layers, and their stacks."""
 
 import keras
 
@@ -8,21 +8,21 @@ from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.restricted_attention import RestrictedSelfAttention
 
 
-class Block(keras.layers.Layer):
-    """Arguments shared by the layers and stacks of Figure 1, and their parts.
+class TransformerLayer(keras.layers.Layer):
+    """The arguments that all layers and stacks of Figure 1 share.
 
     Args:
         num_heads: Number of attention heads.
         key_dim: Width of queries and keys per head.
         d_ff: Inner width of the feed-forward network.
-        value_dim: Width of values per head. None: `key_dim`.
-        dropout: Rate on each sub-layer's output.
-        attention_dropout: Rate on the attention scores (the paper has none).
+        value_dim: Width of values per head. If `None`, `key_dim` is used.
+        dropout: Rate on each sublayer's output.
+        attention_dropout: Rate on the attention scores (the paper uses none).
         normalization: `"post"` (the paper) or `"pre"`.
-        activation: Of the feed-forward network.
-        attention_window: Positions that self-attention sees, see
-            `RestrictedSelfAttention`. None: all of them.
-        score: Of all attentions, see `MultiHeadAttention`.
+        activation: Activation of the feed-forward network.
+        attention_window: Number of positions that self-attention attends to, see
+            `RestrictedSelfAttention`. If `None`, all of them.
+        score: Score function of all attentions, see `MultiHeadAttention`.
     """
 
     def __init__(
@@ -51,6 +51,24 @@ class Block(keras.layers.Layer):
         self.attention_window = attention_window
         self.score = score
         self.supports_masking = True
+
+    def options(self):
+        """Returns the arguments listed above as a dict of plain values."""
+        return {
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "d_ff": self.d_ff,
+            "value_dim": self.value_dim,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "normalization": self.normalization,
+            "activation": keras.activations.serialize(self.activation),
+            "attention_window": self.attention_window,
+            "score": self.score,
+        }
+
+    def get_config(self):
+        return {**super().get_config(), **self.options()}
 
     def _self_attention(self):
         if self.attention_window is None:
@@ -81,17 +99,20 @@ class Block(keras.layers.Layer):
             self.dropout, self.normalization, dtype=self.dtype_policy, name=name
         )
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "d_ff": self.d_ff,
-            "value_dim": self.value_dim,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "normalization": self.normalization,
-            "activation": keras.activations.serialize(self.activation),
-            "attention_window": self.attention_window,
-            "score": self.score,
-        }
+    def _output_spec(self, inputs):
+        return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
+
+    def _scores_spec(self, queries, keys):
+        shape = (queries.shape[0], self.num_heads, queries.shape[1], keys.shape[1])
+        return keras.KerasTensor(shape, dtype="float32")
+
+
+def with_scores(layer, *args, return_attention_scores, **kwargs):
+    """Calls a layer that can return attention scores.
+
+    Returns:
+        The output, and the scores if `return_attention_scores`, else `None`.
+    """
+    if return_attention_scores:
+        return layer(*args, return_attention_scores=True, **kwargs)
+    return layer(*args, **kwargs), None

@@ -1,23 +1,22 @@
-"""Dropout (section 5.4) whose random bits cost half as much."""
+"""Dropout (section 5.4) that draws two units from each 32-bit random number."""
 
 import keras
 from keras import ops
 
-from keras_transformer.numerics.gradients import own_gradient
+from keras_transformer.numerics.gradients import custom_gradient
 
-# A unit is dropped where 16 random bits, read as a signed number, fall below a bound.
+# A unit is dropped if 16 random bits, read as a signed number, are below a bound.
 LEVELS = 1 << 16
 LOWEST = -(1 << 15)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dropout(keras.layers.Dropout):
-    """Keras's `Dropout`, with two units drawn from each 32-bit random number.
+    """Keras's `Dropout` with half as many random numbers.
 
-    Drawing the numbers is most of dropout's time on a CPU. The rate is rounded to a
-    multiple of 2^-16; what is kept is scaled by the rounded rate, so that the
-    expectation is exactly the input. Arguments and saved state are those of
-    `keras.layers.Dropout`.
+    Drawing them is most of dropout's time on a CPU. The rate is rounded to a multiple
+    of 2^-16. Kept units are scaled by the rounded rate, so that the expectation is
+    exactly the input. Arguments and saved state match `keras.layers.Dropout`.
     """
 
     def call(self, inputs, training=False):
@@ -30,8 +29,8 @@ class Dropout(keras.layers.Dropout):
         kept = self._draw(ops.shape(inputs), LOWEST + dropped_levels)
         scale = LEVELS / (LEVELS - dropped_levels)
 
-        # The gradient needs the booleans only, a quarter of their factors' memory.
-        @own_gradient
+        # The gradient stores only booleans, a quarter of the memory of the factors.
+        @custom_gradient
         def drop(x):
             def gradient(upstream):
                 return upstream * (ops.cast(kept, upstream.dtype) * scale)
@@ -41,11 +40,11 @@ class Dropout(keras.layers.Dropout):
         return drop(inputs)
 
     def _draw(self, shape, bound):
-        """Bool of `shape`, True = kept."""
+        """Draws a bool array of `shape`, True = kept."""
         size = 1
         for length in shape:
             size = size * length
-        # All but one of the 2^32 values: their number must itself be an int32.
+        # All but one of the 2^32 values, because the bound must be an int32.
         numbers = keras.random.randint(
             ((size + 1) // 2, 1), -(2**31), 2**31 - 1, "int32", self.seed_generator
         )

@@ -1,25 +1,25 @@
-"""Functions of one tensor with a gradient of their own, alike on every backend."""
+"""Backend-independent custom gradients for functions of one tensor."""
 
 from keras import ops
 
 
-def own_gradient(function):
+def custom_gradient(function):
     """`keras.ops.custom_gradient` for a function of one tensor.
 
-    TensorFlow and JAX hand the gradient function the upstream gradient by position,
-    PyTorch by name, behind the tensors that it saved.
+    TensorFlow and JAX pass the upstream gradient by position, PyTorch by name after
+    the tensors that it saved.
 
     Args:
-        function: Function of a tensor to its result and a function of the gradient
-            of the result to that of the tensor.
+        function: Function from a tensor to its result and to a function from the
+            gradient of the result to the gradient of the tensor.
     """
 
-    def alike(x):
+    def portable(x):
         result, gradient = function(x)
 
-        def of_upstream(*arguments, upstream=None):
+        def from_upstream(*arguments, upstream=None):
             return gradient(arguments[-1] if upstream is None else upstream)
 
-        return result, of_upstream
+        return result, from_upstream
 
-    return ops.custom_gradient(alike)
+    return ops.custom_gradient(portable)

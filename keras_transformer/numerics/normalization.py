@@ -1,28 +1,28 @@
-"""Layer normalisation (section 3.1) in few passes over memory."""
+"""Layer normalization (section 3.1) in few passes over memory."""
 
 import keras
 from keras import ops
 
-from keras_transformer.numerics.gradients import own_gradient
+from keras_transformer.numerics.gradients import custom_gradient
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """Keras's `LayerNormalization`, in about half the time over the last axis.
+    """Keras's `LayerNormalization` in about half the time over the last axis.
 
-    Keras writes out several arrays as large as the input; here the row's factors stay
-    one number a row until they are applied. Arguments, weights and results are those
-    of `keras.layers.LayerNormalization`: at least float32 inside, whatever the inputs.
+    Keras writes several arrays as large as the input; here the scale stays one number
+    per row until it is applied. Arguments, weights and results match
+    `keras.layers.LayerNormalization`. Statistics are computed in at least float32.
     """
 
     def call(self, inputs, training=False):
-        """`[..., width]` to the same shape, in `training` with a cheaper gradient."""
+        """`[..., width]` to the same shape; `training` uses a cheaper gradient."""
         if self.axis not in ([-1], [len(inputs.shape) - 1]) or self.rms_scaling:
             return super().call(inputs)
         dtype = keras.backend.result_type(inputs.dtype, "float32")
         x = ops.cast(inputs, dtype)
         if training:
-            normalized = own_gradient(self._normalize_with_gradient)(x)
+            normalized = custom_gradient(self._normalize_with_gradient)(x)
         else:
             normalized, _ = self._normalize(x)
         if self.gamma is not None:
@@ -32,14 +32,14 @@ class LayerNormalization(keras.layers.LayerNormalization):
         return ops.cast(normalized, self.compute_dtype)
 
     def _normalize(self, x):
-        """Rows of mean 0 and variance 1, and what each was multiplied by."""
-        centred = x - ops.mean(x, axis=-1, keepdims=True)
-        variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
+        """Returns rows of mean 0 and variance 1, and the scale of each row."""
+        centered = x - ops.mean(x, axis=-1, keepdims=True)
+        variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
         factors = ops.rsqrt(variance + self.epsilon)
-        return centred * factors, factors
+        return centered * factors, factors
 
     def _normalize_with_gradient(self, x):
-        """Its gradient in fewer passes; a SavedModel cannot hold it."""
+        """Computes the gradient in fewer passes; a SavedModel cannot store it."""
         normalized, factors = self._normalize(x)
 
         def gradient(upstream):

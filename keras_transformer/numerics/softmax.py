@@ -1,92 +1,44 @@
-"""Scaled dot-product attention's weights (equation 1)."""
-
-import math
+"""Softmax of attention: masked in a whole pass, unnormalized in a decoding step."""
 
 from keras import ops
 
-from keras_transformer.numerics.gradients import own_gradient
+from keras_transformer.numerics.gradients import custom_gradient
 
-# Finite, so that a row without any allowed key makes no NaN; exp() of it is
-# exactly 0 beside any allowed key.
+# Finite, so that a row whose keys are all masked gives no NaN. Next to any allowed
+# key its exponential is exactly 0.
 MASKED_LOGIT = -1e30
 
 
-def scaled_dot_products(query, key):
-    """`Q K^T / sqrt(d_k)`.
+def mask_to_bias(mask):
+    """Converts a boolean mask to an additive attention bias.
 
-    Args:
-        query: `[batch, num_heads, ..., target_length, key_dim]`.
-        key: `[batch, num_heads, ..., source_length, key_dim]`.
-
-    Returns:
-        `[batch, num_heads, ..., target_length, source_length]`.
-    """
-    query = query * ops.cast(1.0 / math.sqrt(query.shape[-1]), query.dtype)
-    return ops.matmul(query, ops.swapaxes(key, -1, -2))
-
-
-def logit_bias(mask):
-    """What keeps masked keys out when it is added to logits of ordinary size.
-
-    Adding takes less than half as long as a `where`, which spreads all it is given to
-    the full shape, and many layers can share what is added.
+    Adding a bias takes less than half the time of `where`, which broadcasts its
+    arguments, and all layers can share it.
 
     Args:
         mask: Bool, True = attend.
 
     Returns:
-        float32, as `mask`: 0, or so low that any such logit is lost beside it.
+        float32 of the same shape: 0 or `MASKED_LOGIT`.
     """
     return ops.cast(ops.where(mask, 0.0, MASKED_LOGIT), "float32")
 
 
-def softmax_of_few(logits):
-    """Softmax over the last axis, for a step of decoding.
-
-    TensorFlow shares even a few numbers out among threads, which takes longer than
-    these operations do.
-    """
-    exponentials = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
-    return exponentials / ops.sum(exponentials, axis=-1, keepdims=True)
-
-
-def exponentials_of_parts(logits):
-    """A softmax over the last axes of several arrays together, still to be divided.
-
-    What is divided is the products with the values, which have fewer numbers, and no
-    array is joined to another.
-
-    Args:
-        logits: Arrays `[..., n]`, n of each its own, and above 0 of the last.
-
-    Returns:
-        Arrays like them, and what to divide by, `[..., 1]`.
-    """
-    largest = ops.max(logits[-1], axis=-1, keepdims=True)
-    for each in logits[:-1]:
-        # Of none at all not every backend finds a largest.
-        if each.shape[-1] != 0:
-            largest = ops.maximum(largest, ops.max(each, axis=-1, keepdims=True))
-    exponentials = [ops.exp(each - largest) for each in logits]
-    totals = [ops.sum(each, axis=-1, keepdims=True) for each in exponentials]
-    return exponentials, sum(totals[1:], totals[0])
-
-
 def masked_softmax(attention_logits, attention_mask=None, training=False):
-    """Softmax over the last axis, in float32.
+    """Computes the softmax over the last axis in float32.
 
     Args:
         attention_logits: `[..., target_length, source_length]`.
-        attention_mask: Bool, of a shape that broadcasts to it, True = attend, or None.
-        training: Whether to take the gradient in fewer passes, which a SavedModel
-            cannot hold; the results are the same.
+        attention_mask: Bool that broadcasts to the logits, True = attend, or `None`.
+        training: Whether to use a custom gradient with fewer memory passes. Results
+            are the same; a SavedModel cannot store it.
 
     Returns:
-        As `attention_logits`. Masked keys get exactly 0; a row without an allowed key
-        is all zeros.
+        float32, `[..., target_length, source_length]`. Masked keys get exactly 0; a
+        row without an allowed key is all zeros.
     """
     attention_logits = ops.cast(attention_logits, "float32")
-    # Keras warns of a softmax over one entry, the first step of decoding.
+    # Keras warns about a softmax over one entry, the first step of decoding.
     single_key = attention_logits.shape[-1] == 1
     softmax = ops.ones_like if single_key else ops.softmax
     if attention_mask is None:
@@ -94,17 +46,17 @@ def masked_softmax(attention_logits, attention_mask=None, training=False):
     any_key = ops.any(attention_mask, axis=-1, keepdims=True)
     any_key = ops.cast(any_key, "float32")
 
-    def of_allowed(logits):
+    def forward(logits):
         return softmax(ops.where(attention_mask, logits, MASKED_LOGIT)) * any_key
 
     if not training:
-        return of_allowed(attention_logits)
+        return forward(attention_logits)
 
-    # Where a key is masked its score is 0, and so is the gradient of a softmax there:
-    # it takes two passes over the scores less than that of the three steps.
-    @own_gradient
+    # The score of a masked key is 0, and so is its gradient through a softmax: two
+    # passes over the scores fewer than the gradients of the three steps above.
+    @custom_gradient
     def with_gradient(logits):
-        scores = of_allowed(logits)
+        scores = forward(logits)
 
         def gradient(upstream):
             shares = upstream * scores
@@ -113,3 +65,36 @@ def masked_softmax(attention_logits, attention_mask=None, training=False):
         return scores, gradient
 
     return with_gradient(attention_logits)
+
+
+def weighted_values(logits, values):
+    """Computes softmax(logits) times values, for keys and values in several parts.
+
+    The softmax spans all parts, as if they were concatenated. The division comes
+    last, on the product, which is smaller than the scores. For a decoding step:
+    TensorFlow's own softmax spreads even tiny inputs over threads, which costs more
+    than these operations.
+
+    Args:
+        logits: List of float32 `[..., queries, slots]`, the last of them not empty.
+        values: List of `[..., slots, value_dim]`, one for each of `logits`.
+
+    Returns:
+        `[..., queries, value_dim]` in the dtype of `values`.
+    """
+    largest = ops.max(logits[-1], axis=-1, keepdims=True)
+    for part in logits[:-1]:
+        # `ops.max` over an empty axis fails on some backends.
+        if part.shape[-1] != 0:
+            largest = ops.maximum(largest, ops.max(part, axis=-1, keepdims=True))
+    dtype = values[0].dtype
+    products, totals = [], []
+    for part, value in zip(logits, values, strict=True):
+        exponentials = ops.exp(part - largest)
+        products.append(ops.matmul(ops.cast(exponentials, dtype), value))
+        totals.append(ops.sum(exponentials, axis=-1, keepdims=True))
+    # Not `sum(...)` from 0, which would add an operation.
+    product, total = products[0], totals[0]
+    for other_product, other_total in zip(products[1:], totals[1:], strict=True):
+        product, total = product + other_product, total + other_total
+    return ops.cast(ops.cast(product, "float32") / total, dtype)

@@ -235,9 +235,11 @@ class TrainingModel(keras.Model):
         guided = self.guided_alignment
         if guided is None:
             return self.transformer.decoder_output(inputs, training=training), None
-        return self.transformer.decoder_output_with_scores(
-            inputs, guided.layer_of(self.transformer), training
+        output, scores = self.transformer.decoder_output(
+            inputs, training=training, return_attention_scores=True
         )
+        _, cross_scores = scores[guided.layer_of(self.transformer)]
+        return output, cross_scores
 
     def _chunk_tokens(self):
         if tf.config.list_physical_devices("GPU"):

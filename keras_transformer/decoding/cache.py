@@ -1,0 +1,263 @@
+"""KV cache of incremental decoding, shared by the hypotheses of a beam.
+
+All hypotheses of a sentence store their keys and values in one array, `[batch,
+num_heads, slots, dim]`. At each position, every hypothesis adds one slot, which never
+moves. When hypotheses are reordered, only `Cache.ancestors` is, which marks the slots
+that each hypothesis attends to. So no key is copied, and the keys of a sentence are
+read once for its whole beam.
+
+`Growing` caches append to a small recent part, which `compact` merges into the main
+part every `COMPACT_INTERVAL` positions. Slots that no hypothesis attends to any more
+are dropped then: the hypotheses of a beam soon share most of their past, so that a
+late position reads little more than an early one. `Buffer` caches have a fixed
+capacity, for XLA and JAX, which need static shapes.
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+from keras import ops
+
+from keras_transformer.numerics.softmax import mask_to_bias
+
+# Positions after which the recent part should be merged.
+COMPACT_INTERVAL = 16
+
+
+class Growing(NamedTuple):
+    """Keys and values of one layer, `[batch, num_heads, slots, dim]`, in two parts."""
+
+    key: Any
+    value: Any
+    recent_key: Any
+    recent_value: Any
+
+    def append(self, key, value, place):
+        """Appends the slots of a position; `place` is ignored."""
+        return self._replace(
+            recent_key=ops.concatenate([self.recent_key, key], axis=2),
+            recent_value=ops.concatenate([self.recent_value, value], axis=2),
+        )
+
+    def parts(self):
+        """Returns keys and values of the main and of the recent part."""
+        return [(self.key, self.value), (self.recent_key, self.recent_value)]
+
+
+class Buffer(NamedTuple):
+    """Keys and values of one layer with room for a fixed number of slots."""
+
+    key: Any  # [batch, num_heads, key_dim, slots], as the product with queries reads it
+    value: Any  # [batch, num_heads, slots, value_dim]
+
+    def append(self, key, value, place):
+        """Writes the slots of a position to those of position `place`."""
+        slot = place * key.shape[2]
+        key = ops.swapaxes(key, 2, 3)
+        return Buffer(
+            ops.slice_update(self.key, (0, 0, 0, slot), key),
+            ops.slice_update(self.value, (0, 0, slot, 0), value),
+        )
+
+    def parts(self):
+        """Returns keys and values, `[batch, num_heads, slots, dim]`, as one part."""
+        return [(ops.swapaxes(self.key, 2, 3), self.value)]
+
+
+class Cache(NamedTuple):
+    """Keys and values of all layers, and the slots that hypotheses attend to."""
+
+    layers: tuple  # a Growing or a Buffer per layer
+    # bool [batch, beam_size, slots]; [batch, 1, 0] if `sees_all`.
+    ancestors: Any
+
+    @property
+    def beam_size(self):
+        """Number of hypotheses per sentence."""
+        return self.ancestors.shape[1]
+
+    @property
+    def is_buffer(self):
+        """Whether the capacity is fixed."""
+        return isinstance(self.layers[0], Buffer)
+
+    @property
+    def sees_all(self):
+        """Whether every slot is attended to: one hypothesis, and no unused room."""
+        return self.beam_size == 1 and not self.is_buffer
+
+    def biases(self):
+        """Returns the attention bias over each part, for all layers.
+
+        Returns:
+            List of float32 `[batch, 1, beam_size, slots]`, or of `None`.
+        """
+        if self.sees_all:
+            return [None, None]
+        bias = mask_to_bias(self.ancestors)[:, None]
+        if self.is_buffer:
+            return [bias]
+        num_main = ops.shape(self.layers[0].key)[2]
+        return [bias[..., :num_main], bias[..., num_main:]]
+
+
+def empty_cache(attentions, batch_size, beam_size=1, max_length=None, window=None):
+    """Returns the cache of no positions.
+
+    Args:
+        attentions: The `MultiHeadAttention` of each layer.
+        batch_size: Number of sentences, may be a scalar tensor.
+        beam_size: Hypotheses per sentence.
+        max_length: Capacity of a `Buffer` cache, in positions. If `None`, the cache
+            grows at every step.
+        window: Positions that self-attention attends to. If `None`, all.
+    """
+    if max_length is not None and window is not None:
+        shorter = min if isinstance(max_length, int) else ops.minimum
+        max_length = shorter(max_length, window)
+    slots = 0 if max_length is None else max_length * beam_size
+
+    def empty_layer(attention):
+        batch, dtype = (batch_size, attention.num_heads), attention.compute_dtype
+        key_dim = attention.key_dim
+        value_dim = attention.value_dim or key_dim
+        if max_length is not None:
+            return Buffer(
+                ops.zeros((*batch, key_dim, slots), dtype=dtype),
+                ops.zeros((*batch, slots, value_dim), dtype=dtype),
+            )
+        key = ops.zeros((*batch, 0, key_dim), dtype=dtype)
+        value = ops.zeros((*batch, 0, value_dim), dtype=dtype)
+        return Growing(key, value, key, value)
+
+    return Cache(
+        tuple(map(empty_layer, attentions)),
+        ops.zeros((batch_size, beam_size, slots), dtype="bool"),
+    )
+
+
+def extend(cache, index, window=None):
+    """Makes room for one more position of every hypothesis.
+
+    Args:
+        cache: `Cache` whose layers do not have the position yet.
+        index: Number of the position, scalar int32.
+        window: Positions that self-attention attends to, the new one included. If
+            `None`, all.
+
+    Returns:
+        The cache, in which each hypothesis attends to its own new slot and a window's
+        oldest position is gone, and the `place` to append to.
+    """
+    if cache.is_buffer:
+        return _extend_buffer(cache, index)
+    if window is not None:
+        cache = _newest(cache, (window - 1) * cache.beam_size)
+    if cache.sees_all:
+        return cache, index
+    batch, beam_size, _ = ops.shape(cache.ancestors)
+    hypotheses = ops.arange(beam_size, dtype="int32")
+    own = hypotheses[:, None] == hypotheses
+    own = ops.broadcast_to(own, (batch, beam_size, beam_size))
+    ancestors = ops.concatenate([cache.ancestors, own], axis=2)
+    return cache._replace(ancestors=ancestors), index
+
+
+def _extend_buffer(cache, index):
+    _, beam_size, num_slots = ops.shape(cache.ancestors)
+    # With a window the newest position replaces the oldest; attention does not depend
+    # on the order of slots.
+    place = index % (num_slots // beam_size)
+    slots = ops.arange(num_slots, dtype="int32")
+    hypotheses = ops.arange(beam_size, dtype="int32")
+    own = hypotheses[:, None] == slots % beam_size
+    ancestors = ops.where(slots // beam_size == place, own, cache.ancestors)
+    return cache._replace(ancestors=ancestors), place
+
+
+def _newest(cache, count):
+    """Drops all slots but the last `count` ones, which are in the recent part."""
+
+    def newest(x):
+        return x[:, :, -count:] if count else x[:, :, :0]
+
+    layers = tuple(
+        layer._replace(
+            recent_key=newest(layer.recent_key), recent_value=newest(layer.recent_value)
+        )
+        for layer in cache.layers
+    )
+    return Cache(layers, newest(cache.ancestors))
+
+
+def reorder(cache, parents):
+    """Reorders the cache after hypotheses were replaced within their beam.
+
+    Args:
+        cache: `Cache`.
+        parents: int32 `[batch * beam_size]`, the row that each row continues.
+    """
+    if cache.sees_all:
+        return cache
+    _, beam_size, num_slots = ops.shape(cache.ancestors)
+    rows = ops.reshape(cache.ancestors, (-1, num_slots))
+    rows = ops.take(rows, parents, axis=0)
+    ancestors = ops.reshape(rows, (-1, beam_size, num_slots))
+    return cache._replace(ancestors=ancestors)
+
+
+def compact(cache, window=None):
+    """Merges the recent parts into the main ones and drops unreachable slots.
+
+    Each step copies the recent part, this the whole cache: call it every
+    `COMPACT_INTERVAL` positions. Buffers and windows have nothing to merge.
+    """
+    if cache.is_buffer or window is not None:
+        return cache
+    slots = None if cache.sees_all else reachable_slots(cache.ancestors)
+
+    def merge(main, recent):
+        merged = ops.concatenate([main, recent], axis=2)
+        return merged if slots is None else gather_slots(merged, slots)
+
+    layers = tuple(
+        Growing(
+            merge(layer.key, layer.recent_key),
+            merge(layer.value, layer.recent_value),
+            layer.recent_key[:, :, :0],
+            layer.recent_value[:, :, :0],
+        )
+        for layer in cache.layers
+    )
+    if slots is None:
+        return cache._replace(layers=layers)
+    ancestors = gather_slots(cache.ancestors[..., None], slots)[..., 0]
+    return Cache(layers, ancestors)
+
+
+def reachable_slots(ancestors):
+    """Returns the slots that at least one hypothesis attends to.
+
+    Args:
+        ancestors: `[batch, beam_size, slots]`, bool.
+
+    Returns:
+        int32 `[batch, num_reachable]` in ascending order, as many as the sentence
+        with the most has. A sentence with fewer is padded with slots that none of its
+        hypotheses attends to.
+    """
+    reachable = ops.any(ancestors, axis=1)
+    num_reachable = ops.max(ops.sum(ops.cast(reachable, "int32"), axis=1))
+    count = ops.shape(reachable)[1]
+    slots = ops.arange(count, dtype="int32")
+    order = ops.argsort(ops.where(reachable, slots, slots + count), axis=1)
+    return ops.cast(order[:, :num_reachable], "int32")
+
+
+def gather_slots(x, slots):
+    """Gathers `slots`, int32 `[batch, num]`, of `x`, `[batch, n, slots, dim]`."""
+    batch, n, count, dim = ops.shape(x)
+    first = ops.reshape(ops.arange(batch * n, dtype="int32") * count, (batch, n, 1))
+    rows = ops.reshape(first + slots[:, None], (-1,))
+    x = ops.take(ops.reshape(x, (-1, dim)), rows, axis=0)
+    return ops.reshape(x, (batch, n, -1, dim))

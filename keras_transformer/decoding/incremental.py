@@ -1,0 +1,282 @@
+"""Decoding with a KV cache, one position at a time; inference only.
+
+`IncrementalDecoder.step` computes for one position what `Transformer.decode` computes
+for all of them at once, with the same layers in the same order. A step has few
+numbers and many operations, whose count decides how long it takes. So its arrays have
+two axes, `[batch * beam_size, width]`, and queries, keys, and values are one product.
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+import keras
+from keras import ops
+
+from keras_transformer.decoding import cache as kv_cache
+from keras_transformer.layers.masks import padding_mask
+from keras_transformer.numerics.matrices import pack_kernel
+from keras_transformer.numerics.matrices import packed_matmul
+from keras_transformer.numerics.softmax import mask_to_bias
+from keras_transformer.numerics.softmax import weighted_values
+
+
+class Context(NamedTuple):
+    """The encoder's output as cross-attention reads it; one row serves a whole beam."""
+
+    # Keys [batch, num_heads, source_length, key_dim] and values per layer.
+    layers: tuple
+    bias: Any  # float32 [batch, source_length], see `mask_to_bias`
+
+
+class LayerWeights(NamedTuple):
+    """Kernels of a decoder layer, arranged for steps; `None`: as the layer has them."""
+
+    qkv: Any = None  # the fused kernel of queries, keys, and values
+    attention_output: Any = None
+    cross_query: Any = None
+    cross_output: Any = None
+    inner: Any = None
+    outer: Any = None
+
+
+class Weights(NamedTuple):
+    """Kernels of the whole decoder, arranged once for all steps of a search."""
+
+    layers: tuple  # a LayerWeights per layer
+    output: Any = None  # [d_model, num_outputs], float32
+
+
+def arrange_weights(model, packed=False):
+    """Arranges the decoder's kernels once for all steps of a search.
+
+    One fused QKV product is large enough for a second thread and dispatches fewer
+    operations than three small ones. A transposed output matrix is read in order.
+
+    Args:
+        model: `Transformer`.
+        packed: Whether to pack all kernels, for lone sentences under XLA, see
+            `pack_kernel`.
+
+    Returns:
+        `Weights`. A quantized layer keeps its kernels.
+    """
+
+    def arrange(kernel):
+        return pack_kernel(kernel) if packed else kernel
+
+    def arrange_layer(layer):
+        attention = layer.self_attention
+        denses = decoder_denses(layer)
+        if any(dense.quantization_mode for dense in denses) or attention.use_bias:
+            return LayerWeights()
+        # Outside `call`, Keras does not cast weights to the compute dtype.
+        kernels = [ops.cast(dense.kernel, dense.compute_dtype) for dense in denses]
+        qkv = arrange(ops.concatenate(kernels[:3], axis=-1))
+        return LayerWeights(qkv, *(map(arrange, kernels[3:]) if packed else ()))
+
+    return Weights(
+        tuple(map(arrange_layer, model.decoder.layers)),
+        arrange(model.token_embedding.output_kernel()),
+    )
+
+
+def decoder_denses(layer):
+    """Returns the `Dense` layers of a step, in the order of `LayerWeights`."""
+    return [
+        layer.self_attention.query_dense,
+        layer.self_attention.key_dense,
+        layer.self_attention.value_dense,
+        layer.self_attention.output_dense,
+        layer.cross_attention.query_dense,
+        layer.cross_attention.output_dense,
+        layer.feed_forward.inner_dense,
+        layer.feed_forward.outer_dense,
+    ]
+
+
+class IncrementalDecoder:
+    """Steps of a `Transformer`'s decoder; made inside the function that is compiled.
+
+    Args:
+        model: `Transformer`.
+        weights: `Weights`. If `None`, the layers' own are used.
+        encode: Function from source ids to the encoder's output. If `None`, the
+            model's own.
+    """
+
+    gives_log_probs = False
+
+    def __init__(self, model, weights=None, encode=None):
+        self.model = model
+        self.weights = weights or Weights((LayerWeights(),) * model.num_layers)
+        self.encode = encode or (lambda ids: model.encode(ids, training=False))
+
+    def begin(self, source_ids, beam_size=1, max_length=None):
+        """Encodes a source.
+
+        Args:
+            source_ids: `[batch, source_length]`.
+            beam_size: Hypotheses per sentence.
+            max_length: Capacity of the cache, in positions, for XLA and JAX. If
+                `None`, the cache grows.
+
+        Returns:
+            `Cache` of no positions, and `Context`.
+        """
+        model = self.model
+        encoder_output = self.encode(source_ids)
+        source_mask = padding_mask(source_ids, model.pad_id)
+        # Source rows without tokens contribute zero values.
+        any_token = ops.any(source_mask, axis=1)[:, None, None, None]
+
+        def project(layer):
+            key, value = layer.cross_attention.project_key_value(encoder_output)
+            return key, ops.where(any_token, value, ops.zeros_like(value))
+
+        layers = tuple(map(project, model.decoder.layers))
+        cache = kv_cache.empty_cache(
+            [layer.self_attention for layer in model.decoder.layers],
+            ops.shape(source_ids)[0],
+            beam_size,
+            max_length,
+            model.attention_window,
+        )
+        return cache, Context(layers, mask_to_bias(source_mask))
+
+    def step(self, ids, cache, context, index):
+        """Decodes one position.
+
+        Args:
+            ids: int32 `[batch * beam_size, 1]`, the tokens at position `index`.
+            cache: `Cache` of the positions before.
+            context: `Context`.
+            index: Scalar int32.
+
+        Returns:
+            Logits of the next tokens, `[batch * beam_size, num_outputs]`, float32,
+            and the longer cache.
+        """
+        model, weights = self.model, self.weights
+        cache, place = kv_cache.extend(cache, index, model.attention_window)
+        biases = cache.biases()
+        # One layout of slots in all layers, so that one bias serves them all.
+        source_bias = context.bias[:, None, None]
+        x = model.embed_target(ids, start_index=index, training=False)
+        x = ops.reshape(x, (-1, x.shape[-1]))
+        caches = []
+        for layer, kernels, layer_cache, key_value in zip(
+            model.decoder.layers,
+            weights.layers,
+            cache.layers,
+            context.layers,
+            strict=True,
+        ):
+            y = layer.self_attention_add_norm.sublayer_input(x)
+            query, key, value = _project(layer.self_attention, y, cache, kernels.qkv)
+            layer_cache = layer_cache.append(key, value, place)
+            caches.append(layer_cache)
+            y = _attend(layer.self_attention, query, layer_cache.parts(), biases)
+            y = _dense(layer.self_attention.output_dense, y, kernels.attention_output)
+            x = layer.self_attention_add_norm(x, y)
+
+            attention = layer.cross_attention
+            y = layer.cross_attention_add_norm.sublayer_input(x)
+            query = _dense(attention.query_dense, y, kernels.cross_query)
+            query = _split_heads(query, cache.beam_size, attention.num_heads)
+            y = _attend(attention, query, [key_value], [source_bias])
+            y = _dense(attention.output_dense, y, kernels.cross_output)
+            x = layer.cross_attention_add_norm(x, y)
+
+            y = layer.feed_forward_add_norm.sublayer_input(x)
+            y = _dense(layer.feed_forward.inner_dense, y, kernels.inner)
+            y = _dense(layer.feed_forward.outer_dense, y, kernels.outer)
+            x = layer.feed_forward_add_norm(x, y)
+        if model.decoder.final_norm is not None:
+            x = model.decoder.final_norm(x)
+        return self._logits(x), cache._replace(layers=tuple(caches))
+
+    def _logits(self, x):
+        if self.weights.output is None:
+            return self.model.token_embedding(x, reverse=True)
+        return packed_matmul(ops.cast(x, "float32"), self.weights.output)
+
+    def reorder(self, cache, parents):
+        """See `cache.reorder`."""
+        return kv_cache.reorder(cache, parents)
+
+    def compact(self, cache):
+        """See `cache.compact`."""
+        return kv_cache.compact(cache, self.model.attention_window)
+
+
+def _dense(dense, x, kernel=None):
+    """Applies a `Dense` layer to `[rows, width]`, with `kernel` in place of its own."""
+    if kernel is None:
+        return dense(x)
+    y = packed_matmul(x, kernel)
+    if dense.bias is not None:
+        y = y + ops.cast(dense.bias, y.dtype)
+    return y if dense.activation is None else dense.activation(y)
+
+
+def _project(attention, x, cache, qkv=None):
+    """Projects new positions to queries, keys, and values.
+
+    Args:
+        attention: `MultiHeadAttention`.
+        x: `[batch * beam_size, width]`.
+        cache: `Cache`.
+        qkv: The fused kernel, or `None`.
+
+    Returns:
+        List of three `[batch, num_heads, beam_size, dim]`.
+    """
+    heads, beam_size = attention.num_heads, cache.beam_size
+    if qkv is None:
+        denses = attention.query_dense, attention.key_dense, attention.value_dense
+        return [_split_heads(dense(x), beam_size, heads) for dense in denses]
+    x = packed_matmul(x, qkv)
+    if attention.value_dim in (None, attention.key_dim):
+        return ops.split(_split_heads(x, beam_size, 3 * heads), 3, axis=1)
+    width = heads * attention.key_dim
+    parts = ops.split(x, [width, 2 * width], axis=-1)
+    return [_split_heads(part, beam_size, heads) for part in parts]
+
+
+def _attend(attention, query, parts, biases):
+    """Attention over keys and values in one part or two.
+
+    Args:
+        attention: `MultiHeadAttention`.
+        query: `[batch, num_heads, beam_size, key_dim]`.
+        parts: Keys `[batch, num_heads, slots, key_dim]` and values of each part.
+        biases: float32 `[batch, 1, beam_size or 1, slots]` for each part, or `None`.
+
+    Returns:
+        `[batch * beam_size, num_heads * value_dim]`.
+    """
+    logits = []
+    for (key, _), bias in zip(parts, biases, strict=True):
+        part = ops.cast(attention.attention_logits(query, key), "float32")
+        logits.append(part if bias is None else part + bias)
+    x = _transpose_bits(weighted_values(logits, [value for _, value in parts]))
+    return ops.reshape(x, (-1, x.shape[2] * x.shape[3]))
+
+
+def _split_heads(x, beam_size, num_heads):
+    """`[batch * beam, num_heads * dim]` to `[batch, num_heads, beam_size, dim]`."""
+    dim = x.shape[-1] // num_heads
+    return _transpose_bits(ops.reshape(x, (-1, beam_size, num_heads, dim)))
+
+
+def _transpose_bits(x):
+    """`[a, b, c, d]` to `[a, c, b, d]`, without a gradient.
+
+    Transposes the bits as integers: for small float tensors TensorFlow calls a
+    library whose overhead exceeds the work.
+    """
+    bits = {"float32": "int32", "float16": "int16", "bfloat16": "int16"}
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    if dtype not in bits:
+        return ops.transpose(x, (0, 2, 1, 3))
+    return ops.view(ops.transpose(ops.view(x, bits[dtype]), (0, 2, 1, 3)), dtype)
