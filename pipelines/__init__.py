@@ -14,6 +14,8 @@ from keras_transformer.pipelines.encoding import EncodedCorpus
 from keras_transformer.pipelines.encoding import encode_corpus
 from keras_transformer.pipelines.lines import decode_lines
 from keras_transformer.pipelines.lines import read_lines
+from keras_transformer.pipelines.sources.base import Pairs
+from keras_transformer.pipelines.sources.base import as_pairs
 from keras_transformer.pipelines.sources.records import RecordFolder
 from keras_transformer.pipelines.sources.text_files import TextFiles
 from keras_transformer.pipelines.sources.tfds import TfdsPairs
@@ -25,10 +27,12 @@ from keras_transformer.pipelines.tokenizers.registry import train_tokenizer
 __all__ = [
     "CoreBytePairs",
     "EncodedCorpus",
+    "Pairs",
     "RecordFolder",
     "TextFiles",
     "TfdsPairs",
     "Tokenizer",
+    "as_pairs",
     "batch_indices",
     "decode_lines",
     "encode_corpus",

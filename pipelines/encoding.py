@@ -14,6 +14,9 @@ import tensorflow as tf
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.chunks import blocks
 from keras_transformer.pipelines.growing_array import GrowingArray
+from keras_transformer.pipelines.sources.base import Pair
+from keras_transformer.pipelines.sources.base import Pairs
+from keras_transformer.pipelines.sources.base import as_pairs
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
 _FORMAT = 3
@@ -28,8 +31,6 @@ _REASONS = {
 }
 
 _MISREAD = (TypeError, AttributeError, RecursionError, OverflowError)
-
-Pair = tuple[str | None, str | None]
 
 
 class EncodedCorpus:
@@ -145,7 +146,7 @@ class EncodedCorpus:
 
 
 def encode_corpus(
-    pairs: Iterable[Pair],
+    pairs: Pairs | Iterable[Pair],
     source_tokenizer: Tokenizer,
     target_tokenizer: Tokenizer,
     folder: str | os.PathLike,
@@ -181,6 +182,7 @@ def encode_corpus(
     """
     if not dropout and segmentations > 1:
         raise ValueError("More than one segmentation needs `dropout`.")
+    pairs = as_pairs(pairs)
     sampling = (dropout, segmentations, seed) if dropout else None
     fingerprint = _fingerprint(
         pairs, source_tokenizer, target_tokenizer, max_length, sampling
@@ -197,11 +199,12 @@ def encode_corpus(
     shutil.rmtree(temporary, ignore_errors=True)
     os.makedirs(temporary)
     try:
+        id_chunks = pairs.id_chunks(source_tokenizer)
         facts = _write_corpus(
-            _id_blocks(pairs, source_tokenizer)
-            if hasattr(pairs, "id_blocks")
-            else _text_blocks(pairs, (source_tokenizer, target_tokenizer), sampling),
-            getattr(pairs, "locate", "pair {}".format),
+            _text_blocks(pairs, (source_tokenizer, target_tokenizer), sampling)
+            if id_chunks is None
+            else _id_blocks(id_chunks),
+            pairs.locate,
             (source_tokenizer, target_tokenizer),
             temporary,
             max_length,
@@ -255,7 +258,7 @@ def _report(facts: dict) -> str:
 def _fingerprint(
     pairs, source_tokenizer, target_tokenizer, max_length, sampling
 ) -> str | None:
-    text = pairs.fingerprint() if hasattr(pairs, "fingerprint") else None
+    text = pairs.fingerprint()
     if text is None:
         return None
     facts = [
@@ -296,9 +299,9 @@ def _text_blocks(pairs, tokenizers, sampling):
         num_read += len(block)
 
 
-def _id_blocks(pairs, tokenizer):
+def _id_blocks(id_chunks):
     """Yield the like of ids that are there already."""
-    for sides in pairs.id_blocks(tokenizer):
+    for sides in id_chunks:
         empty = np.any([side.row_lengths().numpy() == 0 for side in sides], axis=0)
         reasons = np.where(empty, "empty", "").astype(object)
         yield reasons, [[side] for side in sides]

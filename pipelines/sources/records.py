@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import content_hash
+from keras_transformer.pipelines.sources.base import Pairs
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 
@@ -16,7 +17,7 @@ _FORMAT = 1
 _BLOCK_PAIRS = 8192
 
 
-class RecordFolder:
+class RecordFolder(Pairs):
     """What `beam_corpus.encode_with_beam` wrote: shards of ids, and their tokenizer.
 
     Takes the place of a source of texts in `encode_corpus`.
@@ -64,7 +65,7 @@ class RecordFolder:
         if tokenizer.fingerprint() != self.facts["tokenizer"]:
             raise DataError(f"{self.folder}: {name} is not the one of the records.")
 
-    def id_blocks(self, tokenizer: Tokenizer) -> Iterator[list[tf.RaggedTensor]]:
+    def id_chunks(self, tokenizer: Tokenizer) -> Iterator[list[tf.RaggedTensor]]:
         """Blocks of pairs, in the order of the shards: ids of sources and of targets.
 
         Each is a RaggedTensor int32 [block, (length)], without end ids.

@@ -1,10 +1,4 @@
-"""Where sentence pairs come from: parallel text files.
-
-A source is any iterable of ``(source, target)`` pairs of str that can be iterated
-more than once; lists of pairs are sources too. A source may have a `fingerprint()`,
-which lets `encode_corpus` reuse what an earlier start has tokenised, and a
-`locate(number)`, which names the place of a pair in messages.
-"""
+"""Source of sentence pairs: line-aligned text files."""
 
 import os
 from collections.abc import Iterator
@@ -14,11 +8,12 @@ from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import content_hash
 from keras_transformer.pipelines.lines import count_lines
 from keras_transformer.pipelines.lines import read_lines
+from keras_transformer.pipelines.sources.base import Pairs
 
 Path = str | os.PathLike
 
 
-class TextFiles:
+class TextFiles(Pairs):
     """Line-aligned text files, plain or ``.gz``: line i translates line i.
 
     Iterating yields ``(source, target)``; a side that is not UTF-8 is None, so that

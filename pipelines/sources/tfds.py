@@ -5,9 +5,10 @@ import os
 from collections.abc import Iterator
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines.sources.base import Pairs
 
 
-class TfdsPairs:
+class TfdsPairs(Pairs):
     """A translation dataset of TFDS, in the order in which it is stored.
 
     Iterating yields ``(source, target)``; a side that is not UTF-8 is None. A dataset
