@@ -10,7 +10,7 @@ from keras_transformer.pipelines.datasets import epoch_rows
 from keras_transformer.pipelines.datasets import evaluation_dataset
 from keras_transformer.pipelines.datasets import steps_per_epoch
 from keras_transformer.pipelines.datasets import training_dataset
-from keras_transformer.pipelines.encoding import EncodedCorpus
+from keras_transformer.pipelines.encoded_corpus import EncodedCorpus
 from keras_transformer.pipelines.encoding import encode_corpus
 from keras_transformer.pipelines.lines import decode_lines
 from keras_transformer.pipelines.lines import read_lines

@@ -12,7 +12,7 @@ from keras_transformer.pipelines.batching import epoch_order
 from keras_transformer.pipelines.batching import plan_buckets
 from keras_transformer.pipelines.batching import sorted_batches
 from keras_transformer.pipelines.batching import weighted_pairs
-from keras_transformer.pipelines.encoding import EncodedCorpus
+from keras_transformer.pipelines.encoded_corpus import EncodedCorpus
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
 

@@ -9,7 +9,7 @@ from tensorflow_text.tools.wordpiece_vocab import (
 )
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.chunks import blocks
+from keras_transformer.pipelines.chunks import chunks
 from keras_transformer.pipelines.tokenizers.word_pieces import BYTE_PIECES
 from keras_transformer.pipelines.tokenizers.word_pieces import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.word_pieces import SPECIAL_PIECES
@@ -17,7 +17,7 @@ from keras_transformer.pipelines.tokenizers.word_pieces import SUFFIX
 from keras_transformer.pipelines.tokenizers.word_pieces import WordPieceTokenizer
 from keras_transformer.pipelines.tokenizers.word_pieces import WordSplitter
 
-_BLOCK_SENTENCES = 8192
+_CHUNK_SENTENCES = 8192
 # The learner looks at every part of every word: long and rare ones are left out.
 _MAX_WORD_LENGTH = 40
 _MAX_WORDS = 200_000
@@ -72,8 +72,8 @@ def _alphabet(sentences: list[str], coverage: float) -> list[str]:
 def _word_counts(sentences: list[str], splitter: WordSplitter) -> list[tuple[str, int]]:
     """The commonest words with their counts, the bytes left out."""
     counts = Counter()
-    for block in blocks(sentences, _BLOCK_SENTENCES):
-        counts.update(splitter(tf.constant(block)).flat_values.numpy().tolist())
+    for chunk in chunks(sentences, _CHUNK_SENTENCES):
+        counts.update(splitter(tf.constant(chunk)).flat_values.numpy().tolist())
     words = ((word.decode(), count) for word, count in counts.items())
     words = [
         (word, count)
