@@ -20,12 +20,14 @@ from keras_transformer.pipelines.sources.records import RecordFolder
 from keras_transformer.pipelines.sources.text_files import TextFiles
 from keras_transformer.pipelines.sources.tfds import TfdsPairs
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
-from keras_transformer.pipelines.tokenizers.core_byte_pairs import CoreBytePairs
+from keras_transformer.pipelines.tokenizers.core_byte_pairs import (
+    CoreOpsBytePairTokenizer,
+)
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 from keras_transformer.pipelines.tokenizers.registry import train_tokenizer
 
 __all__ = [
-    "CoreBytePairs",
+    "CoreOpsBytePairTokenizer",
     "EncodedCorpus",
     "Pairs",
     "RecordFolder",
