@@ -1,10 +1,10 @@
-"""Text in, bucketed batches of ids out; no model.
+"""Data pipelines from text to bucketed batches of ids.
 
-Sources give pairs of texts, a tokenizer turns them into ids once
-(`encode_corpus`), and `training_dataset` and `evaluation_dataset` batch those.
+Sources yield pairs of texts. `encode_corpus` tokenizes them once, and
+`training_dataset` and `evaluation_dataset` batch the ids.
 """
 
-from keras_transformer.pipelines.batching import padding_waste
+from keras_transformer.pipelines.batching import padding_fraction
 from keras_transformer.pipelines.datasets import batch_indices
 from keras_transformer.pipelines.datasets import epoch_rows
 from keras_transformer.pipelines.datasets import evaluation_dataset
@@ -41,7 +41,7 @@ __all__ = [
     "epoch_rows",
     "evaluation_dataset",
     "load_tokenizer",
-    "padding_waste",
+    "padding_fraction",
     "read_lines",
     "steps_per_epoch",
     "train_tokenizer",

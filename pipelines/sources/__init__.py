@@ -1,4 +1,4 @@
-"""Where sentence pairs come from: files, TFDS, records, and embedded phrases."""
+"""Sources of sentence pairs: files, TFDS, records and embedded phrases."""
 
 from keras_transformer.pipelines.sources.base import Pairs
 from keras_transformer.pipelines.sources.base import as_pairs
