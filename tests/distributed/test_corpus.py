@@ -208,7 +208,7 @@ def test_ids_of_another_vocabulary(records, tmp_path):
 
 def test_mistakes_are_told(corpus, records, tmp_path):
     folder, *_ = corpus
-    with pytest.raises(DataError, match="there is a corpus already"):
+    with pytest.raises(DataError, match="already contains a corpus"):
         encoded(folder, records[0])
     (folder / "short.en").write_text("one\n")
     (folder / "short.de").write_text("eins\nzwei\n")
