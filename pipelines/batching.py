@@ -1,14 +1,13 @@
-"""Which pairs share a batch: buckets of like lengths under a token budget.
+"""Batches pairs of similar lengths under a token budget.
 
 "Sentence pairs were batched together by approximate sequence length" (the paper,
 section 5.1). A pair has two lengths, so a bucket is a rectangle in the plane of source
-and target lengths. The rectangles come from splitting the whole corpus in two, again
-and again, each time where the split saves the most padding: a binary tree whose
-leaves are the buckets.
+and target lengths. The corpus is split in two repeatedly, each time where the split
+saves the most padding. The result is a binary tree whose leaves are the buckets.
 
-What does not fill a leaf's last batch in an epoch moves up to the parent, and so on
-to the root: an epoch holds every pair once and at most one batch that is not full.
-Plain Python and numpy; no TensorFlow.
+Pairs left over from a bucket's last batch move to the parent bucket, up to the root.
+An epoch contains every pair once and at most one batch that is not full. This module
+uses NumPy only.
 """
 
 import dataclasses
@@ -18,20 +17,20 @@ import numpy as np
 
 from keras_transformer.errors import DataError
 
-# A bucket that fills fewer batches an epoch than this leaves much to its parent.
+# Buckets with fewer batches per epoch would leave most of their pairs to the parent.
 _MIN_BATCHES = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """A rectangle of lengths; lengths count the end id, bounds are inclusive.
+    """A rectangle of lengths. Lengths include the end id, bounds are inclusive.
 
     Attributes:
-        source_length: the longest source.
-        target_length: the longest target.
-        batch_size: the number of pairs that fill the token budget.
-        num_pairs: the number of the corpus's pairs inside.
-        parent: the number of the bucket that this one was split from; -1: the root.
+        source_length: Length of the longest source.
+        target_length: Length of the longest target.
+        batch_size: The number of pairs that fill the token budget.
+        num_pairs: The number of the corpus's pairs in the bucket.
+        parent: Index of the bucket that this one was split from, -1 for the root.
     """
 
     source_length: int
@@ -48,30 +47,30 @@ def plan_buckets(
     max_leaves: int = 32,
     weights: np.ndarray | None = None,
 ) -> tuple[list[Bucket], np.ndarray]:
-    """Split a corpus into buckets.
+    """Splits a corpus into buckets.
 
     Args:
-        source_lengths: int array [num_pairs].
-        target_lengths: int array [num_pairs].
-        batch_tokens: at most so many ids, padding among them, in a batch's source
-            and as many in its target.
-        max_leaves: at most so many buckets, parents not counted.
-        weights: float array [num_pairs], how many times an epoch holds each pair.
-            None: once.
+        source_lengths: int array `[num_pairs]`.
+        target_lengths: int array `[num_pairs]`.
+        batch_tokens: The largest number of ids on each side of a batch, padding
+            included.
+        max_leaves: The largest number of buckets, parents not counted.
+        weights: float array `[num_pairs]`, how many times an epoch contains each
+            pair. If `None`, each pair occurs once.
 
     Returns:
-        buckets: the tree, every parent before its children; the first is the root.
-        leaf_of_pair: int32 array [num_pairs], each pair's leaf as an index into
+        buckets: The tree as a list, every parent before its children, the root first.
+        leaf_of_pair: int32 array `[num_pairs]`, each pair's leaf as an index into
             `buckets`.
 
     Raises:
-        DataError: the longest sentence alone is more than the budget.
+        DataError: If the longest sentence exceeds the budget.
     """
     source_lengths = np.asarray(source_lengths, np.int64)
     target_lengths = np.asarray(target_lengths, np.int64)
     check_budget(source_lengths, target_lengths, batch_tokens)
     width = int(target_lengths.max()) + 1
-    # The corpus as its distinct pairs of lengths: thousands, however large it is.
+    # A corpus of any size has only thousands of distinct pairs of lengths.
     keys, cell_of_pair, counts = np.unique(
         source_lengths * width + target_lengths, return_inverse=True, return_counts=True
     )
@@ -92,7 +91,7 @@ def plan_buckets(
             buckets.append(_bucket(cells[here], counts[here], batch_tokens, parent))
     leaf_of_pair = leaf_of_cell[cell_of_pair]
     if weights is not None:
-        drawn = weighted_pairs(leaf_of_pair, weights, np.random.default_rng(0))
+        drawn = sample_weighted_pairs(leaf_of_pair, weights, np.random.default_rng(0))
         drawn_in = np.bincount(leaf_of_pair[drawn], minlength=len(buckets))
         buckets = [
             dataclasses.replace(bucket, num_pairs=int(count))
@@ -101,14 +100,14 @@ def plan_buckets(
     return buckets, leaf_of_pair
 
 
-def weighted_pairs(
+def sample_weighted_pairs(
     leaf_of_pair: np.ndarray, weights: np.ndarray, random: np.random.Generator
 ) -> np.ndarray:
-    """Draw an epoch's pairs by their weights.
+    """Samples the pairs of an epoch by their weights.
 
-    A pair is there as often as its weight's whole part says. Of the pairs of a bucket
-    whose weights have one fraction, that share is drawn besides, rounded up, so that a
-    bucket holds as many pairs in every epoch.
+    Each pair occurs as often as the whole part of its weight. In addition, the pairs of
+    a bucket whose weights have the same fraction are sampled at that rate, rounded up.
+    A bucket therefore has the same number of pairs in every epoch.
 
     Returns:
         int64 array of the pairs' indices, not shuffled.
@@ -119,7 +118,7 @@ def weighted_pairs(
     for fraction in np.unique(fractions[fractions > 0]):
         for leaf in np.unique(leaf_of_pair):
             members = np.flatnonzero((leaf_of_pair == leaf) & (fractions == fraction))
-            # A fraction is not exact: 30 of 100, not 31, for 1.3.
+            # Without rounding, the weight 1.3 would draw 31 of 100 instead of 30.
             count = int(np.ceil(round(fraction * len(members), 6)))
             drawn.append(random.choice(members, count, replace=False))
     return np.concatenate(drawn)
@@ -128,17 +127,18 @@ def weighted_pairs(
 def check_budget(
     source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int
 ) -> None:
-    """Raise a DataError if the longest sentence does not fit into a batch."""
+    """Raises a `DataError` if the longest sentence does not fit into a batch."""
     longest = int(max(source_lengths.max(), target_lengths.max()))
     if batch_tokens < longest:
         raise DataError(
-            f"training.batch_tokens={batch_tokens} is less than the longest sentence, "
-            f"{longest} sub-words with its end; raise it or lower data.max_length."
+            "training.batch_tokens must be at least the longest sentence. Received: "
+            f"training.batch_tokens={batch_tokens}, longest sentence={longest}. "
+            "Increase it or reduce data.max_length."
         )
 
 
 def batches_per_epoch(buckets: Sequence[Bucket]) -> int:
-    """The number of batches in which an epoch holds every pair once."""
+    """Returns the number of batches in an epoch."""
     num_batches = 0
     waiting = _leaf_sizes(buckets)
     for number in range(len(buckets) - 1, 0, -1):
@@ -155,19 +155,19 @@ def epoch_order(
     epoch: int,
     weights: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Shuffle the corpus for an epoch: a function of its arguments alone.
+    """Shuffles the corpus for an epoch, determined by the arguments alone.
 
     Returns:
-        order: int64 array [num_pairs], a permutation: batch after batch, the batches
-            in random order. With weights, as many as they draw.
-        bucket_of_position: int32 array [num_pairs], the bucket in which the pair at
-            each position of `order` is batched.
+        order: int64 array `[num_pairs]`, the pairs batch by batch, with batches in
+            random order. With weights, it contains the sampled pairs.
+        bucket_of_position: int32 array shaped like `order`, the bucket in which each
+            pair is batched.
     """
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(
         len(leaf_of_pair)
         if weights is None
-        else weighted_pairs(leaf_of_pair, weights, random)
+        else sample_weighted_pairs(leaf_of_pair, weights, random)
     )
     bucket_of_position = leaf_of_pair[order]
     waiting = _positions(bucket_of_position, len(buckets))
@@ -184,22 +184,22 @@ def epoch_order(
         for start in range(0, len(positions), bucket.batch_size)
     ]
     random.shuffle(batches)
-    # The one that is not full is complete when all else is: last, whatever its place.
+    # The batch that is not full is emitted last, wherever it is in this order.
     positions = np.concatenate(batches)
     return order[positions], bucket_of_position[positions]
 
 
-def padding_waste(
+def padding_fraction(
     batches: Sequence[np.ndarray],
     source_lengths: np.ndarray,
     target_lengths: np.ndarray,
 ) -> float:
-    """The share of padding among all ids of batches, both sides together.
+    """Returns the fraction of padding among all ids of both sides of batches.
 
     Args:
-        batches: for each batch the indices of its pairs.
-        source_lengths: int array [num_pairs].
-        target_lengths: int array [num_pairs].
+        batches: For each batch the indices of its pairs.
+        source_lengths: int array `[num_pairs]`.
+        target_lengths: int array `[num_pairs]`.
     """
     real = padded = 0
     for batch in batches:
@@ -212,10 +212,10 @@ def padding_waste(
 def sorted_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int
 ) -> list[np.ndarray]:
-    """Cut the corpus, sorted by length, into batches under the budget.
+    """Splits the corpus, sorted by length, into batches under the budget.
 
     Returns:
-        for each batch the indices of its pairs, each pair in one batch.
+        List of the indices of each batch's pairs.
     """
     check_budget(source_lengths, target_lengths, batch_tokens)
     order = np.lexsort((source_lengths, target_lengths))
@@ -231,7 +231,7 @@ def sorted_batches(
 
 
 def _positions(bucket_of_position: np.ndarray, num_buckets: int) -> list[np.ndarray]:
-    """The positions of each bucket, ascending."""
+    """Returns the positions of each bucket, ascending."""
     by_bucket = np.argsort(bucket_of_position, kind="stable")
     sizes = np.bincount(bucket_of_position, minlength=num_buckets)
     return np.split(by_bucket, np.cumsum(sizes)[:-1])
@@ -256,17 +256,17 @@ def _bucket(
 def _best_split(
     cells: np.ndarray, counts: np.ndarray, batch_tokens: int
 ) -> tuple[int, int, int]:
-    """Find the cut of a bucket that saves the most padding.
+    """Finds the split of a bucket that saves the most padding.
 
     Args:
-        cells: int array [num_cells, 2], distinct (source, target) lengths.
-        counts: int array [num_cells], the number of pairs of each.
-        batch_tokens: the budget.
+        cells: int array `[num_cells, 2]`, distinct (source, target) lengths.
+        counts: int array `[num_cells]`, the number of pairs per cell.
+        batch_tokens: The budget.
 
     Returns:
-        saved: the ids of padding saved; 0 where no cut leaves two useful halves.
-        axis: 0 to cut the source lengths, 1 the target lengths.
-        cut: the longest length of the lower half.
+        saved: The number of padding ids saved, 0 if no split gives two useful halves.
+        axis: 0 to split by source length, 1 by target length.
+        cut: The longest length of the lower half.
     """
     best = (0, 0, 0)
     whole = int(counts.sum() * cells.max(axis=0).sum())

@@ -1,4 +1,4 @@
-"""Cut long streams into lists and draw samples from them."""
+"""Splits long streams into lists and draws samples from them."""
 
 import itertools
 import random
@@ -9,17 +9,17 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 
-def blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yield the items in lists of `size`; the last may be shorter."""
+def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yields the items in lists of `size`. The last list may be shorter."""
     items = iter(items)
-    while block := list(itertools.islice(items, size)):
-        yield block
+    while chunk := list(itertools.islice(items, size)):
+        yield chunk
 
 
 def sample(items: Iterable[Item], size: int, seed: int = 0) -> list[Item]:
-    """Draw at most `size` items, each with the same chance, in one pass.
+    """Draws at most `size` items uniformly without replacement, in one pass.
 
-    All items in their order if there are no more than `size`.
+    If there are no more than `size` items, all are returned in order.
     """
     items = iter(items)
     drawn = list(itertools.islice(items, size))

@@ -1,4 +1,4 @@
-"""tf.data pipelines from an encoded corpus to batches of ids."""
+"""Builds tf.data pipelines from an encoded corpus to batches of ids."""
 
 import math
 
@@ -10,9 +10,9 @@ from keras_transformer.pipelines.batching import Bucket
 from keras_transformer.pipelines.batching import batches_per_epoch
 from keras_transformer.pipelines.batching import epoch_order
 from keras_transformer.pipelines.batching import plan_buckets
+from keras_transformer.pipelines.batching import sample_weighted_pairs
 from keras_transformer.pipelines.batching import sorted_batches
-from keras_transformer.pipelines.batching import weighted_pairs
-from keras_transformer.pipelines.encoding import EncodedCorpus
+from keras_transformer.pipelines.encoded_corpus import EncodedCorpus
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
 
@@ -25,31 +25,32 @@ def training_dataset(
     pad_to_bucket: bool = False,
     shard: tuple[int, int] = (0, 1),
 ) -> tf.data.Dataset:
-    """Endless shuffled batches for training.
+    """Returns an endless dataset of shuffled batches for training.
 
-    Each epoch holds every pair once (or as `corpus.weights` say), in an order that is
-    a function of the seed and the epoch alone; which pairs share a batch does not
-    depend on replicas or shards.
+    Each epoch contains every pair once, or as often as `corpus.weights` requires. Its
+    order depends on the seed and the epoch alone. Replicas and shards do not change
+    which pairs share a batch.
 
     Args:
-        corpus: the ids.
-        batch_tokens: at most so many ids, padding among them, on each side of a
-            batch (the paper: 25,000), rows of padding for replicas not counted.
-        seed: chooses the orders; not negative.
-        start_step: begin with the batch that comes after so many, to resume.
-        num_replicas: rows of padding make the number of rows a multiple of this.
-        pad_to_bucket: pad every batch to its bucket's full shape, so that there are
-            only as many shapes as buckets (for XLA, which compiles each).
-        shard: (index, count): this worker's rows of each batch, among `count`.
+        corpus: The `EncodedCorpus`.
+        batch_tokens: The largest number of ids on each side of a batch, padding
+            included (25,000 in the paper). Rows added for replicas do not count.
+        seed: Seed of the orders, not negative.
+        start_step: The number of batches to skip, for resuming.
+        num_replicas: Rows of padding make the number of rows a multiple of this.
+        pad_to_bucket: Whether to pad every batch to its bucket's full shape. XLA then
+            compiles one shape per bucket.
+        shard: `(index, count)`. The dataset contains every `count`-th row of each
+            batch, from row `index` on.
 
     Returns:
-        dataset of ({"source_ids": int32 [batch, source_length],
-        "target_ids": int32 [batch, target_length]}, labels int32
-        [batch, target_length]). `target_ids` begin with the start id; `labels` are
-        the same row one further, ending in the end id.
+        Dataset of `({"source_ids": int32 [batch, source_length], "target_ids": int32
+        [batch, target_length]}, labels int32 [batch, target_length])`. `target_ids`
+        begin with the start id. `labels` are the same rows shifted by one position,
+        ending in the end id.
 
     Raises:
-        DataError: the longest sentence is more than the budget.
+        DataError: If the longest sentence exceeds the budget.
     """
     index, count = shard
     if not 0 <= index < count:
@@ -61,12 +62,7 @@ def training_dataset(
             "training.seed and the start step must not be negative. "
             f"Received: seed={seed}, start_step={start_step}."
         )
-    buckets, leaf_of_pair = plan_buckets(
-        corpus.source_lengths,
-        corpus.target_lengths,
-        batch_tokens,
-        weights=corpus.weights,
-    )
+    buckets, leaf_of_pair = _plan(corpus, batch_tokens)
     steps = batches_per_epoch(buckets)
     multiple = math.lcm(num_replicas, count)
 
@@ -98,23 +94,18 @@ def training_dataset(
 def batch_indices(
     corpus: EncodedCorpus, batch_tokens: int, seed: int, step: int
 ) -> np.ndarray:
-    """Which pairs are in a batch of `training_dataset`, all workers' rows together.
+    """Returns the pairs in a batch of `training_dataset`, the rows of all workers.
 
     Args:
-        corpus: the ids.
-        batch_tokens: as there.
-        seed: as there.
-        step: the batch's number, counted from 1.
+        corpus: Same as for `training_dataset`.
+        batch_tokens: Same as for `training_dataset`.
+        seed: Same as for `training_dataset`.
+        step: The batch's number, counted from 1.
 
     Returns:
         int64 array of the pairs' indices in the corpus.
     """
-    buckets, leaf_of_pair = plan_buckets(
-        corpus.source_lengths,
-        corpus.target_lengths,
-        batch_tokens,
-        weights=corpus.weights,
-    )
+    buckets, leaf_of_pair = _plan(corpus, batch_tokens)
     epoch, before = divmod(step - 1, batches_per_epoch(buckets))
     order = epoch_order(buckets, leaf_of_pair, seed, epoch, corpus.weights)
     batches = _index_batches(*map(tf.constant, order), buckets)
@@ -123,15 +114,15 @@ def batch_indices(
 
 
 def epoch_rows(corpus: EncodedCorpus) -> np.ndarray:
-    """The rows of a corpus that an epoch of training holds, in no order.
+    """Returns the rows of a corpus in an epoch of training, in no particular order.
 
     Returns:
-        int64 array; with weights a sample, as long as about any epoch's.
+        int64 array. With weights it is a sample of about the size of an epoch.
     """
     if corpus.weights is None:
         return np.arange(corpus.num_pairs)
     one_leaf = np.zeros(corpus.num_pairs, np.int32)
-    return weighted_pairs(one_leaf, corpus.weights, np.random.default_rng(0))
+    return sample_weighted_pairs(one_leaf, corpus.weights, np.random.default_rng(0))
 
 
 def evaluation_dataset(
@@ -139,9 +130,9 @@ def evaluation_dataset(
     batch_tokens: int,
     num_replicas: int = 1,
 ) -> tf.data.Dataset:
-    """Every pair once, sorted by length, in batches under the token budget.
+    """Returns a dataset of every pair once, sorted by length, under the token budget.
 
-    Elements are as in `training_dataset`; the cardinality is known.
+    Elements match `training_dataset`. The cardinality is known.
     """
     batches = sorted_batches(corpus.source_lengths, corpus.target_lengths, batch_tokens)
 
@@ -152,25 +143,23 @@ def evaluation_dataset(
     return _ids_dataset(numbers, padded_batch)
 
 
-def steps_per_epoch(
-    corpus: EncodedCorpus, batch_tokens: int, num_replicas: int = 1
-) -> int:
-    """The number of batches in each epoch of `training_dataset`.
+def steps_per_epoch(corpus: EncodedCorpus, batch_tokens: int) -> int:
+    """Returns the number of batches in each epoch of `training_dataset`."""
+    buckets, _ = _plan(corpus, batch_tokens)
+    return batches_per_epoch(buckets)
 
-    The same whatever `num_replicas`, which only adds rows of padding.
-    """
-    del num_replicas
-    buckets, _ = plan_buckets(
+
+def _plan(corpus: EncodedCorpus, batch_tokens: int) -> tuple[list[Bucket], np.ndarray]:
+    return plan_buckets(
         corpus.source_lengths,
         corpus.target_lengths,
         batch_tokens,
         weights=corpus.weights,
     )
-    return batches_per_epoch(buckets)
 
 
 def _index_batches(order, bucket_of_position, buckets: list[Bucket]) -> tf.data.Dataset:
-    """Batch pairs by bucket: datasets of (indices [batch], bucket number)."""
+    """Batches pairs by bucket: dataset of `(indices [batch], bucket number)`."""
     positions = tf.data.Dataset.from_tensor_slices((order, bucket_of_position))
     batches = positions.bucket_by_sequence_length(
         element_length_func=lambda index, bucket: bucket,
@@ -182,7 +171,7 @@ def _index_batches(order, bucket_of_position, buckets: list[Bucket]) -> tf.data.
 
 
 def _ids_dataset(dataset: tf.data.Dataset, padded_batch) -> tf.data.Dataset:
-    """Turn index batches into batches of ids, through numpy and the memory maps."""
+    """Converts batches of indices to batches of ids, through NumPy."""
 
     def load(indices, bucket):
         ids = tf.numpy_function(
@@ -195,7 +184,7 @@ def _ids_dataset(dataset: tf.data.Dataset, padded_batch) -> tf.data.Dataset:
 
     dataset = dataset.map(load, num_parallel_calls=2, deterministic=True)
     options = tf.data.Options()
-    # Workers split batches by `shard`; TensorFlow's own split would cut the corpus.
+    # Workers split batches by `shard`. TensorFlow would split the corpus instead.
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
     )
@@ -210,7 +199,7 @@ def _batch(
     shard_index: int,
     shard_count: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gather a batch: source_ids, target_ids, labels, each int32 [batch, length]."""
+    """Gathers source ids, target ids and labels, each int32 `[batch, length]`."""
     num_rows = bucket.batch_size if bucket else len(indices)
     num_rows = -(-num_rows // multiple) * multiple // shard_count
     if bucket:
@@ -223,7 +212,7 @@ def _batch(
     source_ids = np.pad(corpus.rows("source", here, source_length), missing)
     labels = np.pad(corpus.rows("target", here, target_length), missing)
     target_ids = np.zeros_like(labels)
-    # The end id is the last of a row, and only its loss is wanted: shifted out.
+    # The end id is a label only, so the shift drops it from the decoder's input.
     target_ids[:, 1:] = np.where(labels[:, 1:] != Tokenizer.pad_id, labels[:, :-1], 0)
     target_ids[: len(here), 0] = Tokenizer.start_id
     return source_ids, target_ids, labels

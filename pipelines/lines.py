@@ -1,7 +1,7 @@
-"""One definition of a line, for every file that the package reads.
+"""Reads lines of text files, with one definition of a line for the whole package.
 
-A line ends at the byte ``\n`` and nowhere else: ``str.splitlines`` also cuts at
-U+2028, U+0085 or a form feed, which moves every later line against its translation.
+A line ends at the byte ``\n`` only. ``str.splitlines`` also splits at U+2028, U+0085
+and form feeds, which would misalign every later line with its translation.
 """
 
 import gzip
@@ -15,51 +15,51 @@ from typing import BinaryIO
 from keras_transformer.errors import DataError
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_BLOCK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def read_lines(path: str | os.PathLike, errors: str = "raise") -> Iterator[str | None]:
-    r"""Yield the lines of a UTF-8 text file, plain or gzip (by the name ``.gz``).
+    r"""Yields the lines of a UTF-8 text file, plain or gzip (named ``.gz``).
 
-    Lines are split at ``\n`` only; a byte order mark at the start of the file and
-    one ``\r`` at the end of a line are taken off; the last line needs no ``\n``.
+    A byte order mark at the start of the file and one ``\r`` at the end of a line are
+    removed. The last line needs no ``\n``.
 
     Args:
-        path: the file.
-        errors: what to do with a line that is not UTF-8: "raise" a `DataError`
-            naming file and line, "drop" it by yielding None in its place (so that
-            line numbers stay true), or "replace" the bad bytes with U+FFFD.
+        path: The file.
+        errors: Treatment of a line that is not UTF-8: "raise" a `DataError` with file
+            and line, "drop" it (yields `None`, which keeps line numbers correct) or
+            "replace" invalid bytes with U+FFFD.
 
     Raises:
-        DataError: the file is missing, unreadable, a directory, a broken or
-            truncated gzip, or (with "raise") holds a line that is not UTF-8.
+        DataError: If the file is missing, unreadable, a directory, or a damaged or
+            truncated gzip file, or if `errors` is "raise" and a line is not UTF-8.
     """
     with _open_file(path) as file:
         yield from opened_lines(file, path, errors)
 
 
 def raw_lines(path: str | os.PathLike) -> Iterator[bytes]:
-    """Yield the lines of `read_lines` as bytes, their ends included; reads once."""
+    """Yields the lines of `read_lines` as bytes with their line ends."""
     with _open_file(path) as file:
-        yield from _unpacked(file, path)
+        yield from _guard(_decompress(file, path), path)
 
 
 def opened_lines(
     file: BinaryIO, path: str | os.PathLike, errors: str = "raise"
 ) -> Iterator[str | None]:
-    """Yield the lines of an open file; all else is as in `read_lines`."""
-    yield from decode_lines(_unpacked(file, path), path, errors)
+    """Yields the lines of an open binary file, otherwise same as `read_lines`."""
+    yield from decode_lines(_guard(_decompress(file, path), path), path, errors)
 
 
 def decode_lines(
     lines: Iterable[bytes], name: str | os.PathLike, errors: str = "raise"
 ) -> Iterator[str | None]:
-    """Decode lines of bytes by the rules of `read_lines`.
+    """Decodes lines of bytes by the rules of `read_lines`.
 
     Args:
-        lines: an open binary file, or any iterable of lines of bytes.
-        name: what messages call it, such as "standard input".
-        errors: as in `read_lines`.
+        lines: An open binary file or any iterable of lines of bytes.
+        name: The name of the text in messages, such as "standard input".
+        errors: Same as for `read_lines`.
     """
     if errors not in ("raise", "drop", "replace"):
         raise ValueError(
@@ -82,27 +82,22 @@ def decode_lines(
 
 
 def count_lines(path: str | os.PathLike) -> int:
-    """Count the lines that `read_lines` would yield, without decoding them."""
+    """Counts the lines that `read_lines` would yield, without decoding them."""
     count = 0
-    block = b""
-    with _open_lines_file(path) as file:
-        for block in _guarded(iter(lambda: file.read(_BLOCK_BYTES), b""), path):
-            count += block.count(b"\n")
-    return count + (not block.endswith(b"\n") and block != b"")
+    chunk = b""
+    with _open_file(path) as file:
+        for chunk in _guard(_read_chunks(_decompress(file, path)), path):
+            count += chunk.count(b"\n")
+    return count + (not chunk.endswith(b"\n") and chunk != b"")
 
 
 def content_hash(path: str | os.PathLike) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+    """Returns the SHA-256 of a file's bytes, in hexadecimal."""
     digest = hashlib.sha256()
     with _open_file(path) as file:
-        for block in _guarded(iter(lambda: file.read(_BLOCK_BYTES), b""), path):
-            digest.update(block)
+        for chunk in _guard(_read_chunks(file), path):
+            digest.update(chunk)
     return digest.hexdigest()
-
-
-def _open_lines_file(path: str | os.PathLike):
-    file = _open_file(path)
-    return _GzipFile(file) if os.fspath(path).endswith(".gz") else file
 
 
 def _open_file(path: str | os.PathLike):
@@ -115,30 +110,22 @@ def _open_file(path: str | os.PathLike):
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
     except ValueError:
-        # NUL, or half a surrogate pair.
-        raise DataError(f"{os.fspath(path)!r}: no name of a file.") from None
+        # The name contains a NUL or a lone surrogate.
+        raise DataError(f"{os.fspath(path)!r}: not a file name.") from None
 
 
-def _unpacked(file, path):
+def _decompress(file, path):
     if os.fspath(path).endswith(".gz"):
-        file = gzip.GzipFile(fileobj=file, mode="rb")
-    return _guarded(file, path)
+        return gzip.GzipFile(fileobj=file, mode="rb")
+    return file
 
 
-class _GzipFile(gzip.GzipFile):
-    """A gzip reader that also closes the file below it."""
-
-    def __init__(self, file):
-        super().__init__(fileobj=file, mode="rb")
-        self._file = file
-
-    def close(self):
-        super().close()
-        self._file.close()
+def _read_chunks(file) -> Iterator[bytes]:
+    return iter(lambda: file.read(_CHUNK_BYTES), b"")
 
 
-def _guarded(parts: Iterable[bytes], path: str | os.PathLike) -> Iterator[bytes]:
-    """Yield the parts, turning a failing read into a DataError naming the place."""
+def _guard(parts: Iterable[bytes], path: str | os.PathLike) -> Iterator[bytes]:
+    """Yields the parts and converts read errors to a `DataError` with the line."""
     lines = 0
     parts = iter(parts)
     while True:

@@ -77,8 +77,8 @@ def core_export(tiny_model, tmp_path_factory):
     """The same with a tokenizer of TensorFlow's own operations."""
     import tiny_export
 
-    from keras_transformer.pipelines import CoreBytePairs
+    from keras_transformer.pipelines import CoreOpsBytePairTokenizer
 
     model, tokenizer = tiny_model
     folder = tmp_path_factory.mktemp("exports") / "core"
-    return tiny_export.tiny_export(model, CoreBytePairs(tokenizer), folder)
+    return tiny_export.tiny_export(model, CoreOpsBytePairTokenizer(tokenizer), folder)

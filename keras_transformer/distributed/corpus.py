@@ -1,13 +1,14 @@
-"""A parallel corpus to files of ids for training, as an Apache Beam pipeline.
+"""Apache Beam pipeline from a parallel corpus to files of ids for training.
 
-For corpora that one machine does not get through: files are read, checked, tokenised
-and dealt out to shards on as many workers as the runner has. What is written does not
-depend on them: a pair's shard is a function of its file's number and its line, and in a
-shard the pairs stand in that order.
+It serves corpora that are too large for one machine. The runner's workers read, check
+and tokenize the files and distribute the pairs over shards. The output does not depend
+on the number of workers: a pair's shard is determined by the number of its file and its
+line, and pairs keep that order within a shard.
 
-Written into a folder: `records-00000-of-00016.tfrecord` and so on, each record a
+The output folder contains `records-00000-of-00016.tfrecord` and so on, the tokenizer,
+and `records.json`, which is written last (see `RecordFolder`). Each record is a
 `tf.train.Example` with the int64 features `source` and `target`, ids without start and
-end; the tokenizer; and last `records.json`, see `records.RecordFolder`.
+end ids.
 """
 
 import hashlib
@@ -30,7 +31,7 @@ from keras_transformer.pipelines.lines import opened_lines
 
 RECORDS = "records.json"
 FORMAT = 1
-# What `dropped` may name.
+# Reasons in `dropped`.
 INVALID, EMPTY, TOO_LONG, UNEVEN, REPEATED = (
     *("invalid_utf8", "empty", "too_long"),
     *("uneven", "repeated"),
@@ -49,28 +50,29 @@ def encode_with_beam(
     deduplicate=False,
     beam_options=(),
 ):
-    """Tokenises, filters and shards a corpus of line-aligned files.
+    """Tokenizes, filters and shards a corpus of line-aligned files.
 
     Args:
-        sources: paths of text files, plain or .gz, on any filesystem that Beam knows;
-            each is read by one worker, so that there should be many.
-        targets: as many, line by line their translations.
-        tokenizer_folder: what `Tokenizer.save` wrote; every worker must see it.
-        output: the folder to write, which holds no such corpus yet.
-        shards: the number of files.
-        max_length: pairs with a side of more ids, its end counted, are dropped.
-        max_ratio: pairs whose longer side has more than so many times the ids of the
-            shorter, ends counted, are dropped. None: none of them.
-        deduplicate: whether of pairs with the same texts only the first is kept.
-        beam_options: the command-line options of Beam and its runner.
+        sources: Paths of text files, plain or .gz, on any filesystem that Beam
+            supports. One worker reads each file, so there should be many files.
+        targets: Paths of their translations, line by line, in the same order.
+        tokenizer_folder: Folder that `Tokenizer.save` wrote, visible to every worker.
+        output: The folder to write. It must not contain such a corpus.
+        shards: The number of output files.
+        max_length: Pairs with a side of more ids than this, end id included, are
+            dropped.
+        max_ratio: Pairs whose longer side has more than `max_ratio` times the ids of
+            the shorter, end ids included, are dropped. If `None`, none are.
+        deduplicate: Whether to keep only the first of pairs with the same texts.
+        beam_options: Command-line options of Beam and its runner.
 
     Returns:
-        what `records.json` says: `num_read`, `num_pairs`, `dropped` by reason,
-        `shards`, each with its `name`, `num_pairs` and `sha256`, and more.
+        Content of `records.json`: `num_read`, `num_pairs`, `dropped` by reason,
+        `shards` with their `name`, `num_pairs` and `sha256`, and more.
 
     Raises:
-        DataError: files do not pair up or cannot be read, no pair is left, or the
-            folder holds a corpus already or cannot be made.
+        DataError: If files do not pair up or cannot be read, if no pair is left, or if
+            the folder contains a corpus or cannot be created.
     """
     from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 
@@ -78,15 +80,15 @@ def encode_with_beam(
     output = os.fspath(output)
     if not sources or len(sources) != len(targets):
         raise DataError(
-            "source and target need the same number of files, at least one. Received: "
-            f"{len(sources)} source files and {len(targets)} target files."
+            "source and target must have the same number of files, at least one. "
+            f"Received: {len(sources)} source files and {len(targets)} target files."
         )
     if shards < 1:
         raise DataError(f"shards must be at least 1. Received: {shards}.")
     facts_path = FileSystems.join(output, RECORDS)
     if FileSystems.exists(facts_path):
         raise DataError(
-            f"{facts_path}: there is a corpus already; choose a new folder."
+            f"{facts_path}: the folder already contains a corpus. Choose a new folder."
         )
     tokenizer = load_tokenizer(tokenizer_folder)
     make_folder(output)
@@ -96,48 +98,16 @@ def encode_with_beam(
         "max_length": max_length,
     }
 
-    def corpus(pipeline):
-        read = (
-            pipeline
-            | "files" >> beam.Create([*enumerate(zip(sources, targets, strict=True))])
-            | "deal out files" >> beam.Reshuffle()
-            | "read" >> beam.ParDo(_ReadPairs()).with_outputs("counts", main="pairs")
-        )
-        pairs, counts = read.pairs, [read.counts]
-        if deduplicate:
-            first = (
-                pairs
-                | "key by text" >> beam.Map(_by_text)
-                | "same texts" >> beam.GroupByKey()
-                | "keep the first"
-                >> beam.ParDo(_First()).with_outputs("counts", main="pairs")
-            )
-            pairs = first.pairs
-            counts.append(first.counts)
-        encoded = (
-            pairs
-            | "batch" >> beam.BatchElements(min_batch_size=64, max_batch_size=4096)
-            | "tokenise"
-            >> beam.ParDo(
-                _Tokenise(os.fspath(tokenizer_folder), max_length, max_ratio, shards)
-            ).with_outputs("counts", main="pairs")
-        )
-        written = (
-            encoded.pairs
-            | "shard" >> beam.GroupByKey()
-            | "write" >> beam.ParDo(_WriteShard(output, shards))
-            | "list shards" >> beam.combiners.ToList()
-        )
-        totals = (
-            (*counts, encoded.counts)
-            | "all counts" >> beam.Flatten()
-            | "add up" >> beam.CombinePerKey(sum)
-            | "list counts" >> beam.combiners.ToDict()
-        )
+    files = [*enumerate(zip(sources, targets, strict=True))]
+    encode = _Tokenize(os.fspath(tokenizer_folder), max_length, max_ratio, shards)
+
+    def build(pipeline):
+        pairs, counts = _read_pairs(pipeline, files, deduplicate)
+        written, totals = _write_shards(pairs, counts, encode, output, shards)
         return (
             pipeline
             | "once" >> beam.Create([facts])
-            | "sum up"
+            | "write facts"
             >> beam.Map(
                 _write_facts,
                 facts_path,
@@ -147,7 +117,7 @@ def encode_with_beam(
         )
 
     _copy_tokenizer(tokenizer, tokenizer_folder, output)
-    run_beam(corpus, beam_options)
+    run_beam(build, beam_options)
     with FileSystems.open(
         facts_path, compression_type=CompressionTypes.UNCOMPRESSED
     ) as file:
@@ -161,22 +131,63 @@ def encode_with_beam(
     return facts
 
 
+def _read_pairs(pipeline, files, deduplicate):
+    """Returns collections of pairs of texts and, in a list, of counts."""
+    read = (
+        pipeline
+        | "files" >> beam.Create(files)
+        | "distribute files" >> beam.Reshuffle()
+        | "read" >> beam.ParDo(_ReadPairs()).with_outputs("counts", main="pairs")
+    )
+    if not deduplicate:
+        return read.pairs, [read.counts]
+    first = (
+        read.pairs
+        | "key by text" >> beam.Map(_by_text)
+        | "same texts" >> beam.GroupByKey()
+        | "keep the first" >> beam.ParDo(_First()).with_outputs("counts", main="pairs")
+    )
+    return first.pairs, [read.counts, first.counts]
+
+
+def _write_shards(pairs, counts, encode, output, shards):
+    """Returns collections of the list of shards and of the dict of counts."""
+    encoded = (
+        pairs
+        | "batch" >> beam.BatchElements(min_batch_size=64, max_batch_size=4096)
+        | "tokenize" >> beam.ParDo(encode).with_outputs("counts", main="pairs")
+    )
+    written = (
+        encoded.pairs
+        | "shard" >> beam.GroupByKey()
+        | "write" >> beam.ParDo(_WriteShard(output, shards))
+        | "list shards" >> beam.combiners.ToList()
+    )
+    totals = (
+        (*counts, encoded.counts)
+        | "all counts" >> beam.Flatten()
+        | "sum counts" >> beam.CombinePerKey(sum)
+        | "list counts" >> beam.combiners.ToDict()
+    )
+    return written, totals
+
+
 def run_beam(build, beam_options=()):
-    """Runs the pipeline that `build` makes, to its end.
+    """Runs the pipeline that `build` creates and waits for its end.
 
     Args:
-        build: function of a `beam.Pipeline`.
-        beam_options: command-line options of Beam and its runner.
+        build: Function of a `beam.Pipeline`.
+        beam_options: Command-line options of Beam and its runner.
 
     Returns:
-        Beam's result of it, with the counters of its workers.
+        Beam's result with the counters of its workers.
 
     Raises:
-        DataError: what a worker raised as such.
+        DataError: If a worker raised it.
     """
-    # Later ones stand, so that a caller may ask for more.
+    # Later options override earlier ones, so a caller can ask for more messages.
     options = PipelineOptions(["--default_sdk_harness_log_level=ERROR", *beam_options])
-    # Workers import this package; what else the caller has loaded is not theirs.
+    # Workers import this package and need nothing else from the caller's session.
     options.view_as(SetupOptions).save_main_session = False
     try:
         with beam.Pipeline(options=options) as pipeline:
@@ -185,7 +196,7 @@ def run_beam(build, beam_options=()):
     except DataError:
         raise
     except Exception as error:
-        # Runners tell a worker's error as text, with where it came from.
+        # Runners report a worker's error as text, together with its origin.
         _, found, text = str(error).rpartition("DataError: ")
         if not found:
             raise
@@ -195,10 +206,10 @@ def run_beam(build, beam_options=()):
 
 
 def open_lines(path, errors="drop"):
-    """The lines of a file on any of Beam's filesystems, by the rules of `read_lines`.
+    """Yields the lines of a file on Beam's filesystems, by the rules of `read_lines`.
 
     Raises:
-        DataError: it cannot be read, or is a cut off or damaged .gz.
+        DataError: If the file cannot be read, or is a truncated or damaged .gz file.
     """
     try:
         file = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
@@ -208,25 +219,25 @@ def open_lines(path, errors="drop"):
         yield from opened_lines(file, path, errors)
 
 
-def write_file(path, blocks):
-    """Writes blocks of bytes to a file on any of Beam's filesystems, whole or not."""
+def write_file(path, chunks):
+    """Writes chunks of bytes atomically to a file on any of Beam's filesystems."""
     temporary = f"{path}.{uuid.uuid4().hex}.tmp"
     with FileSystems.create(
         temporary, compression_type=CompressionTypes.UNCOMPRESSED
     ) as file:
-        for block in blocks:
-            file.write(block)
+        for chunk in chunks:
+            file.write(chunk)
     if FileSystems.exists(path):
-        # By an attempt that the runner gave up; its content is the same.
+        # An attempt that the runner abandoned wrote the same content.
         FileSystems.delete([path])
     FileSystems.rename([temporary], [path])
 
 
 def line_pairs(source, target, errors="drop"):
-    """Both sides of the lines of two files: (line number from 1, source, target).
+    """Yields `(line number from 1, source, target)` for the lines of two files.
 
     Raises:
-        DataError: one has more lines than the other.
+        DataError: If one file has more lines than the other.
     """
     sides = itertools.zip_longest(
         open_lines(source, errors), open_lines(target, errors), fillvalue=_MISSING
@@ -244,7 +255,7 @@ def line_pairs(source, target, errors="drop"):
 
 
 class _ReadPairs(beam.DoFn):
-    """(file number, paths) to ((file number, line), (source, target))."""
+    """Maps (file number, paths) to ((file number, line), (source, target))."""
 
     def process(self, element):
         file, (source, target) = element
@@ -265,7 +276,7 @@ def _by_text(element):
 
 
 class _First(beam.DoFn):
-    """Of pairs with the same texts the one that comes first."""
+    """Keeps the first of pairs with the same texts."""
 
     def process(self, element):
         pairs = sorted(element[1])
@@ -274,8 +285,8 @@ class _First(beam.DoFn):
         yield pairs[0]
 
 
-class _Tokenise(beam.DoFn):
-    """Lists of pairs of texts to (shard, (place, source ids, target ids))."""
+class _Tokenize(beam.DoFn):
+    """Maps lists of pairs of texts to (shard, (place, source ids, target ids))."""
 
     def __init__(self, tokenizer_folder, max_length, max_ratio, shards):
         self._folder = tokenizer_folder
@@ -312,7 +323,7 @@ class _Tokenise(beam.DoFn):
 
 
 class _WriteShard(beam.DoFn):
-    """(shard, pairs) to a file of records; gives what `records.json` says of it."""
+    """Writes (shard, pairs) to a file of records and yields its entry for the list."""
 
     def __init__(self, output, shards):
         self._output = output
@@ -324,7 +335,7 @@ class _WriteShard(beam.DoFn):
         shard, pairs = element
         name = f"records-{shard:05}-of-{self._shards:05}.tfrecord"
         pairs = sorted(pairs)
-        # TensorFlow's filesystems are fewer than Beam's: by way of a local file.
+        # TensorFlow supports fewer filesystems than Beam, so it writes a local file.
         with tempfile.TemporaryDirectory() as folder:
             local = os.path.join(folder, name)
             with tf.io.TFRecordWriter(local) as writer:
@@ -362,19 +373,19 @@ def _write_facts(facts, path, shards, counts):
 
 
 def make_folder(path):
-    """Makes a folder of any file system, unless it is there.
+    """Creates a folder on any of Beam's filesystems, unless it exists.
 
     Raises:
-        DataError: it cannot be made.
+        DataError: If it cannot be created.
     """
     if os.path.isfile(path):
-        raise DataError(f"{path}: a file, where a folder was expected.")
+        raise DataError(f"{path}: is a file, not a folder.")
     if FileSystems.exists(path):
         return
     try:
         FileSystems.mkdirs(path)
     except OSError as error:
-        raise DataError(f"{path}: cannot be made ({error}).") from error
+        raise DataError(f"{path}: cannot be created ({error}).") from error
 
 
 def _copy_tokenizer(tokenizer, folder, output):

@@ -1,7 +1,7 @@
-"""Translating and scoring a corpus on many machines: Beam's RunInference.
+"""Translates and scores a corpus on many machines with Beam's RunInference.
 
-Each worker loads the SavedModel once and runs batches of lines through it. Output files
-have the names of the input files, and a line for each line of theirs, in order.
+Each worker loads the SavedModel once and runs batches of lines through it. An output
+file has the name of its input file and one line per input line, in order.
 """
 
 import logging
@@ -22,7 +22,7 @@ from keras_transformer.errors import DataError
 from keras_transformer.saving.saved_model import load_saved_model
 from keras_transformer.saving.saved_model import max_batch_size
 
-# Lines of which an export reads the beginning only are counted by this name.
+# Name of the counter of lines that the export truncates.
 _CUT = "lines cut"
 # Inputs and outputs of each task's signature.
 TRANSLATE, SCORE = "translate", "score"
@@ -33,13 +33,13 @@ _logger = logging.getLogger("keras_transformer")
 class SavedModelHandler(ModelHandler):
     """Runs lines through an export of `export_saved_model`.
 
-    Elements are texts to translate, or (text, translation) pairs to score; a result is
+    Elements are texts to translate, or (text, translation) pairs to score. A result is
     the text of an output line.
 
     Args:
-        path: the folder with `saved_model.pb`, which every worker must see.
+        path: Folder with `saved_model.pb`, visible to every worker.
         task: `TRANSLATE` or `SCORE`.
-        batch_size: the most lines at a time.
+        batch_size: The largest number of lines per batch.
     """
 
     def __init__(self, path, task=TRANSLATE, batch_size=64):
@@ -56,7 +56,7 @@ class SavedModelHandler(ModelHandler):
         run = model.signatures[_SIGNATURES[self.task]]
         if self.task == TRANSLATE:
             found = run(inputs=tf.constant(batch))
-            # Older exports do not tell.
+            # Older exports do not report truncated lines.
             num_cut = np.count_nonzero(found.get("truncated", []))
             Metrics.counter(SavedModelHandler, _CUT).inc(int(num_cut))
             return [_one_line(text) for text in found["translations"].numpy()]
@@ -68,45 +68,30 @@ class SavedModelHandler(ModelHandler):
 def run_with_beam(
     model, task, sources, output, targets=(), batch_size=64, beam_options=()
 ):
-    """Translates files, or scores them against their translations.
+    """Translates files, or scores their translations.
 
     Args:
-        model: an export's folder, the one with `saved_model.pb`.
+        model: Folder of an export, with `saved_model.pb`.
         task: `TRANSLATE` or `SCORE`.
-        sources: paths of text files, plain or .gz, with different names.
-        output: folder for as many files of output lines; a source `a.en.gz` gives
+        sources: Paths of text files, plain or .gz, with different names.
+        output: Folder of the output files, one per source. The output of `a.en.gz` is
             `a.en`. A score is the natural logarithm of the translation's probability.
-        targets: the translations to score, line by line.
-        batch_size: the most lines at a time, of those that the export takes.
-        beam_options: the command-line options of Beam and its runner.
+        targets: Paths of the translations to score, line by line.
+        batch_size: The largest number of lines per batch. The export's own limit
+            applies as well.
+        beam_options: Command-line options of Beam and its runner.
 
     Returns:
-        the paths written, in the order of the sources.
+        List of the paths written, in the order of the sources.
 
     Raises:
-        DataError: files cannot be read or do not pair up, there are targets but
-            nothing to score, one of the output's files is there already, or its
-            folder cannot be made.
-        ModelError: the export is damaged or refused.
+        DataError: If files cannot be read or do not pair up, if targets are given for
+            translation, if an output file exists, or if the folder cannot be created.
+        ModelError: If the export is damaged or rejected.
     """
     sources, targets = [*map(os.fspath, sources)], [*map(os.fspath, targets)]
-    if task == SCORE and len(sources) != len(targets):
-        raise DataError(
-            "source and target need the same number of files. Received: "
-            f"{len(sources)} source files and {len(targets)} target files."
-        )
-    if task == TRANSLATE and targets:
-        raise DataError("target files are for scoring only.")
-    names = [pathlib.PurePath(path).name.removesuffix(".gz") for path in sources]
-    if not names or len(set(names)) < len(names):
-        raise DataError("the input files need different names, at least one file.")
-    output = os.fspath(output)
-    beam_corpus.make_folder(output)
-    written = [FileSystems.join(output, name) for name in names]
-    for path in written:
-        if FileSystems.exists(path):
-            raise DataError(f"{path}: is there already; choose another folder.")
-    # Refused here, and not first on a worker.
+    written = _output_files(task, sources, targets, os.fspath(output))
+    # Reports a damaged export before any worker starts.
     load_saved_model(pathlib.Path(model))
     batch_size = min(batch_size, max_batch_size(pathlib.Path(model)) or batch_size)
     handler = SavedModelHandler(model, task, batch_size)
@@ -116,9 +101,9 @@ def run_with_beam(
         return (
             pipeline
             | "files" >> beam.Create(files)
-            | "deal out files" >> beam.Reshuffle()
+            | "distribute files" >> beam.Reshuffle()
             | "read" >> beam.ParDo(_ReadLines(task))
-            | "deal out lines" >> beam.Reshuffle()
+            | "distribute lines" >> beam.Reshuffle()
             | "run" >> RunInference(KeyedModelHandler(handler))
             | "by file"
             >> beam.Map(lambda keyed: (keyed[0][0], (keyed[0][1], keyed[1])))
@@ -131,16 +116,36 @@ def run_with_beam(
     num_cut = sum(counter.result for counter in counted)
     if num_cut:
         _logger.warning(
-            "%d lines are longer than the export reads; the rest is left out", num_cut
+            "%d lines exceed the export's maximum length and were truncated", num_cut
         )
     for path in written:
-        if not FileSystems.exists(path):  # of a file without a line
+        if not FileSystems.exists(path):  # the source has no lines
             beam_corpus.write_file(path, [])
     return written
 
 
+def _output_files(task, sources, targets, output):
+    """Checks the paths, creates the output folder and returns its files to write."""
+    if task == SCORE and len(sources) != len(targets):
+        raise DataError(
+            "source and target must have the same number of files. "
+            f"Received: {len(sources)} source files and {len(targets)} target files."
+        )
+    if task == TRANSLATE and targets:
+        raise DataError("target files are for scoring only.")
+    names = [pathlib.PurePath(path).name.removesuffix(".gz") for path in sources]
+    if not names or len(set(names)) < len(names):
+        raise DataError("the input files must have different names, at least one file.")
+    beam_corpus.make_folder(output)
+    written = [FileSystems.join(output, name) for name in names]
+    for path in written:
+        if FileSystems.exists(path):
+            raise DataError(f"{path}: already exists. Choose another folder.")
+    return written
+
+
 class _ReadLines(beam.DoFn):
-    """(file to write, source, target) to ((file to write, line), element)."""
+    """Maps (output file, source, target) to ((output file, line), element)."""
 
     def __init__(self, task):
         self._task = task
@@ -156,7 +161,7 @@ class _ReadLines(beam.DoFn):
 
 
 class _WriteLines(beam.DoFn):
-    """(path, numbered lines) to a file."""
+    """Writes (path, numbered lines) to a file."""
 
     def process(self, element):
         path, lines = element
@@ -165,5 +170,5 @@ class _WriteLines(beam.DoFn):
 
 
 def _one_line(text):
-    # A sub-word of bytes can spell a line end; a line must stay one line.
+    # Byte subwords can spell a line end, but every output must be one line.
     return text.decode("utf-8", "replace").replace("\r", " ").replace("\n", " ")

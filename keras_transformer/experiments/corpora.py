@@ -60,8 +60,8 @@ def _tokenizer(settings, pairs, folder, begun):
         if is_of_text:
             return pipelines.load_tokenizer(folder)
         shutil.rmtree(folder)
-    if hasattr(pairs, "tokenizer"):
-        tokenizer = pairs.tokenizer()
+    tokenizer = pipelines.as_pairs(pairs).tokenizer()
+    if tokenizer is not None:
         tokenizer.save(folder)
         return tokenizer
     symbols, sentences = (), itertools.chain.from_iterable(pairs)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.tokenizers.bpe_extension import grow_byte_pairs
+from keras_transformer.pipelines.tokenizers.bpe_extension import extend_bpe
 from keras_transformer.transformer import Transformer
 
 
@@ -16,7 +16,7 @@ def update_vocabulary(model, tokenizer, sentences, num_pieces):
     Args:
         model: `Transformer`.
         tokenizer: Its `BytePairTokenizer`.
-        sentences: Texts of both sides, see `grow_byte_pairs`.
+        sentences: Texts of both sides, see `extend_bpe`.
         num_pieces: How many sub-words to add at most.
 
     Returns:
@@ -30,7 +30,7 @@ def update_vocabulary(model, tokenizer, sentences, num_pieces):
             f"a vocabulary of kind {tokenizer.kind} cannot grow, only one of bpe: its "
             "old sub-words would no longer split words as they did."
         )
-    growth = grow_byte_pairs(tokenizer, sentences, num_pieces)
+    growth = extend_bpe(tokenizer, sentences, num_pieces)
     if not growth.replaced:
         raise DataError("the text gives no sub-word that the vocabulary lacks.")
     size = growth.tokenizer.vocabulary_size

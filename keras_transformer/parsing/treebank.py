@@ -16,11 +16,12 @@ from keras_transformer.parsing.linearization import symbols_of
 from keras_transformer.parsing.trees import Tree
 from keras_transformer.parsing.trees import read_trees
 from keras_transformer.pipelines.lines import content_hash
+from keras_transformer.pipelines.sources.base import Pairs
 
 Path = str | os.PathLike
 
 
-class TreeFiles:
+class TreeFiles(Pairs):
     """Files of bracketed trees, plain or ``.gz``; words are the source.
 
     Iterating yields ``(words, symbols)``, each a text with single spaces. Where words

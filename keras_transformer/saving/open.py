@@ -44,7 +44,7 @@ def open_model(path, warn=None, ensemble=(), allow_unsafe=False, parallel_batche
         `export(folder, beam_size=None, length_penalty=None, scores=(), license=None,
         tokenizer_ops="text", parallel_parts=1, jit_compile=False, patience=None)`, the
         path of the version written, see `export_saved_model`, for scores and licence
-        `model_card`, for "core" `pipelines.CoreBytePairs`; and
+        `model_card`, for "core" `pipelines.CoreOpsBytePairTokenizer`; and
         `export_ctranslate2(folder, quantization="none")`. None stands for the recipe's
         setting. A SavedModel can only translate, and only as it was exported; an
         ensemble can translate, sample, score and parse.
@@ -243,7 +243,7 @@ class _TextModel:
                     f"{self.path}: only byte pairs can do with TensorFlow's own "
                     f"operations, and its vocabulary is of {tokenizer.kind}"
                 )
-            tokenizer = pipelines.CoreBytePairs(tokenizer)
+            tokenizer = pipelines.CoreOpsBytePairTokenizer(tokenizer)
         return export_saved_model(
             self.model,
             tokenizer,

@@ -1,4 +1,4 @@
-"""Training pairs that are ids already, in files of records."""
+"""Source of training pairs that are already ids, in TFRecord files."""
 
 import hashlib
 import json
@@ -9,26 +9,27 @@ import tensorflow as tf
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import content_hash
+from keras_transformer.pipelines.sources.base import Pairs
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 
 _FORMAT = 1
-_BLOCK_PAIRS = 8192
+_CHUNK_PAIRS = 8192
 
 
-class RecordFolder:
-    """What `beam_corpus.encode_with_beam` wrote: shards of ids, and their tokenizer.
+class RecordFolder(Pairs):
+    """Shards of ids and their tokenizer, as `corpus prepare` writes them.
 
-    Takes the place of a source of texts in `encode_corpus`.
+    It is a source for `encode_corpus`, but yields no texts.
 
     Args:
-        folder: the folder.
+        folder: The folder.
 
     Attributes:
-        facts: what its `records.json` says.
+        facts: The content of its `records.json`.
 
     Raises:
-        DataError: no such corpus there.
+        DataError: If the folder contains no such corpus.
     """
 
     def __init__(self, folder: str | os.PathLike):
@@ -44,37 +45,37 @@ class RecordFolder:
             known = self.facts["format"] == _FORMAT
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{path}: no list of records, as keras-transformer beam encode writes "
-                f"it ({error!r})."
+                f"{path}: no list of records, as keras-transformer corpus prepare "
+                f"writes it ({error!r})."
             ) from None
         if not known:
-            raise DataError(f"{path}: of another version of the package.")
+            raise DataError(f"{path}: written by another version of the package.")
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that the ids are of.
+        """Returns the tokenizer that produced the ids.
 
         Raises:
-            DataError: it is missing or another one.
+            DataError: If it is missing or does not match the ids.
         """
         tokenizer = load_tokenizer(os.path.join(self.folder, "tokenizer"))
-        self._check_tokenizer(tokenizer, "the tokenizer there")
+        self._check_tokenizer(tokenizer, "the tokenizer in the folder")
         return tokenizer
 
     def _check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
         if tokenizer.fingerprint() != self.facts["tokenizer"]:
-            raise DataError(f"{self.folder}: {name} is not the one of the records.")
+            raise DataError(f"{self.folder}: {name} did not produce the ids.")
 
-    def id_blocks(self, tokenizer: Tokenizer) -> Iterator[list[tf.RaggedTensor]]:
-        """Blocks of pairs, in the order of the shards: ids of sources and of targets.
+    def id_chunks(self, tokenizer: Tokenizer) -> Iterator[list[tf.RaggedTensor]]:
+        """Yields `[source_ids, target_ids]` in the order of the shards.
 
-        Each is a RaggedTensor int32 [block, (length)], without end ids.
+        Each is a RaggedTensor int32 `[chunk, (length)]` without end ids.
 
         Args:
-            tokenizer: what the ids are taken for.
+            tokenizer: The tokenizer that the ids must belong to.
 
         Raises:
-            DataError: a shard is missing, cut off or altered, or the ids are those of
-                another tokenizer.
+            DataError: If a shard is missing, truncated or altered, or another tokenizer
+                produced the ids.
         """
         self._check_tokenizer(tokenizer, "the run's tokenizer")
         ids = tf.io.RaggedFeature(tf.int64)
@@ -82,15 +83,15 @@ class RecordFolder:
         for path, num_pairs in self._shards:
             found = 0
             try:
-                for block in tf.data.TFRecordDataset(path).batch(_BLOCK_PAIRS):
-                    sides = tf.io.parse_example(block, features)
-                    found += len(block)
+                for chunk in tf.data.TFRecordDataset(path).batch(_CHUNK_PAIRS):
+                    sides = tf.io.parse_example(chunk, features)
+                    found += len(chunk)
                     sides = [sides["source"], sides["target"]]
                     for ids in (side.flat_values for side in sides):
                         if tf.reduce_any(
                             (ids < 0) | (ids >= tokenizer.vocabulary_size)
                         ):
-                            raise DataError(f"{path}: ids outside of the vocabulary.")
+                            raise DataError(f"{path}: ids outside the vocabulary.")
                     yield [tf.cast(side, tf.int32) for side in sides]
             except tf.errors.NotFoundError:
                 raise DataError(f"{path}: no such file.") from None
@@ -101,17 +102,18 @@ class RecordFolder:
                 ) from None
             if found != num_pairs:
                 raise DataError(
-                    f"{path}: {found} records, where records.json says {num_pairs}."
+                    f"{path}: contains {found} records, but records.json lists "
+                    f"{num_pairs}."
                 )
 
     def fingerprint(self) -> str:
-        """A text that changes with the content and the order of the shards."""
+        """Returns a string that changes with the shards and their order."""
         facts = json.dumps(self.facts, sort_keys=True)
         hashes = [content_hash(path) for path, _ in self._shards]
         return hashlib.sha256(f"{facts} {hashes}".encode()).hexdigest()
 
     def locate(self, number: int) -> str:
-        """Name the place of a pair, counted from 1, as ``shard:record``."""
+        """Returns the place of a pair, counted from 1, as `shard:record`."""
         for path, num_pairs in self._shards:
             if number <= num_pairs:
                 return f"{path}:{number}"

@@ -1,10 +1,4 @@
-"""Where sentence pairs come from: parallel text files.
-
-A source is any iterable of ``(source, target)`` pairs of str that can be iterated
-more than once; lists of pairs are sources too. A source may have a `fingerprint()`,
-which lets `encode_corpus` reuse what an earlier start has tokenised, and a
-`locate(number)`, which names the place of a pair in messages.
-"""
+"""Source of sentence pairs: line-aligned text files."""
 
 import os
 from collections.abc import Iterator
@@ -14,23 +8,25 @@ from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import content_hash
 from keras_transformer.pipelines.lines import count_lines
 from keras_transformer.pipelines.lines import read_lines
+from keras_transformer.pipelines.sources.base import Pairs
 
 Path = str | os.PathLike
 
 
-class TextFiles:
-    """Line-aligned text files, plain or ``.gz``: line i translates line i.
+class TextFiles(Pairs):
+    """Line-aligned text files, plain or ``.gz``.
 
-    Iterating yields ``(source, target)``; a side that is not UTF-8 is None, so that
-    the i-th pair is always line i (counted through all files).
+    Iterating yields `(source, target)`. A side that is not UTF-8 is `None`, so the
+    i-th pair is always line i, counted through all files.
 
     Args:
-        source: path or list of paths of the source language.
-        target: as many paths, in the same order, of the target language.
+        source: Path or list of paths of the source language.
+        target: Path or list of paths of the target language, in the same order.
 
     Raises:
-        DataError: while iterating and before the first pair, if a file cannot be
-            read, is empty, or has another number of lines than its partner.
+        DataError: If the numbers of files differ. While iterating, before the first
+            pair, if a file cannot be read or is empty, or if the numbers of lines of
+            two files differ.
     """
 
     def __init__(self, source: Path | Sequence[Path], target: Path | Sequence[Path]):
@@ -39,7 +35,7 @@ class TextFiles:
         self._counts = {}
         if not self.source or len(self.source) != len(self.target):
             raise DataError(
-                "source and target need the same number of files, at least one. "
+                "source and target must have the same number of files, at least one. "
                 f"Received: {len(self.source)} source files "
                 f"({', '.join(self.source)}) and {len(self.target)} target files "
                 f"({', '.join(self.target)})."
@@ -55,7 +51,7 @@ class TextFiles:
             )
 
     def locate(self, number: int) -> str:
-        """Name the place of a pair, counted from 1, as ``source file:line``."""
+        """Returns the place of a pair, counted from 1, as `source file:line`."""
         line = number
         for path in self.source:
             if path not in self._counts:
@@ -67,7 +63,7 @@ class TextFiles:
         raise IndexError(f"There is no pair {number}.")
 
     def fingerprint(self) -> str:
-        """A text that changes with the content and the order of the files."""
+        """Returns a string that changes with the content and the order of the files."""
         sides = (self.source, self.target)
         return ";".join(",".join(map(content_hash, paths)) for paths in sides)
 

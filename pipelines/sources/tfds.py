@@ -1,33 +1,34 @@
-"""Sentence pairs from TensorFlow Datasets (the paper's WMT 2014 among them)."""
+"""Source of sentence pairs: TensorFlow Datasets, such as the paper's WMT 2014."""
 
 import contextlib
 import os
 from collections.abc import Iterator
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines.sources.base import Pairs
 
 
-class TfdsPairs:
+class TfdsPairs(Pairs):
     """A translation dataset of TFDS, in the order in which it is stored.
 
-    Iterating yields ``(source, target)``; a side that is not UTF-8 is None. A dataset
-    that is not there yet is downloaded and prepared when iteration begins.
+    Iterating yields `(source, target)`. A side that is not UTF-8 is `None`. A dataset
+    that is not prepared is downloaded and prepared when iteration begins.
 
-    Any dataset serves that has texts by language: a `Translation` feature
-    (``wmt14_translate/de-en``), a text feature for each language
-    (`TranslateFolder`), or `TranslationVariableLanguages`
-    (``ted_multi_translate``: examples without both languages are left out).
+    The dataset must have texts by language: a `Translation` feature
+    (`wmt14_translate/de-en`), a text feature per language (`TranslateFolder`), or
+    `TranslationVariableLanguages` (`ted_multi_translate`). Examples without both
+    languages are skipped.
 
     Args:
-        name: a TFDS name with its config, or a `tfds.core.DatasetBuilder`.
-        split: a TFDS split, such as "train" or "train[:1%]".
-        source_language: the source's key; None: as the dataset itself says.
-        target_language: the target's key; None: as the dataset itself says.
-        data_dir: where TFDS keeps its data; None: its default.
+        name: A TFDS name with its config, or a `tfds.core.DatasetBuilder`.
+        split: A TFDS split, such as "train" or "train[:1%]".
+        source_language: The source's key. If `None`, the dataset's default is used.
+        target_language: The target's key. If `None`, the dataset's default is used.
+        data_dir: The folder of TFDS's data. If `None`, TFDS's default is used.
 
     Raises:
-        DataError: while iterating and before the first pair, if there is no such
-            dataset, split or language, or it cannot be prepared.
+        DataError: While iterating, before the first pair, if the dataset, the split or
+            a language does not exist or the dataset cannot be prepared.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class TfdsPairs:
         self._builder = None
 
     def __iter__(self) -> Iterator[tuple[str | None, str | None]]:
-        # Imported here: it takes seconds, and text files do not need it.
+        # The import takes seconds, and text files do not need it.
         import tensorflow_datasets as tfds
 
         builder = self._prepared_builder()
@@ -55,7 +56,7 @@ class TfdsPairs:
             dataset = builder.as_dataset(
                 split=self.split,
                 shuffle_files=False,
-                # One file after the other keeps the stored order.
+                # Reading one file after another preserves the stored order.
                 read_config=tfds.ReadConfig(interleave_cycle_length=1),
             )
         feature = _translation_key(builder.info.features, source, target)
@@ -74,10 +75,10 @@ class TfdsPairs:
             yield _decoded(texts[source]), _decoded(texts[target])
 
     def fingerprint(self) -> str | None:
-        """A text that changes with the dataset's version, split and languages.
+        """Returns a string that changes with the version, split and languages.
 
-        None for a dataset without a stored size (`TranslateFolder`), whose text may
-        change under the same version.
+        It is `None` for a dataset without a stored size (`TranslateFolder`), whose text
+        may change under the same version.
         """
         builder = self._prepared_builder()
         if not builder.info.dataset_size:
@@ -122,7 +123,7 @@ class TfdsPairs:
 
 
 def _translation_key(features, source: str, target: str) -> str | None:
-    """The key of the feature that holds the texts; None: the example itself."""
+    """Returns the key of the feature with the texts, `None` for the example itself."""
     candidates = {None: features, **features}
     for key, feature in candidates.items():
         languages = getattr(feature, "languages", None) or _keys(feature)
@@ -130,8 +131,8 @@ def _translation_key(features, source: str, target: str) -> str | None:
             return key
     known = sorted({name for each in candidates.values() for name in _keys(each)})
     raise DataError(
-        f"data.tfds: no feature holds texts in both {source!r} and {target!r}. "
-        f"It has: {', '.join(known)}."
+        f"data.tfds: no feature has texts in both {source!r} and {target!r}. "
+        f"Available: {', '.join(known)}."
     )
 
 
@@ -150,7 +151,7 @@ def _decoded(text: bytes | str) -> str | None:
 
 @contextlib.contextmanager
 def _data_errors(what: str):
-    """TFDS raises errors of many kinds for what is the user's mistake."""
+    """Converts the errors that TFDS raises for user mistakes to `DataError`."""
     try:
         yield
     except Exception as error:

@@ -1,8 +1,10 @@
-"""Text to subword ids and back, losslessly, inside a TensorFlow graph."""
+"""Tokenizers: text to subword ids and back, inside a TensorFlow graph."""
 
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
-from keras_transformer.pipelines.tokenizers.core_byte_pairs import CoreBytePairs
+from keras_transformer.pipelines.tokenizers.core_byte_pairs import (
+    CoreOpsBytePairTokenizer,
+)
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 from keras_transformer.pipelines.tokenizers.registry import train_tokenizer
 
-__all__ = ["CoreBytePairs", "Tokenizer", "load_tokenizer", "train_tokenizer"]
+__all__ = ["CoreOpsBytePairTokenizer", "Tokenizer", "load_tokenizer", "train_tokenizer"]

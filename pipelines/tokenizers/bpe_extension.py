@@ -1,9 +1,9 @@
-"""More byte pairs for a vocabulary that is there: learning goes on where it ended.
+"""Extends an existing BPE vocabulary with merges learned from new text.
 
-SentencePiece splits a word by merging neighbours, the pair of highest score first. New
-pieces get scores below all others, in the order in which they are learnt: a word is
-first split as ever, and only what is left over is merged further. So the ids of old
-pieces stay, and a text that holds no new piece is split as it always was.
+SentencePiece splits a word by merging neighbors, the pair with the highest score first.
+New pieces get scores below all existing ones, in the order in which they are learned.
+A word is therefore first split by the old merges, and new merges are applied to the
+result. Old pieces keep their ids, and texts without a new piece keep their split.
 """
 
 import heapq
@@ -23,35 +23,34 @@ from keras_transformer.pipelines.tokenizers.byte_pairs import escape
 
 _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
 _WORD = re.compile(f"{SPACE_MARK}[^{SPACE_MARK}]+")
-# A pair that is there once is no pattern.
+# A pair that occurs once is not a pattern.
 _MIN_COUNT = 2
 
 
-class Growth(NamedTuple):
-    """A larger vocabulary, and what its new pieces are made of.
+class ExtendedBpe(NamedTuple):
+    """An extended vocabulary and the composition of its new pieces.
 
     Attributes:
-        tokenizer: the old pieces with their ids, then the new ones.
-        replaced: for each new piece, in the order of ids, the old ids that spelt it.
+        tokenizer: `BytePairTokenizer` of the old pieces, followed by the new ones.
+        replaced: For each new piece, in the order of ids, the old ids that spell it.
     """
 
     tokenizer: BytePairTokenizer
     replaced: list[list[int]]
 
 
-def grow_byte_pairs(
+def extend_bpe(
     tokenizer: BytePairTokenizer, sentences: Iterable[str | None], num_pieces: int
-) -> Growth:
-    """Learn more sub-words from new text.
+) -> ExtendedBpe:
+    """Learns additional subwords from new text.
 
-    Characters that the vocabulary lacks come first, by the share of the text's
-    characters that the old vocabulary was to cover, then merges of neighbours, the
-    most frequent first.
+    Missing characters are added first, up to the character coverage that the old
+    vocabulary was trained for. Merges of neighbors follow, the most frequent first.
 
     Args:
-        tokenizer: the old one.
-        sentences: texts, read once; None and blank ones are skipped.
-        num_pieces: how many to add at most; the text may give fewer.
+        tokenizer: The tokenizer to extend.
+        sentences: Texts, read once. `None` and blank texts are skipped.
+        num_pieces: The largest number of pieces to add. The text may give fewer.
     """
     model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
     counts = Counter()
@@ -70,28 +69,29 @@ def grow_byte_pairs(
             _Piece(piece=piece, score=lowest - number, type=_Piece.NORMAL)
         )
     model.trainer_spec.vocab_size = len(model.pieces)
-    return Growth(
+    return ExtendedBpe(
         BytePairTokenizer(model.SerializeToString()), list(learner.replaced.values())
     )
 
 
 class _Learner:
-    """Words as they are split so far, and the pairs of neighbours in them.
+    """The words of a text in their current split, and their pairs of neighbors.
 
     Attributes:
-        replaced: new pieces in the order learnt, with the old ids that spell them.
+        replaced: Dict of the new pieces, in the order in which they are learned, to
+            the old ids that spell them.
     """
 
     def __init__(self, model, counts):
         self._spec = model.trainer_spec
         self._ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
-        # What a merge may give, with its rank: old pieces by score, then new ones.
+        # The rank of each piece that a merge may produce.
         self._scores = {
             piece.piece: piece.score
             for piece in model.pieces
             if piece.type == _Piece.NORMAL
         }
-        # Symbols of trees are found before any merge, so they are none of our words.
+        # Symbols of trees are matched before any merge, so words with one are skipped.
         fixed = {p.piece for p in model.pieces if p.type == _Piece.USER_DEFINED}
         processor = sentencepiece.SentencePieceProcessor(
             model_proto=model.SerializeToString()
@@ -106,11 +106,11 @@ class _Learner:
         self._lowest = min(self._scores.values(), default=0.0)
         self.replaced = {}
         self._pairs = Counter()
-        self._places = {}  # of each pair, the words that hold it or held it
+        self._places = {}  # words that contain or contained each pair
         self._heap = []
 
     def add_characters(self, most):
-        """Makes pieces of characters that were spelt in bytes."""
+        """Adds pieces for characters that were spelled in bytes."""
         characters = Counter()
         for word, count in zip(self._words, self._counts, strict=True):
             for piece in word:
@@ -135,16 +135,16 @@ class _Learner:
             self._count_pairs(number, 1)
 
     def add_pair(self):
-        """Makes a piece of the most frequent pair; False where no pair is left."""
+        """Adds a piece for the most frequent pair. Returns False if no pair is left."""
         while self._heap:
             count, left, right = heapq.heappop(self._heap)
             now = self._pairs[left, right]
-            if -count != now:  # it has changed since it was put there
+            if -count != now:  # the count is out of date
                 if now >= _MIN_COUNT:
                     heapq.heappush(self._heap, (-now, left, right))
                 continue
             if left + right in self._scores:
-                continue  # another pair has made the same piece
+                continue  # another pair produced the same piece
             spelling = [*self._spelling(left), *self._spelling(right)]
             self._add(left + right, spelling)
             for number in sorted(self._places.pop((left, right))):
@@ -173,7 +173,7 @@ class _Learner:
                     heapq.heappush(self._heap, (-self._pairs[pair], *pair))
 
     def _split(self, word):
-        """Goes on merging as SentencePiece does: highest score first, then leftmost."""
+        """Merges as SentencePiece does: highest score first, then leftmost."""
         word = list(word)
         while True:
             best = max(
@@ -190,19 +190,19 @@ class _Learner:
             word[place : place + 2] = [word[place] + word[place + 1]]
 
     def _may_merge(self, left, right):
-        """By the rules that SentencePiece's training has for its pieces."""
+        """Whether SentencePiece's training would allow the merged piece."""
         joined = left + right
         letters = joined.removeprefix(SPACE_MARK)
         if len(joined) > self._spec.max_sentencepiece_length or SPACE_MARK in letters:
             return False
         if any(piece not in self._scores for piece in (left, right)):
-            return False  # a character that is spelt in bytes
+            return False  # a character that is spelled in bytes
         kinds = set(map(_kind, letters))
         return len(kinds) == 1 and not (kinds == {"N"} and self._spec.split_digits)
 
 
 def _kind(character):
-    """What may stand together in a piece: a script's letters, digits, or the rest."""
+    """Returns the class of a character. A piece has characters of one class."""
     category = unicodedata.category(character)[0]
     if category == "M":
         return "L"
@@ -213,7 +213,7 @@ def _kind(character):
 
 
 def _joined_bytes(pieces):
-    """Pieces with the bytes of each character put together to it again."""
+    """Returns pieces in which the bytes of each character are joined again."""
     joined, pending = [], b""
     for piece in pieces:
         if len(piece) == 6 and piece.startswith("<0x"):

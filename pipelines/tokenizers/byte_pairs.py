@@ -18,8 +18,8 @@ from keras_transformer.pipelines.tokenizers.base import write_atomically
 from keras_transformer.pipelines.tokenizers.model_check import MAX_BYTES
 from keras_transformer.pipelines.tokenizers.model_check import check_sentencepiece_model
 
-# SentencePiece writes a space as U+2581, so that a real U+2581 would come back as a
-# space. It is hidden behind a private character, and that character behind itself.
+# SentencePiece writes a space as U+2581, so a real U+2581 would come back as a space.
+# It is escaped with a private character, which is escaped with itself.
 SPACE_MARK = "\u2581"
 ESCAPE = "\uf8fe"
 ESCAPED_ESCAPE = ESCAPE + "0"
@@ -27,17 +27,17 @@ ESCAPED_SPACE_MARK = ESCAPE + "1"
 
 
 class BytePairTokenizer(Tokenizer):
-    """A SentencePiece model with byte fallback: no input is unknown.
+    """SentencePiece model with byte fallback, which leaves no input unknown.
 
-    The ids are those of the sentencepiece library for the same model file (but for
-    texts that hold U+2581 or U+F8FE, which the library cannot round-trip).
+    The ids match the sentencepiece library for the same model file, except for texts
+    with U+2581 or U+F8FE, which the library cannot round-trip.
 
     Args:
-        model: the content of a SentencePiece model file.
+        model: The content of a SentencePiece model file.
 
     Raises:
-        DataError: the content is not a SentencePiece model with the special ids
-            0 to 3 and byte fallback, or `check_sentencepiece_model` refuses it.
+        DataError: If the content is not a SentencePiece model with the special ids
+            0 to 3 and byte fallback, or `check_sentencepiece_model` rejects it.
     """
 
     kind = "bpe"
@@ -48,7 +48,7 @@ class BytePairTokenizer(Tokenizer):
         check_sentencepiece_model(model)
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        # Its messages quote the model, which may not be UTF-8.
+        # The library's messages quote the model, which may not be UTF-8.
         except (RuntimeError, ValueError):
             raise DataError("not a SentencePiece model.") from None
         ids = (
@@ -69,12 +69,12 @@ class BytePairTokenizer(Tokenizer):
         try:
             self._load()
         except tf.errors.OpError:
-            # Its own copy of the library is older, and stricter.
-            raise DataError("not a model that TensorFlow Text can read.") from None
+            # TensorFlow Text contains an older and stricter copy of the library.
+            raise DataError("TensorFlow Text cannot read the model.") from None
 
     @property
     def model(self) -> bytes:
-        """The content of the SentencePiece model file."""
+        """Content of the SentencePiece model file."""
         return self._model
 
     def _load(self):
@@ -86,7 +86,7 @@ class BytePairTokenizer(Tokenizer):
         try:
             return getattr(self._sentencepiece, method)(argument)
         except tf.errors.NotFoundError:
-            # Setting TensorFlow's seed deletes what eager operations hold.
+            # Setting TensorFlow's seed deletes the resources of eager operations.
             self._load()
             return getattr(self._sentencepiece, method)(argument)
 
@@ -111,15 +111,15 @@ class BytePairTokenizer(Tokenizer):
                     )
                 )
 
-        # Each thread has a generator of its own, which is seeded once, on first use.
+        # The generator is per thread and is seeded only once, on first use.
         thread = threading.Thread(target=split)
         thread.start()
         thread.join()
         return tf.ragged.constant(rows, tf.int32, ragged_rank=1)
 
     def _join(self, ids):
-        # SentencePiece swallows all spaces at the start of a text. A letter put in
-        # front keeps them; it goes again with the one space that encoding added.
+        # SentencePiece removes all spaces at the start of a text. A leading letter
+        # keeps them; it is removed again together with the space that encoding added.
         num_rows = ids.nrows()
         rows = tf.concat([tf.range(num_rows), ids.value_rowids()], axis=0)
         anchors = tf.fill([num_rows], self._anchor_id)
@@ -140,7 +140,7 @@ class BytePairTokenizer(Tokenizer):
         return [processor.id_to_piece(n) for n in range(self.vocabulary_size)]
 
     def num_symbols(self) -> int:
-        """The number of ids before the first sub-word: special ones and symbols."""
+        """Returns the number of special ids and symbols, which precede the subwords."""
         processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
         return next(n for n in range(self.vocabulary_size) if processor.is_byte(n))
 
@@ -175,11 +175,19 @@ def train_byte_pairs(
     character_coverage: float = 0.9999,
     symbols: Sequence[str] = (),
 ) -> BytePairTokenizer:
-    """Train byte pairs on text; see `train_tokenizer`.
+    """Trains byte pairs on text, see `train_tokenizer`.
 
-    `character_coverage` is the share of the text's characters that get an id of
-    their own; rarer characters are spelt in bytes. Each of `symbols` has one too where
-    it begins a text or follows a space.
+    Args:
+        sentences: Texts.
+        vocabulary_size: The number of ids.
+        split_digits: Whether every digit is a separate subword.
+        character_coverage: Share of the text's characters that have an id of their
+            own. Rarer characters are spelled in bytes.
+        symbols: Words that have an id of their own at the start of a text or after a
+            space.
+
+    Raises:
+        DataError: If the text does not allow a vocabulary of that size.
     """
     model = io.BytesIO()
     try:
@@ -207,7 +215,7 @@ def train_byte_pairs(
 
 
 def escape(sentence: str) -> str:
-    """The text as SentencePiece is to get it, its own marks hidden."""
+    """Escapes the characters that SentencePiece uses as marks."""
     sentence = sentence.replace(ESCAPE, ESCAPED_ESCAPE)
     return sentence.replace(SPACE_MARK, ESCAPED_SPACE_MARK)
 
@@ -216,16 +224,16 @@ def _training_error(message: str, vocabulary_size: int) -> DataError:
     largest = re.search(r"set it to a value <= (\d+)", message)
     if largest:
         return DataError(
-            f"tokenizer.vocabulary_size={vocabulary_size} is more than this text can "
-            f"give; the largest value that works is {largest[1]}."
+            f"tokenizer.vocabulary_size={vocabulary_size} is too large for this text. "
+            f"The largest possible value is {largest[1]}."
         )
     smallest = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
     if smallest:
         return DataError(
-            f"tokenizer.vocabulary_size={vocabulary_size} is less than the "
-            f"{smallest[1]} that special ids, bytes and characters need."
+            f"tokenizer.vocabulary_size={vocabulary_size} must be at least "
+            f"{smallest[1]}, the number of special ids, bytes and characters."
         )
     return DataError(
-        f"no byte pairs of tokenizer.vocabulary_size={vocabulary_size} could be "
-        f"trained: {' '.join(message.split())}"
+        f"training byte pairs with tokenizer.vocabulary_size={vocabulary_size} failed: "
+        f"{' '.join(message.split())}"
     )

@@ -1,4 +1,4 @@
-"""A byte-pair tokenizer of TensorFlow's own operations, for servers without others."""
+"""Byte-pair tokenizer of core TensorFlow operations, for servers without others."""
 
 import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
@@ -11,27 +11,28 @@ from keras_transformer.pipelines.tokenizers.byte_pairs import ESCAPED_SPACE_MARK
 from keras_transformer.pipelines.tokenizers.byte_pairs import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 
-# Fills up the rows of shorter words; -2 and below are characters without an id.
+# Pads the rows of shorter words. -2 and below encode characters without an id.
 _NOTHING = -1
 _NO_RANK = 2**31 - 1
 
 
-class CoreBytePairs(Tokenizer):
-    """The ids of a `BytePairTokenizer` without the operations of tensorflow-text.
+class CoreOpsBytePairTokenizer(Tokenizer):
+    """Computes the ids of a `BytePairTokenizer` without tensorflow-text operations.
 
-    Pieces do not reach across spaces, so that all words of a batch are merged side by
-    side: each turn of a loop makes the best merge of every word, the leftmost of equal
-    ones, as SentencePiece does. There are as many turns as the word of most merges
-    has, each over all words: a text without spaces costs the square of its length.
+    Pieces do not span spaces, so all words of a batch are merged in parallel. Each
+    iteration of a loop applies the best merge of every word, the leftmost of equal
+    ones, as SentencePiece does. The word with the most merges determines the number of
+    iterations, so a text without spaces has quadratic cost.
 
-    Bytes that are no UTF-8 become U+FFFD here one for each ill-formed sequence, and in
-    SentencePiece one for each byte.
+    Invalid UTF-8 becomes one U+FFFD per ill-formed sequence, while SentencePiece
+    writes one per byte.
 
     Args:
         tokenizer: The `BytePairTokenizer`.
 
     Raises:
-        DataError: it has symbols of its own, or pieces whose characters are not pieces.
+        DataError: If the vocabulary has user-defined symbols, or pieces whose
+            characters are not pieces.
     """
 
     kind = "bpe"
@@ -39,7 +40,7 @@ class CoreBytePairs(Tokenizer):
     def __init__(self, tokenizer: BytePairTokenizer):
         super().__init__()
         self.vocabulary_size = tokenizer.vocabulary_size
-        # Not the tokenizer: an export would track its operations.
+        # Not the tokenizer itself: an export would track its operations.
         self._model = tokenizer.model
         model = sentencepiece_model_pb2.ModelProto()
         model.ParseFromString(tokenizer.model)
@@ -48,8 +49,8 @@ class CoreBytePairs(Tokenizer):
         for number, piece in enumerate(model.pieces):
             if piece.type == piece_type.USER_DEFINED:
                 raise DataError(
-                    f"the vocabulary has symbols of its own, such as {piece.piece!r}: "
-                    "the operations of TensorFlow alone cannot find them."
+                    f"the vocabulary has symbols of its own, such as {piece.piece!r}, "
+                    "which core TensorFlow operations cannot find."
                 )
             if piece.type == piece_type.NORMAL:
                 normal[piece.piece] = number
@@ -59,7 +60,9 @@ class CoreBytePairs(Tokenizer):
         for piece, number in normal.items():
             for character in piece:
                 if character not in normal or SPACE_MARK in piece[1:]:
-                    raise DataError(f"the piece {piece!r} is not made of pieces.")
+                    raise DataError(
+                        f"the piece {piece!r} has characters that are not pieces."
+                    )
             for place in range(1, len(piece)):
                 left, right = normal.get(piece[:place]), normal.get(piece[place:])
                 if left is not None and right is not None:
@@ -67,7 +70,7 @@ class CoreBytePairs(Tokenizer):
         characters = {
             ord(piece): number for piece, number in normal.items() if len(piece) == 1
         }
-        # The highest score first.
+        # Merges are applied in the order of their scores, highest first.
         order = sorted(normal.values(), key=lambda number: -model.pieces[number].score)
         ranks = [_NO_RANK] * self.vocabulary_size
         for rank, number in enumerate(order):
@@ -77,14 +80,14 @@ class CoreBytePairs(Tokenizer):
         self._ranks = tf.constant(ranks, tf.int32)
         self._byte_ids = tf.constant([byte_ids[n] for n in range(256)], tf.int32)
         written = tokenizer.piece_bytes()
-        # As SentencePiece has it.
+        # SentencePiece writes unknown ids in the same way.
         written[self.unknown_id] = " \u2047 ".encode()
         self._written = tf.constant(written)
 
     def tokenize(self, strings):
         strings = tf.strings.regex_replace(strings, ESCAPE, ESCAPED_ESCAPE)
         strings = tf.strings.regex_replace(strings, SPACE_MARK, ESCAPED_SPACE_MARK)
-        # A space in front of a text, unless it is empty.
+        # SentencePiece puts a space in front of each text that is not empty.
         strings = tf.strings.regex_replace(strings, "(?s)^(.)", " \\1")
         codes = tf.strings.unicode_decode(strings, "UTF-8", errors="replace")
         rows, codes = codes.value_rowids(), codes.flat_values
@@ -92,21 +95,20 @@ class CoreBytePairs(Tokenizer):
         codes = tf.where(is_space, ord(SPACE_MARK), codes)
         ids = self._characters.lookup(tf.cast(codes, tf.int64))
         ids = tf.where(ids < 0, -2 - codes, ids)
-        # Each space begins a word.
         words = tf.cumsum(tf.cast(is_space, tf.int32)) - 1
         num_words = tf.reduce_sum(tf.cast(is_space, tf.int32))
         word_rows = tf.boolean_mask(rows, is_space)
         words = tf.RaggedTensor.from_value_rowids(ids, words, num_words, validate=False)
-        merged = self._merged(words.to_tensor(_NOTHING))
+        merged = self._merge(words.to_tensor(_NOTHING))
         kept = tf.where(merged != _NOTHING)
-        return self._spelt(
+        return self._spell(
             tf.gather_nd(merged, kept),
             tf.gather(word_rows, kept[:, 0]),
             tf.size(strings, tf.int64),
         )
 
-    def _merged(self, ids):
-        """Symbols of words, int32 [words, characters], after all merges."""
+    def _merge(self, ids):
+        """Applies all merges to words: int32 `[words, characters]`."""
         places = tf.range(tf.shape(ids)[1])[None]
 
         def merge(ids, _):
@@ -117,7 +119,7 @@ class CoreBytePairs(Tokenizer):
             joined = self._merges.lookup(pair)
             ranks = tf.gather(self._ranks, tf.maximum(joined, 0))
             ranks = tf.where(joined < 0, _NO_RANK, ranks)
-            # Of equal ones, the first.
+            # `argmin` returns the leftmost of equal ranks.
             best = tf.argmin(ranks, axis=1, output_type=tf.int32)[:, None]
             is_any = tf.reduce_min(ranks, axis=1, keepdims=True) < _NO_RANK
             best = tf.where(is_any, best, tf.shape(ids)[1])
@@ -128,20 +130,20 @@ class CoreBytePairs(Tokenizer):
             return ids, tf.reduce_any(is_any)
 
         return tf.while_loop(
-            lambda _, goes_on: goes_on,
+            lambda _, is_any: is_any,
             merge,
             (ids, tf.shape(ids)[1] > 1),
             shape_invariants=(tf.TensorShape([None, None]), tf.TensorShape([])),
         )[0]
 
-    def _spelt(self, ids, rows, num_rows):
-        """Ragged ids of texts, characters without an id written in bytes."""
+    def _spell(self, ids, rows, num_rows):
+        """Returns ragged ids of texts, with bytes for characters without an id."""
         is_known = ids >= 0
         codes = tf.where(is_known, ord("A"), -2 - ids)
-        spelt = tf.strings.unicode_encode(codes[:, None], "UTF-8")
-        spelt = tf.strings.bytes_split(spelt)
-        symbols = spelt.value_rowids()
-        values = tf.io.decode_raw(spelt.flat_values, tf.uint8, fixed_length=1)[:, 0]
+        spelled = tf.strings.unicode_encode(codes[:, None], "UTF-8")
+        spelled = tf.strings.bytes_split(spelled)
+        symbols = spelled.value_rowids()
+        values = tf.io.decode_raw(spelled.flat_values, tf.uint8, fixed_length=1)[:, 0]
         found = tf.where(
             tf.gather(is_known, symbols),
             tf.gather(ids, symbols),
@@ -154,7 +156,7 @@ class CoreBytePairs(Tokenizer):
     def _join(self, ids):
         written = ids.with_flat_values(tf.gather(self._written, ids.flat_values))
         strings = tf.strings.reduce_join(written, axis=1)
-        # The space that encoding adds.
+        # Encoding added this space.
         strings = tf.strings.regex_replace(strings, "^ ", "", replace_global=False)
         strings = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", "replace")
         strings = tf.strings.regex_replace(strings, ESCAPED_SPACE_MARK, SPACE_MARK)
@@ -177,7 +179,7 @@ class CoreBytePairs(Tokenizer):
 
 
 def _table(mapping):
-    """Whole numbers to int32 ids; -1 for all others."""
+    """Creates a table from int64 keys to int32 ids, with -1 for all other keys."""
     keys = tf.constant(list(mapping), tf.int64)
     values = tf.constant(list(mapping.values()), tf.int32)
     initializer = tf.lookup.KeyValueTensorInitializer(keys, values)

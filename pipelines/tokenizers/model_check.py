@@ -1,4 +1,4 @@
-"""A check of SentencePiece model files, made before C++ code reads them."""
+"""Checks SentencePiece model files before C++ code reads them."""
 
 import math
 
@@ -12,20 +12,21 @@ MAX_PIECE_LENGTH = 1_000
 
 
 def check_sentencepiece_model(content: bytes) -> None:
-    """Refuse a model that `train_byte_pairs` cannot have written.
+    """Rejects models that `train_byte_pairs` cannot have written.
 
-    The library trusts what it reads in a model's tables: one for normalising text,
-    which ours have not, is followed beyond its end.
+    The library trusts the tables in a model and reads a damaged normalization table
+    beyond its end. Models of this package have no such table.
 
     Args:
-        content: of the model file.
+        content: Content of the model file.
 
     Raises:
-        DataError: too large, no model, without byte fallback, a piece that is empty,
-            double, too long or no text, a score that is no number, or a table.
+        DataError: If the content is too large, is not a model, lacks byte fallback or
+            contains a normalization table, a piece that is empty, repeated, too long
+            or not text, or a score that is not finite.
     """
     if len(content) > MAX_BYTES:
-        raise DataError(f"has more than the {MAX_BYTES:,} bytes allowed.")
+        raise DataError(f"the file has more than the {MAX_BYTES:,} bytes allowed.")
     model = sentencepiece_model_pb2.ModelProto()
     try:
         model.ParseFromString(content)
@@ -41,9 +42,9 @@ def check_sentencepiece_model(content: bytes) -> None:
     if not model.trainer_spec.byte_fallback:
         raise DataError("the SentencePiece model must have byte fallback.")
     if any(tables):
-        raise DataError("the SentencePiece model normalises text by a table.")
+        raise DataError("the SentencePiece model must not have a normalization table.")
     if len(set(pieces)) < len(pieces):
-        raise DataError("the SentencePiece model has a piece twice.")
+        raise DataError("the SentencePiece model contains a piece twice.")
     for number, piece in enumerate(model.pieces):
         if not 0 < len(piece.piece) <= MAX_PIECE_LENGTH:
             raise DataError(

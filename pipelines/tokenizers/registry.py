@@ -1,4 +1,4 @@
-"""Train and load tokenizers by kind."""
+"""Trains and loads tokenizers by kind."""
 
 import os
 from collections.abc import Iterable
@@ -24,19 +24,21 @@ def train_tokenizer(
     max_sentences: int = 1_000_000,
     symbols: Sequence[str] = (),
 ) -> Tokenizer:
-    """Train a tokenizer on text.
+    """Trains a tokenizer on text.
 
     Args:
         kind: "bpe" (byte pairs) or "word_piece".
-        sentences: texts, read once; chain both languages for a shared vocabulary.
-            None and blank ones are skipped.
-        vocabulary_size: number of ids wanted, special ids and bytes among them.
-        split_digits: make every digit a sub-word of its own.
-        max_sentences: train on a random sample of this size of a larger text.
-        symbols: words with ids of their own, never split (byte pairs only).
+        sentences: Texts, read once. Chain both languages for a shared vocabulary.
+            `None` and blank texts are skipped.
+        vocabulary_size: The number of ids, special ids and bytes included.
+        split_digits: Whether every digit is a separate subword.
+        max_sentences: The largest number of texts to train on. A larger corpus is
+            sampled at random.
+        symbols: Words that are never split and have ids of their own (byte pairs
+            only).
 
     Raises:
-        DataError: there is no text, or it cannot give a vocabulary of that size.
+        DataError: If there is no text, or too little for a vocabulary of that size.
     """
     if kind not in _TRAINERS:
         raise DataError(
@@ -45,9 +47,9 @@ def train_tokenizer(
     texts = (text for text in sentences if text is not None and text.strip())
     sampled = sample(texts, max_sentences)
     if not sampled:
-        raise DataError("there is no text to train a tokenizer on.")
+        raise DataError("a tokenizer needs at least one text that is not blank.")
     if symbols and kind != BytePairTokenizer.kind:
-        raise DataError(f"symbols of trees need tokenizer.kind bpe, not {kind}.")
+        raise DataError(f"symbols of trees need tokenizer.kind bpe. Received: {kind}.")
     options = {"symbols": symbols} if symbols else {}
     return _TRAINERS[kind](
         sampled, vocabulary_size, split_digits=split_digits, **options
@@ -55,10 +57,10 @@ def train_tokenizer(
 
 
 def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
-    """Load the tokenizer that `Tokenizer.save` wrote into a folder.
+    """Loads the tokenizer that `Tokenizer.save` wrote into a folder.
 
     Raises:
-        DataError: there is none, or its file is damaged.
+        DataError: If the folder contains no tokenizer or a damaged one.
     """
     for tokenizer_class in _CLASSES:
         path = os.path.join(folder, tokenizer_class.file_name)

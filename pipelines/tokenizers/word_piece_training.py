@@ -1,4 +1,4 @@
-"""Learn a word-piece vocabulary of an exact size from text."""
+"""Learns a WordPiece vocabulary of an exact size from text."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from tensorflow_text.tools.wordpiece_vocab import (
 )
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.chunks import blocks
+from keras_transformer.pipelines.chunks import chunks
 from keras_transformer.pipelines.tokenizers.word_pieces import BYTE_PIECES
 from keras_transformer.pipelines.tokenizers.word_pieces import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.word_pieces import SPECIAL_PIECES
@@ -17,11 +17,11 @@ from keras_transformer.pipelines.tokenizers.word_pieces import SUFFIX
 from keras_transformer.pipelines.tokenizers.word_pieces import WordPieceTokenizer
 from keras_transformer.pipelines.tokenizers.word_pieces import WordSplitter
 
-_BLOCK_SENTENCES = 8192
-# The learner looks at every part of every word: long and rare ones are left out.
+_CHUNK_SENTENCES = 8192
+# The learner examines every part of every word, so long and rare words are skipped.
 _MAX_WORD_LENGTH = 40
 _MAX_WORDS = 200_000
-# Learnt pieces may be so many times too many before the rarest are cut off.
+# The search stops at this many times the wanted pieces. The rarest are cut off.
 _SLACK = 1.1
 
 
@@ -31,10 +31,17 @@ def train_word_pieces(
     split_digits: bool = False,
     character_coverage: float = 0.9999,
 ) -> WordPieceTokenizer:
-    """Train word pieces on text; see `train_tokenizer`.
+    """Trains word pieces on text, see `train_tokenizer`.
 
-    `character_coverage` is the share of the text's characters that are in the
-    alphabet; rarer characters are spelt in bytes.
+    Args:
+        sentences: Texts.
+        vocabulary_size: The number of ids.
+        split_digits: Whether every digit is a separate subword.
+        character_coverage: Share of the text's characters that are in the alphabet.
+            Rarer characters are spelled in bytes.
+
+    Raises:
+        DataError: If the text does not allow a vocabulary of that size.
     """
     sentences = list(sentences)
     alphabet = _alphabet(sentences, character_coverage)
@@ -42,20 +49,20 @@ def train_word_pieces(
     fixed += [SUFFIX + character for character in alphabet]
     if vocabulary_size < len(fixed):
         raise DataError(
-            f"tokenizer.vocabulary_size={vocabulary_size} is less than the "
-            f"{len(fixed)} that special ids, bytes and characters need."
+            f"tokenizer.vocabulary_size={vocabulary_size} must be at least "
+            f"{len(fixed)}, the number of special ids, bytes and characters."
         )
     word_counts = _word_counts(sentences, WordSplitter(set(alphabet), split_digits))
-    learnt = _learn(word_counts, set(fixed), vocabulary_size)
-    return WordPieceTokenizer((fixed + learnt)[:vocabulary_size], split_digits)
+    learned = _learn(word_counts, set(fixed), vocabulary_size)
+    return WordPieceTokenizer((fixed + learned)[:vocabulary_size], split_digits)
 
 
 def _alphabet(sentences: list[str], coverage: float) -> list[str]:
-    """The commonest characters that make up `coverage` of the text, sorted."""
+    """Returns the most frequent characters that cover the text, sorted."""
     counts = Counter()
     for sentence in sentences:
         counts.update(sentence)
-    # Control characters stay bytes: the splitter's regex stops at a NUL.
+    # Control characters remain bytes: the splitter's regex stops at a NUL.
     for character in list(counts):
         if character < "\x20" or character in {" ", SPACE_MARK, *BYTE_PIECES}:
             del counts[character]
@@ -70,10 +77,10 @@ def _alphabet(sentences: list[str], coverage: float) -> list[str]:
 
 
 def _word_counts(sentences: list[str], splitter: WordSplitter) -> list[tuple[str, int]]:
-    """The commonest words with their counts, the bytes left out."""
+    """Returns the most frequent words with their counts, without the bytes."""
     counts = Counter()
-    for block in blocks(sentences, _BLOCK_SENTENCES):
-        counts.update(splitter(tf.constant(block)).flat_values.numpy().tolist())
+    for chunk in chunks(sentences, _CHUNK_SENTENCES):
+        counts.update(splitter(tf.constant(chunk)).flat_values.numpy().tolist())
     words = ((word.decode(), count) for word, count in counts.items())
     words = [
         (word, count)
@@ -86,10 +93,10 @@ def _word_counts(sentences: list[str], splitter: WordSplitter) -> list[tuple[str
 def _learn(
     word_counts: list[tuple[str, int]], fixed: set[str], vocabulary_size: int
 ) -> list[str]:
-    """Learn pieces, commonest first, at least as many as there is room for.
+    """Learns at least as many pieces as the vocabulary has room for, sorted by count.
 
-    The learner takes the count from which a part of a word is a piece, and gives
-    more pieces the lower that is: searched for the highest that gives enough.
+    The learner is given the count from which part of a word becomes a piece. A lower
+    count gives more pieces, so this searches for the highest sufficient count.
     """
     params = learner.Params(
         upper_thresh=None,
@@ -110,7 +117,7 @@ def _learn(
     while low <= high:
         threshold = int((low * high) ** 0.5)
         pieces = learner.learn_with_thresh(word_counts, threshold, params)
-        # A lone suffix mark of the space cannot occur: marks only begin words.
+        # A space mark cannot be a suffix, because marks only begin words.
         pieces = [piece for piece in pieces if piece not in fixed | {"##" + SPACE_MARK}]
         most = max(most, len(pieces))
         if len(pieces) >= room:
@@ -122,7 +129,7 @@ def _learn(
             high = threshold - 1
     if enough is None:
         raise DataError(
-            f"tokenizer.vocabulary_size={vocabulary_size} is more than this text can "
-            f"give; the largest value that works is {len(fixed) + most}."
+            f"tokenizer.vocabulary_size={vocabulary_size} is too large for this text. "
+            f"The largest possible value is {len(fixed) + most}."
         )
     return enough

@@ -1,9 +1,9 @@
-"""Word pieces (the paper's English-French vocabulary, section 5.1).
+"""WordPiece tokenizer (the paper's English-French vocabulary, section 5.1).
 
-A text becomes words that spell it completely: each space is a mark in front of the
-next word, and a character outside the alphabet is spelt in its UTF-8 bytes, each one
-a word. Every word can be built from the pieces, so that nothing is unknown and
-`detokenize(tokenize(text))` is the text.
+A text becomes words that spell it completely. Each space is a mark in front of the
+next word. A character outside the alphabet is spelled in its UTF-8 bytes, each of them
+a word. Every word can be built from the pieces, so no input is unknown and
+`detokenize(tokenize(text))` returns the text.
 """
 
 import hashlib
@@ -17,29 +17,30 @@ from keras_transformer.errors import DataError
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.base import write_atomically
 
-# Of a tokenizer's file, and of a piece in it.
+# Limits of a tokenizer file and of a piece in it.
 _MAX_BYTES = 64 << 20
 _MAX_PIECE_BYTES = 4_000
 SPACE_MARK = "\u2581"
 SUFFIX = "##"
 SPECIAL_PIECES = ["[PAD]", "[UNK]", "[START]", "[END]"]
-# Byte b is the private-use character U+E000 + b; real ones are spelt in bytes.
+# Byte b is the private-use character U+E000 + b. Real ones are spelled in bytes.
 BYTE_PIECES = [chr(0xE000 + byte) for byte in range(256)]
 _BYTE_OF_PIECE = {piece: bytes([byte]) for byte, piece in enumerate(BYTE_PIECES)}
 _UNKNOWN_SURFACE = " \u2047 "
 
 
 class WordPieceTokenizer(Tokenizer):
-    """Greedy longest-match word pieces with byte fallback: no input is unknown.
+    """Greedy longest-match WordPiece with byte fallback: no input is unknown.
 
     Args:
-        vocabulary: the pieces in the order of their ids: the four special ones, the
+        vocabulary: The pieces in the order of their ids: the four special pieces, the
             256 bytes, the space mark, then pieces that begin a word and "##" pieces
-            that go on. The alphabet is the characters that are there in both forms.
-        split_digits: whether every digit is a word of its own.
+            that continue one. The alphabet is the set of characters present in both
+            forms.
+        split_digits: Whether every digit is a separate word.
 
     Raises:
-        DataError: a piece is there twice, or the first ones are not as said.
+        DataError: If a piece occurs twice or the vocabulary begins differently.
     """
 
     kind = "word_piece"
@@ -51,7 +52,7 @@ class WordPieceTokenizer(Tokenizer):
         distinct = set(vocabulary)
         if vocabulary[: len(fixed)] != fixed or len(distinct) < len(vocabulary):
             raise DataError(
-                "a word-piece vocabulary must hold every piece once and begin with "
+                "a word-piece vocabulary must contain every piece once and begin with "
                 f"{', '.join(SPECIAL_PIECES)}, the 256 bytes and the space mark."
             )
         self.vocabulary_size = len(vocabulary)
@@ -80,7 +81,7 @@ class WordPieceTokenizer(Tokenizer):
         self._pieces = tensorflow_text.WordpieceTokenizer(
             table,
             suffix_indicator=SUFFIX,
-            # The default makes a longer word unknown.
+            # With the default limit longer words become unknown.
             max_bytes_per_word=1 << 30,
             max_chars_per_token=max(map(len, vocabulary)),
             token_out_type=tf.int32,
@@ -96,7 +97,7 @@ class WordPieceTokenizer(Tokenizer):
     def _join(self, ids):
         strings = tf.strings.reduce_join(tf.gather(self._surfaces, ids), axis=1)
         strings = tf.strings.regex_replace(strings, "^ ", "", replace_global=False)
-        # Bytes in an order that only a model writes may not be UTF-8.
+        # A model can generate bytes in an order that is not UTF-8.
         return tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
 
     def pieces(self) -> list[str]:
@@ -114,7 +115,7 @@ class WordPieceTokenizer(Tokenizer):
         with open(path, "rb") as file:
             content = file.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
-            raise DataError(f"has more than the {_MAX_BYTES:,} bytes allowed.")
+            raise DataError(f"the file has more than the {_MAX_BYTES:,} bytes allowed.")
         try:
             fields = json.loads(content)
             vocabulary = fields["vocabulary"]
@@ -135,15 +136,20 @@ class WordPieceTokenizer(Tokenizer):
 
 
 class WordSplitter(tf.Module):
-    """Cut texts into words that spell them completely.
+    """Splits texts into words that spell them completely.
 
-    A word is a run of letters and digits, or one other character, with the mark of
-    the space before it; or a lone mark; or one byte of a character that is not in
-    the alphabet. A text begins as if a space stood before it.
+    A word is one of these:
+
+    - a run of letters and digits, or one other character, with the mark of the space
+      before it,
+    - a mark alone,
+    - one byte of a character outside the alphabet.
+
+    A text is split as if it began with a space.
 
     Args:
-        alphabet: the characters that stand for themselves.
-        split_digits: whether every digit is a word of its own, without a mark.
+        alphabet: The characters that are not spelled in bytes.
+        split_digits: Whether every digit is a separate word, without a mark.
     """
 
     def __init__(self, alphabet: set[str], split_digits: bool):
@@ -164,18 +170,18 @@ class WordSplitter(tf.Module):
         )
 
     def __call__(self, strings):
-        """Split texts: string tensor [batch] to RaggedTensor [batch, (words)]."""
-        # Else an empty list would be one of floats.
+        """Splits texts: string tensor `[batch]` to RaggedTensor `[batch, (words)]`."""
+        # Without a dtype an empty list becomes a float tensor.
         strings = tf.convert_to_tensor(strings, tf.string)
         characters = tf.strings.unicode_split(strings, "UTF-8", errors="replace")
-        spelt = self._known.lookup(characters.flat_values)
-        unknown = tf.where(spelt == "")
+        spelled = self._known.lookup(characters.flat_values)
+        unknown = tf.where(spelled == "")
         in_bytes = tf.strings.bytes_split(tf.gather_nd(characters.flat_values, unknown))
         in_bytes = in_bytes.with_flat_values(self._bytes.lookup(in_bytes.flat_values))
-        spelt = tf.tensor_scatter_nd_update(
-            spelt, unknown, tf.strings.reduce_join(in_bytes, axis=1)
+        spelled = tf.tensor_scatter_nd_update(
+            spelled, unknown, tf.strings.reduce_join(in_bytes, axis=1)
         )
-        texts = tf.strings.reduce_join(characters.with_flat_values(spelt), axis=1)
+        texts = tf.strings.reduce_join(characters.with_flat_values(spelled), axis=1)
         texts = tf.where(texts == "", texts, tf.strings.join([SPACE_MARK, texts]))
         return tensorflow_text.regex_split(texts, self._word, self._word)
 
@@ -188,7 +194,7 @@ def _string_table(keys: list, values: list[str]) -> tf.lookup.StaticHashTable:
 
 
 def _surface(piece: str) -> bytes:
-    """What a piece writes into the text."""
+    """Returns the bytes that a piece adds to a text."""
     if len(piece) > len(SUFFIX):
         piece = piece.removeprefix(SUFFIX)
     return b"".join(

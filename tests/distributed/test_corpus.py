@@ -200,7 +200,7 @@ def test_damaged_records_are_told(corpus, records, tmp_path, how):
 
 def test_ids_of_another_vocabulary(records, tmp_path):
     other = train_tokenizer("bpe", WORDS * 9, 290)
-    with pytest.raises(DataError, match="the run's tokenizer is not the one of the"):
+    with pytest.raises(DataError, match="the run's tokenizer did not produce"):
         encode_corpus(
             RecordFolder(records[0]), other, other, tmp_path / "ids", MAX_LENGTH
         )
@@ -208,7 +208,7 @@ def test_ids_of_another_vocabulary(records, tmp_path):
 
 def test_mistakes_are_told(corpus, records, tmp_path):
     folder, *_ = corpus
-    with pytest.raises(DataError, match="there is a corpus already"):
+    with pytest.raises(DataError, match="already contains a corpus"):
         encoded(folder, records[0])
     (folder / "short.en").write_text("one\n")
     (folder / "short.de").write_text("eins\nzwei\n")

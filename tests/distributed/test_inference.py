@@ -73,7 +73,7 @@ def test_no_file_is_overwritten(tiny_export, tmp_path):
     source, target = tmp_path / "a.de", tmp_path / "b.de"
     source.write_text("Hund\n")
     target.write_text("Katze\n")
-    with pytest.raises(DataError, match=r"a\.de: is there already"):
+    with pytest.raises(DataError, match=r"a\.de: already exists"):
         beam_inference.run_with_beam(tiny_export, "score", [source], tmp_path, [target])
     assert source.read_text() == "Hund\n"
 
@@ -99,7 +99,7 @@ def test_lines_that_are_cut_are_told(tiny_export, tmp_path, caplog):
     path.write_text("Hund\n" + "Hund " * 200 + "\n" + "Katze " * 300 + "\n")
     with caplog.at_level("WARNING", "keras_transformer"):
         beam_inference.run_with_beam(tiny_export, "translate", [path], tmp_path / "out")
-    assert "2 lines are longer than the export reads" in caplog.text
+    assert "2 lines exceed the export's maximum length" in caplog.text
 
 
 def test_a_batch_is_no_larger_than_the_export_takes(tiny_model, tmp_path):
@@ -115,8 +115,8 @@ def test_mistakes_are_told_before_the_work(tiny_export, tmp_path):
     (tmp_path / "file").write_text("old")
     for output, targets, message in (
         (tmp_path / "out", ["a.de"], "target files are for scoring only"),
-        (tmp_path / "file", [], "file: a file, where a folder was expected"),
-        (tmp_path / "file" / "out", [], "out: cannot be made"),
+        (tmp_path / "file", [], "file: is a file, not a folder"),
+        (tmp_path / "file" / "out", [], "out: cannot be created"),
     ):
         with pytest.raises(DataError, match=message):
             beam_inference.run_with_beam(

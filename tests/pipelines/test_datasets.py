@@ -170,9 +170,6 @@ def without_padding_rows(batch):
 
 @pytest.mark.parametrize("num_replicas", [2, 3, 8])
 def test_replicas_only_add_rows_of_padding(corpus, num_replicas):
-    assert steps_per_epoch(corpus, BUDGET, num_replicas) == steps_per_epoch(
-        corpus, BUDGET
-    )
     alone = batches(training_dataset(corpus, BUDGET, seed=4), 60)
     padded = batches(
         training_dataset(corpus, BUDGET, seed=4, num_replicas=num_replicas), 60
@@ -252,7 +249,7 @@ def test_a_corpus_of_one_pair(tmp_path):
 def test_mistakes(corpus):
     longest = int(max(corpus.source_lengths.max(), corpus.target_lengths.max()))
     for use in (training_dataset, evaluation_dataset, steps_per_epoch):
-        with pytest.raises(DataError, match=f"training.batch_tokens={longest - 1} "):
+        with pytest.raises(DataError, match=f"training.batch_tokens={longest - 1},"):
             use(corpus, longest - 1)
         use(corpus, longest)
     with pytest.raises(DataError, match="seed=-1"):
@@ -290,7 +287,7 @@ print("shared")
     assert done.stdout.endswith("shared\n"), done.stderr
 
 
-def test_padding_waste_on_real_text(data_dir, tmp_path):
+def test_padding_fraction_on_real_text(data_dir, tmp_path):
     """8,000 byte pairs and batches of 4,096 tokens waste less than a tenth."""
     folder = data_dir / "multi30k"
     files = TextFiles(folder / "train.en.gz", folder / "train.de.gz")

@@ -43,8 +43,8 @@ def expected_ids(tokenizer, text):
 
 
 def test_every_pair_is_there_in_order_with_its_end(tokenizers, tmp_path, monkeypatch):
-    # Blocks that do not divide the number of pairs.
-    monkeypatch.setattr(encoding, "_BLOCK_PAIRS", 7)
+    # Chunks that do not divide the number of pairs.
+    monkeypatch.setattr(encoding, "_CHUNK_PAIRS", 7)
     pairs = list(zip(sentences(31, 3), sentences(31, 4), strict=True))
     corpus = encode_corpus(pairs, *tokenizers, tmp_path / "ids")
     assert corpus.num_pairs == 31
@@ -140,7 +140,7 @@ def test_dropped_pairs_are_counted_with_their_lines(tokenizers, tmp_path):
 
 
 def test_segmentations_of_a_pair_stand_together(tokenizers, tmp_path, monkeypatch):
-    monkeypatch.setattr(encoding, "_BLOCK_PAIRS", 7)
+    monkeypatch.setattr(encoding, "_CHUNK_PAIRS", 7)
     pairs = list(zip(sentences(31, 3), sentences(31, 4), strict=True))
     pairs[8] = ("", "ein")
 
@@ -334,7 +334,7 @@ def test_load_without_a_corpus(tmp_path):
 
 def test_a_folder_with_other_files_is_left_alone(tokenizers, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(DataError, match="holds other files"):
+    with pytest.raises(DataError, match="contains other files"):
         encode_corpus([("ein", "ein")], *tokenizers, tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "mine"
 

@@ -137,7 +137,10 @@ def test_fingerprint_tells_splits_and_directions_apart(data_dir_of_tfds, tmp_pat
         (("no_such_translate/x",), "data.tfds.name='no_such_translate/x'"),
         (("small_translate/xx-yy",), "data.tfds.name='small_translate/xx-yy'"),
         (("small_translate/de-en", "tset"), "split 'tset' of small_translate"),
-        (("small_translate/de-en", "train", "en", "fr"), "'en' and 'fr'.*has: de, en"),
+        (
+            ("small_translate/de-en", "train", "en", "fr"),
+            "'en' and 'fr'.*Available: de, en",
+        ),
         (("small_translate/de-en", "train", "en"), "Received: en, en"),
         (("small_talks",), "Received: None, None"),
     ],

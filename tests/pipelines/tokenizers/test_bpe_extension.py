@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from keras_transformer.pipelines import load_tokenizer
 from keras_transformer.pipelines import train_tokenizer
-from keras_transformer.pipelines.tokenizers.bpe_extension import grow_byte_pairs
+from keras_transformer.pipelines.tokenizers.bpe_extension import extend_bpe
 
 OLD = ["der Hund läuft und schläft", "die Katze schläft nie", "im Jahr 1987 war es so"]
 STEMS = [
@@ -48,7 +48,7 @@ def old():
 
 @pytest.fixture(scope="module")
 def growth(old):
-    return grow_byte_pairs(old, [*NEW, None, "", "  "], 60)
+    return extend_bpe(old, [*NEW, None, "", "  "], 60)
 
 
 def ids(tokenizer, texts):
@@ -115,27 +115,25 @@ def test_what_is_learnt_is_how_sentencepiece_splits(old):
     """The learner's words, split by its own merges, are the library's own splits."""
     from sentencepiece import sentencepiece_model_pb2
 
-    from keras_transformer.pipelines.tokenizers.registry import (
-        bpe_extension as byte_pair_growth,
-    )
+    from keras_transformer.pipelines.tokenizers import bpe_extension
 
     learners = []
 
-    class Kept(byte_pair_growth._Learner):
+    class Kept(bpe_extension._Learner):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             learners.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(byte_pair_growth, "_Learner", Kept)
-        grown = grow_byte_pairs(old, NEW, 60).tokenizer
+        patch.setattr(bpe_extension, "_Learner", Kept)
+        grown = extend_bpe(old, NEW, 60).tokenizer
     (learner,) = learners
     processor = sentencepiece.SentencePieceProcessor(model_proto=grown.model)
     words = ["".join(word) for word in learner._words]
     assert len(words) > 50
     for word, pieces in zip(words, learner._words, strict=True):
         split = processor.encode(word[1:], out_type=str)
-        joined = byte_pair_growth._joined_bytes(split)
+        joined = bpe_extension._joined_bytes(split)
         assert joined == pieces
     proto = sentencepiece_model_pb2.ModelProto.FromString(grown.model)
     assert proto.trainer_spec.vocab_size == 390
@@ -144,7 +142,7 @@ def test_what_is_learnt_is_how_sentencepiece_splits(old):
 def test_the_most_frequent_pair_comes_first():
     old = train_tokenizer("bpe", ["a b c d ab"], 267, split_digits=True)
     assert "▁ab" not in old.pieces()
-    grown = grow_byte_pairs(old, ["cd cd cd da da", "11 11 11 11", "c", "b-d b-d"], 9)
+    grown = extend_bpe(old, ["cd cd cd da da", "11 11 11 11", "c", "b-d b-d"], 9)
     # Digits stay alone and hyphens apart; "da" is there twice, "cd" three times.
     added = [piece for piece in grown.tokenizer.pieces()[267:] if len(piece) > 1]
     assert added[0] in ("cd", "▁c")
@@ -156,14 +154,14 @@ def test_the_most_frequent_pair_comes_first():
 def test_symbols_stay_whole():
     symbols = ["(NP", "NP)", "XX"]
     old = train_tokenizer("bpe", OLD, 340, symbols=symbols)
-    grown = grow_byte_pairs(old, ["(NP XX NP) Quark"] * 4, 9).tokenizer
+    grown = extend_bpe(old, ["(NP XX NP) Quark"] * 4, 9).tokenizer
     assert ids(grown, ["(NP XX NP)"]) == ids(old, ["(NP XX NP)"])
     assert len(ids(grown, ["Quark"])[0]) < len(ids(old, ["Quark"])[0])
 
 
 def test_a_text_that_has_nothing_new(old):
-    assert grow_byte_pairs(old, ["x"], 5).replaced == []
-    assert grow_byte_pairs(old, [], 5).tokenizer.vocabulary_size == 330
+    assert extend_bpe(old, ["x"], 5).replaced == []
+    assert extend_bpe(old, [], 5).tokenizer.vocabulary_size == 330
 
 
 def test_saved_and_loaded(growth, tmp_path):

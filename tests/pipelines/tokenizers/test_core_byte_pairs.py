@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from keras_transformer import pipelines
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.sources.phrases import phrases
-from keras_transformer.pipelines.tokenizers.core_byte_pairs import CoreBytePairs
+from keras_transformer.pipelines.tokenizers.core_byte_pairs import (
+    CoreOpsBytePairTokenizer,
+)
 
 ODD = [
     "",
@@ -54,7 +56,7 @@ def tokenizer(request):
 
 @pytest.fixture(scope="module")
 def core(tokenizer):
-    return CoreBytePairs(tokenizer)
+    return CoreOpsBytePairTokenizer(tokenizer)
 
 
 def test_phrases(tokenizer, core):
@@ -112,7 +114,7 @@ def test_symbols_are_refused():
     texts = ["NP (NP VP (VP"] * 50
     tokenizer = pipelines.train_tokenizer("bpe", texts, 272, symbols=["(NP", "(VP"])
     with pytest.raises(DataError, match=r"symbols of its own.*\(NP"):
-        CoreBytePairs(tokenizer)
+        CoreOpsBytePairTokenizer(tokenizer)
 
 
 @pytest.mark.parametrize("languages", [("en", "de"), ("en", "fr")])
@@ -123,4 +125,6 @@ def test_a_real_corpus(data_dir, languages):
             texts += file.read().splitlines()
     tokenizer = pipelines.train_tokenizer("bpe", texts[::2], 3000)
     assert len(texts) > 2000
-    assert ids_of(CoreBytePairs(tokenizer), texts) == library_ids(tokenizer, texts)
+    assert ids_of(CoreOpsBytePairTokenizer(tokenizer), texts) == library_ids(
+        tokenizer, texts
+    )

@@ -1,16 +1,16 @@
-"""An array file that is written from beginning to end without being held."""
+"""Streams a one-dimensional array to a `.npy` file."""
 
 import os
 
 import numpy as np
 
 
-class GrowingArray:
-    """A one-dimensional `.npy` file, as long as what is appended to it.
+class NpyWriter:
+    """Writes a one-dimensional `.npy` file chunk by chunk.
 
     Args:
-        path: of the file; what it held is replaced.
-        dtype: of its elements.
+        path: The file. An existing one is replaced.
+        dtype: The element type.
     """
 
     def __init__(self, path: str | os.PathLike, dtype: np.typing.DTypeLike):
@@ -20,18 +20,18 @@ class GrowingArray:
         self._write_header()
 
     def append(self, elements: np.ndarray) -> None:
-        """Write elements, whatever their type, as the file's."""
+        """Appends elements, cast to the file's dtype."""
         self._file.write(elements.astype(self._dtype, copy=False).tobytes())
         self._length += len(elements)
 
     def close(self) -> None:
-        """Tell the file how long it is."""
+        """Writes the final length into the header and closes the file."""
         self._file.seek(0)
         self._write_header()
         self._file.close()
 
     def _write_header(self):
-        # NumPy leaves room in it for any length.
+        # NumPy pads the header, so that it has the same size for any length.
         header = {
             "descr": np.lib.format.dtype_to_descr(self._dtype),
             "fortran_order": False,

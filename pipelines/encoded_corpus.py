@@ -1,0 +1,148 @@
+"""Sentence pairs as ids on disk, read through memory maps."""
+
+import json
+import os
+
+import numpy as np
+
+from keras_transformer.errors import DataError
+
+FACTS = "corpus.json"
+DROPPED = "dropped.npy"
+SIDES = ("source", "target")
+REASONS = {
+    "invalid_utf8": "not UTF-8",
+    "empty": "with an empty side",
+    "too_long": "longer than data.max_length",
+}
+# Reading altered JSON or arrays may raise any of these.
+_READ_ERRORS = (
+    *(OSError, EOFError, ValueError, LookupError),
+    *(TypeError, AttributeError, RecursionError, OverflowError),
+)
+
+
+class EncodedCorpus:
+    """Sentence pairs as ids, in the order of the text. Written by `encode_corpus`.
+
+    Attributes:
+        num_pairs: The number of rows. Each kept pair has one row per segmentation.
+        source_lengths: int32 array `[num_pairs]`, end ids included.
+        target_lengths: int32 array `[num_pairs]`, end ids included.
+        dropped: For each reason ("invalid_utf8", "empty", "too_long") a dict of the
+            `count` and the first places (`first`: "file:line", or "pair 7").
+        report: One line with the numbers of kept and dropped pairs.
+        weights: float array `[num_pairs]`, how many times an epoch of training
+            contains each row. If `None`, the default, each row occurs once.
+    """
+
+    weights = None
+
+    def __init__(self, folder: str | os.PathLike):
+        self.folder = os.fspath(folder)
+        with open(os.path.join(folder, FACTS), encoding="utf-8") as file:
+            facts = json.load(file)
+        self.num_pairs = facts["num_pairs"] * facts["segmentations"]
+        self._segmentations = facts["segmentations"]
+        self.dropped = facts["dropped"]
+        self.report = report(facts)
+        self.fingerprint = facts["fingerprint"]
+        self._dropped = np.load(os.path.join(folder, DROPPED), mmap_mode="r")
+        self._ids = {}
+        self._offsets = {}
+        for side in SIDES:
+            ids, offsets = (os.path.join(folder, name) for name in side_files(side))
+            self._ids[side] = np.load(ids, mmap_mode="r")
+            self._offsets[side] = np.load(offsets, mmap_mode="r")
+        self.source_lengths, self.target_lengths = map(self._lengths, SIDES)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> "EncodedCorpus":
+        """Opens a corpus that `encode_corpus` wrote.
+
+        Raises:
+            DataError: If the folder contains no corpus, or a damaged one.
+        """
+        try:
+            return cls(folder)
+        except _READ_ERRORS as error:
+            raise DataError(
+                f"{os.fspath(folder)}: no encoded corpus here ({error})."
+            ) from None
+
+    def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the source and target ids of a row, int32, with end ids."""
+        index = range(self.num_pairs)[index]
+        return tuple(
+            np.asarray(
+                self._ids[side][slice(*self._offsets[side][index : index + 2])],
+                np.int32,
+            )
+            for side in SIDES
+        )
+
+    def numbers(self, indices: np.ndarray) -> np.ndarray:
+        """Returns the positions of rows in the text, counted from 1, as int64.
+
+        Args:
+            indices: int array of rows, counted from 0.
+        """
+        indices = indices // self._segmentations
+        # dropped[i] - i pairs were kept before the i-th dropped pair.
+        kept_before = self._dropped - np.arange(len(self._dropped))
+        return indices + np.searchsorted(kept_before, indices, side="right") + 1
+
+    def rows_outside(self, size: int) -> np.ndarray:
+        """Returns the rows whose target contains an id of at least `size`."""
+        places = np.flatnonzero(self._ids["target"] >= size)
+        return np.unique(np.searchsorted(self._offsets["target"], places, "right") - 1)
+
+    def rows(self, side: str, indices: np.ndarray, length: int) -> np.ndarray:
+        """Gathers padded rows: int32 array `[len(indices), length]`.
+
+        Args:
+            side: "source" or "target".
+            indices: int array of rows.
+            length: The width, at least that of the longest row.
+        """
+        starts = self._offsets[side][indices]
+        lengths = self._offsets[side][indices + 1] - starts
+        rows = np.zeros((len(indices), length), np.int32)
+        real = np.arange(length) < lengths[:, np.newaxis]
+        positions = starts[:, np.newaxis] + np.arange(length)
+        rows[real] = self._ids[side][positions[real]]
+        return rows
+
+    def _lengths(self, side: str) -> np.ndarray:
+        """Returns the lengths of a side's rows after checking its offsets."""
+        ids, offsets = self._ids[side], self._offsets[side]
+        lengths = np.diff(offsets)
+        arrays = ids, offsets, self._dropped
+        if (
+            any(each.ndim != 1 or each.dtype.kind not in "iu" for each in arrays)
+            or type(self.num_pairs) is not int
+            or len(offsets) != self.num_pairs + 1
+            or (offsets[0], offsets[-1]) != (0, len(ids))
+            or (lengths < 1).any()
+        ):
+            raise ValueError(f"{side}_offsets.npy does not match {side}_ids.npy")
+        return lengths.astype(np.int32)
+
+
+def side_files(side: str) -> tuple[str, str]:
+    """Returns the names of a side's files: flat ids, and the offsets of its rows."""
+    return f"{side}_ids.npy", f"{side}_offsets.npy"
+
+
+def report(facts: dict) -> str:
+    """Returns one line with the numbers of kept and dropped pairs."""
+    dropped = [
+        f"{reason['count']:,} {REASONS[name]} ({', '.join(reason['first'])}"
+        + (", ...)" if reason["count"] > len(reason["first"]) else ")")
+        for name, reason in facts["dropped"].items()
+        if reason["count"]
+    ]
+    kept = f"{facts['num_pairs']:,} of {facts['num_read']:,} pairs kept"
+    if facts.get("segmentations", 1) > 1:
+        kept += f", each in {facts['segmentations']} segmentations"
+    return "; dropped: ".join([kept, *filter(None, ["; ".join(dropped)])])
