@@ -102,6 +102,7 @@ def clean(folder, restart=False):
     leftovers = [
         *folder.glob(".*-[0-9]*.keras"),
         *folder.glob(".*-[0-9]*.jsonl"),
+        *folder.glob(".*-[0-9]*.yaml"),
         *folder.glob(".probe-[0-9]*.tmp"),
         *folder.glob("*/.probe-[0-9]*.tmp"),
         *folder.glob("*/*.[0-9]*.tmp"),

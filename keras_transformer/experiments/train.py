@@ -20,7 +20,7 @@ from keras_transformer.experiments.corpora import prepare
 from keras_transformer.experiments.corpora import prepared
 from keras_transformer.experiments.cost import training_cost
 from keras_transformer.experiments.validation import validation
-from keras_transformer.files import told_when_full
+from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.parsing.linearization import word_marks
 from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.saving.checkpoints import checkpoint_paths
@@ -80,7 +80,7 @@ def train(
     automatic = recipe.training.mixed_precision == "auto_bfloat16"
     with (
         workers.told_when_lost(),
-        told_when_full(output),
+        convert_disk_full_errors(output),
         training.automatic_bfloat16(automatic),
         contextlib.ExitStack() as stack,
     ):

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic import ValidationError
 
 from keras_transformer.errors import RecipeError
+from keras_transformer.files import replace_file
 from keras_transformer.recipes.schema import DATA_KINDS
 from keras_transformer.recipes.schema import Recipe
 
@@ -159,14 +160,16 @@ def load_recipe(name_or_path, overrides=(), keys=None) -> Recipe:
 
 
 def dump_recipe(recipe: Recipe, path) -> None:
-    """Writes the whole resolved recipe as YAML, by way of a temporary name."""
-    path = pathlib.Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Writes the complete resolved recipe as YAML.
+
+    Raises:
+        StorageError: If the disk is full.
+    """
     text = yaml.safe_dump(
         recipe.model_dump(), sort_keys=False, allow_unicode=True, width=1_000
     )
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    with replace_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _read(name_or_path):

@@ -8,9 +8,9 @@ import shutil
 import tensorflow as tf
 
 from keras_transformer.errors import CheckpointError
+from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.files import replace_file
 from keras_transformer.files import sync
-from keras_transformer.files import told_when_full
 from keras_transformer.saving.checkpoints import DAMAGE
 from keras_transformer.saving.checkpoints import check_shapes
 from keras_transformer.saving.checkpoints import checkpoint_paths
@@ -67,7 +67,7 @@ class Checkpoints:
         self._progress.assign(json.dumps(progress))
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"ckpt-{step}"
-        with told_when_full(path):
+        with convert_disk_full_errors(path):
             try:
                 self._checkpoint.write(str(path))
                 for file in self.folder.glob(f"ckpt-{step}.*"):

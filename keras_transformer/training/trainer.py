@@ -8,7 +8,6 @@ import pathlib
 import tensorflow as tf
 
 from keras_transformer.files import replace_file
-from keras_transformer.files import told_when_full
 from keras_transformer.saving.keras_file import note_tokenizer
 from keras_transformer.training.callbacks import PeriodicCheckpoint
 from keras_transformer.training.callbacks import Progress
@@ -210,7 +209,7 @@ class Trainer:
         path = self.folder / name
         if not self.writes:
             return path
-        with told_when_full(path), replace_file(path) as temporary:
+        with replace_file(path) as temporary:
             self.model.transformer.save(temporary)
             if self.tokenizer_fingerprint is not None:
                 note_tokenizer(temporary, self.tokenizer_fingerprint)

@@ -76,6 +76,7 @@ def test_leftovers_of_a_killed_process_go_and_nothing_else(tmp_path):
     leftovers = [
         ".model-4711.keras",
         ".metrics-12.jsonl",
+        ".config-4711.yaml",
         "cache/train.99.tmp/source_ids.npy",
         "tokenizer/tokenizer.model.77.tmp",
         "checkpoints/ckpt-9_temp/part-00000-of-00001.index",

@@ -13,7 +13,6 @@ from keras_transformer.experiments.table3.rows import row_recipe
 from keras_transformer.experiments.table3.table import write_tables
 from keras_transformer.experiments.train import train
 from keras_transformer.files import replace_file
-from keras_transformer.files import told_when_full
 from keras_transformer.recipes import Recipe
 from keras_transformer.saving.open import open_model
 
@@ -151,6 +150,6 @@ def _measure(folder, recipe, row, seed, seconds):
         "seconds": seconds,
         "recipe": recipe.model_dump(mode="json"),
     }
-    with told_when_full(folder), replace_file(folder / RESULT) as temporary:
+    with replace_file(folder / RESULT) as temporary:
         temporary.write_text(json.dumps(result, indent=1), encoding="utf-8")
     return result

@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from keras_transformer.experiments.table3.rows import PAPER
 from keras_transformer.files import replace_file
-from keras_transformer.files import told_when_full
 
 HEAD = (
     "row",
@@ -43,16 +42,15 @@ def write_tables(results, output, scale=1):
     counts = sorted(map(len, by_row.values()))
     runs = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     markdown = _markdown(rows, results[0]["signature"], scale, runs)
-    with told_when_full(output):
-        with (
-            replace_file(output / "table.csv") as temporary,
-            open(temporary, "w", newline="", encoding="utf-8") as file,
-        ):
-            csv.writer(file, lineterminator="\n").writerows([HEAD, *rows])
-        with replace_file(output / "table.md") as temporary:
-            temporary.write_text(markdown, encoding="utf-8")
-        with replace_file(output / "table.png") as temporary:
-            _plot(rows, temporary)
+    with (
+        replace_file(output / "table.csv") as temporary,
+        open(temporary, "w", newline="", encoding="utf-8") as file,
+    ):
+        csv.writer(file, lineterminator="\n").writerows([HEAD, *rows])
+    with replace_file(output / "table.md") as temporary:
+        temporary.write_text(markdown, encoding="utf-8")
+    with replace_file(output / "table.png") as temporary:
+        _plot(rows, temporary)
 
 
 def _by_row(results):
