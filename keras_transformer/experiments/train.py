@@ -75,11 +75,11 @@ def train(
         WorkerLost: another worker has ended or cannot be reached.
     """
     output = pathlib.Path(output)
-    training.use_threads(recipe.training.parallel_parts)
+    training.configure_threads(recipe.training.parallel_parts)
     workers = Workers(worker_timeout)
     automatic = recipe.training.mixed_precision == "auto_bfloat16"
     with (
-        workers.told_when_lost(),
+        workers.convert_worker_errors(),
         convert_disk_full_errors(output),
         training.automatic_bfloat16(automatic),
         contextlib.ExitStack() as stack,
@@ -93,7 +93,7 @@ def train(
             run_folder.clean(output, restart)
             run_folder.claim(output, recipe, allow_changes)
 
-        workers.share(take)
+        workers.broadcast_from_chief(take)
         return _run(recipe, output, progress, allow_changes, workers)
 
 
@@ -106,12 +106,12 @@ def _run(recipe, output, progress, allow_changes, workers):
     initial = None
     if settings.initial_model and not begun:
         initial_tokenizer, initial = _initial_model(recipe)
-        workers.share(lambda: initial_tokenizer.save(output / TOKENIZER))
+        workers.broadcast_from_chief(lambda: initial_tokenizer.save(output / TOKENIZER))
     keras.utils.set_random_seed(settings.seed)
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
     pairs = load_pairs(recipe)
-    workers.share(lambda: prepare(recipe, output, pairs, begun))
+    workers.broadcast_from_chief(lambda: prepare(recipe, output, pairs, begun))
     tokenizer, corpora = prepared(output, pairs)
     if not begun and workers.is_chief:
         for split, corpus in corpora.items():
@@ -123,8 +123,9 @@ def _run(recipe, output, progress, allow_changes, workers):
             model.set_weights(initial.get_weights())
         training_model = _compile(model, recipe, tokenizer)
         training_model.optimizer.build(training_model.trainable_variables)
-    trainer = training.Trainer(training_model, output, settings.keep, workers)
-    trainer.tokenizer_fingerprint = tokenizer.fingerprint()
+    trainer = training.Trainer(
+        training_model, output, settings.keep, workers, tokenizer.fingerprint()
+    )
     first_step = trainer.restore()
     _check_targets(model, corpora["train"], pairs["train"])
     if hasattr(pairs["train"], "weights"):
@@ -140,7 +141,7 @@ def _run(recipe, output, progress, allow_changes, workers):
         validate_here = validation(
             recipe, model, tokenizer, corpora["validation"], pairs["validation"]
         )
-        validate = functools.partial(workers.share, validate_here)
+        validate = functools.partial(workers.broadcast_from_chief, validate_here)
     if settings.steps > first_step or trainer.progress.validation_due:
         # XLA compiles for each shape, so that it gets few of them.
         dataset = pipelines.training_dataset(
@@ -163,14 +164,16 @@ def _run(recipe, output, progress, allow_changes, workers):
             metric=recipe.validation_metric(),
             patience=stopping.patience if stopping else None,
             bar=progress,
-            max_skipped=settings.max_skipped if settings.on_nan == "skip" else 0,
-            places_of=_places_of(recipe, corpora["train"], pairs["train"]),
+            max_consecutive_skips=settings.max_skipped
+            if settings.on_nan == "skip"
+            else 0,
+            locate_batch=_locate_batch(recipe, corpora["train"], pairs["train"]),
         )
 
     def finish():
         return _finish(recipe, trainer, corpora["train"], validate_here, workers)
 
-    summary = workers.share(finish)
+    summary = workers.broadcast_from_chief(finish)
     if not workers.is_chief:
         return {}
     return {**summary, "seconds in all": round(time.monotonic() - started)}
@@ -271,15 +274,15 @@ def _guided_alignment(recipe, tokenizer):
     return training.GuidedAlignment(aligned, weight)
 
 
-def _places_of(recipe, corpus, pairs):
+def _locate_batch(recipe, corpus, pairs):
     """Function of a step that names the places of its batch's pairs."""
     settings = recipe.training
     locate = getattr(pairs, "locate", "pair {}".format)
 
-    def places_of(step):
+    def locate_batch(step):
         indices = pipelines.batch_indices(
             corpus, settings.batch_tokens, settings.seed, step
         )
         return [locate(int(number)) for number in sorted(corpus.numbers(indices))]
 
-    return places_of
+    return locate_batch

@@ -246,5 +246,5 @@ def test_one_worker_is_no_cluster(monkeypatch, text):
     monkeypatch.setenv("TF_CONFIG", text)
     alone = Workers()
     assert (alone.index, alone.count, alone.is_chief) == (0, 1, True)
-    assert alone.share(lambda: "mine") == "mine"
-    assert alone.total([1, 0]) == [1, 0]
+    assert alone.broadcast_from_chief(lambda: "mine") == "mine"
+    assert alone.all_reduce_sum([1, 0]) == [1, 0]
