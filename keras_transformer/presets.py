@@ -72,5 +72,4 @@ PRESETS = {
 TRAINING_PRESETS = {
     "D3": {"label_smoothing": 0.0},
     "D4": {"label_smoothing": 0.2},
-    "big": {"steps": 300_000, "average": 20, "keep": 20},
 }

@@ -25,7 +25,8 @@ _MADE = (TOKENIZER, _CHECKPOINTS, "logs", "metrics.jsonl", "best.keras", MODEL)
 # How long to train and how to decode may change between two starts.
 _FREE = {
     "training": {
-        *("steps", "early_stopping", "on_nan", "max_skipped", "max_gradient_norm"),
+        *("steps", "early_stopping", "on_nonfinite", "max_consecutive_skips"),
+        "max_gradient_norm",
     },
     "decoding": True,
 }

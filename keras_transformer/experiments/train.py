@@ -69,7 +69,7 @@ def train(
         CheckpointError: `output` holds checkpoints that do not fit.
         ModelError: `training.initial_model` is none, or not the recipe's; or no model
             can be as the recipe describes it.
-        TrainingFault: losses or gradients that are not finite, see `on_nan`.
+        TrainingFault: losses or gradients that are not finite, see `on_nonfinite`.
         KeyboardInterrupt: Ctrl-C, after the state was saved.
         WorkersError: `TF_CONFIG` cannot be used, or the first worker failed.
         WorkerLost: another worker has ended or cannot be reached.
@@ -124,7 +124,11 @@ def _run(recipe, output, progress, allow_changes, workers):
         training_model = _compile(model, recipe, tokenizer)
         training_model.optimizer.build(training_model.trainable_variables)
     trainer = training.Trainer(
-        training_model, output, settings.keep, workers, tokenizer.fingerprint()
+        training_model,
+        output,
+        settings.keep_checkpoints,
+        workers,
+        tokenizer.fingerprint(),
     )
     first_step = trainer.restore()
     _check_targets(model, corpora["train"], pairs["train"])
@@ -164,8 +168,8 @@ def _run(recipe, output, progress, allow_changes, workers):
             metric=recipe.validation_metric(),
             patience=stopping.patience if stopping else None,
             bar=progress,
-            max_consecutive_skips=settings.max_skipped
-            if settings.on_nan == "skip"
+            max_consecutive_skips=settings.max_consecutive_skips
+            if settings.on_nonfinite == "skip"
             else 0,
             locate_batch=_locate_batch(recipe, corpora["train"], pairs["train"]),
         )
@@ -183,7 +187,9 @@ def _finish(recipe, trainer, corpus, validate, workers):
     """Averages, writes the model, and says what came of the run."""
     settings = recipe.training
     model, progress = trainer.model.transformer, trainer.progress
-    averaged = average_checkpoints(model, trainer.checkpoints.folder, settings.average)
+    averaged = average_checkpoints(
+        model, trainer.checkpoints.folder, settings.average_checkpoints
+    )
     path = trainer.save_model(MODEL)
     summary = {
         **({"began with": settings.initial_model} if settings.initial_model else {}),
@@ -232,7 +238,7 @@ def _compile(model, recipe, tokenizer):
         model,
         settings.label_smoothing,
         settings.gradient_accumulation_steps,
-        settings.clip_norm,
+        settings.global_clipnorm,
         settings.max_gradient_norm,
         settings.parallel_parts,
         _guided_alignment(recipe, tokenizer),

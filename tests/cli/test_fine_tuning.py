@@ -24,7 +24,7 @@ SETTINGS = [
     "training.validation_bleu=false",
     "training.batch_tokens=170",
     "training.checkpoint_steps=3",
-    "training.average=2",
+    "training.average_checkpoints=2",
 ]
 
 

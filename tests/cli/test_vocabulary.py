@@ -105,7 +105,7 @@ def test_on_the_command_line(tiny_model, run_command, tmp_path):
         f"data.train.source={tmp_path / 'a'}",
         f"data.train.target={tmp_path / 'a'}",
         *("training.steps=2", "training.batch_tokens=99", "training.warmup_steps=1"),
-        *("training.average=1", "training.learning_rate=0.000001"),
+        *("training.average_checkpoints=1", "training.learning_rate=0.000001"),
     ]
     run = tmp_path / "run"
     result = run_command(

@@ -37,8 +37,8 @@ SETTINGS = [
     f"training.steps={STEPS}",
     "training.warmup_steps=30",
     "training.checkpoint_steps=5",
-    "training.keep=2",
-    "training.average=2",
+    "training.keep_checkpoints=2",
+    "training.average_checkpoints=2",
     "training.validation_steps=12",
     "training.validation_bleu=false",
 ]

@@ -32,8 +32,8 @@ SMALL = [
     "model.dropout=0.2",
     "training.steps=7",
     "training.checkpoint_steps=3",
-    "training.keep=2",
-    "training.average=2",
+    "training.keep_checkpoints=2",
+    "training.average_checkpoints=2",
     "training.validation_steps=4",
 ]
 
@@ -154,7 +154,7 @@ def test_a_run_that_diverges_stops_and_names_the_pairs(tmp_path):
         "training.learning_rate=1e30",
         "training.warmup_steps=1",
         "training.checkpoint_steps=1",
-        "training.on_nan=stop",
+        "training.on_nonfinite=stop",
     )
     with pytest.raises(TrainingFault) as raised:
         train(small_recipe(*overrides), tmp_path, progress=False)
@@ -170,7 +170,7 @@ def test_a_run_that_diverges_stops_and_names_the_pairs(tmp_path):
     # The same run, told to leave such batches out, finds no other.
     with pytest.raises(TrainingFault, match=r"step 4: .* 3 such steps"):
         train(
-            small_recipe(*overrides[:3], "training.max_skipped=2"),
+            small_recipe(*overrides[:3], "training.max_consecutive_skips=2"),
             tmp_path,
             progress=False,
         )

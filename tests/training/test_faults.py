@@ -125,7 +125,7 @@ def test_a_bad_batch_leaves_no_trace(tmp_path, kind, options):
 
 @pytest.mark.fault(
     "F10",
-    "`on_nan: stop`: one line with step and lines; the last checkpoint is from before",
+    "`on_nonfinite: stop`: one line with step and lines; the last checkpoint is older",
 )
 def test_stop_at_the_first(tmp_path, caplog):
     model = poisoned("loss")

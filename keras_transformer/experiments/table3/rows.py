@@ -93,7 +93,7 @@ def row_recipe(recipe, row, scale=1, seed=1):
     values = recipe.model_dump()
     kept = {name: values["model"][name] for name in ("normalization", "activation")}
     values["model"] = {**sizes, **kept, "preset": "base"}
-    training = {**values["training"], "average": 1, "seed": seed}
+    training = {**values["training"], "average_checkpoints": 1, "seed": seed}
     changes = dict(TRAINING_PRESETS.get(row, {}))
     if "label_smoothing" in changes:
         training["label_smoothing"] = changes["label_smoothing"]

@@ -18,8 +18,8 @@ SMALL = [
     "data.held_out=20",
     "tokenizer.vocabulary_size=380",
     "training.steps=2",
-    "training.keep=2",
-    "training.average=2",
+    "training.keep_checkpoints=2",
+    "training.average_checkpoints=2",
 ]
 
 
