@@ -1,4 +1,4 @@
-"""Losses, metrics, schedules, and training in a run folder (section 5)."""
+"""Losses, metrics, schedules and the training loop (section 5)."""
 
 import importlib
 

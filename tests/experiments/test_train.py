@@ -235,7 +235,7 @@ def test_lost_checkpoints_and_another_text_stop_the_run(run, tmp_path):
     shutil.copytree(folder, changed)
     # The cache is of another seed's phrases, as if the files had been edited.
     other = small_recipe("data.seed=5", "training.steps=8")
-    with pytest.raises(RunError, match=r"what differs: data\.seed"):
+    with pytest.raises(RunError, match=r"different recipe \(data\.seed\)"):
         train(other, changed, progress=False)
     summary = train(other, changed, progress=False, allow_changes=True)
     assert summary["steps"] == 8
@@ -248,7 +248,7 @@ def test_a_run_begins_with_an_averages_weights(run, tmp_path):
     average = tmp_path / "average"
     shutil.copytree(folder, average)
     shutil.rmtree(average / "checkpoints")
-    with pytest.raises(RunError, match=r"an average of checkpoints.*--from"):
+    with pytest.raises(RunError, match=r"checkpoints of this model are.*--from"):
         train(small_recipe(), average, progress=False)
     # A rate so low that one step moves nothing: what is left is where it began.
     recipe = small_recipe(
