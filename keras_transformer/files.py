@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, and disks that are full."""
+"""Atomic writes of files and folders, and errors about full disks."""
 
 import contextlib
 import errno
@@ -8,36 +8,41 @@ import shutil
 
 from keras_transformer.errors import StorageError
 
-# No space, a quota, or a limit on a file's size.
+# No space, a quota, or a limit on the file size.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FULL_TEXTS = tuple(os.strerror(number) for number in _FULL)
 
 
 @contextlib.contextmanager
 def replace_file(path):
-    """Yields a temporary path beside `path` and renames it to `path` at the end.
+    """Yields a temporary path next to `path` and renames it to `path` at the end.
 
-    The suffix stays, since Keras looks at it. After an error the temporary file is
-    removed and `path` is as it was; after a power cut `path` is the old or the new.
+    The suffix is kept, since Keras chooses the format by it. After an error the
+    temporary file is removed and `path` is unchanged. After a power cut `path` is
+    either the old file or the new one.
+
+    Raises:
+        StorageError: If the disk is full.
     """
     path = pathlib.Path(path)
     temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
     try:
-        yield temporary
-        sync(temporary)
-        os.replace(temporary, path)
-        sync(path.parent)
+        with convert_disk_full_errors(path):
+            yield temporary
+            sync(temporary)
+            os.replace(temporary, path)
+            sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def sync(path):
-    """Waits until a file's content, or a folder's list of names, is on the disk."""
+    """Waits until the content of a file, or the entries of a folder, are on disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
     except OSError as error:
-        # Some network file systems cannot do it for a folder.
+        # Some network file systems cannot sync a folder.
         if error.errno != errno.EINVAL or not os.path.isdir(path):
             raise
     finally:
@@ -45,7 +50,7 @@ def sync(path):
 
 
 def sync_tree(folder):
-    """`sync` of all files and folders in `folder`, itself too."""
+    """Calls `sync` for a folder and everything in it."""
     for parent, _, files in os.walk(folder):
         for name in files:
             sync(os.path.join(parent, name))
@@ -53,16 +58,17 @@ def sync_tree(folder):
 
 
 def check_writable(folder):
-    """Makes `folder` where it is missing, and a file in it that goes again.
+    """Creates `folder` if it is missing and checks that files can be written to it.
 
     Raises:
-        StorageError: no permission, a read-only file system, or no space.
+        StorageError: If permission is missing, the file system is read-only, or the
+            disk is full.
     """
     folder = pathlib.Path(folder)
     probe = folder / f".probe-{os.getpid()}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with told_when_full(folder):
+        with convert_disk_full_errors(folder):
             probe.write_bytes(b"x" * 4096)
     except OSError as error:
         if isinstance(error, FileExistsError | NotADirectoryError):
@@ -76,16 +82,15 @@ def check_writable(folder):
 
 
 @contextlib.contextmanager
-def told_when_full(path):
-    """Turns what a full disk raises, in Python or TensorFlow, into a `StorageError`.
+def convert_disk_full_errors(path):
+    """Converts Python's and TensorFlow's errors about a full disk to `StorageError`.
 
     Args:
-        path: What is written, a file or a folder; named unless the error names its
-            own file.
+        path: The file or folder to name, unless the error names a file itself.
     """
     try:
         yield
-    except StorageError:  # told where the path was known better
+    except StorageError:  # already names the path
         raise
     except Exception as error:
         if not is_full(error):
@@ -96,12 +101,15 @@ def told_when_full(path):
         ) from error
 
 
+told_when_full = convert_disk_full_errors  # its name in version 0.1
+
+
 def is_full(error):
-    """Whether an error says that a disk is full."""
+    """Returns whether an error reports a full disk."""
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
-    # Told by its text, since this module does without TensorFlow; Keras's reader of
-    # HDF5 and zip files loses the number, too.
+    # TensorFlow's errors have no errno, and Keras loses it when it reads HDF5 or zip
+    # files, so the text has to decide.
     return any(text in str(error) for text in _FULL_TEXTS)
 
 
@@ -110,7 +118,7 @@ def _reason(error):
 
 
 def _free(path):
-    """What is left on the disk of the nearest folder that exists."""
+    """Returns the free space of the disk that contains `path`, as text."""
     path = pathlib.Path(path).absolute()
     while not path.exists():
         path = path.parent

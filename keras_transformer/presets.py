@@ -1,6 +1,6 @@
-"""Constructor arguments of `Transformer` for the paper's models.
+"""Constructor arguments of `Transformer` for the models of the paper.
 
-Table 3's rows carry the paper's names: a letter and the row's number within it.
+The rows of Table 3 are named by a letter and their number within it.
 """
 
 _BASE = {
@@ -24,7 +24,7 @@ def _heads(num_heads):
 
 
 PRESETS = {
-    # Small data and small machines; Transformer-Tiny of Wu et al. (2021).
+    # For small data and small machines: Transformer-Tiny of Wu et al. (2021).
     "tiny": {
         "num_layers": 4,
         "d_model": 128,
@@ -45,7 +45,7 @@ PRESETS = {
     },
     "base": _base(),
     "big": _base(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3),
-    # Section 6.3: 4 layers of width 1024, the rest as big.
+    # Section 6.3: 4 layers of width 1024, otherwise the same as big.
     "parsing": _base(num_layers=4, d_model=1024, d_ff=4096, num_heads=16),
     "A1": _heads(1),
     "A2": _heads(4),
@@ -68,9 +68,8 @@ PRESETS = {
     "E": _base(positions="learned", max_length=512),
 }
 
-# What a row of Table 3 changes in training, as the recipe's `training` keys.
+# Training keys of the recipe that a row of Table 3 changes.
 TRAINING_PRESETS = {
     "D3": {"label_smoothing": 0.0},
     "D4": {"label_smoothing": 0.2},
-    "big": {"steps": 300_000, "average": 20, "keep": 20},
 }

@@ -1,4 +1,4 @@
-"""Written, synced, named: in this order; and what is told of a disk."""
+"""Atomic writes: the order of sync and rename, and errors about full disks."""
 
 import errno
 import os
@@ -10,14 +10,14 @@ import pytest
 from keras_transformer import files as storage
 from keras_transformer.errors import StorageError
 from keras_transformer.files import check_writable
+from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.files import replace_file
 from keras_transformer.files import sync_tree
-from keras_transformer.files import told_when_full
 
 
 @pytest.fixture
 def events(monkeypatch):
-    """(what, name) of every sync, rename and deletion, in their order."""
+    """Records (event, name) of every sync, rename and deletion, in order."""
     found = []
     fsync, replace, unlink = os.fsync, os.replace, pathlib.Path.unlink
 
@@ -41,7 +41,7 @@ def events(monkeypatch):
     return found
 
 
-def test_a_file_is_synced_before_and_its_folder_after_it_is_named(tmp_path, events):
+def test_replace_file_syncs_around_the_rename(tmp_path, events):
     folder = tmp_path / "folder"
     folder.mkdir()
     with replace_file(folder / "a.txt") as temporary:
@@ -50,7 +50,7 @@ def test_a_file_is_synced_before_and_its_folder_after_it_is_named(tmp_path, even
     assert events == [("sync", name), ("rename", "a.txt"), ("sync", "folder")]
 
 
-def test_a_checkpoint_is_on_the_disk_before_an_older_one_goes(tmp_path, events):
+def test_checkpoint_is_synced_before_an_older_one_is_deleted(tmp_path, events):
     import tensorflow as tf
 
     from keras_transformer.training.checkpoints import Checkpoints
@@ -75,7 +75,20 @@ def test_a_checkpoint_is_on_the_disk_before_an_older_one_goes(tmp_path, events):
     assert tf.train.latest_checkpoint(tmp_path / "checkpoints").endswith("ckpt-2")
 
 
-def test_a_tree_is_synced_whole(tmp_path, events):
+def test_replace_file_keeps_the_old_file_if_the_disk_is_full(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with (
+        pytest.raises(StorageError, match=r"a\.txt: no space left"),
+        replace_file(path) as temporary,
+    ):
+        temporary.write_text("half of the n")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_sync_tree_syncs_every_file_and_folder(tmp_path, events):
     (tmp_path / "1" / "variables").mkdir(parents=True)
     for name in ("1/saved_model.pb", "1/variables/variables.index"):
         (tmp_path / name).touch()
@@ -93,26 +106,26 @@ def test_a_tree_is_synced_whole(tmp_path, events):
         RuntimeError("HDF5: errno = 28, error message = 'No space left on device'"),
     ],
 )
-def test_a_full_disk_is_told_by_number_or_text(tmp_path, error):
+def test_full_disk_is_recognized_by_errno_or_text(tmp_path, error):
     with (
         pytest.raises(StorageError, match=r": no space left: .*; [\d,]+ bytes free$"),
-        told_when_full(tmp_path / "a" / "b"),
+        convert_disk_full_errors(tmp_path / "a" / "b"),
     ):
         raise error
 
 
-def test_the_inner_path_and_other_errors_stay(tmp_path):
+def test_inner_path_and_other_errors_pass_unchanged(tmp_path):
     with (
         pytest.raises(StorageError, match=r"^inner: no space left"),
-        told_when_full(tmp_path),
-        told_when_full("inner"),
+        convert_disk_full_errors(tmp_path),
+        convert_disk_full_errors("inner"),
     ):
         raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(PermissionError), told_when_full(tmp_path):
+    with pytest.raises(PermissionError), convert_disk_full_errors(tmp_path):
         raise PermissionError(errno.EACCES, "Permission denied")
 
 
-def test_a_folder_is_made_and_left_as_it_was(tmp_path):
+def test_check_writable_creates_the_folder_and_leaves_no_file(tmp_path):
     check_writable(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
     (tmp_path / "file").touch()

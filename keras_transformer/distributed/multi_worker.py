@@ -1,14 +1,13 @@
-"""What Keras 3 lacks for `fit` under `MultiWorkerMirroredStrategy`.
+"""Patches Keras's `fit` for `MultiWorkerMirroredStrategy`.
 
-The one file that imports private names of Keras and TensorFlow. Keras's TensorFlow
+The only file that imports private names of Keras and TensorFlow. Keras's TensorFlow
 trainer fails in two places when several processes train (keras issue 20585):
 
-- before the first step it reduces a batch over the replicas to learn its shapes, which
-  fails where the replicas are other processes': one's own part tells the same;
-- it averages each step's logs with `axis=0`, which a scalar does not have.
+- Before the first step it reduces a batch over the replicas to learn its shapes, which
+  fails if replicas belong to other processes. The local part has the same shapes.
+- It averages each step's logs with `axis=0`, which a scalar does not have.
 
-TensorFlow finds out by heartbeats that a process is gone, but lets only private names
-say how soon.
+TensorFlow detects lost processes by heartbeats, but only private names set the timeout.
 """
 
 import tensorflow as tf
@@ -17,12 +16,12 @@ from keras.src.backend.tensorflow import trainer
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.eager import context
 
-_MENDED = "_keras_transformer_mended"
+_PATCHED = "_keras_transformer_patched"
 
 
-def mend_fit():
-    """Makes `fit` run under several workers, in this process; harmless elsewhere."""
-    if getattr(trainer, _MENDED, False):
+def patch_fit():
+    """Makes `fit` work under several workers; changes nothing for one process."""
+    if getattr(trainer, _PATCHED, False):
         return
     reduce_per_replica = trainer.reduce_per_replica
     symbolic_build = trainer.TensorFlowTrainer._maybe_symbolic_build
@@ -52,24 +51,24 @@ def mend_fit():
 
     trainer.reduce_per_replica = reduce_scalars_too
     trainer.TensorFlowTrainer._maybe_symbolic_build = build_from_local_part
-    setattr(trainer, _MENDED, True)
+    setattr(trainer, _PATCHED, True)
 
 
 def watch_workers(jobs, timeout_seconds, start_seconds):
-    """Has TensorFlow notice workers that are gone; before the strategy is made.
+    """Makes TensorFlow detect lost workers. Call it before creating the strategy.
 
     Args:
-        jobs: Number of tasks by the job's name, that of the chief first.
-        timeout_seconds: A worker that gave no sign of life for so long is gone, and
+        jobs: Number of tasks by job name; the chief's job is first.
+        timeout_seconds: Seconds without a heartbeat after which a worker is lost and
             collective operations on the others raise an error.
-        start_seconds: How long one waits for the first.
+        start_seconds: Seconds that a worker waits for the first one.
     """
     context.context().configure_coordination_service(
         service_type="standalone",
         service_leader=f"/job:{next(iter(jobs))}/replica:0/task:0",
         cluster_register_timeout_in_ms=round(1000 * start_seconds),
         heartbeat_timeout_in_ms=round(1000 * timeout_seconds),
-        # At the end nobody waits for one that will not come.
+        # At the end, do not wait for a lost worker.
         shutdown_barrier_timeout_in_ms=round(1000 * timeout_seconds),
         coordinated_jobs=[
             coordination_config_pb2.CoordinatedJob(name=name, num_tasks=count)

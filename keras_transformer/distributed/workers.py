@@ -1,8 +1,8 @@
-"""The processes that train one model together, as `TF_CONFIG` names them.
+"""Processes that train one model together, as listed in `TF_CONFIG`.
 
-Each computes its rows of every global batch; the first of them, the chief, alone
-writes. Collective operations keep them in step: all of them must call `share`,
-`total` and `fit` in the same order.
+Each computes its rows of every global batch. Only the first, the chief, writes files.
+Collective operations keep the workers in step, so all of them must call
+`broadcast_from_chief`, `all_reduce_sum` and `fit` in the same order.
 """
 
 import contextlib
@@ -27,22 +27,22 @@ _JOBS = ("chief", "worker")
 
 
 class Workers:
-    """This process among those that train together; by itself without `TF_CONFIG`.
+    """This process and the others that train with it; alone without `TF_CONFIG`.
 
-    Make it before any other use of TensorFlow, which sets up its devices only once.
+    Create it before any other use of TensorFlow, which configures devices only once.
 
     Args:
-        timeout_seconds: A worker that gave no sign of life for so long is gone.
-        start_seconds: How long to wait for the others at the start.
+        timeout_seconds: Seconds without a heartbeat after which a worker is lost.
+        start_seconds: Seconds to wait for the other workers at the start.
 
     Attributes:
-        index: This worker's number, 0 for the chief.
-        count: How many they are.
-        strategy: The `tf.distribute.Strategy` to build the model under.
+        index: Number of this worker, 0 for the chief.
+        count: Number of workers.
+        strategy: The `tf.distribute.Strategy` under which to build the model.
 
     Raises:
-        WorkersError: `TF_CONFIG` cannot be used.
-        WorkerLost: the others did not come.
+        WorkersError: If `TF_CONFIG` cannot be used.
+        WorkerLost: If the other workers did not start in time.
     """
 
     def __init__(self, timeout_seconds=30.0, start_seconds=START_SECONDS):
@@ -53,40 +53,43 @@ class Workers:
             return
         from keras_transformer.distributed import multi_worker
 
-        multi_worker.mend_fit()
+        multi_worker.patch_fit()
         multi_worker.watch_workers(self._jobs, timeout_seconds, start_seconds)
         logger.warning(
             "worker %s of %s waits for the others, at most %s seconds",
-            *(self.index, self.count, start_seconds),
+            self.index,
+            self.count,
+            start_seconds,
         )
-        # TensorFlow holds Python's lock while it waits, and the chief without end.
+        # TensorFlow holds Python's lock while it waits, and the chief waits forever.
         faulthandler.dump_traceback_later(start_seconds + 30, exit=True)
         try:
             self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
         except tf.errors.OpError as error:
             raise WorkerLost(
-                f"worker {self.index}: the others did not come within {start_seconds} "
+                f"worker {self.index}: the others did not start within {start_seconds} "
                 f"seconds: {str(error).partition(chr(10))[0]}"
             ) from error
         finally:
             faulthandler.cancel_dump_traceback_later()
-        # TensorFlow notes SIGTERM and goes on; who asks us to end shall be obeyed.
+        # TensorFlow installs a handler that ignores SIGTERM.
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
     @property
     def is_chief(self):
-        """Whether this one writes."""
+        """Whether this worker writes files."""
         return self.index == 0
 
-    def share(self, function):
-        """The chief's result of `function`, on all workers; the others wait for it.
+    def broadcast_from_chief(self, function):
+        """Calls `function` on the chief and returns its result on all workers.
 
         Args:
-            function: Of no argument; called by the chief only. Its result must be a
-                value of JSON.
+            function: Function without arguments whose result is a JSON value. The other
+                workers wait for it.
 
         Raises:
-            WorkersError: `function` failed on the chief, which itself raises the error.
+            WorkersError: On the other workers, if `function` failed on the chief. The
+                chief raises the error itself.
         """
         if self.count == 1:
             return function()
@@ -105,27 +108,27 @@ class Workers:
             )
         return received["result"]
 
-    def total(self, values):
-        """The sum over the workers of a list of whole numbers, as a list."""
+    def all_reduce_sum(self, values):
+        """Returns the elementwise sum over the workers of a list of integers."""
         if self.count == 1:
             return list(values)
-        # A constant may be kept on a device that the workers do not share.
+        # A constant might be placed on a device that the workers do not share.
         values = tf.identity(np.asarray(values, "int32"))
         return self.strategy.reduce("SUM", values, axis=None).numpy().tolist()
 
     def distribute(self, dataset):
-        """A dataset for `fit` of this worker's rows of each global batch.
+        """Returns a dataset for `fit` of this worker's rows of each global batch.
 
         Args:
-            dataset: Batches of this worker's rows, as many of them as a multiple of
-                its replicas: `training_dataset(..., shard=(index, count))`.
+            dataset: Batches of this worker's rows, whose number is a multiple of its
+                replicas: `training_dataset(..., shard=(index, count))`.
         """
         if self.count == 1:
             return dataset
         replicas = self.strategy.num_replicas_in_sync // self.count
 
         def parts(*batch):
-            # [rows, length] to one part for each replica
+            # [rows, length] to one part per replica
             return tf.data.Dataset.from_tensor_slices(
                 tf.nest.map_structure(
                     lambda ids: tf.reshape(
@@ -142,8 +145,8 @@ class Workers:
         return self.strategy.distribute_datasets_from_function(lambda _: dataset)
 
     @contextlib.contextmanager
-    def told_when_lost(self):
-        """Turns TensorFlow's errors about workers that are gone into `WorkerLost`."""
+    def convert_worker_errors(self):
+        """Converts TensorFlow's lost-worker errors to `WorkerLost`."""
         try:
             yield
         except tf.errors.OpError as error:
@@ -154,17 +157,17 @@ class Workers:
             who = " and ".join(f"worker {number}" for number in sorted(others))
             raise WorkerLost(
                 f"worker {self.index}: {who or 'another worker'} has ended or cannot "
-                "be reached; training stopped. Start all workers again: they go on "
+                "be reached; training stopped. Start all workers again: they resume "
                 "from the last checkpoint"
             ) from error
 
     def _broadcast(self, message):
-        """The chief's bytes, on all workers."""
-        (length,) = self.total([len(message) if self.is_chief else 0])
+        """Returns the chief's bytes on all workers."""
+        (length,) = self.all_reduce_sum([len(message) if self.is_chief else 0])
         values = np.zeros(length, "int32")
         if self.is_chief:
             values[:] = np.frombuffer(message, np.uint8)
-        return bytes(self.total(values))
+        return bytes(self.all_reduce_sum(values))
 
 
 def _is_loss(error):
@@ -178,12 +181,12 @@ def _is_loss(error):
 
 
 def _number(jobs, job, task):
-    """A task's number among the workers: the chief first."""
+    """Returns the number of a task among the workers; the chief is first."""
     return int(task) + (jobs.get("chief", 0) if job == "worker" else 0)
 
 
 def _jobs_and_index(text):
-    """What `TF_CONFIG` says: the number of tasks of each job, and one's own number."""
+    """Returns the number of tasks per job in `TF_CONFIG` and this process's number."""
     if not (text or "").strip():
         return {}, 0
     try:
@@ -201,11 +204,9 @@ def _jobs_and_index(text):
         ) from None
     if unknown:
         raise WorkersError(
-            f"TF_CONFIG: only tasks of type chief and worker train together. Received: "
+            "TF_CONFIG: task types must be chief or worker. Received: "
             f"{', '.join(unknown)}"
         )
     if not 0 <= task < jobs.get(job, 0) or jobs.get("chief", 0) > 1:
-        raise WorkersError(
-            f"TF_CONFIG: there is no {job} {task} among the cluster's {jobs}"
-        )
+        raise WorkersError(f"TF_CONFIG: no {job} {task} in the cluster {jobs}")
     return jobs, _number(jobs, job, task)

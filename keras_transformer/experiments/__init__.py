@@ -1,1 +1,1 @@
-"""What a recipe describes: training runs and the ablation of Table 3."""
+"""Training runs from recipes, and the variations of Table 3."""

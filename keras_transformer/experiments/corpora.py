@@ -1,33 +1,39 @@
-"""What a run makes of its text before it trains: the vocabulary and the ids."""
+"""Prepares the vocabulary and the encoded text of a run."""
 
 import itertools
 import shutil
 
 from keras_transformer import pipelines
+from keras_transformer.errors import DataError
 from keras_transformer.experiments.folder import TOKENIZER
 from keras_transformer.parsing import TreeFiles
 from keras_transformer.pipelines.sources.phrases import phrases
 
-# In the tokenizer's folder: the fingerprint of its text.
-_LEARNT_FROM = "text.sha256"
+# File in the tokenizer's folder: the fingerprint of the text that it was learned from.
+_TEXT_FINGERPRINT = "text.sha256"
 
 
-def prepare(recipe, output, pairs, begun=False):
-    """Writes the vocabulary and the corpora's ids, unless they are there.
+def prepare_corpora(recipe, output, pairs, has_begun=False):
+    """Writes the vocabulary and the ids of the corpora, unless they exist.
 
     Args:
         recipe: A `Recipe`.
-        output: The run's folder.
+        output: The run folder.
         pairs: Sources by split.
-        begun: Whether the run has a checkpoint, to whose vocabulary it is bound.
+        has_begun: Whether the run has a checkpoint, which fixes its vocabulary.
+
+    Raises:
+        DataError: If the text cannot be read or gives no vocabulary of this size.
     """
-    tokenizer = _tokenizer(recipe.tokenizer, pairs["train"], output / TOKENIZER, begun)
+    tokenizer = _prepare_tokenizer(
+        recipe.tokenizer, pairs["train"], output / TOKENIZER, has_begun
+    )
     sampling = {
         "dropout": recipe.tokenizer.dropout,
         "segmentations": recipe.tokenizer.segmentations,
         "seed": recipe.training.seed,
     }
-    for split in _encoded(pairs):
+    for split in _encoded_splits(pairs):
         pipelines.encode_corpus(
             pairs[split],
             tokenizer,
@@ -38,26 +44,26 @@ def prepare(recipe, output, pairs, begun=False):
         )
 
 
-def prepared(output, pairs):
-    """What `prepare` wrote: the tokenizer, and each split's corpus."""
+def load_corpora(output, pairs):
+    """Returns the tokenizer and the corpora by split that `prepare_corpora` wrote."""
     tokenizer = pipelines.load_tokenizer(output / TOKENIZER)
     return tokenizer, {
         split: pipelines.EncodedCorpus.load(output / "cache" / split)
-        for split in _encoded(pairs)
+        for split in _encoded_splits(pairs)
     }
 
 
-def _encoded(pairs):
+def _encoded_splits(pairs):
     return [split for split in pairs if split != "test"]
 
 
-def _tokenizer(settings, pairs, folder, begun):
-    note = folder / _LEARNT_FROM
+def _prepare_tokenizer(settings, pairs, folder, has_begun):
+    """Returns the tokenizer in `folder`, learning and saving it if necessary."""
+    note = folder / _TEXT_FINGERPRINT
     text = pairs.fingerprint() if hasattr(pairs, "fingerprint") else None
     if folder.is_dir():
-        # Before the first checkpoint a text may still be mended.
-        is_of_text = begun or not note.is_file() or note.read_text() == text
-        if is_of_text:
+        # Before the first checkpoint, the text may still be fixed.
+        if has_begun or not note.is_file() or note.read_text() == text:
             return pipelines.load_tokenizer(folder)
         shutil.rmtree(folder)
     tokenizer = pipelines.as_pairs(pairs).tokenizer()
@@ -66,7 +72,7 @@ def _tokenizer(settings, pairs, folder, begun):
         return tokenizer
     symbols, sentences = (), itertools.chain.from_iterable(pairs)
     if hasattr(pairs, "symbols"):
-        # Of trees only the words: symbols have their ids already.
+        # Subwords are learned from the words of trees only: each symbol has its own id.
         symbols, sentences = pairs.symbols(), pairs.sentences()
     tokenizer = pipelines.train_tokenizer(
         settings.kind,
@@ -82,7 +88,11 @@ def _tokenizer(settings, pairs, folder, begun):
 
 
 def load_pairs(recipe):
-    """The recipe's sentence pairs: a source each for train, validation and test."""
+    """Returns the sources of a recipe's sentence pairs by split.
+
+    Raises:
+        DataError: If the data cannot be used.
+    """
     data = recipe.data
     if data.kind == "phrases":
         splits = phrases(
@@ -121,3 +131,20 @@ def load_pairs(recipe):
         if split is not None:
             pairs[name] = source(split)
     return pairs
+
+
+def check_targets(model, corpus, pairs):
+    """Checks that the model can generate every symbol of the training trees.
+
+    Raises:
+        DataError: If a tree contains a symbol that the vocabulary lacks.
+    """
+    if model.output_size is None:
+        return
+    rows = corpus.rows_outside(model.output_size)
+    if len(rows):
+        raise DataError(
+            f"{pairs.locate(int(corpus.numbers(rows)[0]))}: a label, a tag or brackets "
+            f"without a symbol in the vocabulary ({len(rows)} such trees). The "
+            "vocabulary was made from other trees"
+        )

@@ -1,4 +1,4 @@
-"""Floating-point operations of a model, counted from its matrix products."""
+"""Training cost in floating-point operations, counted from matrix products."""
 
 import time
 
@@ -9,21 +9,21 @@ from keras_transformer import pipelines
 
 
 def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
-    """Operations of one forward pass over sentence pairs, padding not counted.
+    """Counts the operations of one forward pass over sentence pairs.
 
-    A product of `[n, k]` and `[k, m]` counts 2 n k m. Norms, activations, softmaxes and
-    embeddings are left out, as is the tanh of additive attention, whose scores count as
-    dot products; a causal mask saves nothing.
+    A product of `[n, k]` and `[k, m]` counts 2 n k m. Padding, norms, activations,
+    softmaxes and embeddings are not counted. Additive attention counts as dot products,
+    and a causal mask saves nothing.
 
     Args:
         settings: Mapping with `num_layers`, `d_model`, `d_ff`, `num_heads`, `key_dim`
-            and `value_dim`, as in `PRESETS`, and perhaps `attention_window`.
-        vocabulary_size: Rows of the tied embedding that make logits.
-        source_lengths: Ids of each pair's source.
-        target_lengths: Ids of each pair's target.
+            and `value_dim`, as in `PRESETS`, and optionally `attention_window`.
+        vocabulary_size: Number of logits.
+        source_lengths: Number of source ids of each pair.
+        target_lengths: Number of target ids of each pair.
 
     Returns:
-        Their number, a float.
+        The number of operations, a float.
     """
     d_model, d_ff = settings["d_model"], settings["d_ff"]
     keys = settings["num_heads"] * settings["key_dim"]
@@ -49,15 +49,16 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
 
 
 def training_flops(settings, vocabulary_size, source_lengths, target_lengths):
-    """Operations of training on pairs once: the backward pass is twice the forward.
+    """Counts the operations of training once on sentence pairs.
 
-    Arguments as `forward_flops`.
+    The backward pass costs twice the forward pass. The arguments match
+    `forward_flops`.
     """
     return 3 * forward_flops(settings, vocabulary_size, source_lengths, target_lengths)
 
 
 def training_cost(recipe, model, corpus, progress, devices):
-    """Floating-point operations of the whole training, counted and as in Table 2."""
+    """Returns a line with the training cost, counted and estimated as in Table 2."""
     precision = recipe.training.mixed_precision or "float32"
     precision = precision.removeprefix("auto_")
     settings = {
@@ -74,42 +75,44 @@ def training_cost(recipe, model, corpus, progress, devices):
     )
     steps = pipelines.steps_per_epoch(corpus, recipe.training.batch_tokens)
     counted = epoch * progress.step / steps
-    rate = sustained_flops(precision=precision, at_once=recipe.training.parallel_parts)
+    rate = measure_flops(
+        precision=precision, num_parallel=recipe.training.parallel_parts
+    )
     spent = progress.seconds * devices * rate
     return (
         f"{counted:.2e} operations counted; {spent:.2e} by time x {devices} device(s) "
         f"x {rate / 1e12:.2f} TFLOP/s, measured now in {precision}; "
-        f"utilisation {counted / max(spent, 1.0):.0%}"
+        f"utilization {counted / max(spent, 1.0):.0%}"
     )
 
 
-def sustained_flops(size=2048, repeats=3, precision="float32", at_once=1):
-    """Operations a second of a square matrix product on the default device.
+def measure_flops(size=2048, repeats=3, precision="float32", num_parallel=1):
+    """Measures the operations per second of matrix products on the default device.
 
-    The paper takes a figure for each kind of GPU (footnote 5: 9.5 TFLOP/s for a P100);
-    this one is measured, in a fraction of a second.
+    The paper estimates a rate per kind of GPU (footnote 5: 9.5 TFLOP/s for a P100).
+    This measurement takes a fraction of a second.
 
     Args:
-        size: Rows and columns.
-        repeats: The fastest of so many counts.
-        precision: Dtype of the factors.
-        at_once: Products side by side, as many as `TrainingModel.parallel_parts`,
-            among which `use_threads` has shared out the cores.
+        size: Rows and columns of the square matrices.
+        repeats: Number of measurements; the fastest counts.
+        precision: Dtype of the matrices.
+        num_parallel: Products to compute in parallel, the same number as
+            `TrainingModel.parallel_parts`, see `configure_threads`.
     """
-    lefts = tf.cast(tf.random.normal([at_once, size, size]), precision)
+    lefts = tf.cast(tf.random.normal([num_parallel, size, size]), precision)
     right = tf.cast(tf.random.normal([size, size]), precision)
 
     @tf.function
     def products():
-        # A number of each: it is there when the product is.
-        return [tf.matmul(lefts[i], right)[0, 0] for i in range(at_once)]
+        # One element of each product, so that little is copied from the device.
+        return [tf.matmul(lefts[i], right)[0, 0] for i in range(num_parallel)]
 
     fastest = float("inf")
     for repeat in range(repeats + 1):
         start = time.perf_counter()
         for number in products():
             number.numpy()
-        # The first compiles.
+        # The first repetition compiles.
         if repeat:
             fastest = min(fastest, time.perf_counter() - start)
-    return 2.0 * at_once * size**3 / fastest
+    return 2.0 * num_parallel * size**3 / fastest

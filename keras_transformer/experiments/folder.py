@@ -1,4 +1,4 @@
-"""A run's folder: one process at a time, one recipe, one text."""
+"""Run folders: one process at a time, one recipe, one training text."""
 
 import contextlib
 import fcntl
@@ -18,18 +18,20 @@ from keras_transformer.saving.names import TOKENIZER
 
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
-# In it; tells that there were checkpoints, even when all are gone.
+# File among the checkpoints: shows that some existed, even if all are lost.
 SAVED = "saved.json"
-# What a run makes; its ids are made anew by themselves where text or vocabulary differ.
+# Output of a run. Its ids are not listed: they are rewritten if text or vocabulary
+# differ.
 _MADE = (TOKENIZER, _CHECKPOINTS, "logs", "metrics.jsonl", "best.keras", MODEL)
-# How long to train and how to decode may change between two starts.
+# Keys that may change between two starts: length of training, and decoding.
 _FREE = {
     "training": {
-        *("steps", "early_stopping", "on_nan", "max_skipped", "max_gradient_norm"),
+        *("steps", "early_stopping", "on_nonfinite", "max_consecutive_skips"),
+        "max_gradient_norm",
     },
     "decoding": True,
 }
-# What checkpoints fit no more when it has changed.
+# Keys with which the checkpoints must agree.
 _FIXED = {
     *(f"model.{name}" for name in SHAPE),
     *(f"tokenizer.{name}" for name in ("kind", "vocabulary_size", "split_digits")),
@@ -37,25 +39,25 @@ _FIXED = {
 
 
 def prepare(folder):
-    """Makes the folder and makes sure that it can be written to.
+    """Creates the folder and checks that it is writable.
 
     Raises:
-        StorageError: it cannot.
+        StorageError: If it is not.
     """
     for each in (folder, folder / _CHECKPOINTS):
         check_writable(each)
 
 
 @contextlib.contextmanager
-def locked(folder, name=_LOCK):
-    """Keeps other processes out of a run's folder; ends with the process at the latest.
+def lock(folder, name=_LOCK):
+    """Locks a run folder for this process; the end of the process unlocks it.
 
     Args:
-        folder: The run's.
-        name: Of the file that is locked: who locks another one is not kept out.
+        folder: The run folder.
+        name: Name of the lock file. Different lock files are independent.
 
     Raises:
-        RunBusy: another process has it.
+        RunBusy: If another process has locked the folder.
     """
     with open(folder / name, "a+", encoding="utf-8") as file:
         try:
@@ -73,35 +75,36 @@ def locked(folder, name=_LOCK):
 
 
 def check_restart(folder, recipe):
-    """Refuses to remove what a run is to begin with.
+    """Checks that a restart does not delete the initial model.
 
     Args:
-        folder: The run's, all that it has made about to be removed.
-        recipe: The new start's.
+        folder: The run folder whose contents are about to be deleted.
+        recipe: The recipe of the new start.
 
     Raises:
-        RunError: `training.initial_model` is or lies in the folder.
+        RunError: If `training.initial_model` is the folder or inside it.
     """
     initial = recipe.training.initial_model
     if initial and pathlib.Path(initial).resolve().is_relative_to(folder.resolve()):
         raise RunError(
-            f"{initial}: training is to begin with it, and --restart would remove it. "
-            "Choose another --output"
+            f"{initial}: --restart would remove this initial model. Choose another "
+            "--output"
         )
 
 
 def clean(folder, restart=False):
-    """Removes what a killed process left half-written.
+    """Removes files that a killed process left incomplete.
 
     Args:
-        folder: The run's.
-        restart: Whether to remove all that the run has made, with its vocabulary.
+        folder: The run folder.
+        restart: Whether to remove all output of the run, including its vocabulary.
     """
     for name in _MADE if restart else ():
         _remove(folder / name)
     leftovers = [
         *folder.glob(".*-[0-9]*.keras"),
         *folder.glob(".*-[0-9]*.jsonl"),
+        *folder.glob(".*-[0-9]*.yaml"),
         *folder.glob(".probe-[0-9]*.tmp"),
         *folder.glob("*/.probe-[0-9]*.tmp"),
         *folder.glob("*/*.[0-9]*.tmp"),
@@ -112,7 +115,7 @@ def clean(folder, restart=False):
     ]
     for path in leftovers:
         _remove(path)
-    # Data without an index: killed between the two.
+    # Data without an index is left if a process was killed between the two.
     for path in (folder / _CHECKPOINTS).glob("ckpt-*.data-*"):
         if not path.with_name(path.name.partition(".data-")[0] + ".index").exists():
             _remove(path)
@@ -123,82 +126,82 @@ def _has_begun(folder):
 
 
 def claim(folder, recipe, allow_changes=False):
-    """Writes the recipe into the folder, unless a run of another recipe is there.
+    """Writes the recipe into the folder, unless it contains a different run.
 
     Args:
-        folder: The run's.
-        recipe: The new start's.
-        allow_changes: Whether it may differ.
+        folder: The run folder.
+        recipe: The recipe of the new start.
+        allow_changes: Whether the recipe may differ.
 
     Raises:
-        RunError: the folder holds checkpoints of another recipe, or, even where it may
-            differ, of a model or vocabulary of another shape; or a finished model and
-            nothing to go on from.
+        RunError: If the folder contains checkpoints with a different recipe. Changed
+            shapes of model or vocabulary are always refused, as is a finished model
+            without checkpoints.
     """
     path = folder / CONFIG
     was_run = _has_begun(folder) or (folder / _CHECKPOINTS / SAVED).is_file()
     if (folder / MODEL).is_file() and not was_run:
         raise RunError(
-            f"{folder / MODEL}: an average of checkpoints that are not here; training "
-            "cannot go on from it, and would replace it. Choose another --output; "
-            f"--from {folder} begins there with its weights"
+            f"{folder / MODEL}: the checkpoints of this model are missing, so training "
+            "cannot resume and would replace it. Choose another --output; "
+            f"--from {folder} starts there with its weights"
         )
     if path.is_file():
         changed = [*_changed_keys(load_recipe(path), recipe)]
         begun = _has_begun(folder)
         if changed and begun and not allow_changes:
             raise RunError(
-                f"{folder}: holds a run of another recipe; what differs: "
-                f"{', '.join(changed)}. "
-                "Choose another --output, or give --allow-changes or --restart"
+                f"{folder} contains a run with a different recipe "
+                f"({', '.join(changed)}). Choose another --output, or pass "
+                "--allow-changes or --restart"
             )
         fixed = [key for key in changed if key in _FIXED]
         if fixed and begun:
             raise RunError(
-                f"{folder}: holds a run whose checkpoints do not fit these changes: "
-                f"{', '.join(fixed)}. Choose another --output, or give --restart"
+                f"{folder} contains a run whose checkpoints do not fit these changes: "
+                f"{', '.join(fixed)}. Choose another --output, or pass --restart"
             )
         if changed and not begun:
-            # A start that came to nothing; its vocabulary may be of other text.
+            # An earlier start failed; its vocabulary may belong to different text.
             _remove(folder / TOKENIZER)
     dump_recipe(recipe, path)
 
 
 def check_text(folder, progress, fingerprint, allow_changes=False):
-    """Notes the training text in `progress`, unless the run began with another.
+    """Stores the fingerprint of the training text and checks that it is unchanged.
 
     Args:
-        folder: The run's.
-        progress: `training.Progress` as restored.
-        fingerprint: Of the encoded text. None: it cannot be told.
-        allow_changes: Whether another text will do.
+        folder: The run folder.
+        progress: The restored `Progress`, which is updated.
+        fingerprint: Fingerprint of the encoded text. If `None`, it is unknown.
+        allow_changes: Whether the text may differ.
 
     Raises:
-        RunError: the run began with another text.
+        RunError: If the run began with a different text.
     """
     known = progress.text is not None and fingerprint is not None
     if known and progress.text != fingerprint and not allow_changes:
         raise RunError(
-            f"{folder}: the text of data.train, its length limit or its sub-words have "
-            "changed since the run began. Give --allow-changes or --restart"
+            f"{folder}: the text of data.train, its length limit or its subwords have "
+            "changed since the run began. Pass --allow-changes or --restart"
         )
     progress.text = fingerprint
 
 
 def check_replicas(folder, progress, replicas, allow_changes=False):
-    """Notes in `progress` how many replicas compute a step, as `check_text` does.
+    """Stores the number of replicas and checks that it is unchanged.
 
-    Each replica draws its own dropout, so that another number of them gives other
-    weights.
+    Each replica draws its own dropout, so their number changes the weights. The
+    arguments match `check_text`.
 
     Raises:
-        RunError: the run began with another number.
+        RunError: If the run began with a different number.
     """
     changed = progress.replicas not in (None, replicas)
     if changed and not allow_changes:
         raise RunError(
-            f"{folder}: the run began on {progress.replicas} replica(s), here are "
-            f"{replicas}. Give --allow-changes or --restart"
+            f"{folder}: the run began on {progress.replicas} replica(s), but now there "
+            f"are {replicas}. Pass --allow-changes or --restart"
         )
     progress.replicas = replicas
 

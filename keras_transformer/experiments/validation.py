@@ -1,4 +1,4 @@
-"""What a run measures on its validation pairs, from perplexity to BLEU and F1."""
+"""Validation metrics of a run: perplexity, and BLEU or F1."""
 
 from keras_transformer import evaluation
 from keras_transformer import pipelines
@@ -8,18 +8,21 @@ from keras_transformer.parsing import bracketing_score
 from keras_transformer.parsing.parser import parse_sentences
 
 
-def validation(recipe, model, tokenizer, corpus, pairs):
-    """Function that scores the model on the validation pairs.
+def build_validator(recipe, model, tokenizer, corpus, pairs):
+    """Returns a function that computes the model's metrics on the validation pairs.
 
     Args:
         recipe: A `Recipe`.
-        model: Its `Transformer`.
-        tokenizer: Of both sides.
+        model: The recipe's `Transformer`.
+        tokenizer: The tokenizer of both sides.
         corpus: The validation pairs as ids.
-        pairs: Their source.
+        pairs: The source of the validation pairs.
 
     Returns:
-        Function of no argument that returns a mapping of figures.
+        Function without arguments that returns a mapping of metrics.
+
+    Raises:
+        DataError: If no pair can be read, or sacreBLEU lacks the chosen tokenizer.
     """
     settings = recipe.training
     decoding = recipe.decoding
@@ -38,27 +41,27 @@ def validation(recipe, model, tokenizer, corpus, pairs):
     metric = "f1" if recipe.data.kind == "trees" else "bleu"
     score = None
     if getattr(settings, f"validation_{metric}"):
-        score = _SCORES[metric](recipe, translator, pairs)
+        score = _SCORERS[metric](recipe, translator, pairs)
 
     def validate():
-        figures = {"perplexity": evaluation.perplexity(model, dataset)}
+        metrics = {"perplexity": evaluation.perplexity(model, dataset)}
         if score is not None:
-            figures[metric] = score()
-        return figures
+            metrics[metric] = score()
+        return metrics
 
     return validate
 
 
-def _bleu_of(recipe, translator, pairs):
-    """Function that scores translations of the validation text."""
+def _bleu_scorer(recipe, translator, pairs):
+    """Returns a function that computes BLEU of the translated validation text."""
     kept = [pair for pair in pairs if None not in pair]
     if not kept:
-        raise DataError("data.validation: no pair there can be read")
+        raise DataError("data.validation: contains no readable pair")
     kept = _sample(kept, recipe.training.validation_sentences)
     sources, references = map(list, zip(*kept, strict=True))
     settings = recipe.evaluation.model_dump()
     try:
-        # Before hours of training: some tokenizers need more than sacreBLEU.
+        # Fails here rather than after hours: some tokenizers need further packages.
         evaluation.bleu(references[:1], references[:1], **settings)
     except (ImportError, RuntimeError, OSError) as error:
         raise DataError(
@@ -73,8 +76,8 @@ def _bleu_of(recipe, translator, pairs):
     return score
 
 
-def _f1_of(recipe, translator, pairs):
-    """Function that scores trees of the validation sentences."""
+def _f1_scorer(recipe, translator, pairs):
+    """Returns a function that computes F1 of the parsed validation sentences."""
     trees = _sample(list(pairs.trees()), recipe.training.validation_sentences)
     sentences = [tree.words for tree in trees]
 
@@ -87,11 +90,11 @@ def _f1_of(recipe, translator, pairs):
     return score
 
 
-_SCORES = {"bleu": _bleu_of, "f1": _f1_of}
+_SCORERS = {"bleu": _bleu_scorer, "f1": _f1_scorer}
 
 
 def _sample(items, size):
-    """`size` of the items at equal distances; all of them for None."""
+    """Returns `size` evenly spaced items, or all of them if `None`."""
     if size is None or size >= len(items):
         return items
     return [items[number * len(items) // size] for number in range(size)]

@@ -1,4 +1,4 @@
-"""A model for more sub-words: what it has learnt stays, and rows are added."""
+"""Extends the vocabulary of a trained model."""
 
 import numpy as np
 
@@ -8,31 +8,31 @@ from keras_transformer.transformer import Transformer
 
 
 def update_vocabulary(model, tokenizer, sentences, num_pieces):
-    """Adds sub-words learnt from new text to a model and its tokenizer.
+    """Adds subwords learned from new text to a model and its tokenizer.
 
-    Old ids and their rows stay bit for bit. Each new row of the matrix that embeds and
-    predicts is the mean of the rows of the sub-words that its piece replaces.
+    Existing ids and their embeddings stay bit-identical. The embedding of each new
+    subword is the mean of the embeddings of the subwords that it replaces.
 
     Args:
         model: `Transformer`.
-        tokenizer: Its `BytePairTokenizer`.
+        tokenizer: The model's `BytePairTokenizer`.
         sentences: Texts of both sides, see `extend_bpe`.
-        num_pieces: How many sub-words to add at most.
+        num_pieces: Largest number of subwords to add.
 
     Returns:
         `(model, tokenizer)`, both new.
 
     Raises:
-        DataError: the tokenizer is not of byte pairs, or the text gives no new piece.
+        DataError: If the tokenizer is not BPE, or the text provides no new subword.
     """
     if tokenizer.kind != "bpe":
         raise DataError(
-            f"a vocabulary of kind {tokenizer.kind} cannot grow, only one of bpe: its "
-            "old sub-words would no longer split words as they did."
+            f"a vocabulary of kind {tokenizer.kind} cannot be extended, only bpe: its "
+            "existing subwords would segment words differently."
         )
     growth = extend_bpe(tokenizer, sentences, num_pieces)
     if not growth.replaced:
-        raise DataError("the text gives no sub-word that the vocabulary lacks.")
+        raise DataError("the text contains no subword that the vocabulary lacks.")
     size = growth.tokenizer.vocabulary_size
     larger = Transformer.from_config({**model.get_config(), "vocabulary_size": size})
     larger.build({"source_ids": (None, None), "target_ids": (None, None)})

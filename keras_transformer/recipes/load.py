@@ -1,6 +1,7 @@
-"""Reading and writing recipes; every mistake becomes one line that names the key."""
+"""Reads and writes recipes. Each mistake is reported in one line with its key."""
 
 import difflib
+import logging
 import os
 import pathlib
 import re
@@ -10,16 +11,20 @@ from pydantic import BaseModel
 from pydantic import ValidationError
 
 from keras_transformer.errors import RecipeError
-from keras_transformer.recipes.schema import DATA_KINDS
+from keras_transformer.files import replace_file
+from keras_transformer.recipes.data_sections import DATA_KINDS
+from keras_transformer.recipes.renamed_keys import RENAMED_KEYS
+from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.schema import Recipe
 
+logger = logging.getLogger(__name__)
+
 _FOLDER = pathlib.Path(__file__).parent
-# Of a recipe's file, and of what its aliases stand for: no recipe comes near it.
+# Limits of a recipe's file, and of its values with YAML aliases expanded.
 _MAX_BYTES = 1 << 20
 _MAX_VALUES = 10_000
-_MAX_MESSAGE = 1_000
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-# Either of the two replaces the other when it is set.
+# Setting one of the two removes the other.
 _ALTERNATIVES = {
     "training.checkpoint_minutes": "checkpoint_steps",
     "training.checkpoint_steps": "checkpoint_minutes",
@@ -27,7 +32,7 @@ _ALTERNATIVES = {
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which 1e-9 is a number, `no` is a word, keys come once."""
+    """Loads safe YAML: 1e-9 is a number, `no` is a word, and keys are unique."""
 
     def get_single_node(self):
         node = super().get_single_node()
@@ -43,7 +48,7 @@ class _Loader(yaml.SafeLoader):
             return value
         except (RecipeError, yaml.YAMLError):
             raise
-        # A day 99, a tag `!!int` before a word, more digits than Python reads.
+        # Such as day 99 of a month, `!!int` before a word, or too many digits.
         except (ValueError, LookupError, AttributeError, TypeError, OverflowError):
             line = node.start_mark.line + 1
             raise RecipeError(f"line {line}: a value that cannot be read") from None
@@ -63,14 +68,14 @@ class _Loader(yaml.SafeLoader):
 
 
 def _count_values(node, counted):
-    """The number of values a node stands for, all aliases written out.
+    """Returns the number of values in a YAML node, with aliases expanded.
 
     Args:
-        node: of YAML's.
-        counted: what was counted before, by the nodes' ids; None while it is.
+        node: The node.
+        counted: Counts of other nodes by id, `None` while a node is being counted.
 
     Raises:
-        RecipeError: too many values, or a value that holds itself.
+        RecipeError: If there are too many values, or a value contains itself.
     """
     if id(node) in counted:
         count = counted[id(node)]
@@ -88,16 +93,16 @@ def _count_values(node, counted):
 
 
 def _yaml_value(text):
-    """What YAML text holds.
+    """Returns the value of YAML text.
 
     Raises:
-        RecipeError: too deep or too large, or a value that cannot be read.
-        yaml.YAMLError: it is not YAML.
+        RecipeError: If it is nested too deeply, too large, or a value cannot be read.
+        yaml.YAMLError: If it is not valid YAML.
     """
     try:
         return yaml.load(text, _Loader)
     except RecursionError:
-        raise RecipeError("line 1: nested too deep") from None
+        raise RecipeError("line 1: nested too deeply") from None
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -116,7 +121,7 @@ _Loader.add_implicit_resolver(
 
 
 def shipped_recipes() -> dict[str, str]:
-    """Name of each shipped recipe and the one line that describes it."""
+    """Returns the name and one-line description of each shipped recipe."""
     described = {}
     for path in sorted(_FOLDER.glob("*.yaml")):
         first_line = path.read_text(encoding="utf-8").split("\n", 1)[0]
@@ -127,46 +132,50 @@ def shipped_recipes() -> dict[str, str]:
 def load_recipe(name_or_path, overrides=(), keys=None) -> Recipe:
     """Reads a recipe, applies overrides and checks it.
 
-    Args:
-        name_or_path: a shipped recipe's name or the path of a YAML file.
-        overrides: strings `"dotted.key=value"`, the value in YAML.
-        keys: mapping of dotted keys to values that replace the file's, before
-            `overrides` do.
+    Relative paths in `data` and `training.initial_model` are relative to the current
+    directory. In `data`, `${NAME}` is replaced by the environment variable NAME.
 
-    Relative paths, those of `data` and of `training.initial_model`, are taken from the
-    current directory; in `data`, `${NAME}` is replaced by the environment variable
-    NAME. The result holds absolute paths.
+    Args:
+        name_or_path: The name of a shipped recipe or the path of a YAML file.
+        overrides: Strings `"dotted.key=value"` with a YAML value.
+        keys: Mapping of dotted keys to values, applied before `overrides`.
+
+    Returns:
+        A `Recipe` with absolute paths.
 
     Raises:
-        RecipeError: one line naming the file and the dotted key.
+        RecipeError: If the recipe is invalid: one line with the file and dotted key.
     """
     label, values = _read(name_or_path)
+    _rename_old_keys(values, label)
     for key, value in (keys or {}).items():
         _set(values, key, value)
     for override in overrides:
         _apply(values, override)
     try:
-        values["data"] = _expanded(values.get("data", {}), "data")
+        values["data"] = _expand_variables(values.get("data", {}), "data")
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
         raise RecipeError(f"{label}: {_one_line(error, values)}") from None
     except RecipeError as error:
         raise RecipeError(f"{label}: {error}") from None
-    _absolute_paths(recipe.data)
+    _make_paths_absolute(recipe.data)
     if recipe.training.initial_model:
         recipe.training.initial_model = _absolute(recipe.training.initial_model)
     return recipe
 
 
 def dump_recipe(recipe: Recipe, path) -> None:
-    """Writes the whole resolved recipe as YAML, by way of a temporary name."""
-    path = pathlib.Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Writes the complete resolved recipe as YAML.
+
+    Raises:
+        StorageError: If the disk is full.
+    """
     text = yaml.safe_dump(
         recipe.model_dump(), sort_keys=False, allow_unicode=True, width=1_000
     )
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    with replace_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _read(name_or_path):
@@ -187,7 +196,7 @@ def _read(name_or_path):
             f"{_nearest(label, names)}. Shipped: {', '.join(names)}"
         ) from None
     except IsADirectoryError:
-        raise RecipeError(f"{label}: a folder, where a recipe was expected") from None
+        raise RecipeError(f"{label}: must be a recipe, but is a folder") from None
     except OSError as error:
         raise RecipeError(f"{label}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -195,7 +204,7 @@ def _read(name_or_path):
     except RecipeError as error:
         raise RecipeError(f"{label}, {error}") from None
     except ValueError:
-        raise RecipeError(f"{label!r}: no name of a file") from None
+        raise RecipeError(f"{label!r}: not a file name") from None
     except yaml.YAMLError as error:
         raise RecipeError(f"{label}{_yaml_problem(error)}") from None
     if not isinstance(values, dict):
@@ -226,6 +235,10 @@ def _apply(values: dict, override: str) -> None:
 
 
 def _set(values: dict, key: str, value) -> None:
+    recipe = values
+    if key in RENAMED_KEYS:
+        _warn_of_renamed([key], f"--set {key}")
+        key = RENAMED_KEYS[key]
     names = key.split(".")
     for depth, name in enumerate(names[:-1], start=1):
         if values.get(name) is None:
@@ -238,13 +251,31 @@ def _set(values: dict, key: str, value) -> None:
     if key in _ALTERNATIVES and value is not None:
         values.pop(_ALTERNATIVES[key], None)
     values[names[-1]] = value
+    _rename_old_keys(recipe, f"--set {key}")
 
 
-def _expanded(value, key):
+def _rename_old_keys(values: dict, label: str) -> None:
+    try:
+        renamed = rename_keys(values)
+    except ValueError as error:
+        raise RecipeError(f"{label}: {error}") from None
+    if renamed:
+        _warn_of_renamed(renamed, label)
+
+
+def _warn_of_renamed(old_keys, label: str) -> None:
+    changes = ", ".join(f"{key} is now {RENAMED_KEYS[key]}" for key in old_keys)
+    logger.warning("%s: %s", label, changes)
+
+
+def _expand_variables(value, key):
     if isinstance(value, dict):
-        return {name: _expanded(item, f"{key}.{name}") for name, item in value.items()}
+        return {
+            name: _expand_variables(item, f"{key}.{name}")
+            for name, item in value.items()
+        }
     if isinstance(value, list):
-        return [_expanded(item, key) for item in value]
+        return [_expand_variables(item, key) for item in value]
     if not isinstance(value, str):
         return value
 
@@ -253,7 +284,7 @@ def _expanded(value, key):
         if not os.environ.get(name):
             raise RecipeError(
                 f"{key}: the environment variable {name} is not set (in {value}); "
-                f"set it to the folder meant, or give --set {key}=PATH"
+                f"set it to the folder of the data, or give --set {key}=PATH"
             )
         return os.environ[name]
 
@@ -264,7 +295,7 @@ def _absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def _absolute_paths(data) -> None:
+def _make_paths_absolute(data) -> None:
     if data.kind in ("files", "records"):
         splits = [data.train, data.validation, data.test]
         if data.kind == "records":
@@ -280,7 +311,7 @@ def _absolute_paths(data) -> None:
 
 
 def _one_line(error: ValidationError, values: dict) -> str:
-    """The first mistake, unknown keys before wrong values."""
+    """Returns the first error, unknown keys before wrong values."""
     errors = error.errors(include_url=False)
     first = min(errors, key=lambda one: one["type"] != "extra_forbidden")
     key = ".".join(_location(first["loc"]))
@@ -305,7 +336,7 @@ def _one_line(error: ValidationError, values: dict) -> str:
 
 
 def _location(loc):
-    """The names of keys, without the kind that tells the data's sections apart."""
+    """Returns the names of an error's keys, without the kind of the data section."""
     is_kind = len(loc) > 1 and loc[0] == "data" and loc[1] in DATA_KINDS
     return [str(name) for name in (loc[:1] + loc[2:] if is_kind else loc)]
 
@@ -341,7 +372,7 @@ def _nearest(name, names):
 
 
 def _nearest_key(key, keys):
-    """A key of this very name in another section, else a like one: here, anywhere."""
+    """Returns a hint: the same name elsewhere, else a similar one."""
     section, _, leaf = key.rpartition(".")
     by_leaf = {}
     for other in keys:

@@ -1,16 +1,9 @@
-"""What a recipe may say, with the defaults of the paper's section 5.
-
-Types are strict: a number in quotes or a truth value where a count belongs is a
-mistake, not something to convert.
-"""
+"""Recipe keys and their types, with the defaults of the paper (section 5)."""
 
 from typing import Annotated
 from typing import Any
 from typing import Literal
 
-from pydantic import BaseModel
-from pydantic import BeforeValidator
-from pydantic import ConfigDict
 from pydantic import Field
 from pydantic import NonNegativeFloat
 from pydantic import NonNegativeInt
@@ -19,145 +12,27 @@ from pydantic import PositiveInt
 from pydantic import model_validator
 
 from keras_transformer.presets import PRESETS
+from keras_transformer.recipes.data_sections import FilesData
+from keras_transformer.recipes.data_sections import PhrasesData
+from keras_transformer.recipes.data_sections import RecordsData
+from keras_transformer.recipes.data_sections import Section
+from keras_transformer.recipes.data_sections import Seed
+from keras_transformer.recipes.data_sections import Text
+from keras_transformer.recipes.data_sections import TfdsData
+from keras_transformer.recipes.data_sections import TreesData
+from keras_transformer.recipes.renamed_keys import rename_keys
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Text = Annotated[str, Field(min_length=1)]
-Paths = Annotated[
-    list[Text],
-    Field(min_length=1),
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
-]
 BLEU_TOKENIZERS = (
     *("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"),
     *("flores101", "flores200", "spBLEU-1K"),
 )
 
 
-class Section(BaseModel):
-    """A mapping of the recipe: unknown keys are errors, values are not converted."""
-
-    model_config = ConfigDict(
-        extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=()
-    )
-
-
-class TextPair(Section):
-    """Line-aligned text files of one split, plain or .gz."""
-
-    source: Paths
-    target: Paths
-
-    @model_validator(mode="after")
-    def _as_many_files(self):
-        if len(self.source) != len(self.target):
-            raise ValueError(
-                "source and target must name as many files. Received: "
-                f"{len(self.source)} source, {len(self.target)} target"
-            )
-        return self
-
-
-class FilesData(Section):
-    """Pairs of text files."""
-
-    kind: Literal["files"] = "files"
-    train: TextPair
-    validation: TextPair | None = None
-    test: TextPair | None = None
-    max_length: PositiveInt = 256
-
-
-class RecordsData(Section):
-    """Training pairs that `keras-transformer beam encode` made into ids, in a folder.
-
-    The tokenizer is the folder's, whatever the recipe's section says.
-    """
-
-    kind: Literal["records"]
-    train: Text
-    validation: TextPair | None = None
-    test: TextPair | None = None
-    max_length: PositiveInt = 256
-
-
-class TfdsData(Section):
-    """A translation dataset of TensorFlow Datasets; splits in TFDS's notation."""
-
-    kind: Literal["tfds"]
-    name: Text
-    source_language: Text
-    target_language: Text
-    train: Text = "train"
-    validation: Text | None = "validation"
-    test: Text | None = "test"
-    data_dir: Text | None = None
-    max_length: PositiveInt = 256
-
-
-class PhrasesData(Section):
-    """The embedded phrases: CLDR's dates, numbers, units and names of two locales.
-
-    `size` phrases in all; `held_out` of them for validation, as many for the test.
-    """
-
-    kind: Literal["phrases"]
-    source_locale: Text = "en"
-    target_locale: Text = "de"
-    size: PositiveInt = 31_500
-    held_out: PositiveInt = 500
-    seed: Seed = 1
-    max_length: PositiveInt = 256
-
-
-class TreePaths(Section):
-    """Files or folders of bracketed trees, plain or .gz."""
-
-    trees: Paths
-
-
-class WeightedTreePaths(TreePaths):
-    """The same with the number of times that an epoch holds each path's trees."""
-
-    weights: list[PositiveFloat] | None = None
-
-    @model_validator(mode="after")
-    def _as_many_weights(self):
-        if self.weights is not None and len(self.weights) != len(self.trees):
-            raise ValueError(
-                "weights must be as many as trees has paths. Received: "
-                f"{len(self.weights)} weights, {len(self.trees)} paths"
-            )
-        return self
-
-
-class TreesData(Section):
-    """Constituency trees (section 6.3): words in, brackets out.
-
-    `words` is what stands for a word among the brackets, see `linearize`.
-    """
-
-    kind: Literal["trees"]
-    train: WeightedTreePaths
-    validation: TreePaths | None = None
-    test: TreePaths | None = None
-    words: Literal["joined", "numbers", "tags", "XX"] = "tags"
-    max_length: PositiveInt = 256
-
-
-DATA_KINDS = {
-    "files": FilesData,
-    "tfds": TfdsData,
-    "phrases": PhrasesData,
-    "trees": TreesData,
-    "records": RecordsData,
-}
-
-
 class TokenizerSettings(Section):
-    """The vocabulary, learnt from the training text of both sides.
+    """The vocabulary, learned from both sides of the training text.
 
-    `shared` is always true: the model ties both embeddings (section 3.4).
+    `shared` is always true, since the model ties its embeddings (section 3.4).
     """
 
     kind: Literal["bpe", "word_piece"] = "bpe"
@@ -168,20 +43,18 @@ class TokenizerSettings(Section):
     segmentations: PositiveInt = 1
 
     @model_validator(mode="after")
-    def _dropout_is_of_byte_pairs(self):
+    def _check_dropout(self):
         if self.dropout and self.kind != "bpe":
-            raise ValueError(
-                "dropout leaves out merges of byte pairs: kind must be bpe"
-            )
+            raise ValueError("dropout skips merges of byte pairs, so kind must be bpe")
         if self.segmentations > 1 and not self.dropout:
-            raise ValueError("more than one of segmentations needs a dropout above 0")
+            raise ValueError("segmentations above 1 needs a dropout above 0")
         return self
 
 
 class ModelSettings(Section):
-    """A preset and any argument of `Transformer` that differs from it.
+    """A preset and the arguments of `Transformer` that differ from it.
 
-    The fields hold the resolved values: the preset's where none was given.
+    The fields contain the resolved values: by default, the preset's.
     """
 
     preset: str = "base"
@@ -202,7 +75,7 @@ class ModelSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in_preset(cls, values: Any):
+    def _apply_preset(cls, values: Any):
         if not isinstance(values, dict):
             return values
         preset = values.get("preset", "base")
@@ -224,25 +97,25 @@ class ModelSettings(Section):
         return self
 
     def constructor_arguments(self) -> dict:
-        """The keyword arguments of `Transformer`, without `vocabulary_size`."""
+        """Returns the keyword arguments of `Transformer`, except `vocabulary_size`."""
         return self.model_dump(exclude={"preset"})
 
 
 class EarlyStopping(Section):
-    """Stop after `patience` validations without a better `metric`."""
+    """Stops after `patience` validations without a better `metric`."""
 
     metric: Literal["bleu", "f1", "perplexity"] = "bleu"
     patience: PositiveInt = 5
 
 
 class TrainingSettings(Section):
-    """Section 5 of the paper; `batch_tokens` counts one side of a global batch.
+    """Training settings (section 5).
 
-    Of the validation text, `validation_sentences` at equal distances are decoded.
-    `initial_model` is a run's folder or a `.keras` file, whose weights and vocabulary
-    training begins with. `parallel_parts` of a batch are computed side by side on the
-    cores of a CPU. `guided_alignment` weighs a loss that teaches a head of attention
-    which word of a tree is next.
+    `batch_tokens` counts one side of a global batch. Validation decodes
+    `validation_sentences` evenly spaced sentences. `initial_model` is a run folder or
+    a `.keras` file that provides the initial weights and vocabulary. `parallel_parts`
+    of a batch are computed in parallel on the cores of a CPU. `guided_alignment` is the
+    weight of a loss that teaches an attention head which word of a tree is next.
     """
 
     initial_model: Text | None = None
@@ -260,16 +133,16 @@ class TrainingSettings(Section):
     epsilon: PositiveFloat = 1e-9
     gradient_accumulation_steps: PositiveInt = 1
     parallel_parts: PositiveInt = 1
-    clip_norm: PositiveFloat | None = None
+    global_clipnorm: PositiveFloat | None = None
     max_gradient_norm: PositiveFloat | None = None
-    on_nan: Literal["skip", "stop"] = "skip"
-    max_skipped: PositiveInt = 10
+    on_nonfinite: Literal["skip", "stop"] = "skip"
+    max_consecutive_skips: PositiveInt = 10
     mixed_precision: Literal["bfloat16", "float16", "auto_bfloat16"] | None = None
     jit_compile: Literal["auto", True, False] = "auto"
     checkpoint_minutes: PositiveFloat | None = None
     checkpoint_steps: PositiveInt | None = None
-    keep: PositiveInt = 5
-    average: PositiveInt = 5
+    keep_checkpoints: PositiveInt = 5
+    average_checkpoints: PositiveInt = 5
     validation_steps: PositiveInt = 1_000
     validation_bleu: bool = True
     validation_f1: bool = True
@@ -283,14 +156,15 @@ class TrainingSettings(Section):
     def _consistent(self):
         if self.checkpoint_minutes and self.checkpoint_steps:
             raise ValueError(
-                "give one of checkpoint_minutes and checkpoint_steps, not both"
+                "checkpoint_minutes and checkpoint_steps exclude each other: give one"
             )
         if not self.checkpoint_minutes and not self.checkpoint_steps:
             self.checkpoint_minutes = 10.0
-        if self.average > self.keep:
+        if self.average_checkpoints > self.keep_checkpoints:
             raise ValueError(
-                "average must not exceed keep, the number of checkpoints kept. "
-                f"Received: average={self.average}, keep={self.keep}"
+                "average_checkpoints must not exceed keep_checkpoints. Received: "
+                f"average_checkpoints={self.average_checkpoints}, "
+                f"keep_checkpoints={self.keep_checkpoints}"
             )
         if self.cooldown_steps > self.steps:
             raise ValueError(
@@ -301,11 +175,11 @@ class TrainingSettings(Section):
             raise ValueError("schedule inverse_sqrt needs a learning_rate")
         if self.schedule == "paper" and self.learning_rate is not None:
             raise ValueError(
-                "schedule paper computes its own rate: give learning_rate_scale "
-                "instead of learning_rate, or schedule inverse_sqrt"
+                "schedule paper computes its own rate. Give learning_rate_scale "
+                "instead of learning_rate, or choose schedule inverse_sqrt"
             )
         if self.schedule == "inverse_sqrt" and self.learning_rate_scale != 1.0:
-            raise ValueError("learning_rate_scale belongs to schedule paper")
+            raise ValueError("learning_rate_scale needs schedule paper")
         stopping = self.early_stopping
         for metric in ("bleu", "f1"):
             is_measured = getattr(self, f"validation_{metric}")
@@ -317,14 +191,14 @@ class TrainingSettings(Section):
 
 
 class EvaluationSettings(Section):
-    """How sacreBLEU scores the decoded validation text."""
+    """Settings of sacreBLEU for the decoded validation text."""
 
     tokenize: Literal[BLEU_TOKENIZERS] = "13a"
     lowercase: bool = False
 
 
 class DecodingSettings(Section):
-    """Beam search; `extra_length` is what the output may exceed the input by."""
+    """Settings of beam search, see `decoding.BeamSearch`."""
 
     beam_size: PositiveInt = 4
     length_penalty: Annotated[float, Field(ge=0)] = 0.6
@@ -334,7 +208,7 @@ class DecodingSettings(Section):
 
 
 class Recipe(Section):
-    """One experiment. Every key has a default but the data's."""
+    """An experiment. Only `data` has keys without a default."""
 
     data: FilesData | RecordsData | TfdsData | PhrasesData | TreesData = Field(
         discriminator="kind"
@@ -347,14 +221,18 @@ class Recipe(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _files_by_default(cls, values: Any):
-        data = values.get("data") if isinstance(values, dict) else None
+    def _complete(cls, values: Any):
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        rename_keys(values)
+        data = values.get("data")
         if isinstance(data, dict) and "kind" not in data:
-            return {**values, "data": {"kind": "files", **data}}
+            values["data"] = {"kind": "files", **data}
         return values
 
     @model_validator(mode="after")
-    def _validation_is_there(self):
+    def _check_validation(self):
         if (
             self.training.early_stopping
             and getattr(self.data, "validation", True) is None
@@ -363,7 +241,7 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _kinds_have_their_own(self):
+    def _check_kind(self):
         trees = self.data.kind == "trees"
         stopping = self.training.early_stopping
         if stopping and stopping.metric == ("bleu" if trees else "f1"):
@@ -375,17 +253,17 @@ class Recipe(Section):
             raise ValueError("data.kind trees needs tokenizer.kind bpe")
         if not trees and self.training.guided_alignment:
             raise ValueError(
-                "training.guided_alignment needs data.kind trees: they tell where a "
-                f"target belongs. Received: {self.data.kind}"
+                "training.guided_alignment needs data.kind trees, where the alignment "
+                f"is known. Received: {self.data.kind}"
             )
         if self.data.kind == "records" and self.tokenizer.dropout:
             raise ValueError(
-                "data.kind records has its ids already: tokenizer.dropout must be 0"
+                "data.kind records is already encoded: tokenizer.dropout must be 0"
             )
         return self
 
     def validation_metric(self) -> str:
-        """What decides which model is best."""
+        """Returns the metric that decides which model is best."""
         training = self.training
         if training.early_stopping:
             return training.early_stopping.metric

@@ -172,7 +172,7 @@ def _training(folder, recipe):
         "steps wanted": settings.steps,
         "seconds": lines[-1]["seconds"] if lines else None,
         "checkpoints": sorted(steps),
-        "average": settings.average,
+        "average": settings.average_checkpoints,
         "batch_tokens": settings.batch_tokens,
         "schedule": settings.schedule,
         "precision": settings.mixed_precision or "float32",

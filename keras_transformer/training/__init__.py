@@ -1,4 +1,4 @@
-"""Losses, metrics, schedules, and training in a run folder (section 5)."""
+"""Losses, metrics, schedules and the training loop (section 5)."""
 
 import importlib
 
@@ -14,6 +14,7 @@ _NAMES = {
     "Trainer": "trainer",
     "TrainingModel": "training_model",
     "automatic_bfloat16": "devices",
+    "configure_threads": "devices",
     "default_strategy": "replicas",
     "next_words": "guided_alignment",
     "use_threads": "devices",
@@ -23,7 +24,7 @@ __all__ = list(_NAMES)
 
 
 def __getattr__(name):
-    # On first use: losses, metrics and schedules run without TensorFlow.
+    # Imported on first use: losses, metrics and schedules run without TensorFlow.
     if name in _NAMES:
         return getattr(importlib.import_module(f"{__name__}.{_NAMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What happens between training steps: validation, checkpoints, signals."""
+"""Callbacks between training steps: step counter, faults, validation, checkpoints."""
 
 import contextlib
 import dataclasses
@@ -7,7 +7,9 @@ import time
 
 import keras
 
-from keras_transformer.training import guard
+from keras_transformer.errors import TrainingFault
+from keras_transformer.training import step_check
+from keras_transformer.training.replicas import SingleProcess
 
 # Whether a higher value is better.
 METRICS = {"bleu": True, "f1": True, "perplexity": False}
@@ -15,13 +17,21 @@ METRICS = {"bleu": True, "f1": True, "perplexity": False}
 
 @dataclasses.dataclass
 class Progress:
-    """Where a run stands; saved in every checkpoint.
+    """State of a run; every checkpoint stores it under these names.
 
-    `seconds` counts training of all starts; `checkpoint_seconds` since the last
-    checkpoint by the clock; `skipped` updates that a fault left out, and those of them
-    since the last update; `metrics` the sums since the last line of the log;
-    `validation_due` tells that this step's validation was interrupted; `text` is the
-    fingerprint of the training text, `replicas` how many computed each step.
+    Attributes:
+        step: Number of the last step.
+        seconds: Training time over all starts.
+        checkpoint_seconds: Training time since the last checkpoint by minutes.
+        best_score: Best validation score.
+        best_step: Its step.
+        validations_since_best: Validations since then.
+        skipped: Steps whose update was skipped.
+        skipped_in_a_row: Steps skipped since the last update.
+        metrics: Sums of the training metrics since the last line of the log.
+        validation_due: Whether this step's validation was interrupted.
+        text: Fingerprint of the training text.
+        replicas: Number of replicas that compute each step.
     """
 
     step: int = 0
@@ -38,7 +48,7 @@ class Progress:
     replicas: int | None = None
 
     def improve(self, metric, score):
-        """Notes a validation's score; whether it is the best so far."""
+        """Records a validation score and returns whether it is the best so far."""
         better = not math.isnan(score) and (
             self.best_score is None
             or (score > self.best_score if METRICS[metric] else score < self.best_score)
@@ -52,7 +62,7 @@ class Progress:
 
 
 class StepCounter(keras.callbacks.Callback):
-    """Keeps `progress.step` and its clocks; comes before all others."""
+    """Updates the step and the timers in `progress`. Must be the first callback."""
 
     def __init__(self, progress):
         super().__init__()
@@ -70,16 +80,16 @@ class StepCounter(keras.callbacks.Callback):
 
 
 class SkippedUpdates(keras.callbacks.Callback):
-    """Tells of steps that updated nothing, and stops where they must not go on.
+    """Reports steps whose update was skipped and stops after too many.
 
     Args:
         progress: The run's `Progress`.
-        on_skip: Function of the reason, called after each such step; returns the text
-            that the error shall begin with.
-        allowed: Stop after more than so many such steps in a row.
+        on_skip: Function of the reason, called after each such step. It returns the
+            beginning of the error message.
+        allowed: Number of consecutive skipped steps after which training continues.
 
     Raises:
-        TrainingFault: more than `allowed` in a row.
+        TrainingFault: If more than `allowed` consecutive steps were skipped.
     """
 
     def __init__(self, progress, on_skip, allowed):
@@ -90,32 +100,33 @@ class SkippedUpdates(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         progress = self.progress
-        fault = guard.last_fault(self.model)
-        if fault == guard.OK:
+        fault = step_check.last_fault(self.model)
+        if fault == step_check.OK:
             progress.skipped_in_a_row = 0
             return
         progress.skipped += 1
         progress.skipped_in_a_row += 1
-        message = self.on_skip(guard.REASONS[fault])
+        message = self.on_skip(step_check.REASONS[fault])
         if progress.skipped_in_a_row > self.allowed:
-            raise guard.TrainingFault(
+            raise TrainingFault(
                 f"{message}. Training stopped after {progress.skipped_in_a_row} such "
                 "steps in a row; the last checkpoint is from before them"
             )
 
 
 class Validation(keras.callbacks.Callback):
-    """Calls `validate` every so many steps, keeps the best model, may stop early.
+    """Validates every `every` steps, keeps the best model and may stop early.
 
     Args:
         progress: The run's `Progress`.
-        validate: Function of no argument that returns a mapping of figures, among
-            them `metric`.
+        validate: Function without arguments that returns a mapping of metrics,
+            `metric` among them.
         every: Steps between validations.
-        metric: one of `METRICS`, which decides what is best.
-        on_result: Function of the figures.
-        on_best: Function of no argument, called after a new best score.
-        patience: Stop after so many validations without a better one. None: never.
+        metric: The key of `METRICS` that decides which model is best.
+        on_result: Function of the metrics.
+        on_best: Function without arguments, called after a new best score.
+        patience: Number of validations without a better score after which training
+            stops. If `None`, it never does.
         interruptible: Context manager inside which a signal ends `validate` at once.
     """
 
@@ -146,17 +157,17 @@ class Validation(keras.callbacks.Callback):
             self.model.stop_training |= self.is_over()
 
     def run(self):
-        """Validates; a checkpoint that a signal writes meanwhile says it is due."""
+        """Validates. A checkpoint that a signal writes meanwhile marks it as due."""
         self.progress.validation_due = True
         with self.interruptible():
-            figures = self.validate()
+            metrics = self.validate()
         self.progress.validation_due = False
-        self.on_result(figures)
-        if self.progress.improve(self.metric, figures[self.metric]):
+        self.on_result(metrics)
+        if self.progress.improve(self.metric, metrics[self.metric]):
             self.on_best()
 
     def is_over(self):
-        """Whether patience has ended."""
+        """Returns whether patience has run out."""
         return (
             self.patience is not None
             and self.progress.validations_since_best >= self.patience
@@ -164,30 +175,30 @@ class Validation(keras.callbacks.Callback):
 
 
 class PeriodicCheckpoint(keras.callbacks.Callback):
-    """Calls `save` every so many minutes or steps.
+    """Calls `save` at regular intervals.
 
     Args:
         progress: The run's `Progress`.
-        save: Function of no argument.
-        minutes: Minutes of training between checkpoints (the paper: 10), or
-        steps: steps between them.
-        total: `Workers.total`, since workers' clocks differ.
+        save: Function without arguments.
+        minutes: Minutes of training between checkpoints (paper: 10).
+        steps: Steps between checkpoints, instead of minutes.
+        workers: The `Workers` that train together; their clocks differ.
     """
 
-    def __init__(self, progress, save, minutes=None, steps=None, total=list):
+    def __init__(self, progress, save, minutes=None, steps=None, workers=None):
         super().__init__()
         self.progress = progress
         self.save = save
         self.minutes = minutes
         self.steps = steps
-        self.total = total
+        self.workers = workers or SingleProcess()
 
     def on_train_batch_end(self, batch, logs=None):
         if self.steps:
             due = self.progress.step % self.steps == 0
         else:
             due = self.progress.checkpoint_seconds >= 60 * self.minutes
-            (due,) = self.total([due])
+            (due,) = self.workers.all_reduce_sum([due])
         if due:
             self.progress.checkpoint_seconds = 0.0
             self.save()

@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: all that is needed to go on from them."""
+"""Checkpoints that store the full training state."""
 
 import json
 import logging
@@ -8,9 +8,9 @@ import shutil
 import tensorflow as tf
 
 from keras_transformer.errors import CheckpointError
+from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.files import replace_file
 from keras_transformer.files import sync
-from keras_transformer.files import told_when_full
 from keras_transformer.saving.checkpoints import DAMAGE
 from keras_transformer.saving.checkpoints import check_shapes
 from keras_transformer.saving.checkpoints import checkpoint_paths
@@ -19,7 +19,7 @@ from keras_transformer.saving.checkpoints import weights_by_path
 
 logger = logging.getLogger(__name__)
 
-# Tells that there was a checkpoint, even when all are gone.
+# Shows that checkpoints existed, even if all are lost.
 SAVED = "saved.json"
 # TensorFlow's list of checkpoints.
 STATE = "checkpoint"
@@ -28,15 +28,15 @@ STATE = "checkpoint"
 class Checkpoints:
     """Writes and restores `folder/ckpt-STEP`.
 
-    A checkpoint holds the weights, the optimizer's slots and step, the states of the
-    dropouts' random generators, and a mapping of the run's progress. Each is written
-    whole and lies on the disk before it is named, and before an older one goes.
+    A checkpoint contains the weights, the optimizer's slots and step, the states of the
+    random generators for dropout, and the run's progress. It is complete and on disk
+    before it gets its name and before an older one is deleted.
 
     Args:
         model: A built and compiled `TrainingModel`.
-        folder: Where checkpoints lie.
-        keep: Number of the newest that are kept.
-        writes: Whether this process writes them; of several workers only one does.
+        folder: Folder of the checkpoints.
+        keep: Number of checkpoints to keep.
+        writes: Whether this process writes checkpoints; only one worker does.
     """
 
     def __init__(self, model, folder, keep=5, writes=True):
@@ -53,21 +53,24 @@ class Checkpoints:
         self._damaged = set()
 
     def save(self, step, progress):
-        """Writes the checkpoint of `step` and deletes those too many.
+        """Writes the checkpoint of `step` and deletes the oldest.
 
         Args:
-            step: Its number.
-            progress: A mapping for JSON.
+            step: The number of the step.
+            progress: A mapping of JSON values.
+
+        Returns:
+            The path of the checkpoint, or `None` if this process writes none.
 
         Raises:
-            StorageError: the disk is full; the older checkpoints are as they were.
+            StorageError: If the disk is full. Older checkpoints are unchanged.
         """
         if not self._writes:
             return None
         self._progress.assign(json.dumps(progress))
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"ckpt-{step}"
-        with told_when_full(path):
+        with convert_disk_full_errors(path):
             try:
                 self._checkpoint.write(str(path))
                 for file in self.folder.glob(f"ckpt-{step}.*"):
@@ -82,23 +85,23 @@ class Checkpoints:
         return str(path)
 
     def _remove_partial(self, step):
-        """Makes room: what a failed write has left is of no use."""
+        """Removes the incomplete checkpoint of a failed write."""
         shutil.rmtree(self.folder / f"ckpt-{step}_temp", ignore_errors=True)
         for file in self.folder.glob(f"ckpt-{step}.*"):
             file.unlink(missing_ok=True)
 
     def _delete_old(self, step):
-        """Deletes all but the newest, and those that `restore` could not read."""
+        """Deletes all but the newest, and the damaged ones that `restore` found."""
         self._damaged.discard(str(self.folder / f"ckpt-{step}"))
-        # Of later steps there are damaged ones only, unless nothing was restored.
-        whole = [
+        # Later steps are damaged, unless nothing was restored.
+        readable = [
             path
             for path in checkpoint_paths(self.folder)
             if path not in self._damaged and int(path.rpartition("-")[2]) <= step
         ]
-        self._write_state_file(whole[-self._keep :])
-        for path in (*self._damaged, *whole[: -self._keep]):
-            # The index first: without it the data is no checkpoint.
+        self._write_state_file(readable[-self._keep :])
+        for path in (*self._damaged, *readable[: -self._keep]):
+            # The index first: data without an index is no checkpoint.
             pathlib.Path(f"{path}.index").unlink(missing_ok=True)
             for file in self.folder.glob(f"{pathlib.Path(path).name}.*"):
                 file.unlink(missing_ok=True)
@@ -108,11 +111,11 @@ class Checkpoints:
         """Restores the newest readable checkpoint.
 
         Returns:
-            Its `progress`, or None where no checkpoint was ever written.
+            Its `progress`, or `None` if no checkpoint was ever written.
 
         Raises:
-            CheckpointError: checkpoints are there, but none can be read or fits; or
-                there were some, and all are gone.
+            CheckpointError: If checkpoints exist, but none can be read or fits, or if
+                all checkpoints were lost.
         """
         paths = checkpoint_paths(self.folder)
         for path in reversed(paths):
@@ -130,16 +133,16 @@ class Checkpoints:
                 reason = str(error).strip().partition("\n")[0]
                 raise CheckpointError(f"{path}: does not fit: {reason}") from None
         if paths:
-            raise CheckpointError(f"{self.folder}: no checkpoint there can be read")
+            raise CheckpointError(f"{self.folder}: contains no readable checkpoint")
         if (self.folder / SAVED).is_file():
             raise CheckpointError(
-                f"{self.folder}: checkpoints were written, but none is left. Put them "
-                "back, or begin anew with --restart"
+                f"{self.folder}: checkpoints were written, but none is left. Restore "
+                "them, or start over with --restart"
             )
         return None
 
     def _write_state_file(self, paths):
-        """For TensorFlow's own tools: here, the index files are what counts."""
+        """Writes the list for TensorFlow's tools; `checkpoint_paths` ignores it."""
         names = [pathlib.Path(path).name for path in paths]
         lines = [f'model_checkpoint_path: "{names[-1]}"']
         lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]

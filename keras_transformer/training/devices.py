@@ -1,4 +1,4 @@
-"""TensorFlow's threads, shared out between the parts of a batch."""
+"""TensorFlow's thread pools and automatic mixed precision on CPUs."""
 
 import contextlib
 import os
@@ -6,19 +6,19 @@ import os
 import tensorflow as tf
 
 
-def use_threads(parallel_parts):
-    """Gives each part of a batch that is computed side by side its share of the cores.
+def configure_threads(parallel_parts):
+    """Divides the cores among the parts of a batch that are computed in parallel.
 
-    One operation of a small model is too short for several threads: on two cores, two
-    parts with one thread each end sooner than one part with two. Nothing is changed
-    for one part, where the variables TF_NUM_INTRAOP_THREADS or TF_NUM_INTEROP_THREADS
-    say otherwise, or where TensorFlow has begun to compute, which fixes its threads.
+    The operations of a small model are too short for several threads: on two cores,
+    two parts with one thread each finish sooner than one part with two threads.
+    Nothing changes for one part, if TF_NUM_INTRAOP_THREADS or TF_NUM_INTEROP_THREADS
+    is set, or once TensorFlow has computed something, which fixes its thread pools.
 
     Args:
-        parallel_parts: of `TrainingModel`.
+        parallel_parts: See `TrainingModel`.
 
     Returns:
-        Whether the threads are as they should be.
+        Whether the thread pools have the requested sizes.
     """
     if parallel_parts == 1:
         return True
@@ -27,15 +27,18 @@ def use_threads(parallel_parts):
     try:
         tf.config.threading.set_inter_op_parallelism_threads(parallel_parts)
         tf.config.threading.set_intra_op_parallelism_threads(
-            max(1, _cores() // parallel_parts)
+            max(1, _num_cores() // parallel_parts)
         )
     except RuntimeError:
         return False
     return True
 
 
-def _cores():
-    """Cores that this process may use, where the system tells."""
+use_threads = configure_threads  # its name in version 0.1
+
+
+def _num_cores():
+    """Returns the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -45,19 +48,19 @@ _OPTION = "auto_mixed_precision_onednn_bfloat16"
 
 
 @contextlib.contextmanager
-def automatic_bfloat16(wanted=True):
-    """Functions first called within compute their matrix products in bfloat16.
+def automatic_bfloat16(enabled=True):
+    """Functions first called inside compute their matrix products in bfloat16.
 
     Keras's `mixed_bfloat16` computes everything in bfloat16, which costs a CPU more
-    than its products save. Here the graph optimiser casts the products and what it
-    finds safe between them, for CPUs with AVX512-BF16 or AMX; on others, and on GPUs,
-    nothing changes. Weights and the optimizer's slots stay in float32.
+    than its products save. Here the graph optimizer casts the products, and operations
+    between them that it considers safe. This needs a CPU with AVX512-BF16 or AMX; on
+    other CPUs and on GPUs nothing changes. Weights and optimizer slots stay float32.
 
     Args:
-        wanted: False changes nothing, for a setting that may be off.
+        enabled: If false, nothing changes.
     """
     before = tf.config.optimizer.get_experimental_options().get(_OPTION, False)
-    tf.config.optimizer.set_experimental_options({_OPTION: wanted or before})
+    tf.config.optimizer.set_experimental_options({_OPTION: enabled or before})
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Adam (section 5.3) as one pass over each variable."""
+"""Adam (section 5.3) with a fused update."""
 
 import keras
 import tensorflow as tf
@@ -6,14 +6,15 @@ import tensorflow as tf
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class FusedAdam(keras.optimizers.Adam):
-    """Keras's `Adam`, each variable updated by one of TensorFlow's operations.
+    """Keras's `Adam` with one fused TensorFlow operation per variable.
 
-    Keras writes the update as a dozen operations, each a pass over memory. Arguments,
-    slots and results are those of `keras.optimizers.Adam`; `amsgrad` is left to it.
+    Keras's own update consists of a dozen operations, each of which passes over memory.
+    Arguments, slots and results match `keras.optimizers.Adam`, which also handles
+    `amsgrad`.
     """
 
     def update_step(self, gradient, variable, learning_rate):
-        """Updates one variable and its slots from its gradient."""
+        """Updates a variable and its slots."""
         if self.amsgrad:
             super().update_step(gradient, variable, learning_rate)
             return

@@ -1,29 +1,29 @@
-"""Teaching the decoder where to look in the source (Chen et al. 2016)."""
+"""Guided alignment: supervised cross-attention (Chen et al., 2016)."""
 
 import tensorflow as tf
 
-# Keeps the logarithm finite where no weight is on what should be looked at.
+# Keeps the logarithm finite if no attention weight is on the aligned positions.
 _SMALLEST = 1e-6
 
 
 class GuidedAlignment:
-    """A loss of one head of attention over the source, beside the loss of the tokens.
+    """Auxiliary loss that trains one cross-attention head to follow an alignment.
 
-    Where it is known which source positions a target position belongs to, minus the
-    logarithm of the weight that the head gives them, all together, is what it has to
-    learn; where the weight lies among them is left to it. The other heads stay free.
+    The loss is the negative logarithm of the total attention weight on the aligned
+    source positions. How the head divides the weight among them is free, and so are
+    the other heads.
 
     Args:
         aligned: Function of the inputs, `{"source_ids": [batch, source_length],
-            "target_ids": [batch, target_length]}`, to `[batch, target_length,
-            source_length]`, bool: which source positions belong to what the target
-            position predicts. A row without any costs nothing.
-        weight: What its mean over the target tokens is multiplied by.
-        layer: Index of the decoder's layer. None: the last of the lower half.
+            "target_ids": [batch, target_length]}`. It returns `[batch, target_length,
+            source_length]`, bool: the source positions aligned with the token that the
+            target position predicts. Target positions without any have no loss.
+        weight: Factor on the mean loss per target token.
+        layer: Index of the decoder layer. If `None`, the last of the lower half.
         head: Index of the head.
 
     Raises:
-        ValueError: a weight or an index below 0.
+        ValueError: If `weight` or an index is below 0.
     """
 
     def __init__(self, aligned, weight=1.0, layer=None, head=0):
@@ -36,10 +36,10 @@ class GuidedAlignment:
         self.head = head
 
     def layer_of(self, transformer):
-        """Index of the layer in a `Transformer`'s decoder.
+        """Returns the index of the decoder layer in a `Transformer`.
 
         Raises:
-            ValueError: it has no such layer or head.
+            ValueError: If the model has no such layer or head.
         """
         num_layers, num_heads = transformer.num_layers, transformer.num_heads
         layer = (num_layers - 1) // 2 if self.layer is None else self.layer
@@ -51,12 +51,12 @@ class GuidedAlignment:
         return layer
 
     def loss(self, scores, inputs, weights):
-        """Sum over the target tokens.
+        """Computes the loss, summed over target tokens.
 
         Args:
-            scores: `[batch, num_heads, target_length, source_length]`, float32, of the
-                layer's attention over the source.
-            inputs: As `aligned` takes them.
+            scores: `[batch, num_heads, target_length, source_length]`, float32, the
+                layer's cross-attention scores.
+            inputs: The inputs of `aligned`.
             weights: `[batch, target_length]`, float32, 0 for padding.
 
         Returns:
@@ -70,24 +70,25 @@ class GuidedAlignment:
 
 
 def next_words(begins_word, stands_for_word, pad_id=0):
-    """Function for `GuidedAlignment`: each position belongs to the next word.
+    """Returns an `aligned` function that aligns target positions with the next word.
 
-    Where the target is a tree with a symbol for each word, these are the sub-words of
-    the first word that has no symbol yet, and after the last word what follows it.
+    The target is a linearized tree with one symbol per word. A position is aligned with
+    the subwords of the first word without a symbol so far, and after the last word
+    with what follows it.
 
     Args:
-        begins_word: `[vocabulary_size]`, bool, what begins a word of the source; the
-            end id too.
-        stands_for_word: `[vocabulary_size]`, bool, what stands for a word in the
-            target.
-        pad_id: Id that fills rows up.
+        begins_word: `[vocabulary_size]`, bool, ids that begin a source word, including
+            the end id.
+        stands_for_word: `[vocabulary_size]`, bool, ids of symbols that represent a word
+            in the target.
+        pad_id: Id of padding.
     """
     begins_word = tf.constant(begins_word, tf.int32)
     stands_for_word = tf.constant(stands_for_word, tf.int32)
 
     def aligned(inputs):
         source_ids = inputs["source_ids"]
-        # Places of words, from 0: of each source position, and of the next one.
+        # Word index, from 0, of each source position and of the next word.
         word = tf.cumsum(tf.gather(begins_word, source_ids), axis=1) - 1
         word = tf.where(tf.equal(source_ids, pad_id), -1, word)
         symbols = tf.gather(stands_for_word, inputs["target_ids"])

@@ -1,4 +1,7 @@
-"""Label-smoothed cross-entropy over target tokens (section 5.4)."""
+"""Label-smoothed cross-entropy (section 5.4); projected_loss.py is its fused form.
+
+tests/training/test_projected_loss.py checks that both are equal.
+"""
 
 import keras
 from keras import ops
@@ -7,7 +10,7 @@ from keras_transformer.training.replicas import global_sum
 
 
 def cross_entropy(labels, logits):
-    """Negative log-likelihood of each label, in nats.
+    """Computes the negative log-likelihood of each label, in nats.
 
     Args:
         labels: `[batch, target_length]`, integers.
@@ -21,15 +24,15 @@ def cross_entropy(labels, logits):
 
 
 def smoothed_cross_entropy(labels, logits, label_smoothing):
-    """Cross-entropy with `label_smoothing` spread evenly over the vocabulary.
+    """Computes cross-entropy with `label_smoothing` spread over the vocabulary.
 
-    `(1 - e) * nll + e * mean(nll of every id)`, which needs no one-hot tensor: it
-    equals `nll + e * (logit of the label - mean logit)`.
+    The loss is `(1 - e) * nll + e * mean(nll of every id)`. Computed as
+    `nll + e * (logit of the label - mean logit)`, it needs no one-hot tensor.
 
     Args:
         labels: `[batch, target_length]`, integers.
         logits: `[batch, target_length, vocabulary_size]`.
-        label_smoothing: Share of the probability that is spread, in [0, 1).
+        label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
 
     Returns:
         `[batch, target_length]`, float32.
@@ -44,18 +47,17 @@ def smoothed_cross_entropy(labels, logits, label_smoothing):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class SmoothedCrossEntropy(keras.losses.Loss):
-    """Mean over target tokens; padding counts nowhere.
+    """Mean of the label-smoothed cross-entropy over target tokens, without padding.
 
-    The divisor is the number of target tokens in the global batch: with several
-    replicas under `tf.distribute`, tokens weigh the same on all of them. A batch
-    without a token gives 0.
+    The divisor is the number of target tokens in the global batch, so tokens have the
+    same weight on all replicas of `tf.distribute`. A batch without tokens gives 0.
 
     Args:
-        label_smoothing: Share of the probability that is spread, in [0, 1).
-        pad_id: Label that is left out.
+        label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
+        pad_id: Label to ignore.
 
     Raises:
-        ValueError: `label_smoothing` outside [0, 1).
+        ValueError: If `label_smoothing` is outside [0, 1).
     """
 
     def __init__(
@@ -70,17 +72,17 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         self.pad_id = pad_id
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        """The mean loss.
+        """Computes the mean loss.
 
         Args:
             y_true: Labels `[batch, target_length]`, integers.
             y_pred: Logits `[batch, target_length, vocabulary_size]`.
-            sample_weight: `[batch]` or `[batch, target_length]`, factors on the
-                tokens' weights.
+            sample_weight: `[batch]` or `[batch, target_length]`, weights of rows or
+                tokens.
 
         Returns:
-            Scalar, float32; the sum over the replicas' values is the mean over the
-            global batch's tokens.
+            Scalar, float32. The sum over the replicas is the mean over the tokens of
+            the global batch.
         """
         labels = ops.cast(y_true, "int32")
         weights = ops.cast(ops.not_equal(labels, self.pad_id), "float32")
@@ -91,11 +93,11 @@ class SmoothedCrossEntropy(keras.losses.Loss):
             weights = weights * sample_weight
         tokens = global_sum(ops.sum(weights))
         losses = smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
-        # Optimizers add up the replicas' gradients, so that each gives its share.
+        # Optimizers sum the gradients of the replicas, so each contributes its share.
         return ops.sum(losses * weights) / ops.maximum(tokens, 1e-9)
 
     def call(self, y_true, y_pred):
-        """Loss of each token, `[batch, target_length]`, padding included."""
+        """Computes the loss per token, `[batch, target_length]`, including padding."""
         labels = ops.cast(y_true, "int32")
         return smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
 

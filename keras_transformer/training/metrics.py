@@ -7,7 +7,7 @@ from keras_transformer.training.losses import cross_entropy
 
 
 class _TokenMean(keras.metrics.Metric):
-    """A mean over target tokens, of values that `token_values` gives."""
+    """Mean of `token_values` over target tokens."""
 
     def __init__(self, pad_id=0, name=None, **kwargs):
         super().__init__(name=name, **kwargs)
@@ -16,12 +16,12 @@ class _TokenMean(keras.metrics.Metric):
         self.tokens = self.add_variable((), "zeros", name="tokens")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Adds a batch.
+        """Adds the values of a batch.
 
         Args:
             y_true: Labels `[batch, target_length]`, integers.
             y_pred: Logits `[batch, target_length, vocabulary_size]`.
-            sample_weight: Ignored: every token weighs the same.
+            sample_weight: Ignored; every token has the same weight.
         """
         labels = ops.cast(y_true, "int32")
         weights = ops.cast(ops.not_equal(labels, self.pad_id), "float32")
@@ -29,7 +29,7 @@ class _TokenMean(keras.metrics.Metric):
         self.update_sums(ops.sum(values * weights), ops.sum(weights))
 
     def update_sums(self, total, tokens):
-        """Adds the sum over `tokens` tokens of the values."""
+        """Adds values that were summed over `tokens` tokens."""
         self.total.assign_add(ops.cast(total, self.total.dtype))
         self.tokens.assign_add(ops.cast(tokens, self.tokens.dtype))
 
@@ -42,10 +42,10 @@ class _TokenMean(keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Perplexity(_TokenMean):
-    """`exp` of the mean negative log-likelihood a token, unsmoothed.
+    """Exponential of the mean negative log-likelihood per token, without smoothing.
 
     Args:
-        pad_id: Label that is left out.
+        pad_id: Label to ignore.
     """
 
     def __init__(self, pad_id=0, name="perplexity", **kwargs):
@@ -60,10 +60,10 @@ class Perplexity(_TokenMean):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenAccuracy(_TokenMean):
-    """Share of target tokens whose logit is the highest.
+    """Fraction of target tokens whose logit is the highest.
 
     Args:
-        pad_id: Label that is left out.
+        pad_id: Label to ignore.
     """
 
     def __init__(self, pad_id=0, name="accuracy", **kwargs):

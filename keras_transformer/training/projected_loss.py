@@ -1,4 +1,4 @@
-"""Projection to logits, softmax and loss in one pass over the vocabulary."""
+"""Projection to logits, softmax and loss, fused and computed in chunks."""
 
 import tensorflow as tf
 
@@ -6,23 +6,23 @@ import tensorflow as tf
 def projected_loss(
     vectors, matrix, labels, weights, label_smoothing=0.0, chunk_tokens=256
 ):
-    """Sums over tokens of the loss of `vectors matrix^T`, chunk by chunk.
+    """Computes the loss of the logits `vectors matrix^T`, summed over tokens.
 
-    Logits and their gradient exist for `chunk_tokens` tokens at a time, so that they
-    stay in the processor's cache: a whole batch of the paper's has 25,000 x 37,000 of
-    them. The gradients are computed with the loss, since they need the same softmax.
+    Logits and their gradient exist for `chunk_tokens` tokens at a time, so they stay in
+    the CPU cache; a batch of the paper has 25,000 x 37,000 logits. The gradients are
+    computed together with the loss, since they need the same softmax.
 
     Args:
-        vectors: `[tokens, d_model]`, float32, the decoder's output.
-        matrix: `[vocabulary_size, d_model]`, float32, a row for each logit.
+        vectors: `[tokens, d_model]`, float32, the decoder output.
+        matrix: `[vocabulary_size, d_model]`, float32, one row per logit.
         labels: `[tokens]`, int32.
         weights: `[tokens]`, float32, 0 for padding.
-        label_smoothing: Share of the probability that is spread, in [0, 1).
-        chunk_tokens: Tokens at a time.
+        label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
+        chunk_tokens: Number of tokens per chunk.
 
     Returns:
-        `[3]`, float32: the weighted sums of the smoothed loss, of the negative
-        log-likelihood, and of tokens whose logit is the highest. Only the first has a
+        `[3]`, float32: the weighted sums of the smoothed loss, the negative
+        log-likelihood, and the tokens whose logit is the highest. Only the first has a
         gradient, with respect to `vectors` and `matrix`.
     """
     num_tokens = tf.shape(vectors)[0]
@@ -49,14 +49,14 @@ def projected_loss(
             exponentials = tf.exp(logits - highest[:, None])
             totals = tf.reduce_sum(exponentials, axis=-1)
             nll = tf.math.log(totals) + highest - label_logits
-            # The mean logit is the product with the mean row.
+            # The mean logit equals the product with the mean row.
             spread = label_logits - tf.linalg.matvec(x, mean_row)
             loss = nll + label_smoothing * spread
             correct = tf.cast(label_logits >= highest, tf.float32)
             sums += tf.stack(
                 [tf.reduce_sum(w * value) for value in (loss, nll, correct)]
             )
-            # The softmax's part of the gradient; the labels' follows for all at once.
+            # Gradient of the softmax; the labels' part is added below for all chunks.
             weighted = exponentials * (w / totals)[:, None]
             gradient = tf.matmul(weighted, matrix)
             matrix_gradient += tf.matmul(weighted, x, transpose_a=True)

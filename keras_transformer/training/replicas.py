@@ -1,10 +1,10 @@
-"""Sums and strategies over replicas, on TensorFlow; one replica elsewhere."""
+"""Sums over replicas and workers. On backends other than TensorFlow there is one."""
 
 import keras
 
 
 def global_sum(value):
-    """The sum of `value` over all replicas, inside a step; `value` outside of one."""
+    """Returns the sum of `value` over all replicas, outside a step `value` itself."""
     context = _replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return value
@@ -12,23 +12,34 @@ def global_sum(value):
 
 
 def global_mean(value):
-    """The mean of `value` over all replicas."""
+    """Returns the mean of `value` over all replicas."""
     return global_sum(value) / num_replicas()
 
 
 def num_replicas():
-    """How many replicas compute the step that this is called in."""
+    """Returns the number of replicas that compute the current step."""
     context = _replica_context()
     return 1 if context is None else context.num_replicas_in_sync
 
 
 def default_strategy():
-    """`MirroredStrategy` where there are several GPUs, else the default strategy."""
+    """Returns `MirroredStrategy` on several GPUs, else the default strategy."""
     import tensorflow as tf
 
     if len(tf.config.list_physical_devices("GPU")) > 1:
         return tf.distribute.MirroredStrategy()
     return tf.distribute.get_strategy()
+
+
+class SingleProcess:
+    """Stands in for `distributed.Workers` where one process trains."""
+
+    is_chief = True
+    count = 1
+
+    def all_reduce_sum(self, values):
+        """Returns `values` as a list."""
+        return list(values)
 
 
 def _replica_context():

@@ -1,4 +1,4 @@
-"""What a run tells: metrics.jsonl, TensorBoard, and a line or bar of progress."""
+"""Reports of a run: metrics.jsonl, TensorBoard and the progress bar."""
 
 import json
 import math
@@ -19,12 +19,12 @@ from keras_transformer.files import replace_file
 
 
 class MetricsLog:
-    """Appends figures to `run/metrics.jsonl` and to TensorBoard's logs.
+    """Appends metrics to `metrics.jsonl` and TensorBoard's logs.
 
     Args:
-        folder: The run's folder.
+        folder: The run folder.
         progress: The run's `Progress`.
-        writes: Whether to write at all; of several workers only one does.
+        writes: Whether this process writes; only one worker does.
     """
 
     def __init__(self, folder, progress, writes=True):
@@ -36,26 +36,26 @@ class MetricsLog:
             for split in (("train", "validation") if writes else ())
         }
 
-    def write(self, split, figures):
-        """One line of JSON, one scalar each in TensorBoard."""
+    def write(self, split, metrics):
+        """Writes a line of JSON and one TensorBoard scalar per metric."""
         if not self.writes:
             return
-        # JSON has no word for a number that is none.
+        # JSON cannot represent non-finite numbers.
         self.note(
             split,
             {
                 name: round(float(value), 6) if math.isfinite(value) else None
-                for name, value in figures.items()
+                for name, value in metrics.items()
             },
         )
         step = self.progress.step
         with self._writers[split].as_default():
-            for name, value in figures.items():
+            for name, value in metrics.items():
                 tf.summary.scalar(name, float(value), step=step)
         self._writers[split].flush()
 
     def note(self, split, values):
-        """One line of JSON: the step, the seconds of training, and `values`."""
+        """Writes a line of JSON with the step, the training time and `values`."""
         if not self.writes:
             return
         row = {
@@ -68,7 +68,7 @@ class MetricsLog:
             file.write(json.dumps(row, allow_nan=False) + "\n")
 
     def rewind(self):
-        """Drops the lines of steps after the current one, which will come again."""
+        """Removes the lines of steps after the current one, which will be repeated."""
         if not self.writes or not self._path.is_file():
             return
         lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -80,16 +80,16 @@ class MetricsLog:
     def _is_past(self, line):
         try:
             return json.loads(line)["step"] <= self.progress.step
-        except json.JSONDecodeError:  # cut off when the process was killed
+        except json.JSONDecodeError:  # truncated when the process was killed
             return False
 
 
 class TrainingLog(keras.callbacks.Callback):
-    """Logs the training metrics every so many steps, and starts them anew.
+    """Logs the training metrics every `every` steps and resets them.
 
     Args:
         log: The run's `MetricsLog`.
-        every: Steps between two lines.
+        every: Steps between lines.
     """
 
     def __init__(self, log, every=100):
@@ -102,7 +102,7 @@ class TrainingLog(keras.callbacks.Callback):
         self._tokens = float(self.model.token_counter.result())
 
     def on_epoch_begin(self, epoch, logs=None):
-        # Keras has just set the metrics to zero: a resumed run goes on with its sums.
+        # Keras has just reset the metrics; a resumed run continues with its sums.
         stored = self.log.progress.metrics
         if stored:
             sums = metric_sums(self.model)
@@ -115,31 +115,31 @@ class TrainingLog(keras.callbacks.Callback):
             return
         seconds = progress.seconds - self._seconds
         tokens = float(self.model.token_counter.result())
-        figures = {name: float(value) for name, value in logs.items()}
-        figures["tokens_per_second"] = (tokens - self._tokens) / max(seconds, 1e-9)
-        # Of the next update: Keras counts the updates that are done.
+        metrics = {name: float(value) for name, value in logs.items()}
+        metrics["tokens_per_second"] = (tokens - self._tokens) / max(seconds, 1e-9)
+        # The rate of the next update, since Keras counts completed updates.
         rate = tf.convert_to_tensor(self.model.optimizer.learning_rate)
-        figures["learning_rate"] = float(rate)
-        self.log.write("train", figures)
+        metrics["learning_rate"] = float(rate)
+        self.log.write("train", metrics)
         self._seconds, self._tokens = progress.seconds, tokens
         for metric in self.model.metrics:
             metric.reset_state()
 
 
 def metric_sums(model):
-    """The variables of a `TrainingModel`'s metrics, which a log line starts anew."""
+    """Returns the variables of a `TrainingModel`'s metrics."""
     return [variable for metric in model.metrics for variable in metric.variables]
 
 
 class ProgressBar(keras.callbacks.Callback):
-    """Loss, target tokens per second and the time left, on standard error.
+    """Shows loss, target tokens per second and remaining time on standard error.
 
-    A bar on a terminal; elsewhere a line now and then.
+    It is a bar on a terminal, otherwise occasional lines.
 
     Args:
         progress: The run's `Progress`.
-        steps: The run's last step.
-        line_seconds: Seconds between lines where there is no terminal.
+        steps: Number of the run's last step.
+        line_seconds: Seconds between lines without a terminal.
     """
 
     def __init__(self, progress, steps, line_seconds=30.0):
@@ -155,7 +155,7 @@ class ProgressBar(keras.callbacks.Callback):
                 TextColumn("training"),
                 BarColumn(bar_width=None),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[figures]}"),
+                TextColumn("{task.fields[metrics]}"),
                 TimeElapsedColumn(),
                 TextColumn("left"),
                 TimeRemainingColumn(elapsed_when_finished=False),
@@ -171,7 +171,7 @@ class ProgressBar(keras.callbacks.Callback):
                 "training",
                 total=self.steps,
                 completed=self.progress.step,
-                figures="starting",
+                metrics="starting",
             )
         return self
 
@@ -183,32 +183,32 @@ class ProgressBar(keras.callbacks.Callback):
         self._tokens = float(self.model.token_counter.result())
 
     def on_train_batch_end(self, batch, logs=None):
-        # Reading a metric waits for the device: only when there is something to show.
+        # Reading a metric waits for the device, so it happens only before an update.
         now = time.monotonic()
         if now - self._shown < self._interval and self.progress.step < self.steps:
             return
         tokens = float(self.model.token_counter.result())
         rate = (tokens - self._tokens) / max(now - self._shown, 1e-9)
         self._tokens, self._shown = tokens, now
-        figures = (
+        metrics = (
             f"loss {float(logs['loss']):.3f}, {rate:,.0f} target tokens/s"
             f"{self.validation}"
         )
         if self._bar is not None:
-            self._bar.update(self._task, completed=self.progress.step, figures=figures)
+            self._bar.update(self._task, completed=self.progress.step, metrics=metrics)
             return
         done = self.progress.step - self._first_step
         left = (now - self._start) / done * (self.steps - self.progress.step)
         print(
-            f"step {self.progress.step:,} of {self.steps:,}: {figures}, "
+            f"step {self.progress.step:,} of {self.steps:,}: {metrics}, "
             f"{_clock(left)} left",
             file=sys.stderr,
             flush=True,
         )
 
-    def show_validation(self, figures):
-        """Shows a validation's figures from now on."""
-        parts = [f"{name} {value:.2f}" for name, value in figures.items()]
+    def show_validation(self, metrics):
+        """Shows the metrics of a validation from now on."""
+        parts = [f"{name} {value:.2f}" for name, value in metrics.items()]
         self.validation = ", validation " + " ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""Learning rates as functions of the step (section 5.3)."""
+"""Learning rate schedules (section 5.3)."""
 
 import keras
 from keras import ops
@@ -8,16 +8,16 @@ from keras import ops
 class PaperSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """`scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)` (equation 3).
 
-    Steps count from 1: the first update, which Keras numbers 0, has the rate of step
-    1, and the peak is at step `warmup_steps`.
+    Steps count from 1: the first update, Keras's number 0, uses the rate of step 1. The
+    peak is at step `warmup_steps`.
 
     Args:
         d_model: Width of the model.
-        warmup_steps: Steps of linear growth.
-        scale: Factor on the paper's rate.
+        warmup_steps: Number of steps with linear growth.
+        scale: Factor on the learning rate of the paper.
 
     Raises:
-        ValueError: `warmup_steps` below 1.
+        ValueError: If `warmup_steps` is below 1.
     """
 
     def __init__(self, d_model, warmup_steps=4000, scale=1.0):
@@ -43,14 +43,14 @@ class PaperSchedule(keras.optimizers.schedules.LearningRateSchedule):
 class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     """Linear growth to `learning_rate` at `warmup_steps`, then `step^-0.5`.
 
-    The paper's shape with its peak as the argument.
+    It has the shape of the paper's schedule, with the peak as an argument.
 
     Args:
-        learning_rate: The peak.
-        warmup_steps: Steps of linear growth.
+        learning_rate: The peak learning rate.
+        warmup_steps: Number of steps with linear growth.
 
     Raises:
-        ValueError: `warmup_steps` below 1.
+        ValueError: If `warmup_steps` is below 1.
     """
 
     def __init__(self, learning_rate, warmup_steps=4000):
@@ -72,22 +72,22 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LinearCooldown(keras.optimizers.schedules.LearningRateSchedule):
-    """Another schedule whose last updates fall linearly to 0.
+    """Wraps a schedule so that the rate of its last updates falls linearly to 0.
 
-    Update `steps - k`, counted from 1, gets `(k + 1) / cooldown_steps` of the other
-    schedule's rate: the first of the cooldown all of it, the last a share of
-    `1 / cooldown_steps`. Updates after `steps` get 0.
+    Update `steps - k`, counted from 1, uses `(k + 1) / cooldown_steps` of the wrapped
+    schedule's rate: the first update of the cooldown uses all of it, the last
+    `1 / cooldown_steps`. Updates after `steps` use 0.
 
     Source: Zhai et al., Scaling Vision Transformers (CVPR 2022), who end an inverse
-    square root schedule so.
+    square root schedule in this way.
 
     Args:
-        schedule: The `LearningRateSchedule` that rules until then.
-        steps: The last update.
-        cooldown_steps: Updates over which the rate falls.
+        schedule: The `LearningRateSchedule` to wrap.
+        steps: Number of the last update.
+        cooldown_steps: Number of updates in which the rate falls.
 
     Raises:
-        ValueError: `cooldown_steps` below 1 or above `steps`.
+        ValueError: If `cooldown_steps` is below 1 or above `steps`.
     """
 
     def __init__(self, schedule, steps, cooldown_steps):
@@ -126,6 +126,6 @@ def _check_warmup(warmup_steps):
 
 
 def _warmup_then_inverse_sqrt(step, warmup_steps):
-    # 1 at the peak; float32 holds every step up to 2^24 exactly.
+    # 1 at the peak. Float32 represents every step up to 2^24 exactly.
     step = ops.cast(step, "float32") + 1.0
     return ops.minimum(step / warmup_steps, ops.sqrt(warmup_steps / step))

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during training."""
+"""Saves a checkpoint on Ctrl-C and SIGTERM."""
 
 import contextlib
 import signal
@@ -6,32 +6,34 @@ import threading
 
 import keras
 
-# Ctrl-C again is an exception, so that temporary files go.
+from keras_transformer.training.replicas import SingleProcess
+
+# A second Ctrl-C raises an exception, so that temporary files are removed.
 _SECOND = {signal.SIGINT: signal.default_int_handler}
 
 
 class _Stop(BaseException):
-    """Leaves what is interruptible; no handler of errors catches it."""
+    """Leaves an `interruptible` block; no `except Exception` catches it."""
 
 
 class SaveOnSignal(keras.callbacks.Callback):
-    """Ctrl-C and SIGTERM finish the step, save, and end training.
+    """Finishes the step, saves and stops training on Ctrl-C and SIGTERM.
 
-    Ctrl-C raises `KeyboardInterrupt`, SIGTERM `SystemExit(143)`, both after `save`. A
+    After `save`, Ctrl-C raises `KeyboardInterrupt` and SIGTERM `SystemExit(143)`. A
     second signal does not wait: Ctrl-C raises at once, SIGTERM ends the process. A
-    signal to one of several workers ends all of them, at one step.
+    signal to one of several workers stops all of them at the same step.
 
     Args:
-        save: Function of no argument.
-        total: `Workers.total` of several workers.
+        save: Function without arguments.
+        workers: The `Workers` that train together.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self, save, total=list):
+    def __init__(self, save, workers=None):
         super().__init__()
         self.save = save
-        self.total = total
+        self.workers = workers or SingleProcess()
         self._received = None
         self._previous = {}
         self._may_raise = False
@@ -45,25 +47,25 @@ class SaveOnSignal(keras.callbacks.Callback):
 
     def __exit__(self, error, *_):
         self._restore()
-        # A signal that came after the last step, or as `interruptible` was left.
+        # The signal may arrive after the last step or when `interruptible` is left.
         if error is None or issubclass(error, _Stop):
-            self._stop_if_told()
+            self._stop_if_requested()
 
     @contextlib.contextmanager
     def interruptible(self):
-        """Inside, a signal does not wait for the step's end: it saves and raises.
+        """Inside, a signal saves and raises at once, without waiting for a step.
 
-        Several workers wait for each other's next step.
+        Several workers wait for the end of the next step, which they reach together.
         """
-        if self.total is not list:
+        if self.workers.count > 1:
             yield
             return
-        self._stop_if_told()
+        self._stop_if_requested()
         self._may_raise = True
         try:
             yield
         except _Stop:
-            self._stop_if_told()
+            self._stop_if_requested()
         finally:
             self._may_raise = False
 
@@ -81,10 +83,12 @@ class SaveOnSignal(keras.callbacks.Callback):
         self._previous = {}
 
     def on_train_batch_end(self, batch, logs=None):
-        self._stop_if_told()
+        self._stop_if_requested()
 
-    def _stop_if_told(self):
-        counts = self.total([number == self._received for number in self.SIGNALS])
+    def _stop_if_requested(self):
+        counts = self.workers.all_reduce_sum(
+            [number == self._received for number in self.SIGNALS]
+        )
         if not any(counts):
             return
         self.save()

@@ -1,14 +1,14 @@
-"""Training in a run folder, from the first step or from where it was left."""
+"""Trains in a run folder, from the first step or from the last checkpoint."""
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import pathlib
 
 import tensorflow as tf
 
 from keras_transformer.files import replace_file
-from keras_transformer.files import told_when_full
 from keras_transformer.saving.keras_file import note_tokenizer
 from keras_transformer.training.callbacks import PeriodicCheckpoint
 from keras_transformer.training.callbacks import Progress
@@ -16,6 +16,7 @@ from keras_transformer.training.callbacks import SkippedUpdates
 from keras_transformer.training.callbacks import StepCounter
 from keras_transformer.training.callbacks import Validation
 from keras_transformer.training.checkpoints import Checkpoints
+from keras_transformer.training.replicas import SingleProcess
 from keras_transformer.training.reporting import MetricsLog
 from keras_transformer.training.reporting import ProgressBar
 from keras_transformer.training.reporting import TrainingLog
@@ -24,62 +25,61 @@ from keras_transformer.training.signals import SaveOnSignal
 
 logger = logging.getLogger(__name__)
 
-# Places of a batch's pairs that a message names; the log has them all.
+# Locations of a batch's pairs in a message; the log has all of them.
 _NAMED_PLACES = 3
 
 
 class Trainer:
     """Runs `model.fit` with checkpoints, validation, logs and resume.
 
-    Writes into the run's folder: `checkpoints/`, `logs/` (TensorBoard),
+    Writes into the run folder: `checkpoints/`, `logs/` (TensorBoard),
     `metrics.jsonl`, and `best.keras` after each best validation.
 
     Args:
         model: A built and compiled `TrainingModel`.
-        folder: The run's folder; it exists.
-        keep: Number of checkpoints that are kept.
-        workers: The `Workers` that train together; only the first of them writes.
-            None: there are no others.
+        folder: The run folder, which must exist.
+        keep: Number of checkpoints to keep.
+        workers: The `Workers` that train together; only the first of them writes. If
+            `None`, this process trains alone.
+        tokenizer_fingerprint: Fingerprint to store in the saved models. If `None`,
+            none is stored.
     """
 
-    # Noted in the models that are written. None: not.
-    tokenizer_fingerprint = None
-
-    def __init__(self, model, folder, keep=5, workers=None):
+    def __init__(self, model, folder, keep=5, workers=None, tokenizer_fingerprint=None):
         self.model = model
         self.folder = pathlib.Path(folder)
         self.progress = Progress()
-        self.writes = workers is None or workers.is_chief
+        self._workers = workers or SingleProcess()
+        self.writes = self._workers.is_chief
         self.checkpoints = Checkpoints(
             model, self.folder / "checkpoints", keep, self.writes
         )
         self.log = MetricsLog(self.folder, self.progress, self.writes)
-        alone = workers is None or workers.count == 1
-        self._total = list if alone else workers.total
+        self._tokenizer_fingerprint = tokenizer_fingerprint
         self._saved_step = None
 
     def restore(self):
-        """Goes back to the newest checkpoint.
+        """Restores the newest checkpoint.
 
         Returns:
-            Its step; 0 where there is no checkpoint.
+            Its step, or 0 if there is no checkpoint.
 
         Raises:
-            CheckpointError: checkpoints are there, but none can be read or fits.
+            CheckpointError: If checkpoints exist, but none can be read or fits.
         """
         stored = self.checkpoints.restore()
         if stored is not None:
             for name, value in stored.items():
                 setattr(self.progress, name, value)
             self._saved_step = self.progress.step
-        # Without a checkpoint, all lines are of a start that came to nothing.
+        # Without a checkpoint, all lines are from a start that failed.
         self.log.rewind()
         return self.progress.step
 
     def save(self):
-        """Writes a checkpoint of the current step, unless there is one."""
+        """Writes a checkpoint of the current step, unless it exists."""
         if self._saved_step != self.progress.step:
-            # Through a tensor, since a mirrored variable is no number for Keras.
+            # Keras cannot convert a mirrored variable to a number.
             sums = map(tf.convert_to_tensor, metric_sums(self.model))
             self.progress.metrics = [float(value) for value in sums]
             progress = dataclasses.asdict(self.progress)
@@ -98,66 +98,61 @@ class Trainer:
         patience=None,
         log_steps=100,
         bar=True,
-        max_skipped=0,
-        places_of=None,
+        max_consecutive_skips=0,
+        locate_batch=None,
     ):
         """Trains up to step `steps`.
 
+        A validation that a signal interrupted is repeated before the next step.
+
         Args:
-            dataset: Endless batches, from the one after `progress.step` on.
-            steps: The last step.
+            dataset: Endless batches, starting with the one after `progress.step`.
+            steps: Number of the last step.
             checkpoint_minutes: Minutes of training between checkpoints.
-            checkpoint_steps: Steps between them, instead of minutes.
-            validate: Function that returns a mapping of figures. None: no validation.
+            checkpoint_steps: Steps between checkpoints, instead of minutes.
+            validate: Function that returns a mapping of metrics. If `None`, nothing is
+                validated.
             validation_steps: Steps between validations.
-            metric: The figure, one of `callbacks.METRICS`, that chooses the best model
-                and stops early.
-            patience: Validations without a better figure after which training stops.
-                A run that had stopped stays so.
+            metric: The metric, a key of `callbacks.METRICS`, that chooses the best
+                model and stops early.
+            patience: Number of validations without a better value after which training
+                stops. A run that has stopped does not continue. If `None`, it never
+                stops early.
             log_steps: Steps between lines of the training metrics.
             bar: Whether to show progress on standard error.
-            max_skipped: Steps in a row whose update may be left out for a loss or
-                gradient that is not finite; each is told and logged.
-            places_of: Function of a step, counted from 1, that names the places of
-                its batch's pairs, as a list of texts. None: they are not known.
-
-        A validation that a signal interrupted is made good before the next step.
+            max_consecutive_skips: Number of consecutive steps whose update may be
+                skipped because of a non-finite loss or gradient. Each is reported.
+            locate_batch: Function of a step, counted from 1, that returns the locations
+                of its batch's pairs as a list of texts. If `None`, they are unknown.
 
         Raises:
-            TrainingFault: more than `max_skipped` such steps; nothing is saved, so
-                that the last checkpoint is from before them.
-            KeyboardInterrupt: Ctrl-C, after the step was finished and saved.
-            SystemExit: SIGTERM, likewise, with code 143.
+            TrainingFault: After more than `max_consecutive_skips` such steps. Nothing
+                is saved, so the last checkpoint is from before them.
+            KeyboardInterrupt: On Ctrl-C, after the step was finished and saved.
+            SystemExit: On SIGTERM, after the same, with code 143.
         """
-
-        def on_skip(reason):
-            return self._tell_of_skip(reason, places_of)
-
+        on_signal = SaveOnSignal(self.save, self._workers)
+        progress_bar = validation = None
         callbacks = [
             StepCounter(self.progress),
-            SkippedUpdates(self.progress, on_skip, max_skipped),
+            SkippedUpdates(
+                self.progress,
+                functools.partial(self._report_skip, locate_batch),
+                max_consecutive_skips,
+            ),
             TrainingLog(self.log, log_steps),
         ]
-        bar &= self.writes
-        progress_bar = ProgressBar(self.progress, steps) if bar else None
-        if bar:
+        if bar and self.writes:
+            progress_bar = ProgressBar(self.progress, steps)
             callbacks.append(progress_bar)
-        on_signal = SaveOnSignal(self.save, self._total)
-        validation = None
         if validate is not None:
-
-            def on_result(figures):
-                self.log.write("validation", figures)
-                if bar:
-                    progress_bar.show_validation(figures)
-
             validation = Validation(
                 self.progress,
                 validate,
                 validation_steps,
                 metric,
-                on_result,
-                lambda: self.save_model("best.keras"),
+                functools.partial(self._report_validation, progress_bar),
+                functools.partial(self.save_model, "best.keras"),
                 patience,
                 on_signal.interruptible,
             )
@@ -166,35 +161,42 @@ class Trainer:
             PeriodicCheckpoint(
                 self.progress,
                 self.save,
-                minutes=checkpoint_minutes,
-                steps=checkpoint_steps,
-                total=self._total,
+                checkpoint_minutes,
+                checkpoint_steps,
+                self._workers,
             )
         )
         callbacks.append(on_signal)
         with on_signal, progress_bar or contextlib.nullcontext():
-            if validation and self.progress.validation_due:
-                validation.run()
-            remaining = steps - self.progress.step
-            stopped = patience and self.progress.validations_since_best >= patience
-            if remaining <= 0 or stopped:
-                return
-            # One pass of fit over an endless dataset: with an unknown number of
-            # batches, Keras would count one iteration too many a pass.
-            self.model.fit(
-                dataset,
-                steps_per_epoch=remaining,
-                epochs=1,
-                shuffle=False,
-                verbose=0,
-                callbacks=callbacks,
-            )
-            self.save()
+            self._fit(dataset, steps, validation, callbacks)
 
-    def _tell_of_skip(self, reason, places_of):
-        """Logs a step that updated nothing; returns the message."""
+    def _fit(self, dataset, steps, validation, callbacks):
+        if validation and self.progress.validation_due:
+            validation.run()
+        remaining = steps - self.progress.step
+        if remaining <= 0 or (validation and validation.is_over()):
+            return
+        # One epoch over an endless dataset: if the number of batches were unknown,
+        # Keras would count one iteration too many per epoch.
+        self.model.fit(
+            dataset,
+            steps_per_epoch=remaining,
+            epochs=1,
+            shuffle=False,
+            verbose=0,
+            callbacks=callbacks,
+        )
+        self.save()
+
+    def _report_validation(self, progress_bar, metrics):
+        self.log.write("validation", metrics)
+        if progress_bar is not None:
+            progress_bar.show_validation(metrics)
+
+    def _report_skip(self, locate_batch, reason):
+        """Logs a step whose update was skipped and returns the message."""
         step = self.progress.step
-        places = places_of(step) if places_of else []
+        places = locate_batch(step) if locate_batch else []
         message = f"step {step}: {reason}"
         if places:
             message += f"; its batch: {', '.join(places[:_NAMED_PLACES])}"
@@ -206,12 +208,12 @@ class Trainer:
         return message
 
     def save_model(self, name):
-        """Writes the model to a `.keras` file in the run's folder; returns its path."""
+        """Saves the model to a `.keras` file in the run folder; returns its path."""
         path = self.folder / name
         if not self.writes:
             return path
-        with told_when_full(path), replace_file(path) as temporary:
+        with replace_file(path) as temporary:
             self.model.transformer.save(temporary)
-            if self.tokenizer_fingerprint is not None:
-                note_tokenizer(temporary, self.tokenizer_fingerprint)
+            if self._tokenizer_fingerprint is not None:
+                note_tokenizer(temporary, self._tokenizer_fingerprint)
         return path

@@ -1,55 +1,57 @@
-"""The training step of a `Transformer` as a `keras.Model` for `model.fit`."""
+"""Training step of a `Transformer` as a `keras.Model` for `model.fit`."""
+
+import warnings
 
 import keras
 import tensorflow as tf
 
-from keras_transformer.training import guard
+from keras_transformer.training import step_check
 from keras_transformer.training.metrics import Perplexity
 from keras_transformer.training.metrics import TokenAccuracy
 from keras_transformer.training.metrics import _TokenMean
 from keras_transformer.training.projected_loss import projected_loss
-from keras_transformer.training.replicas import global_mean
 from keras_transformer.training.replicas import global_sum
-from keras_transformer.training.replicas import num_replicas
+from keras_transformer.training.step_check import CheckedUpdate
 
-# Tokens whose logits are computed at a time: many enough to fill a GPU.
+# Tokens whose logits are computed at a time: enough to use a GPU fully.
 GPU_CHUNK_TOKENS = 8192
 
 
 class _GlobalSum(keras.metrics.Sum):
-    """A sum that every replica knows: one worker can read it without the others."""
+    """A sum whose value is the same on all replicas: each worker can read it alone."""
 
     def add_variable(self, *args, **kwargs):
         return super().add_variable(*args, aggregation="only_first_replica", **kwargs)
 
 
 class TrainingModel(keras.Model):
-    """Trains a `Transformer` with `fit`; the weights are the transformer's own.
+    """Trains a `Transformer` with `fit` and shares its weights.
 
     Plain `transformer.compile(loss=SmoothedCrossEntropy(), ...)` computes the same
-    updates. This step is faster and smaller, since logits exist for some tokens at a
-    time only and serve loss, gradient, perplexity and accuracy in one pass, and it can
-    accumulate gradients: each batch is cut along its rows into
-    `gradient_accumulation_steps` times `parallel_parts` parts, of which
-    `parallel_parts` are computed at a time. They make one update, normalised by the
-    number of target tokens in the whole global batch.
+    updates. This step is faster and needs less memory: logits exist only for some
+    tokens at a time, and one pass computes loss, gradient, perplexity and accuracy.
+    It can also accumulate gradients. Each batch is cut along its rows into
+    `gradient_accumulation_steps * parallel_parts` parts, of which `parallel_parts` are
+    computed at a time. Together they make one update, normalized by the number of
+    target tokens in the global batch.
 
-    A step with a loss or gradient that is not finite, or without a target token,
-    updates nothing and counts in no metric; `last_fault` tells of it.
+    A step with a non-finite loss or gradient, or without a target token, updates
+    nothing and counts in no metric. `last_fault` holds the reason.
 
     Args:
         transformer: The model to train.
-        label_smoothing: Share of the probability that is spread, in [0, 1).
-        gradient_accumulation_steps: Parts of a batch, one after the other: more of
-            them need less memory.
-        parallel_parts: Parts of each of these, side by side. On a CPU a core for each
-            is busier than all of them with one part's operations; see `use_threads`.
-        clip_norm: Gradients of the whole global batch are scaled down to this norm,
-            all variables together, where theirs is larger. None: never.
-        max_gradient_norm: Where theirs is larger than this, before it is scaled down,
-            the step updates nothing. None: any finite one will do.
-        guided_alignment: A `GuidedAlignment`, whose loss is added to the tokens', in
-            what `fit` shows too. None: none.
+        label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
+        gradient_accumulation_steps: Parts of a batch that are computed one after
+            another. More of them need less memory.
+        global_clipnorm: Norm to which the gradient of the global batch, over all
+            variables, is scaled down if it is larger. If `None`, it never is.
+        max_gradient_norm: Norm above which the step updates nothing, measured before
+            clipping. If `None`, any finite norm is accepted.
+        parallel_parts: Parts that are computed in parallel. On a CPU, one core per
+            part gives better utilization than all cores on one part, see
+            `configure_threads`.
+        guided_alignment: A `GuidedAlignment`, whose loss is added to the loss of the
+            tokens, in the metrics too. If `None`, attention is not guided.
     """
 
     def __init__(
@@ -57,21 +59,27 @@ class TrainingModel(keras.Model):
         transformer,
         label_smoothing=0.1,
         gradient_accumulation_steps=1,
-        clip_norm=None,
+        global_clipnorm=None,
         max_gradient_norm=None,
         parallel_parts=1,
         guided_alignment=None,
         **kwargs,
     ):
+        if "clip_norm" in kwargs:  # its name in version 0.1
+            warnings.warn(
+                "`clip_norm` is now `global_clipnorm`.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            global_clipnorm = kwargs.pop("clip_norm")
         super().__init__(dtype=transformer.dtype_policy, **kwargs)
         self.transformer = transformer
         self.label_smoothing = label_smoothing
         self.gradient_accumulation_steps = gradient_accumulation_steps
         self.parallel_parts = parallel_parts
-        self.clip_norm = clip_norm
-        self.max_gradient_norm = max_gradient_norm
         self.guided_alignment = guided_alignment
-        # Of the last step: a key of guard.REASONS, or guard.OK.
+        self.checked_update = CheckedUpdate(global_clipnorm, max_gradient_norm)
+        # Of the last step: a key of step_check.REASONS, or step_check.OK.
         self.last_fault = self.add_weight(
             shape=(),
             initializer="zeros",
@@ -83,7 +91,7 @@ class TrainingModel(keras.Model):
         self.loss_metric = _TokenMean(name="loss")
         self.perplexity_metric = Perplexity()
         self.accuracy_metric = TokenAccuracy()
-        # Not among `metrics`: fit never starts it anew. Float32 ends at 2^24 tokens.
+        # Not among `metrics`, so that `fit` never resets it. Float32 would end at 2^24.
         self.token_counter = _GlobalSum(name="tokens", dtype="float64")
 
     @property
@@ -98,7 +106,7 @@ class TrainingModel(keras.Model):
         return self.transformer(inputs, training=training)
 
     def train_step(self, data):
-        """One update from a batch.
+        """Updates the weights from one batch.
 
         Args:
             data: `({"source_ids", "target_ids"}, labels)`, see `Transformer.call`.
@@ -107,26 +115,23 @@ class TrainingModel(keras.Model):
             The metrics since they were last reset.
         """
         inputs, labels = data
-        # The step calls the transformer's parts, so that nothing else builds it.
+        # The step calls methods of the transformer, which do not build it.
         self.build({name: ids.shape for name, ids in inputs.items()})
-        all_tokens = global_sum(self._num_tokens(labels))
-        scale = 1.0 / tf.maximum(all_tokens, 1.0)
-        parts = self.gradient_accumulation_steps * self.parallel_parts
-        if parts == 1:
-            gradients, sums = self._gradients(inputs, labels, scale)
-        else:
-            gradients, sums = self._gradients_in_parts(inputs, labels, scale, parts)
-        fault = self._apply(gradients, sums[0], all_tokens)
-        self.last_fault.assign(fault)
-        all_tokens, *sums = (
-            tf.where(tf.equal(fault, guard.OK), value, 0.0)
-            for value in (all_tokens, *sums)
+        tokens = global_sum(self._num_tokens(labels))
+        gradients, sums = self._gradients_in_parts(
+            inputs, labels, scale=1.0 / tf.maximum(tokens, 1.0)
         )
-        self.token_counter.update_state(all_tokens)
-        return self._update_metrics(sums, all_tokens)
+        fault = self.checked_update.apply(
+            self.optimizer, gradients, self.trainable_variables, sums[0], tokens
+        )
+        self.last_fault.assign(fault)
+        is_valid = tf.equal(fault, step_check.OK)
+        tokens, *sums = (tf.where(is_valid, value, 0.0) for value in (tokens, *sums))
+        self.token_counter.update_state(tokens)
+        return self._update_metrics(sums, tokens)
 
     def test_step(self, data):
-        """Metrics of a batch, without dropout."""
+        """Returns the metrics of a batch, without dropout."""
         inputs, labels = data
         sums = self._sums(inputs, labels, training=False)
         return self._update_metrics(sums, global_sum(self._num_tokens(labels)))
@@ -137,6 +142,7 @@ class TrainingModel(keras.Model):
         )
 
     def _gradients(self, inputs, labels, scale):
+        """Returns the gradients of the scaled loss and `_sums`."""
         variables = [variable.value for variable in self.trainable_variables]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
@@ -144,8 +150,12 @@ class TrainingModel(keras.Model):
             loss = self.optimizer.scale_loss(sums[0] * scale)
         return tape.gradient(loss, variables, unconnected_gradients="zero"), sums
 
-    def _gradients_in_parts(self, inputs, labels, scale, parts):
-        # Rows of padding make the parts equal: XLA wants shapes that stay.
+    def _gradients_in_parts(self, inputs, labels, scale):
+        """Same as `_gradients`, summed over the parts of the batch."""
+        parts = self.gradient_accumulation_steps * self.parallel_parts
+        if parts == 1:
+            return self._gradients(inputs, labels, scale)
+        # Rows of padding make the parts equal, since XLA needs constant shapes.
         missing = tf.math.floormod(-tf.shape(labels)[0], parts)
 
         def cut(ids):
@@ -175,46 +185,10 @@ class TrainingModel(keras.Model):
         )
         return gradients, sums
 
-    def _apply(self, gradients, loss_sum, all_tokens):
-        """Updates the weights unless something is wrong; returns what."""
-        optimizer, variables = self.optimizer, self.trainable_variables
-        scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-        loss_scale = None
-        if scaled:
-            loss_scale = tf.convert_to_tensor(
-                optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
-            )
-        # Not finite if any of them is not; half as dear as a norm.
-        total = tf.add_n([tf.reduce_sum(gradient) for gradient in gradients])
-        too_large = False
-        if self.clip_norm is not None or self.max_gradient_norm is not None:
-            # The optimizer will sum over the replicas: each gets the mean.
-            gradients = [global_mean(gradient) for gradient in gradients]
-            norm = tf.linalg.global_norm(gradients) * num_replicas()
-            if loss_scale is not None:
-                norm /= loss_scale
-            if self.max_gradient_norm is not None:
-                # An overflow is the optimizer's to answer.
-                too_large = tf.math.is_finite(norm) & (norm > self.max_gradient_norm)
-            if self.clip_norm is not None:
-                factor = tf.minimum(1.0, self.clip_norm / tf.maximum(norm, 1e-12))
-                gradients = [gradient * factor for gradient in gradients]
-        fault = guard.fault_of(all_tokens, loss_sum, total, loss_scale, too_large)
-        if not scaled:
-            condition = tf.equal(fault, guard.OK)
-            guard.apply_if(condition, optimizer, gradients, variables)
-            return fault
-        # Keras leaves the update out by itself, but asks the first replica only.
-        overflows = global_sum(tf.cast(~tf.math.is_finite(total), tf.float32)) > 0
-        bad = overflows | tf.not_equal(fault, guard.OK)
-        first = gradients[0] + tf.where(bad, float("nan"), 0.0)
-        optimizer.apply_gradients(zip([first, *gradients[1:]], variables, strict=True))
-        return fault
-
     def _sums(self, inputs, labels, training):
-        """Sums over a batch's tokens: the loss, nll, number of correct ones."""
+        """Returns sums over tokens: loss, negative log-likelihood, correct ones."""
         vectors, scores = self._decoder_output(inputs, training)
-        # [batch, target_length, d_model] to one row a token
+        # [batch, target_length, d_model] to one row per token
         vectors = tf.reshape(vectors, [-1, vectors.shape[-1]])
         weights = tf.cast(tf.not_equal(labels, self.transformer.pad_id), tf.float32)
         sums = projected_loss(
@@ -231,7 +205,7 @@ class TrainingModel(keras.Model):
         return [loss, nll, correct]
 
     def _decoder_output(self, inputs, training):
-        """The decoder's output and, where it is guided, a layer's scores."""
+        """Returns the decoder output and, if attention is guided, a layer's scores."""
         guided = self.guided_alignment
         if guided is None:
             return self.transformer.decoder_output(inputs, training=training), None
@@ -244,14 +218,14 @@ class TrainingModel(keras.Model):
     def _chunk_tokens(self):
         if tf.config.list_physical_devices("GPU"):
             return GPU_CHUNK_TOKENS
-        # Few enough for a processor's cache, but the wider the rows of the embeddings
-        # that each chunk reads, the more.
+        # Few enough for the CPU cache, but more for wide embeddings, which each chunk
+        # reads.
         return 2 * self.transformer.d_model
 
-    def _update_metrics(self, sums, all_tokens):
-        # Each replica counts the global batch: a mean of replicas' means would not
-        # weigh tokens.
+    def _update_metrics(self, sums, tokens):
+        # Each replica counts the global batch: a mean of per-replica means would not
+        # weight tokens equally.
         sums = tf.unstack(global_sum(tf.stack(sums)))
         for metric, total in zip(self.metrics, sums, strict=True):
-            metric.update_sums(total, all_tokens)
+            metric.update_sums(total, tokens)
         return {metric.name: metric.result() for metric in self.metrics}

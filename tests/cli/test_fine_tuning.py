@@ -24,7 +24,7 @@ SETTINGS = [
     "training.validation_bleu=false",
     "training.batch_tokens=170",
     "training.checkpoint_steps=3",
-    "training.average=2",
+    "training.average_checkpoints=2",
 ]
 
 
@@ -159,7 +159,7 @@ def test_a_finished_model_is_not_trained_over(first, tmp_path):
     shutil.copy(first / "config.yaml", tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.glob("*.*")}
     with pytest.raises(
-        RunError, match=r"model\.keras: an average of checkpoints"
+        RunError, match=r"model\.keras: the checkpoints of this model are missing"
     ) as told:
         train(recipe_from(first, *NEW), tmp_path, progress=False)
     assert f"--from {tmp_path}" in str(told.value)

@@ -17,7 +17,7 @@ SETTINGS = [
     *("data.size=300", "data.held_out=11", "tokenizer.vocabulary_size=380"),
     "model={preset: tiny, num_layers: 1, d_model: 16, d_ff: 28, num_heads: 2}",
     *("training.steps=4", "training.batch_tokens=170", "training.checkpoint_steps=2"),
-    *("training.average=2", "training.validation_steps=2"),
+    *("training.average_checkpoints=2", "training.validation_steps=2"),
     "training.validation_sentences=3",
 ]
 

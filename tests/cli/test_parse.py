@@ -63,7 +63,7 @@ def trained(folder, run_command):
         "training.learning_rate=0.006",
         "training.cooldown_steps=40",
         "training.checkpoint_steps=20",
-        "training.average=2",
+        "training.average_checkpoints=2",
         "training.guided_alignment=0.2",
         "training.mixed_precision=null",
         "training.validation_steps=60",

@@ -29,7 +29,7 @@ SETTINGS = [
     "training.batch_tokens=300",
     "training.warmup_steps=3",
     "training.checkpoint_steps=2",
-    "training.average=2",
+    "training.average_checkpoints=2",
     "decoding.extra_length=7",
 ]
 

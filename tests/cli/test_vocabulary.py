@@ -69,11 +69,11 @@ def test_settings_are_kept(grown, tiny_model):
 
 
 def test_what_cannot_grow(tiny_model):
-    with pytest.raises(DataError, match="gives no sub-word that the vocabulary lacks"):
+    with pytest.raises(DataError, match="no subword that the vocabulary lacks"):
         update_vocabulary(*tiny_model, ["der"], 9)
     pieces = pipelines.train_tokenizer("word_piece", tiny_export.SENTENCES * 4, 300)
     model = kt.Transformer(300, num_layers=1, d_model=8, d_ff=8, num_heads=2)
-    with pytest.raises(DataError, match="kind word_piece cannot grow, only one of bpe"):
+    with pytest.raises(DataError, match="kind word_piece cannot be extended, only bpe"):
         update_vocabulary(model, pieces, NEW, 9)
 
 
@@ -105,7 +105,7 @@ def test_on_the_command_line(tiny_model, run_command, tmp_path):
         f"data.train.source={tmp_path / 'a'}",
         f"data.train.target={tmp_path / 'a'}",
         *("training.steps=2", "training.batch_tokens=99", "training.warmup_steps=1"),
-        *("training.average=1", "training.learning_rate=0.000001"),
+        *("training.average_checkpoints=1", "training.learning_rate=0.000001"),
     ]
     run = tmp_path / "run"
     result = run_command(

@@ -148,7 +148,7 @@ def test_training_reads_records_and_resumes_exactly(corpus, records, tmp_path):
                 "training.batch_tokens=300",
                 f"training.steps={steps}",
                 "training.warmup_steps=8",
-                "training.average=1",
+                "training.average_checkpoints=1",
             ],
         )
         return train(recipe, tmp_path / name, progress=False)

@@ -37,8 +37,8 @@ SETTINGS = [
     f"training.steps={STEPS}",
     "training.warmup_steps=30",
     "training.checkpoint_steps=5",
-    "training.keep=2",
-    "training.average=2",
+    "training.keep_checkpoints=2",
+    "training.average_checkpoints=2",
     "training.validation_steps=12",
     "training.validation_bleu=false",
 ]
@@ -246,5 +246,5 @@ def test_one_worker_is_no_cluster(monkeypatch, text):
     monkeypatch.setenv("TF_CONFIG", text)
     alone = Workers()
     assert (alone.index, alone.count, alone.is_chief) == (0, 1, True)
-    assert alone.share(lambda: "mine") == "mine"
-    assert alone.total([1, 0]) == [1, 0]
+    assert alone.broadcast_from_chief(lambda: "mine") == "mine"
+    assert alone.all_reduce_sum([1, 0]) == [1, 0]

@@ -15,7 +15,7 @@ from keras_transformer.training.callbacks import Progress
 HOLD = """
 import pathlib, sys
 from keras_transformer.experiments import folder as run_folder
-with run_folder.locked(pathlib.Path(sys.argv[1])):
+with run_folder.lock(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -46,7 +46,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
         assert holder.stdout.readline() == "held\n"
         message = rf"another process trains here \(process {holder.pid}\)"
         for _ in range(2):
-            with pytest.raises(RunError, match=message), run_folder.locked(tmp_path):
+            with pytest.raises(RunError, match=message), run_folder.lock(tmp_path):
                 pytest.fail("locked twice")
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait(timeout=60)
@@ -55,7 +55,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
         holder.stdin.close()
         holder.stdout.close()
     for _ in range(2):
-        with run_folder.locked(tmp_path):
+        with run_folder.lock(tmp_path):
             assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
 
 
@@ -76,6 +76,7 @@ def test_leftovers_of_a_killed_process_go_and_nothing_else(tmp_path):
     leftovers = [
         ".model-4711.keras",
         ".metrics-12.jsonl",
+        ".config-4711.yaml",
         "cache/train.99.tmp/source_ids.npy",
         "tokenizer/tokenizer.model.77.tmp",
         "checkpoints/ckpt-9_temp/part-00000-of-00001.index",
@@ -112,7 +113,7 @@ def test_a_begun_run_keeps_its_recipe(tmp_path):
     run_folder.claim(tmp_path, recipe("model.d_ff=30"))
     assert not (tmp_path / "tokenizer").exists()
     begun(tmp_path)
-    with pytest.raises(RunError, match=r"what differs: model\.d_ff, training\.seed\."):
+    with pytest.raises(RunError, match=r"\(model\.d_ff, training\.seed\)\."):
         run_folder.claim(tmp_path, recipe("training.seed=9"))
     assert load_recipe(tmp_path / "config.yaml").model.d_ff == 30
     free = ("model.d_ff=30", "training.steps=9999", "decoding.beam_size=7")
@@ -142,7 +143,7 @@ def test_restart_spares_the_initial_model(tmp_path):
     folder.mkdir()
     for inside in (folder, folder / "best.keras", folder / ".." / "run" / "x.keras"):
         beginning = recipe(f"training.initial_model={inside}")
-        with pytest.raises(RunError, match="--restart would remove it"):
+        with pytest.raises(RunError, match="--restart would remove this"):
             run_folder.check_restart(folder, beginning)
     for other in (tmp_path / "other", tmp_path / "run2" / "best.keras"):
         run_folder.check_restart(folder, recipe(f"training.initial_model={other}"))
@@ -171,7 +172,9 @@ def test_a_begun_run_keeps_its_replicas(tmp_path):
     progress = Progress()
     for _ in range(2):
         run_folder.check_replicas(tmp_path, progress, 2)
-    with pytest.raises(RunError, match=r"began on 2 replica\(s\), here are 4.*--allow"):
+    with pytest.raises(
+        RunError, match=r"on 2 replica\(s\), but now there are 4.*--all"
+    ):
         run_folder.check_replicas(tmp_path, progress, 4)
     assert progress.replicas == 2
     run_folder.check_replicas(tmp_path, progress, 4, allow_changes=True)

@@ -32,8 +32,8 @@ SMALL = [
     "model.dropout=0.2",
     "training.steps=7",
     "training.checkpoint_steps=3",
-    "training.keep=2",
-    "training.average=2",
+    "training.keep_checkpoints=2",
+    "training.average_checkpoints=2",
     "training.validation_steps=4",
 ]
 
@@ -154,7 +154,7 @@ def test_a_run_that_diverges_stops_and_names_the_pairs(tmp_path):
         "training.learning_rate=1e30",
         "training.warmup_steps=1",
         "training.checkpoint_steps=1",
-        "training.on_nan=stop",
+        "training.on_nonfinite=stop",
     )
     with pytest.raises(TrainingFault) as raised:
         train(small_recipe(*overrides), tmp_path, progress=False)
@@ -170,7 +170,7 @@ def test_a_run_that_diverges_stops_and_names_the_pairs(tmp_path):
     # The same run, told to leave such batches out, finds no other.
     with pytest.raises(TrainingFault, match=r"step 4: .* 3 such steps"):
         train(
-            small_recipe(*overrides[:3], "training.max_skipped=2"),
+            small_recipe(*overrides[:3], "training.max_consecutive_skips=2"),
             tmp_path,
             progress=False,
         )
@@ -235,7 +235,7 @@ def test_lost_checkpoints_and_another_text_stop_the_run(run, tmp_path):
     shutil.copytree(folder, changed)
     # The cache is of another seed's phrases, as if the files had been edited.
     other = small_recipe("data.seed=5", "training.steps=8")
-    with pytest.raises(RunError, match=r"what differs: data\.seed"):
+    with pytest.raises(RunError, match=r"different recipe \(data\.seed\)"):
         train(other, changed, progress=False)
     summary = train(other, changed, progress=False, allow_changes=True)
     assert summary["steps"] == 8
@@ -248,7 +248,7 @@ def test_a_run_begins_with_an_averages_weights(run, tmp_path):
     average = tmp_path / "average"
     shutil.copytree(folder, average)
     shutil.rmtree(average / "checkpoints")
-    with pytest.raises(RunError, match=r"an average of checkpoints.*--from"):
+    with pytest.raises(RunError, match=r"checkpoints of this model are.*--from"):
         train(small_recipe(), average, progress=False)
     # A rate so low that one step moves nothing: what is left is where it began.
     recipe = small_recipe(

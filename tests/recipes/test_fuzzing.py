@@ -26,7 +26,11 @@ KEYS = [
     *("tokenizer.kind", "tokenizer.dropout", "tokenizer", "model.preset", "model"),
     *("model.d_model", "model.activation", "model.score", "model.max_length"),
     *("training.steps", "training.seed", "training.early_stopping", "training"),
-    *("training.checkpoint_minutes", "training.checkpoint_steps", "training.average"),
+    *(
+        "training.checkpoint_minutes",
+        "training.checkpoint_steps",
+        "training.average_checkpoints",
+    ),
     *("training.early_stopping.metric", "decoding.beam_size", "evaluation.tokenize"),
     *(
         "decoding.length_penalty",
@@ -124,7 +128,7 @@ PLAUSIBLE = st.lists(
             *(
                 "training.steps=",
                 "training.seed=",
-                "training.keep=",
+                "training.keep_checkpoints=",
                 "data.max_length=",
             ),
             *("decoding.beam_size=", "decoding.extra_length=", "model.d_ff="),

@@ -1,14 +1,18 @@
+import dataclasses
 import inspect
+import json
 import pathlib
 
 import pytest
 import yaml
 
 from keras_transformer import Transformer
+from keras_transformer.decoding.options import BeamSearch
 from keras_transformer.recipes import RecipeError
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes import shipped_recipes
+from keras_transformer.recipes.schema import DecodingSettings
 from keras_transformer.recipes.schema import ModelSettings
 
 RECIPES = pathlib.Path(inspect.getfile(ModelSettings)).parent
@@ -72,7 +76,7 @@ def test_wmt_recipes_are_section_5(
     training = recipe.training
     assert recipe.model.dropout == dropout
     assert recipe.model.d_model == (1024 if name.endswith("big") else 512)
-    assert (training.steps, training.average) == (steps, average)
+    assert (training.steps, training.average_checkpoints) == (steps, average)
     assert training.schedule == "paper"
     assert (training.batch_tokens, training.warmup_steps) == (25_000, 4_000)
     assert (recipe.tokenizer.kind, recipe.tokenizer.shared) == (kind, True)
@@ -218,19 +222,25 @@ def test_one_way_of_spacing_checkpoints_replaces_the_other(recipe_path):
         ("tokenizer.shared=false", "tokenizer.shared must be True"),
         ("model=tiny", "model must be a section"),
         ("tokenizer.segmentations=2", "needs a dropout above 0"),
-        ("tokenizer={kind: word_piece, dropout: 0.1}", "tokenizer: dropout leaves out"),
+        (
+            "tokenizer={kind: word_piece, dropout: 0.1}",
+            "tokenizer: dropout skips",
+        ),
         ("data.kind=tree", "data.kind must be one of files, tfds, phrases"),
         ("data.kind=tfds", "data.name must be given"),
         ("data.train.source=[a, 3]", "data.train.source.1 must be a valid string"),
-        ("data.train.source=[a, b]", "data.train: source and target must name as many"),
+        (
+            "data.train.source=[a, b]",
+            "data.train: source and target must have",
+        ),
         ("training.schedule=inverse_sqrt", "needs a learning_rate"),
         ("training.learning_rate=0.1", "schedule paper computes its own rate"),
-        ("training.average=6", "average must not exceed keep"),
+        ("training.average_checkpoints=6", "must not exceed keep_checkpoints"),
         ("training.cooldown_steps=100001", "cooldown_steps=100001, steps=100000"),
         ("training.early_stopping={metric: bleu}", "needs data.validation"),
         (
             "data={kind: trees, train: {trees: [a, b], weights: [1]}}",
-            "data.train: weights must be as many as trees has paths",
+            "data.train: weights must have one value per path in trees",
         ),
         (
             "data={kind: trees, train: {trees: a}, words: X}",
@@ -294,6 +304,63 @@ def test_dumped_recipe_loads_equal_and_states_the_presets_values(recipe_path, tm
         "config.yaml",
         "mine.yaml",
     ]
+
+
+OLD_KEYS = {
+    "keep": ("keep_checkpoints", 7),
+    "average": ("average_checkpoints", 3),
+    "on_nan": ("on_nonfinite", "stop"),
+    "max_skipped": ("max_consecutive_skips", 4),
+    "clip_norm": ("global_clipnorm", 1.5),
+}
+
+
+def in_file(path):
+    training = ", ".join(f"{old}: {value}" for old, (_, value) in OLD_KEYS.items())
+    path.write_text(f"{MINIMAL}training: {{{training}}}")
+    return load_recipe(path)
+
+
+def in_overrides(path):
+    # Overrides replace the values of the file, under either name.
+    path.write_text(f"{MINIMAL}training: {{keep_checkpoints: 9, average: 5}}")
+    return load_recipe(
+        path,
+        [f"training.{old}={value}" for old, (_, value) in OLD_KEYS.items()],
+    )
+
+
+def in_a_section(path):
+    training = {old: value for old, (_, value) in OLD_KEYS.items()}
+    return load_recipe(path, [f"training={json.dumps(training)}"])
+
+
+@pytest.mark.parametrize("load", [in_file, in_overrides, in_a_section])
+def test_old_keys_work_and_are_written_as_the_new_ones(recipe_path, caplog, load):
+    recipe = load(recipe_path)
+    dump_recipe(recipe, recipe_path)
+    written = yaml.safe_load(recipe_path.read_text())["training"]
+    for old, (new, value) in OLD_KEYS.items():
+        assert old not in written and written[new] == value
+        assert f"training.{old} is now training.{new}" in caplog.text
+
+
+def test_old_and_new_key_together_are_an_error(recipe_path):
+    recipe_path.write_text(f"{MINIMAL}training: {{keep: 5, keep_checkpoints: 7}}")
+    assert "training.keep is the old name of training.keep_checkpoints" in one_line(
+        recipe_path
+    )
+
+
+def test_decoding_section_matches_beam_search():
+    fields = {field.name: field.default for field in dataclasses.fields(BeamSearch)}
+    settings = DecodingSettings.model_fields
+    assert {name: field.default for name, field in settings.items()} == fields
+    # Both refuse the same values.
+    for change in ({"beam_size": 0}, {"length_penalty": -1.0}, {"patience": 0.0}):
+        for kind in (BeamSearch, DecodingSettings):
+            with pytest.raises(ValueError):
+                kind(**change)
 
 
 def test_language_code_no_is_norwegian(tmp_path):

@@ -67,7 +67,7 @@ class OverflowOnTheSecond(training.TrainingModel):
 
 def clipped():
     transformer = tiny_transformer()
-    model = training.TrainingModel(transformer, 0.1, clip_norm=0.3)
+    model = training.TrainingModel(transformer, 0.1, global_clipnorm=0.3)
     model.compile(sgd())
     return fit(model)
 

@@ -17,6 +17,7 @@ from training_samples import weights_of
 from keras_transformer import training
 from keras_transformer.training import callbacks
 from keras_transformer.training import reporting
+from keras_transformer.training import signals
 
 
 class Clock:
@@ -246,8 +247,8 @@ def test_log_of_steps_that_come_again_is_dropped(tmp_path):
 def test_a_signal_after_the_last_step_is_not_lost():
     saved = []
     with contextlib.suppress(KeyboardInterrupt):
-        with callbacks.SaveOnSignal(lambda: saved.append(1)) as on_signal:
+        with signals.SaveOnSignal(lambda: saved.append(1)) as on_signal:
             on_signal.on_train_batch_end(0)
-            on_signal._receive(callbacks.signal.SIGINT, None)
+            on_signal._receive(signals.signal.SIGINT, None)
         pytest.fail("Ctrl-C was swallowed")
     assert saved == [1]

@@ -97,7 +97,9 @@ def test_a_bad_batch_leaves_no_trace(tmp_path, kind, options):
     every = range(1, STEPS + 1)
     model = poisoned(kind, **options)
     trainer = training.Trainer(model, tmp_path)
-    trainer.fit(batches(every, kind), STEPS, log_steps=STEPS, bar=False, max_skipped=1)
+    trainer.fit(
+        batches(every, kind), STEPS, log_steps=STEPS, bar=False, max_consecutive_skips=1
+    )
     good = [step for step in every if step not in BAD_STEPS]
     other = poisoned(kind, **options)
     history = other.fit(batches(good), verbose=0).history
@@ -123,7 +125,7 @@ def test_a_bad_batch_leaves_no_trace(tmp_path, kind, options):
 
 @pytest.mark.fault(
     "F10",
-    "`on_nan: stop`: one line with step and lines; the last checkpoint is from before",
+    "`on_nonfinite: stop`: one line with step and lines; the last checkpoint is older",
 )
 def test_stop_at_the_first(tmp_path, caplog):
     model = poisoned("loss")
@@ -134,7 +136,7 @@ def test_stop_at_the_first(tmp_path, caplog):
             STEPS,
             checkpoint_steps=2,
             bar=False,
-            places_of=lambda step: [f"a.en:{10 * step + n}" for n in range(5)],
+            locate_batch=lambda step: [f"a.en:{10 * step + n}" for n in range(5)],
         )
     told = "the loss is not finite; its batch: a.en:30, a.en:31, a.en:32 and 2 more"
     assert str(raised.value).startswith(f"step 3: {told}. Training stopped")
@@ -144,7 +146,9 @@ def test_stop_at_the_first(tmp_path, caplog):
     assert len(checkpoint_paths(tmp_path / "checkpoints")) == 1
     again = training.Trainer(poisoned("loss", seed=8), tmp_path)
     assert again.restore() == 2
-    again.fit(batches(range(3, STEPS + 1), "loss"), STEPS, bar=False, max_skipped=1)
+    again.fit(
+        batches(range(3, STEPS + 1), "loss"), STEPS, bar=False, max_consecutive_skips=1
+    )
     assert again.progress.skipped == 2
     assert "step 3: the loss is not finite" in caplog.text
 
@@ -164,7 +168,7 @@ def test_too_many_in_a_row(tmp_path, bad, stops_at):
             STEPS,
             checkpoint_steps=1,
             bar=False,
-            max_skipped=2,
+            max_consecutive_skips=2,
         )
 
     if stops_at is None:
@@ -219,7 +223,9 @@ def test_an_exploding_gradient_updates_nothing(tmp_path, dtype):
         model.compile(optimizer)
         model.build({"source_ids": (None, None), "target_ids": (None, None)})
         trainer = training.Trainer(model, tmp_path / f"{limit}-{len(steps)}")
-        trainer.fit(batches(steps, bad=bad), len(steps), bar=False, max_skipped=1)
+        trainer.fit(
+            batches(steps, bad=bad), len(steps), bar=False, max_consecutive_skips=1
+        )
         return trainer
 
     trainer = trained((1, 2, 3, 4), (3,), 50.0)
@@ -247,13 +253,13 @@ def test_an_exploding_gradient_updates_nothing(tmp_path, dtype):
     assert moved > 0.1
 
 
-def test_clip_norm_scales_the_whole_gradient():
+def test_global_clipnorm_scales_the_whole_gradient():
     """SGD's update is its rate times the gradient: norm by norm."""
 
-    def update(clip_norm, parts=1):
+    def update(global_clipnorm, parts=1):
         transformer = tiny_transformer()
         before = weights_of(transformer)
-        model = training.TrainingModel(transformer, 0.1, parts, clip_norm)
+        model = training.TrainingModel(transformer, 0.1, parts, global_clipnorm)
         model.compile(keras.optimizers.SGD(0.5))
         model.fit(batches([1]), verbose=0)
         moved = zip(before, weights_of(transformer), strict=True)

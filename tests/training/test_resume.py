@@ -16,12 +16,13 @@ from keras_transformer import training
 
 
 class Measured(training.TrainingModel):
-    """Notes the norm of each step's gradient."""
+    """Records the norm of each step's gradient."""
 
-    def _apply(self, gradients, loss_sum, all_tokens):
+    def _gradients_in_parts(self, inputs, labels, scale):
+        gradients, sums = super()._gradients_in_parts(inputs, labels, scale)
         norm = tf.linalg.global_norm(gradients)
         tf.numpy_function(self.norms.append, [norm], [])
-        return super()._apply(gradients, loss_sum, all_tokens)
+        return gradients, sums
 
 
 def run(folder, seed=3):

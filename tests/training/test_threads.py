@@ -1,4 +1,4 @@
-"""TensorFlow's threads are set once in a process, so each case has its own."""
+"""TensorFlow fixes its threads once per process, so each case starts a process."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from keras_transformer import training
 parts, computed = map(int, sys.argv[1:])
 if computed:
     tf.constant(1.0) + 1.0
-done = training.use_threads(parts)
+done = training.configure_threads(parts)
 threads = tf.config.threading
 print(
     done,
@@ -34,7 +34,7 @@ print(
         (2, 0, {"TF_NUM_INTRAOP_THREADS": "5"}, "False 0 0"),
     ],
 )
-def test_cores_are_shared_out(parts, computed, variables, expected):
+def test_configure_threads_divides_the_cores(parts, computed, variables, expected):
     clean = {key: value for key, value in os.environ.items() if "TF_NUM" not in key}
     found = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(parts), str(computed)],

@@ -1,4 +1,4 @@
-"""Table 3 of the paper in one command: every variation on one's own data."""
+"""Trains the model variations of Table 3 on any translation data."""
 
 from keras_transformer.errors import RecipeError
 from keras_transformer.experiments.table3.rows import expand_rows

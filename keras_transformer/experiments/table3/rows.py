@@ -1,4 +1,4 @@
-"""Rows of Table 3 as recipes."""
+"""Recipes for the rows of Table 3."""
 
 from typing import NamedTuple
 
@@ -11,11 +11,11 @@ WIDTHS = ("d_model", "d_ff", "key_dim", "value_dim")
 
 
 class PaperRow(NamedTuple):
-    """What Table 3 reports, on newstest2013."""
+    """Results in Table 3, on newstest2013."""
 
     perplexity: float
     bleu: float
-    millions: float | None  # of parameters, where the table prints them
+    millions: float | None  # of parameters, if the table lists them
 
 
 PAPER = {
@@ -40,26 +40,26 @@ PAPER = {
     "E": PaperRow(4.92, 25.7, None),
     "big": PaperRow(4.33, 26.4, 213),
 }
-# 300,000 steps beside base's 100,000.
+# 300,000 steps instead of 100,000.
 _BIG_STEPS = 3
 
 
 def expand_rows(names):
-    """Names of rows in the table's order; a letter stands for all its rows.
+    """Returns row names in the order of the table.
 
     Args:
-        names: Such as `"base,A,C2"`.
+        names: Comma-separated names such as `"base,A,C2"`; a letter means all its rows.
 
     Raises:
-        RecipeError: a name that the table does not have.
+        RecipeError: If a row does not exist, or none is named.
     """
     wanted = set()
     for name in filter(None, (part.strip() for part in names.split(","))):
         found = [row for row in PAPER if row == name or row[:-1] == name]
         if not found:
             raise RecipeError(
-                f"no row {name!r} in Table 3; it has {', '.join(PAPER)}, and the "
-                "letters A, B, C, D for all of theirs"
+                f"no row {name!r} in Table 3; it has {', '.join(PAPER)}. The letters "
+                "A, B, C and D mean all their rows"
             )
         wanted.update(found)
     if not wanted:
@@ -68,20 +68,20 @@ def expand_rows(names):
 
 
 def row_recipe(recipe, row, scale=1, seed=1):
-    """The recipe with the model and training of a row.
+    """Returns the recipe with the model and training of a row.
 
-    Data, tokenizer, schedule, normalisation and activation stay the recipe's. The last
-    checkpoint alone is the model, and the search is beam 4 with alpha 0.6, as in the
-    paper. The row `big` trains three times as long as the others.
+    Data, tokenizer, schedule, normalization and activation are unchanged. As in the
+    paper, the model is the last checkpoint, and the search uses beam size 4 and alpha
+    0.6. The row `big` trains three times as long as the others.
 
     Args:
         recipe: A `Recipe`.
-        row: Name of a row.
-        scale: What all widths are divided by; heads, layers and rates stay.
-        seed: Of initial weights, dropout and order.
+        row: Name of the row.
+        scale: Divisor of all widths; heads, layers and rates are unchanged.
+        seed: Seed of initial weights, dropout and order of the data.
 
     Raises:
-        RecipeError: a width that `scale` does not divide.
+        RecipeError: If `scale` does not divide a width.
     """
     sizes = dict(PRESETS[row])
     for name in WIDTHS:
@@ -93,10 +93,12 @@ def row_recipe(recipe, row, scale=1, seed=1):
     values = recipe.model_dump()
     kept = {name: values["model"][name] for name in ("normalization", "activation")}
     values["model"] = {**sizes, **kept, "preset": "base"}
-    training = {**values["training"], "average": 1, "seed": seed}
-    changes = dict(TRAINING_PRESETS.get(row, {}))
-    if "label_smoothing" in changes:
-        training["label_smoothing"] = changes["label_smoothing"]
+    training = {
+        **values["training"],
+        **TRAINING_PRESETS.get(row, {}),
+        "average_checkpoints": 1,
+        "seed": seed,
+    }
     if row == "big":
         training["steps"] *= _BIG_STEPS
     values["training"] = training

@@ -1,4 +1,4 @@
-"""Trains rows of Table 3 and measures them, each once however often it is started."""
+"""Trains and evaluates rows of Table 3, each of them once."""
 
 import json
 import pathlib
@@ -13,7 +13,6 @@ from keras_transformer.experiments.table3.rows import row_recipe
 from keras_transformer.experiments.table3.table import write_tables
 from keras_transformer.experiments.train import train
 from keras_transformer.files import replace_file
-from keras_transformer.files import told_when_full
 from keras_transformer.recipes import Recipe
 from keras_transformer.saving.open import open_model
 
@@ -21,94 +20,95 @@ RESULT = "result.json"
 
 
 def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
-    """Trains rows on a recipe's data and lays them beside the paper's.
+    """Trains rows on a recipe's data and compares them with the paper.
 
-    A row that is finished is not trained again, and one that was interrupted goes on.
-    The tables are written anew after each row. Several processes may share an `output`:
-    each leaves out the rows that another one is at.
+    Finished rows are not trained again, and interrupted rows resume. The tables are
+    rewritten after each row. Several processes may share an `output`: each skips the
+    rows that another process is training.
 
     Args:
         recipe: A `Recipe` with validation data.
-        rows: Names of rows, as `expand_rows` gives them.
+        rows: Row names from `expand_rows`.
         output: Folder of the runs and tables.
-        scale: What all widths are divided by.
-        seeds: Runs of each row.
-        progress: Whether to show the training's progress.
-        on_row: Function of the row's name, the seed and its result, called after each.
+        scale: Divisor of all widths.
+        seeds: Number of runs per row.
+        progress: Whether to show the progress of training.
+        on_row: Function of row name, seed and result, called after each run.
 
     Returns:
-        List of the results, mappings as in `result.json`, without those of rows that
-        another process has not finished.
+        List of results, mappings as in `result.json`, without rows that another process
+        has not finished.
 
     Raises:
-        RecipeError: no validation data, or trees; or `output` holds rows of other
-            settings.
-        RunBusy: no row is finished, and other processes are at all of them.
-        RunError, DataError, TrainingFault: as in `experiment.run`.
+        RecipeError: If there is no validation data, the data are trees, or `output`
+            contains rows with different settings.
+        RunBusy: If no row is finished and other processes are training all of them.
+        RunError, DataError, TrainingFault: See `train`.
     """
     output = pathlib.Path(output)
     if getattr(recipe.data, "validation", True) is None:
-        raise RecipeError("data.validation is what the rows are measured on; give it")
+        raise RecipeError("data.validation must be given: it evaluates the rows")
     if recipe.data.kind == "trees":
-        raise RecipeError("data.kind trees: the rows of Table 3 are of translation")
-    # All of them before the first is trained: a mistake shows at once.
+        raise RecipeError("data.kind must not be trees: Table 3 is about translation")
+    # All recipes and stored results are checked before hours of training.
     jobs = [
-        (row, seed, row_recipe(recipe, row, scale, seed))
+        (
+            row,
+            seed,
+            output / "runs" / f"{row}-seed{seed}",
+            row_recipe(recipe, row, scale, seed),
+        )
         for row in rows
         for seed in range(1, seeds + 1)
     ]
-    jobs = [
-        (row, seed, output / "runs" / f"{row}-seed{seed}", job)
-        for row, seed, job in jobs
-    ]
-    _all_finished(jobs)  # a folder of other settings shows before hours of training
+    _finished_results(jobs)
     busy = None
     for row, seed, folder, job in jobs:
         try:
-            result = _row(folder, job, row, seed, progress)
+            result = _train_row(folder, job, row, seed, progress)
         except RunBusy as error:
             busy = error
             continue
-        write_tables(_all_finished(jobs), output, scale)
+        write_tables(_finished_results(jobs), output, scale)
         if on_row is not None:
             on_row(row, seed, result)
-    results = _all_finished(jobs)
+    results = _finished_results(jobs)
     if busy is not None and not results:
         raise busy
     write_tables(results, output, scale)
     return results
 
 
-def _row(folder, job, row, seed, progress):
-    """A row's result, there already or trained now.
+def _train_row(folder, job, row, seed, progress):
+    """Returns the stored result of a row, training it first if necessary.
 
     Raises:
-        RunBusy: another process is at it.
+        RunBusy: If another process is training it.
     """
     result = _finished(folder, job)
     if result is not None:
         return result
     run_folder.prepare(folder)
-    # The run's own lock ends before the row is measured.
-    with run_folder.locked(folder, ".row.lock"):
+    # The run's own lock is released before the row is evaluated.
+    with run_folder.lock(folder, ".row.lock"):
         result = _finished(folder, job)
         if result is None:
-            summary = train(job, folder, progress)
-            result = _measure(folder, job, row, seed, summary["training seconds"])
+            summary = train(job, folder, progress=progress)
+            result = _evaluate(folder, job, row, seed, summary["training seconds"])
         return result
 
 
-def _all_finished(jobs):
-    """The stored results, those of other processes among them."""
+def _finished_results(jobs):
+    """Returns the stored results, including those of other processes."""
     found = [_finished(folder, job) for *_, folder, job in jobs]
     return [result for result in found if result is not None]
 
 
 def _finished(folder, recipe):
-    """The stored result of a row, or None.
+    """Returns the stored result of a row, or `None`.
 
     Raises:
-        RecipeError: it is one of other settings.
+        RecipeError: If it has different settings.
     """
     path = folder / RESULT
     if not path.is_file():
@@ -116,21 +116,21 @@ def _finished(folder, recipe):
     stored = json.loads(path.read_text(encoding="utf-8"))
     if _read_recipe(stored) != recipe:
         raise RecipeError(
-            f"{path}: of another recipe or scale; choose another --output"
+            f"{path}: has a different recipe or scale. Choose another --output"
         )
     return stored
 
 
 def _read_recipe(stored):
-    """The recipe of a stored result, with defaults for keys that are newer."""
+    """Returns the recipe of a stored result, with defaults for newer keys."""
     try:
         return Recipe.model_validate(stored["recipe"])
     except ValueError:
         return None
 
 
-def _measure(folder, recipe, row, seed, seconds):
-    """Perplexity and BLEU of a trained row on the validation pairs."""
+def _evaluate(folder, recipe, row, seed, seconds):
+    """Computes and stores the perplexity and BLEU of a row on the validation pairs."""
     model = open_model(folder)
     pairs = [pair for pair in load_pairs(recipe)["validation"] if all(pair)]
     sources, references = map(list, zip(*pairs, strict=True))
@@ -151,6 +151,6 @@ def _measure(folder, recipe, row, seed, seconds):
         "seconds": seconds,
         "recipe": recipe.model_dump(mode="json"),
     }
-    with told_when_full(folder), replace_file(folder / RESULT) as temporary:
+    with replace_file(folder / RESULT) as temporary:
         temporary.write_text(json.dumps(result, indent=1), encoding="utf-8")
     return result

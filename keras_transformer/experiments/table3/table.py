@@ -1,4 +1,4 @@
-"""The results as Markdown, CSV and a plot, the paper's figures beside them."""
+"""Tables and a plot of the results next to those of the paper."""
 
 import csv
 import statistics
@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from keras_transformer.experiments.table3.rows import PAPER
 from keras_transformer.files import replace_file
-from keras_transformer.files import told_when_full
 
 HEAD = (
     "row",
@@ -34,25 +33,24 @@ def write_tables(results, output, scale=1):
     """Writes `table.md`, `table.csv` and `table.png` into `output`.
 
     Args:
-        results: Results of rows and seeds; seeds of a row are averaged.
-        output: The folder, a path.
-        scale: What all widths were divided by.
+        results: Results per row and seed; the seeds of a row are averaged.
+        output: Path of the folder.
+        scale: Divisor of all widths.
     """
     by_row = _by_row(results)
     rows = [_line(row, of_row) for row, of_row in by_row.items()]
     counts = sorted(map(len, by_row.values()))
     runs = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     markdown = _markdown(rows, results[0]["signature"], scale, runs)
-    with told_when_full(output):
-        with (
-            replace_file(output / "table.csv") as temporary,
-            open(temporary, "w", newline="", encoding="utf-8") as file,
-        ):
-            csv.writer(file, lineterminator="\n").writerows([HEAD, *rows])
-        with replace_file(output / "table.md") as temporary:
-            temporary.write_text(markdown, encoding="utf-8")
-        with replace_file(output / "table.png") as temporary:
-            _plot(rows, temporary)
+    with (
+        replace_file(output / "table.csv") as temporary,
+        open(temporary, "w", newline="", encoding="utf-8") as file,
+    ):
+        csv.writer(file, lineterminator="\n").writerows([HEAD, *rows])
+    with replace_file(output / "table.md") as temporary:
+        temporary.write_text(markdown, encoding="utf-8")
+    with replace_file(output / "table.png") as temporary:
+        _plot(rows, temporary)
 
 
 def _by_row(results):
@@ -92,16 +90,16 @@ def _markdown(rows, signature, scale, runs):
     lines = [HEAD, ["---"] * len(HEAD), *rows]
     text = "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
     about = (
-        f"\nWidths divided by {scale}; mean of {runs} run(s) a row; last checkpoint, "
-        f"beam 4, alpha 0.6; perplexity a sub-word; {signature}. The "
-        "paper's columns are of newstest2013 at full size.\n"
+        f"\nWidths divided by {scale}; mean of {runs} run(s) per row; last checkpoint, "
+        f"beam 4, alpha 0.6; perplexity per subword; {signature}. The "
+        "paper's columns are results on newstest2013 at full size.\n"
     )
     return text + about
 
 
 def _plot(rows, path):
-    """What each row gains or loses against base, here and in the paper."""
-    figure = Figure(figsize=(10, 6))  # not by pyplot, whose backend is the user's
+    """Plots the difference of each row from base, here and in the paper."""
+    figure = Figure(figsize=(10, 6))  # pyplot would use the user's backend
     axes = figure.subplots(2, 1, sharex=True)
     names = [row[0] for row in rows]
     base = next((row for row in rows if row[0] == "base"), None)
@@ -113,7 +111,7 @@ def _plot(rows, path):
             zero = base[column] if base else 0.0
             axis.plot(names, [row[column] - zero for row in rows], style, label=who)
         axis.axhline(0, color="grey", linewidth=0.8)
-        axis.set_ylabel(f"{label} less base's" if base else label)
+        axis.set_ylabel(f"{label} - base" if base else label)
         axis.grid(alpha=0.3)
         axis.legend()
     figure.tight_layout()

@@ -18,8 +18,8 @@ SMALL = [
     "data.held_out=20",
     "tokenizer.vocabulary_size=380",
     "training.steps=2",
-    "training.keep=2",
-    "training.average=2",
+    "training.keep_checkpoints=2",
+    "training.average_checkpoints=2",
 ]
 
 
@@ -105,7 +105,7 @@ def test_rows_are_trained_once_and_laid_beside_the_papers(tmp_path):
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert text.count("\n| C") == 2 and "Widths divided by 32" in text
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(RecipeError, match="of another recipe or scale"):
+    with pytest.raises(RecipeError, match="has a different recipe or scale"):
         table3.ablate(recipe("training.steps=3"), ["C1"], tmp_path, scale=32)
 
 
@@ -114,13 +114,13 @@ def test_rows_of_another_process_are_left_to_it(tmp_path):
     taken = tmp_path / "runs" / "C1-seed1"
     run_folder.prepare(taken)
     arguments = {"output": tmp_path, "scale": 32, "progress": False}
-    with run_folder.locked(taken, ".row.lock"):
+    with run_folder.lock(taken, ".row.lock"):
         found = table3.ablate(recipe(), ["C1", "C2"], **arguments)
         assert [result["row"] for result in found] == ["C2"]
         with pytest.raises(RunBusy, match="C1-seed1: another process trains here"):
             table3.ablate(recipe(), ["C1"], **arguments)
     assert not (taken / "result.json").exists()
-    with run_folder.locked(taken), pytest.raises(RunBusy):  # whoever trains there
+    with run_folder.lock(taken), pytest.raises(RunBusy):  # whoever trains there
         table3.ablate(recipe(), ["C1"], **arguments)
     # A result from before a key was there.
     path = tmp_path / "runs" / "C2-seed1" / "result.json"
@@ -145,10 +145,10 @@ def test_the_table_tells_how_many_runs_it_has_of_a_row(tmp_path):
     ]
     write_tables(results, tmp_path, 32)
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
-    assert "mean of 1 to 2 run(s) a row" in text
+    assert "mean of 1 to 2 run(s) per row" in text
     assert "| 2.0 | 20.0 | 6.11 |" in text
     write_tables(results[:2], tmp_path, 32)
-    assert "mean of 2 run(s) a row" in (tmp_path / "table.md").read_text()
+    assert "mean of 2 run(s) per row" in (tmp_path / "table.md").read_text()
 
 
 def test_without_validation_there_is_nothing_to_measure(tmp_path):

@@ -1,0 +1,67 @@
+"""Builds the training model that a recipe describes."""
+
+from keras_transformer import training
+from keras_transformer.parsing.linearization import word_marks
+from keras_transformer.saving.load import build_model
+
+
+def build_training_model(recipe, tokenizer, initial=None):
+    """Returns a compiled `TrainingModel` with a built optimizer.
+
+    Args:
+        recipe: A `Recipe`.
+        tokenizer: The tokenizer of both sides.
+        initial: `Transformer` that provides the initial weights. If `None`, they are
+            random.
+    """
+    settings = recipe.training
+    model = build_model(recipe, tokenizer)
+    if initial is not None:
+        model.set_weights(initial.get_weights())
+    training_model = training.TrainingModel(
+        model,
+        label_smoothing=settings.label_smoothing,
+        gradient_accumulation_steps=settings.gradient_accumulation_steps,
+        global_clipnorm=settings.global_clipnorm,
+        max_gradient_norm=settings.max_gradient_norm,
+        parallel_parts=settings.parallel_parts,
+        guided_alignment=_guided_alignment(recipe, tokenizer),
+    )
+    optimizer = training.FusedAdam(
+        _schedule(settings, model.d_model),
+        beta_1=settings.beta_1,
+        beta_2=settings.beta_2,
+        epsilon=settings.epsilon,
+    )
+    training_model.compile(optimizer=optimizer, jit_compile=settings.jit_compile)
+    training_model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    training_model.optimizer.build(training_model.trainable_variables)
+    return training_model
+
+
+def _schedule(settings, d_model):
+    """Returns the learning rate schedule (section 5.3)."""
+    if settings.schedule == "paper":
+        schedule = training.PaperSchedule(
+            d_model, settings.warmup_steps, settings.learning_rate_scale
+        )
+    else:
+        schedule = training.InverseSquareRoot(
+            settings.learning_rate, settings.warmup_steps
+        )
+    if settings.cooldown_steps:
+        schedule = training.LinearCooldown(
+            schedule, settings.steps, settings.cooldown_steps
+        )
+    return schedule
+
+
+def _guided_alignment(recipe, tokenizer):
+    """Returns the loss that teaches the decoder the next word of a tree, or `None`."""
+    weight = recipe.training.guided_alignment
+    if not weight:
+        return None
+    begins, symbols = word_marks(tokenizer.piece_bytes(), recipe.data.words)
+    begins[tokenizer.end_id] = True
+    aligned = training.next_words(begins, symbols, tokenizer.pad_id)
+    return training.GuidedAlignment(aligned, weight)

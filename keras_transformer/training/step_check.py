@@ -1,0 +1,158 @@
+"""Detects invalid training steps and skips their updates.
+
+A step is invalid if its loss or gradient is not finite, if its gradient norm exceeds
+the limit, or if it has no target token. It updates neither the weights nor the slots
+and step of the optimizer. The `SkippedUpdates` callback decides whether to continue.
+"""
+
+import keras
+import tensorflow as tf
+
+from keras_transformer.training.replicas import global_mean
+from keras_transformer.training.replicas import global_sum
+from keras_transformer.training.replicas import num_replicas
+
+OK, NO_TOKENS, LOSS, GRADIENT, EXPLOSION = range(5)
+REASONS = {
+    NO_TOKENS: "no target token",
+    LOSS: "the loss is not finite",
+    GRADIENT: "the gradient is not finite",
+    EXPLOSION: "the gradient's norm exceeds training.max_gradient_norm",
+}
+# Below this scale, overflows are no longer caused by the loss scale (fairseq's bound).
+MIN_LOSS_SCALE = 1e-4
+
+
+class CheckedUpdate:
+    """Updates the weights unless the step is invalid.
+
+    Args:
+        global_clipnorm: Norm to which the gradient of the global batch, over all
+            variables, is scaled down if it is larger. If `None`, it never is.
+        max_gradient_norm: Norm above which the step updates nothing, measured before
+            clipping. If `None`, any finite norm is accepted.
+    """
+
+    def __init__(self, global_clipnorm=None, max_gradient_norm=None):
+        self.global_clipnorm = global_clipnorm
+        self.max_gradient_norm = max_gradient_norm
+
+    def apply(self, optimizer, gradients, variables, loss_sum, tokens):
+        """Applies the gradients of a valid step.
+
+        Args:
+            optimizer: A Keras optimizer, perhaps a `LossScaleOptimizer`.
+            gradients: Gradients of this replica, as `apply_gradients` accepts them.
+            variables: Variables, one per gradient.
+            loss_sum: Sum of this replica's loss, float32 scalar.
+            tokens: Number of target tokens in the global batch, float32 scalar.
+
+        Returns:
+            int32 scalar, see `check_step`.
+        """
+        is_scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        loss_scale = _loss_scale(optimizer) if is_scaled else None
+        # The sum is non-finite if any gradient is, and costs half as much as a norm.
+        total = tf.add_n([tf.reduce_sum(gradient) for gradient in gradients])
+        gradients, too_large = self._limit_norm(gradients, loss_scale)
+        fault = check_step(tokens, loss_sum, total, loss_scale, too_large)
+        if not is_scaled:
+            apply_if(tf.equal(fault, OK), optimizer, gradients, variables)
+            return fault
+        # Keras skips the update itself, but checks the first replica only.
+        overflows = global_sum(tf.cast(~tf.math.is_finite(total), tf.float32)) > 0
+        invalid = overflows | tf.not_equal(fault, OK)
+        first = gradients[0] + tf.where(invalid, float("nan"), 0.0)
+        optimizer.apply_gradients(zip([first, *gradients[1:]], variables, strict=True))
+        return fault
+
+    def _limit_norm(self, gradients, loss_scale):
+        """Returns the clipped gradients and whether their norm exceeds the limit."""
+        if self.global_clipnorm is None and self.max_gradient_norm is None:
+            return gradients, False
+        # The optimizer sums over the replicas, so each gets the mean.
+        gradients = [global_mean(gradient) for gradient in gradients]
+        norm = tf.linalg.global_norm(gradients) * num_replicas()
+        if loss_scale is not None:
+            norm /= loss_scale
+        too_large = False
+        if self.max_gradient_norm is not None:
+            # The optimizer responds to overflows by lowering the loss scale.
+            too_large = tf.math.is_finite(norm) & (norm > self.max_gradient_norm)
+        if self.global_clipnorm is not None:
+            factor = tf.minimum(1.0, self.global_clipnorm / tf.maximum(norm, 1e-12))
+            gradients = [gradient * factor for gradient in gradients]
+        return gradients, too_large
+
+
+def check_step(tokens, loss_sum, gradient_sum, loss_scale=None, too_large=False):
+    """Returns what is wrong with a step, the same on all replicas.
+
+    Args:
+        tokens: Number of target tokens in the global batch, float32 scalar.
+        loss_sum: Sum of this replica's loss.
+        gradient_sum: Sum over all components of this replica's gradients.
+        loss_scale: Loss scale under float16; the optimizer responds to overflows by
+            lowering it. If `None`, the loss is not scaled.
+        too_large: Whether the gradient norm exceeds its limit, boolean scalar.
+
+    Returns:
+        int32 scalar: `OK` or a key of `REASONS`.
+    """
+    bad = tf.stack([~tf.math.is_finite(loss_sum), ~tf.math.is_finite(gradient_sum)])
+    bad = global_sum(tf.cast(bad, tf.float32)) > 0
+    bad_gradient = bad[1]
+    if loss_scale is not None:
+        bad_gradient &= loss_scale < MIN_LOSS_SCALE
+    fault = tf.where(too_large, EXPLOSION, OK)
+    fault = tf.where(bad_gradient, GRADIENT, fault)
+    fault = tf.where(bad[0], LOSS, fault)
+    return tf.where(tokens > 0, fault, NO_TOKENS)
+
+
+def apply_if(condition, optimizer, gradients, variables):
+    """Calls `optimizer.apply_gradients` if `condition` is true.
+
+    Args:
+        condition: Boolean scalar, the same on all replicas.
+        optimizer: A built Keras optimizer.
+        gradients: Gradients of this replica, as `apply_gradients` accepts them.
+        variables: Variables, one per gradient.
+    """
+
+    def apply(*gradients):
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    if not tf.distribute.has_strategy():
+        _run_if(condition, lambda: apply(*gradients))
+        return
+
+    # An update merges the replicas, which is forbidden in a branch inside a replica.
+    def apply_on_all(strategy, condition, *gradients):
+        _run_if(
+            strategy.experimental_local_results(condition)[0],
+            lambda: strategy.extended.call_for_each_replica(apply, args=gradients),
+        )
+
+    context = tf.distribute.get_replica_context()
+    context.merge_call(apply_on_all, args=(condition, *gradients))
+
+
+def _run_if(condition, function):
+    def run():
+        function()
+        return tf.constant(True)
+
+    tf.cond(condition, run, lambda: tf.constant(False))
+
+
+def _loss_scale(optimizer):
+    return tf.convert_to_tensor(
+        optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
+    )
+
+
+def last_fault(model):
+    """Returns the fault of the last step of a `TrainingModel`, see `check_step`."""
+    # Keras cannot convert a mirrored variable to a number.
+    return int(tf.convert_to_tensor(model.last_fault))
