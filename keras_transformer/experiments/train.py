@@ -25,7 +25,7 @@ from keras_transformer.parsing.linearization import word_marks
 from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.load import build_model
-from keras_transformer.saving.load import check_fits
+from keras_transformer.saving.load import check_matches_recipe
 from keras_transformer.saving.load import check_model
 from keras_transformer.saving.load import load_model
 from keras_transformer.saving.names import MODEL
@@ -208,7 +208,7 @@ def _finish(recipe, trainer, corpus, validate, workers):
 def _initial_model(recipe):
     """The tokenizer and the model that training begins with."""
     path, tokenizer, model = load_model(recipe.training.initial_model)
-    check_fits(path, tokenizer, model, recipe)
+    check_matches_recipe(path, tokenizer, model, recipe)
     return tokenizer, model
 
 

@@ -40,7 +40,7 @@ def model_card(
     return "\n".join(parts)
 
 
-def facts_of_run(folder):
+def run_metadata(folder):
     """What a run's folder tells: `recipe` and `validation` of `model_card`."""
     from keras_transformer.recipes import load_recipe
 

@@ -6,7 +6,7 @@ import zipfile
 
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes import load_recipe
-from keras_transformer.saving.load import file_config
+from keras_transformer.saving import keras_file as keras_files
 from keras_transformer.saving.load import recipe_keys
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import keras_file
@@ -57,7 +57,7 @@ def _of_weights(path):
         config = recipe.model.constructor_arguments()
         vocabulary = {"kind": tokenizer.kind, "size": tokenizer.vocabulary_size}
     else:
-        config = file_config(file)
+        config, _ = keras_files.check(file)
         info["parameters"] = _num_parameters(file)
         info["written"] = _written(file)
         keys = recipe_keys(file)["tokenizer"]
