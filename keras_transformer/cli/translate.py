@@ -152,6 +152,7 @@ def translate(
         if resume and output.exists() and not output.is_file():
             raise UserError(f"{output}: --resume writes files only")
 
+    changed = {name: value for name, value in searched.items() if value is not None}
     forbidden = [*(forbid or ())]
     if forbid_file is not None:
         forbidden += [line for line in input_lines(forbid_file) if line.strip()]
@@ -163,7 +164,6 @@ def translate(
 
     needs = ["sample"] if sampling else []
     has_prefixes = (prefix or prefix_file) is not None
-    changed = {name: value for name, value in searched.items() if value is not None}
     if changed or forbidden or has_prefixes:
         needs.append("with_search")
     if alignments:

@@ -155,7 +155,7 @@ def test_mistakes(tmp_path):
     with pytest.raises(ExportError, match=r"quantization must be one of .*int9"):
         export_ctranslate2(model, tokenizer, tmp_path / "a", "int9")
     (tmp_path / "there").mkdir()
-    with pytest.raises(ExportError, match="there: is there already"):
+    with pytest.raises(ExportError, match="there: already exists"):
         export_ctranslate2(model, tokenizer, tmp_path / "there")
     with pytest.raises(ExportError, match=r"key_dim=5, value_dim=6"):
         model, tokenizer = made(key_dim=5, value_dim=6)
