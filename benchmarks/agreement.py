@@ -58,15 +58,19 @@ def main():
     parser.add_argument("--source", type=pathlib.Path, required=True)
     parser.add_argument("--output", default=str(report.RESULTS))
     arguments = parser.parse_args()
+    from keras_transformer.export import export_ctranslate2
     from keras_transformer.pipelines.lines import read_lines
     from keras_transformer.saving.open import open_model
 
     lines = list(read_lines(arguments.source))
     model = open_model(arguments.run)
     with tempfile.TemporaryDirectory() as name:
-        folder = model.export_ctranslate2(pathlib.Path(name) / "fast")
+        folder = export_ctranslate2(
+            model.model, model.tokenizer, pathlib.Path(name) / "fast"
+        )
         texts, scores = by_ctranslate2(folder, model.tokenizer, lines)
-    found = model.translate(lines, beam_size=BEAM_SIZE, length_penalty=0.0)
+    translator = model.with_search(beam_size=BEAM_SIZE, length_penalty=0.0)
+    found = translator.n_best(lines, 1)
     differences = []
     pairs = zip(found, texts, scores, strict=True)
     for number, ((ours, *_), text, score) in enumerate(pairs, 1):

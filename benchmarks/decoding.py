@@ -59,7 +59,7 @@ def fixed_exports(folder):
             model,
             tokenizer,
             folder / f"saved_{compiled}",
-            extra_length=LENGTH - SOURCE,
+            kt.BeamSearch(extra_length=LENGTH - SOURCE),
             parallel_parts=turns.THREADS,
             jit_compile=compiled,
         )
@@ -92,6 +92,8 @@ def fixed(arguments):
 def real(arguments):
     import sacrebleu
 
+    from keras_transformer.export import export_ctranslate2
+    from keras_transformer.export import export_translator
     from keras_transformer.pipelines.lines import read_lines
     from keras_transformer.saving.open import open_model
 
@@ -102,16 +104,17 @@ def real(arguments):
         folder = pathlib.Path(name)
         model = open_model(arguments.run)
         saved = {
-            end: model.export(
+            end: export_translator(
+                model.with_search(
+                    beam_size=4, length_penalty=arguments.alpha, patience=patience
+                ),
                 folder / f"saved_{patience}",
-                *(4, arguments.alpha),
-                patience=patience,
                 parallel_parts=turns.THREADS,
                 jit_compile=True,
             )
             for end, patience in PATIENCE.items()
         }
-        fast = model.export_ctranslate2(folder / "fast")
+        fast = export_ctranslate2(model.model, model.tokenizer, folder / "fast")
         found = contestants(saved, fast, "text", arguments.alpha)
         for batch in BATCHES:
             count = 100 if batch == 1 else len(lines)

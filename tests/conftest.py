@@ -43,15 +43,15 @@ def batches_at_once(monkeypatch):
     """How many batches were asked to be decoded side by side, call by call."""
     from keras_transformer.decoding import compiled
 
-    found, real = [], compiled.side_by_side
+    found, real = [], compiled.parallel_map
 
-    def side_by_side(function, items, at_once):
-        found.append(at_once)
-        return real(function, items, at_once)
+    def parallel_map(function, items, num_threads):
+        found.append(num_threads)
+        return real(function, items, num_threads)
 
     for module in ("compiled", "translator"):
-        name = f"keras_transformer.decoding.{module}.side_by_side"
-        monkeypatch.setattr(name, side_by_side)
+        name = f"keras_transformer.decoding.{module}.parallel_map"
+        monkeypatch.setattr(name, parallel_map)
     return found
 
 

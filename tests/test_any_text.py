@@ -64,7 +64,7 @@ def expected_lines(content):
 
 @pytest.fixture(scope="module")
 def translator(tiny_model):
-    return kt.Translator(*tiny_model, **SEARCH, warn=lambda message: None)
+    return kt.Translator(*tiny_model, **SEARCH, warn=lambda index, text: None)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_a_corpus_of_anything(tiny_model, tmp_path_factory, source, target):
 @settings(some)
 @given(LISTS)
 def test_the_translator(translator, texts):
-    found = translator.translate_n_best(texts, 1)
+    found = translator.n_best(texts, 1)
     assert len(found) == len(texts)
     for text, ((translation, score), *_) in zip(texts, found, strict=True):
         translation.encode()
@@ -151,9 +151,7 @@ def test_the_signatures(signatures, translator, texts):
     inputs = tf.constant(texts, tf.string)
     found = signatures["serving_default"](inputs=inputs)
     ranked = signatures["translate_n_best"](inputs=inputs)
-    expected = translator.translate_n_best(
-        [text.decode("utf-8", "replace") for text in texts], 1
-    )
+    expected = translator.n_best([text.decode("utf-8", "replace") for text in texts], 1)
     for row, ((text, score), *_) in enumerate(expected):
         found["translations"].numpy()[row].decode()
         # What is cut there is translated in pieces here.

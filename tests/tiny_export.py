@@ -1,5 +1,7 @@
 """A model with random weights and its export, for tests that only need some model."""
 
+import dataclasses
+
 import keras
 import numpy as np
 
@@ -11,9 +13,7 @@ from keras_transformer.export import model_card
 SENTENCES = ["der Hund läuft", "ein Hund und noch ein Hund", "die Katze schläft"]
 TEXTS = ["der Hund läuft", "", "ein Hund und noch ein Hund", "  \t ", "läuft 😀 der"]
 SEARCH = {
-    "beam_size": 4,
-    "length_penalty": 0.6,
-    "extra_length": 7,
+    "search": kt.BeamSearch(beam_size=4, length_penalty=0.6, extra_length=7),
     "max_source_length": 40,
 }
 
@@ -35,5 +35,9 @@ def tiny_model():
 
 def tiny_export(model, tokenizer, folder):
     """Path of the version that is written."""
-    card = model_card(model, tokenizer, SEARCH, license="CC0-1.0")
+    settings = {
+        **dataclasses.asdict(SEARCH["search"]),
+        "max_source_length": SEARCH["max_source_length"],
+    }
+    card = model_card(model, tokenizer, settings, license="CC0-1.0")
     return export_saved_model(model, tokenizer, folder, **SEARCH, card=card)

@@ -10,6 +10,7 @@ import threading
 
 import typer
 
+from keras_transformer.errors import ModelError
 from keras_transformer.errors import UserError
 from keras_transformer.files import told_when_full
 
@@ -139,17 +140,61 @@ def load_tensorflow() -> None:
         import tensorflow  # noqa: F401
 
 
-def opened_model(path, warn_with=warn, ensemble=(), parallel_batches=1):
-    """`open_model` for a command: quiet, its warnings on standard error."""
+class LineWarnings:
+    """Prints a translator's warnings with the numbers of the lines in the input.
+
+    Args:
+        prefix: Text before the number.
+
+    Attributes:
+        numbers: Number of each line that the translator is given.
+    """
+
+    def __init__(self, prefix="line"):
+        self._prefix = prefix
+        self.numbers = None
+
+    def __call__(self, index, text):
+        warn(f"{self._prefix} {self.numbers[index]}: {text}")
+
+
+_ABILITIES = {
+    "score": "score given translations",
+    "align": "give alignments",
+    "sample": "sample",
+    "with_search": "search with other settings, prefixes or forbidden words",
+    "model": "be parsed with, exported or visualized",
+}
+
+
+def opened_model(path, warn_with=None, ensemble=(), parallel_batches=1, needs=()):
+    """Opens a model for a command: quiet, its warnings on standard error.
+
+    Args:
+        needs: Names of the methods and attributes of `Translator` that are used.
+
+    Raises:
+        ModelError: If there is no model, or a SavedModel, which lacks one of them.
+    """
     load_tensorflow()
     with quiet_libraries():
         from keras_transformer.saving.open import open_model
         from keras_transformer.training import use_threads
 
         use_threads(parallel_batches)
-        return open_model(
-            path, warn_with, ensemble=ensemble, parallel_batches=parallel_batches
+        opened = open_model(
+            path,
+            ensemble=ensemble,
+            parallel_parts=parallel_batches,
+            warn=warn_with or LineWarnings(),
         )
+    for need in needs:
+        if not hasattr(opened, need):
+            raise ModelError(
+                f"{path}: a SavedModel cannot {_ABILITIES[need]}; use the run's folder "
+                "or the .keras file"
+            )
+    return opened
 
 
 def check_output(path: pathlib.Path):

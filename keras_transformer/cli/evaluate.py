@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from keras_transformer.cli.console import LineWarnings
 from keras_transformer.cli.console import check_output
 from keras_transformer.cli.console import check_tokenizer
 from keras_transformer.cli.console import existing
@@ -15,7 +16,6 @@ from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import progress
 from keras_transformer.cli.console import say
 from keras_transformer.cli.console import verb
-from keras_transformer.cli.console import warn
 from keras_transformer.cli.console import written_lines
 from keras_transformer.cli.evaluate_trees import evaluate_trees
 from keras_transformer.cli.text_lines import EnsemblePaths
@@ -116,17 +116,16 @@ def evaluate(
 
     sources, references = counted_pair(source, reference)
     started = time.monotonic()
-    opened = opened_model(
-        model,
-        lambda message: warn(f"{source}: {message}"),
-        ensemble or (),
-        parallel_batches,
-    )
+    warnings = LineWarnings(f"{source}: line")
+    changed = {name: value for name, value in search.items() if value is not None}
+    needs = ["with_search"] if changed else []
     if Metric.perplexity in metrics:
-        opened.score([], [])  # a SavedModel says at once that it cannot
+        needs.append("score")
+    opened = opened_model(model, warnings, ensemble or (), parallel_batches, needs)
+    translator = opened.with_search(**changed) if changed else opened
     results = []
     if output is not None or metrics != [Metric.perplexity]:
-        hypotheses = _translations(opened, sources, search)
+        hypotheses = _translations(translator, warnings, sources)
         if output is not None:
             with written_lines(output) as write_line:
                 for hypothesis in hypotheses:
@@ -148,13 +147,13 @@ def evaluate(
     say(f"{len(sources)} lines in {seconds:.1f} s")
 
 
-def _translations(opened, sources, search):
+def _translations(translator, warnings, sources):
     hypotheses = []
     with progress("translating", len(sources)) as advance:
         for start in range(0, len(sources), BLOCK):
             block = sources[start : start + BLOCK]
-            translated = opened.translate(block, first_line=start + 1, **search)
-            hypotheses += [candidates[0].text for candidates in translated]
+            warnings.numbers = range(start + 1, start + 1 + len(block))
+            hypotheses += translator.translate(block)
             advance(len(block))
     return hypotheses
 

@@ -6,11 +6,11 @@ from collections import Counter
 
 import typer
 
+from keras_transformer.cli.console import LineWarnings
 from keras_transformer.cli.console import load_tensorflow
 from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import progress
 from keras_transformer.cli.console import say
-from keras_transformer.cli.console import warn
 from keras_transformer.cli.console import written_lines
 from keras_transformer.errors import UserError
 
@@ -33,6 +33,7 @@ def evaluate_trees(
     from keras_transformer.errors import DataError
     from keras_transformer.parsing.bracketing import SHORT_LENGTH
     from keras_transformer.parsing.bracketing import bracketing_score
+    from keras_transformer.parsing.parser import parse_sentences
     from keras_transformer.parsing.parser import repair_report
     from keras_transformer.parsing.trees import read_trees
 
@@ -46,18 +47,19 @@ def evaluate_trees(
         _check_source(source, reference, lines, references)
 
     started = time.monotonic()
+    warnings = LineWarnings(f"{reference}: tree line")
     opened = opened_model(
-        model,
-        lambda message: warn(f"{reference}: tree {message}"),
-        ensemble or (),
-        parallel_batches,
+        *(model, warnings, ensemble or (), parallel_batches), needs=["model"]
     )
+    changed = {name: value for name, value in search.items() if value is not None}
+    translator = opened.with_search(**changed)
     sentences = [tree.words for tree in references]
     parses = []
     with progress("parsing", len(sentences), "sentences") as advance:
         for start in range(0, len(sentences), BLOCK):
             block = sentences[start : start + BLOCK]
-            parses += opened.parse(block, first_line=start + 1, **search)
+            warnings.numbers = range(start + 1, start + 1 + len(block))
+            parses += parse_sentences(translator, block)
             advance(len(block))
     trees = [parse.tree for parse in parses]
     if output is not None:

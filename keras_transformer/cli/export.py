@@ -106,24 +106,33 @@ def export(
                 "--beam-size, --length-penalty and --patience are CTranslate2's own "
                 "arguments: give them to its translate_batch"
             )
+        opened = opened_model(model, needs=["model"])
+        from keras_transformer.export import export_ctranslate2
+
         typer.echo(
-            opened_model(model).export_ctranslate2(folder, quantization or "none")
+            export_ctranslate2(
+                *(opened.model, opened.tokenizer, folder, quantization or "none")
+            )
         )
         return
     if quantization is not None:
         raise UserError("--quantization needs --format ctranslate2")
     known = _scores(scores) if scores is not None else ()
+    search = {"beam_size": beam_size, "length_penalty": length_penalty}
+    search["patience"] = patience
+    changed = {name: value for name, value in search.items() if value is not None}
+    opened = opened_model(model, needs=["model"])
+    from keras_transformer.export import export_translator
+
     typer.echo(
-        opened_model(model).export(
+        export_translator(
+            opened.with_search(**changed) if changed else opened,
             folder,
-            beam_size,
-            length_penalty,
-            known,
-            license,
+            scores=known,
+            license=license,
             tokenizer_ops=tokenizer_ops.value,
             parallel_parts=parallel_parts,
             jit_compile=jit_compile,
-            patience=patience,
         )
     )
 

@@ -86,8 +86,7 @@ def filter(
         taken[path.resolve()] = option
 
     total = line_count(source)
-    opened = opened_model(model)
-    opened.score([], [])  # a SavedModel says at once that it cannot
+    opened = opened_model(model, needs=["score"])
 
     import numpy as np
 

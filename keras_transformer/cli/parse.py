@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from keras_transformer.cli.console import LineWarnings
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import progress
@@ -68,10 +69,17 @@ def parse(
     from_keyboard = input_path is None and sys.stdin.isatty()
     parses = []
     with written_lines(output) as write_line:
+        warnings = LineWarnings()
         opened = opened_model(
-            model, ensemble=ensemble or (), parallel_batches=parallel_batches
+            *(model, warnings, ensemble or (), parallel_batches), needs=["model"]
+        )
+        search = {"beam_size": beam_size, "length_penalty": length_penalty}
+        search["patience"] = patience
+        translator = opened.with_search(
+            **{name: value for name, value in search.items() if value is not None}
         )
 
+        from keras_transformer.parsing.parser import parse_sentences
         from keras_transformer.parsing.parser import repair_report
         from keras_transformer.parsing.trees import words_of
 
@@ -79,11 +87,8 @@ def parse(
             blocks = in_blocks(input_lines(input_path), 1 if from_keyboard else BLOCK)
             for start, lines in blocks:
                 sentences = [words_of(split(line)) for line in lines]
-                found = opened.parse(
-                    *(sentences, beam_size, length_penalty),
-                    first_line=start,
-                    patience=patience,
-                )
+                warnings.numbers = range(start, start + len(lines))
+                found = parse_sentences(translator, sentences)
                 for one in found:
                     write_line("" if one.tree is None else str(one.tree))
                 # The trees are written: only that they are there is still counted.

@@ -49,7 +49,7 @@ def score(
     sources, targets = counted_pair(source, target)
     all_scores = []
     with written_lines(output) as write_line:
-        opened = opened_model(model, ensemble=ensemble or ())
+        opened = opened_model(model, ensemble=ensemble or (), needs=["score"])
         with progress("scoring", len(sources)) as advance:
             for start in range(0, len(sources), BLOCK):
                 block = slice(start, start + BLOCK)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from keras_transformer.cli.console import LineWarnings
 from keras_transformer.cli.console import check_output
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import opened_model
@@ -151,6 +152,7 @@ def translate(
         if resume and output.exists() and not output.is_file():
             raise UserError(f"{output}: --resume writes files only")
 
+    changed = {name: value for name, value in searched.items() if value is not None}
     forbidden = [*(forbid or ())]
     if forbid_file is not None:
         forbidden += [line for line in input_lines(forbid_file) if line.strip()]
@@ -160,10 +162,16 @@ def translate(
     if is_regular(input_path) and (resume or sys.stderr.isatty()):
         total = line_count(input_path)
 
+    needs = ["sample"] if sampling else []
+    has_prefixes = (prefix or prefix_file) is not None
+    if changed or forbidden or has_prefixes:
+        needs.append("with_search")
+    if alignments:
+        needs.append("align")
+    warnings = LineWarnings()
+
     def open_it():
-        return opened_model(
-            model, ensemble=ensemble or (), parallel_batches=parallel_batches
-        )
+        return opened_model(*(model, warnings, ensemble or (), parallel_batches), needs)
 
     opened = open_it() if resume else None
     if resume:
@@ -179,16 +187,26 @@ def translate(
     with target as (write_line, done):
         opened = opened or open_it()
         if alignments:
-            opened.align([], [])  # a SavedModel says at once that it cannot
+            opened.align([], [])  # an ensemble reports at once that it cannot
+        translator = opened
+        if changed or forbidden:
+            translator = opened.with_search(forbidden=forbidden, **changed)
 
         def ranked(lines, start, prefixes):
-            given = {**search, "first_line": start}
-            if prefixes is not None:
-                given["prefixes"] = prefixes
+            from keras_transformer.decoding import Sampling
+
+            warnings.numbers = range(start, start + len(lines))
+            given = {} if prefixes is None else {"prefixes": prefixes}
             if not sampling:
-                return opened.translate(lines, n_best=n_best, **given)
-            given["seed"] = _seed_of_block(search["seed"], start)
-            return opened.sample(lines, n_best, **given)
+                return translator.n_best(lines, n_best, **given)
+            drawn = {name: search[name] for name in ("temperature", "top_k", "top_p")}
+            settings = Sampling(
+                num_samples=n_best,
+                seed=_seed_of_block(search["seed"], start),
+                extra_length=translator.search.extra_length,
+                **drawn,
+            )
+            return translator.sample(lines, settings, **given)
 
         columns = (n_best > 1, scores, alignments)
         from_keyboard = input_path is None and sys.stdin.isatty()
@@ -202,7 +220,7 @@ def translate(
             for start, block in in_blocks(pairs, 1 if from_keyboard else BLOCK):
                 start += first
                 lines, prefixes = map(list, zip(*block, strict=True))
-                given = prefixes if (prefix or prefix_file) is not None else None
+                given = prefixes if has_prefixes else None
                 candidates = [
                     (number, line, candidate)
                     for number, (line, candidates) in enumerate(
@@ -211,6 +229,7 @@ def translate(
                     for candidate in candidates
                     if number > done
                 ]
+                warnings.numbers = [number for number, *_ in candidates]
                 for text in _texts(opened, candidates, columns):
                     write_line(text)
                 advance(len(lines))
@@ -302,11 +321,10 @@ def _texts(opened, candidates, columns):
 
 def _alignments(opened, candidates):
     """Pharaoh's format for each (line's number, line, translation)."""
-    from keras_transformer.decoding.alignment import pharaoh
+    from keras_transformer.decoding.alignment import format_pharaoh
 
     if not candidates:
         return []
-    numbers, sources, translations = zip(*candidates, strict=True)
+    _, sources, translations = zip(*candidates, strict=True)
     targets = [translation.text for translation in translations]
-    aligned = opened.align(list(sources), targets, list(numbers))
-    return [pharaoh(pairs) for pairs in aligned]
+    return list(map(format_pharaoh, opened.align(list(sources), targets)))

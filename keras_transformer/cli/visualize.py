@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from keras_transformer.cli.console import LineWarnings
 from keras_transformer.cli.console import existing
 from keras_transformer.cli.console import opened_model
 from keras_transformer.cli.console import say
@@ -55,17 +56,20 @@ def visualize(
         raise UserError(f"--output {output}: a folder; give the files a name in it")
     if not folder.is_dir():
         raise UserError(f"{output}: there is no folder {folder}")
-    opened = opened_model(model)
+    warnings = LineWarnings()
+    warnings.numbers = [1]
+    opened = opened_model(model, warnings, needs=["model"])
     if target is None:
-        target = opened.translate([source])[0][0].text
+        (target,) = opened.translate([source])
         say(f"translation: {target}")
-    attention = opened.attention(source, target)
 
     from keras_transformer.files import replace_file
     from keras_transformer.files import told_when_full
+    from keras_transformer.visualization import attention_of
     from keras_transformer.visualization import write_figure
     from keras_transformer.visualization import write_page
 
+    attention = attention_of(opened.model, opened.tokenizer, source, target)
     for suffix, write in (
         (".png", lambda path: write_figure(attention, path, kind.value, layer, head)),
         (".html", lambda path: write_page(attention, path)),

@@ -1,7 +1,7 @@
-"""Decoding: beam search, sampling, and the Translator that puts text around them."""
+"""Decoding: beam search, sampling, and the `Translator` of text."""
 
 from keras_transformer.decoding.alignment import alignment_scores
-from keras_transformer.decoding.alignment import pharaoh
+from keras_transformer.decoding.alignment import format_pharaoh
 from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.forbidden import Phrase
@@ -11,6 +11,7 @@ from keras_transformer.decoding.options import BeamSearch
 from keras_transformer.decoding.options import Sampling
 from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.decoding.sampling import sample
+from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.decoding.scoring import score_ids
 from keras_transformer.decoding.search import sample_ids
 from keras_transformer.decoding.search import translate_ids
@@ -21,6 +22,7 @@ __all__ = [
     "LENGTH_PENALTIES",
     "BeamSearch",
     "Ensemble",
+    "PairScore",
     "Phrase",
     "Sampling",
     "SpecialIds",
@@ -29,7 +31,7 @@ __all__ = [
     "alignment_scores",
     "beam_search",
     "forbidden_phrases",
-    "pharaoh",
+    "format_pharaoh",
     "sample",
     "sample_ids",
     "score_ids",

@@ -1,42 +1,62 @@
-"""Texts to rows of ids, and rows to batches of about one size."""
+"""Batches of texts: checks, encoding to ids, grouping by length, and padding."""
+
+import logging
 
 import numpy as np
 
 from keras_transformer.errors import ModelError
 
-LINES_AT_ONCE = 4096
-CHARACTERS_AT_ONCE = 1 << 22
+MAX_LINES = 4096
+MAX_CHARACTERS = 1 << 22
 
 
-def tokenized(tokenizer, texts):
-    """Lists of ids without start and end."""
-    rows, some, size = [], [], 0
-    for number, text in enumerate(texts, start=1):
-        # Lone surrogates, which no tensor can hold, become question marks.
-        some.append(text.encode("utf-8", "replace"))
-        size += len(text)
-        is_full = len(some) == LINES_AT_ONCE or size > CHARACTERS_AT_ONCE
-        if is_full or number == len(texts):
-            rows += tokenizer.tokenize(some).to_list()
-            some, size = [], 0
-    return rows
+def log_warning(index, text):
+    """Logs a warning about the line of that index, from 0."""
+    logging.getLogger("keras_transformer").warning("line %d: %s", index + 1, text)
 
 
-def prefix_rows(tokenizer, prefixes, model):
-    """As `tokenized`, of beginnings that a model can put out.
+def check_texts(texts, name="lines"):
+    """Returns `texts` as a list.
 
     Raises:
-        ModelError: an id that is none of the model's outputs.
+        ValueError: If `texts` is a single string, or an element is not a `str`.
     """
-    rows = tokenized(tokenizer, prefixes)
-    for text, row in zip(prefixes, rows, strict=True):
-        if max(row, default=0) >= model.num_outputs:
-            raise ModelError(f"prefix {text!r}: holds what the model never puts out")
-    return rows
+    if isinstance(texts, (str, bytes)):
+        raise ValueError(
+            f"`{name}` must be a list of texts. "
+            f"Received: one {type(texts).__name__}. Pass [text] instead."
+        )
+    texts = list(texts)
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(
+                f"`{name}` must contain only str. Received: {name}[{index}]="
+                f"{text!r:.80}."
+            )
+    return texts
 
 
-def check_fits(model, tokenizer):
-    """Raises ValueError unless the model reads all ids and can end what it puts out."""
+def check_pairs(sources, targets, name="targets"):
+    """Returns both as lists, see `check_texts`.
+
+    Raises:
+        ValueError: If the lists differ in length, or contain anything but texts.
+    """
+    sources, targets = check_texts(sources), check_texts(targets, name)
+    if len(sources) != len(targets):
+        raise ValueError(
+            f"There must be as many `{name}` as lines. "
+            f"Received: {len(sources)} and {len(targets)}."
+        )
+    return sources, targets
+
+
+def check_compatible(model, tokenizer):
+    """Checks that a model reads all ids of a tokenizer and generates its end id.
+
+    Raises:
+        ValueError: If it does not.
+    """
     if tokenizer.vocabulary_size > model.vocabulary_size:
         raise ValueError(
             "The tokenizer must not have more ids than the model. Received: "
@@ -44,22 +64,43 @@ def check_fits(model, tokenizer):
         )
     if tokenizer.end_id >= model.num_outputs:
         raise ValueError(
-            "The end id must be among the model's outputs. "
+            "The end id must be one of the model's outputs. "
             f"Received: end_id={tokenizer.end_id}, num_outputs={model.num_outputs}."
         )
 
 
-def check_pairs(sources, targets, name="targets"):
-    """Raises ValueError unless there are as many of both."""
-    if len(sources) != len(targets):
-        raise ValueError(
-            f"Lines and `{name}` must be as many. "
-            f"Received: {len(sources)} and {len(targets)}."
-        )
+def encode_texts(tokenizer, texts):
+    """Returns one list of ids per text, without start and end ids."""
+    rows, some, size = [], [], 0
+    for number, text in enumerate(texts, start=1):
+        # Tensors cannot hold lone surrogates; they become question marks.
+        some.append(text.encode("utf-8", "replace"))
+        size += len(text)
+        is_full = len(some) == MAX_LINES or size > MAX_CHARACTERS
+        if is_full or number == len(texts):
+            rows += tokenizer.tokenize(some).to_list()
+            some, size = [], 0
+    return rows
 
 
-def batches(lengths, batch_tokens):
-    """Indices of rows of similar lengths, in groups that fill `batch_tokens`."""
+def encode_prefixes(tokenizer, prefixes, model):
+    """Same as `encode_texts`, for the beginnings of translations.
+
+    Raises:
+        ModelError: If the model cannot generate a prefix.
+    """
+    rows = encode_texts(tokenizer, [prefix.strip() for prefix in prefixes])
+    for text, row in zip(prefixes, rows, strict=True):
+        if max(row, default=0) >= model.num_outputs:
+            raise ModelError(
+                f"prefix {text.strip()!r} contains tokens that the model cannot "
+                "generate. Remove them, or use a model whose outputs include them."
+            )
+    return rows
+
+
+def batch_by_length(lengths, batch_tokens):
+    """Yields lists of row indices of similar lengths that fill `batch_tokens`."""
     batch = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         if batch and lengths[i] * (len(batch) + 1) > batch_tokens:
@@ -70,8 +111,8 @@ def batches(lengths, batch_tokens):
         yield batch
 
 
-def rectangle(rows, pad_id=0):
-    """int32 [rows, longest], filled up with padding."""
+def pad_rows(rows, pad_id=0):
+    """Returns int32 `[rows, longest]`, filled with padding."""
     filled = np.full((len(rows), max(map(len, rows))), pad_id, "int32")
     for line, row in zip(filled, rows, strict=True):
         line[: len(row)] = row

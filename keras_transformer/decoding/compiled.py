@@ -1,20 +1,20 @@
-"""The one place where decoding knows which backend it runs on."""
+"""Compilation and threads, the only part of decoding that depends on the backend."""
 
 from concurrent import futures
 
 import keras
 
 
-def compiled(function, num_inputs):
-    """A function of ids, fast on the backend at hand.
+def compile_for_ids(function, num_inputs):
+    """Returns a fast version of a function of ids.
 
-    TensorFlow traces it once for all shapes. JAX and PyTorch run it as it is: JAX
-    would compile anew for every shape of a batch, which takes longer than the search.
+    TensorFlow traces it once for all shapes. JAX and PyTorch run it uncompiled: JAX
+    would compile again for each batch shape, which takes longer than the search.
 
     Args:
-        function: takes `num_inputs` int32 arrays of [rows, ids] and returns a tensor
-            or a tuple of them.
-        num_inputs: int.
+        function: Takes `num_inputs` int32 arrays `[rows, ids]` and returns a tensor
+            or a tuple of tensors.
+        num_inputs: Number of arguments.
 
     Returns:
         A function of the same arguments that returns NumPy arrays.
@@ -33,22 +33,25 @@ def compiled(function, num_inputs):
     return run
 
 
-def side_by_side(function, items, at_once):
-    """List of pairs of an item and what a function makes of it, in any order.
+def parallel_map(function, items, num_threads):
+    """Applies `function` to each item in parallel.
 
     Args:
-        function: what `compiled` returned, or calls it.
-        items: iterable.
-        at_once: int, how many are computed at a time, each in a thread. JAX and
-            PyTorch take one: their settings belong to the thread they are made in.
+        function: A compiled function, or a function that calls one.
+        items: Iterable.
+        num_threads: Items that are computed at a time, one thread each. JAX and
+            PyTorch use one: their settings belong to the thread that made them.
+
+    Returns:
+        List of (item, result) pairs in any order.
     """
-    if at_once == 1 or keras.config.backend() != "tensorflow":
+    if num_threads == 1 or keras.config.backend() != "tensorflow":
         return [(item, function(item)) for item in items]
-    # The last are the longest, as a rule: begun first, none is left alone at the end.
+    # The last items are usually the longest. Starting with them balances the threads.
     items = list(items)[::-1]
-    pool = futures.ThreadPoolExecutor(at_once)
+    pool = futures.ThreadPoolExecutor(num_threads)
     try:
         return list(zip(items, pool.map(function, items), strict=True))
     finally:
-        # Where one has failed, or the user stops, the rest is not begun.
+        # After a failure or an interrupt no further item starts.
         pool.shutdown(cancel_futures=True)

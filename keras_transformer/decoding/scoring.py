@@ -6,25 +6,25 @@ from keras import ops
 
 
 class PairScore(NamedTuple):
-    """How probable a model finds a given translation."""
+    """Log-probability of a given translation."""
 
-    log_prob: float  # natural logarithm, the end of the sentence included
-    num_tokens: int  # target sub-words, the end counted as one
+    log_prob: float  # natural logarithm, end of sentence included
+    num_tokens: int  # target subwords, end of sentence included
 
 
 def score_ids(model, source_ids, target_ids, labels, pad_id=0, unknown_id=1):
-    """Log-probabilities of given translations, their end ids included.
+    """Computes the log-probabilities of given translations, end ids included.
 
     Args:
-        model: `Transformer`.
-        source_ids: int32 [batch, source_length], ids and the end id, then padding.
-        target_ids: int32 [batch, target_length], the start id and ids, then padding.
-        labels: int32 [batch, target_length], ids and the end id, then padding.
-        pad_id: id of the padding.
-        unknown_id: what labels count as that the model has no logits of.
+        model: `Transformer` or `Ensemble`.
+        source_ids: int32 `[batch, source_length]`, ids and the end id, then padding.
+        target_ids: int32 `[batch, target_length]`, the start id and ids, then padding.
+        labels: int32 `[batch, target_length]`, ids and the end id, then padding.
+        pad_id: Label that is not counted.
+        unknown_id: Replaces labels for which the model has no logits.
 
     Returns:
-        float32 [batch].
+        float32 `[batch]`.
     """
     logits = model({"source_ids": source_ids, "target_ids": target_ids}, training=False)
     return sequence_log_probs(logits, labels, pad_id, unknown_id)

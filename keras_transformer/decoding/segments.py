@@ -1,46 +1,95 @@
-"""Splitting texts that are too long for the model, where it hurts least."""
+"""Splitting of texts that are too long for the model, and joining of translations."""
 
 import re
 from typing import NamedTuple
 
-# After a sentence's end, brackets and quotation marks that close with it included;
-# ideographic full stops need no space after them.
+import numpy as np
+
+from keras_transformer.decoding.batches import encode_texts
+
+# The end of a sentence, with its closing brackets and quotation marks. No space is
+# required after ideographic full stops.
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’»)\]]*\s+|[。！？][”’」』）]*\s*")
 _SPACE = re.compile(r"\s+")
 
 
-def split_text(text, max_length, lengths):
-    """Pieces of `text` that are short enough, in order.
+class Translation(NamedTuple):
+    """A translation and its score, `log-probability / penalty(length)`."""
 
-    A text that is too long is halved: after a sentence's end near the middle, else at
-    white space, else between two characters, until every piece fits.
+    text: str
+    score: float
+
+
+def segment_texts(tokenizer, texts, max_source_length, warn):
+    """Encodes texts to source rows.
 
     Args:
-        text: str.
-        max_length: int, the largest length of a piece.
-        lengths: function from a list of str to the list of their lengths.
+        tokenizer: Tokenizer of the source.
+        texts: List of str.
+        max_source_length: Maximum length of a row, end id included.
+        warn: Function of a text's index and a message, called for texts that are split.
 
     Returns:
-        List of str without white space around them, none of them blank. A single
-        character is never split, even if it is too long.
+        For each text a list of rows: one, several if it is too long, none if it is
+        blank.
     """
-    pieces = [text]
+    max_length = max_source_length - 1
+
+    def lengths(parts):
+        return [len(ids) for ids in encode_texts(tokenizer, parts)]
+
+    segments = []
+    encoded = encode_texts(tokenizer, texts)
+    for index, (text, ids) in enumerate(zip(texts, encoded, strict=True)):
+        # ASCII white space, which TensorFlow strips in an export's graph.
+        if not text.strip(" \t\n\v\f\r"):
+            segments.append([])
+            continue
+        rows = [ids]
+        if len(ids) > max_length:
+            parts = split_text(text, max_length, lengths)
+            rows = encode_texts(tokenizer, parts)
+            warn(
+                index,
+                f"{len(ids)} subwords exceed max_source_length={max_source_length}. "
+                f"The text was translated in {len(parts)} segments.",
+            )
+        segments.append([[*row[:max_length], tokenizer.end_id] for row in rows])
+    return segments
+
+
+def split_text(text, max_length, lengths):
+    """Splits `text` into segments that are short enough.
+
+    A text that is too long is halved: after the end of a sentence near the middle, else
+    at white space, else between two characters, until every segment fits.
+
+    Args:
+        text: A text.
+        max_length: Maximum length of a segment.
+        lengths: Function from a list of texts to a list of their lengths.
+
+    Returns:
+        List of segments in order, stripped, none of them blank. A single character is
+        never split, even if it is too long.
+    """
+    segments = [text]
     while True:
         too_long = [
-            length > max_length and len(piece) > 1
-            for piece, length in zip(pieces, lengths(pieces), strict=True)
+            length > max_length and len(segment) > 1
+            for segment, length in zip(segments, lengths(segments), strict=True)
         ]
         if not any(too_long):
-            return pieces
+            return segments
         halved = [
             part.strip()
-            for piece, is_too_long in zip(pieces, too_long, strict=True)
-            for part in (_halves(piece) if is_too_long else (piece,))
+            for segment, is_too_long in zip(segments, too_long, strict=True)
+            for part in (_halve(segment) if is_too_long else (segment,))
         ]
-        pieces = [piece for piece in halved if piece]
+        segments = [segment for segment in halved if segment]
 
 
-def _halves(text):
+def _halve(text):
     middle = len(text) // 2
     for pattern, margin in (
         (_SENTENCE_END, len(text) // 4),
@@ -58,20 +107,25 @@ def _halves(text):
     return text[:middle], text[middle:]
 
 
-class Translation(NamedTuple):
-    """A translation and its score, `log-probability / penalty(length)`."""
+def join_segments(segments):
+    """Joins the n-best lists of a line's segments to the n-best list of the line.
 
-    text: str
-    score: float
+    The i-th best translation joins the i-th best of each segment, or its last one; its
+    score is the sum of their scores. No segment gives the empty translation.
 
+    Args:
+        segments: For each segment, a list of `Translation`, best first.
 
-def join_pieces(pieces):
-    """Ranked translations of a line out of those of its pieces."""
-    if len(pieces) == 1:
-        return pieces[0]
+    Returns:
+        List of `Translation`, best first.
+    """
+    if not segments:
+        return [Translation("", 0.0)]
+    if len(segments) == 1:
+        return segments[0]
     joined = []
-    for rank in range(max(map(len, pieces))):
-        parts = [ranked[min(rank, len(ranked) - 1)] for ranked in pieces]
+    for rank in range(max(map(len, segments))):
+        parts = [ranked[min(rank, len(ranked) - 1)] for ranked in segments]
         joined.append(
             Translation(
                 " ".join(part.text for part in parts if part.text),
@@ -79,3 +133,23 @@ def join_pieces(pieces):
             )
         )
     return joined
+
+
+def translations_of(tokenizer, sequences, scores):
+    """Yields for each sentence a list of `Translation`, best first.
+
+    Args:
+        tokenizer: Tokenizer of the target.
+        sequences: int32 `[batch, n, length]`.
+        scores: float32 `[batch, n]`, -inf for empty slots, which come last.
+    """
+    rows = np.reshape(sequences, (-1, sequences.shape[2]))
+    texts = tokenizer.detokenize(rows).numpy()
+    texts = np.reshape(texts, sequences.shape[:2])
+    for row, row_scores in zip(texts, scores, strict=True):
+        ranked = [
+            Translation(text.decode("utf-8", "replace"), float(score))
+            for text, score in zip(row, row_scores, strict=True)
+        ]
+        # A model whose scores are NaN still gets a line.
+        yield [each for each in ranked if each.score > -np.inf] or ranked[:1]

@@ -1,399 +1,395 @@
-"""Text in, translations out: tokenizers, batches and the compiled search together."""
+"""Translation of text: tokenizers, batches, and the compiled search."""
 
-import logging
+import copy
+import dataclasses
+import hashlib
 import random
 
 import keras
 import numpy as np
 
-from keras_transformer.decoding.alignment import alignable
-from keras_transformer.decoding.alignment import aligned_words
+from keras_transformer.decoding.alignment import align_words
+from keras_transformer.decoding.alignment import alignable_pairs
 from keras_transformer.decoding.alignment import alignment_scores
-from keras_transformer.decoding.alignment import surfaces
+from keras_transformer.decoding.alignment import token_surfaces
 from keras_transformer.decoding.alignment import words_of
-from keras_transformer.decoding.batches import batches
-from keras_transformer.decoding.batches import check_fits
+from keras_transformer.decoding.batches import batch_by_length
+from keras_transformer.decoding.batches import check_compatible
 from keras_transformer.decoding.batches import check_pairs
-from keras_transformer.decoding.batches import prefix_rows
-from keras_transformer.decoding.batches import rectangle
-from keras_transformer.decoding.batches import tokenized
-from keras_transformer.decoding.compiled import compiled
-from keras_transformer.decoding.compiled import side_by_side
+from keras_transformer.decoding.batches import check_texts
+from keras_transformer.decoding.batches import encode_prefixes
+from keras_transformer.decoding.batches import encode_texts
+from keras_transformer.decoding.batches import log_warning
+from keras_transformer.decoding.batches import pad_rows
+from keras_transformer.decoding.compiled import compile_for_ids
+from keras_transformer.decoding.compiled import parallel_map
+from keras_transformer.decoding.deprecated import replace_fields
+from keras_transformer.decoding.deprecated import take_renamed
+from keras_transformer.decoding.deprecated import warn_renamed
+from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.forbidden import forbidden_texts
+from keras_transformer.decoding.options import BeamSearch
+from keras_transformer.decoding.options import Sampling
+from keras_transformer.decoding.options import SpecialIds
+from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.decoding.scoring import score_ids
 from keras_transformer.decoding.search import sample_ids
 from keras_transformer.decoding.search import translate_ids
-from keras_transformer.decoding.segments import Translation
-from keras_transformer.decoding.segments import join_pieces
-from keras_transformer.decoding.segments import split_text
+from keras_transformer.decoding.segments import join_segments
+from keras_transformer.decoding.segments import segment_texts
+from keras_transformer.decoding.segments import translations_of
+from keras_transformer.errors import ModelError
 
-# So many logits (128 MiB of float32) are scored at once at most.
+# Logits that are scored at a time, 128 MiB in float32.
 MAX_LOGITS = 2**25
+BATCH_TOKENS = 4096
 
 
 class Translator:
-    """Translates text with a `Transformer` (paper section 6.1).
+    """Translates text with a `Transformer` or an `Ensemble` (section 6.1).
 
-    Lines are sorted by length and searched in batches of about `batch_tokens` source
-    tokens; results come back in the order of the input. A blank line gives an empty
-    translation. A line of more than `max_source_length` sub-words is translated in
-    pieces, split at a sentence's end or white space and joined by a space, with a
-    warning that names the line.
+    Lines are sorted by length and searched in batches; results have the order of the
+    input. A blank line gives an empty translation. A line of more than
+    `max_source_length` subwords is translated in segments, with a warning. They are
+    split at the end of a sentence or at white space, and joined by spaces.
 
     Args:
-        model: `Transformer`, or `Ensemble`.
-        tokenizer: of the source.
-        target_tokenizer: None where both sides share one.
-        beam_size: int, 1 for greedy search.
-        length_penalty, length_penalty_kind, patience: as `beam_search` has them.
-        extra_length: int, tokens that a translation may have more than its source.
-        max_source_length: int, the longest source row, its end id counted.
-        batch_tokens: int, source positions of a batch, padding included.
-        warn: function that is called with each warning (str). None: they go to the
-            logger "keras_transformer".
-        forbidden: list of str, phrases that no translation holds; whole words, or
-            with `*` at a phrase's end what it begins.
-        parallel_batches: int, batches that are searched or scored at a time, each in a
-            thread; for CPUs, see `training.use_threads`. On TensorFlow alone.
+        model: `Transformer`, or `Ensemble`, which cannot align.
+        tokenizer: Tokenizer of the source.
+        target_tokenizer: Tokenizer of the target. If `None`, the source's.
+        search: `BeamSearch`.
+        max_source_length: Maximum length of a source row, end id included.
+        batch_tokens: Source positions per batch, padding included. If `None`, 4096,
+            and fewer for more than 4 hypotheses per sentence.
+        forbidden: Phrases that no translation contains: whole words, or the beginnings
+            of words if `*` ends the phrase.
+        parallel_parts: Batches that are searched or scored in parallel, one thread
+            each, for CPUs. TensorFlow only.
+        warn: Function of a line's index, from 0, and a text. If `None`, warnings go to
+            the logger "keras_transformer", with the line's number, from 1.
+
+    Attributes:
+        path: Path of the opened model, set by `open_model`.
+        data: The data section of its recipe, or `None`, set by `open_model`.
 
     Raises:
-        ValueError: a tokenizer with more ids than the model or an end id that it never
-            puts out, sizes out of range, or a forbidden phrase without a word.
+        ValueError: If the tokenizer and the model do not match, a size is out of range,
+            or a forbidden phrase contains no word.
     """
+
+    path = None
+    data = None
 
     def __init__(
         self,
         model,
         tokenizer,
         target_tokenizer=None,
-        beam_size=4,
-        length_penalty=0.6,
-        length_penalty_kind="gnmt",
-        extra_length=50,
+        search=BeamSearch(),
+        *,
         max_source_length=256,
-        batch_tokens=4096,
-        warn=None,
+        batch_tokens=BATCH_TOKENS,
         forbidden=(),
-        parallel_batches=1,
-        patience=None,
+        parallel_parts=1,
+        warn=None,
+        **old_options,
     ):
+        parallel_parts = take_renamed(
+            old_options, "parallel_batches", "parallel_parts", parallel_parts
+        )
+        search = replace_fields(search, old_options, "search")
         if max_source_length < 2:
             raise ValueError(
-                "`max_source_length` must be at least 2, a sub-word and the end id. "
+                "`max_source_length` must be at least 2, a subword and the end id. "
                 f"Received: max_source_length={max_source_length}."
             )
-        if parallel_batches < 1:
+        if parallel_parts < 1:
             raise ValueError(
-                "`parallel_batches` must be at least 1. "
-                f"Received: parallel_batches={parallel_batches}."
+                "`parallel_parts` must be at least 1. "
+                f"Received: parallel_parts={parallel_parts}."
             )
         self.model = model
         self.tokenizer = tokenizer
         self.target_tokenizer = target_tokenizer or tokenizer
         for each in (self.tokenizer, self.target_tokenizer):
-            check_fits(model, each)
-        self.beam_size = beam_size
-        self._beam_options = {
-            "length_penalty": length_penalty,
-            "length_penalty_kind": length_penalty_kind,
-            "patience": patience,
-        }
-        self.extra_length = extra_length
+            check_compatible(model, each)
+        self.search = search
         if model.positions == "learned":
             max_source_length = min(max_source_length, model.max_length)
         self.max_source_length = max_source_length
         self.batch_tokens = batch_tokens
-        self.parallel_batches = parallel_batches
-        self.warn = warn or logging.getLogger("keras_transformer").warning
-        self._next_states = None
-        if forbidden:
-            self._next_states = forbidden_texts(self.target_tokenizer, forbidden)
-        # Compiled functions by their options: each compiles once, for all shapes.
+        self.parallel_parts = parallel_parts
+        self.warn = warn or log_warning
+        self._forbid(forbidden)
+        # Compiled functions by their settings. Each compiles once, for all shapes.
         self._compiled = {}
+        # The compiled samplers read its state.
+        self._generator = keras.random.SeedGenerator(0)
 
-    def translate(self, lines, first_line=1):
-        """The best translation of each line.
-
-        Args:
-            lines: list of str.
-            first_line: the number of the first of them, for warnings.
-
-        Returns:
-            List of str, one for each line, in order.
-        """
-        return [best.text for best, *_ in self.translate_n_best(lines, 1, first_line)]
-
-    def translate_n_best(self, lines, n_best=None, first_line=1, prefixes=None):
-        """The best translations of each line, with scores.
+    def with_search(self, forbidden=None, **changes):
+        """Returns a translator with other settings that shares all else with this one.
 
         Args:
-            lines: list of str.
-            n_best: int, at most `beam_size` (the default).
-            first_line: the number of the first line, for warnings.
-            prefixes: list of str, what the translation of each line begins with,
-                white space at its ends apart. None: nothing is given.
-
-        Returns:
-            For each line a list of 1 to `n_best` `Translation`s, best first (fewer
-            than `n_best` where the search found no more). The i-th best of a line
-            in pieces joins their i-th best, and its score is the sum of theirs.
-        """
-        n_best = self.beam_size if n_best is None else n_best
-        search = self._compile(
-            ("translate", n_best, prefixes is not None),
-            lambda source_ids, prefix_ids=None: translate_ids(
-                self.model,
-                source_ids,
-                prefix_ids=prefix_ids,
-                beam_size=self.beam_size,
-                n_best=n_best,
-                **self._beam_options,
-                **self._search_options(),
-            ),
-            num_inputs=1 if prefixes is None else 2,
-        )
-        return self._run(search, lines, first_line, prefixes, self.parallel_batches)
-
-    def sample(
-        self,
-        lines,
-        num_samples=1,
-        temperature=1.0,
-        top_k=None,
-        top_p=None,
-        seed=None,
-        first_line=1,
-        prefixes=None,
-    ):
-        """Translations drawn at random.
-
-        Args:
-            lines: list of str.
-            num_samples: int, for each line.
-            temperature: float above 0.
-            top_k: int or None, draw from the k most probable tokens only.
-            top_p: float in (0, 1] or None, draw from the nucleus only.
-            seed: int; the same lines and seed give the same samples. None: a new one.
-            first_line, prefixes: as `translate_n_best`.
-
-        Returns:
-            For each line a list of `num_samples` `Translation`s in the order drawn;
-            scores are log-probabilities.
-        """
-        options = {
-            "num_samples": num_samples,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-        }
-        key = ("sample", *options.values(), prefixes is not None)
-        generator = keras.random.SeedGenerator(0)
-        search = self._compile(
-            key,
-            lambda source_ids, prefix_ids=None: sample_ids(
-                self.model,
-                source_ids,
-                prefix_ids=prefix_ids,
-                seed=generator,
-                **options,
-                **self._search_options(),
-            ),
-            num_inputs=1 if prefixes is None else 2,
-        )
-        # The function that was compiled first keeps the generator it came with.
-        generator = self._compiled.setdefault((*key, "generator"), generator)
-        seed = random.getrandbits(31) if seed is None else seed
-        generator.state.assign(np.array([seed % 2**31, 0], generator.state.dtype))
-        return self._run(search, lines, first_line, prefixes)
-
-    def score(self, sources, targets):
-        """Log-probabilities of given translations, their end ids included.
-
-        Args:
-            sources: list of str.
-            targets: list of str, as many.
-
-        Returns:
-            float32 array, one natural logarithm for each pair, in order.
+            forbidden: Phrases that no translation contains. If `None`, unchanged.
+            **changes: Fields of `BeamSearch`.
 
         Raises:
-            ValueError: the lists' lengths differ.
+            ValueError: If a value is out of range.
+            TypeError: If there is no such field.
         """
-        check_pairs(sources, targets)
-        tokenizer = self.target_tokenizer
-        source_rows = [
-            [*ids, self.tokenizer.end_id] for ids in tokenized(self.tokenizer, sources)
-        ]
-        label_rows = [[*ids, tokenizer.end_id] for ids in tokenized(tokenizer, targets)]
+        other = copy.copy(self)
+        other.search = dataclasses.replace(self.search, **changes)
+        if forbidden is not None:
+            other._forbid(forbidden)
+        return other
+
+    def translate(self, lines):
+        """Returns the best translation of each line.
+
+        Args:
+            lines: List of str.
+
+        Returns:
+            List of str, one per line, in order.
+
+        Raises:
+            ValueError: If `lines` is not a list of str.
+        """
+        return [best.text for best, *_ in self.n_best(lines, 1)]
+
+    def n_best(self, lines, n=None, prefixes=None):
+        """Returns the best translations of each line, with scores.
+
+        Args:
+            lines: List of str.
+            n: Number of translations, at most the beam size. If `None`, the beam size.
+            prefixes: List of str, the beginning of each line's translation, without
+                white space at its ends. If `None`, there are none.
+
+        Returns:
+            For each line a list of 1 to `n` `Translation`s, best first. There are fewer
+            than `n` if the search found no more. For a line in segments see
+            `join_segments`.
+
+        Raises:
+            ValueError: If `lines` is not a list of str.
+            ModelError: If `n` exceeds the beam size, or the model cannot generate a
+                prefix.
+        """
+        search = self.search
+        n = search.beam_size if n is None else n
+        if n > search.beam_size:
+            raise ModelError(
+                f"an n-best list of {n} needs a beam size of at least {n}. "
+                f"Received: beam_size={search.beam_size}."
+            )
+        find = self._compile_search(
+            ("n_best", search, n), translate_ids, prefixes, search=search, n_best=n
+        )
+        batch_tokens = self._batch_tokens()
+        return self._run(find, lines, prefixes, batch_tokens, self.parallel_parts)
+
+    def sample(self, lines, sampling=Sampling(), prefixes=None, **old_options):
+        """Draws translations at random.
+
+        Args:
+            lines: List of str.
+            sampling: `Sampling`, in place of the translator's `search`.
+            prefixes: Same as `n_best`.
+
+        Returns:
+            For each line a list of `num_samples` `Translation`s in the order drawn.
+            Scores are log-probabilities.
+
+        Raises:
+            ValueError: If `lines` is not a list of str.
+            ModelError: If the model cannot generate a prefix.
+        """
+        if old_options:
+            extra_length = self.search.extra_length
+            sampling = dataclasses.replace(sampling, extra_length=extra_length)
+            sampling = replace_fields(sampling, old_options, "sampling")
+        seed = random.getrandbits(31) if sampling.seed is None else sampling.seed
+        sampling = dataclasses.replace(sampling, seed=None)
+        generator = self._generator
+        find = self._compile_search(
+            ("sample", sampling),
+            *(sample_ids, prefixes),
+            sampling=sampling,
+            seed=generator,
+        )
+        generator.state.assign(np.array([seed % 2**31, 0], generator.state.dtype))
+        return self._run(find, lines, prefixes, self._batch_tokens(sampling))
+
+    def score(self, sources, targets):
+        """Computes the log-probabilities of given translations, end ids included.
+
+        Args:
+            sources: List of str.
+            targets: List of str, their translations.
+
+        Returns:
+            List of `PairScore`, one per pair, in order.
+
+        Raises:
+            ValueError: If the lists differ in length or are not lists of str.
+        """
+        sources, targets = check_pairs(sources, targets)
+        end_id, start_id = self.target_tokenizer.end_id, self.target_tokenizer.start_id
+        source_ids = encode_texts(self.tokenizer, sources)
+        source_rows = [[*ids, self.tokenizer.end_id] for ids in source_ids]
+        target_ids = encode_texts(self.target_tokenizer, targets)
+        label_rows = [[*ids, end_id] for ids in target_ids]
         score = self._compile(
             ("score",), lambda *ids: score_ids(self.model, *ids), num_inputs=3
         )
         lengths = list(map(max, map(len, source_rows), map(len, label_rows)))
-        limit = min(self.batch_tokens, MAX_LOGITS // self.model.num_outputs)
-        scores = np.zeros(len(sources), "float32")
+        limit = min(self._batch_tokens(), MAX_LOGITS // self.model.num_outputs)
+        log_probs = np.zeros(len(sources), "float32")
 
         def score_batch(batch):
-            labels = [label_rows[i] for i in batch]
             return score(
-                rectangle([source_rows[i] for i in batch]),
-                rectangle([[tokenizer.start_id, *row[:-1]] for row in labels]),
-                rectangle(labels),
+                pad_rows([source_rows[i] for i in batch]),
+                pad_rows([[start_id, *target_ids[i]] for i in batch]),
+                pad_rows([label_rows[i] for i in batch]),
             )
 
-        for batch, found in self._each(score_batch, lengths, limit):
-            scores[batch] = found
-        return scores
+        batches = batch_by_length(lengths, limit)
+        for batch, found in parallel_map(score_batch, batches, self.parallel_parts):
+            log_probs[batch] = found
+        return [
+            PairScore(float(log_prob), len(labels))
+            for log_prob, labels in zip(log_probs, label_rows, strict=True)
+        ]
 
-    def align(self, sources, targets, line_numbers=None):
-        """Which word of the source each word of a translation comes from.
+    def align(self, sources, targets):
+        """Aligns the words of translations to the words of their sources.
 
-        Read from the decoder's attention over the source; see `decoding.alignment`.
-        Words are what ASCII white space separates.
+        Alignments are read from the decoder's attention to the source, see
+        `decoding.alignment`. Words are separated by ASCII white space.
 
         Args:
-            sources: list of str.
-            targets: list of str, their translations.
-            line_numbers: list of int, the number of each pair, for warnings; those of
-                an n-best list share one. None: they count from 1.
+            sources: List of str.
+            targets: List of str, their translations.
 
         Returns:
-            For each pair a list of (source word, target word), both from 0, one for
-            each word of the target, in its order. It is empty if either side has no
-            word, or, with a warning, if the source is longer than the model reads at
-            once (`max_source_length`), or the target than any translation of such.
+            For each pair a list of (source word, target word), both from 0, one per
+            word of the target, in order. It is empty if a side has no word. It is also
+            empty, with a warning, if the source exceeds `max_source_length` or the
+            target exceeds any translation of such a source.
 
         Raises:
-            ValueError: the lists' lengths differ.
+            ValueError: If the lists differ in length or are not lists of str.
+            ModelError: If the model is an ensemble.
         """
-        check_pairs(sources, targets)
-        source_ids = tokenized(self.tokenizer, sources)
-        target_ids = tokenized(self.target_tokenizer, targets)
-        source_words = map(words_of, surfaces(self.tokenizer, source_ids))
-        target_words = map(words_of, surfaces(self.target_tokenizer, target_ids))
+        if isinstance(self.model, Ensemble):
+            raise ModelError("an ensemble has no alignments; use one of its models")
+        sources, targets = check_pairs(sources, targets)
+        source_ids = encode_texts(self.tokenizer, sources)
+        target_ids = encode_texts(self.target_tokenizer, targets)
+        source_words = map(words_of, token_surfaces(self.tokenizer, source_ids))
+        target_words = map(words_of, token_surfaces(self.target_tokenizer, target_ids))
         words = list(zip(source_words, target_words, strict=True))
-        numbers = line_numbers or range(1, len(sources) + 1)
-        pairs = list(zip(source_ids, target_ids, numbers, strict=True))
-        rows = alignable(pairs, self._alignable_lengths(), self.warn)
+        # A stray byte in a translation is three in its text (U+FFFD).
+        max_target_length = 3 * (self.max_source_length + self.search.extra_length)
+        if self.model.positions == "learned":
+            max_target_length = min(max_target_length, self.model.max_length)
+        max_lengths = self.max_source_length, max_target_length
+        rows = alignable_pairs(source_ids, target_ids, max_lengths, self.warn)
         lengths = [max(len(source_ids[i]), len(target_ids[i])) + 1 for i in rows]
         align = self._compile(
             ("align",), lambda *ids: alignment_scores(self.model, *ids), num_inputs=2
         )
-        aligned = [[] for _ in sources]
+        start_id, end_id = self.target_tokenizer.start_id, self.tokenizer.end_id
 
         def align_batch(batch):
-            batch = [rows[i] for i in batch]
             return align(
-                rectangle([[*source_ids[i], self.tokenizer.end_id] for i in batch]),
-                rectangle(
-                    [[self.target_tokenizer.start_id, *target_ids[i]] for i in batch]
-                ),
+                pad_rows([[*source_ids[rows[i]], end_id] for i in batch]),
+                pad_rows([[start_id, *target_ids[rows[i]]] for i in batch]),
             )
 
-        for batch, scores in self._each(align_batch, lengths, self.batch_tokens):
+        aligned = [[] for _ in sources]
+        batches = batch_by_length(lengths, self._batch_tokens())
+        for batch, scores in parallel_map(align_batch, batches, self.parallel_parts):
             for i, row in zip([rows[i] for i in batch], scores, strict=True):
-                # What predicts or looks at the end of the sentence is in no word.
+                # The end ids, the last row and column, belong to no word.
                 row = row[: len(target_ids[i]), : len(source_ids[i])]
-                aligned[i] = aligned_words(row, *words[i])
+                aligned[i] = align_words(row, *words[i])
         return aligned
 
-    def _each(self, function, lengths, limit):
-        """What a function makes of each batch of rows of such lengths."""
-        return side_by_side(function, batches(lengths, limit), self.parallel_batches)
+    def fingerprint(self):
+        """Returns a hash of the vocabulary and the weights, as hexadecimal digits."""
+        digest = hashlib.sha256(self.tokenizer.fingerprint().encode())
+        if self.target_tokenizer is not self.tokenizer:
+            digest.update(self.target_tokenizer.fingerprint().encode())
+        for model in getattr(self.model, "models", (self.model,)):
+            for weight in model.get_weights():
+                digest.update(weight.tobytes())
+        return digest.hexdigest()
 
-    def _alignable_lengths(self):
-        """The most ids of a source and of a target that are aligned."""
-        # A stray byte that the search made is three in the text (U+FFFD).
-        longest_target = 3 * (self.max_source_length + self.extra_length)
-        if self.model.positions == "learned":
-            longest_target = min(longest_target, self.model.max_length)
-        return self.max_source_length, longest_target
+    def translate_n_best(self, lines, n_best=None, prefixes=None):
+        """Deprecated name of `n_best`."""
+        warn_renamed("translate_n_best", "n_best")
+        return self.n_best(lines, n_best, prefixes)
 
-    def _search_options(self):
+    def _forbid(self, phrases):
+        phrases = tuple(check_texts(phrases, "forbidden"))
+        try:
+            table = forbidden_texts(self.target_tokenizer, phrases) if phrases else None
+        except ValueError as error:
+            raise ModelError(str(error)) from None
+        self.forbidden, self._next_states = phrases, table
+
+    def _compile_search(self, key, function, prefixes, **options):
+        """Compiles `translate_ids` or `sample_ids` for this translator's target."""
         tokenizer = self.target_tokenizer
-        return {
-            "extra_length": self.extra_length,
-            "vocabulary_size": tokenizer.vocabulary_size,
-            "start_id": tokenizer.start_id,
-            "end_id": tokenizer.end_id,
-            "pad_id": tokenizer.pad_id,
-            "forbidden_ids": (tokenizer.unknown_id,),
-            "next_states": self._next_states,
-        }
+        options["ids"] = SpecialIds.of(tokenizer)
+        options["vocabulary_size"] = tokenizer.vocabulary_size
+        options["next_states"] = self._next_states
+        return self._compile(
+            (*key, prefixes is not None, self.forbidden),
+            lambda source_ids, prefix_ids=None: function(
+                self.model, source_ids, prefix_ids=prefix_ids, **options
+            ),
+            num_inputs=1 if prefixes is None else 2,
+        )
 
-    def _compile(self, key, function, num_inputs=1):
+    def _compile(self, key, function, num_inputs):
         if key not in self._compiled:
-            self._compiled[key] = compiled(function, num_inputs)
+            self._compiled[key] = compile_for_ids(function, num_inputs)
         return self._compiled[key]
 
-    def _run(self, search, lines, first_line, prefixes=None, at_once=1):
-        """Translations [line][rank] out of a compiled search."""
-        pieces = self._pieces(lines, first_line)
+    def _batch_tokens(self, sampling=Sampling()):
+        if self.batch_tokens is not None:
+            return self.batch_tokens
+        # More rows per sentence leave memory for fewer sentences.
+        most_rows = max(4, self.search.beam_size, sampling.num_samples)
+        return 4 * BATCH_TOKENS // most_rows
+
+    def _run(self, find, lines, prefixes, batch_tokens, num_threads=1):
+        """Runs a compiled search and returns translations by line and rank."""
+        lines = check_texts(lines)
         if prefixes is not None:
-            check_pairs(lines, prefixes, "prefixes")
-            texts = [prefix.strip() for prefix in prefixes]
-            begins = prefix_rows(self.target_tokenizer, texts, self.model)
-            # Of a line in pieces, the first piece begins with the line's prefix.
-            begins = [
-                begin if place == 0 else []
-                for begin, line in zip(begins, pieces, strict=True)
-                for place in range(len(line))
-            ]
-        rows = [(i, row) for i, line in enumerate(pieces) for row in line]
-        found = [None] * len(rows)
+            _, prefixes = check_pairs(lines, prefixes, "prefixes")
+            prefix_ids = encode_prefixes(self.target_tokenizer, prefixes, self.model)
+        segments = segment_texts(
+            self.tokenizer, lines, self.max_source_length, self.warn
+        )
+        rows = [(i, j) for i, line in enumerate(segments) for j in range(len(line))]
 
         def search_batch(batch):
-            inputs = [rectangle([rows[i][1] for i in batch])]
+            inputs = [pad_rows([segments[i][j] for i, j in batch])]
             if prefixes is not None:
-                inputs.append(rectangle([begins[i] for i in batch]))
-            return self._texts(*search(*inputs))
+                # A prefix is the beginning of the first segment.
+                inputs.append(pad_rows([[] if j else prefix_ids[i] for i, j in batch]))
+            return translations_of(self.target_tokenizer, *find(*inputs))
 
-        found_batches = batches([len(row) for _, row in rows], self.batch_tokens)
-        for batch, texts in side_by_side(search_batch, found_batches, at_once):
-            for i, ranked in zip(batch, texts, strict=True):
-                found[i] = ranked
-        of_line = [[] for _ in lines]
-        for (i, _), ranked in zip(rows, found, strict=True):
-            of_line[i].append(ranked)
-        return [
-            join_pieces(ranked) if ranked else [Translation("", 0.0)]
-            for ranked in of_line
+        lengths = [len(segments[i][j]) for i, j in rows]
+        batches = [
+            [rows[k] for k in batch] for batch in batch_by_length(lengths, batch_tokens)
         ]
-
-    def _pieces(self, lines, first_line):
-        """Rows of source ids for each line: none for a blank one, one as a rule."""
-        end_id = self.tokenizer.end_id
-        longest = self.max_source_length - 1
-        pieces = []
-        for line, ids in zip(lines, tokenized(self.tokenizer, lines), strict=True):
-            number = first_line + len(pieces)
-            # ASCII white space, as TensorFlow strips it in the export's graph.
-            if not line.strip(" \t\n\v\f\r"):
-                pieces.append([])
-                continue
-            parts = [ids]
-            if len(ids) > longest:
-                texts = split_text(line, longest, self._lengths)
-                parts = tokenized(self.tokenizer, texts)
-                self.warn(
-                    f"line {number}: {len(ids)} sub-words are more than "
-                    f"max_source_length={self.max_source_length} allows; translated "
-                    f"in {len(texts)} pieces"
-                )
-            pieces.append([[*part[:longest], end_id] for part in parts])
-        return pieces
-
-    def _lengths(self, texts):
-        return [len(ids) for ids in tokenized(self.tokenizer, texts)]
-
-    def _texts(self, sequences, scores):
-        """Translations [row][rank] of [batch, n, length] ids and [batch, n] scores."""
-        rows = np.reshape(sequences, (-1, sequences.shape[2]))
-        texts = self.target_tokenizer.detokenize(rows).numpy()
-        texts = np.reshape(texts, sequences.shape[:2])
-        for row, row_scores in zip(texts, scores, strict=True):
-            ranked = [
-                Translation(text.decode("utf-8", "replace"), float(score))
-                for text, score in zip(row, row_scores, strict=True)
-            ]
-            # Empty slots come last; a model that gave NaN still gets a line.
-            yield [each for each in ranked if each.score > -np.inf] or ranked[:1]
+        found = [[None] * len(line) for line in segments]
+        for batch, texts in parallel_map(search_batch, batches, num_threads):
+            for (i, j), ranked in zip(batch, texts, strict=True):
+                found[i][j] = ranked
+        return list(map(join_segments, found))

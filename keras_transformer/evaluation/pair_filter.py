@@ -1,38 +1,38 @@
-"""Which pairs of a noisy corpus are pairs, by rules and in the eyes of a model."""
+"""Filter for the pairs of a noisy corpus, by rules and by a model's score."""
 
 from collections import Counter
 
 import numpy as np
 
-from keras_transformer.decoding.batches import tokenized
+from keras_transformer.decoding.batches import encode_texts
 
-# Reasons to leave a pair out, in the order in which they are looked for.
+# Reasons to drop a pair, in the order of the checks, and their descriptions.
 REASONS = {
     "invalid_utf8": "not UTF-8",
     "empty": "with an empty side",
     "copy": "with the same text on both sides",
-    "too_long": "with a side of too many sub-words",
+    "too_long": "with a side of too many subwords",
     "unlike_lengths": "with sides of unlike lengths",
     "improbable": "that the model finds improbable",
 }
 
 
 class PairFilter:
-    """Scores pairs; those that break a rule get none, and are counted.
+    """Scores pairs, and drops and counts those that break a rule.
 
     Args:
-        model: from `open_model`, one that can `score`.
-        max_ratio: float, of the longer side's sub-words to the shorter one's.
-        max_length: int, sub-words of a side.
-        copies: whether a pair may have the same text on both sides.
+        translator: `Translator`.
+        max_ratio: Maximum ratio of the longer side's subwords to the shorter side's.
+        max_length: Maximum subwords of a side.
+        copies: Whether both sides of a pair may have the same text.
 
     Attributes:
         dropped: Counter of the keys of `REASONS`.
-        num_kept: int, pairs that `kept` let pass.
+        num_kept: Number of pairs kept.
     """
 
-    def __init__(self, model, max_ratio=3.0, max_length=256, copies=False):
-        self.model = model
+    def __init__(self, translator, max_ratio=3.0, max_length=256, copies=False):
+        self.translator = translator
         self.max_ratio = max_ratio
         self.max_length = max_length
         self.copies = copies
@@ -40,56 +40,54 @@ class PairFilter:
         self.num_kept = 0
 
     def scores(self, pairs):
-        """The log-probability (natural) per target sub-word of each pair.
+        """Computes the log-probability (natural) per target subword of each pair.
 
-        The end of a sentence counts as a sub-word, so that a text of one is not judged
-        by its first only.
+        The end of a sentence counts as a subword, so that a text of one subword is not
+        judged by that subword alone.
 
         Args:
-            pairs: list of (source, target), str, or None for what is not UTF-8.
+            pairs: List of (source, target), str, or `None` if not UTF-8.
 
         Returns:
-            float32 array [len(pairs)]; not a number for what breaks a rule.
+            float32 `[len(pairs)]`, NaN for pairs that break a rule.
         """
         reasons = [self._reason_of_texts(*pair) for pair in pairs]
         texts = [i for i, reason in enumerate(reasons) if reason is None]
-        lengths = [
-            list(
-                map(
-                    len,
-                    tokenized(self.model.tokenizer, [pairs[i][side] for i in texts]),
-                )
-            )
-            for side in (0, 1)
-        ]
+        lengths = (self._lengths([pairs[i][side] for i in texts]) for side in (0, 1))
         for i, *sides in zip(texts, *lengths, strict=True):
             reasons[i] = self._reason_of_lengths(*sides)
         self.dropped.update(reason for reason in reasons if reason is not None)
         scored = [i for i in texts if reasons[i] is None]
         found = np.full(len(pairs), np.nan, "float32")
         sources, targets = ([pairs[i][side] for i in scored] for side in (0, 1))
-        for i, score in zip(scored, self.model.score(sources, targets), strict=True):
+        scores = self.translator.score(sources, targets)
+        for i, score in zip(scored, scores, strict=True):
             found[i] = score.log_prob / score.num_tokens
         return found
 
     def kept(self, scores, threshold):
-        """Which pairs have at least this score: bool array, as `scores`."""
-        passed = scores >= threshold  # false for what is not a number
+        """Selects the pairs of at least this score.
+
+        Returns:
+            bool `[len(scores)]`.
+        """
+        passed = scores >= threshold  # false for NaN
         self._count(scores, passed)
         return passed
 
     def best(self, scores, fraction):
-        """Which pairs are the best of those with a score, the earlier of equals.
+        """Selects the pairs of the highest scores; of equal scores the first.
 
         Args:
-            scores: float32 array, of all pairs.
-            fraction: float in (0, 1]; so many of the pairs with a score, rounded.
+            scores: float32, the scores of all pairs.
+            fraction: Fraction of the pairs with a score, in (0, 1]; their number is
+                rounded.
 
         Returns:
-            `(passed, threshold)`: bool array, as `scores`, and the least score in it,
-            None where nothing passed.
+            `(passed, threshold)`: bool `[len(scores)]` and the lowest score that
+            passed, `None` if none did.
         """
-        order = np.argsort(-scores, kind="stable")  # what is not a number comes last
+        order = np.argsort(-scores, kind="stable")  # NaN comes last
         count = round(fraction * np.count_nonzero(~np.isnan(scores)))
         passed = np.zeros(len(scores), bool)
         passed[order[:count]] = True
@@ -101,6 +99,9 @@ class PairFilter:
         num_scored = int(np.count_nonzero(~np.isnan(scores)))
         self.num_kept += num_kept
         self.dropped["improbable"] += num_scored - num_kept
+
+    def _lengths(self, texts):
+        return list(map(len, encode_texts(self.translator.tokenizer, texts)))
 
     def _reason_of_texts(self, source, target):
         if source is None or target is None:

@@ -11,7 +11,7 @@ from keras_transformer.errors import RunError
 from keras_transformer.files import check_writable
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
-from keras_transformer.saving.load import SHAPE
+from keras_transformer.recipes.schema import ARCHITECTURE
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import MODEL
 from keras_transformer.saving.names import TOKENIZER
@@ -33,7 +33,7 @@ _FREE = {
 }
 # Keys with which the checkpoints must agree.
 _FIXED = {
-    *(f"model.{name}" for name in SHAPE),
+    *(f"model.{name}" for name in ARCHITECTURE),
     *(f"tokenizer.{name}" for name in ("kind", "vocabulary_size", "split_digits")),
 }
 

@@ -28,7 +28,7 @@ from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.saving.checkpoints import checkpoint_paths
-from keras_transformer.saving.load import check_fits
+from keras_transformer.saving.load import check_matches_recipe
 from keras_transformer.saving.load import check_model
 from keras_transformer.saving.load import load_model
 from keras_transformer.saving.names import MODEL
@@ -161,7 +161,7 @@ class _Run:
         if not path or self.has_begun:
             return None
         path, tokenizer, model = load_model(path)
-        check_fits(path, tokenizer, model, self.recipe)
+        check_matches_recipe(path, tokenizer, model, self.recipe)
         self.workers.broadcast_from_chief(
             lambda: tokenizer.save(self.folder / TOKENIZER)
         )

@@ -2,6 +2,7 @@
 
 from keras_transformer import evaluation
 from keras_transformer import pipelines
+from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Translator
 from keras_transformer.errors import DataError
 from keras_transformer.parsing import bracketing_score
@@ -25,18 +26,17 @@ def build_validator(recipe, model, tokenizer, corpus, pairs):
         DataError: If no pair can be read, or sacreBLEU lacks the chosen tokenizer.
     """
     settings = recipe.training
-    decoding = recipe.decoding
     dataset = pipelines.evaluation_dataset(corpus, settings.batch_tokens)
+    decoding = {
+        **recipe.decoding.model_dump(),
+        "beam_size": settings.validation_beam_size,
+    }
     translator = Translator(
         model,
         tokenizer,
-        beam_size=settings.validation_beam_size,
-        length_penalty=decoding.length_penalty,
-        length_penalty_kind=decoding.length_penalty_kind,
-        patience=decoding.patience,
-        extra_length=decoding.extra_length,
+        search=BeamSearch(**decoding),
         max_source_length=recipe.data.max_length,
-        parallel_batches=settings.parallel_parts,
+        parallel_parts=settings.parallel_parts,
     )
     metric = "f1" if recipe.data.kind == "trees" else "bleu"
     score = None
@@ -82,9 +82,7 @@ def _f1_scorer(recipe, translator, pairs):
     sentences = [tree.words for tree in trees]
 
     def score():
-        parses = parse_sentences(
-            translator.translate_n_best, sentences, symbols=recipe.data.words
-        )
+        parses = parse_sentences(translator, sentences, recipe.data.words)
         return bracketing_score(trees, [parse.tree for parse in parses]).f1
 
     return score

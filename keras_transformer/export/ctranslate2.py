@@ -1,6 +1,5 @@
-"""A model folder for CTranslate2, a C++ engine for Transformer inference."""
+"""Export to a model folder for CTranslate2, a C++ inference engine."""
 
-import json
 import os
 import pathlib
 import shutil
@@ -8,10 +7,11 @@ import shutil
 import keras
 import numpy as np
 
+from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import ExportError
+from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.files import sync
 from keras_transformer.files import sync_tree
-from keras_transformer.files import told_when_full
 
 QUANTIZATIONS = ("none", "int8", "int16", "float16", "bfloat16", "int8_float32")
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swish": "SWISH"}
@@ -22,38 +22,41 @@ def export_ctranslate2(
 ):
     """Writes a folder that `ctranslate2.Translator` opens.
 
-    It holds CTranslate2's files and the tokenizer's. Its tokens are the tokenizer's
-    sub-words; the end of the sentence is added to the source by CTranslate2, and its
-    log-probabilities are the model's own. Our search never generates the unknown id:
-    pass `disable_unk=True`. CTranslate2 divides by len^alpha where ours divides by the
-    paper's ((5 + len) / 6)^alpha, unless it is told `length_penalty_kind="power"`.
+    It contains CTranslate2's files and the tokenizer's. Tokens are the tokenizer's
+    subwords. CTranslate2 adds the end of the sentence to the source. Its
+    log-probabilities are the model's own. `Translator` never generates the unknown id:
+    pass `disable_unk=True` to CTranslate2. CTranslate2 divides scores by len^alpha,
+    the search of this package by the paper's ((5 + len) / 6)^alpha, unless
+    `length_penalty_kind` is `"power"`.
 
     Args:
         model: `Transformer` with `key_dim` = `value_dim`.
-        tokenizer: Of source and target.
-        folder: What to write; it appears whole.
-        quantization: Of the weights, see `QUANTIZATIONS`. `"none"`: float32.
-        max_length: Positions that are stored; longer sentences are errors there.
-        replace: Whether a folder that is there already is replaced.
+        tokenizer: Tokenizer of source and target.
+        folder: Folder to write. It appears once all files are on disk.
+        quantization: Type of the weights, see `QUANTIZATIONS`. `"none"` is float32.
+        max_length: Number of stored positions. CTranslate2 refuses longer sentences.
+        replace: Whether to replace an existing folder.
 
     Returns:
         Path of the folder.
 
     Raises:
-        ExportError: CTranslate2 is not installed or cannot run such a model, the
-            quantization is unknown, or the folder exists.
+        ExportError: If CTranslate2 is not installed or cannot run such a model, the
+            model is an ensemble, the quantization is unknown, or the folder exists.
     """
     folder = pathlib.Path(folder)
+    if isinstance(model, Ensemble):
+        raise ExportError("an ensemble cannot be exported; export one of its models")
     if quantization not in QUANTIZATIONS:
         raise ExportError(
             f"quantization must be one of {', '.join(QUANTIZATIONS)}. "
             f"Received: {quantization}"
         )
     if folder.exists() and not replace:
-        raise ExportError(f"{folder}: is there already")
+        raise ExportError(f"{folder}: already exists")
     spec = _specification(model, max_length)
     tokens = tokenizer.pieces()
-    # A padded vocabulary has rows that no sub-word owns.
+    # A padded vocabulary has rows without a subword.
     tokens += [f"<unused{n}>" for n in range(len(tokens), model.vocabulary_size)]
     spec.register_source_vocabulary(tokens)
     spec.register_target_vocabulary(tokens[: model.output_size])
@@ -69,13 +72,13 @@ def export_ctranslate2(
     temporary = folder.with_name(f".{folder.name}-{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        with told_when_full(folder):
+        with convert_disk_full_errors(folder):
             temporary.mkdir()
             spec.save(str(temporary))
             tokenizer.save(temporary)
             sync_tree(temporary)
         if folder.exists():
-            # Out of the way at once: it is whole or gone, never half removed.
+            # Renaming leaves it complete or gone, never half removed.
             old = folder.with_name(f".{folder.name}-{os.getpid()}-old")
             shutil.rmtree(old, ignore_errors=True)
             os.rename(folder, old)
@@ -87,16 +90,6 @@ def export_ctranslate2(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return folder
-
-
-def is_ctranslate2(folder):
-    """Whether a folder looks like one that `export_ctranslate2` wrote."""
-    folder = pathlib.Path(folder)
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return (folder / "model.bin").is_file() and "decoder_start_token" in config
 
 
 def _specification(model, max_length):
@@ -141,7 +134,7 @@ def _specification(model, max_length):
     )
     embeddings = _array(model.token_embedding.embeddings)
     spec.encoder.embeddings[0].weight = embeddings
-    # A target holds no other ids than those that can be predicted.
+    # A target contains only ids that can be predicted.
     targets = embeddings[: model.output_size]
     spec.decoder.embeddings.weight = targets
     spec.decoder.projection.weight = targets
@@ -183,7 +176,7 @@ def _set_layer(spec, layer):
 
 
 def _set_linear(spec, *layers):
-    """CTranslate2 keeps [outputs, inputs], and projections of one input as one."""
+    """Sets a linear layer: `[outputs, inputs]`, projections of one input joined."""
     spec.weight = np.concatenate([_array(layer.kernel).T for layer in layers])
     if layers[0].use_bias:
         spec.bias = np.concatenate([_array(layer.bias) for layer in layers])
@@ -194,11 +187,11 @@ def _set_norm(spec, layer):
 
 
 def _positions(layer, max_length, d_model):
-    """[max_length, d_model], what the layer adds at each position."""
+    """Returns the positional encodings, `[max_length, d_model]`."""
     zeros = np.zeros((1, 1, d_model), np.float32)
     learned = layer.max_length if layer.kind == "learned" else max_length
     rows = _array(layer(np.repeat(zeros, min(learned, max_length), axis=1)))[0]
-    # As in the layer, positions past the last learned one repeat it.
+    # Positions past the last learned one repeat it, same as in the layer.
     return np.pad(rows, ((0, max_length - len(rows)), (0, 0)), mode="edge")
 
 

@@ -1,8 +1,9 @@
-"""MODEL_CARD.md: what a model is, for those who only get its export."""
+"""MODEL_CARD.md, a description of the model for users of its export."""
 
 import importlib.metadata
 import pathlib
 
+from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving.names import metrics_of_run
 
 _UNKNOWN = "not stated"
@@ -11,18 +12,18 @@ _UNKNOWN = "not stated"
 def model_card(
     model, tokenizer, search, recipe=None, validation=None, scores=(), license=None
 ):
-    """What an export tells of its model, as Markdown.
+    """Describes a model in Markdown.
 
     Args:
         model: `Transformer`.
-        tokenizer: Of source and target.
-        search: Mapping of `export_saved_model`'s search settings.
-        recipe: The run's `Recipe`. None: nothing is known of data and training.
-        validation: Mapping `step`, `perplexity` and maybe `bleu` or `f1`, the last
-            line of the run's validation. None stands for what was not finite.
-        scores: List of mappings `name`, `score`, `signature`, as `keras-transformer
-            evaluate --json` has them.
-        license: The licence under which the model is given away.
+        tokenizer: Tokenizer of source and target.
+        search: Mapping of the export's search settings.
+        recipe: The run's `Recipe`. If `None`, there is nothing on data and training.
+        validation: Mapping with `step` and any of `perplexity`, `bleu` and `f1`, the
+            last validation of the run. A value is `None` if it was not finite.
+        scores: List of mappings with `name`, `score` and `signature`, from
+            `keras-transformer evaluate --json`.
+        license: License of the model.
 
     Returns:
         str.
@@ -40,31 +41,29 @@ def model_card(
     return "\n".join(parts)
 
 
-def facts_of_run(folder):
-    """What a run's folder tells: `recipe` and `validation` of `model_card`."""
+def run_metadata(folder):
+    """Reads the arguments `recipe` and `validation` of `model_card` from a run."""
     from keras_transformer.recipes import load_recipe
 
     folder = pathlib.Path(folder)
-    facts = {}
+    metadata = {}
     if (folder / "config.yaml").is_file():
-        facts["recipe"] = load_recipe(folder / "config.yaml")
+        metadata["recipe"] = load_recipe(folder / "config.yaml")
     lines = metrics_of_run(folder)
     validations = [line for line in lines if line.get("split") == "validation"]
-    facts["validation"] = validations[-1] if validations else None
-    return facts
+    metadata["validation"] = validations[-1] if validations else None
+    return metadata
 
 
 def _model_rows(model, tokenizer):
-    names = (
-        *("num_layers", "d_model", "d_ff", "num_heads", "positions", "normalization"),
-        *("attention_window", "score"),
-    )
     yield "architecture", "Transformer (Vaswani et al., 2017)"
     yield "parameters", f"{model.count_params():,}"
-    for name in names:
-        yield name, getattr(model, name)
+    settings = model.get_config()
+    for name in MODEL_ARGUMENTS:
+        if settings[name] is not None:
+            yield name, settings[name]
     kind, size = tokenizer.kind, tokenizer.vocabulary_size
-    yield "tokenizer", f"{kind}, {size:,} sub-words for source and target"
+    yield "tokenizer", f"{kind}, {size:,} subwords for source and target"
     version = importlib.metadata.version
     packages = ("tensorflow", "tensorflow-text", "keras")
     yield "written with", ", ".join(f"{each} {version(each)}" for each in packages)
@@ -73,7 +72,7 @@ def _model_rows(model, tokenizer):
 def _data_rows(recipe):
     for key, value in recipe.data.model_dump().items():
         if isinstance(value, dict):
-            # Names of files; where they lay is nobody's business.
+            # The names of files, without private paths.
             files = {
                 side: [pathlib.PurePath(str(path)).name for path in _list(paths)]
                 for side, paths in value.items()
@@ -108,7 +107,7 @@ def _scores(validation, scores, recipe):
             ("perplexity", "perplexity", ""),
         ):
             if validation.get(name) is not None:
-                # A test's score of the same name stands beside it.
+                # A test set's score may have the same name.
                 title = f"{title}, validation"
                 rows.append((title, f"{validation[name]:.2f}", when + how))
     if not rows:

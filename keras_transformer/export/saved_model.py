@@ -1,6 +1,7 @@
 """A SavedModel that takes text and returns translations."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -10,15 +11,21 @@ import uuid
 
 import tensorflow as tf
 
-from keras_transformer.decoding.batches import check_fits
+from keras_transformer.decoding.batches import check_compatible
+from keras_transformer.decoding.deprecated import replace_fields
+from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.options import BeamSearch
+from keras_transformer.errors import ExportError
+from keras_transformer.export.model_card import model_card
+from keras_transformer.export.model_card import run_metadata
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.simplification import simplify_saved_model
 from keras_transformer.export.warmup import write_warmup_requests
 from keras_transformer.files import check_writable
+from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.files import sync
 from keras_transformer.files import sync_tree
-from keras_transformer.files import told_when_full
+from keras_transformer.pipelines import CoreOpsBytePairTokenizer
 from keras_transformer.saving.saved_model import LIMITS
 
 # Longer than any export takes.
@@ -29,24 +36,21 @@ def export_saved_model(
     model,
     tokenizer,
     folder,
-    beam_size=4,
-    length_penalty=0.6,
-    length_penalty_kind="gnmt",
-    extra_length=50,
+    search=BeamSearch(),
+    *,
     max_source_length=256,
     card=None,
     max_batch_size=1024,
     parallel_parts=1,
     jit_compile=False,
-    patience=None,
+    **old_options,
 ):
     """Writes `folder/VERSION/`, a SavedModel with tokenizer and beam search inside.
 
-    VERSION is one more than the highest there, as TF-Serving counts; it appears
-    whole, when all of it lies on the disk. Texts are UTF-8, in batches of any size and
-    of any length: what exceeds `max_source_length` sub-words is cut there, a target at
-    `extra_length` more. An empty or blank text has an empty translation with score 0.
-    Signatures:
+    VERSION is the highest existing version plus one. The folder appears once all files
+    are on disk. Texts are UTF-8, of any length: `max_source_length` subwords of them
+    are read. A translation has at most `extra_length` more. A blank text has an empty
+    translation with score 0. Signatures:
 
     - `serving_default`: `inputs` string [batch] to `translations` string [batch] and
       `scores` float32 [batch], and `truncated` bool [batch], whether the text was cut.
@@ -59,61 +63,56 @@ def export_saved_model(
       end id, then padding) and `scores` float32 [batch].
     - `score`: `inputs` and `targets` string [batch] to `log_probs` float32 [batch],
       the log-probability of each target, its end included, and `num_tokens` int32
-      [batch], the sub-words that it is the sum over.
+      [batch], the number of subwords in the sum.
     - `encode`: `source_ids` as above to `encoder_output` float32 [batch,
       source_length, d_model].
     - `attend`: `inputs` and `targets` string [batch] to `source_pieces` string
       [batch, source_pieces], `target_pieces` string [batch, target_pieces], which
       joined are the texts, and `attention` float32 [batch, target_pieces,
-      source_pieces]: how much the decoder looks at each source piece to predict a
-      target piece, the mean over the heads of its last two layers. A row lacks what
-      goes to the end id. Empty strings and zeros fill the rows up.
+      source_pieces]: the decoder's attention to each source piece when it predicts a
+      target piece, the mean over the heads of its last two layers, without the
+      attention to the end id. Empty strings and zeros are padding.
 
     Ids outside the vocabulary, texts that do not pair up, and batches of more than
     `max_batch_size` are invalid arguments.
 
     Args:
         model: `Transformer`.
-        tokenizer: Of source and target.
-        folder: Parent of the versions; made where it does not exist.
-        beam_size: Number of hypotheses.
-        length_penalty: Exponent alpha of the length penalty.
-        length_penalty_kind: `"gnmt"` or `"power"`.
-        extra_length: What a translation may exceed its source by, in sub-words.
-        max_source_length: Sub-words of a text that are read, its end id counted.
-        card: What `MODEL_CARD.md` says, Markdown. None: no such file.
-        max_batch_size: Rows that a batch may have.
-        parallel_parts: Parts of a batch that are searched side by side, for a CPU that
-            serves few large requests: with each operation on one thread
-            (TF_NUM_INTRAOP_THREADS=1), as many as there are cores.
-        jit_compile: Whether texts of up to 64 sub-words that come one at a time are
-            searched by programs that XLA compiles, one for each length up to a
-            multiple of 16, when the first text of the length comes. The decoder's
-            matrices lie in blocks then, of which batches make them whole, 10 ms a
-            batch for a base model. For TensorFlow in Python, not for TF-Serving, whose
-            builds lack XLA.
-        patience: Float above 0; a text's search also ends when `patience * beam_size`
-            translations have finished, see `beam_search`. None: when none can do
-            better.
+        tokenizer: Tokenizer of source and target.
+        folder: Parent folder of the versions. It is created if it does not exist.
+        search: `BeamSearch`.
+        max_source_length: Subwords of a text that are read, end id included.
+        card: Content of `MODEL_CARD.md`. If `None`, there is no such file.
+        max_batch_size: Maximum rows per batch.
+        parallel_parts: Parts of a batch that are searched in parallel, for a CPU that
+            serves a few large requests: the number of cores, with each operation on
+            one thread (TF_NUM_INTRAOP_THREADS=1).
+        jit_compile: Whether to compile the search with XLA for single texts of up to
+            64 subwords, one program for each length up to a multiple of 16, at the
+            first text of the length. The decoder's matrices are stored in blocks;
+            batches unpack them, 10 ms per batch for a base model. Do not use with
+            TF-Serving, whose builds lack XLA.
 
     Returns:
         Path of the version's folder.
 
     Raises:
-        ValueError: the tokenizer has more ids than the model, or an end id that it
-            never puts out; sizes or a `patience` out of range.
-        StorageError: `folder` cannot be written to, or the disk is full.
+        ValueError: If the tokenizer and the model do not match, or a size is out of
+            range.
+        ExportError: If the model is an ensemble.
+        StorageError: If `folder` cannot be written to, or the disk is full.
     """
-    check_fits(model, tokenizer)
+    search = replace_fields(search, old_options, "search")
+    if isinstance(model, Ensemble):
+        raise ExportError("an ensemble cannot be exported; export one of its models")
+    check_compatible(model, tokenizer)
 
     folder = pathlib.Path(folder)
     check_writable(folder)
     signatures = Signatures(
         model,
         tokenizer,
-        BeamSearch(
-            beam_size, length_penalty, length_penalty_kind, patience, extra_length
-        ),
+        search,
         max_source_length,
         max_batch_size,
         parallel_parts,
@@ -141,8 +140,68 @@ def export_saved_model(
     def write(path):
         tf.saved_model.save(served, path, signatures=endpoints)
 
-    with told_when_full(folder):
+    with convert_disk_full_errors(folder):
         return _write_version(write, folder, card, {"max_batch_size": max_batch_size})
+
+
+def export_translator(
+    translator,
+    folder,
+    *,
+    scores=(),
+    license=None,
+    tokenizer_ops="text",
+    parallel_parts=1,
+    jit_compile=False,
+):
+    """Exports an opened model with its search settings and a model card.
+
+    Args:
+        translator: `Translator` from `open_model`.
+        folder: Same as `export_saved_model`.
+        scores: Scores for the card, see `model_card`.
+        license: License for the card.
+        tokenizer_ops: `"text"` for the tokenizer's operations in tensorflow-text,
+            `"core"` for `CoreOpsBytePairTokenizer`.
+        parallel_parts: Same as `export_saved_model`.
+        jit_compile: Same as `export_saved_model`.
+
+    Returns:
+        Path of the version's folder.
+
+    Raises:
+        ExportError: If the model is an ensemble, or `tokenizer_ops` is `"core"` and
+            the tokenizer is not BPE.
+        StorageError: If `folder` cannot be written to, or the disk is full.
+    """
+    path, tokenizer = translator.path, translator.tokenizer
+    settings = dataclasses.asdict(translator.search)
+    settings["max_source_length"] = translator.max_source_length
+    card = model_card(
+        translator.model,
+        tokenizer,
+        settings,
+        **run_metadata(path if path.is_dir() else path.parent),
+        scores=scores,
+        license=license,
+    )
+    if tokenizer_ops == "core":
+        if tokenizer.kind != "bpe":
+            raise ExportError(
+                f"{path}: only BPE can be tokenized by TensorFlow's own operations. "
+                f"Received: a vocabulary of kind {tokenizer.kind}."
+            )
+        tokenizer = CoreOpsBytePairTokenizer(tokenizer)
+    return export_saved_model(
+        translator.model,
+        tokenizer,
+        folder,
+        translator.search,
+        max_source_length=translator.max_source_length,
+        card=card,
+        parallel_parts=parallel_parts,
+        jit_compile=jit_compile,
+    )
 
 
 def _write_version(write, folder, card, limits):

@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import NamedTuple
 
+from keras_transformer.errors import ModelError
 from keras_transformer.parsing.linearization import REPAIRS
 from keras_transformer.parsing.linearization import delinearize
 from keras_transformer.parsing.linearization import source_text
@@ -10,11 +11,11 @@ from keras_transformer.parsing.trees import Tree
 
 
 class Parse(NamedTuple):
-    """A sentence's tree, and how it came about.
+    """The tree of a sentence and how it was found.
 
-    `rank` is the place of the model's output in its n-best list, counted from 1;
-    `repairs` what had to be mended in it, see `pipelines.linearization`. Both are None
-    for a sentence without words, as `tree` is.
+    `rank` is the place of the model's output in its n-best list, from 1. `repairs`
+    counts the repairs by kind, see `parsing.linearization`. All fields are `None` for
+    a sentence without words.
     """
 
     tree: Tree | None
@@ -22,52 +23,68 @@ class Parse(NamedTuple):
     repairs: Counter | None
 
 
-def parse_sentences(translate, sentences, first_line=1, symbols="tags"):
-    """The tree of each sentence, which always has exactly its words.
+def parse_sentences(translator, sentences, symbols=None):
+    """Parses sentences; each tree has exactly the words of its sentence.
 
-    Of a sentence's n-best list, the first output that spells a whole tree of all its
-    words is taken; if none does, the first is mended.
+    The tree is read from the first output in a sentence's n-best list that spells a
+    complete tree of all its words. If there is none, the first output is repaired.
 
     Args:
-        translate: function of (list of str, first_line=int) that gives a non-empty
-            list of `Translation`s, best first, for each line, as
-            `Translator.translate_n_best`.
-        sentences: list of tuples of str, words without white space or round brackets
-            (`pipelines.trees.words_of`).
-        first_line: int, the number of the first of them, for warnings.
-        symbols: str, what stands for a word in the model's output, as it was trained
-            (`linearize`'s `words`).
+        translator: `Translator`, whose beam size is the length of n-best lists.
+        sentences: List of tuples of words without white space or round brackets
+            (`parsing.trees.words_of`).
+        symbols: Placeholder of a word in the model's output, see the argument `words`
+            of `linearize`. If `None`, the placeholder that the opened model was
+            trained with.
 
     Returns:
-        List of `Parse`, one for each sentence, in order.
+        List of `Parse`, one per sentence, in order.
+
+    Raises:
+        ModelError: If `symbols` is `None` and the model was not trained on trees.
     """
+    if symbols is None:
+        symbols = _trained_symbols(translator)
     lines = [source_text(words, symbols) for words in sentences]
+    return [
+        _best_parse(words, outputs) if words else Parse(None, None, None)
+        for words, outputs in zip(sentences, translator.n_best(lines), strict=True)
+    ]
+
+
+def _trained_symbols(translator):
+    if translator.data is None:
+        raise ModelError(
+            f"{translator.path}: there is no recipe that says how trees are spelled. "
+            "Use the run's folder."
+        )
+    if translator.data.kind != "trees":
+        raise ModelError(
+            f"{translator.path}: was trained on data.kind {translator.data.kind}. "
+            "Parsing needs a model of data.kind trees."
+        )
+    return translator.data.words
+
+
+def _best_parse(words, outputs):
     parses = []
-    ranked = translate(lines, first_line=first_line)
-    for words, outputs in zip(sentences, ranked, strict=True):
-        if not words:
-            parses.append(Parse(None, None, None))
-            continue
-        first = None
-        for rank, output in enumerate(outputs, start=1):
-            tree, repairs = delinearize(output.text, words)
-            parse = Parse(tree, rank, repairs)
-            first = first or parse
-            if not parse.repairs:
-                first = parse
-                break
-        parses.append(first)
-    return parses
+    for rank, output in enumerate(outputs, start=1):
+        tree, repairs = delinearize(output.text, words)
+        parse = Parse(tree, rank, repairs)
+        if not parse.repairs:
+            return parse
+        parses.append(parse)
+    return parses[0]
 
 
 def repair_report(parses):
-    """One line that says how many trees were mended, and what in them."""
+    """Returns one line with the number of repaired trees and the kinds of repairs."""
     parses = [parse for parse in parses if parse.tree is not None]
-    mended = [parse for parse in parses if parse.repairs]
+    repaired = [parse for parse in parses if parse.repairs]
     later = sum(parse.rank > 1 for parse in parses)
-    total = sum((parse.repairs for parse in mended), Counter())
+    total = sum((parse.repairs for parse in repaired), Counter())
     kinds = ", ".join(f"{total[kind]} {kind}" for kind in REPAIRS if total[kind])
     return (
         f"{len(parses)} trees, {later} of them not the model's first choice, "
-        f"{len(mended)} mended" + (f": {kinds}" if kinds else "")
+        f"{len(repaired)} repaired" + (f": {kinds}" if kinds else "")
     )

@@ -101,6 +101,13 @@ class ModelSettings(Section):
         return self.model_dump(exclude={"preset"})
 
 
+# The arguments of `Transformer` that a recipe sets. All but the dropout rates must be
+# equal for weights to have the same meaning.
+MODEL_ARGUMENTS = tuple(name for name in ModelSettings.model_fields if name != "preset")
+DROPOUT_RATES = ("dropout", "attention_dropout")
+ARCHITECTURE = tuple(name for name in MODEL_ARGUMENTS if name not in DROPOUT_RATES)
+
+
 class EarlyStopping(Section):
     """Stops after `patience` validations without a better `metric`."""
 

@@ -1,4 +1,4 @@
-"""The mean of a run's last checkpoints (section 6.1)."""
+"""Reading of checkpoints: their paths, damage, and their average (section 6.1)."""
 
 import json
 import logging
@@ -14,22 +14,21 @@ logger = logging.getLogger(__name__)
 
 
 def average_checkpoints(transformer, folder, last=5):
-    """Sets a model's weights to the mean of the newest checkpoints'.
+    """Sets a model's weights to the average of the newest checkpoints.
 
     The paper averages the last 5 checkpoints of base and the last 20 of big.
 
     Args:
         transformer: A built `Transformer`.
-        folder: Where the checkpoints lie.
-        last: Number of checkpoints; fewer are taken where there are fewer. One that
-            cannot be read is left out with a warning.
+        folder: Folder of the checkpoints.
+        last: Maximum number of checkpoints. Damaged ones are skipped with a warning.
 
     Returns:
         Paths of the checkpoints that were averaged, oldest first.
 
     Raises:
-        CheckpointError: no checkpoint, or one of another model.
-        ValueError: `last` below 1.
+        CheckpointError: If no checkpoint can be read, or one is of another model.
+        ValueError: If `last` is below 1.
     """
     if last < 1:
         raise ValueError(f"`last` must be at least 1. Received: {last}.")
@@ -57,14 +56,14 @@ def average_checkpoints(transformer, folder, last=5):
     return paths
 
 
-# What a truncated, altered or half-deleted checkpoint raises on reading.
+# Exceptions of reading a truncated, altered or half-deleted checkpoint.
 DAMAGE = (tf.errors.OpError, IndexError, json.JSONDecodeError)
 
 
 def checkpoint_paths(folder):
-    """Paths of the checkpoints in `folder`, oldest first, without their suffix.
+    """Returns the paths of the checkpoints in `folder`, oldest first, without suffix.
 
-    The index files are counted rather than the folder's state file, which may be lost.
+    They are found by their index files, since the folder's state file may be lost.
     """
     found = {}
     for index in pathlib.Path(folder).glob("ckpt-*.index"):
@@ -75,20 +74,20 @@ def checkpoint_paths(folder):
 
 
 def warn_of_damage(path, error):
-    """Logs that a checkpoint cannot be read."""
+    """Logs a warning that a checkpoint cannot be read."""
     reason = str(error).strip().partition("\n")[0]
     logger.warning("%s: damaged, the one before is used: %s", path, reason)
 
 
 def weights_by_path(transformer):
-    """What a checkpoint keeps of a model: its variables by path.
+    """Returns the variables of a model that a checkpoint stores, by path.
 
     Returns:
         `{"weights": {path: variable}, "seeds": {path: variable}}`.
     """
 
     def path(variable):
-        # It begins with the names of the models around it, which differ by process.
+        # It begins with the names of the outer models, which differ by process.
         names = variable.path.split("/")
         return "/".join(names[names.index(transformer.name) + 1 :])
 
@@ -105,15 +104,22 @@ def weights_by_path(transformer):
 
 
 def check_shapes(checkpoint, path):
-    """Raises `CheckpointError` where a variable of the model has another shape."""
+    """Checks that the variables of a model have the shapes in a checkpoint.
+
+    Raises:
+        CheckpointError: If a shape differs or a weight is missing.
+    """
     stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
     for name, variable in checkpoint.weights.items():
         key = f"weights/{name.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
         shape = stored.get(key)
         if shape is None:
-            raise CheckpointError(f"{path}: has no weight {name}; another model's?")
+            raise CheckpointError(
+                f"{path}: there is no weight {name}. Is it a checkpoint of this model?"
+            )
         if tuple(shape) != tuple(variable.shape):
             raise CheckpointError(
-                f"{path}: {name} has shape {tuple(shape)}, the model's is "
-                f"{tuple(variable.shape)}; is the recipe or the vocabulary another one?"
+                f"{path}: {name} has shape {tuple(shape)} in the checkpoint but "
+                f"{tuple(variable.shape)} in the model. Check that the recipe and the "
+                "vocabulary are unchanged."
             )

@@ -1,4 +1,4 @@
-"""What a stored model tells of itself, without loading it (and TensorFlow)."""
+"""Description of a stored model, without loading it or TensorFlow."""
 
 import json
 import pathlib
@@ -6,7 +6,8 @@ import zipfile
 
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes import load_recipe
-from keras_transformer.saving.load import file_config
+from keras_transformer.recipes.schema import MODEL_ARGUMENTS
+from keras_transformer.saving import keras_file as keras_files
 from keras_transformer.saving.load import recipe_keys
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import keras_file
@@ -16,25 +17,24 @@ from keras_transformer.saving.saved_model import newest_version
 
 CARD = "MODEL_CARD.md"
 _WEIGHTS = "model.weights.h5"
-_NOT_ARCHITECTURE = ("name", "trainable", "dtype", "vocabulary_size", "pad_id")
-# States of random generators, which no one counts among the parameters.
+# States of random generators, which are no parameters.
 _STATES = "seed_generator"
 
 
 def model_info(path):
-    """Figures of a run's folder, a `.keras` file or a SavedModel.
+    """Describes a run's folder, a `.keras` file or a SavedModel.
 
     Args:
-        path: As `open_model` takes it.
+        path: Same as `open_model`.
 
     Returns:
         Mapping for JSON: `path`, `kind`, `parameters`, `architecture`, `vocabulary`,
-        `training`, `scores`, `decoding`, `files` (names to bytes) and `bytes`. What is
-        not known is missing.
+        `training`, `scores`, `decoding`, `files` (names to bytes) and `bytes`. Unknown
+        values are missing.
 
     Raises:
-        ModelError: no model there, or a damaged one.
-        RecipeError: the run's config.yaml is none.
+        ModelError: If there is no model, or it is damaged.
+        RecipeError: If the run's config.yaml is invalid.
     """
     path = pathlib.Path(path)
     version = newest_version(path) if path.is_dir() else None
@@ -57,14 +57,13 @@ def _of_weights(path):
         config = recipe.model.constructor_arguments()
         vocabulary = {"kind": tokenizer.kind, "size": tokenizer.vocabulary_size}
     else:
-        config = file_config(file)
+        config, _ = keras_files.check(file)
         info["parameters"] = _num_parameters(file)
         info["written"] = _written(file)
         keys = recipe_keys(file)["tokenizer"]
         vocabulary = {"kind": keys["kind"], "size": config["vocabulary_size"]}
-    info["architecture"] = {
-        name: value for name, value in config.items() if name not in _NOT_ARCHITECTURE
-    }
+    names = (*MODEL_ARGUMENTS, "output_size")
+    info["architecture"] = {name: config[name] for name in names if name in config}
     info["vocabulary"] = vocabulary
     if recipe is not None:
         info["training"] = _training(folder, recipe)
@@ -85,7 +84,7 @@ def _of_saved_model(version):
     if card.is_file():
         sections = card_tables(card.read_text(encoding="utf-8"))
         model = sections.pop("Model", {})
-        if not isinstance(model, dict):  # somebody has written a text
+        if not isinstance(model, dict):  # the card was edited
             model = {"about": model}
         number = str(model.get("parameters", "")).replace(",", "")
         if number.isdecimal():
@@ -106,15 +105,20 @@ def _of_saved_model(version):
 
 
 def card_tables(text):
-    """The tables of a model card: titles to mappings of first cells to the others.
+    """Reads the tables of a model card.
 
-    A section without a table is its text.
+    Args:
+        text: The card.
+
+    Returns:
+        Mapping of titles to tables, or to the text of a section without one. A table
+        is a mapping of its first cells to the second one, or to the list of the rest.
     """
     sections = {}
     for part in text.split("\n## ")[1:]:
         title, _, body = part.partition("\n")
         lines = [line for line in body.split("\n") if line.startswith("| ")]
-        # Neither the head nor the line below it.
+        # The first two are the head and the line below it.
         rows = [_cells(line) for line in lines[2:]]
         sections[title] = {
             first: others[0] if len(others) == 1 else others for first, *others in rows
@@ -128,7 +132,7 @@ def _cells(line):
 
 
 def _num_parameters(file):
-    """Numbers in a `.keras` file's weights."""
+    """Counts the parameters in a `.keras` file."""
     import h5py
 
     count = 0
@@ -146,7 +150,7 @@ def _num_parameters(file):
         ):
             stored.visititems(add)
     except (OSError, KeyError, zipfile.BadZipFile) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = keras_files.short(error)
         raise ModelError(f"{file}: cannot be read: {reason}") from error
     return count
 
@@ -159,7 +163,7 @@ def _written(file):
 
 
 def _training(folder, recipe):
-    """How far a run has come, and what it was told."""
+    """Returns the progress of a run and its main settings."""
     settings = recipe.training
     steps = [
         int(path.stem.removeprefix("ckpt-"))
@@ -167,7 +171,7 @@ def _training(folder, recipe):
         if path.stem.removeprefix("ckpt-").isdecimal()
     ]
     lines = metrics_of_run(folder)
-    told = {
+    facts = {
         "steps": max(steps, default=0),
         "steps wanted": settings.steps,
         "seconds": lines[-1]["seconds"] if lines else None,
@@ -179,31 +183,31 @@ def _training(folder, recipe):
         "began with": settings.initial_model,
         "data": recipe.data.kind,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _validations(folder, metric):
-    """The last validation and the best one."""
+    """Returns the last and the best validation."""
     rows = [
         line for line in metrics_of_run(folder) if line.get("split") == "validation"
     ]
     scored = [row for row in rows if row.get(metric) is not None]
     if not rows:
         return {}
-    scores = {"last validation": _figures(rows[-1])}
+    scores = {"last validation": _scores_in(rows[-1])}
     if scored:
         choose = min if metric == "perplexity" else max
         best = choose(scored, key=lambda row: row[metric])
-        scores["best validation"] = _figures(best)
+        scores["best validation"] = _scores_in(best)
     return scores
 
 
-def _figures(row):
+def _scores_in(row):
     return {name: row[name] for name in row if name not in ("split", "seconds")}
 
 
 def _sizes(folder, pattern="*"):
-    """Bytes of what lies in a folder, of folders with all that is in them."""
+    """Returns the sizes of a folder's files and folders in bytes."""
     return {
         each.name + ("/" if each.is_dir() else ""): _size(each)
         for each in sorted(folder.glob(pattern))

@@ -1,23 +1,29 @@
-"""Checks of model files from strangers, made before Keras or TensorFlow read them.
+"""Reading of `.keras` files that may be untrusted.
 
-A `.keras` file of ours is three members: settings, numbers, and when it was written.
-What holds anything else, or describes more than it holds, is refused. Nothing in here
-runs, imports or unpickles what a file names.
+A file of this package has three members: settings, weights, and the date. A file that
+contains anything else, or whose settings describe more weights than it contains, is
+refused. The checks run, import and unpickle nothing that a file names.
 """
 
-import contextlib
 import json
 import math
 import os
 import re
 import zipfile
+from typing import Annotated
+from typing import Any
 from typing import NamedTuple
 
-from keras_transformer.errors import ModelError
+from pydantic import AfterValidator
+from pydantic import NonNegativeInt
+from pydantic import PositiveInt
+from pydantic import ValidationError
 
-ALLOW_UNSAFE = (
-    "if you trust it, open_model(..., allow_unsafe=True) reads it all the same"
-)
+from keras_transformer.errors import ModelError
+from keras_transformer.recipes.schema import MODEL_ARGUMENTS
+from keras_transformer.recipes.schema import ModelSettings
+
+ALLOW_UNSAFE = "if you trust it, pass allow_unsafe=True to open_model"
 
 _NOTE = b"tokenizer sha256 "
 _CONFIG = "config.json"
@@ -28,26 +34,20 @@ _CLASS = {
     "class_name": "Transformer",
     "registered_name": "keras_transformer>Transformer",
 }
-_INPUTS = {"source_ids", "target_ids"}
-_POLICIES = {"float32", "float16", "bfloat16", "float64"}
-_POLICIES |= {f"mixed_{policy}" for policy in ("float16", "bfloat16")}
-# The arguments of `Transformer`, by what JSON may hold for them.
-_COUNTS = {"vocabulary_size", "num_layers", "d_model", "d_ff", "num_heads"}
-_COUNTS_OR_NONE = {
-    *("key_dim", "value_dim", "max_length", "attention_window", "output_size")
-}
-_FRACTIONS = {"dropout", "attention_dropout"}
-_WORDS = {"name", "positions", "normalization", "activation", "score"}
-_OTHERS = {"trainable", "dtype", "pad_id"}
+_INPUT_SHAPES = {"source_ids": (None, None), "target_ids": (None, None)}
+_POLICIES = (
+    *("float32", "float16", "bfloat16", "float64"),
+    *("mixed_float16", "mixed_bfloat16"),
+)
 
 
 class FileLimits(NamedTuple):
-    """How much a model's files may hold.
+    """Limits of a model's files.
 
     Attributes:
-        max_bytes: of a `.keras` file.
-        max_settings_bytes: of the settings in it.
-        max_objects: of groups and arrays in its weights.
+        max_bytes: Maximum size of a `.keras` file.
+        max_settings_bytes: Maximum size of the settings in it.
+        max_objects: Maximum number of groups and arrays in its weights.
     """
 
     max_bytes: int = 8 << 30
@@ -55,46 +55,49 @@ class FileLimits(NamedTuple):
     max_objects: int = 100_000
 
 
-def load_keras_file(path, allow_unsafe=False, limits=None):
-    """What `keras.saving.load_model` gives for a file that `check_keras_file` passes.
+def read(path, allow_unsafe=False, limits=FileLimits()):
+    """Reads the `Transformer` of a `.keras` file.
 
     Args:
-        path: a `.keras` file.
-        allow_unsafe: do without the checks and without Keras's safe mode: the file
-            may then run any code.
-        limits: `FileLimits`. None: the defaults.
+        path: The file.
+        allow_unsafe: Whether to skip the checks and Keras's safe mode. The file may
+            then run any code, and contain a model of any class.
+        limits: `FileLimits`.
 
     Raises:
-        ModelError: the file is refused or damaged.
+        ModelError: If the file is refused or damaged.
     """
+    settings, num_weights = (None, None) if allow_unsafe else check(path, limits)
     import keras
 
-    # Keras finds only what is registered.
+    # Registers the class.
     from keras_transformer.transformer import Transformer
 
-    found = None if allow_unsafe else check_keras_file(path, limits)
+    model = None
     try:
-        return keras.saving.load_model(path, compile=False, safe_mode=not allow_unsafe)
-    # A damaged archive raises whatever its reader came across.
+        if allow_unsafe:
+            safe_mode = not allow_unsafe
+            return keras.saving.load_model(path, compile=False, safe_mode=safe_mode)
+        model = Transformer.from_config(settings)
+        model.build(_INPUT_SHAPES)
+        model.load_weights(path)
+        return model
+    # The readers of a damaged archive raise exceptions of any type.
     except Exception as error:
         reason = short(error)
-        with contextlib.suppress(Exception):
-            model = Transformer.from_config(found["settings"])
-            model.build(dict.fromkeys(_INPUTS, (None, None)))
-            expected, stored = model.count_params(), found["parameters"]
-            if expected != stored:
-                reason = (
-                    f"its settings describe a model of {expected:,} parameters, its "
-                    f"weights are {stored:,}"
-                )
+        if model is not None and model.built and model.count_params() != num_weights:
+            reason = (
+                f"its settings describe a model of {model.count_params():,} "
+                f"parameters, its weights are {num_weights:,}"
+            )
         raise ModelError(f"{path}: cannot be loaded: {reason}") from error
 
 
 def note_tokenizer(path, fingerprint):
-    """Notes in a `.keras` file, as its archive's comment, whose ids its model speaks.
+    """Stores a tokenizer's fingerprint in a `.keras` file, as the archive's comment.
 
     Args:
-        path: the file.
+        path: The file.
         fingerprint: `Tokenizer.fingerprint()`.
     """
     with zipfile.ZipFile(path, "a") as archive:
@@ -102,10 +105,10 @@ def note_tokenizer(path, fingerprint):
 
 
 def check_tokenizer(path, fingerprint):
-    """Refuses a tokenizer that is not the one noted in a `.keras` file, if one is.
+    """Checks a tokenizer against the fingerprint in a `.keras` file, if there is one.
 
     Raises:
-        ModelError: with both fingerprints.
+        ModelError: If they differ.
     """
     with zipfile.ZipFile(path) as archive:
         found = re.fullmatch(_NOTE + rb"([0-9a-f]{64})", archive.comment)
@@ -117,67 +120,66 @@ def check_tokenizer(path, fingerprint):
         )
 
 
-def check_keras_file(path, limits=None):
-    """Refuses what is not a `Transformer` as Keras saves one.
+def check(path, limits=FileLimits()):
+    """Checks that a `.keras` file is a `Transformer` as Keras saves it.
 
     Args:
-        path: a `.keras` file.
-        limits: `FileLimits`. None: the defaults.
+        path: The file.
+        limits: `FileLimits`.
 
     Returns:
-        Mapping of `settings`, the arguments of `Transformer`, and `parameters`, the
-        number of weights stored.
+        `(settings, num_weights)`: the arguments of `Transformer`, and the number of
+        weights in the file.
 
     Raises:
-        ModelError: it holds other files, another class, an unknown or impossible
-            setting, links out of itself, or less than it says it does.
+        ModelError: If the file contains other members, another class, an unknown or
+            impossible setting, links to elsewhere, or too few weights.
     """
-    limits = limits or FileLimits()
     try:
         with zipfile.ZipFile(path) as archive:
             _check_members(archive, os.path.getsize(path), limits)
-            # Keras reads weights whose checksum is wrong all the same.
+            # Keras ignores wrong checksums of the weights.
             damaged = archive.testzip()
             if damaged:
                 raise zipfile.BadZipFile(f"{damaged}: its checksum is wrong")
-            config = _checked_config(archive.read(_CONFIG))
+            settings = _read_settings(archive.read(_CONFIG))
             with archive.open(_WEIGHTS) as file:
                 size = archive.getinfo(_WEIGHTS).file_size
-                stored = _checked_weights(file, size, limits)
-        needed = least_parameters(config)
-        if needed > stored:
+                num_weights = _count_weights(file, size, limits)
+        needed = least_parameters(settings)
+        if needed > num_weights:
             raise ModelError(
                 f"its settings describe {needed:,} parameters or more, it holds "
-                f"{stored:,}"
+                f"{num_weights:,}"
             )
-        return {"settings": config, "parameters": stored}
+        return settings, num_weights
     except ModelError as error:
         raise ModelError(f"{path}: refused: {error}; {ALLOW_UNSAFE}") from None
     except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
         raise ModelError(f"{path}: cannot be loaded: {short(error)}") from None
 
 
-def least_parameters(config):
-    """A bound from below of a `Transformer`'s weights: its matrices, without biases.
+def least_parameters(settings):
+    """Returns a lower bound of the weights of a `Transformer`: its matrices' sizes.
 
     Args:
-        config: mapping of its constructor's arguments.
+        settings: Mapping of its constructor's arguments.
     """
-    width = config["d_model"]
+    width = settings["d_model"]
     keys, values = (
-        config["num_heads"] * (config.get(name) or width // config["num_heads"])
+        settings["num_heads"] * (settings[name] or width // settings["num_heads"])
         for name in ("key_dim", "value_dim")
     )
     attention = 2 * width * (keys + values)
-    # Self-attention twice, cross-attention, and two feed-forward networks.
-    layer = 3 * attention + 4 * width * config["d_ff"]
-    learned = config.get("positions") == "learned"
-    positions = 2 * (config.get("max_length") or 0) * width if learned else 0
-    return config["vocabulary_size"] * width + config["num_layers"] * layer + positions
+    # Two self-attentions, one cross-attention, and two feed-forward networks.
+    layer = 3 * attention + 4 * width * settings["d_ff"]
+    learned = settings["positions"] == "learned"
+    rows = settings["vocabulary_size"] + (2 * settings["max_length"] if learned else 0)
+    return rows * width + settings["num_layers"] * layer
 
 
 def _check_members(archive, size, limits):
-    """The archive's table of contents: nothing in it is read yet."""
+    """Checks the archive's table of contents, before any member is read."""
     if size > limits.max_bytes:
         raise ModelError(
             f"{size:,} bytes are more than the {limits.max_bytes:,} allowed"
@@ -191,25 +193,24 @@ def _check_members(archive, size, limits):
         if names.count(name) != 1:
             raise ModelError(f"holds {name} {names.count(name)} times, not once")
     for member in members:
-        # Keras compresses nothing, so that nothing can unfold to more than it is.
+        name, num_bytes = member.filename, member.file_size
         is_stored = member.compress_type == zipfile.ZIP_STORED
-        if not is_stored or member.file_size != member.compress_size:
+        if not is_stored or num_bytes != member.compress_size:
             raise ModelError(
-                f"{member.filename} is compressed: {member.file_size:,} bytes out of "
-                f"{member.compress_size:,}, which Keras does not do"
+                f"{name} is compressed: {num_bytes:,} bytes out of "
+                f"{member.compress_size:,}. Keras compresses nothing"
             )
-        is_settings = member.filename != _WEIGHTS
-        if is_settings and member.file_size > limits.max_settings_bytes:
+        if name != _WEIGHTS and num_bytes > limits.max_settings_bytes:
             raise ModelError(
-                f"{member.filename} has {member.file_size:,} bytes, more than the "
+                f"{name} has {num_bytes:,} bytes, more than the "
                 f"{limits.max_settings_bytes:,} allowed"
             )
     if sum(member.file_size for member in members) > size:
         raise ModelError("its members overlap")
 
 
-def _checked_config(content):
-    """The arguments of the `Transformer` that `config.json` describes."""
+def _read_settings(content):
+    """Returns the arguments of the `Transformer` that `config.json` describes."""
     try:
         outer = json.loads(content)
     except RecursionError:
@@ -225,85 +226,82 @@ def _checked_config(content):
     unknown = set(outer) - {*_CLASS, "config", "build_config", "compile_config"}
     if unknown:
         raise ModelError(f"{_CONFIG} has the unknown key {shown(min(unknown))}")
-    _check_inputs(outer.get("build_config"))
-    config = outer.get("config")
-    if not isinstance(config, dict):
-        raise ModelError(f"{_CONFIG} has no settings")
-    missing = _COUNTS - set(config)
-    if missing:
-        raise ModelError(f"the setting {min(missing)} is missing")
-    for name, value in config.items():
-        if not _is_setting(name, value):
-            raise ModelError(f"the setting {shown(name)} is {shown(value)}")
-    return config
-
-
-def _check_inputs(build_config):
-    """Shapes as `Transformer.build` takes them; Keras passes on whatever is there."""
-    shapes = (build_config or {}).get("input_shape") if _is_map(build_config) else None
-    right = _is_map(shapes) and set(shapes) == _INPUTS
-    for shape in shapes.values() if right else ():
-        right &= isinstance(shape, list) and len(shape) == 2
-        right = right and all(size is None or _is_count(size) for size in shape)
-    if not right:
+    build_config = outer.get("build_config")
+    shapes = build_config.get("input_shape") if isinstance(build_config, dict) else None
+    is_map = isinstance(shapes, dict) and set(shapes) == set(_INPUT_SHAPES)
+    if not is_map or not all(map(_is_input_shape, shapes.values())):
         raise ModelError(f"{_CONFIG} has no input shapes of a Transformer")
+    return _check_settings(outer.get("config"))
 
 
-def _is_setting(name, value):
-    """Whether JSON of that kind may stand for an argument of that name."""
-    if name in _COUNTS:
-        return _is_count(value)
-    if name in _COUNTS_OR_NONE:
-        return value is None or _is_count(value)
-    if name in _FRACTIONS:
-        return type(value) in (int, float) and 0 <= value < 1
-    if name in _WORDS:
-        # A function of one's own would be an object here.
-        return isinstance(value, str) and len(value) <= 100
-    if name == "trainable":
-        return isinstance(value, bool)
-    if name == "pad_id":
-        return type(value) is int and 0 <= value < 2**31
-    return name == "dtype" and _is_policy(value)
-
-
-def _is_policy(value):
-    if isinstance(value, str):
-        return value in _POLICIES
-    if not _is_map(value) or value.get("class_name") != "DTypePolicy":
-        return False
-    inner = value.get("config")
-    return (
-        value.get("module") == "keras"
-        and value.get("registered_name") is None
-        and not set(value) - {"module", "class_name", "config", "registered_name"}
-        and _is_map(inner)
-        and set(inner) <= {"name", "source_name"}
-        and inner.get("source_name") is None
-        and isinstance(inner.get("name"), str)
-        and inner["name"] in _POLICIES
+def _is_input_shape(value):
+    sizes = value if isinstance(value, list) else ()
+    return len(sizes) == 2 and all(
+        size is None or (type(size) is int and size > 0) for size in sizes
     )
 
 
-def _is_map(value):
-    return isinstance(value, dict)
+def _check_policy(value):
+    spellings = [
+        {
+            "module": "keras",
+            "class_name": "DTypePolicy",
+            "config": {"name": name, **source},
+            "registered_name": None,
+        }
+        for name in _POLICIES
+        for source in ({}, {"source_name": None})
+    ]
+    if value not in (*_POLICIES, *spellings):
+        raise ValueError("must be a plain policy")
+    return value
 
 
-def _is_count(value):
-    return type(value) is int and 0 < value < 2**31
+class _Settings(ModelSettings):
+    """All arguments of `Transformer`: a recipe's, and those that no recipe contains."""
+
+    vocabulary_size: PositiveInt
+    output_size: PositiveInt | None = None
+    pad_id: NonNegativeInt = 0
+    name: str = "transformer"
+    trainable: bool = True
+    # Keras's two spellings: a name, or the JSON of a plain policy.
+    dtype: Annotated[Any, AfterValidator(_check_policy)] = "float32"
 
 
-def _checked_weights(file, size, limits):
-    """The number of weights in an HDF5 file that holds plain arrays and no links out.
+def _check_settings(settings):
+    """Returns the settings, with defaults for missing ones."""
+    if not isinstance(settings, dict):
+        raise ModelError(f"{_CONFIG} has no settings")
+    for name, value in settings.items():
+        is_large = type(value) is int and value >= 2**31
+        if is_large or (isinstance(value, str) and len(value) > 100):
+            raise ModelError(f"the setting {shown(name)} is {shown(value)}")
+    # Missing ones have the defaults of `Transformer`, not those of a preset.
+    fields = ModelSettings.model_fields
+    defaults = {name: fields[name].default for name in MODEL_ARGUMENTS}
+    try:
+        checked = _Settings.model_validate({**defaults, **settings})
+        return checked.model_dump(exclude={"preset"})
+    except ValidationError as error:
+        found = error.errors()[0]
+    name = found["loc"][0] if found["loc"] else None
+    if name in settings:
+        raise ModelError(f"the setting {shown(name)} is {shown(settings[name])}")
+    raise ModelError(f"the settings are refused: {name or ''} {found['msg']}")
+
+
+def _count_weights(file, size, limits):
+    """Counts the weights of an HDF5 file that must contain plain arrays without links.
 
     Args:
-        file: binary file that can seek.
-        size: its bytes.
+        file: Binary file that can seek.
+        size: Its size in bytes.
         limits: `FileLimits`.
     """
     import h5py
 
-    count = stored = num_bytes = 0
+    count = num_weights = num_bytes = 0
     seen = set()
     with h5py.File(file, "r") as root:
         groups = [root]
@@ -324,19 +322,19 @@ def _checked_weights(file, size, limits):
                 if isinstance(each, h5py.Group):
                     groups.append(each)
                     continue
-                values = _checked_array(each, name)
-                # The others are the states of random generators.
-                stored += values if each.dtype.kind == "f" else 0
+                values = _array_size(each, name)
+                # Integers are states of random generators.
+                num_weights += values if each.dtype.kind == "f" else 0
                 num_bytes += values * each.dtype.itemsize
                 if num_bytes > size:
                     raise ModelError(
                         f"{_WEIGHTS} has {size:,} bytes, and arrays of more than that"
                     )
-    return stored
+    return num_weights
 
 
-def _checked_array(array, name):
-    """The number of values of a dataset whose bytes are all in its file."""
+def _array_size(array, name):
+    """Returns the number of values of a dataset whose bytes must be in its file."""
     import h5py
 
     if not isinstance(array, h5py.Dataset) or array.dtype.kind not in "fiu":
@@ -349,11 +347,11 @@ def _checked_array(array, name):
 
 
 def shown(value):
-    """A name or value out of a file, for a message: on one line and not too long."""
+    """Quotes a name or value from a file on one line of limited length."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def short(error):
-    """What an error says, likewise."""
+    """Returns an error's message on one line of limited length."""
     return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,53 +1,34 @@
-"""Where a trained model lies: a run's folder or a `.keras` file, and what is in it.
+"""Loading of trained models: a run's folder or a `.keras` file.
 
-Reading sections of a recipe out of one needs no TensorFlow; loading weights does.
+Reading a model's recipe keys needs no TensorFlow; loading its weights does.
 """
 
 import pathlib
 
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes import load_recipe
-from keras_transformer.saving.keras_file import check_keras_file
-from keras_transformer.saving.keras_file import check_tokenizer
-from keras_transformer.saving.keras_file import load_keras_file
+from keras_transformer.recipes.schema import ARCHITECTURE
+from keras_transformer.recipes.schema import MODEL_ARGUMENTS
+from keras_transformer.saving import keras_file as keras_files
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import TOKENIZER
 from keras_transformer.saving.names import keras_file
 from keras_transformer.saving.names import tokenizer_folder
 
 _TOKENIZER_FILES = {"tokenizer.model": "bpe", "tokenizer.json": "word_piece"}
-# Arguments of a model that have to be the same for its weights to mean the same.
-SHAPE = (
-    *("num_layers", "d_model", "d_ff", "num_heads", "key_dim", "value_dim"),
-    *("positions", "max_length", "normalization", "activation"),
-    *("attention_window", "score"),
-)
-_REGULARISATION = ("dropout", "attention_dropout")
-
-
-def file_config(path):
-    """The `Transformer`'s constructor arguments that a `.keras` file holds.
-
-    Raises:
-        ModelError: it is damaged, refused, or another model's.
-    """
-    try:
-        return check_keras_file(path)["settings"]
-    except ModelError as error:
-        raise ModelError(str(error)) from error
 
 
 def recipe_keys(path):
-    """What a recipe must say for a training that begins with a model's weights.
+    """Returns the recipe keys that training from a model's weights must have.
 
     Args:
-        path: A run's folder or a `.keras` file with its tokenizer beside it.
+        path: A run's folder, or a `.keras` file with its tokenizer next to it.
 
     Returns:
-        Mapping of keys, dotted where they are not whole sections, to values.
+        Mapping of keys to values. A key is dotted unless it is a whole section.
 
     Raises:
-        ModelError: no model there, or no tokenizer.
+        ModelError: If there is no model or no tokenizer.
     """
     file = keras_file(path)
     folder = file.parent if file else pathlib.Path(path)
@@ -58,13 +39,12 @@ def recipe_keys(path):
         keys["tokenizer"] = recipe.tokenizer.model_dump()
     if file is None:
         return keys
-    config = file_config(file)
+    settings, _ = keras_files.check(file)
     if "model" not in keys:
-        names = (*SHAPE, *_REGULARISATION)
-        keys["model"] = {name: config[name] for name in names}
+        keys["model"] = {name: settings[name] for name in MODEL_ARGUMENTS}
     if "tokenizer" not in keys:
         keys["tokenizer"] = {"kind": _tokenizer_kind(folder)}
-    keys["tokenizer"]["vocabulary_size"] = config["vocabulary_size"]
+    keys["tokenizer"]["vocabulary_size"] = settings["vocabulary_size"]
     return keys
 
 
@@ -77,14 +57,14 @@ def _tokenizer_kind(folder):
 
 
 def load_run(folder):
-    """What a run folder says about its model.
+    """Loads the recipe and the tokenizer of a run and builds its model.
 
     Returns:
         `(recipe, tokenizer, model)`; the model has fresh weights.
 
     Raises:
-        RecipeError: `config.yaml` is missing or not a recipe.
-        DataError: the tokenizer is missing or damaged.
+        RecipeError: If `config.yaml` is missing or invalid.
+        DataError: If the tokenizer is missing or damaged.
     """
     from keras_transformer import pipelines
 
@@ -95,9 +75,9 @@ def load_run(folder):
 
 
 def build_model(recipe, tokenizer):
-    """The recipe's `Transformer`, built, with fresh weights.
+    """Builds the recipe's `Transformer` with fresh weights.
 
-    Where the targets are trees, it makes logits of their symbols alone.
+    If the targets are trees, it has logits of their symbols only.
     """
     from keras_transformer.transformer import Transformer
 
@@ -114,7 +94,11 @@ def build_model(recipe, tokenizer):
 
 
 def check_model(recipe):
-    """Raises `ModelError` where no `Transformer` can have a recipe's arguments."""
+    """Checks that a `Transformer` can have the recipe's settings.
+
+    Raises:
+        ModelError: If it cannot.
+    """
     from keras_transformer.transformer import Transformer
 
     arguments = recipe.model.constructor_arguments()
@@ -125,23 +109,24 @@ def check_model(recipe):
 
 
 def load_model(path, allow_unsafe=False):
-    """A model and its tokenizer, with weights.
+    """Loads a model with its weights, and its tokenizer.
 
     Args:
-        path: A run's folder, of which `model.keras` is taken or else the newest
-            checkpoint, or a `.keras` file with its tokenizer beside it.
-        allow_unsafe: Whether a `.keras` file may hold more than a model of ours does,
-            and so may run any code.
+        path: A run's folder, for its `model.keras` or else its newest checkpoint, or
+            a `.keras` file with its tokenizer next to it.
+        allow_unsafe: Whether a `.keras` file may contain more than a model of this
+            package, and so may run any code.
 
     Returns:
-        `(path, tokenizer, model)`: the file or folder that the weights are from.
+        `(path, tokenizer, model)`: the path of the file or folder with the weights.
 
     Raises:
-        ModelError: nothing there, no model in it, one that is refused, or not the
-            tokenizer's model.
-        DataError: the tokenizer is missing or damaged.
+        ModelError: If there is no model, it is refused or damaged, or does not match
+            the tokenizer.
+        DataError: If the tokenizer is missing or damaged.
     """
     from keras_transformer import pipelines
+    from keras_transformer.transformer import Transformer
 
     file = keras_file(path)
     if file is None:
@@ -150,30 +135,20 @@ def load_model(path, allow_unsafe=False):
     else:
         path = file
         tokenizer = pipelines.load_tokenizer(tokenizer_folder(file.parent))
-        model = _load_file(file, tokenizer, allow_unsafe)
+        model = keras_files.read(file, allow_unsafe)
+        keras_files.check_tokenizer(file, tokenizer.fingerprint())
+    if not isinstance(model, Transformer):
+        raise ModelError(f"{path}: holds a {type(model).__name__}, no Transformer")
     if tokenizer.vocabulary_size != model.vocabulary_size:
         raise ModelError(
-            f"{path}: the model has {model.vocabulary_size} sub-words, the "
+            f"{path}: the model has {model.vocabulary_size} subwords, the "
             f"tokenizer beside it {tokenizer.vocabulary_size}"
         )
     return path, tokenizer, model
 
 
-def _load_file(path, tokenizer, allow_unsafe):
-    from keras_transformer.transformer import Transformer
-
-    try:
-        model = load_keras_file(path, allow_unsafe)
-        check_tokenizer(path, tokenizer.fingerprint())
-    except ModelError as error:
-        raise ModelError(str(error)) from error
-    if not isinstance(model, Transformer):
-        raise ModelError(f"{path}: holds a {type(model).__name__}, no Transformer")
-    return model
-
-
 def _load_checkpoint(folder):
-    """A run that has no `model.keras` yet: its newest checkpoint."""
+    """Loads the newest checkpoint of a run that has no `model.keras` yet."""
     from keras_transformer.saving.checkpoints import average_checkpoints
     from keras_transformer.saving.checkpoints import checkpoint_paths
 
@@ -186,37 +161,35 @@ def _load_checkpoint(folder):
     return tokenizer, model
 
 
-def check_fits(path, tokenizer, model, recipe):
-    """Tells in one line where a model is not the one that a recipe describes.
+def check_matches_recipe(path, tokenizer, model, recipe):
+    """Checks that a model is the one that a recipe describes.
 
     Args:
-        path: What to call the model.
-        tokenizer: The model's.
+        path: Path of the model, for the message.
+        tokenizer: The model's tokenizer.
         model: `Transformer`.
         recipe: `Recipe`.
 
     Raises:
-        ModelError: sizes or kinds differ; both are named.
+        ModelError: If sizes or kinds differ. The message names each with both values.
     """
-    wanted = _resolved(recipe.model.constructor_arguments())
-    there = _resolved(model.get_config())
-    pairs = [(f"model.{name}", wanted[name], there[name]) for name in SHAPE]
+    wanted = _with_head_sizes(recipe.model.constructor_arguments())
+    found = _with_head_sizes(model.get_config())
+    pairs = [(f"model.{name}", wanted[name], found[name]) for name in ARCHITECTURE]
     for name in ("vocabulary_size", "kind"):
         expected = getattr(recipe.tokenizer, name)
         pairs.append((f"tokenizer.{name}", expected, getattr(tokenizer, name)))
     wrong = [
-        f"{key} is {expected} in the recipe, {found} there"
-        for key, expected, found in pairs
-        if expected != found
+        f"{key} is {other} in the model but {expected} in the recipe"
+        for key, expected, other in pairs
+        if expected != other
     ]
     if wrong:
-        raise ModelError(f"{path}: not the recipe's model: {'; '.join(wrong)}")
+        raise ModelError(f"{path}: model does not match the recipe: {'; '.join(wrong)}")
 
 
-def _resolved(arguments):
-    """The arguments with the values that stand for None filled in."""
+def _with_head_sizes(arguments):
+    """Returns the arguments with `key_dim` and `value_dim` inferred where `None`."""
     inferred = arguments["d_model"] // arguments["num_heads"]
-    filled = dict(arguments)
-    for name in ("key_dim", "value_dim"):
-        filled[name] = filled[name] or inferred
-    return filled
+    sizes = {name: arguments[name] or inferred for name in ("key_dim", "value_dim")}
+    return {**arguments, **sizes}

@@ -1,4 +1,4 @@
-"""Names of the files of a run, and the model file that a path stands for."""
+"""Names of a run's files, and the model file that a path refers to. No TensorFlow."""
 
 import json
 import pathlib
@@ -11,10 +11,10 @@ TOKENIZER = "tokenizer"
 
 
 def keras_file(path):
-    """The `.keras` file that `path` is or holds, None for a run that has none yet.
+    """Returns the `.keras` file at or in `path`, or `None` for a run without one.
 
     Raises:
-        ModelError: neither a `.keras` file nor a folder with a model in it.
+        ModelError: If it is neither a `.keras` file nor a folder with a model.
     """
     path = pathlib.Path(path)
     if path.is_file():
@@ -34,13 +34,13 @@ def keras_file(path):
 
 
 def tokenizer_folder(folder):
-    """Where the tokenizer of a model in `folder` lies."""
+    """Returns the folder of the tokenizer of a model in `folder`."""
     inner = pathlib.Path(folder) / TOKENIZER
     return inner if inner.is_dir() else pathlib.Path(folder)
 
 
 def metrics_of_run(folder):
-    """The lines of a run's `metrics.jsonl` as mappings; none without such a file."""
+    """Returns the lines of a run's `metrics.jsonl`, a mapping each, if it exists."""
     path = pathlib.Path(folder) / "metrics.jsonl"
     if not path.is_file():
         return []
@@ -48,6 +48,6 @@ def metrics_of_run(folder):
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             lines.append(json.loads(line))
-        except json.JSONDecodeError:  # cut off when the process was killed
+        except json.JSONDecodeError:  # a process was killed while writing the line
             continue
     return lines

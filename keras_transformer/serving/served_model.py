@@ -1,4 +1,4 @@
-"""A SavedModel's signatures, behind the interface that the server needs."""
+"""The signatures of a SavedModel, for the server."""
 
 import json
 import re
@@ -19,24 +19,24 @@ class ServedModel:
 
     Args:
         folder: `saved_models/NAME`, or one version's folder.
-        name: In URLs. None: the folder's.
+        name: Name in URLs. If `None`, the folder's.
 
     Attributes:
-        name: In URLs.
+        name: Name in URLs.
         version: int.
         inputs: Mapping of each signature's name to its inputs, name to `Input`.
-        metadata: What TF-Serving tells of the signatures, for JSON.
-        max_batch_size: Rows that it takes at once. None: that is not told.
+        metadata: TF-Serving's description of the signatures, for JSON.
+        max_batch_size: Maximum rows per batch, `None` if unknown.
 
     Raises:
-        ModelError: no export there, or it cannot be loaded.
+        ModelError: If there is no export, or it cannot be loaded.
     """
 
     def __init__(self, folder, name=None):
         path = newest_version(folder) if folder.is_dir() else None
         if path is None:
             raise ModelError(f"{folder}: no SavedModel here; export writes one")
-        # A version's folder has a number for a name; it may also be any other.
+        # `folder` may be a copy of a version under any name.
         is_version = path.name.isdecimal()
         self.version = int(path.name) if is_version else 1
         self.name = name or (path.parent if is_version else path).resolve().name
@@ -50,10 +50,9 @@ class ServedModel:
         self.metadata = _metadata(path)
 
     def merges(self, signature):
-        """Whether rows of several requests may go through together.
+        """Returns whether rows of several requests can share a batch.
 
-        So it is where rows are texts, and where no output is as long as the longest of
-        its batch.
+        They can if rows are texts and no output is padded to the longest of its batch.
         """
         outputs = self._signatures[signature].structured_outputs.values()
         kinds = self.inputs[signature].values()
@@ -62,10 +61,13 @@ class ServedModel:
         )
 
     def run(self, signature, columns):
-        """Outputs, as arrays by name, for columns as `parse_request` makes them.
+        """Runs a signature on the columns from `parse_request`.
+
+        Returns:
+            Mapping of output names to arrays.
 
         Raises:
-            RequestError: the graph refuses them.
+            RequestError: If the graph refuses the columns or memory is exhausted.
         """
         import tensorflow as tf
 
@@ -92,7 +94,7 @@ def _inputs(function):
 
 
 def _assertion(message):
-    """What a graph's assertion says; the rest of the message is for developers."""
+    """Returns the text of a graph's assertion without the rest of the message."""
     found = re.search(r"assertion failed: \[([^\]]*)\]", message)
     return found[1] if found else "The model refuses these inputs"
 

@@ -1,11 +1,12 @@
-"""The attention of one sentence pair, with the sub-words that it is between."""
+"""Attention scores of a sentence pair, with the subwords of their rows and columns."""
 
 from typing import NamedTuple
 
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.alignment import surfaces
+from keras_transformer.decoding.alignment import token_surfaces
+from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import ModelError
 
 KINDS = ("encoder", "decoder", "cross")
@@ -13,30 +14,35 @@ _START, _END = "<s>", "</s>"
 
 
 class Attention(NamedTuple):
-    """What `Transformer.attention_scores` gives for one pair, cut to its tokens."""
+    """The `Transformer.attention_scores` of one sentence pair, without padding."""
 
-    source: list  # sub-words and the end, str
-    read: list  # target tokens as the decoder reads them: the start, sub-words
-    predicted: list  # as it predicts them: sub-words, the end
+    source: list  # subwords and the end, str
+    read: list  # target tokens that the decoder reads: the start, subwords
+    predicted: list  # target tokens that it predicts: subwords, the end
     scores: dict  # kind: float32 [num_layers, num_heads, rows, columns]
 
     def labels(self, kind):
-        """Names of the rows and of the columns of `scores[kind]`."""
+        """Returns the labels of the rows and of the columns of `scores[kind]`."""
         return {
             "encoder": (self.source, self.source),
             "decoder": (self.read, self.read),
-            # A row of it is what the next token is predicted from.
+            # The label of a row is the token that is predicted from it.
             "cross": (self.predicted, self.source),
         }[kind]
 
-    def chosen(self, kind, layer=None, head=None):
-        """The scores of a kind, of one layer or head (from 1) where one is given.
+    def select(self, kind, layer=None, head=None):
+        """Selects the scores of a kind, of all layers and heads or of one.
+
+        Args:
+            kind: `"encoder"`, `"decoder"` or `"cross"`.
+            layer: Number of a layer, from 1. If `None`, all layers.
+            head: Number of a head, from 1. If `None`, all heads.
 
         Returns:
-            List of (layer, head, [rows, columns]), numbers from 1.
+            List of (layer, head, `[rows, columns]`), numbers from 1.
 
         Raises:
-            ModelError: the model lacks the kind, layer or head.
+            ModelError: If the model has no such kind, layer or head.
         """
         if kind not in KINDS:
             raise ModelError(
@@ -60,30 +66,32 @@ class Attention(NamedTuple):
 
 
 def attention_of(model, tokenizer, source, target):
-    """The attention of a sentence and its translation.
+    """Computes the attention of a sentence and its translation.
 
     Args:
         model: `Transformer`.
-        tokenizer: Of both sides.
+        tokenizer: Tokenizer of both sides.
         source: A text.
-        target: Its translation, the model's own or another.
+        target: A translation of it, the model's own or another.
 
     Returns:
         `Attention`.
 
     Raises:
-        ModelError: a text is blank.
+        ModelError: If a text is blank, or the model is an ensemble.
     """
+    if isinstance(model, Ensemble):
+        raise ModelError("an ensemble has no attention scores; use one of its models")
     for name, text in (("source", source), ("target", target)):
         if not text.strip():
             raise ModelError(f"the {name} is empty")
     rows = tokenizer.tokenize([source, target]).to_list()
     names = [
         [name.decode("utf-8", "replace") for name in row]
-        for row in surfaces(tokenizer, rows)
+        for row in token_surfaces(tokenizer, rows)
     ]
     for row in names:
-        # Encoding adds a space in front of the text.
+        # The tokenizer adds a space in front of the text.
         row[0] = row[0].removeprefix(" ")
     found = model.attention_scores(
         {

@@ -1,18 +1,18 @@
-"""The attention as a page of its own, which needs no network."""
+"""A self-contained HTML page of a model's attention."""
 
 import importlib.resources
 import json
 
 TEMPLATE = "attention.html"
-_PLACE = "/*DATA*/null"
+_PLACEHOLDER = "/*DATA*/null"
 
 
 def write_page(attention, path):
-    """Writes a page where one picks kind, layer and heads, and hovers over words.
+    """Writes a page on which a reader selects kind, layer and heads.
 
     Args:
         attention: `Attention`.
-        path: The HTML file.
+        path: Path of the HTML file.
     """
     data = {
         kind: {
@@ -22,8 +22,8 @@ def write_page(attention, path):
         }
         for kind, scores in attention.scores.items()
     }
-    # No text may end the script that it stands in.
+    # The data must not end the script that contains it.
     text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     files = importlib.resources.files("keras_transformer.visualization")
     page = files.joinpath(TEMPLATE).read_text(encoding="utf-8")
-    path.write_text(page.replace(_PLACE, text), encoding="utf-8")
+    path.write_text(page.replace(_PLACEHOLDER, text), encoding="utf-8")

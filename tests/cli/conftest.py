@@ -1,9 +1,11 @@
+import dataclasses
 from typing import NamedTuple
 
 import pytest
 from typer.testing import CliRunner
 
 from keras_transformer.cli.app import app
+from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.saving import open as models
 
@@ -14,25 +16,32 @@ class Translation(NamedTuple):
 
 
 class ReversingModel:
-    """Reverses sentences, of which it reads 20 characters; marks later candidates."""
+    """A translator that reverses 20 characters and marks later candidates."""
 
     def __init__(self):
         self.beam_sizes = []
         self.patience = []
-        self.exported = None
         self.aligned = None
         self.warn = None
+        self.search = BeamSearch()
 
-    def translate(self, lines, n_best=1, first_line=1, **search):
-        self.beam_sizes.append(search["beam_size"])
-        self.patience.append(search["patience"])
-        for number, line in enumerate(lines, first_line):
+    def with_search(self, forbidden=None, **changes):
+        self.search = dataclasses.replace(BeamSearch(), **changes)
+        return self
+
+    def translate(self, lines):
+        return [best.text for best, *_ in self.n_best(lines, 1)]
+
+    def n_best(self, lines, n):
+        self.beam_sizes.append(self.search.beam_size)
+        self.patience.append(self.search.patience)
+        for index, line in enumerate(lines):
             if len(line) > 20:
-                self.warn(f"line {number}: too long")
+                self.warn(index, "too long")
         return [
             [
                 Translation(line[:20][::-1] + "'" * rank, -rank - 0.25)
-                for rank in range(n_best if line else 1)
+                for rank in range(n if line else 1)
             ]
             for line in lines
         ]
@@ -40,30 +49,10 @@ class ReversingModel:
     def score(self, sources, targets):
         return [PairScore(-float(len(target)), len(target) + 1) for target in targets]
 
-    def align(self, sources, targets, line_numbers=None):
-        self.aligned = line_numbers
+    def align(self, sources, targets):
+        self.aligned = self.warn.numbers
         counts = [len(target.split()) for target in targets]
         return [[(count - 1 - j, j) for j in range(count)] for count in counts]
-
-    def export(
-        self,
-        folder,
-        beam_size=None,
-        length_penalty=None,
-        scores=(),
-        license=None,
-        tokenizer_ops="text",
-        parallel_parts=1,
-        jit_compile=False,
-        patience=None,
-    ):
-        self.patience.append(patience)
-        self.exported = (folder, beam_size, length_penalty)
-        self.tokenizer_ops = tokenizer_ops
-        self.parallel_parts = parallel_parts
-        self.jit_compile = jit_compile
-        self.card = (scores, license)
-        return folder / "1"
 
 
 @pytest.fixture
@@ -72,6 +61,7 @@ def reversing_model(monkeypatch):
 
     def open_model(path, warn=None, **_):
         model.warn = warn
+        model.search = BeamSearch()
         return model
 
     monkeypatch.setattr(models, "open_model", open_model)
@@ -91,10 +81,11 @@ def models_stay_open():
     opened = {}
     real = models.open_model
 
-    def open_model(path, warn=None, ensemble=(), **options):
+    def open_model(path, ensemble=(), warn=None, **options):
         key = (str(path), *map(str, ensemble), *options.items())
         if key not in opened:
-            opened[key] = real(path, warn, ensemble, **options)
+            opened[key] = real(path, ensemble=ensemble, **options)
+        opened[key].warn = warn
         return opened[key]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -8,6 +8,8 @@ import types
 
 import pytest
 
+from keras_transformer.decoding.options import BeamSearch
+
 VERBS = [
     *("demo", "train", "evaluate", "translate", "score", "average", "export"),
     *("visualize", "ablate", "info", "compare", "filter", "update-vocabulary"),
@@ -148,18 +150,26 @@ def test_only_train_takes_part_in_a_cluster(run_command, monkeypatch, verb):
 
 
 def test_export_passes_the_search_on(
-    run_command, model_path, reversing_model, tmp_path
+    run_command, model_path, reversing_model, tmp_path, monkeypatch
 ):
     folder = tmp_path / "saved_models" / "mine"
+    exported = []
+
+    def export_translator(translator, folder, **options):
+        exported.append((translator.search, options))
+        return folder / "1"
+
+    reversing_model.model = None
+    monkeypatch.setattr("keras_transformer.export.export_translator", export_translator)
     result = run_command(
         *("export", model_path, folder, "--beam-size", "3", "--parallel-parts", "2"),
         *("--jit-compile", "--patience", "1.5"),
     )
     assert result.exit_code == 0
-    assert reversing_model.patience == [1.5]
-    assert reversing_model.exported == (folder, 3, None)
-    assert reversing_model.parallel_parts == 2
-    assert reversing_model.jit_compile
+    ((search, options),) = exported
+    assert search == BeamSearch(beam_size=3, patience=1.5)
+    assert options["parallel_parts"] == 2
+    assert options["jit_compile"]
     assert result.stdout == f"{folder / '1'}\n"
 
 
@@ -169,7 +179,7 @@ FAKE = textwrap.dedent("""
     from keras_transformer.saving import open as models
     Translation = namedtuple("Translation", "text score")
     class Model:
-        def translate(self, sentences, **_):
+        def n_best(self, sentences, n):
             print("translating", file=sys.stderr, flush=True)
             time.sleep({seconds})
             return [[Translation(s, 0.0)] for s in sentences]

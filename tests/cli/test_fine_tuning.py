@@ -139,10 +139,10 @@ def test_another_shape_or_vocabulary_is_named(first, tmp_path):
     with pytest.raises(ModelError) as caught:
         train(recipe, tmp_path, progress=False)
     assert str(caught.value) == (
-        f"{first / 'model.keras'}: not the recipe's model: "
-        "model.d_ff is 30 in the recipe, 28 there; "
-        "model.normalization is pre in the recipe, post there; "
-        "tokenizer.vocabulary_size is 9 in the recipe, 380 there"
+        f"{first / 'model.keras'}: model does not match the recipe: "
+        "model.d_ff is 28 in the model but 30 in the recipe; "
+        "model.normalization is post in the model but pre in the recipe; "
+        "tokenizer.vocabulary_size is 380 in the model but 9 in the recipe"
     )
     assert not (tmp_path / "model.keras").exists()
     # What does not shape the weights may be another.

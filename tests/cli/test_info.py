@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from keras_transformer.experiments.train import train
-from keras_transformer.export import facts_of_run
 from keras_transformer.export import model_card
+from keras_transformer.export import run_metadata
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.info import card_tables
 
@@ -108,7 +108,7 @@ def test_a_card_of_a_run_that_was_cut_off(run, tmp_path, tiny_model):
     ]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "metrics.jsonl").write_text(text + '{"split": "validation", "st')
-    facts = facts_of_run(tmp_path)
+    facts = run_metadata(tmp_path)
     assert facts["validation"] == rows[0]
     scores = card_tables(model_card(*tiny_model, {}, **facts))["Scores"]
     title = "bracketing F1, validation"

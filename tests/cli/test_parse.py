@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 import sys
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import keras
@@ -97,7 +98,9 @@ def test_a_model_that_knows_the_trees(
     assert short["sentences"] == everything["sentences"] == report["sentences"] == 24
     assert report["repairs"] == {"trees": 0, "kinds": {}}
     assert output.read_text() == toy.read_text()
-    assert "24 trees, 0 of them not the model's first choice, 0 mended" in result.stderr
+    assert (
+        "24 trees, 0 of them not the model's first choice, 0 repaired" in result.stderr
+    )
 
     lines = [" ".join(tree.words) for _, tree in read_trees(toy)]
     given = "\n".join([*lines[:3], "", lines[3]])
@@ -134,7 +137,10 @@ def test_an_ensemble_parses(trained, folder, run_command, tmp_path):
     references = [tree for _, tree in read_trees(folder / "toy.trees")]
     sentences = [tree.words for tree in references]
     expected, alone = (
-        [str(parse.tree) for parse in open_model(trained, **options).parse(sentences)]
+        [
+            str(parse.tree)
+            for parse in parse_sentences(open_model(trained, **options), sentences)
+        ]
         for options in ({"ensemble": [other]}, {})
     )
     assert expected != alone
@@ -217,7 +223,7 @@ def test_run_and_file_parse_alike_and_an_export_does_not(
     run_command("export", trained, tmp_path / "saved", "--beam-size", 1)
     from_export = run_command("parse", tmp_path / "saved", stdin=lines)
     assert from_export.exit_code == 2
-    assert "a SavedModel translates and does not parse" in from_export.stderr
+    assert "a SavedModel cannot be parsed with" in from_export.stderr
 
 
 def test_other_trees_for_an_old_vocabulary(trained, folder, run_command, tmp_path):
@@ -277,18 +283,19 @@ class Output(NamedTuple):
 def test_the_first_whole_output_is_taken():
     outputs = ["(S (A)", "(S (A) (B) )S", "(X (A) (B) )X"]
 
-    def translate(lines, first_line):
-        assert (lines, first_line) == (["a b", ""], 7)
+    def n_best(lines):
+        assert lines == ["a b", ""]
         return [[Output(text) for text in outputs], [Output("")]]
 
-    found, empty = parse_sentences(translate, [("a", "b"), ()], first_line=7)
+    translator = SimpleNamespace(n_best=n_best)
+    found, empty = parse_sentences(translator, [("a", "b"), ()], "tags")
     assert (str(found.tree), found.rank) == ("(S (A a) (B b))", 2)
     assert not found.repairs and empty == (None, None, None)
     outputs[1:] = ["(S"]
-    found, empty = parse_sentences(translate, [("a", "b"), ()], first_line=7)
+    found, empty = parse_sentences(translator, [("a", "b"), ()], "tags")
     assert (str(found.tree), found.rank) == ("(S (A a) (XX b))", 1)
     assert repair_report([found, empty]) == (
-        "1 trees, 0 of them not the model's first choice, 1 mended: "
+        "1 trees, 0 of them not the model's first choice, 1 repaired: "
         "1 missing words, 1 missing closing brackets"
     )
 
@@ -305,11 +312,13 @@ def test_the_first_whole_output_is_taken():
     ],
 )
 def test_numbers_stand_before_the_words(symbols, output, tree, repairs):
-    def translate(lines, first_line):
+    def n_best(lines):
         assert lines == ["(0) a (1) b (2) c"]
         return [[Output(output)]]
 
-    (found,) = parse_sentences(translate, [("a", "b", "c")], symbols=symbols)
+    (found,) = parse_sentences(
+        SimpleNamespace(n_best=n_best), [("a", "b", "c")], symbols
+    )
     assert str(found.tree) == tree
     assert found.repairs == repairs
 
@@ -319,8 +328,8 @@ def test_a_model_of_another_task_does_not_parse(trained, tmp_path):
     model = open_model(trained)
     assert model.data == recipe.data
     model.data = load_recipe("phrases").data
-    with pytest.raises(ModelError, match=r"on data\.kind phrases; parsing needs"):
-        model.parse([("a",)])
+    with pytest.raises(ModelError, match=r"on data\.kind phrases. Parsing needs"):
+        parse_sentences(model, [("a",)])
     model.data = None
-    with pytest.raises(ModelError, match="does not tell how it spells trees"):
-        model.parse([("a",)])
+    with pytest.raises(ModelError, match="no recipe that says how trees are spelled"):
+        parse_sentences(model, [("a",)])

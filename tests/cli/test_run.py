@@ -134,7 +134,7 @@ def test_export_for_ctranslate2(folder, trained, run_command):
     assert (path / "model.bin").is_file() and (path / "tokenizer.model").is_file()
     again = run_command(*command)
     assert again.exit_code == 2
-    assert again.stderr.endswith(f"error: {path}: is there already\n")
+    assert again.stderr.endswith(f"error: {path}: already exists\n")
     mistakes = {
         ("--beam-size", "3"): "give them to its translate_batch",
         ("--patience", "1"): "give them to its translate_batch",

@@ -102,7 +102,7 @@ def test_the_search_is_passed_on(run_command, model_path, reversing_model):
     options = ["--beam-size", "7", "--patience", "0.5"]
     run_command("translate", model_path, *options, stdin="x")
     run_command("translate", model_path, stdin="x")
-    assert reversing_model.beam_sizes == [7, None]
+    assert reversing_model.beam_sizes == [7, 4]
     assert reversing_model.patience == [0.5, None]
 
 
@@ -155,7 +155,7 @@ def test_a_failed_run_leaves_the_old_output(
     def fail(lines, **_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reversing_model, "translate", fail)
+    monkeypatch.setattr(reversing_model, "n_best", fail)
     result = run_command("translate", model_path, "--output", output, stdin="x\n")
     assert result.exit_code == 130
     assert output.read_text() == "old"

@@ -8,6 +8,8 @@ import pytest
 import tiny_export
 
 from keras_transformer import pipelines
+from keras_transformer.decoding import Sampling
+from keras_transformer.decoding import batches
 from keras_transformer.saving import open as models
 from keras_transformer.transformer import Transformer
 
@@ -94,7 +96,9 @@ def test_a_prefix_that_the_model_never_puts_out(translate, folders, monkeypatch)
     monkeypatch.setattr(Transformer, "num_outputs", 9)
     result = translate("--prefix", "Hund")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "prefix 'Hund': holds what the model never puts out" in result.stderr
+    assert (
+        "prefix 'Hund' contains tokens that the model cannot generate" in result.stderr
+    )
 
 
 def test_a_prefix_for_each_line(translate, free, tmp_path):
@@ -115,12 +119,9 @@ def test_a_prefix_for_each_line(translate, free, tmp_path):
 
 def test_a_prefix_scores_as_the_model_does(folders):
     opened = models.open_model(folders[0])
-    settings = {"beam_size": 3, "length_penalty": 0.0}
-    for ranked, source in zip(
-        opened.translate(SOURCES, **settings, prefixes=["ein"] * 5),
-        SOURCES,
-        strict=True,
-    ):
+    translator = opened.with_search(beam_size=3, length_penalty=0.0)
+    found = translator.n_best(SOURCES, prefixes=["ein"] * 5)
+    for ranked, source in zip(found, SOURCES, strict=True):
         ended = ranked[0]
         if source:
             (score,) = opened.score([source], [ended.text])
@@ -163,12 +164,24 @@ def test_sampling(translate, free):
     assert first == lines(translate("--beam-size", "1"))
 
 
-def test_many_samples_come_in_small_batches(folders):
+def test_many_samples_come_in_small_batches(folders, monkeypatch):
+    sizes = []
+
+    def batch_by_length(lengths, batch_tokens):
+        sizes.append(batch_tokens)
+        return real(lengths, batch_tokens)
+
+    real = batches.batch_by_length
+    monkeypatch.setattr(
+        "keras_transformer.decoding.translator.batch_by_length", batch_by_length
+    )
     opened = models.open_model(folders[0])
-    few, many = (opened.sample(SOURCES[:1], count, top_k=1) for count in (2, 64))
+    few, many = (
+        opened.sample(SOURCES[:1], Sampling(count, top_k=1)) for count in (2, 64)
+    )
     assert len(many[0]) == 64 and many[0][0].text == few[0][0].text
-    sizes = [translator.batch_tokens for translator in opened._translators.values()]
-    assert set(sizes) == {4096, 4096 * 4 // 64}
+    opened.with_search(beam_size=16).translate(SOURCES)
+    assert sizes == [4096, 4096 * 4 // 64, 4096 * 4 // 16]
 
 
 def test_blocks_draw_from_seeds_of_their_own(
@@ -203,16 +216,16 @@ def test_ensemble(translate, free, folders):
     assert found != free
     opened = models.open_model(folders[0], ensemble=[folders[1]])
     assert [model.num_layers for model in opened.model.models] == [2, 2]
-    assert found == [ranked[0].text for ranked in opened.translate(SOURCES)]
+    assert found == opened.translate(SOURCES)
     result = translate("--ensemble", folders[2])
     assert result.exit_code == 2
     assert result.stderr == (
-        f"error: {folders[2] / 'model.keras'}: its vocabulary is another one than that "
-        f"of {folders[0] / 'model.keras'} (300 and 300 sub-words); the models of an "
-        "ensemble must share theirs\n"
+        f"error: {folders[2] / 'model.keras'}: its vocabulary differs from "
+        f"{folders[0] / 'model.keras'} (300 and 300 subwords). The models of an "
+        "ensemble must share one vocabulary.\n"
     )
     result = translate("--ensemble", folders[1], "--alignments")
-    assert result.exit_code == 2 and "an ensemble gives no alignm" in result.stderr
+    assert result.exit_code == 2 and "an ensemble has no alignments" in result.stderr
 
 
 def test_an_ensemble_scores(folders, tmp_path, run_command):
@@ -262,9 +275,9 @@ def test_a_patience_not_above_zero(translate, patience):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--prefix", "a"], "takes neither prefixes nor forbidden words"),
-        (["--forbid", "a"], "takes neither prefixes nor forbidden words"),
-        (["--sampling"], "does not draw at random"),
+        (["--prefix", "a"], "cannot search with other settings, prefixes or forbidden"),
+        (["--forbid", "a"], "cannot search with other settings, prefixes or forbidden"),
+        (["--sampling"], "a SavedModel cannot sample"),
     ],
 )
 def test_what_an_export_cannot_do(translate, tiny_export, arguments, message):

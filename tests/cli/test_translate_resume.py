@@ -27,12 +27,15 @@ class BlockModel:
         self.calls = []
         self.weights = "weights"
 
-    def translate(self, lines, n_best=1, first_line=1, **options):
-        self.calls.append((first_line, len(lines)))
+    def with_search(self, **_):
+        return self
+
+    def n_best(self, lines, n):
+        self.calls.append((1 + LINES.index(lines[0]), len(lines)))
         return [
             [
                 SimpleNamespace(text=f"{line} of {lines[0]} {rank}", score=-rank)
-                for rank in range(1 + len(line) % n_best)
+                for rank in range(1 + len(line) % n)
             ]
             for line in lines
         ]
@@ -253,7 +256,7 @@ SLOW = textwrap.dedent("""
     from types import SimpleNamespace
     from keras_transformer.saving import open as models
     class Model:
-        def translate(self, lines, first_line=1, **_):
+        def n_best(self, lines, n):
             time.sleep({seconds})
             return [[SimpleNamespace(text=f"{{line}} of {{lines[0]}}", score=0)]
                     for line in lines]
@@ -306,7 +309,7 @@ MEMORY = textwrap.dedent("""
     from keras_transformer.saving import open as models
     from keras_transformer.cli import main
     class Model:
-        def translate(self, lines, **_):
+        def n_best(self, lines, n):
             return [[SimpleNamespace(text=line[::-1], score=0.0)] for line in lines]
     models.open_model = lambda path, warn, **_: Model()
     peaks = []

@@ -7,11 +7,12 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer import pipelines
+from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Translator
 from keras_transformer.decoding import alignment_scores
-from keras_transformer.decoding import pharaoh
-from keras_transformer.decoding.alignment import aligned_words
-from keras_transformer.decoding.alignment import surfaces
+from keras_transformer.decoding import format_pharaoh
+from keras_transformer.decoding.alignment import align_words
+from keras_transformer.decoding.alignment import token_surfaces
 from keras_transformer.decoding.alignment import words_of
 
 TEXT = ["die dude jagt wolf", "kupfer, mal sehr x", "jagt die kupfer wolf!"] * 3
@@ -46,7 +47,7 @@ def test_sub_words_to_words():
 )
 def test_surfaces_spell_the_text(tokenizer, text):
     (ids,) = tokenizer.tokenize([text]).to_list()
-    ((row,), words) = surfaces(tokenizer, [ids]), text.encode().split()
+    ((row,), words) = token_surfaces(tokenizer, [ids]), text.encode().split()
     indices = words_of(row)
     assert len(indices) == len(row) == len(ids)
     assert {*indices} - {-1} == {*range(len(words))}
@@ -67,17 +68,17 @@ def test_sub_words_summed_by_hand():
         [0.30, 0.10, 0.19, 0.41],
     ]
     # 0.6 against 0.65, though sub-word 0 has the highest score; 0.3 against 0.29.
-    pairs = aligned_words(np.array(scores), [0, 1, 1, -1], [0, 0, -1, 1])
+    pairs = align_words(np.array(scores), [0, 1, 1, -1], [0, 0, -1, 1])
     assert pairs == [(1, 0), (0, 1)]
-    assert pharaoh(pairs) == "1-0 0-1"
+    assert format_pharaoh(pairs) == "1-0 0-1"
 
 
 def test_nothing_to_align():
     scores = np.ones((2, 3))
-    assert aligned_words(scores, [-1, -1, -1], [0, 0]) == []
-    assert aligned_words(scores, [0, 1, 2], [-1, -1]) == []
-    assert aligned_words(np.ones((0, 0)), [], []) == []
-    assert pharaoh([]) == ""
+    assert align_words(scores, [-1, -1, -1], [0, 0]) == []
+    assert align_words(scores, [0, 1, 2], [-1, -1]) == []
+    assert align_words(np.ones((0, 0)), [], []) == []
+    assert format_pharaoh([]) == ""
 
 
 class CopyingModel:
@@ -128,29 +129,29 @@ def test_words_that_move(tokenizer, batch_tokens):
     translator = Translator(CopyingModel(), tokenizer, batch_tokens=batch_tokens)
     sources, targets, expected = zip(*PAIRS, strict=True)
     found = translator.align(list(sources), list(targets))
-    assert [pharaoh(pairs) for pairs in found] == list(expected)
+    assert [format_pharaoh(pairs) for pairs in found] == list(expected)
     assert translator.align([], []) == []
 
 
-def test_pairs_too_long_are_left_with_one_warning_a_line(tokenizer):
+def test_pairs_too_long_are_left_empty_with_a_warning(tokenizer):
     warnings = []
     translator = Translator(
         CopyingModel(),
         tokenizer,
+        search=BeamSearch(extra_length=11),
         max_source_length=30,
-        extra_length=11,
-        warn=warnings.append,
+        warn=lambda *warning: warnings.append(warning),
     )
-    # A sub-word at least for each x, since its space is no part of the next one.
+    # At least one subword per x, since its space does not belong to the next one.
     long = ["x" + " x" * 199, "wolf"]
     found = translator.align(
-        [long[0], "wolf", "wolf", "wolf"], ["wolf", *long, long[0]], [4, 5, 6, 5]
+        [long[0], "wolf", "wolf", "wolf"], ["wolf", *long, long[0]]
     )
     assert found == [[], [], [(0, 0)], []]
-    assert [warning[:8] for warning in warnings] == ["line 4: ", "line 5: "]
+    assert [index for index, _ in warnings] == [0, 1, 3]
     num_ids = len(tokenizer.tokenize([long[0]]).to_list()[0])
-    assert f"line 4: {num_ids} sub-words and " in warnings[0]
-    assert f" and {num_ids} of its translation" in warnings[1]
+    assert warnings[0][1].startswith(f"{num_ids} subwords and ")
+    assert f" and {num_ids} in the translation" in warnings[1][1]
 
 
 def test_lists_that_do_not_match(tokenizer):
@@ -187,6 +188,6 @@ def test_learned_positions_limit_the_target(tokenizer):
     )
     model.build({"source_ids": (None, 9), "target_ids": (None, 9)})
     warnings = []
-    translator = Translator(model, tokenizer, warn=warnings.append)
+    translator = Translator(model, tokenizer, warn=lambda *one: warnings.append(one))
     assert translator.align(["wolf", "wolf"], ["x" + " x" * 20, "die"])[0] == []
     assert len(warnings) == 1

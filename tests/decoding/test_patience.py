@@ -10,6 +10,7 @@ from decoding_oracles import strip
 from decoding_oracles import table_cache
 from decoding_oracles import table_step
 
+from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Translator
 from keras_transformer.decoding import beam_search
 from keras_transformer.export.signatures import Signatures
@@ -96,9 +97,10 @@ def test_translator_export_and_opened_models_have_patience(tmp_path):
     model.token_embedding.embeddings.assign(rows)
     texts = [" ".join(words) for words in itertools.product(WORDS, repeat=3)]
     plain, hasty = (
-        Translator(model, tokenizer, length_penalty=3.0, patience=patience).translate(
-            texts
-        )
+        Translator(
+            *(model, tokenizer),
+            search=BeamSearch(length_penalty=3.0, patience=patience),
+        ).translate(texts)
         for patience in (None, 0.25)
     )
     assert hasty != plain
@@ -112,7 +114,8 @@ def test_translator_export_and_opened_models_have_patience(tmp_path):
     tokenizer.save(tmp_path)
     opened = open_model(tmp_path)
     for patience, expected_texts in ((0.25, hasty), (None, plain)):
-        found = opened.translate(texts, length_penalty=3.0, patience=patience)
+        translator = opened.with_search(length_penalty=3.0, patience=patience)
+        found = translator.n_best(texts)
         assert [ranked[0].text for ranked in found] == expected_texts
 
 

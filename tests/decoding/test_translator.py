@@ -1,5 +1,6 @@
 """Translator with a small random Transformer and a tokenizer of characters."""
 
+import dataclasses
 import logging
 import threading
 import time
@@ -8,50 +9,23 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from characters import ALPHABET
+from characters import Characters
+from characters import characters_model
 
 import keras_transformer as kt
+from keras_transformer.decoding import BeamSearch
+from keras_transformer.decoding import Sampling
 from keras_transformer.decoding import Translation
 from keras_transformer.decoding import Translator
-from keras_transformer.decoding.compiled import side_by_side
+from keras_transformer.decoding.compiled import parallel_map
 from keras_transformer.decoding.search import translate_ids
-
-ALPHABET = "abcdefg .!"
-
-
-class Characters(tf.Module):
-    """Ids of the characters of ALPHABET; others are unknown."""
-
-    pad_id, unknown_id, start_id, end_id = range(4)
-    vocabulary_size = 4 + len(ALPHABET)
-
-    def tokenize(self, strings):
-        rows = [
-            [ALPHABET.find(c) + 4 if c in ALPHABET else 1 for c in text.decode()]
-            for text in np.array(strings, "object")
-        ]
-        return tf.ragged.constant(rows, dtype=tf.int32, ragged_rank=1)
-
-    def detokenize(self, ids):
-        texts = []
-        for row in np.array(ids):
-            row = list(row)
-            row = row[: row.index(3)] if 3 in row else row
-            texts.append("".join(ALPHABET[i - 4] for i in row if i >= 4).encode())
-        return tf.constant(texts)
+from keras_transformer.errors import ModelError
 
 
 @pytest.fixture(scope="module")
 def model():
-    keras.utils.set_random_seed(20)
-    # Two more rows than the tokenizer has ids.
-    model = kt.Transformer(
-        Characters.vocabulary_size + 2, num_layers=1, d_model=24, d_ff=40, num_heads=3
-    )
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    for weight in model.trainable_weights:
-        if len(weight.shape) == 2:
-            weight.assign(weight * 2.0)
-    return model
+    return characters_model()
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +37,7 @@ def translator_of(model, **options):
     return Translator(
         model,
         Characters(),
-        beam_size=3,
-        extra_length=4,
+        search=BeamSearch(beam_size=3, extra_length=4),
         max_source_length=12,
         batch_tokens=29,
         **options,
@@ -73,7 +46,7 @@ def translator_of(model, **options):
 
 @pytest.fixture(scope="module")
 def translator(model, warnings):
-    return translator_of(model, warn=warnings.append)
+    return translator_of(model, warn=lambda *warning: warnings.append(warning))
 
 
 LINES = ["abc", "", "gfedcba", "a", " \t ", "bad cafe.", "abc", "a!b"]
@@ -87,16 +60,14 @@ def test_order_and_blank_lines(translator):
 
 
 def test_batches_side_by_side_give_the_same(model, translator, batches_at_once):
-    several = translator_of(model, parallel_batches=3)
+    several = translator_of(model, parallel_parts=3)
     lines = LINES * 7
-    found = several.translate_n_best(lines)
-    expected = translator.translate_n_best(lines)
+    found = several.n_best(lines)
+    expected = translator.n_best(lines)
     assert [[each.text for each in ranked] for ranked in found] == [
         [each.text for each in ranked] for ranked in expected
     ]
-    np.testing.assert_array_equal(
-        several.score(lines, lines[::-1]), translator.score(lines, lines[::-1])
-    )
+    assert several.score(lines, lines[::-1]) == translator.score(lines, lines[::-1])
     assert batches_at_once == [3, 1, 3, 1]
 
 
@@ -106,8 +77,8 @@ def test_an_end_that_never_comes(model):
     )
     with pytest.raises(ValueError, match=r"Received: end_id=3, num_outputs=3"):
         Translator(short, Characters())
-    with pytest.raises(ValueError, match=r"Received: parallel_batches=0"):
-        Translator(model, Characters(), parallel_batches=0)
+    with pytest.raises(ValueError, match=r"Received: parallel_parts=0"):
+        Translator(model, Characters(), parallel_parts=0)
 
 
 def test_nothing_comes_but_outputs(model):
@@ -115,21 +86,23 @@ def test_nothing_comes_but_outputs(model):
     fewer = kt.Transformer(model.vocabulary_size, 1, 24, 40, 3, output_size=8)
     fewer.build({"source_ids": (None, None), "target_ids": (None, None)})
     fewer.set_weights(model.get_weights())
-    translator = Translator(fewer, Characters(), beam_size=3, extra_length=4)
+    search = BeamSearch(beam_size=3, extra_length=4)
+    translator = Translator(fewer, Characters(), search=search)
     found = [*translator.translate(LINES)]
-    found += [each.text for [each] in translator.sample(LINES, seed=1)]
+    samples = translator.sample(LINES, Sampling(seed=1, extra_length=4))
+    found += [each.text for [each] in samples]
     assert set("".join(found)) <= set(ALPHABET[:4])
     assert len(set(found)) > 4
     # Other letters have the score of the unknown one, not none.
-    assert np.isfinite(translator.score(["abc"], ["gef"])).all()
-    with pytest.raises(ValueError, match="prefix 'be': holds what the model never"):
-        translator.translate_n_best(["abc"], prefixes=["be"])
+    assert np.isfinite(translator.score(["abc"], ["gef"])[0].log_prob)
+    with pytest.raises(ValueError, match="prefix 'be' contains tokens that the model"):
+        translator.n_best(["abc"], prefixes=["be"])
 
 
 def test_batches_are_really_side_by_side():
     """Each waits until three have begun: one at a time would never end."""
     meeting = threading.Barrier(3)
-    found = side_by_side(lambda item: (meeting.wait(60), -item)[1], range(6), 3)
+    found = parallel_map(lambda item: (meeting.wait(60), -item)[1], range(6), 3)
     assert sorted(found) == [(item, -item) for item in range(6)]
 
 
@@ -143,17 +116,22 @@ def test_what_fails_in_a_batch_ends_them_all():
         time.sleep(0.1)
 
     with pytest.raises(KeyError, match="99"):
-        list(side_by_side(fail, range(100), 2))
+        list(parallel_map(fail, range(100), 2))
     assert len(begun) < 100
+
+
+def test_n_best_list_longer_than_the_beam_is_refused(translator):
+    with pytest.raises(ModelError, match="a beam size of at least 4"):
+        translator.n_best(["a"], 4)
 
 
 def test_no_lines(translator):
     assert translator.translate([]) == []
-    assert translator.score([], []).shape == (0,)
+    assert translator.score([], []) == []
 
 
 def test_n_best(translator):
-    for line, ranked in zip(LINES, translator.translate_n_best(LINES), strict=True):
+    for line, ranked in zip(LINES, translator.n_best(LINES), strict=True):
         if not line.strip():
             assert ranked == [Translation("", 0.0)]
             continue
@@ -161,12 +139,12 @@ def test_n_best(translator):
         scores = [each.score for each in ranked]
         assert scores == sorted(scores, reverse=True)
         assert np.all(np.isfinite(scores))
-    best = [ranked[0].text for ranked in translator.translate_n_best(LINES)]
+    best = [ranked[0].text for ranked in translator.n_best(LINES)]
     assert best == translator.translate(LINES)
 
 
 def test_scores_of_its_own_translations(translator):
-    found = translator.translate_n_best(LINES)
+    found = translator.n_best(LINES)
     pairs = [
         (line, each)
         for line, ranked in zip(LINES, found, strict=True)
@@ -175,8 +153,10 @@ def test_scores_of_its_own_translations(translator):
         if line.strip() and len(each.text) + 1 < len(line) + 5
     ]
     assert len(pairs) > 2
-    scores = translator.score([a for a, _ in pairs], [b.text for _, b in pairs])
+    found = translator.score([a for a, _ in pairs], [b.text for _, b in pairs])
     lengths = np.array([len(b.text) + 1 for _, b in pairs])
+    assert [one.num_tokens for one in found] == lengths.tolist()
+    scores = np.array([one.log_prob for one in found])
     np.testing.assert_allclose(
         scores / ((5 + lengths) / 6) ** 0.6, [b.score for _, b in pairs], rtol=1e-4
     )
@@ -184,10 +164,13 @@ def test_scores_of_its_own_translations(translator):
 
 def test_scores_do_not_depend_on_batch_mates(translator):
     targets = LINES[::-1]
-    together = translator.score(LINES, targets)
-    alone = [translator.score([s], [t])[0] for s, t in zip(LINES, targets, strict=True)]
+    together = [one.log_prob for one in translator.score(LINES, targets)]
+    alone = [
+        translator.score([s], [t])[0].log_prob
+        for s, t in zip(LINES, targets, strict=True)
+    ]
     np.testing.assert_allclose(together, alone, rtol=1e-5)
-    assert np.all(together < 0)
+    assert max(together) < 0
 
 
 def test_pairs_that_do_not_match(translator):
@@ -199,23 +182,22 @@ def test_pairs_that_do_not_match(translator):
 def test_long_line_is_translated_in_pieces(translator, warnings):
     warnings.clear()
     lines = ["abc", "abc. dad. fed! bad!"]
-    found = translator.translate(lines, first_line=7)
+    found = translator.translate(lines)
     pieces = translator.translate(["abc. dad.", "fed! bad!"])
     assert found == [translator.translate(["abc"])[0], " ".join(filter(None, pieces))]
-    (warning,) = warnings
-    assert warning.startswith("line 8: 19 sub-words")
-    assert "max_source_length=12" in warning
-    assert "2 pieces" in warning
+    ((index, text),) = warnings
+    assert index == 1
+    assert text.startswith("19 subwords exceed max_source_length=12")
+    assert "2 segments" in text
 
 
 def test_line_of_ten_thousand_words(model, caplog):
-    translator = Translator(
-        model, Characters(), beam_size=1, extra_length=0, max_source_length=200
-    )
+    search = BeamSearch(beam_size=1, extra_length=0)
+    translator = Translator(model, Characters(), search=search, max_source_length=200)
     with caplog.at_level(logging.WARNING, logger="keras_transformer"):
         (text,) = translator.translate(["abc fed " * 5000])
     assert text
-    assert "line 1: 40000 sub-words" in caplog.text
+    assert "line 1: 40000 subwords" in caplog.text
 
 
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="runs untraced")
@@ -228,23 +210,30 @@ def test_one_trace_whatever_the_batches(model, monkeypatch):
 
     module = "keras_transformer.decoding.translator"
     monkeypatch.setattr(f"{module}.translate_ids", search)
-    translator = Translator(model, Characters(), extra_length=4)
+    search = BeamSearch(extra_length=4)
+    translator = Translator(model, Characters(), search=search)
     translator.translate(LINES)
     translator.translate(["gfe"] * 5)
     translator.translate(LINES)
     assert len(traces) == 1
+    greedy = translator.with_search(beam_size=1)
+    greedy.translate(LINES)
+    assert len(traces) == 2
+    # Equal settings share what has been compiled.
+    greedy.with_search(beam_size=4).translate(LINES)
+    translator.with_search(beam_size=1).translate(LINES)
+    assert len(traces) == 2
 
 
 def test_samples(translator):
-    first = translator.sample(LINES, num_samples=3, seed=1)
-    assert first == translator.sample(LINES, num_samples=3, seed=1)
-    assert first != translator.sample(LINES, num_samples=3, seed=2)
+    sampling = Sampling(num_samples=3, seed=1, extra_length=4)
+    first = translator.sample(LINES, sampling)
+    assert first == translator.sample(LINES, sampling)
+    assert first != translator.sample(LINES, dataclasses.replace(sampling, seed=2))
     assert len(first[0]) == 3
     assert first[1] == [Translation("", 0.0)]
-    best = translator.sample(LINES, top_k=1)
-    greedy = Translator(
-        translator.model, Characters(), beam_size=1, extra_length=4
-    ).translate(LINES)
+    best = translator.sample(LINES, Sampling(top_k=1, extra_length=4))
+    greedy = translator.with_search(beam_size=1).translate(LINES)
     assert [ranked[0].text for ranked in best] == greedy
 
 
@@ -253,7 +242,7 @@ def test_two_tokenizers(model):
         def detokenize(self, ids):
             return tf.strings.upper(super().detokenize(ids))
 
-    options = {"beam_size": 2, "extra_length": 3}
+    options = {"search": BeamSearch(beam_size=2, extra_length=3)}
     shared = Translator(model, Characters(), **options).translate(LINES)
     separate = Translator(model, Characters(), Shifted(), **options).translate(LINES)
     assert separate == [text.upper() for text in shared]
@@ -288,16 +277,16 @@ def test_ids_without_a_sub_word_are_never_generated(beam_size):
     ids = np.array([[4, 5, 3]])
     best = np.argmax(padded({"source_ids": ids, "target_ids": ids}), axis=-1)
     assert (best >= size).any()
-    options = {"beam_size": beam_size, "extra_length": 4}
-    translator = Translator(padded, Characters(), **options)
+    search = BeamSearch(beam_size=beam_size, extra_length=4)
+    translator = Translator(padded, Characters(), search=search)
     seen = []
     translator.target_tokenizer = SeenIds(seen)
-    found = translator.translate_n_best(LINES, beam_size)
+    found = translator.n_best(LINES, beam_size)
     assert len(found) == len(LINES)
     assert min(map(np.min, seen)) >= 0
     assert max(map(np.max, seen)) < size
     assert all(np.isfinite(each.score) for ranked in found for each in ranked)
-    found = translator.sample(LINES, num_samples=3, seed=1)
+    found = translator.sample(LINES, Sampling(num_samples=3, seed=1, extra_length=4))
     assert max(map(np.max, seen)) < size
 
 
@@ -315,18 +304,18 @@ class SeenIds(Characters):
 @pytest.mark.fault("F26", "beam 1 is greedy; alone as among long neighbours, in 1e-5")
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_lines_alone_and_among_long_ones(model, beam_size):
-    options = {"beam_size": beam_size, "extra_length": 4, "max_source_length": 300}
-    translator = Translator(model, Characters(), **options)
+    search = BeamSearch(beam_size=beam_size, extra_length=4)
+    translator = Translator(model, Characters(), search=search, max_source_length=300)
     lines = [*LINES, "abcdefg" * 40, "gfedcba" * 30]
-    together = translator.translate_n_best(lines, beam_size)
+    together = translator.n_best(lines, beam_size)
     for line, ranked in zip(lines, together, strict=True):
-        (alone,) = translator.translate_n_best([line], beam_size)
+        (alone,) = translator.n_best([line], beam_size)
         assert [each.text for each in alone] == [each.text for each in ranked]
         np.testing.assert_allclose(
             [each.score for each in alone], [each.score for each in ranked], rtol=1e-5
         )
     if beam_size == 1:
-        greedy = translator.sample(lines, top_k=1)
+        greedy = translator.sample(lines, Sampling(top_k=1, extra_length=4))
         for (drawn,), ((text, _),) in zip(greedy, together, strict=True):
             assert drawn.text == text
 
@@ -352,11 +341,10 @@ def test_a_model_that_never_ends():
     embeddings = np.array(model.token_embedding.embeddings)
     embeddings[Characters.end_id] = -1e4
     model.token_embedding.embeddings.assign(embeddings)
-    translator = Translator(
-        model, Characters(), beam_size=3, extra_length=4, max_source_length=12
-    )
+    search = BeamSearch(beam_size=3, extra_length=4)
+    translator = Translator(model, Characters(), search=search, max_source_length=12)
     for line in ("abc", "gfedcba"):
-        ((text, score),) = translator.translate_n_best([line], 1)[0]
+        ((text, score),) = translator.n_best([line], 1)[0]
         # The source's end id counts, too.
         assert len(text) == len(line) + 1 + 4
         assert np.isfinite(score) and score < 0

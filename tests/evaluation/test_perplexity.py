@@ -90,7 +90,7 @@ def test_takes_the_pipelines_tensors(table, batches):
 
 
 def test_nothing_to_measure(table):
-    with pytest.raises(ValueError, match="at least one target sub-word"):
+    with pytest.raises(ValueError, match="at least one target subword"):
         perplexity(TableModel(table), [])
 
 

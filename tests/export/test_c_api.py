@@ -65,7 +65,7 @@ def expected(tiny_model):
     """Texts and what the program should print."""
     texts = [text for text in TEXTS if "\t" not in text]
     translator = kt.Translator(
-        *tiny_model, beam_size=4, extra_length=7, max_source_length=40
+        *tiny_model, search=kt.BeamSearch(extra_length=7), max_source_length=40
     )
     # The fresh model writes line ends too.
     found = "".join(f"{text}\n" for text in translator.translate(texts))

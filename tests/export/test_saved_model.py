@@ -19,7 +19,7 @@ from keras_transformer.export.signatures import source_rows
 from keras_transformer.export.warmup import write_warmup_requests
 from keras_transformer.numerics import matrices as dense
 from keras_transformer.saving.open import open_model
-from keras_transformer.saving.saved_model import ExportedModel
+from keras_transformer.saving.saved_model import ExportedTranslator
 from keras_transformer.saving.saved_model import max_batch_size
 from keras_transformer.serving import ServedModel
 
@@ -54,7 +54,7 @@ def test_a_process_without_the_package_translates_the_same(tiny_model, tiny_expo
         check=True,
     )
     texts, scores = json.loads(done.stdout.splitlines()[-1])
-    translator = kt.Translator(*tiny_model, extra_length=7)
+    translator = kt.Translator(*tiny_model, search=kt.BeamSearch(extra_length=7))
     assert texts == translator.translate(TEXTS)
     assert len(set(texts)) >= 3  # not the same whatever the source
     assert texts[1] == texts[3] == ""
@@ -91,7 +91,7 @@ def test_parts_and_compiled_searches_find_the_same(
     folder = export_saved_model(
         *tiny_model,
         tmp_path,
-        extra_length=7,
+        search=kt.BeamSearch(extra_length=7),
         max_source_length=40,
         parallel_parts=3,
         jit_compile=True,
@@ -149,7 +149,7 @@ def test_compiled_searches_and_all_else_share_the_matrices(
             str(
                 export_saved_model(
                     *(model, tokenizer, tmp_path / str(jit_compile)),
-                    extra_length=5,
+                    search=kt.BeamSearch(extra_length=5),
                     max_source_length=16,
                     jit_compile=jit_compile,
                 )
@@ -228,11 +228,11 @@ def test_a_limit_that_is_below_ours(tiny_export, tmp_path):
 
 
 def test_batches_side_by_side(tiny_export, monkeypatch, batches_at_once):
-    monkeypatch.setattr(ExportedModel, "batch_size", 2)
+    monkeypatch.setattr(ExportedTranslator, "batch_size", 2)
     lines = [*TEXTS, "", *TEXTS[::-1]]
     one = open_model(tiny_export).translate(lines)
-    assert open_model(tiny_export, parallel_batches=3).translate(lines) == one
-    assert len({each.text for [each] in one}) > 3
+    assert open_model(tiny_export, parallel_parts=3).translate(lines) == one
+    assert len(set(one)) > 3
     assert batches_at_once == [1, 3]
 
 

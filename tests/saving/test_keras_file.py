@@ -18,11 +18,12 @@ from keras_transformer import pipelines
 from keras_transformer.cli.app import app
 from keras_transformer.errors import ModelError
 from keras_transformer.presets import PRESETS
+from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving.keras_file import FileLimits
-from keras_transformer.saving.keras_file import check_keras_file
+from keras_transformer.saving.keras_file import check
 from keras_transformer.saving.keras_file import least_parameters
-from keras_transformer.saving.keras_file import load_keras_file
 from keras_transformer.saving.keras_file import note_tokenizer
+from keras_transformer.saving.keras_file import read
 from keras_transformer.saving.open import open_model
 
 CASES = [
@@ -109,7 +110,7 @@ def test_code_in_a_lambda_layer_is_not_run(good, tmp_path):
         assert f"error: {tmp_path / 'model.keras'}: refused: " in result.stderr
     assert not marker.exists()
     # It would have run.
-    load_keras_file(tmp_path / "model.keras", allow_unsafe=True)
+    read(tmp_path / "model.keras", allow_unsafe=True)
     assert marker.exists()
 
 
@@ -119,20 +120,20 @@ def test_bombs(good, tmp_path):
     malicious.zip_bomb(good / "model.keras", path)
     assert path.stat().st_size < 1 << 20
     with pytest.raises(ModelError, match=r"compressed: 67,108,864 bytes out of"):
-        check_keras_file(path)
+        check(path)
     malicious.overlapping(good / "model.keras", path)
     with pytest.raises(ModelError, match="overlap"):
-        check_keras_file(path, FileLimits(max_settings_bytes=1 << 30))
+        check(path, FileLimits(max_settings_bytes=1 << 30))
     size = (good / "model.keras").stat().st_size
     with pytest.raises(ModelError, match=f"{size:,} bytes are more than the 1,000"):
-        check_keras_file(good / "model.keras", FileLimits(max_bytes=1000))
+        check(good / "model.keras", FileLimits(max_bytes=1000))
     with pytest.raises(ModelError, match="too many objects"):
-        check_keras_file(good / "model.keras", FileLimits(max_objects=20))
+        check(good / "model.keras", FileLimits(max_objects=20))
     # A file without a byte on the disk.
     with open(path, "wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(ModelError, match=r"model\.keras: "):
-        check_keras_file(path)
+        check(path)
 
 
 @pytest.mark.fault("F23", "a damaged file is an error that names it")
@@ -148,7 +149,7 @@ def test_damaged_files(good, tmp_path):
         other = bytes(255 - byte for byte in whole[place : place + 64])
         path.write_bytes(whole[:place] + other + whole[place + 64 :])
         with pytest.raises(ModelError, match=r"model\.keras: "):
-            load_keras_file(path)
+            read(path)
 
 
 @pytest.mark.fault("F21", "weights of another shape are refused with both sizes")
@@ -181,22 +182,14 @@ def test_another_tokenizer_of_the_same_size(good, tiny_model, tmp_path):
     assert open_model(path).tokenizer.fingerprint() == other.fingerprint()
 
 
-def test_settings_are_the_constructors():
-    """What a new argument of the model needs to be loaded."""
+def test_a_constructor_argument_is_listed_in_the_recipe_schema_only():
+    """A new one touches the model, the schema and the layer that uses it."""
     arguments = set(inspect.signature(kt.Transformer.__init__).parameters)
     arguments -= {"self", "kwargs"}
+    not_in_recipes = {"vocabulary_size", "output_size", "pad_id"}
+    assert arguments == {*MODEL_ARGUMENTS, *not_in_recipes}
     config = kt.Transformer(12, **PRESETS["tiny"]).get_config()
-    assert arguments == set(config) - {"name", "trainable", "dtype"}
-    from keras_transformer.saving import keras_file as safe_loading
-
-    known = set().union(
-        safe_loading._COUNTS,
-        safe_loading._COUNTS_OR_NONE,
-        safe_loading._FRACTIONS,
-        safe_loading._WORDS,
-        safe_loading._OTHERS,
-    )
-    assert known == set(config)
+    assert set(config) == arguments | {"name", "trainable", "dtype"}
 
 
 @pytest.mark.parametrize(
@@ -214,7 +207,7 @@ def test_every_kind_of_model_passes(tmp_path, changes):
     )
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     model.save(tmp_path / "model.keras")
-    loaded = load_keras_file(tmp_path / "model.keras")
+    loaded = read(tmp_path / "model.keras")
     assert loaded.get_config() == model.get_config()
     bound = least_parameters(model.get_config())
     assert 0.8 * model.count_params() < bound <= model.count_params()

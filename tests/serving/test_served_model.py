@@ -69,7 +69,7 @@ def translator(tiny_model):
 def test_it_serves_what_the_translator_gives(port, translator):
     body = {"inputs": TEXTS}
     status, answer = predict(port, body, "tiny")
-    expected = translator.translate_n_best(TEXTS, 1)
+    expected = translator.n_best(TEXTS, 1)
     assert status == 200
     texts = [each.text for (each,) in expected]
     assert answer["outputs"]["translations"] == texts

@@ -11,7 +11,7 @@ from matplotlib import image
 import keras_transformer as kt
 from keras_transformer import pipelines
 from keras_transformer import visualization
-from keras_transformer.visualization import ModelError
+from keras_transformer.errors import ModelError
 
 SOURCE, TARGET = "der Hund </script> läuft", "ein $Hund$ schläft"
 
@@ -50,20 +50,20 @@ def test_words_and_scores_belong_together(model_and_tokenizer, attention):
 
 
 def test_one_layer_or_head_can_be_chosen(attention):
-    assert [found[:2] for found in attention.chosen("encoder", layer=2)] == [
+    assert [found[:2] for found in attention.select("encoder", layer=2)] == [
         (2, 1),
         (2, 2),
         (2, 3),
     ]
-    ((layer, head, scores),) = attention.chosen("decoder", 1, 3)
+    ((layer, head, scores),) = attention.select("decoder", 1, 3)
     assert (layer, head) == (1, 3)
     np.testing.assert_array_equal(scores, attention.scores["decoder"][0, 2])
     with pytest.raises(ModelError, match=r"layers 1 to 2. Received: layer 3"):
-        attention.chosen("cross", layer=3)
+        attention.select("cross", layer=3)
     with pytest.raises(ModelError, match=r"heads 1 to 3. Received: head 0"):
-        attention.chosen("cross", head=0)
+        attention.select("cross", head=0)
     with pytest.raises(ModelError, match="kind must be one of encoder"):
-        attention.chosen("self")
+        attention.select("self")
 
 
 def test_the_page_holds_the_scores_and_nothing_from_elsewhere(attention, tmp_path):

@@ -134,9 +134,8 @@ def _evaluate(folder, recipe, row, seed, seconds):
     model = open_model(folder)
     pairs = [pair for pair in load_pairs(recipe)["validation"] if all(pair)]
     sources, references = map(list, zip(*pairs, strict=True))
-    found = [best.text for best, *_ in model.translate(sources)]
     bleu = evaluation.bleu(
-        found,
+        model.translate(sources),
         references,
         tokenize=recipe.evaluation.tokenize,
         lowercase=recipe.evaluation.lowercase,

@@ -1,0 +1,44 @@
+"""A tokenizer of characters and a small random model of its ids."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_transformer as kt
+
+ALPHABET = "abcdefg .!"
+
+
+class Characters(tf.Module):
+    """Ids of the characters of ALPHABET; others are unknown."""
+
+    pad_id, unknown_id, start_id, end_id = range(4)
+    vocabulary_size = 4 + len(ALPHABET)
+
+    def tokenize(self, strings):
+        rows = [
+            [ALPHABET.find(c) + 4 if c in ALPHABET else 1 for c in text.decode()]
+            for text in np.array(strings, "object")
+        ]
+        return tf.ragged.constant(rows, dtype=tf.int32, ragged_rank=1)
+
+    def detokenize(self, ids):
+        texts = []
+        for row in np.array(ids):
+            row = list(row)
+            row = row[: row.index(3)] if 3 in row else row
+            texts.append("".join(ALPHABET[i - 4] for i in row if i >= 4).encode())
+        return tf.constant(texts)
+
+
+def characters_model():
+    """A `Transformer` with two more ids than the tokenizer has."""
+    keras.utils.set_random_seed(20)
+    model = kt.Transformer(
+        Characters.vocabulary_size + 2, num_layers=1, d_model=24, d_ff=40, num_heads=3
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    for weight in model.trainable_weights:
+        if len(weight.shape) == 2:
+            weight.assign(weight * 2.0)
+    return model
