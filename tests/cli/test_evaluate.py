@@ -113,4 +113,4 @@ def test_score_prints_one_figure_a_pair(run_command, model_path, files):
     assert result.exit_code == 0
     assert result.stdout.splitlines() == ["-8.000000", "-13.000000", "-5.000000"]
     expected = math.exp(26 / 29)
-    assert f"perplexity per sub-word: {expected:.4f}" in result.stderr
+    assert f"perplexity per subword: {expected:.4f}" in result.stderr

@@ -112,7 +112,7 @@ def test_the_search_is_passed_on(run_command, model_path, reversing_model):
         (["--input", "missing.en"], "error: missing.en: no such file"),
         (["--beam-size", "2", "--n-best", "3"], "--n-best 3: must not exceed"),
         (["--output", "nowhere/out"], "nowhere/out: there is no folder nowhere"),
-        (["--output", "out.gz"], "out.gz: what is written is not compressed"),
+        (["--output", "out.gz"], "out.gz: output is not compressed"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(
