@@ -69,7 +69,7 @@ class FilesData(Section):
 
 
 class RecordsData(Section):
-    """Training pairs that `keras-transformer beam encode` made into ids, in a folder.
+    """A folder of training pairs that `keras-transformer corpus prepare` wrote.
 
     The tokenizer is the folder's, whatever the recipe's section says.
     """

@@ -44,8 +44,8 @@ class RecordFolder:
             known = self.facts["format"] == _FORMAT
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{path}: no list of records, as keras-transformer beam encode writes "
-                f"it ({error!r})."
+                f"{path}: no list of records, as written by keras-transformer "
+                f"corpus prepare ({error!r})."
             ) from None
         if not known:
             raise DataError(f"{path}: of another version of the package.")
