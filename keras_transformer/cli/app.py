@@ -35,7 +35,7 @@ def keras_transformer_command(
             "--version",
             callback=_print_version,
             is_eager=True,
-            help="Print the version and exit.",
+            help="Print the version.",
         ),
     ] = False,
 ):

@@ -262,24 +262,16 @@ def progress(description: str, total: int | None, unit: str = "lines"):
 
     Yields a function to call with the number of units just done.
     """
+    from rich import progress as bar
     from rich.console import Console
-    from rich.progress import BarColumn
-    from rich.progress import MofNCompleteColumn
-    from rich.progress import Progress
-    from rich.progress import TextColumn
-    from rich.progress import TimeElapsedColumn
-    from rich.progress import TimeRemainingColumn
 
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        *(bar.TextColumn("{task.description}"), bar.BarColumn()),
+        *(bar.MofNCompleteColumn(), bar.TextColumn(unit)),
+        *(bar.TimeElapsedColumn(), bar.TimeRemainingColumn()),
     )
-    with Progress(
+    with bar.Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bars:
         task = bars.add_task(description, total=total)

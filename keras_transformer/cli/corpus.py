@@ -38,10 +38,7 @@ NumShards = Annotated[int, Option(min=1, help="Number of files to write.")]
 MaxLength = Annotated[int, Option(min=1, help="Maximum subwords per side.")]
 MaxRatio = Annotated[
     float | None,
-    Option(
-        min=1,
-        help="Maximum ratio of the longer to the shorter side (default: no limit).",
-    ),
+    Option(min=1, help="Maximum length ratio of the sides (default: none)."),
 ]
 Deduplicate = Annotated[
     bool, Option("--deduplicate", help="Keep only the first of identical pairs.")
@@ -51,8 +48,7 @@ BeamOptions = Annotated[
     list[str],
     Option(
         metavar="OPTION",
-        help="Option for Apache Beam or its runner, e.g. runner=FlinkRunner. "
-        "Repeatable.",
+        help="Beam or runner option, e.g. runner=FlinkRunner. Repeatable.",
     ),
 ]
 

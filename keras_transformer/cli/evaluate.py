@@ -39,7 +39,7 @@ def evaluate(
         Option(
             "--source",
             "-s",
-            help="Text to translate. For f1 optional (default: the trees' sentences).",
+            help="Text to translate; optional for f1 (the trees' words).",
         ),
     ] = None,
     metric: Annotated[

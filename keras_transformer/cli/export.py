@@ -38,10 +38,7 @@ def export(
     ] = Format.SAVED_MODEL,
     quantization: Annotated[
         str | None,
-        Option(
-            help="Weight type for CTranslate2: none (default), int8, int16, float16 or "
-            "bfloat16."
-        ),
+        Option(help="CTranslate2 weights: none, int8, int16, float16 or bfloat16."),
     ] = None,
     beam_size: options.BeamSize = None,
     length_penalty: options.LengthPenalty = None,
@@ -58,8 +55,7 @@ def export(
         Option(
             min=1,
             metavar="N",
-            help="Parts of a batch to search in parallel. The number of CPU cores "
-            "suits few large requests.",
+            help="Parts of a batch to search in parallel on the cores of a CPU.",
         ),
     ] = 1,
     jit_compile: Annotated[

@@ -38,14 +38,11 @@ def filter(
         float | None, Option(help="Keep this fraction of the best pairs, e.g. 0.8.")
     ] = None,
     max_ratio: Annotated[
-        float, Option(min=1, help="Maximum ratio of the longer to the shorter side.")
+        float, Option(min=1, help="Maximum length ratio of the sides.")
     ] = 3.0,
     max_length: Annotated[
         int | None,
-        Option(
-            min=1,
-            help="Maximum subwords per side (default: the model's setting, or 256).",
-        ),
+        Option(min=1, help="Maximum subwords per side (default: the model's, or 256)."),
     ] = None,
     keep_identical: Annotated[
         bool, Option("--keep-identical", help="Keep pairs with identical sides.")

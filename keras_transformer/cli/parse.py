@@ -28,8 +28,7 @@ def parse(
         bool,
         Option(
             "--split-words",
-            help="Split words like the Penn Treebank (needs nltk). Default: words are "
-            "separated by white space.",
+            help="Split words like the Penn Treebank instead of at white space.",
         ),
     ] = False,
 ):

@@ -19,8 +19,7 @@ def train(
         str | None,
         Argument(
             metavar="RECIPE",
-            help="Name of a shipped recipe or a YAML file. If missing, the recipes are "
-            "listed.",
+            help="Shipped recipe or YAML file (default: list all recipes).",
         ),
     ] = None,
     output: Annotated[
@@ -39,8 +38,7 @@ def train(
     allow_changes: Annotated[
         bool,
         Option(
-            "--allow-changes",
-            help="Resume even if the recipe or the training text has changed.",
+            "--allow-changes", help="Resume although the recipe or text has changed."
         ),
     ] = False,
     restart: Annotated[
@@ -59,8 +57,7 @@ def train(
         Option(
             metavar="SECONDS",
             min=1,
-            help="Seconds without a sign of life after which a worker is lost "
-            "(TF_CONFIG).",
+            help="Seconds until a silent worker counts as lost.",
         ),
     ] = 30.0,
 ):

@@ -34,17 +34,14 @@ def translate(
     ] = 1,
     scores: Annotated[
         bool,
-        Option(
-            "--scores",
-            help="Print each score, followed by a tab, before its translation.",
-        ),
+        Option("--scores", help="Print a score and a tab before each translation."),
     ] = False,
     alignments: Annotated[
         bool,
         Option(
             "--alignments",
             help="Print a tab and word alignments after each translation: pairs i-j "
-            "of a source word i and a translated word j, both counted from 0.",
+            "of source word i and target word j, from 0.",
         ),
     ] = False,
     ensemble: options.Ensemble = (),
@@ -68,16 +65,12 @@ def translate(
         Option(metavar="F", help="File with one forbidden phrase per line."),
     ] = None,
     sampling: Annotated[
-        bool,
-        Option(
-            "--sampling",
-            help="Draw --n-best translations at random instead of searching.",
-        ),
+        bool, Option("--sampling", help="Draw --n-best translations at random.")
     ] = False,
     temperature: Annotated[
         float | None,
         Option(
-            help="Sampling temperature (default: 1). Lower values favor likely tokens."
+            help="Sampling temperature (default 1). Low values favor likely tokens."
         ),
     ] = None,
     top_k: Annotated[
@@ -95,11 +88,7 @@ def translate(
     ] = None,
     parallel_parts: options.ParallelParts = 1,
     resume: Annotated[
-        bool,
-        Option(
-            "--resume",
-            help="Collect finished lines in OUTPUT.part, and continue an existing one.",
-        ),
+        bool, Option("--resume", help="Collect lines in OUTPUT.part, or continue it.")
     ] = False,
 ):
     """Translate text line by line.
