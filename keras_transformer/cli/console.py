@@ -169,12 +169,30 @@ def resume_hint(hint):
         raise typer.Exit(INTERRUPTED) from None
 
 
-# What `needs` may name: how a message calls it, and whether an ensemble can do it.
+class LineWarnings:
+    """Prints the warnings of a translator with line numbers.
+
+    Args:
+        prefix: Text before the number.
+
+    Attributes:
+        numbers: The number of each line that the translator is given, from 1 on unless
+            it is set.
+    """
+
+    def __init__(self, prefix="line"):
+        self._prefix = prefix
+        self.numbers = range(1, sys.maxsize)
+
+    def __call__(self, index, text):
+        warn(f"{self._prefix} {self.numbers[index]}: {text}")
+
+
+# Abilities that a model may lack: a phrase for messages, and if an ensemble has them.
 _ABILITIES = {
-    "search": ("change how it searches", True),
-    "n_best": ("list several translations", True),
+    "search": ("search with other settings or forbidden words", True),
     "prefixes": ("take prefixes", True),
-    "forbidden": ("forbid words", True),
+    "n_best": ("list several translations", True),
     "sample": ("draw translations at random", True),
     "score": ("score given translations", True),
     "parse": ("parse", True),
@@ -184,7 +202,9 @@ _ABILITIES = {
 }
 
 
-def opened_model(path, needs=(), ensemble=(), parallel_parts=1, warn=warn):
+def opened_model(
+    path, needs=(), ensemble=(), parallel_parts=1, search=None, warnings=None
+):
     """Opens a model quietly, with its warnings on standard error.
 
     Args:
@@ -193,31 +213,38 @@ def opened_model(path, needs=(), ensemble=(), parallel_parts=1, warn=warn):
             has none of them.
         ensemble: Paths of further models, as in `open_model`.
         parallel_parts: Number of batches to decode in parallel.
-        warn: Function that receives each warning.
+        search: Dict of arguments for `with_search`. `None` values are ignored.
+        warnings: `LineWarnings`. If `None`, lines count from 1.
 
     Raises:
         UserError: If the model lacks one of `needs`.
     """
+    changes = {
+        name: value for name, value in (search or {}).items() if value is not None
+    }
     load_tensorflow()
     with quiet_libraries():
         from keras_transformer.saving.open import open_model
-        from keras_transformer.saving.saved_model import ExportedModel
+        from keras_transformer.saving.saved_model import ExportedTranslator
         from keras_transformer.training import use_threads
 
         use_threads(parallel_parts)
         opened = open_model(
-            path, warn, ensemble=ensemble, parallel_batches=parallel_parts
+            path,
+            ensemble=ensemble,
+            parallel_parts=parallel_parts,
+            warn=warnings or LineWarnings(),
         )
-    for need in needs:
+    for need in [*needs, *(["search"] if changes else [])]:
         ability, has_ensemble = _ABILITIES[need]
-        if isinstance(opened, ExportedModel):
+        if isinstance(opened, ExportedTranslator):
             raise UserError(
                 f"{path}: a SavedModel cannot {ability}; use the run folder or the "
                 ".keras file"
             )
         if ensemble and not has_ensemble:
             raise UserError(f"{path}: an ensemble cannot {ability}; use one model")
-    return opened
+    return opened.with_search(**changes) if changes else opened
 
 
 @contextlib.contextmanager

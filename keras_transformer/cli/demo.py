@@ -57,6 +57,7 @@ def demo(
 
     console.load_tensorflow()
     from keras_transformer import evaluation
+    from keras_transformer.export import export_translator
 
     with console.resume_hint("resume"):
         keras_transformer.train(recipe, output, progress=True)
@@ -69,7 +70,7 @@ def demo(
     bleu = evaluation.bleu(hypotheses, references)
 
     begin_stage(3, "exporting")
-    exported = run.export(saved_model)
+    exported = export_translator(run, saved_model)
     begin_stage(4, "translating with the exported model")
     shown = sources[:NUM_SHOWN]
     served = _translate(console.opened_model(exported), shown)
@@ -107,4 +108,4 @@ def _test_phrases(data):
 def _translate(model, sentences):
     """Returns the best translation of each sentence."""
     chunks = in_chunks(sentences, len(sentences), "translating", unit="phrases")
-    return [best.text for _, chunk in chunks for best, *_ in model.translate(chunk)]
+    return [text for _, chunk in chunks for text in model.translate(chunk)]

@@ -71,8 +71,6 @@ def evaluate(
     keras-transformer evaluate runs/mine --source test.en --reference test.de
     keras-transformer evaluate runs/craft --metric f1 --reference dev.trees.gz
     """
-    search = {"beam_size": beam_size, "length_penalty": length_penalty}
-    search["patience"] = patience
     metrics = list(dict.fromkeys(metric))
     is_parsing = Metric.f1 in metrics
     console.require_exists(model, source, reference, *ensemble)
@@ -81,31 +79,31 @@ def evaluate(
         raise UserError("--metric f1: cannot be combined, since its reference is trees")
     if is_parsing:
         sources, references = evaluate_trees.read_treebank(reference, source)
-        unit, origin = "sentences", f"{reference}: tree"
+        unit, origin = "sentences", f"{reference}: tree line"
     else:
         if source is None:
             raise UserError("--source, the text to translate, is missing")
         console.check_tokenizer(tokenize)
         sources, references = read_parallel_lines(source, reference)
-        unit, origin = "lines", f"{source}:"
+        unit, origin = "lines", f"{source}: line"
 
     started = time.monotonic()
-    needs = {
-        "parse": is_parsing,
-        "score": Metric.perplexity in metrics,
-        "search": any(value is not None for value in search.values()),
-    }
-    opened = console.opened_model(
-        *(model, [need for need in needs if needs[need]], ensemble, parallel_parts),
-        warn=lambda message: console.warn(f"{origin} {message}"),
+    needs = ["parse"] if is_parsing else []
+    if Metric.perplexity in metrics:
+        needs.append("score")
+    search = {"beam_size": beam_size, "length_penalty": length_penalty}
+    search["patience"] = patience
+    warnings = console.LineWarnings(origin)
+    translator = console.opened_model(
+        *(model, needs, ensemble, parallel_parts, search, warnings)
     )
     outputs, details = [], {}
     if is_parsing:
-        parses = evaluate_trees.parse(opened, sources, search)
+        parses = evaluate_trees.parse(translator, sources, warnings)
         outputs = [parse.tree for parse in parses]
         details = {"repairs": evaluate_trees.repairs(parses)}
     elif output is not None or metrics != [Metric.perplexity]:
-        outputs = _translate(opened, sources, search)
+        outputs = _translate(translator, sources, warnings)
     if output is not None:
         with console.open_output(output) as write_line:
             for each in outputs:
@@ -114,7 +112,7 @@ def evaluate(
         results = evaluate_trees.results(references, outputs)
     else:
         results = [
-            _perplexity(opened, sources, references)
+            _perplexity(translator, sources, references)
             if one is Metric.perplexity
             else _score(one, outputs, references, tokenize, lowercase, language)
             for one in metrics
@@ -133,11 +131,11 @@ def evaluate(
     console.print_status(f"{len(sources)} {unit} in {seconds:.1f} s")
 
 
-def _translate(opened, sources, search):
+def _translate(translator, sources, warnings):
     hypotheses = []
     for start, chunk in in_chunks(sources, CHUNK_SIZE, "translating"):
-        translated = opened.translate(chunk, first_line=start + 1, **search)
-        hypotheses += [candidates[0].text for candidates in translated]
+        warnings.numbers = range(start + 1, start + 1 + len(chunk))
+        hypotheses += translator.translate(chunk)
     return hypotheses
 
 
@@ -160,13 +158,13 @@ def _score(metric, hypotheses, references, tokenize, lowercase, language):
     }
 
 
-def _perplexity(opened, sources, references):
+def _perplexity(translator, sources, references):
     from keras_transformer.evaluation.perplexity import perplexity_of
 
     pairs = list(zip(sources, references, strict=True))
     scored = []
     for _, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring"):
-        scored += opened.score(*map(list, zip(*chunk, strict=True)))
+        scored += translator.score(*map(list, zip(*chunk, strict=True)))
     num_tokens = sum(pair.num_tokens for pair in scored)
     return {
         "metric": "perplexity",

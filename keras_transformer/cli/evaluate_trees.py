@@ -47,13 +47,15 @@ def _check_source(source, reference, lines, trees):
             )
 
 
-def parse(opened, sentences, search):
+def parse(translator, sentences, warnings):
     """Returns a `Parse` for each sentence and reports repairs."""
+    from keras_transformer.parsing.parser import parse_sentences
     from keras_transformer.parsing.parser import repair_report
 
     parses = []
     for start, chunk in in_chunks(sentences, CHUNK_SIZE, "parsing", unit="sentences"):
-        parses += opened.parse(chunk, first_line=start + 1, **search)
+        warnings.numbers = range(start + 1, start + 1 + len(chunk))
+        parses += parse_sentences(translator, chunk)
     console.print_status(repair_report(parses))
     return parses
 

@@ -102,22 +102,28 @@ def export(
                 "CTranslate2's translate_batch; give them there"
             )
         opened = console.opened_model(model, ["export"])
-        typer.echo(opened.export_ctranslate2(folder, quantization or "none"))
+        from keras_transformer.export import export_ctranslate2
+
+        quantization = quantization or "none"
+        path = export_ctranslate2(opened.model, opened.tokenizer, folder, quantization)
+        typer.echo(path)
         return
     if quantization is not None:
         raise UserError("--quantization needs --format ctranslate2")
     known = _read_scores(scores) if scores is not None else ()
-    opened = console.opened_model(model, ["export"])
-    path = opened.export(
+    search = {"beam_size": beam_size, "length_penalty": length_penalty}
+    search["patience"] = patience
+    translator = console.opened_model(model, ["export"], search=search)
+    from keras_transformer.export import export_translator
+
+    path = export_translator(
+        translator,
         folder,
-        beam_size,
-        length_penalty,
-        known,
-        license,
+        scores=known,
+        license=license,
         tokenizer_ops=tokenizer_ops.value,
         parallel_parts=parallel_parts,
         jit_compile=jit_compile,
-        patience=patience,
     )
     typer.echo(path)
 

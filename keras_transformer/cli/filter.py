@@ -68,7 +68,7 @@ def filter(
     inputs = {source.resolve(): "--source", target.resolve(): "--target"}
     _check_outputs(inputs, output_source, output_target)
     total = line_count(source)
-    opened = console.opened_model(model, ["score"])
+    translator = console.opened_model(model, ["score"])
 
     import numpy as np
 
@@ -78,8 +78,8 @@ def filter(
 
     pairs = TextFiles(source, target)
     if max_length is None:
-        max_length = opened.data.max_length if opened.data else MAX_LENGTH
-    rules = PairFilter(opened, max_ratio, max_length, keep_identical)
+        max_length = translator.data.max_length if translator.data else MAX_LENGTH
+    rules = PairFilter(translator, max_ratio, max_length, keep_identical)
     passed = None
     if keep_fraction is not None:
         scores = np.empty(total, "float32")

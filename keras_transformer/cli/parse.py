@@ -45,9 +45,12 @@ def parse(
     split = penn_tokenizer() if split_words else str
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
     search["patience"] = patience
+    warnings = console.LineWarnings()
     parses = []
     with console.open_output(output) as write_line:
-        opened = console.opened_model(model, ["parse"], ensemble, parallel_parts)
+        translator = console.opened_model(
+            *(model, ["parse"], ensemble, parallel_parts, search, warnings)
+        )
 
         from keras_transformer.parsing.parser import parse_sentences
         from keras_transformer.parsing.parser import repair_report
@@ -56,7 +59,8 @@ def parse(
         size = 1 if input_path is None and sys.stdin.isatty() else CHUNK_SIZE
         for start, chunk in in_chunks(input_lines(input_path), size, "parsing"):
             sentences = [words_of(split(line)) for line in chunk]
-            found = opened.parse(sentences, first_line=start + 1, **search)
+            warnings.numbers = range(start + 1, start + 1 + len(chunk))
+            found = parse_sentences(translator, sentences)
             for each in found:
                 write_line("" if each.tree is None else str(each.tree))
             # The report needs to know only whether there is a tree.

@@ -27,9 +27,9 @@ def score(
     pairs = list(zip(*read_parallel_lines(source, target), strict=True))
     scores = []
     with console.open_output(output) as write_line:
-        opened = console.opened_model(model, ["score"], ensemble)
+        translator = console.opened_model(model, ["score"], ensemble)
         for _, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring"):
-            scored = opened.score(*map(list, zip(*chunk, strict=True)))
+            scored = translator.score(*map(list, zip(*chunk, strict=True)))
             for pair in scored:
                 write_line(f"{pair.log_prob:.6f}")
             scores += scored

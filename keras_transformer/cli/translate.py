@@ -116,15 +116,13 @@ def translate(
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     searched = {"beam_size": beam_size, "length_penalty": length_penalty}
     searched["patience"] = patience
-    settings = _settings(sampling, drawn, searched)
+    _check_settings(sampling, drawn, searched)
     console.require_writable(output)
     if resume:
         _check_resumable(input_path, output)
     forbidden = [*forbid]
     if forbid_file is not None:
         forbidden += [line for line in input_lines(forbid_file) if line.strip()]
-    if forbidden:
-        settings["forbidden"] = forbidden
     total = None
     if is_seekable_file(input_path) and (resume or sys.stderr.isatty()):
         total = line_count(input_path)
@@ -133,24 +131,24 @@ def translate(
     needs = {
         "sample": sampling,
         "prefixes": has_prefixes,
-        "forbidden": bool(forbidden),
         "align": alignments,
         "n_best": n_best > 1,
-        "search": any(value is not None for value in searched.values()),
     }
-    opened = console.opened_model(
-        *(model, [need for need in needs if needs[need]], ensemble, parallel_parts)
+    warnings = console.LineWarnings()
+    translator = console.opened_model(
+        *(model, [need for need in needs if needs[need]], ensemble, parallel_parts),
+        {**searched, "forbidden": forbidden or None},
+        warnings,
     )
 
     def candidates(start, lines, prefixes):
         """Returns the translations of each line of a chunk, best first."""
-        given = {**settings, "first_line": start + 1}
-        if has_prefixes:
-            given["prefixes"] = prefixes
+        given = {"prefixes": prefixes} if has_prefixes else {}
+        warnings.numbers = range(start + 1, start + 1 + len(lines))
         if not sampling:
-            return opened.translate(lines, n_best=n_best, **given)
-        given["seed"] = _chunk_seed(settings["seed"], start)
-        return opened.sample(lines, n_best, **given)
+            return translator.n_best(lines, n_best, **given)
+        settings = _sampling(translator, n_best, drawn, start)
+        return translator.sample(lines, settings, **given)
 
     def write_all(write_line, num_done):
         # Chunks are translated as a whole, so that a resumed output has the same
@@ -169,16 +167,19 @@ def translate(
                 for candidate in of_line
                 if number > num_done
             ]
-            for text in _output_lines(opened, found, n_best > 1, scores, alignments):
+            warnings.numbers = [number for number, *_ in found]
+            aligned = _alignments(translator, found) if alignments else None
+            for text in _output_lines(found, n_best > 1, scores, aligned):
                 write_line(text)
 
     if not resume:
         with console.open_output(output) as write_line:
             write_all(write_line, 0)
         return
-    made_of = {**settings, "sampling": sampling, "n_best": n_best}
-    made_of |= {"scores": scores, "alignments": alignments, "prefix": prefix}
-    facts = _facts(opened, made_of, input_path, prefix_file)
+    made_of = {**(_given(drawn) if sampling else searched), "sampling": sampling}
+    made_of |= {"forbidden": forbidden} if forbidden else {}
+    made_of |= {"n_best": n_best, "scores": scores, "alignments": alignments}
+    facts = _facts(translator, {**made_of, "prefix": prefix}, input_path, prefix_file)
     if is_finished(output, facts):
         console.print_status(f"{output}: all lines are already translated")
         return
@@ -186,25 +187,39 @@ def translate(
         write_all(write_line, num_done)
 
 
-def _settings(sampling, drawn, searched):
-    """Returns the arguments of `sample` or `translate`.
-
-    Raises:
-        UserError: If an option belongs to the other one or is out of range.
-    """
+def _check_settings(sampling, drawn, searched):
+    """Raises `UserError` if an option is out of range or not one of this mode."""
     for name, value in (searched if sampling else drawn).items():
         if value is not None:
             reason = "--sampling has no beam" if sampling else "needs --sampling"
             raise UserError(f"--{name.replace('_', '-')}: {reason}")
-    if not sampling:
-        return dict(searched)
     temperature, top_p = drawn["temperature"], drawn["top_p"]
     if temperature is not None and not temperature > 0:
         raise UserError(f"--temperature {temperature}: must be above 0")
     if top_p is not None and not 0 < top_p <= 1:
         raise UserError(f"--top-p {top_p}: must be above 0 and at most 1")
+
+
+def _given(drawn):
+    """Returns the options of sampling, with defaults for those that are `None`."""
     given = {name: value for name, value in drawn.items() if value is not None}
     return {**SAMPLING_DEFAULTS, **given}
+
+
+def _sampling(translator, num_samples, drawn, start):
+    """Returns settings whose seed depends on a chunk's place, not on earlier chunks."""
+    import numpy as np
+
+    from keras_transformer.decoding import Sampling
+
+    options = _given(drawn)
+    seeds = np.random.SeedSequence([options.pop("seed"), start + 1])
+    return Sampling(
+        num_samples=num_samples,
+        seed=int(seeds.generate_state(1)[0]),
+        extra_length=translator.search.extra_length,
+        **options,
+    )
 
 
 def _check_resumable(input_path, output):
@@ -214,20 +229,13 @@ def _check_resumable(input_path, output):
         raise UserError(f"{output}: --resume writes files only")
 
 
-def _chunk_seed(seed, start):
-    """Returns a seed that depends on a chunk's place, not on what was done before."""
-    import numpy as np
-
-    return int(np.random.SeedSequence([seed, start + 1]).generate_state(1)[0])
-
-
-def _facts(opened, made_of, input_path, prefix_file):
+def _facts(translator, made_of, input_path, prefix_file):
     """Returns everything that determines the output, for `resumable_lines`."""
     from keras_transformer.pipelines.lines import content_hash
 
     return {
         "input": content_hash(input_path),
-        "model": opened.fingerprint(),
+        "model": translator.fingerprint(),
         "set of options": made_of,
         "prefix file": content_hash(prefix_file) if prefix_file else None,
     }
@@ -252,23 +260,20 @@ def _with_prefixes(lines, prefix, prefix_file):
         yield line, one
 
 
-def _output_lines(opened, found, has_number, has_score, has_alignments):
+def _alignments(translator, found):
+    """Returns Pharaoh alignments for each (line number, line, translation)."""
+    from keras_transformer.decoding.alignment import format_pharaoh
+
+    sources = [line for _, line, _ in found]
+    targets = [candidate.text for *_, candidate in found]
+    return list(map(format_pharaoh, translator.align(sources, targets)))
+
+
+def _output_lines(found, has_number, has_score, alignments=None):
     """Yields a line of output for each (line number, line, translation)."""
-    aligned = _alignments(opened, found) if has_alignments else None
     for row, (number, _, candidate) in enumerate(found):
         columns = [str(number)] if has_number else []
         columns += [f"{candidate.score:.4f}"] if has_score else []
         columns.append(candidate.text)
-        columns += [aligned[row]] if has_alignments else []
+        columns += [alignments[row]] if alignments else []
         yield "\t".join(columns)
-
-
-def _alignments(opened, found):
-    """Returns Pharaoh alignments for each (line number, line, translation)."""
-    from keras_transformer.decoding.alignment import pharaoh
-
-    if not found:
-        return []
-    numbers, sources, translations = zip(*found, strict=True)
-    targets = [translation.text for translation in translations]
-    return list(map(format_pharaoh, opened.align(list(sources), targets)))

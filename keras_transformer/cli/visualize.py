@@ -51,9 +51,8 @@ def visualize(
     console.require_folder(output)
     opened = console.opened_model(model, ["attention"])
     if target is None:
-        target = opened.translate([source])[0][0].text
+        (target,) = opened.translate([source])
         console.print_status(f"translation: {target}")
-    attention = opened.attention(source, target)
 
     from keras_transformer.files import replace_file
     from keras_transformer.files import told_when_full
@@ -62,6 +61,7 @@ def visualize(
     from keras_transformer.visualization import write_page
 
     attention = attention_of(opened.model, opened.tokenizer, source, target)
+
     for suffix, write in (
         (".png", lambda path: write_figure(attention, path, kind.value, layer, head)),
         (".html", lambda path: write_page(attention, path)),

@@ -159,8 +159,15 @@ def test_only_train_takes_part_in_a_cluster(run_command, monkeypatch, verb):
 
 
 def test_export_passes_the_search_on(
-    run_command, model_path, reversing_model, tmp_path, monkeypatch
+    run_command, model_path, translator, tmp_path, monkeypatch
 ):
+    calls = []
+
+    def export_translator(*arguments, **options):
+        calls.append((arguments, options))
+        return folder / "1"
+
+    monkeypatch.setattr("keras_transformer.export.export_translator", export_translator)
     folder = tmp_path / "saved_models" / "mine"
     exported = []
 
@@ -174,11 +181,11 @@ def test_export_passes_the_search_on(
         *("export", model_path, folder, "--beam-size", "3", "--parallel-parts", "2"),
         *("--jit-compile", "--patience", "1.5"),
     )
-    assert result.exit_code == 0
-    ((search, options),) = exported
-    assert search == BeamSearch(beam_size=3, patience=1.5)
-    assert options["parallel_parts"] == 2
-    assert options["jit_compile"]
+    assert result.exit_code == 0, result.stderr
+    assert translator.searches == [{"beam_size": 3, "patience": 1.5}]
+    options = {"scores": (), "license": None, "tokenizer_ops": "text"}
+    options |= {"parallel_parts": 2, "jit_compile": True}
+    assert calls == [((translator, folder), options)]
     assert result.stdout == f"{folder / '1'}\n"
 
 

@@ -13,7 +13,7 @@ def test_help_shows_the_new_name_only(run_command, name, old, new):
     assert new in words and old not in words
 
 
-def test_old_names_warn(run_command, model_path, reversing_model):
+def test_old_names_warn(run_command, model_path):
     result = run_command("translate", model_path, "--parallel-batches=1", stdin="ab\n")
     assert (result.exit_code, result.stdout) == (0, "ba\n")
     assert result.stderr == (

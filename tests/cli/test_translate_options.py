@@ -117,9 +117,12 @@ def test_a_prefix_for_each_line(translate, free, tmp_path):
 
 def test_a_prefix_scores_as_the_model_does(folders):
     opened = models.open_model(folders[0])
-    translator = opened.with_search(beam_size=3, length_penalty=0.0)
-    found = translator.n_best(SOURCES, prefixes=["ein"] * 5)
-    for ranked, source in zip(found, SOURCES, strict=True):
+    searching = opened.with_search(beam_size=3, length_penalty=0.0)
+    for ranked, source in zip(
+        searching.n_best(SOURCES, prefixes=["ein"] * 5),
+        SOURCES,
+        strict=True,
+    ):
         ended = ranked[0]
         if source:
             (score,) = opened.score([source], [ended.text])
@@ -273,15 +276,15 @@ def test_a_patience_not_above_zero(translate, patience):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--prefix", "a"], "a SavedModel cannot take prefixes; use the run folder"),
-        (["--forbid", "a"], "a SavedModel cannot forbid words"),
+        (["--prefix", "a"], "a SavedModel cannot take prefixes; use the run folder or"),
+        (["--forbid", "a"], "cannot search with other settings or forbidden words"),
         (["--sampling"], "a SavedModel cannot draw translations at random"),
         (["--alignments"], "a SavedModel cannot align words"),
         (["--n-best", "2"], "a SavedModel cannot list several translations"),
-        (["--beam-size", "2"], "a SavedModel cannot change how it searches"),
+        (["--beam-size", "2"], "a SavedModel cannot search with other settings"),
     ],
 )
-def test_what_an_export_cannot_do(translate, tiny_export, arguments, message):
+def test_abilities_that_an_export_lacks(translate, tiny_export, arguments, message):
     result = translate(*arguments, model=tiny_export)
     assert result.exit_code == 2
     assert message in result.stderr and result.stderr.count("\n") == 1

@@ -28,11 +28,11 @@ class BlockModel:
         self.calls = []
         self.weights = "weights"
 
-    def with_search(self, **_):
+    def with_search(self, **changes):
         return self
 
-    def n_best(self, lines, n):
-        self.calls.append((1 + LINES.index(lines[0]), len(lines)))
+    def n_best(self, lines, n=1):
+        self.calls.append((lines[0], len(lines)))
         return [
             [
                 SimpleNamespace(text=f"{line} of {lines[0]} {rank}", score=-rank)
@@ -109,7 +109,7 @@ def test_goes_on_after_the_last_whole_line(whole, translate, files, model, num_b
     assert files[1].read_bytes() == text
     assert not part.exists()
     first = text[:num_bytes].count(b"\n") // BLOCK * BLOCK
-    assert model.calls[0] == (first + 1, min(BLOCK, len(LINES) - first))
+    assert model.calls[0] == (LINES[first], min(BLOCK, len(LINES) - first))
 
 
 @pytest.mark.parametrize("num_bytes", [30, 333, 1000])
