@@ -99,7 +99,7 @@ def filter(
                 if is_kept:
                     write_source(pair[0])
                     write_target(pair[1])
-    least = "" if min_score is None else f", of at least {min_score:.4f} per sub-word"
+    least = "" if min_score is None else f", of at least {min_score:.4f} per subword"
     typer.echo(f"{rules.num_kept} of {total} pairs kept{least}")
     for reason, text in REASONS.items():
         typer.echo(f"{rules.dropped[reason]} dropped {text}")

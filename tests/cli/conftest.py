@@ -82,7 +82,8 @@ def models_stay_open():
         key = (str(path), *map(str, ensemble), parallel_parts)
         if key not in opened:
             options = {"ensemble": ensemble, "parallel_parts": parallel_parts}
-            opened[key] = real(path, **options, warn=warn)
+            opened[key] = real(path, **options)
+        opened[key].warn = warn
         return opened[key]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -78,11 +78,11 @@ def test_threshold(files, run_filter, scores):
     assert result.exit_code == 0, result.stderr
     assert kept(files) == [number for number in GOOD if scores[number] > threshold]
     assert result.stdout.splitlines() == [
-        f"2 of 10 pairs kept, of at least {threshold:.4f} per sub-word",
+        f"2 of 10 pairs kept, of at least {threshold:.4f} per subword",
         "1 dropped not UTF-8",
         "2 dropped with an empty side",
         "1 dropped with the same text on both sides",
-        "1 dropped with a side of too many sub-words",
+        "1 dropped with a side of too many subwords",
         "1 dropped with sides of unlike lengths",
         "2 dropped that the model finds improbable",
     ]
@@ -95,7 +95,7 @@ def test_the_best_fraction(files, run_filter, scores, fraction, count):
     best = sorted(GOOD, key=scores.get, reverse=True)[:count]
     assert kept(files) == sorted(best)
     assert result.stdout.startswith(
-        f"{count} of 10 pairs kept, of at least {scores[best[-1]]:.4f} per sub-word\n"
+        f"{count} of 10 pairs kept, of at least {scores[best[-1]]:.4f} per subword\n"
     )
 
 

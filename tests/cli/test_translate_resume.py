@@ -254,8 +254,7 @@ def test_needs_files(run_command, model, files):
 SLOW = textwrap.dedent("""
     import importlib, sys, time
     from types import SimpleNamespace
-    from keras_transformer.cli import console
-from keras_transformer.saving import open as models
+    from keras_transformer.saving import open as models
     class Model:
         def n_best(self, lines, n):
             time.sleep({seconds})
@@ -307,8 +306,7 @@ def test_killed_and_started_again(files, tmp_path):
 MEMORY = textwrap.dedent("""
     import resource, sys
     from types import SimpleNamespace
-    from keras_transformer.cli import console
-from keras_transformer.saving import open as models
+    from keras_transformer.saving import open as models
     from keras_transformer.cli import main
     class Model:
         def n_best(self, lines, n):
