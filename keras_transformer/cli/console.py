@@ -10,7 +10,6 @@ import threading
 
 import typer
 
-from keras_transformer.errors import ModelError
 from keras_transformer.errors import UserError
 from keras_transformer.files import replace_file
 from keras_transformer.files import told_when_full

@@ -1,11 +1,9 @@
-import dataclasses
 from typing import NamedTuple
 
 import pytest
 from typer.testing import CliRunner
 
 from keras_transformer.cli.app import app
-from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.saving import open as models
 
@@ -21,7 +19,6 @@ class ReversingTranslator:
     def __init__(self):
         self.searches = []
         self.warn = None
-        self.search = BeamSearch()
 
     def with_search(self, **changes):
         self.searches.append(changes)

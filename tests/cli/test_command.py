@@ -169,14 +169,6 @@ def test_export_passes_the_search_on(
 
     monkeypatch.setattr("keras_transformer.export.export_translator", export_translator)
     folder = tmp_path / "saved_models" / "mine"
-    exported = []
-
-    def export_translator(translator, folder, **options):
-        exported.append((translator.search, options))
-        return folder / "1"
-
-    reversing_model.model = None
-    monkeypatch.setattr("keras_transformer.export.export_translator", export_translator)
     result = run_command(
         *("export", model_path, folder, "--beam-size", "3", "--parallel-parts", "2"),
         *("--jit-compile", "--patience", "1.5"),

@@ -96,7 +96,9 @@ def test_a_prefix_that_the_model_never_puts_out(translate, folders, monkeypatch)
     monkeypatch.setattr(Transformer, "num_outputs", 9)
     result = translate("--prefix", "Hund")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "prefix 'Hund' contains tokens that the model cannot generate" in result.stderr
+    assert (
+        "prefix 'Hund' contains tokens that the model cannot generate" in result.stderr
+    )
 
 
 def test_a_prefix_for_each_line(translate, free, tmp_path):
@@ -178,10 +180,11 @@ def test_many_samples_come_in_small_batches(folders, monkeypatch):
     )
     opened = models.open_model(folders[0])
     few, many = (
-        opened.sample(SOURCES[:1], Sampling(num_samples=count, top_k=1))
-        for count in (2, 64)
+        opened.sample(SOURCES[:1], Sampling(count, top_k=1)) for count in (2, 64)
     )
     assert len(many[0]) == 64 and many[0][0].text == few[0][0].text
+    opened.with_search(beam_size=16).translate(SOURCES)
+    assert sizes == [4096, 4096 * 4 // 64, 4096 * 4 // 16]
 
 
 def test_blocks_draw_from_seeds_of_their_own(
