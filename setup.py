@@ -18,7 +18,7 @@ TEST = [
     *SERVE,
 ]
 DOCS = ["mkdocs-material>=9.6", "mkdocstrings[python]>=1.0"]
-# PYEVALB: an independent scorer of trees; nltk: `parse --tokenize`.
+# PYEVALB: an independent scorer of trees; nltk: `parse --split-words`.
 DEVELOPMENT = ["ruff>=0.8", "pre-commit>=4", "PYEVALB>=0.1.3", "nltk>=3.10"]
 
 setup(

@@ -26,6 +26,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^( *)```(\w*)[^\n`]*\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
 HINT = re.compile(r"<!-- test: (.*?) -->")
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
+# Commands whose first argument is a command of their own.
+GROUPS = {"corpus"}
 SHELLS = {"bash", "console", "sh", "shell"}
 # Folders of the project that hold nothing until a command of README fills them.
 WRITTEN = {"runs", "saved_models"}
@@ -114,6 +116,8 @@ def problems(command):
 
 def verb_problems(words):
     verb = next((word for word in words if word[:1] != "-"), None)
+    if verb in GROUPS:
+        verb = " ".join(words[:2])
     text = help_of(verb)
     if text is None:
         yield f"keras-transformer {verb}: no such verb"
@@ -144,7 +148,7 @@ def help_of(verb):
     if verb not in HELP:
         code = "from keras_transformer.cli import main; main()"
         result = subprocess.run(
-            [sys.executable, "-c", code, *filter(None, [verb]), "--help"],
+            [sys.executable, "-c", code, *(verb or "").split(), "--help"],
             env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
             capture_output=True,
             text=True,

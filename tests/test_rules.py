@@ -44,6 +44,7 @@ ALLOWED = {
 }
 # The outer edge may import everything, the package itself ("") too.
 ALLOWED["cli"] = {*ALLOWED, ""}
+ALLOWED["__main__"] = {"cli"}
 
 # keras.ops only, so that it runs on every Keras backend.
 WITHOUT_TENSORFLOW = (

@@ -1,11 +1,11 @@
-"""The `keras-transformer` command: one thin file per verb.
+"""The `keras-transformer` command: one module per command.
 
-Nothing here imports TensorFlow before a verb has checked what it was given.
+No module imports TensorFlow or Keras before its command has checked its arguments.
 """
 
 
 def main() -> None:
-    """Entry point of the `keras-transformer` command."""
+    """Runs the command line."""
     from keras_transformer.cli.app import app
 
     app()

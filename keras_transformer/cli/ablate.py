@@ -4,65 +4,57 @@ import pathlib
 from typing import Annotated
 
 import typer
+from typer import Option
 
-from keras_transformer.cli.console import load_tensorflow
-from keras_transformer.cli.console import refuse_workers
-from keras_transformer.cli.console import say
-from keras_transformer.cli.console import verb
+from keras_transformer.cli import console
+from keras_transformer.cli import options
 
 
-@verb
+@console.command
 def ablate(
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE", help="A shipped recipe's name or a YAML file's path."
-        ),
-    ],
+    recipe: options.Recipe,
     output: Annotated[
         pathlib.Path,
-        typer.Option("--output", "-o", metavar="DIR", help="Of runs and tables."),
+        Option("--output", "-o", metavar="DIR", help="Folder for runs and tables."),
     ],
     rows: Annotated[
-        str,
-        typer.Option(help="Rows of Table 3; a letter stands for all of its rows."),
+        str, Option(help="Rows of Table 3; a letter selects all rows of its group.")
     ] = "base,A,B,C,D,E,big",
-    scale: Annotated[int, typer.Option(min=1, help="Divides all widths.")] = 1,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each row.")] = 1,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Replace one key."),
-    ] = None,
+    scale: Annotated[
+        int, Option(min=1, help="Factor by which all widths are divided.")
+    ] = 1,
+    seeds: Annotated[int, Option(min=1, help="Number of runs per row.")] = 1,
+    overrides: options.Overrides = (),
 ):
-    """Train the variations of Table 3 and lay them beside the paper's.
+    """Train the model variations of the paper's Table 3.
 
-    Started again, it goes on with the rows that are missing. Started several times at
-    once, each process trains rows that no other one is at.
+    The table compares the results with the paper's. Run the same command again to
+    train the missing rows. Several processes with the same --output share the rows.
 
     \b
     keras-transformer ablate multi30k_en_de --rows base,A --scale 4 --output table3
     """
     from keras_transformer.recipes import load_recipe
 
-    refuse_workers("ablate")
-    loaded = load_recipe(recipe, overrides or ())
-    load_tensorflow()
+    console.refuse_workers("ablate")
+    loaded = load_recipe(recipe, overrides)
+    console.load_tensorflow()
     from keras_transformer.experiments import table3
 
     names = table3.expand_rows(rows)
 
     def on_row(row, seed, result):
-        say(
+        console.print_status(
             f"{row}, seed {seed}: perplexity {result['perplexity']:.2f}, "
             f"BLEU {result['bleu']:.2f}"
         )
 
-    try:
+    with console.resume_hint(f"complete {output}"):
         results = table3.ablate(loaded, names, output, scale, seeds, on_row=on_row)
-    except KeyboardInterrupt:
-        say(f"interrupted; the same command goes on with what {output} lacks")
-        raise typer.Exit(130) from None
     missing = len(names) * seeds - len(results)
     if missing:
-        say(f"{missing} more are being trained by other processes; they end the table")
+        console.print_status(
+            f"other processes are training {missing} more runs and will complete the "
+            "table"
+        )
     typer.echo((output / "table.md").read_text(encoding="utf-8"), nl=False)

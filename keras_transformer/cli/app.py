@@ -1,26 +1,14 @@
-"""The command's verbs in the order in which one meets them."""
+"""The command line: its commands in the order in which users meet them."""
 
+import importlib
 from typing import Annotated
 
 import typer
+from typer import Option
 
 import keras_transformer
-from keras_transformer.cli import ablate
-from keras_transformer.cli import average
-from keras_transformer.cli import beam
-from keras_transformer.cli import compare
-from keras_transformer.cli import demo
-from keras_transformer.cli import evaluate
-from keras_transformer.cli import export
-from keras_transformer.cli import filter
-from keras_transformer.cli import info
-from keras_transformer.cli import parse
-from keras_transformer.cli import score
-from keras_transformer.cli import serve
-from keras_transformer.cli import train
-from keras_transformer.cli import translate
-from keras_transformer.cli import update_vocabulary
-from keras_transformer.cli import visualize
+from keras_transformer.cli import corpus
+from keras_transformer.cli import options
 
 # Plain text instead of boxes: a message stays one line, however wide the terminal.
 app = typer.Typer(
@@ -29,11 +17,12 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def _print_version(wanted: bool):
-    if wanted:
+def _print_version(is_requested: bool):
+    if is_requested:
         typer.echo(keras_transformer.__version__)
         raise typer.Exit
 
@@ -42,23 +31,30 @@ def _print_version(wanted: bool):
 def keras_transformer_command(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Version."
+        Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version.",
         ),
     ] = False,
 ):
     """Train, evaluate, export and run Transformers that translate.
 
     \b
-    keras-transformer demo                     the whole of it in about 5 minutes
-    keras-transformer train                    the recipes there are
+    keras-transformer demo                     try everything in about 5 minutes
+    keras-transformer train                    list the recipes of the package
     """
 
 
-VERBS = (
-    *(demo, train, evaluate, translate, score, average, export),
-    *(info, compare, filter, update_vocabulary),
-    *(serve, parse, visualize, ablate, beam),
+# Each module defines a command of its own name.
+COMMANDS = (
+    *("demo", "train", "evaluate", "translate", "score", "average", "export"),
+    *("info", "compare", "filter", "update_vocabulary", "serve", "parse"),
+    *("visualize", "ablate"),
 )
-for verb in VERBS:
-    app.command()(getattr(verb, verb.__name__.rpartition(".")[2]))
+for name in COMMANDS:
+    module = importlib.import_module(f"keras_transformer.cli.{name}")
+    app.command(cls=options.Command)(getattr(module, name))
+app.add_typer(corpus.app, name="corpus")
+app.command(hidden=True)(corpus.beam)

@@ -6,12 +6,12 @@ import pathlib
 from typing import Annotated
 
 import typer
+from typer import Argument
+from typer import Option
 
-from keras_transformer.cli.console import check_tokenizer
-from keras_transformer.cli.console import existing
-from keras_transformer.cli.console import quiet_libraries
-from keras_transformer.cli.console import verb
-from keras_transformer.cli.text_lines import counted_pair
+from keras_transformer.cli import console
+from keras_transformer.cli import options
+from keras_transformer.cli.lines import read_parallel_lines
 from keras_transformer.errors import UserError
 
 
@@ -26,45 +26,42 @@ class Test(enum.StrEnum):
     RANDOMIZATION = "randomization"
 
 
-@verb
+@console.command
 def compare(
     systems: Annotated[
         list[pathlib.Path],
-        typer.Argument(
+        Argument(
             metavar="BASELINE SYSTEM...",
             help="Files of translations; each is compared with the first.",
         ),
     ],
     reference: Annotated[
-        pathlib.Path, typer.Option("--reference", "-r", help="True translation.")
+        pathlib.Path, Option("--reference", "-r", help="Reference translations.")
     ],
     metric: Annotated[
-        list[Metric] | None,
-        typer.Option(
-            "--metric", "-m", help="May be given several times.  [default: bleu]"
-        ),
-    ] = None,
+        list[Metric], Option("--metric", "-m", help="Metric to compare. Repeatable.")
+    ] = (Metric.bleu,),
     test: Annotated[
-        Test, typer.Option(help="Paired bootstrap or approximate randomisation.")
+        Test, Option(help="Paired bootstrap or approximate randomization.")
     ] = Test.BOOTSTRAP,
     samples: Annotated[
         int | None,
-        typer.Option(min=1, help="Resamples or trials. Default: 1000 or 10000."),
+        Option(
+            min=1,
+            help="Number of resamples or trials (default: 1000 for bootstrap, 10000 "
+            "for randomization).",
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=1, help="Of the resampling.")] = 12345,
-    tokenize: Annotated[
-        str,
-        typer.Option(help="sacreBLEU's tokenizer for BLEU; none for tokenised text."),
-    ] = "13a",
-    lowercase: Annotated[
-        bool, typer.Option("--lowercase", help="BLEU and chrF without case.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    seed: Annotated[int, Option(min=1, help="Seed for the resampling.")] = 12345,
+    tokenize: options.BleuTokenizer = "13a",
+    lowercase: options.Lowercase = False,
+    as_json: options.Json = False,
 ):
-    """Tell whether systems differ by more than chance, as sacreBLEU tests it.
+    """Test whether systems differ significantly from a baseline.
 
-    The p-value is the probability of a difference as large as the one seen if the
-    system were as good as the baseline.
+    The tests and their results match sacreBLEU's. The p-value is the probability of a
+    difference at least as large as the observed one if the system were as good as the
+    baseline.
 
     \b
     keras-transformer translate runs/a --input test.en --output a.de
@@ -76,17 +73,16 @@ def compare(
     names = list(map(str, systems))
     if len(set(names)) < len(names):
         raise UserError("a file is given twice; compare different ones")
-    for path in (reference, *systems):
-        existing(path)
-    check_tokenizer(tokenize)
-    texts = [counted_pair(path, reference) for path in systems]
-    with quiet_libraries():
+    console.require_exists(reference, *systems)
+    console.check_tokenizer(tokenize)
+    texts = [read_parallel_lines(path, reference) for path in systems]
+    with console.quiet_libraries():
         from keras_transformer.evaluation import compare_systems
 
         results = compare_systems(
             dict(zip(names, (hypotheses for hypotheses, _ in texts), strict=True)),
             texts[0][1],
-            [one.value for one in dict.fromkeys(metric or [Metric.bleu])],
+            [one.value for one in dict.fromkeys(metric)],
             test=test.value,
             num_samples=samples,
             seed=seed,
@@ -103,10 +99,10 @@ def compare(
     for result in results:
         typer.echo(f"{result.metric}  {result.signature}")
         for system in result.systems:
-            typer.echo(f"{system.name:{width}}  {_described(system)}")
+            typer.echo(f"{system.name:{width}}  {_describe(system)}")
 
 
-def _described(system):
+def _describe(system):
     score = f"{system.score:.2f}"
     if system.mean is not None:
         score += f"  (mean {system.mean:.2f} ± {system.interval:.2f})"

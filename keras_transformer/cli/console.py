@@ -1,4 +1,4 @@
-"""What all verbs share: how mistakes are told, how files are written."""
+"""Error reporting, model loading and output files, shared by all commands."""
 
 import contextlib
 import functools
@@ -10,57 +10,58 @@ import threading
 
 import typer
 
-from keras_transformer.errors import ModelError
 from keras_transformer.errors import UserError
+from keras_transformer.files import replace_file
 from keras_transformer.files import told_when_full
 
-MISTAKE = 2
+USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-# Whoever has chosen a level wants to see what TensorFlow says.
+# Users who set a log level want to see TensorFlow's messages.
 SHOW_LIBRARIES = "TF_CPP_MIN_LOG_LEVEL" in os.environ
 
 
-def say(message: str) -> None:
-    """Writes a line of progress to standard error."""
+def print_status(message: str) -> None:
+    """Prints a line to standard error."""
     typer.echo(message, err=True)
 
 
 def warn(message: str) -> None:
-    say(f"warning: {message}")
+    """Prints a warning to standard error."""
+    print_status(f"warning: {message}")
 
 
-def verb(function):
-    """Makes a function a verb: mistakes become one line and exit code 2."""
+def command(function):
+    """Turns a function into a command: user errors become one line and exit code 2."""
 
     @functools.wraps(function)
     def run(*args, **kwargs):
-        # For what is said later on, such as that there is no GPU.
+        # Also hides messages that TensorFlow logs after loading, e.g. about GPUs.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         try:
             result = function(*args, **kwargs)
             sys.stdout.flush()
             return result
         except BrokenPipeError:
-            # Who read our output has left; nothing more must reach it at exit.
+            # The reader has left: nothing more may reach the pipe at exit.
             with contextlib.suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(BROKEN_PIPE) from None
         except KeyboardInterrupt:
-            say("interrupted")
+            print_status("interrupted")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
-            message = _mistake(error)
+            message = _user_message(error)
             if message is None:
                 raise
-            say(f"error: {message}")
-            raise typer.Exit(getattr(error, "exit_code", MISTAKE)) from None
+            print_status(f"error: {message}")
+            raise typer.Exit(getattr(error, "exit_code", USER_ERROR)) from None
 
     return run
 
 
-def _mistake(error):
-    """Returns the line to show if the user can fix `error`, else None."""
+def _user_message(error):
+    """Returns the line to print if the user can fix `error`, else `None`."""
     if isinstance(error, UserError):
         return " ".join(str(error).split())
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
@@ -68,21 +69,38 @@ def _mistake(error):
     return None
 
 
-def existing(path: pathlib.Path) -> pathlib.Path:
-    """The path itself, if something is there; spares a wait for TensorFlow."""
-    if not path.exists():
-        raise UserError(f"{path}: no such file or folder")
-    return path
+def require_exists(*paths: pathlib.Path | None) -> None:
+    """Raises `UserError` unless each path exists; skips `None` and "-"."""
+    for path in paths:
+        if path is not None and str(path) != "-" and not path.exists():
+            raise UserError(f"{path}: no such file or folder")
+
+
+def require_folder(path: pathlib.Path) -> None:
+    """Raises `UserError` unless the folder of a file to write exists."""
+    if not path.parent.is_dir():
+        raise UserError(f"{path}: there is no folder {path.parent}")
+
+
+def require_writable(path: pathlib.Path | None) -> None:
+    """Raises `UserError` if no output file can be written; skips `None`."""
+    if path is None:
+        return
+    if path.suffix == ".gz":
+        raise UserError(f"{path}: output is not compressed; remove .gz from the name")
+    if path.is_dir():
+        raise UserError(f"{path}: a folder, where a file was expected")
+    require_folder(path)
 
 
 def refuse_workers(name):
-    """Raises `UserError` where `TF_CONFIG` asks for what only `train` can do."""
+    """Raises `UserError` if `TF_CONFIG` requests several workers."""
     if os.environ.get("TF_CONFIG"):
         raise UserError(f"TF_CONFIG is set, but {name} trains in one process; unset it")
 
 
 def check_tokenizer(name):
-    """Raises `UserError` unless sacreBLEU has this tokenizer, and what it needs."""
+    """Raises `UserError` unless sacreBLEU has this tokenizer and its dependencies."""
     from sacrebleu.metrics import BLEU
 
     from keras_transformer.recipes.schema import BLEU_TOKENIZERS
@@ -98,9 +116,9 @@ def check_tokenizer(name):
 
 @contextlib.contextmanager
 def quiet_libraries():
-    """Drops what native libraries write to standard error; Python's lines stay.
+    """Discards what native libraries write to standard error, but not Python's lines.
 
-    On loading, TensorFlow reports on the machine whatever its log level.
+    TensorFlow describes the machine while it loads, at every log level.
     """
     if SHOW_LIBRARIES:
         yield
@@ -122,8 +140,8 @@ def quiet_libraries():
 
 
 @contextlib.contextmanager
-def ending_on_sigterm():
-    """SIGTERM raises `SystemExit(143)`, so that temporary files go."""
+def exit_on_sigterm():
+    """Makes SIGTERM raise `SystemExit(143)`, so that temporary files are removed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -135,108 +153,128 @@ def ending_on_sigterm():
 
 
 def load_tensorflow() -> None:
-    """Imports TensorFlow, which takes seconds: to be called when all else is right."""
+    """Imports TensorFlow, which takes seconds: call it after all other checks."""
     with quiet_libraries():
         import tensorflow  # noqa: F401
 
 
+@contextlib.contextmanager
+def resume_hint(hint):
+    """Ends an interrupted command with a hint: the same command will `hint`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print_status(f"interrupted; run the same command again to {hint}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
 class LineWarnings:
-    """Prints a translator's warnings with the numbers of the lines in the input.
+    """Prints the warnings of a translator with line numbers.
 
     Args:
         prefix: Text before the number.
 
     Attributes:
-        numbers: Number of each line that the translator is given.
+        numbers: The number of each line that the translator is given, from 1 on unless
+            it is set.
     """
 
     def __init__(self, prefix="line"):
         self._prefix = prefix
-        self.numbers = None
+        self.numbers = range(1, sys.maxsize)
 
     def __call__(self, index, text):
         warn(f"{self._prefix} {self.numbers[index]}: {text}")
 
 
+# Abilities that a model may lack: a phrase for messages, and if an ensemble has them.
 _ABILITIES = {
-    "score": "score given translations",
-    "align": "give alignments",
-    "sample": "sample",
-    "with_search": "search with other settings, prefixes or forbidden words",
-    "model": "be parsed with, exported or visualized",
+    "search": ("search with other settings or forbidden words", True),
+    "prefixes": ("take prefixes", True),
+    "n_best": ("list several translations", True),
+    "sample": ("draw translations at random", True),
+    "score": ("score given translations", True),
+    "parse": ("parse", True),
+    "align": ("align words", False),
+    "attention": ("show its attention", False),
+    "export": ("be exported", False),
 }
 
 
-def opened_model(path, warn_with=None, ensemble=(), parallel_batches=1, needs=()):
-    """Opens a model for a command: quiet, its warnings on standard error.
+def opened_model(
+    path, needs=(), ensemble=(), parallel_parts=1, search=None, warnings=None
+):
+    """Opens a model quietly, with its warnings on standard error.
 
     Args:
-        needs: Names of the methods and attributes of `Translator` that are used.
+        path: Run folder, `.keras` file or SavedModel folder.
+        needs: Abilities that the command requires, e.g. `("score",)`. A SavedModel
+            has none of them.
+        ensemble: Paths of further models, as in `open_model`.
+        parallel_parts: Number of batches to decode in parallel.
+        search: Dict of arguments for `with_search`. `None` values are ignored.
+        warnings: `LineWarnings`. If `None`, lines count from 1.
 
     Raises:
-        ModelError: If there is no model, or a SavedModel, which lacks one of them.
+        UserError: If the model lacks one of `needs`.
     """
+    changes = {
+        name: value for name, value in (search or {}).items() if value is not None
+    }
     load_tensorflow()
     with quiet_libraries():
         from keras_transformer.saving.open import open_model
+        from keras_transformer.saving.saved_model import ExportedTranslator
         from keras_transformer.training import use_threads
 
-        use_threads(parallel_batches)
+        use_threads(parallel_parts)
         opened = open_model(
             path,
             ensemble=ensemble,
-            parallel_parts=parallel_batches,
-            warn=warn_with or LineWarnings(),
+            parallel_parts=parallel_parts,
+            warn=warnings or LineWarnings(),
         )
-    for need in needs:
-        if not hasattr(opened, need):
-            raise ModelError(
-                f"{path}: a SavedModel cannot {_ABILITIES[need]}; use the run's folder "
-                "or the .keras file"
+    for need in [*needs, *(["search"] if changes else [])]:
+        ability, has_ensemble = _ABILITIES[need]
+        if isinstance(opened, ExportedTranslator):
+            raise UserError(
+                f"{path}: a SavedModel cannot {ability}; use the run folder or the "
+                ".keras file"
             )
-    return opened
-
-
-def check_output(path: pathlib.Path):
-    """Raises `UserError` where no file can be written: before any work for it."""
-    if path.suffix == ".gz":
-        raise UserError(f"{path}: what is written is not compressed; leave out .gz")
-    if path.is_dir():
-        raise UserError(f"{path}: a folder, where a file was expected")
-    if not path.parent.is_dir():
-        raise UserError(f"{path}: there is no folder {path.parent}")
+        if ensemble and not has_ensemble:
+            raise UserError(f"{path}: an ensemble cannot {ability}; use one model")
+    return opened.with_search(**changes) if changes else opened
 
 
 @contextlib.contextmanager
-def written_lines(path: pathlib.Path | None):
-    """A function that writes one line of UTF-8, to a file or standard output.
+def open_output(path: pathlib.Path | None):
+    """Yields a function that writes a line of UTF-8 to a file or standard output.
 
-    A file appears under its name only when all of it is written; a device or a pipe
-    is written into.
+    A file appears under its name only when it is complete; devices and pipes are
+    written directly.
     """
     if path is None:
         yield line_writer(sys.stdout.buffer)
         return
-    check_output(path)
+    require_writable(path)
     if path.exists() and not path.is_file():
         with open(path, "wb") as file:
             yield line_writer(file)
         return
-    path = path.resolve()  # a link stays one
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with told_when_full(path), open(temporary, "wb") as file:
-            yield line_writer(file)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    path = path.resolve()  # a link stays a link
+    with (
+        told_when_full(path),
+        replace_file(path) as temporary,
+        open(temporary, "wb") as file,
+    ):
+        yield line_writer(file)
 
 
 def line_writer(file):
-    """A function that writes one line of UTF-8 to a binary file, at once."""
+    """Returns a function that writes and flushes a line of UTF-8 to a binary file."""
 
     def write_line(text: str) -> None:
-        # A sub-word of bytes can spell a line end; a line must stay one line.
+        # Subwords of bytes can spell a line end, but a line must stay one line.
         one_line = text.replace("\r", " ").replace("\n", " ")
         file.write(one_line.encode("utf-8", "replace") + b"\n")
         file.flush()
@@ -244,35 +282,22 @@ def line_writer(file):
     return write_line
 
 
-def progress(description: str, total: int | None, unit: str = "lines"):
-    """A rich progress bar on standard error, as a context manager.
-
-    Gives a function that is called with the number of units just done. Without a
-    terminal nothing is drawn.
-    """
-    return _bar(description, total, unit)
-
-
 @contextlib.contextmanager
-def _bar(description, total, unit):
+def progress(description: str, total: int | None, unit: str = "lines"):
+    """Draws a progress bar on standard error if that is a terminal.
+
+    Yields a function to call with the number of units just done.
+    """
+    from rich import progress as bar
     from rich.console import Console
-    from rich.progress import BarColumn
-    from rich.progress import MofNCompleteColumn
-    from rich.progress import Progress
-    from rich.progress import TextColumn
-    from rich.progress import TimeElapsedColumn
-    from rich.progress import TimeRemainingColumn
 
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        *(bar.TextColumn("{task.description}"), bar.BarColumn()),
+        *(bar.MofNCompleteColumn(), bar.TextColumn(unit)),
+        *(bar.TimeElapsedColumn(), bar.TimeRemainingColumn()),
     )
-    with Progress(
+    with bar.Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bars:
         task = bars.add_task(description, total=total)

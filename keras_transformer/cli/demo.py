@@ -7,35 +7,31 @@ import time
 from typing import Annotated
 
 import typer
+from typer import Option
 
 import keras_transformer
-from keras_transformer.cli.console import load_tensorflow
-from keras_transformer.cli.console import opened_model
-from keras_transformer.cli.console import progress
-from keras_transformer.cli.console import refuse_workers
-from keras_transformer.cli.console import say
-from keras_transformer.cli.console import verb
+from keras_transformer.cli import console
+from keras_transformer.cli import options
+from keras_transformer.cli.lines import in_chunks
 
 NUM_SHOWN = 5
 
 
-@verb
+@console.command
 def demo(
     output: Annotated[
-        pathlib.Path, typer.Option("--output", "-o", metavar="RUN", help="Run folder.")
+        pathlib.Path, Option("--output", "-o", metavar="RUN", help="Run folder.")
     ] = pathlib.Path("runs/demo"),
     saved_model: Annotated[
-        pathlib.Path, typer.Option("--export", help="Where to export to.")
+        pathlib.Path, Option("--export", help="Folder for the SavedModel.")
     ] = pathlib.Path("saved_models/demo"),
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Replace a key of the recipe."),
-    ] = None,
+    overrides: options.Overrides = (),
 ):
-    """See all of it on embedded data, in about 5 minutes.
+    """Train, evaluate and export a model in about 5 minutes.
 
     The data are phrases that CLDR writes in two languages: dates, times, numbers,
-    amounts, measures, names. No network is used.
+    amounts, measures, names. They are part of an installed package; the network is not
+    used.
 
     \b
     keras-transformer demo
@@ -44,56 +40,49 @@ def demo(
     """
     from keras_transformer.recipes import load_recipe
 
-    refuse_workers("demo")
-    recipe = load_recipe("phrases", overrides or ())
+    console.refuse_workers("demo")
+    recipe = load_recipe("phrases", overrides)
     started = time.monotonic()
 
-    def stage(number, what):
-        say(f"[{number}/4] {what} ({time.monotonic() - started:.0f} s so far)")
+    def begin_stage(number, text):
+        seconds = time.monotonic() - started
+        console.print_status(f"[{number}/4] {text} ({seconds:.0f} s so far)")
 
-    say("At most about 5 minutes on 2 CPU cores.")
+    console.print_status("The demo takes about 5 minutes at most on 2 CPU cores.")
     if (output / "config.yaml").exists():
-        say(f"{output} holds a run already, which goes on; --output names another")
-    stage(1, f"training the recipe phrases, {recipe.training.steps} steps")
+        console.print_status(
+            f"{output} already contains a run, which is resumed; --output names another"
+        )
+    begin_stage(1, f"training the recipe phrases, {recipe.training.steps} steps")
 
-    load_tensorflow()
+    console.load_tensorflow()
     from keras_transformer import evaluation
-    from keras_transformer.pipelines.sources.phrases import phrases
+    from keras_transformer.export import export_translator
 
-    try:
+    with console.resume_hint("resume"):
         keras_transformer.train(recipe, output, progress=True)
-    except KeyboardInterrupt:
-        say("interrupted; the same command goes on from the last checkpoint")
-        raise typer.Exit(130) from None
 
-    data = recipe.data
-    test = phrases(
-        data.source_locale,
-        data.target_locale,
-        size=data.size,
-        seed=data.seed,
-        held_out=data.held_out,
-    ).test
-    sources, references = map(list, zip(*test, strict=True))
-    stage(2, f"translating {len(test)} phrases that training never saw")
-    run = opened_model(output)
+    sources, references = _test_phrases(recipe.data)
+    begin_stage(2, f"translating {len(sources)} held-out phrases")
+    run = console.opened_model(output)
     hypotheses = _translate(run, sources)
-    exact = 100 * sum(map(str.__eq__, hypotheses, references)) / len(test)
+    exact = 100 * sum(map(str.__eq__, hypotheses, references)) / len(sources)
     bleu = evaluation.bleu(hypotheses, references)
 
-    stage(3, "exporting")
-    exported = run.export(saved_model)
-    stage(4, "translating with the exported model")
-    served = _translate(opened_model(exported), sources[:NUM_SHOWN])
+    begin_stage(3, "exporting")
+    exported = export_translator(run, saved_model)
+    begin_stage(4, "translating with the exported model")
+    shown = sources[:NUM_SHOWN]
+    served = _translate(console.opened_model(exported), shown)
 
-    width = max(map(len, sources[:NUM_SHOWN]))
-    for source, translation in zip(sources[:NUM_SHOWN], served, strict=True):
+    width = max(map(len, shown))
+    for source, translation in zip(shown, served, strict=True):
         typer.echo(f"{source:{width}}  ->  {translation}")
-    # In KiB, on macOS in bytes.
+    # macOS reports bytes instead of KiB.
     unit = 2**30 if sys.platform == "darwin" else 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
     typer.echo(
-        f"\nexact: {exact:.1f} % of {len(test)} held-out phrases\n"
+        f"\nexact: {exact:.1f} % of {len(sources)} held-out phrases\n"
         f"{bleu.metric}: {bleu.score:.2f}  {bleu.signature}\n"
         f"time: {time.monotonic() - started:.0f} s, memory: {peak:.1f} GiB at most\n"
         f"run: {output} (model, tokenizer, checkpoints, logs)\n"
@@ -102,8 +91,21 @@ def demo(
     )
 
 
+def _test_phrases(data):
+    """Returns the sources and the references of the held-out phrases."""
+    from keras_transformer.pipelines.sources.phrases import phrases
+
+    test = phrases(
+        data.source_locale,
+        data.target_locale,
+        size=data.size,
+        seed=data.seed,
+        held_out=data.held_out,
+    ).test
+    return map(list, zip(*test, strict=True))
+
+
 def _translate(model, sentences):
-    with progress("translating", len(sentences), "phrases") as advance:
-        translated = model.translate(sentences)
-        advance(len(sentences))
-    return [candidates[0].text for candidates in translated]
+    """Returns the best translation of each sentence."""
+    chunks = in_chunks(sentences, len(sentences), "translating", unit="phrases")
+    return [text for _, chunk in chunks for text in model.translate(chunk)]

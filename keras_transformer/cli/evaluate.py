@@ -7,24 +7,15 @@ import time
 from typing import Annotated
 
 import typer
+from typer import Option
 
-from keras_transformer.cli.console import LineWarnings
-from keras_transformer.cli.console import check_output
-from keras_transformer.cli.console import check_tokenizer
-from keras_transformer.cli.console import existing
-from keras_transformer.cli.console import opened_model
-from keras_transformer.cli.console import progress
-from keras_transformer.cli.console import say
-from keras_transformer.cli.console import verb
-from keras_transformer.cli.console import written_lines
-from keras_transformer.cli.evaluate_trees import evaluate_trees
-from keras_transformer.cli.text_lines import EnsemblePaths
-from keras_transformer.cli.text_lines import ParallelBatches
-from keras_transformer.cli.text_lines import Patience
-from keras_transformer.cli.text_lines import counted_pair
+from keras_transformer.cli import console
+from keras_transformer.cli import evaluate_trees
+from keras_transformer.cli import options
+from keras_transformer.cli.lines import CHUNK_SIZE
+from keras_transformer.cli.lines import in_chunks
+from keras_transformer.cli.lines import read_parallel_lines
 from keras_transformer.errors import UserError
-
-BLOCK = 2_000
 
 
 class Metric(enum.StrEnum):
@@ -36,125 +27,115 @@ class Metric(enum.StrEnum):
     f1 = "f1"
 
 
-@verb
+@console.command
 def evaluate(
-    model: Annotated[
-        pathlib.Path,
-        typer.Argument(
-            metavar="MODEL", help="A run folder, a .keras file or a SavedModel folder."
-        ),
-    ],
+    model: options.Model,
     reference: Annotated[
         pathlib.Path,
-        typer.Option("--reference", "-r", help="True translation; for f1, trees."),
+        Option("--reference", "-r", help="Reference translations, or trees for f1."),
     ],
     source: Annotated[
         pathlib.Path | None,
-        typer.Option(
-            "--source", "-s", help="Text to translate. With f1, default: the trees'."
+        Option(
+            "--source",
+            "-s",
+            help="Text to translate; optional for f1 (the trees' words).",
         ),
     ] = None,
     metric: Annotated[
-        list[Metric] | None,
-        typer.Option(
-            "--metric", "-m", help="May be given several times.  [default: bleu]"
-        ),
-    ] = None,
-    tokenize: Annotated[
-        str,
-        typer.Option(help="sacreBLEU's tokenizer for BLEU; none for tokenised text."),
-    ] = "13a",
+        list[Metric], Option("--metric", "-m", help="Metric to compute. Repeatable.")
+    ] = (Metric.bleu,),
+    tokenize: options.BleuTokenizer = "13a",
     language: Annotated[
-        str, typer.Option(help="Of the target, for compound_bleu's Moses tokenizer.")
+        str, Option(help="Target language for the Moses tokenizer of compound_bleu.")
     ] = "de",
-    lowercase: Annotated[
-        bool, typer.Option("--lowercase", help="BLEU and chrF without case.")
-    ] = False,
-    beam_size: Annotated[
-        int | None, typer.Option(min=1, help="1 is greedy. Default: the run's, or 4.")
-    ] = None,
-    length_penalty: Annotated[
-        float | None, typer.Option(min=0, help="Alpha. Default: the run's, or 0.6.")
-    ] = None,
-    patience: Patience = None,
-    ensemble: EnsemblePaths = None,
-    parallel_batches: ParallelBatches = 1,
+    lowercase: options.Lowercase = False,
+    beam_size: options.BeamSize = None,
+    length_penalty: options.LengthPenalty = None,
+    patience: options.Patience = None,
+    ensemble: options.Ensemble = (),
+    parallel_parts: options.ParallelParts = 1,
     output: Annotated[
         pathlib.Path | None,
-        typer.Option("--output", "-o", help="File to write the translations to."),
+        Option("--output", "-o", help="File to write the translations to."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: options.Json = False,
 ):
-    """Score translations of a test set with sacreBLEU.
+    """Translate a test set and score it with sacreBLEU.
 
-    The metric compound_bleu is the paper's own: tokenised, compounds split at hyphens.
-    The metric f1 parses sentences and compares the trees with those of --reference.
+    The metric compound_bleu follows the paper: text is tokenized and compounds are
+    split at hyphens. The metric f1 parses sentences and compares the trees with
+    those of --reference.
 
     \b
     keras-transformer evaluate runs/mine --source test.en --reference test.de
     keras-transformer evaluate runs/craft --metric f1 --reference dev.trees.gz
     """
-    search = {"beam_size": beam_size, "length_penalty": length_penalty}
-    search["patience"] = patience
-    metrics = list(dict.fromkeys(metric or [Metric.bleu]))
-    for path in filter(None, (model, source, reference, *(ensemble or ()))):
-        existing(path)
-    if output is not None:
-        check_output(output)
-    if Metric.f1 in metrics:
-        if len(metrics) > 1:
-            raise UserError("--metric f1: stands alone, its reference is trees")
-        evaluate_trees(
-            *(model, ensemble, reference, source, search),
-            *(output, as_json, parallel_batches),
-        )
-        return
-    if source is None:
-        raise UserError("--source, the text to translate, is missing")
+    metrics = list(dict.fromkeys(metric))
+    is_parsing = Metric.f1 in metrics
+    console.require_exists(model, source, reference, *ensemble)
+    console.require_writable(output)
+    if is_parsing and len(metrics) > 1:
+        raise UserError("--metric f1: cannot be combined, since its reference is trees")
+    if is_parsing:
+        sources, references = evaluate_trees.read_treebank(reference, source)
+        unit, origin = "sentences", f"{reference}: tree line"
+    else:
+        if source is None:
+            raise UserError("--source, the text to translate, is missing")
+        console.check_tokenizer(tokenize)
+        sources, references = read_parallel_lines(source, reference)
+        unit, origin = "lines", f"{source}: line"
 
-    check_tokenizer(tokenize)
-
-    sources, references = counted_pair(source, reference)
     started = time.monotonic()
-    warnings = LineWarnings(f"{source}: line")
-    changed = {name: value for name, value in search.items() if value is not None}
-    needs = ["with_search"] if changed else []
+    needs = ["parse"] if is_parsing else []
     if Metric.perplexity in metrics:
         needs.append("score")
-    opened = opened_model(model, warnings, ensemble or (), parallel_batches, needs)
-    translator = opened.with_search(**changed) if changed else opened
-    results = []
-    if output is not None or metrics != [Metric.perplexity]:
-        hypotheses = _translations(translator, warnings, sources)
-        if output is not None:
-            with written_lines(output) as write_line:
-                for hypothesis in hypotheses:
-                    write_line(hypothesis)
-    for one in metrics:
-        if one is Metric.perplexity:
-            results.append(_perplexity(opened, sources, references))
-        else:
-            results.append(
-                _score(one, hypotheses, references, tokenize, lowercase, language)
-            )
+    search = {"beam_size": beam_size, "length_penalty": length_penalty}
+    search["patience"] = patience
+    warnings = console.LineWarnings(origin)
+    translator = console.opened_model(
+        *(model, needs, ensemble, parallel_parts, search, warnings)
+    )
+    outputs, details = [], {}
+    if is_parsing:
+        parses = evaluate_trees.parse(translator, sources, warnings)
+        outputs = [parse.tree for parse in parses]
+        details = {"repairs": evaluate_trees.repairs(parses)}
+    elif output is not None or metrics != [Metric.perplexity]:
+        outputs = _translate(translator, sources, warnings)
+    if output is not None:
+        with console.open_output(output) as write_line:
+            for each in outputs:
+                write_line(str(each))
+    if is_parsing:
+        results = evaluate_trees.results(references, outputs)
+    else:
+        results = [
+            _perplexity(translator, sources, references)
+            if one is Metric.perplexity
+            else _score(one, outputs, references, tokenize, lowercase, language)
+            for one in metrics
+        ]
     seconds = time.monotonic() - started
     if as_json:
-        report = {"model": str(model), "lines": len(sources), "seconds": seconds}
-        typer.echo(json.dumps({**report, "results": results}, indent=2))
+        report = {"model": str(model), unit: len(sources), "seconds": seconds}
+        typer.echo(json.dumps({**report, **details, "results": results}, indent=2))
         return
     for result in results:
-        typer.echo(f"{result['name']} = {result['score']:.2f}  {result['signature']}")
-    say(f"{len(sources)} lines in {seconds:.1f} s")
+        typer.echo(
+            evaluate_trees.described(result)
+            if is_parsing
+            else f"{result['name']} = {result['score']:.2f}  {result['signature']}"
+        )
+    console.print_status(f"{len(sources)} {unit} in {seconds:.1f} s")
 
 
-def _translations(translator, warnings, sources):
+def _translate(translator, sources, warnings):
     hypotheses = []
-    with progress("translating", len(sources)) as advance:
-        for start in range(0, len(sources), BLOCK):
-            block = sources[start : start + BLOCK]
-            warnings.numbers = range(start + 1, start + 1 + len(block))
-            hypotheses += translator.translate(block)
-            advance(len(block))
+    for start, chunk in in_chunks(sources, CHUNK_SIZE, "translating"):
+        warnings.numbers = range(start + 1, start + 1 + len(chunk))
+        hypotheses += translator.translate(chunk)
     return hypotheses
 
 
@@ -177,15 +158,13 @@ def _score(metric, hypotheses, references, tokenize, lowercase, language):
     }
 
 
-def _perplexity(opened, sources, references):
+def _perplexity(translator, sources, references):
     from keras_transformer.evaluation.perplexity import perplexity_of
 
-    with progress("scoring", len(sources)) as advance:
-        scored = []
-        for start in range(0, len(sources), BLOCK):
-            block = slice(start, start + BLOCK)
-            scored += opened.score(sources[block], references[block])
-            advance(len(sources[block]))
+    pairs = list(zip(sources, references, strict=True))
+    scored = []
+    for _, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring"):
+        scored += translator.score(*map(list, zip(*chunk, strict=True)))
     num_tokens = sum(pair.num_tokens for pair in scored)
     return {
         "metric": "perplexity",

@@ -4,89 +4,71 @@ import pathlib
 from typing import Annotated
 
 import typer
+from typer import Option
 
-from keras_transformer.cli.console import check_output
-from keras_transformer.cli.console import existing
-from keras_transformer.cli.console import opened_model
-from keras_transformer.cli.console import progress
-from keras_transformer.cli.console import verb
-from keras_transformer.cli.console import written_lines
-from keras_transformer.cli.text_lines import in_blocks
-from keras_transformer.cli.text_lines import line_count
+from keras_transformer.cli import console
+from keras_transformer.cli import options
+from keras_transformer.cli.lines import CHUNK_SIZE
+from keras_transformer.cli.lines import in_chunks
+from keras_transformer.cli.lines import line_count
 from keras_transformer.errors import UserError
 
-BLOCK = 2_000
 MAX_LENGTH = 256
 
 
-@verb
+@console.command
 def filter(
-    model: Annotated[
-        pathlib.Path,
-        typer.Argument(metavar="MODEL", help="A run folder or a .keras file."),
-    ],
-    source: Annotated[
-        pathlib.Path, typer.Option("--source", "-s", help="Text, plain or .gz.")
-    ],
-    target: Annotated[
-        pathlib.Path,
-        typer.Option("--target", "-t", help="Its translation, line by line."),
-    ],
+    model: options.WeightsModel,
+    source: options.Source,
+    target: options.Target,
     output_source: Annotated[
-        pathlib.Path, typer.Option(metavar="F", help="File for what is kept.")
+        pathlib.Path, Option(metavar="F", help="File for the kept source lines.")
     ],
     output_target: Annotated[
-        pathlib.Path, typer.Option(metavar="F", help="Its translation.")
+        pathlib.Path, Option(metavar="F", help="File for their translations.")
     ],
-    threshold: Annotated[
+    min_score: Annotated[
         float | None,
-        typer.Option(help="The least log-probability per target sub-word, as -4."),
+        Option(
+            help="Keep pairs with at least this log-probability per target subword, "
+            "e.g. -4."
+        ),
     ] = None,
-    keep: Annotated[
-        float | None,
-        typer.Option(help="Instead: the best fraction of the pairs scored, as 0.8."),
+    keep_fraction: Annotated[
+        float | None, Option(help="Keep this fraction of the best pairs, e.g. 0.8.")
     ] = None,
     max_ratio: Annotated[
-        float, typer.Option(min=1, help="Of sub-words, the longer side's to the other.")
+        float, Option(min=1, help="Maximum length ratio of the sides.")
     ] = 3.0,
     max_length: Annotated[
         int | None,
-        typer.Option(min=1, help="Sub-words of a side. Default: the run's, or 256."),
+        Option(min=1, help="Maximum subwords per side (default: the model's, or 256)."),
     ] = None,
-    copies: Annotated[
-        bool,
-        typer.Option("--keep-copies", help="Keep pairs whose sides are the same."),
+    keep_identical: Annotated[
+        bool, Option("--keep-identical", help="Keep pairs with identical sides.")
     ] = False,
 ):
-    """Leave out the pairs of a noisy corpus that a model finds improbable.
+    """Remove improbable pairs from a noisy parallel corpus.
 
-    A pair must also pass rules: text on both sides, not the same text, not too long,
-    sides of about one length. With --keep the model's scores of all pairs are held in
-    memory, 4 bytes for each.
+    A pair must also have text on both sides that is not identical, not too long, and of
+    similar length. With --keep-fraction, the scores of all pairs are kept in memory,
+    4 bytes each.
 
     \b
     keras-transformer filter runs/mine --source web.en --target web.de \\
-      --output-source clean.en --output-target clean.de --keep 0.8
+      --output-source clean.en --output-target clean.de --keep-fraction 0.8
     """
-    if (threshold is None) == (keep is None):
-        raise UserError("--threshold or --keep: give one of them")
-    if keep is not None and not 0 < keep <= 1:
-        raise UserError(f"--keep {keep}: must be above 0 and at most 1")
-    for path in (model, source, target):
-        existing(path)
-    taken = {}
-    for option, path in (
-        *(("--source", source), ("--target", target)),
-        *(("--output-source", output_source), ("--output-target", output_target)),
-    ):
-        if path.resolve() in taken and option.startswith("--output"):
-            raise UserError(f"{option} {path}: is {taken[path.resolve()]} already")
-        if option.startswith("--output"):
-            check_output(path)
-        taken[path.resolve()] = option
-
+    if (min_score is None) == (keep_fraction is None):
+        raise UserError("--min-score or --keep-fraction: give exactly one of them")
+    if keep_fraction is not None and not 0 < keep_fraction <= 1:
+        raise UserError(
+            f"--keep-fraction {keep_fraction}: must be above 0 and at most 1"
+        )
+    console.require_exists(model, source, target)
+    inputs = {source.resolve(): "--source", target.resolve(): "--target"}
+    _check_outputs(inputs, output_source, output_target)
     total = line_count(source)
-    opened = opened_model(model, needs=["score"])
+    translator = console.opened_model(model, ["score"])
 
     import numpy as np
 
@@ -96,32 +78,39 @@ def filter(
 
     pairs = TextFiles(source, target)
     if max_length is None:
-        max_length = opened.data.max_length if opened.data else MAX_LENGTH
-    rules = PairFilter(opened, max_ratio, max_length, copies)
+        max_length = translator.data.max_length if translator.data else MAX_LENGTH
+    rules = PairFilter(translator, max_ratio, max_length, keep_identical)
     passed = None
-    if keep is not None:
+    if keep_fraction is not None:
         scores = np.empty(total, "float32")
-        with progress("scoring", total, "pairs") as advance:
-            for start, block in in_blocks(pairs, BLOCK):
-                scores[start - 1 :][: len(block)] = rules.scores(block)
-                advance(len(block))
-        passed, threshold = rules.best(scores, keep)
+        for start, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring", total, "pairs"):
+            scores[start:][: len(chunk)] = rules.scores(chunk)
+        passed, min_score = rules.best(scores, keep_fraction)
     with (
-        written_lines(output_source) as write_source,
-        written_lines(output_target) as write_target,
-        progress("filtering", total, "pairs") as advance,
+        console.open_output(output_source) as write_source,
+        console.open_output(output_target) as write_target,
     ):
-        for start, block in in_blocks(pairs, BLOCK):
-            if keep is None:
-                here = rules.kept(rules.scores(block), threshold)
+        for start, chunk in in_chunks(pairs, CHUNK_SIZE, "filtering", total, "pairs"):
+            if passed is None:
+                kept = rules.kept(rules.scores(chunk), min_score)
             else:
-                here = passed[start - 1 :][: len(block)]
-            for pair, is_kept in zip(block, here, strict=True):
+                kept = passed[start:][: len(chunk)]
+            for pair, is_kept in zip(chunk, kept, strict=True):
                 if is_kept:
                     write_source(pair[0])
                     write_target(pair[1])
-            advance(len(block))
-    least = "" if threshold is None else f", of at least {threshold:.4f} per sub-word"
+    least = "" if min_score is None else f", of at least {min_score:.4f} per subword"
     typer.echo(f"{rules.num_kept} of {total} pairs kept{least}")
     for reason, text in REASONS.items():
         typer.echo(f"{rules.dropped[reason]} dropped {text}")
+
+
+def _check_outputs(inputs, output_source, output_target):
+    """Raises `UserError` if an output cannot be written or is another file."""
+    taken = dict(inputs)
+    outputs = {"--output-source": output_source, "--output-target": output_target}
+    for option, path in outputs.items():
+        if path.resolve() in taken:
+            raise UserError(f"{option} {path}: is already {taken[path.resolve()]}")
+        console.require_writable(path)
+        taken[path.resolve()] = option

@@ -1,60 +1,50 @@
 """keras-transformer info"""
 
 import json
-import pathlib
-from typing import Annotated
 
 import typer
 
-from keras_transformer.cli.console import existing
-from keras_transformer.cli.console import verb
+from keras_transformer.cli import console
+from keras_transformer.cli import options
 
 
-@verb
-def info(
-    model: Annotated[
-        pathlib.Path,
-        typer.Argument(
-            metavar="MODEL", help="A run folder, a .keras file or a SavedModel folder."
-        ),
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-):
-    """Tell what a model is: parameters, vocabulary, training, scores, files.
+@console.command
+def info(model: options.Model, as_json: options.Json = False):
+    """Describe a model: size, vocabulary, training, scores, files.
 
     \b
     keras-transformer info runs/mine
     keras-transformer info saved_models/mine --json
     """
-    existing(model)
+    console.require_exists(model)
     from keras_transformer.saving.info import model_info
 
-    told = model_info(model)
+    description = model_info(model)
     if as_json:
-        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(description, indent=2, ensure_ascii=False))
         return
-    for name, value in told.items():
+    for name, value in description.items():
         if name == "files":
-            value = {file: _readable(size) for file, size in value.items()}
+            value = {file: _format_size(size) for file, size in value.items()}
         elif name == "bytes":
-            name, value = "size", _readable(value)
+            name, value = "size", _format_size(value)
         if not isinstance(value, dict):
-            typer.echo(f"{name}: {_shown(value)}")
+            typer.echo(f"{name}: {_format(value)}")
             continue
         typer.echo(f"{name}:")
         for key, item in value.items():
-            typer.echo(f"  {key}: {_shown(item)}")
+            typer.echo(f"  {key}: {_format(item)}")
 
 
-def _shown(value):
+def _format(value):
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_shown(item)}" for name, item in value.items())
+        return ", ".join(f"{name} {_format(item)}" for name, item in value.items())
     if isinstance(value, list):
-        return ", ".join(map(_shown, value))
+        return ", ".join(map(_format, value))
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _readable(size):
+def _format_size(size):
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.3g} {unit}"

@@ -1,107 +1,78 @@
 """keras-transformer parse"""
 
-import pathlib
 import sys
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from keras_transformer.cli.console import LineWarnings
-from keras_transformer.cli.console import existing
-from keras_transformer.cli.console import opened_model
-from keras_transformer.cli.console import progress
-from keras_transformer.cli.console import say
-from keras_transformer.cli.console import verb
-from keras_transformer.cli.console import written_lines
-from keras_transformer.cli.text_lines import EnsemblePaths
-from keras_transformer.cli.text_lines import InputPath
-from keras_transformer.cli.text_lines import OutputPath
-from keras_transformer.cli.text_lines import ParallelBatches
-from keras_transformer.cli.text_lines import Patience
-from keras_transformer.cli.text_lines import in_blocks
-from keras_transformer.cli.text_lines import input_lines
+from keras_transformer.cli import console
+from keras_transformer.cli import options
+from keras_transformer.cli.lines import in_chunks
+from keras_transformer.cli.lines import input_lines
 from keras_transformer.errors import UserError
 
-BLOCK = 500
+CHUNK_SIZE = 500
 
 
-@verb
+@console.command
 def parse(
-    model: Annotated[
-        pathlib.Path,
-        typer.Argument(metavar="MODEL", help="A run folder, or a .keras file in it."),
-    ],
-    input_path: InputPath = None,
-    output: OutputPath = None,
-    beam_size: Annotated[
-        int | None, typer.Option(min=1, help="1 is greedy. Default: the run's.")
-    ] = None,
-    length_penalty: Annotated[
-        float | None, typer.Option(min=0, help="Alpha. Default: the run's.")
-    ] = None,
-    patience: Patience = None,
-    ensemble: EnsemblePaths = None,
-    parallel_batches: ParallelBatches = 1,
-    tokenize: Annotated[
+    model: options.WeightsModel,
+    input_path: options.Input = None,
+    output: options.Output = None,
+    beam_size: options.BeamSize = None,
+    length_penalty: options.LengthPenalty = None,
+    patience: options.Patience = None,
+    ensemble: options.Ensemble = (),
+    parallel_parts: options.ParallelParts = 1,
+    split_words: Annotated[
         bool,
-        typer.Option(
-            "--tokenize",
-            help="Split words as in the Penn Treebank first, by nltk; else they are "
-            "what white space separates.",
+        Option(
+            "--split-words",
+            help="Split words like the Penn Treebank instead of at white space.",
         ),
     ] = False,
 ):
-    """Print the constituency tree of each line, a sentence, in brackets.
+    """Print the constituency tree of each line in brackets.
 
-    An empty line stays empty. Brackets among the words become -LRB- and -RRB-. What was
-    wrong in the model's output and had to be mended goes to standard error.
+    A line is a sentence; an empty line stays empty. Brackets among the words become
+    -LRB- and -RRB-. Repairs of malformed model outputs are reported on standard error.
 
     \b
     echo "The dog barks ." | keras-transformer parse runs/craft
     keras-transformer parse runs/craft --input sentences.txt --output trees.txt
     """
-    for path in (model, *(ensemble or ())):
-        existing(path)
-    if input_path is not None and str(input_path) != "-":
-        existing(input_path)
-
-    split = penn_tokenizer() if tokenize else str
-    from_keyboard = input_path is None and sys.stdin.isatty()
+    console.require_exists(model, *ensemble, input_path)
+    split = penn_tokenizer() if split_words else str
+    search = {"beam_size": beam_size, "length_penalty": length_penalty}
+    search["patience"] = patience
+    warnings = console.LineWarnings()
     parses = []
-    with written_lines(output) as write_line:
-        warnings = LineWarnings()
-        opened = opened_model(
-            *(model, warnings, ensemble or (), parallel_batches), needs=["model"]
-        )
-        search = {"beam_size": beam_size, "length_penalty": length_penalty}
-        search["patience"] = patience
-        translator = opened.with_search(
-            **{name: value for name, value in search.items() if value is not None}
+    with console.open_output(output) as write_line:
+        translator = console.opened_model(
+            *(model, ["parse"], ensemble, parallel_parts, search, warnings)
         )
 
         from keras_transformer.parsing.parser import parse_sentences
         from keras_transformer.parsing.parser import repair_report
         from keras_transformer.parsing.trees import words_of
 
-        with progress("parsing", None) as advance:
-            blocks = in_blocks(input_lines(input_path), 1 if from_keyboard else BLOCK)
-            for start, lines in blocks:
-                sentences = [words_of(split(line)) for line in lines]
-                warnings.numbers = range(start, start + len(lines))
-                found = parse_sentences(translator, sentences)
-                for one in found:
-                    write_line("" if one.tree is None else str(one.tree))
-                # The trees are written: only that they are there is still counted.
-                parses += [one._replace(tree=bool(one.tree) or None) for one in found]
-                advance(len(lines))
-    say(repair_report(parses))
+        size = 1 if input_path is None and sys.stdin.isatty() else CHUNK_SIZE
+        for start, chunk in in_chunks(input_lines(input_path), size, "parsing"):
+            sentences = [words_of(split(line)) for line in chunk]
+            warnings.numbers = range(start + 1, start + 1 + len(chunk))
+            found = parse_sentences(translator, sentences)
+            for each in found:
+                write_line("" if each.tree is None else str(each.tree))
+            # The report needs to know only whether there is a tree.
+            parses += [each._replace(tree=bool(each.tree) or None) for each in found]
+    console.print_status(repair_report(parses))
 
 
 def penn_tokenizer():
-    """Function that splits a line, one sentence, as in the Penn Treebank."""
+    """Returns a function that splits a sentence into words of the Penn Treebank."""
     try:
         from nltk.tokenize import TreebankWordTokenizer
     except ImportError:
-        raise UserError("--tokenize: needs nltk, pip install nltk") from None
+        raise UserError("--split-words: needs nltk, pip install nltk") from None
     tokenizer = TreebankWordTokenizer()
     return lambda line: " ".join(tokenizer.tokenize(line))

@@ -1,120 +1,110 @@
-"""A file of lines that a killed command can go on with."""
+"""Line-by-line output that a killed command can resume.
+
+Lines are collected in `OUTPUT.part`, which is renamed to `OUTPUT` at the end. Beside
+them, `.OUTPUT.made.json` records everything that determines them.
+"""
 
 import contextlib
 import fcntl
 import json
-import os
-import pathlib
 
 from keras_transformer.cli.console import line_writer
 from keras_transformer.errors import UserError
+from keras_transformer.files import replace_file
 from keras_transformer.files import told_when_full
 
 
 @contextlib.contextmanager
-def resumable_lines(output: pathlib.Path, facts: dict, num_inputs: int, numbered: bool):
-    """Lines on their way to `output`, kept in `OUTPUT.part` until all are there.
+def resumable_lines(output, facts, num_inputs, numbered):
+    """Writes an output, or the rest of one that was interrupted.
 
     Args:
-        output: The file.
-        facts: What the lines are made of, for JSON; noted beside them, so that they
-            are not gone on with from anything else.
-        num_inputs: Lines of the input.
-        numbered: Whether an input can have several lines, which begin with its number
-            and a tab. Otherwise each has one.
+        output: Path of the file.
+        facts: Dict for JSON of everything that determines the lines.
+        num_inputs: Number of input lines.
+        numbered: Whether an input may have several lines, each with the input's
+            number before a tab. Otherwise each input has one line.
 
     Yields:
-        `(write_line, done)`: the function that writes a line, and how many inputs have
-        all their lines already.
+        `(write_line, num_done)`: a function that writes a line, and the number of
+        inputs whose lines are complete.
 
     Raises:
-        UserError: the part is of other facts, has lines of more inputs than there
+        UserError: If the part was made with other facts, has more inputs than there
             are, or is being written by another process.
     """
-    part, note, made = _files(output)
+    part = _part(output)
     with told_when_full(part), open(part, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{part}: another process writes it") from None
+        num_done = 0
         if file.tell():
-            _check(part, note, facts, "begun")
-            length, done = _whole(part, numbered)
-            if done > num_inputs:
+            _check_facts(part, output, facts)
+            length, num_done = _complete_lines(part, numbered)
+            if num_done > num_inputs:
                 raise UserError(
-                    f"{part}: holds lines of {done} inputs, but the input has "
-                    f"{num_inputs}; remove it to begin anew"
+                    f"{part}: contains lines of {num_done} inputs, but the input has "
+                    f"{num_inputs}; remove it to start over"
                 )
             file.truncate(length)
         else:
-            done = 0
-            _write_note(note, facts)
-        yield line_writer(file), done
-        # Killed between any two of these: whole, or gone on with.
-        _write_note(made, facts)
+            with replace_file(_facts_file(output)) as temporary:
+                temporary.write_text(json.dumps(facts), encoding="utf-8")
+        yield line_writer(file), num_done
         part.replace(output)
-        note.unlink(missing_ok=True)
 
 
-def is_finished(output: pathlib.Path, facts: dict):
-    """Whether `resumable_lines` has written an output, of the same facts, to its end.
+def is_finished(output, facts):
+    """Whether `resumable_lines` has completed an output with the same facts.
 
     Raises:
-        UserError: it is there, but of other facts, or nothing tells of which.
+        UserError: If the output exists, but its facts differ or are unknown.
     """
-    part, _, made = _files(output)
-    if not output.exists() or part.exists():
+    if not output.exists() or _part(output).exists():
         return False
-    _check(output, made, facts, "made")
+    _check_facts(output, output, facts)
     return True
 
 
-def _files(output):
-    """The part, its note, and the note that stays beside the finished output."""
-    part = output.with_name(f"{output.name}.part")
-    made = output.with_name(f".{output.name}.made.json")
-    return part, part.with_name(f"{part.name}.json"), made
+def _part(output):
+    return output.with_name(f"{output.name}.part")
 
 
-def _write_note(path, facts):
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(facts), encoding="utf-8")
-    temporary.replace(path)
+def _facts_file(output):
+    return output.with_name(f".{output.name}.made.json")
 
 
-def _check(path, note, facts, how):
-    """Raises `UserError` where a file was begun, or made, with something else."""
+def _check_facts(path, output, facts):
+    """Raises `UserError` unless a file, whole or part, was made with these facts."""
+    file = _facts_file(output)
     try:
-        known = json.loads(note.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        known = None
-    if not isinstance(known, dict):
+        known = dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
         raise UserError(
-            f"{path}: {note.name}, which tells what it was {how} with, is missing or "
-            "damaged; remove both to begin anew"
-        )
+            f"{path}: {file.name}, which records what it was made with, is missing or "
+            "damaged; remove both to start over"
+        ) from None
     for name, value in facts.items():
         if known.get(name) != value:
             raise UserError(
-                f"{path}: was {how} with another {name}; remove it to begin anew"
+                f"{path}: was made with another {name}; remove it to start over"
             )
 
 
-def _whole(part, numbered):
-    """Bytes of the whole lines of a part, and the number of inputs they belong to."""
-    length = count = 0
+def _complete_lines(part, numbered):
+    """Returns the bytes and the number of the inputs whose lines are complete."""
+    length = num_inputs = 0
     last, last_start = None, 0
     with open(part, "rb") as file:
         for line in file:
             if not line.endswith(b"\n"):
                 break
-            if numbered:
-                number = line.partition(b"\t")[0]
-                if number != last:
-                    last, last_start = number, length
-                    count += 1
-            else:
-                count += 1
+            number = line.partition(b"\t")[0] if numbered else num_inputs + 1
+            if number != last:
+                last, last_start = number, length
+                num_inputs += 1
             length += len(line)
-    # Of the last input more lines may have been to come.
-    return (last_start, max(count - 1, 0)) if numbered else (length, count)
+    # The last numbered input may have lacked further lines.
+    return (last_start, max(num_inputs - 1, 0)) if numbered else (length, num_inputs)

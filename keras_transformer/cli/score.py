@@ -1,61 +1,36 @@
 """keras-transformer score"""
 
-import pathlib
-from typing import Annotated
-
-import typer
-
-from keras_transformer.cli.console import existing
-from keras_transformer.cli.console import opened_model
-from keras_transformer.cli.console import progress
-from keras_transformer.cli.console import say
-from keras_transformer.cli.console import verb
-from keras_transformer.cli.console import written_lines
-from keras_transformer.cli.text_lines import EnsemblePaths
-from keras_transformer.cli.text_lines import counted_pair
-
-BLOCK = 2_000
+from keras_transformer.cli import console
+from keras_transformer.cli import options
+from keras_transformer.cli.lines import CHUNK_SIZE
+from keras_transformer.cli.lines import in_chunks
+from keras_transformer.cli.lines import read_parallel_lines
 
 
-@verb
+@console.command
 def score(
-    model: Annotated[
-        pathlib.Path,
-        typer.Argument(metavar="MODEL", help="A run folder or a .keras file."),
-    ],
-    source: Annotated[
-        pathlib.Path, typer.Option("--source", "-s", help="Text to translate from.")
-    ],
-    target: Annotated[
-        pathlib.Path,
-        typer.Option("--target", "-t", help="Its translation, line by line."),
-    ],
-    ensemble: EnsemblePaths = None,
-    output: Annotated[
-        pathlib.Path | None,
-        typer.Option("--output", "-o", help="File to write; else standard output."),
-    ] = None,
+    model: options.WeightsModel,
+    source: options.Source,
+    target: options.Target,
+    ensemble: options.Ensemble = (),
+    output: options.Output = None,
 ):
-    """Print the log-probability (natural) of each given translation.
+    """Print the natural log-probability of given translations.
 
     \b
     keras-transformer score runs/mine --source test.en --target test.de
     """
-    for path in (model, source, target, *(ensemble or ())):
-        existing(path)
+    console.require_exists(model, source, target, *ensemble)
 
     from keras_transformer.evaluation.perplexity import perplexity_of
 
-    sources, targets = counted_pair(source, target)
-    all_scores = []
-    with written_lines(output) as write_line:
-        opened = opened_model(model, ensemble=ensemble or (), needs=["score"])
-        with progress("scoring", len(sources)) as advance:
-            for start in range(0, len(sources), BLOCK):
-                block = slice(start, start + BLOCK)
-                scored = opened.score(sources[block], targets[block])
-                for pair in scored:
-                    write_line(f"{pair.log_prob:.6f}")
-                all_scores += scored
-                advance(len(scored))
-    say(f"perplexity per sub-word: {perplexity_of(all_scores):.4f}")
+    pairs = list(zip(*read_parallel_lines(source, target), strict=True))
+    scores = []
+    with console.open_output(output) as write_line:
+        translator = console.opened_model(model, ["score"], ensemble)
+        for _, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring"):
+            scored = translator.score(*map(list, zip(*chunk, strict=True)))
+            for pair in scored:
+                write_line(f"{pair.log_prob:.6f}")
+            scores += scored
+    console.print_status(f"perplexity per subword: {perplexity_of(scores):.4f}")

@@ -1,125 +1,101 @@
 """keras-transformer translate"""
 
-import contextlib
 import itertools
 import pathlib
 import sys
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from keras_transformer.cli.console import LineWarnings
-from keras_transformer.cli.console import check_output
-from keras_transformer.cli.console import existing
-from keras_transformer.cli.console import opened_model
-from keras_transformer.cli.console import progress
-from keras_transformer.cli.console import say
-from keras_transformer.cli.console import verb
-from keras_transformer.cli.console import written_lines
+from keras_transformer.cli import console
+from keras_transformer.cli import options
+from keras_transformer.cli.lines import CHUNK_SIZE
+from keras_transformer.cli.lines import in_chunks
+from keras_transformer.cli.lines import input_lines
+from keras_transformer.cli.lines import is_seekable_file
+from keras_transformer.cli.lines import line_count
 from keras_transformer.cli.resumable import is_finished
 from keras_transformer.cli.resumable import resumable_lines
-from keras_transformer.cli.text_lines import EnsemblePaths
-from keras_transformer.cli.text_lines import InputPath
-from keras_transformer.cli.text_lines import OutputPath
-from keras_transformer.cli.text_lines import ParallelBatches
-from keras_transformer.cli.text_lines import Patience
-from keras_transformer.cli.text_lines import in_blocks
-from keras_transformer.cli.text_lines import input_lines
-from keras_transformer.cli.text_lines import is_file
-from keras_transformer.cli.text_lines import is_regular
-from keras_transformer.cli.text_lines import line_count
 from keras_transformer.errors import UserError
 
-# Enough lines to sort by length into good batches.
-BLOCK = 2_000
+SAMPLING_DEFAULTS = {"temperature": 1.0, "top_k": None, "top_p": None, "seed": 1}
 
 
-@verb
+@console.command
 def translate(
-    model: Annotated[
-        pathlib.Path,
-        typer.Argument(
-            metavar="MODEL", help="A run folder, a .keras file or a SavedModel folder."
-        ),
-    ],
-    input_path: InputPath = None,
-    output: OutputPath = None,
-    beam_size: Annotated[
-        int | None, typer.Option(min=1, help="1 is greedy. Default: the run's, or 4.")
-    ] = None,
-    length_penalty: Annotated[
-        float | None, typer.Option(min=0, help="Alpha. Default: the run's, or 0.6.")
-    ] = None,
-    patience: Patience = None,
+    model: options.Model,
+    input_path: options.Input = None,
+    output: options.Output = None,
+    beam_size: options.BeamSize = None,
+    length_penalty: options.LengthPenalty = None,
+    patience: options.Patience = None,
     n_best: Annotated[
-        int, typer.Option(min=1, help="Translations of each line, best first.")
+        int, Option(min=1, help="Translations per line, best first.")
     ] = 1,
     scores: Annotated[
-        bool, typer.Option("--scores", help="Score and a tab before each translation.")
+        bool,
+        Option("--scores", help="Print a score and a tab before each translation."),
     ] = False,
     alignments: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--alignments",
-            help="A tab and word alignments after each translation: pairs i-j, where "
-            "word j of it comes from word i of the line (both from 0).",
+            help="Print a tab and word alignments after each translation: pairs i-j "
+            "of source word i and target word j, from 0.",
         ),
     ] = False,
-    ensemble: EnsemblePaths = None,
+    ensemble: options.Ensemble = (),
     prefix: Annotated[
-        str | None, typer.Option(help="What every translation begins with.")
+        str | None, Option(help="Text that every translation starts with.")
     ] = None,
     prefix_file: Annotated[
         pathlib.Path | None,
-        typer.Option(metavar="F", help="The same, a line for each line of input."),
+        Option(metavar="F", help="File with one prefix per input line."),
     ] = None,
     forbid: Annotated[
-        list[str] | None,
-        typer.Option(
+        list[str],
+        Option(
             metavar="WORDS",
-            help="A word or phrase that no translation holds; 'walk*': no word that "
-            "begins so. May be given several times.",
+            help="Word or phrase to keep out of all translations; 'walk*' excludes "
+            "every word that starts with walk. Repeatable.",
         ),
-    ] = None,
+    ] = (),
     forbid_file: Annotated[
         pathlib.Path | None,
-        typer.Option(metavar="F", help="The same, one on each line."),
+        Option(metavar="F", help="File with one forbidden phrase per line."),
     ] = None,
     sampling: Annotated[
-        bool,
-        typer.Option(
-            "--sampling", help="Draw --n-best translations at random; no beam search."
-        ),
+        bool, Option("--sampling", help="Draw --n-best translations at random.")
     ] = False,
     temperature: Annotated[
         float | None,
-        typer.Option(help="Of --sampling; below 1 is more probable. Default: 1."),
+        Option(
+            help="Sampling temperature (default 1). Low values favor likely tokens."
+        ),
     ] = None,
     top_k: Annotated[
-        int | None,
-        typer.Option(min=1, help="Of --sampling: the k most probable tokens only."),
+        int | None, Option(min=1, help="Sample from the k likeliest tokens.")
     ] = None,
     top_p: Annotated[
         float | None,
-        typer.Option(help="Of --sampling: the fewest tokens that are so probable."),
+        Option(
+            help="Sample from the smallest set of tokens whose probability reaches "
+            "this value (nucleus sampling)."
+        ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Of --sampling. Default: 1.")
+        int | None, Option(min=0, help="Sampling seed (default: 1).")
     ] = None,
-    parallel_batches: ParallelBatches = 1,
+    parallel_parts: options.ParallelParts = 1,
     resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Keep what is done in OUTPUT.part, and go on with it if it is there.",
-        ),
+        bool, Option("--resume", help="Collect lines in OUTPUT.part, or continue it.")
     ] = False,
 ):
-    """Translate text line by line; an empty line stays empty.
+    """Translate text line by line.
 
-    With --n-best K, each line of input gives up to K lines of output, which begin
-    with its number and a tab. The columns are: number, score, translation,
-    alignments, of which those asked for are there.
+    An empty line gives an empty translation. With --n-best K, each input line gives up
+    to K output lines, which start with the line number and a tab. The columns are
+    number, score, translation and alignments, as far as they are requested.
 
     \b
     echo "A man rides a bike." | keras-transformer translate runs/mine
@@ -128,162 +104,139 @@ def translate(
     keras-transformer translate runs/back --input news.de --output news.en \\
       --sampling --top-k 10 --resume
     """
-    for path in (model, *(ensemble or ()), prefix_file, forbid_file):
-        if path is not None:
-            existing(path)
-    if is_file(input_path):
-        existing(input_path)
+    console.require_exists(model, *ensemble, prefix_file, forbid_file, input_path)
     if beam_size is not None and n_best > beam_size:
         raise UserError(
             f"--n-best {n_best}: must not exceed --beam-size, which is {beam_size}"
         )
-    if sampling and parallel_batches > 1:
-        raise UserError("--parallel-batches: --sampling draws batch after batch")
+    if sampling and parallel_parts > 1:
+        raise UserError("--parallel-parts: --sampling draws one batch at a time")
     if prefix is not None and prefix_file is not None:
-        raise UserError("--prefix and --prefix-file: give one of them")
+        raise UserError("--prefix and --prefix-file: give only one of them")
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     searched = {"beam_size": beam_size, "length_penalty": length_penalty}
     searched["patience"] = patience
-    search = _checked_search(sampling, drawn, searched)
-    if resume and (output is None or not is_regular(input_path)):
-        raise UserError("--resume: needs --input, a file, and --output")
-    if output is not None:
-        check_output(output)
-        if resume and output.exists() and not output.is_file():
-            raise UserError(f"{output}: --resume writes files only")
-
-    changed = {name: value for name, value in searched.items() if value is not None}
-    forbidden = [*(forbid or ())]
+    _check_settings(sampling, drawn, searched)
+    console.require_writable(output)
+    if resume:
+        _check_resumable(input_path, output)
+    forbidden = [*forbid]
     if forbid_file is not None:
         forbidden += [line for line in input_lines(forbid_file) if line.strip()]
-    if forbidden:
-        search["forbidden"] = forbidden
     total = None
-    if is_regular(input_path) and (resume or sys.stderr.isatty()):
+    if is_seekable_file(input_path) and (resume or sys.stderr.isatty()):
         total = line_count(input_path)
 
-    needs = ["sample"] if sampling else []
-    has_prefixes = (prefix or prefix_file) is not None
-    if changed or forbidden or has_prefixes:
-        needs.append("with_search")
-    if alignments:
-        needs.append("align")
-    warnings = LineWarnings()
-
-    def open_it():
-        return opened_model(*(model, warnings, ensemble or (), parallel_batches), needs)
-
-    opened = open_it() if resume else None
-    if resume:
-        options = {**search, "sampling": sampling, "n_best": n_best}
-        options |= {"scores": scores, "alignments": alignments, "prefix": prefix}
-        facts = _facts(opened, options, input_path, prefix_file)
-        if is_finished(output, facts):
-            say(f"{output}: all lines are there already")
-            return
-        target = resumable_lines(output, facts, total, n_best > 1)
-    else:
-        target = _from_the_start(output)
-    with target as (write_line, done):
-        opened = opened or open_it()
-        if alignments:
-            opened.align([], [])  # an ensemble reports at once that it cannot
-        translator = opened
-        if changed or forbidden:
-            translator = opened.with_search(forbidden=forbidden, **changed)
-
-        def ranked(lines, start, prefixes):
-            from keras_transformer.decoding import Sampling
-
-            warnings.numbers = range(start, start + len(lines))
-            given = {} if prefixes is None else {"prefixes": prefixes}
-            if not sampling:
-                return translator.n_best(lines, n_best, **given)
-            drawn = {name: search[name] for name in ("temperature", "top_k", "top_p")}
-            settings = Sampling(
-                num_samples=n_best,
-                seed=_seed_of_block(search["seed"], start),
-                extra_length=translator.search.extra_length,
-                **drawn,
-            )
-            return translator.sample(lines, settings, **given)
-
-        columns = (n_best > 1, scores, alignments)
-        from_keyboard = input_path is None and sys.stdin.isatty()
-        pairs = _with_prefixes(input_lines(input_path), prefix, prefix_file)
-        # A block is translated as a whole, so that going on with it makes the same
-        # batches, and with them the same translations, as never having stopped.
-        first = done // BLOCK * BLOCK
-        pairs = itertools.islice(pairs, first, None)
-        with progress("translating", total) as advance:
-            advance(first)
-            for start, block in in_blocks(pairs, 1 if from_keyboard else BLOCK):
-                start += first
-                lines, prefixes = map(list, zip(*block, strict=True))
-                given = prefixes if has_prefixes else None
-                candidates = [
-                    (number, line, candidate)
-                    for number, (line, candidates) in enumerate(
-                        zip(lines, ranked(lines, start, given), strict=True), start
-                    )
-                    for candidate in candidates
-                    if number > done
-                ]
-                warnings.numbers = [number for number, *_ in candidates]
-                for text in _texts(opened, candidates, columns):
-                    write_line(text)
-                advance(len(lines))
-
-
-def _checked_search(sampling, drawn, searched):
-    """The arguments of `sample` or of `translate`.
-
-    Raises:
-        UserError: an option of the other one, or out of range.
-    """
-    given, others = (drawn, searched) if sampling else (searched, drawn)
-    for name, value in others.items():
-        if value is not None:
-            option = f"--{name.replace('_', '-')}"
-            raise UserError(
-                f"{option}: --sampling has no beam"
-                if sampling
-                else f"{option}: needs --sampling"
-            )
-    if not sampling:
-        return given
-    if given["temperature"] is not None and not given["temperature"] > 0:
-        raise UserError(f"--temperature {given['temperature']}: must be above 0")
-    if given["top_p"] is not None and not 0 < given["top_p"] <= 1:
-        raise UserError(f"--top-p {given['top_p']}: must be above 0 and at most 1")
-    defaults = {"temperature": 1.0, "top_k": None, "top_p": None, "seed": 1}
-    return {
-        name: default if given[name] is None else given[name]
-        for name, default in defaults.items()
+    has_prefixes = prefix is not None or prefix_file is not None
+    needs = {
+        "sample": sampling,
+        "prefixes": has_prefixes,
+        "align": alignments,
+        "n_best": n_best > 1,
     }
+    warnings = console.LineWarnings()
+    translator = console.opened_model(
+        *(model, [need for need in needs if needs[need]], ensemble, parallel_parts),
+        {**searched, "forbidden": forbidden or None},
+        warnings,
+    )
+
+    def candidates(start, lines, prefixes):
+        """Returns the translations of each line of a chunk, best first."""
+        given = {"prefixes": prefixes} if has_prefixes else {}
+        warnings.numbers = range(start + 1, start + 1 + len(lines))
+        if not sampling:
+            return translator.n_best(lines, n_best, **given)
+        settings = _sampling(translator, n_best, drawn, start)
+        return translator.sample(lines, settings, **given)
+
+    def write_all(write_line, num_done):
+        # Chunks are translated as a whole, so that a resumed output has the same
+        # batches, and with them the same translations, as an uninterrupted one.
+        skip = num_done // CHUNK_SIZE * CHUNK_SIZE
+        size = 1 if input_path is None and sys.stdin.isatty() else CHUNK_SIZE
+        pairs = _with_prefixes(input_lines(input_path), prefix, prefix_file)
+        for start, chunk in in_chunks(pairs, size, "translating", total, skip=skip):
+            lines, prefixes = map(list, zip(*chunk, strict=True))
+            ranked = candidates(start, lines, prefixes)
+            found = [
+                (number, line, candidate)
+                for number, line, of_line in zip(
+                    itertools.count(start + 1), lines, ranked, strict=False
+                )
+                for candidate in of_line
+                if number > num_done
+            ]
+            warnings.numbers = [number for number, *_ in found]
+            aligned = _alignments(translator, found) if alignments else None
+            for text in _output_lines(found, n_best > 1, scores, aligned):
+                write_line(text)
+
+    if not resume:
+        with console.open_output(output) as write_line:
+            write_all(write_line, 0)
+        return
+    made_of = {**(_given(drawn) if sampling else searched), "sampling": sampling}
+    made_of |= {"forbidden": forbidden} if forbidden else {}
+    made_of |= {"n_best": n_best, "scores": scores, "alignments": alignments}
+    facts = _facts(translator, {**made_of, "prefix": prefix}, input_path, prefix_file)
+    if is_finished(output, facts):
+        console.print_status(f"{output}: all lines are already translated")
+        return
+    with resumable_lines(output, facts, total, n_best > 1) as (write_line, num_done):
+        write_all(write_line, num_done)
 
 
-def _seed_of_block(seed, start):
-    """A seed for the block that begins at a line, whatever was done before it."""
+def _check_settings(sampling, drawn, searched):
+    """Raises `UserError` if an option is out of range or not one of this mode."""
+    for name, value in (searched if sampling else drawn).items():
+        if value is not None:
+            reason = "--sampling has no beam" if sampling else "needs --sampling"
+            raise UserError(f"--{name.replace('_', '-')}: {reason}")
+    temperature, top_p = drawn["temperature"], drawn["top_p"]
+    if temperature is not None and not temperature > 0:
+        raise UserError(f"--temperature {temperature}: must be above 0")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise UserError(f"--top-p {top_p}: must be above 0 and at most 1")
+
+
+def _given(drawn):
+    """Returns the options of sampling, with defaults for those that are `None`."""
+    given = {name: value for name, value in drawn.items() if value is not None}
+    return {**SAMPLING_DEFAULTS, **given}
+
+
+def _sampling(translator, num_samples, drawn, start):
+    """Returns settings whose seed depends on a chunk's place, not on earlier chunks."""
     import numpy as np
 
-    return int(np.random.SeedSequence([seed, start]).generate_state(1)[0])
+    from keras_transformer.decoding import Sampling
+
+    options = _given(drawn)
+    seeds = np.random.SeedSequence([options.pop("seed"), start + 1])
+    return Sampling(
+        num_samples=num_samples,
+        seed=int(seeds.generate_state(1)[0]),
+        extra_length=translator.search.extra_length,
+        **options,
+    )
 
 
-@contextlib.contextmanager
-def _from_the_start(output):
-    with written_lines(output) as write_line:
-        yield write_line, 0
+def _check_resumable(input_path, output):
+    if output is None or not is_seekable_file(input_path):
+        raise UserError("--resume: needs --input, a file, and --output")
+    if output.exists() and not output.is_file():
+        raise UserError(f"{output}: --resume writes files only")
 
 
-def _facts(opened, options, input_path, prefix_file):
-    """What decides the lines of an output, for `resumable_lines`."""
+def _facts(translator, made_of, input_path, prefix_file):
+    """Returns everything that determines the output, for `resumable_lines`."""
     from keras_transformer.pipelines.lines import content_hash
 
     return {
         "input": content_hash(input_path),
-        "model": opened.fingerprint(),
-        "set of options": options,
+        "model": translator.fingerprint(),
+        "set of options": made_of,
         "prefix file": content_hash(prefix_file) if prefix_file else None,
     }
 
@@ -292,7 +245,7 @@ def _with_prefixes(lines, prefix, prefix_file):
     """Yields (line, prefix).
 
     Raises:
-        UserError: the file of prefixes has more or fewer lines.
+        UserError: If the file of prefixes has more or fewer lines than the input.
     """
     if prefix_file is None:
         yield from ((line, prefix) for line in lines)
@@ -307,24 +260,20 @@ def _with_prefixes(lines, prefix, prefix_file):
         yield line, one
 
 
-def _texts(opened, candidates, columns):
-    """Lines of output for (line's number, line, translation)."""
-    has_number, has_score, has_alignments = columns
-    aligned = _alignments(opened, candidates) if has_alignments else None
-    for row, (number, _, candidate) in enumerate(candidates):
-        texts = [str(number)] if has_number else []
-        texts += [f"{candidate.score:.4f}"] if has_score else []
-        texts.append(candidate.text)
-        texts += [aligned[row]] if has_alignments else []
-        yield "\t".join(texts)
-
-
-def _alignments(opened, candidates):
-    """Pharaoh's format for each (line's number, line, translation)."""
+def _alignments(translator, found):
+    """Returns Pharaoh alignments for each (line number, line, translation)."""
     from keras_transformer.decoding.alignment import format_pharaoh
 
-    if not candidates:
-        return []
-    _, sources, translations = zip(*candidates, strict=True)
-    targets = [translation.text for translation in translations]
-    return list(map(format_pharaoh, opened.align(list(sources), targets)))
+    sources = [line for _, line, _ in found]
+    targets = [candidate.text for *_, candidate in found]
+    return list(map(format_pharaoh, translator.align(sources, targets)))
+
+
+def _output_lines(found, has_number, has_score, alignments=None):
+    """Yields a line of output for each (line number, line, translation)."""
+    for row, (number, _, candidate) in enumerate(found):
+        columns = [str(number)] if has_number else []
+        columns += [f"{candidate.score:.4f}"] if has_score else []
+        columns.append(candidate.text)
+        columns += [alignments[row]] if alignments else []
+        yield "\t".join(columns)

@@ -5,12 +5,10 @@ import pathlib
 from typing import Annotated
 
 import typer
+from typer import Option
 
-from keras_transformer.cli.console import LineWarnings
-from keras_transformer.cli.console import existing
-from keras_transformer.cli.console import opened_model
-from keras_transformer.cli.console import say
-from keras_transformer.cli.console import verb
+from keras_transformer.cli import console
+from keras_transformer.cli import options
 from keras_transformer.errors import UserError
 
 
@@ -20,48 +18,41 @@ class Kind(enum.StrEnum):
     DECODER = "decoder"
 
 
-@verb
+@console.command
 def visualize(
-    model: Annotated[
-        pathlib.Path,
-        typer.Argument(metavar="MODEL", help="A run folder or a .keras file."),
-    ],
-    source: Annotated[str, typer.Option("--source", "-s", help="The sentence.")],
+    model: options.WeightsModel,
+    source: Annotated[str, Option("--source", "-s", help="Sentence to translate.")],
     target: Annotated[
         str | None,
-        typer.Option("--target", "-t", help="Its translation. Default: the model's."),
+        Option("--target", "-t", help="Its translation (default: the model's own)."),
     ] = None,
     output: Annotated[
         pathlib.Path,
-        typer.Option("--output", "-o", help="PATH.png and PATH.html are written."),
+        Option("--output", "-o", help="Base name of the .png and .html files."),
     ] = pathlib.Path("attention"),
     kind: Annotated[
-        Kind, typer.Option(help="What the PNG shows; the page has all.")
+        Kind, Option(help="Attention to draw in the PNG file; the page has all kinds.")
     ] = Kind.CROSS,
     layer: Annotated[
-        int | None, typer.Option(min=1, help="Of the PNG. Default: all.")
+        int | None, Option(min=1, help="Layer to draw in the PNG file (default: all).")
     ] = None,
     head: Annotated[
-        int | None, typer.Option(min=1, help="Of the PNG. Default: all.")
+        int | None, Option(min=1, help="Head to draw in the PNG file (default: all).")
     ] = None,
 ):
-    """Draw where the model looks: a picture, and a page to explore.
+    """Draw a model's attention as a picture and an interactive page.
 
     \b
     keras-transformer visualize runs/mine --source "A man rides a bike."
     """
-    existing(model)
-    folder = output.parent
+    console.require_exists(model)
     if not output.name:
-        raise UserError(f"--output {output}: a folder; give the files a name in it")
-    if not folder.is_dir():
-        raise UserError(f"{output}: there is no folder {folder}")
-    warnings = LineWarnings()
-    warnings.numbers = [1]
-    opened = opened_model(model, warnings, needs=["model"])
+        raise UserError(f"--output {output}: a folder; add a name for the files")
+    console.require_folder(output)
+    opened = console.opened_model(model, ["attention"])
     if target is None:
         (target,) = opened.translate([source])
-        say(f"translation: {target}")
+        console.print_status(f"translation: {target}")
 
     from keras_transformer.files import replace_file
     from keras_transformer.files import told_when_full
@@ -70,6 +61,7 @@ def visualize(
     from keras_transformer.visualization import write_page
 
     attention = attention_of(opened.model, opened.tokenizer, source, target)
+
     for suffix, write in (
         (".png", lambda path: write_figure(attention, path, kind.value, layer, head)),
         (".html", lambda path: write_page(attention, path)),

@@ -1,11 +1,9 @@
-import dataclasses
 from typing import NamedTuple
 
 import pytest
 from typer.testing import CliRunner
 
 from keras_transformer.cli.app import app
-from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.saving import open as models
 
@@ -15,26 +13,21 @@ class Translation(NamedTuple):
     score: float
 
 
-class ReversingModel:
-    """A translator that reverses 20 characters and marks later candidates."""
+class ReversingTranslator:
+    """Reverses sentences, of which it reads 20 characters; marks later candidates."""
 
     def __init__(self):
-        self.beam_sizes = []
-        self.patience = []
-        self.aligned = None
+        self.searches = []
         self.warn = None
-        self.search = BeamSearch()
 
-    def with_search(self, forbidden=None, **changes):
-        self.search = dataclasses.replace(BeamSearch(), **changes)
+    def with_search(self, **changes):
+        self.searches.append(changes)
         return self
 
     def translate(self, lines):
-        return [best.text for best, *_ in self.n_best(lines, 1)]
+        return [best.text for best, *_ in self.n_best(lines)]
 
-    def n_best(self, lines, n):
-        self.beam_sizes.append(self.search.beam_size)
-        self.patience.append(self.search.patience)
+    def n_best(self, lines, n=1):
         for index, line in enumerate(lines):
             if len(line) > 20:
                 self.warn(index, "too long")
@@ -50,26 +43,27 @@ class ReversingModel:
         return [PairScore(-float(len(target)), len(target) + 1) for target in targets]
 
     def align(self, sources, targets):
-        self.aligned = self.warn.numbers
+        for index in range(len(targets)):
+            if len(targets[index]) > 20:
+                self.warn(index, "too long to align")
         counts = [len(target.split()) for target in targets]
         return [[(count - 1 - j, j) for j in range(count)] for count in counts]
 
 
 @pytest.fixture
-def reversing_model(monkeypatch):
-    model = ReversingModel()
+def translator(monkeypatch):
+    translator = ReversingTranslator()
 
-    def open_model(path, warn=None, **_):
-        model.warn = warn
-        model.search = BeamSearch()
-        return model
+    def open_model(path, warn, **_):
+        translator.warn = warn
+        return translator
 
     monkeypatch.setattr(models, "open_model", open_model)
-    return model
+    return translator
 
 
 @pytest.fixture
-def model_path(tmp_path, reversing_model):
+def model_path(tmp_path, translator):
     path = tmp_path / "run"
     path.mkdir()
     return str(path)
@@ -81,10 +75,11 @@ def models_stay_open():
     opened = {}
     real = models.open_model
 
-    def open_model(path, ensemble=(), warn=None, **options):
-        key = (str(path), *map(str, ensemble), *options.items())
+    def open_model(path, ensemble=(), parallel_parts=1, warn=None):
+        key = (str(path), *map(str, ensemble), parallel_parts)
         if key not in opened:
-            opened[key] = real(path, ensemble=ensemble, **options)
+            options = {"ensemble": ensemble, "parallel_parts": parallel_parts}
+            opened[key] = real(path, **options)
         opened[key].warn = warn
         return opened[key]
 

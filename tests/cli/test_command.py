@@ -8,13 +8,14 @@ import types
 
 import pytest
 
-from keras_transformer.decoding.options import BeamSearch
+import keras_transformer
 
-VERBS = [
+COMMANDS = [
     *("demo", "train", "evaluate", "translate", "score", "average", "export"),
     *("visualize", "ablate", "info", "compare", "filter", "update-vocabulary"),
-    "beam",
+    *("serve", "parse"),
 ]
+SUBCOMMANDS = ["corpus prepare", "corpus translate", "corpus score"]
 COMMAND = [sys.executable, "-c", "from keras_transformer.cli import main; main()"]
 LOADED = (
     "import sys; sys.argv = {arguments!r}\n"
@@ -34,19 +35,27 @@ def loaded_modules(*arguments):
     return done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_help_of_each_verb_shows_an_example(run_command, verb):
-    result = run_command(verb, "--help")
+@pytest.mark.parametrize("name", [*COMMANDS, *SUBCOMMANDS])
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_of_each_command_shows_an_example(run_command, name, option):
+    result = run_command(*name.split(), option)
     assert result.exit_code == 0
-    assert f"  keras-transformer {verb} " in result.stdout.replace("\n", " \n")
+    assert f"  keras-transformer {name} " in result.stdout.replace("\n", " \n")
 
 
 def test_help_loads_nothing_heavy_and_is_quick():
     started = time.perf_counter()
     done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True)
     print(f"--help took {time.perf_counter() - started:.3f} s")
-    assert all(f"  {verb} " in done.stdout for verb in VERBS)
+    assert all(f"  {name} " in done.stdout for name in [*COMMANDS, "corpus"])
+    assert "  beam " not in done.stdout
     assert loaded_modules("--help") == "[]"
+
+
+def test_package_runs_as_a_module():
+    command = [sys.executable, "-m", "keras_transformer", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"{keras_transformer.__version__}\n")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +147,7 @@ def test_interrupted_training_says_how_to_go_on(run_command, tmp_path, monkeypat
     replace_experiment(monkeypatch, run)
     result = run_command("train", "phrases", "--output", tmp_path)
     assert result.exit_code == 130
-    assert "the same command goes on" in result.stderr
+    assert "run the same command again to resume" in result.stderr
 
 
 @pytest.mark.parametrize("verb", [("demo",), ("ablate", "phrases", "--output", "x")])
@@ -150,26 +159,25 @@ def test_only_train_takes_part_in_a_cluster(run_command, monkeypatch, verb):
 
 
 def test_export_passes_the_search_on(
-    run_command, model_path, reversing_model, tmp_path, monkeypatch
+    run_command, model_path, translator, tmp_path, monkeypatch
 ):
-    folder = tmp_path / "saved_models" / "mine"
-    exported = []
+    calls = []
 
-    def export_translator(translator, folder, **options):
-        exported.append((translator.search, options))
+    def export_translator(*arguments, **options):
+        calls.append((arguments, options))
         return folder / "1"
 
-    reversing_model.model = None
     monkeypatch.setattr("keras_transformer.export.export_translator", export_translator)
+    folder = tmp_path / "saved_models" / "mine"
     result = run_command(
         *("export", model_path, folder, "--beam-size", "3", "--parallel-parts", "2"),
         *("--jit-compile", "--patience", "1.5"),
     )
-    assert result.exit_code == 0
-    ((search, options),) = exported
-    assert search == BeamSearch(beam_size=3, patience=1.5)
-    assert options["parallel_parts"] == 2
-    assert options["jit_compile"]
+    assert result.exit_code == 0, result.stderr
+    assert translator.searches == [{"beam_size": 3, "patience": 1.5}]
+    options = {"scores": (), "license": None, "tokenizer_ops": "text"}
+    options |= {"parallel_parts": 2, "jit_compile": True}
+    assert calls == [((translator, folder), options)]
     assert result.stdout == f"{folder / '1'}\n"
 
 
@@ -231,4 +239,4 @@ def test_interruption_ends_with_130():
 def test_pictures_need_a_name(run_command, model_path):
     result = run_command("visualize", model_path, "--source", "x", "--output", ".")
     assert result.exit_code == 2
-    assert "--output .: a folder; give the files a name in it" in result.stderr
+    assert "--output .: a folder; add a name for the files" in result.stderr

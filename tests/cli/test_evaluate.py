@@ -18,9 +18,9 @@ def files(tmp_path):
     return ["--source", source, "--reference", reference]
 
 
-def test_bleu_with_its_signature(run_command, model_path, reversing_model, files):
+def test_bleu_with_its_signature(run_command, model_path, translator, files):
     result = run_command("evaluate", model_path, *files, "--patience", "2")
-    assert reversing_model.patience == [2]
+    assert translator.searches == [{"patience": 2}]
     hypotheses = [line[::-1] for line in SOURCES]
     expected = evaluation.bleu(hypotheses, REFERENCES)
     assert result.exit_code == 0
@@ -56,7 +56,7 @@ def test_json_with_all_metrics_and_output(run_command, model_path, files, tmp_pa
 
 @pytest.mark.parametrize("metric", ["bleu", "f1"])
 def test_an_output_without_a_folder_is_told_at_once(
-    run_command, model_path, reversing_model, files, tmp_path, metric
+    run_command, model_path, translator, files, tmp_path, metric
 ):
     result = run_command(
         *("evaluate", model_path, *files, "--metric", metric),
@@ -64,7 +64,7 @@ def test_an_output_without_a_folder_is_told_at_once(
     )
     assert result.exit_code == 2
     assert f"there is no folder {tmp_path / 'missing'}" in result.stderr
-    assert reversing_model.warn is None  # it was not opened
+    assert translator.warn is None  # it was not opened
 
 
 def test_counts_that_differ_name_both_files(run_command, model_path, files):
@@ -113,4 +113,4 @@ def test_score_prints_one_figure_a_pair(run_command, model_path, files):
     assert result.exit_code == 0
     assert result.stdout.splitlines() == ["-8.000000", "-13.000000", "-5.000000"]
     expected = math.exp(26 / 29)
-    assert f"perplexity per sub-word: {expected:.4f}" in result.stderr
+    assert f"perplexity per subword: {expected:.4f}" in result.stderr

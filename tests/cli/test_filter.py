@@ -74,15 +74,15 @@ def kept(files):
 def test_threshold(files, run_filter, scores):
     values = sorted(scores.values())
     threshold = (values[1] + values[2]) / 2
-    result = run_filter("--threshold", threshold)
+    result = run_filter("--min-score", threshold)
     assert result.exit_code == 0, result.stderr
     assert kept(files) == [number for number in GOOD if scores[number] > threshold]
     assert result.stdout.splitlines() == [
-        f"2 of 10 pairs kept, of at least {threshold:.4f} per sub-word",
+        f"2 of 10 pairs kept, of at least {threshold:.4f} per subword",
         "1 dropped not UTF-8",
         "2 dropped with an empty side",
         "1 dropped with the same text on both sides",
-        "1 dropped with a side of too many sub-words",
+        "1 dropped with a side of too many subwords",
         "1 dropped with sides of unlike lengths",
         "2 dropped that the model finds improbable",
     ]
@@ -90,29 +90,29 @@ def test_threshold(files, run_filter, scores):
 
 @pytest.mark.parametrize(("fraction", "count"), [("0.75", 3), ("1", 4), ("0.2", 1)])
 def test_the_best_fraction(files, run_filter, scores, fraction, count):
-    result = run_filter("--keep", fraction)
+    result = run_filter("--keep-fraction", fraction)
     assert result.exit_code == 0, result.stderr
     best = sorted(GOOD, key=scores.get, reverse=True)[:count]
     assert kept(files) == sorted(best)
     assert result.stdout.startswith(
-        f"{count} of 10 pairs kept, of at least {scores[best[-1]]:.4f} per sub-word\n"
+        f"{count} of 10 pairs kept, of at least {scores[best[-1]]:.4f} per subword\n"
     )
 
 
 def test_rules_can_be_loosened(files, run_filter):
-    loose = ["--max-ratio", "99", "--keep-copies", "--max-length", "999"]
-    run_filter("--threshold", "-99", *loose)
+    loose = ["--max-ratio", "99", "--keep-identical", "--max-length", "999"]
+    run_filter("--min-score", "-99", *loose)
     copied = PAIRS[1][0], PAIRS[1][1]
     assert copied in PAIRS
     assert kept(files) == [0, 1, 5, 6, 7, 8, 9]
 
 
 def test_more_pairs_than_a_block(files, run_filter, monkeypatch):
-    whole = run_filter("--keep", "0.5").stdout
+    whole = run_filter("--keep-fraction", "0.5").stdout
     text = kept(files)
     module = importlib.import_module("keras_transformer.cli.filter")
-    monkeypatch.setattr(module, "BLOCK", 3)
-    assert run_filter("--keep", "0.5").stdout == whole
+    monkeypatch.setattr(module, "CHUNK_SIZE", 3)
+    assert run_filter("--keep-fraction", "0.5").stdout == whole
     assert kept(files) == text
 
 
@@ -153,27 +153,30 @@ def test_nothing_is_left():
 def test_mistakes(files, run_filter, run_command, tiny_export):
     (files / "short").write_text("x\n")
     for arguments, message in (
-        ([], "--threshold or --keep: give one of them"),
-        (["--keep", "1.5"], "--keep 1.5: must be above 0 and at most 1"),
+        ([], "--min-score or --keep-fraction: give exactly one of them"),
         (
-            ["--keep", "1", "--output-target", files / "source"],
-            f"--output-target {files / 'source'}: is --source already",
+            ["--keep-fraction", "1.5"],
+            "--keep-fraction 1.5: must be above 0 and at most 1",
         ),
         (
-            ["--keep", "1", "--output-source", files / "nowhere" / "a"],
+            ["--keep-fraction", "1", "--output-target", files / "source"],
+            f"--output-target {files / 'source'}: is already --source",
+        ),
+        (
+            ["--keep-fraction", "1", "--output-source", files / "nowhere" / "a"],
             f"{files / 'nowhere' / 'a'}: there is no folder {files / 'nowhere'}",
         ),
     ):
         result = run_filter(*arguments)
         assert result.exit_code == 2
         assert message in result.stderr and result.stderr.count("\n") == 1
-    result = run_filter("--keep", "1", source=files / "short")
+    result = run_filter("--keep-fraction", "1", source=files / "short")
     assert result.exit_code == 2
     assert "short has 1 lines but" in result.stderr
     assert not (files / "out.s").exists()
     result = run_command(
         *["filter", tiny_export, "-s", files / "source", "-t", files / "target"],
         *["--output-source", files / "a", "--output-target", files / "b"],
-        *["--keep", "1"],
+        *["--keep-fraction", "1"],
     )
     assert result.exit_code == 2 and "cannot score given transl" in result.stderr

@@ -174,7 +174,7 @@ def test_from_on_the_command_line(first, run_command, tmp_path):
     command = ["train", "phrases", *settings, "--output", run, "--from"]
     result = run_command(*command, first)
     assert result.exit_code == 0, result.stderr
-    assert f"the weights are those of {first / 'model.keras'}\n" in result.stderr
+    assert f"using the weights of {first / 'model.keras'}\n" in result.stderr
     assert f"began with: {first}\n" in result.stdout
     recipe = load_recipe(run / "config.yaml")
     assert recipe.training.initial_model == str(first)

@@ -87,7 +87,7 @@ def test_a_model_that_knows_the_trees(
     output = tmp_path / "out.trees"
     result = run_command(
         *["evaluate", trained, "--metric", "f1", "--reference", toy, "--json"],
-        *["--output", output, "--parallel-batches", "3"],
+        *["--output", output, "--parallel-parts", "3"],
     )
     assert result.exit_code == 0, result.stderr
     assert batches_at_once == [3]
@@ -104,7 +104,7 @@ def test_a_model_that_knows_the_trees(
 
     lines = [" ".join(tree.words) for _, tree in read_trees(toy)]
     given = "\n".join([*lines[:3], "", lines[3]])
-    result = run_command("parse", trained, "--parallel-batches", "2", stdin=given)
+    result = run_command("parse", trained, "--parallel-parts", "2", stdin=given)
     assert result.exit_code == 0, result.stderr
     assert batches_at_once[-1] == 2
     expected = toy.read_text().splitlines()[:4]
@@ -198,14 +198,14 @@ def test_anything_gets_a_tree_of_its_words(trained, run_command, tmp_path):
 def test_raw_text(trained, run_command, monkeypatch):
     pytest.importorskip("nltk", reason="nltk, of the extra [dev], is missing")
     raw = "The gene (near the cat) can't eat."
-    result = run_command("parse", trained, "--tokenize", stdin=raw)
+    result = run_command("parse", trained, "--split-words", stdin=raw)
     (tree,) = result.stdout.splitlines()
     expected = "The gene -LRB- near the cat -RRB- ca n't eat ."
     assert " ".join(parse_tree(tree).words) == expected
     monkeypatch.setitem(sys.modules, "nltk.tokenize", None)
-    result = run_command("parse", trained, "--tokenize", stdin=raw)
+    result = run_command("parse", trained, "--split-words", stdin=raw)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "--tokenize: needs nltk" in result.stderr
+    assert "--split-words: needs nltk" in result.stderr
 
 
 @pytest.mark.slow
@@ -223,7 +223,7 @@ def test_run_and_file_parse_alike_and_an_export_does_not(
     run_command("export", trained, tmp_path / "saved", "--beam-size", 1)
     from_export = run_command("parse", tmp_path / "saved", stdin=lines)
     assert from_export.exit_code == 2
-    assert "a SavedModel cannot be parsed with" in from_export.stderr
+    assert "a SavedModel cannot parse" in from_export.stderr
 
 
 def test_other_trees_for_an_old_vocabulary(trained, folder, run_command, tmp_path):
@@ -253,7 +253,7 @@ def test_mistakes_are_one_line(trained, folder, run_command, tmp_path, monkeypat
         ([*arguments, broken], f"{broken}:2: 1 bracket(s)"),
         ([*arguments, empty], f"{empty}: there are no trees"),
         ([*arguments, tmp_path / "none"], "none: no such file"),
-        ([*arguments, toy, "--metric", "bleu"], "--metric f1: stands alone"),
+        ([*arguments, toy, "--metric", "bleu"], "--metric f1: cannot be combined"),
         (["evaluate", trained, "--reference", toy], "--source, the text"),
         (["parse", tmp_path / "none"], "none: no such file"),
         (

@@ -43,7 +43,7 @@ def test_a_port_that_is_taken(tmp_path, run_command, monkeypatch):
 def test_without_the_extra(tmp_path, run_command, monkeypatch):
     from keras_transformer.cli import serve
 
-    monkeypatch.setattr(serve, "_NEEDED", ("no_such_module",))
+    monkeypatch.setattr(serve, "_REQUIRED", ("no_such_module",))
     result = run_command("serve", tmp_path)
     assert result.exit_code == 2
     assert "[serve]" in result.stderr

@@ -61,7 +61,7 @@ def test_alignments_after_a_tab(run_command, model_path):
     assert result.stdout == "c ba\t1-0 0-1\n\t\nd\t0-0\n"
 
 
-def test_alignments_of_every_candidate(run_command, model_path, reversing_model):
+def test_alignments_of_every_candidate(run_command, model_path):
     result = run_command(
         *["translate", model_path, "--alignments", "--scores", "--n-best", "2"],
         stdin="\nab c\n",
@@ -72,16 +72,15 @@ def test_alignments_of_every_candidate(run_command, model_path, reversing_model)
         "2\t-1.2500\tc ba'\t1-0 0-1",
         "",
     ]
-    assert reversing_model.aligned == [1, 2, 2]
 
 
 def test_a_line_end_inside_a_translation_stays_inside(
-    run_command, model_path, reversing_model, monkeypatch
+    run_command, model_path, translator, monkeypatch
 ):
     monkeypatch.setattr(
-        reversing_model,
-        "translate",
-        lambda lines, **_: [[SimpleNamespace(text="a\nb\rc", score=0.0)]] * len(lines),
+        translator,
+        "n_best",
+        lambda lines, n: [[SimpleNamespace(text="a\nb\rc", score=0.0)]] * len(lines),
     )
     assert run_command("translate", model_path, stdin="x\ny").stdout == "a b c\n" * 2
 
@@ -98,12 +97,21 @@ def test_warnings_name_the_line_on_standard_error(run_command, model_path):
     assert "line 4: too long" in warnings[1]
 
 
-def test_the_search_is_passed_on(run_command, model_path, reversing_model):
+def test_warnings_of_alignments_name_the_line(run_command, model_path):
+    lines = ["ab", "x" * 19, "cd"]
+    result = run_command(
+        *["translate", model_path, "--alignments", "--n-best", "3"],
+        stdin="\n".join(lines),
+    )
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == "warning: line 2: too long to align\n"
+
+
+def test_the_search_is_passed_on(run_command, model_path, translator):
     options = ["--beam-size", "7", "--patience", "0.5"]
     run_command("translate", model_path, *options, stdin="x")
     run_command("translate", model_path, stdin="x")
-    assert reversing_model.beam_sizes == [7, 4]
-    assert reversing_model.patience == [0.5, None]
+    assert translator.searches == [{"beam_size": 7, "patience": 0.5}]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +120,7 @@ def test_the_search_is_passed_on(run_command, model_path, reversing_model):
         (["--input", "missing.en"], "error: missing.en: no such file"),
         (["--beam-size", "2", "--n-best", "3"], "--n-best 3: must not exceed"),
         (["--output", "nowhere/out"], "nowhere/out: there is no folder nowhere"),
-        (["--output", "out.gz"], "out.gz: what is written is not compressed"),
+        (["--output", "out.gz"], "out.gz: output is not compressed"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(
@@ -147,15 +155,15 @@ def test_missing_model(run_command, tmp_path):
 
 
 def test_a_failed_run_leaves_the_old_output(
-    run_command, model_path, reversing_model, monkeypatch, tmp_path
+    run_command, model_path, translator, monkeypatch, tmp_path
 ):
     output = tmp_path / "out"
     output.write_text("old")
 
-    def fail(lines, **_):
+    def fail(lines, n):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reversing_model, "n_best", fail)
+    monkeypatch.setattr(translator, "n_best", fail)
     result = run_command("translate", model_path, "--output", output, stdin="x\n")
     assert result.exit_code == 130
     assert output.read_text() == "old"

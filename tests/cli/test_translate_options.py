@@ -76,12 +76,12 @@ def words(texts):
 
 
 def test_batches_side_by_side(translate, free, batches_at_once):
-    assert lines(translate("--parallel-batches", "2")) == free
+    assert lines(translate("--parallel-parts", "2")) == free
     assert batches_at_once == [2]
-    assert translate("--parallel-batches", "0").exit_code == 2
-    refused = translate("--sampling", "--parallel-batches", "2")
+    assert translate("--parallel-parts", "0").exit_code == 2
+    refused = translate("--sampling", "--parallel-parts", "2")
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "--parallel-batches: --sampling draws batch after batch" in refused.stderr
+    assert "--parallel-parts: --sampling draws one batch at a time" in refused.stderr
 
 
 def test_a_prefix_for_all(translate, free):
@@ -119,9 +119,12 @@ def test_a_prefix_for_each_line(translate, free, tmp_path):
 
 def test_a_prefix_scores_as_the_model_does(folders):
     opened = models.open_model(folders[0])
-    translator = opened.with_search(beam_size=3, length_penalty=0.0)
-    found = translator.n_best(SOURCES, prefixes=["ein"] * 5)
-    for ranked, source in zip(found, SOURCES, strict=True):
+    searching = opened.with_search(beam_size=3, length_penalty=0.0)
+    for ranked, source in zip(
+        searching.n_best(SOURCES, prefixes=["ein"] * 5),
+        SOURCES,
+        strict=True,
+    ):
         ended = ranked[0]
         if source:
             (score,) = opened.score([source], [ended.text])
@@ -188,7 +191,7 @@ def test_blocks_draw_from_seeds_of_their_own(
     run_command, folders, monkeypatch, tmp_path
 ):
     module = importlib.import_module("keras_transformer.cli.translate")
-    monkeypatch.setattr(module, "BLOCK", 2)
+    monkeypatch.setattr(module, "CHUNK_SIZE", 2)
     text = "".join(f"{SOURCES[0]}\n" for _ in range(6))
     result = run_command("translate", folders[0], "--sampling", stdin=text)
     found = lines(result)
@@ -225,7 +228,7 @@ def test_ensemble(translate, free, folders):
         "ensemble must share one vocabulary.\n"
     )
     result = translate("--ensemble", folders[1], "--alignments")
-    assert result.exit_code == 2 and "an ensemble has no alignments" in result.stderr
+    assert result.exit_code == 2 and "an ensemble cannot align words" in result.stderr
 
 
 def test_an_ensemble_scores(folders, tmp_path, run_command):
@@ -254,7 +257,7 @@ def test_an_ensemble_scores(folders, tmp_path, run_command):
         ),
         (
             ["--prefix", "a", "--prefix-file", "."],
-            "--prefix and --prefix-file: give one",
+            "--prefix and --prefix-file: give only one",
         ),
         (["--ensemble", "nowhere"], "nowhere: no such file"),
     ],
@@ -275,12 +278,15 @@ def test_a_patience_not_above_zero(translate, patience):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--prefix", "a"], "cannot search with other settings, prefixes or forbidden"),
-        (["--forbid", "a"], "cannot search with other settings, prefixes or forbidden"),
-        (["--sampling"], "a SavedModel cannot sample"),
+        (["--prefix", "a"], "a SavedModel cannot take prefixes; use the run folder or"),
+        (["--forbid", "a"], "cannot search with other settings or forbidden words"),
+        (["--sampling"], "a SavedModel cannot draw translations at random"),
+        (["--alignments"], "a SavedModel cannot align words"),
+        (["--n-best", "2"], "a SavedModel cannot list several translations"),
+        (["--beam-size", "2"], "a SavedModel cannot search with other settings"),
     ],
 )
-def test_what_an_export_cannot_do(translate, tiny_export, arguments, message):
+def test_abilities_that_an_export_lacks(translate, tiny_export, arguments, message):
     result = translate(*arguments, model=tiny_export)
     assert result.exit_code == 2
     assert message in result.stderr and result.stderr.count("\n") == 1

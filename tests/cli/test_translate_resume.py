@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 from waiting import wait_until
 
+from keras_transformer.cli import console
 from keras_transformer.saving import open as models
 
 LINES = [f"line {number}" for number in range(57)]
@@ -27,11 +28,11 @@ class BlockModel:
         self.calls = []
         self.weights = "weights"
 
-    def with_search(self, **_):
+    def with_search(self, **changes):
         return self
 
-    def n_best(self, lines, n):
-        self.calls.append((1 + LINES.index(lines[0]), len(lines)))
+    def n_best(self, lines, n=1):
+        self.calls.append((lines[0], len(lines)))
         return [
             [
                 SimpleNamespace(text=f"{line} of {lines[0]} {rank}", score=-rank)
@@ -49,7 +50,7 @@ def model(monkeypatch):
     model = BlockModel()
     monkeypatch.setattr(models, "open_model", lambda path, warn, **_: model)
     module = importlib.import_module("keras_transformer.cli.translate")
-    monkeypatch.setattr(module, "BLOCK", BLOCK)
+    monkeypatch.setattr(module, "CHUNK_SIZE", BLOCK)
     return model
 
 
@@ -71,7 +72,7 @@ def translate(run_command, files, model):
 
 def begin(part, lines, note):
     part.write_bytes(lines)
-    part.with_name(f"{part.name}.json").write_text(note)
+    part.with_name(f".{part.stem}.made.json").write_text(note)
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def whole(translate, files, tmp_path, request):
         real = module.line_writer
 
         def spy(file):
-            notes.append((tmp_path / "whole.part.json").read_text())
+            notes.append((tmp_path / ".whole.made.json").read_text())
             return real(file)
 
         with pytest.MonkeyPatch.context() as patch:
@@ -92,7 +93,6 @@ def whole(translate, files, tmp_path, request):
             result = translate(*arguments, output=tmp_path / "whole")
         assert result.exit_code == 0, result.stderr
         assert not (tmp_path / "whole.part").exists()
-        assert not (tmp_path / "whole.part.json").exists()
         return (tmp_path / "whole").read_bytes(), notes[0]
 
     return make
@@ -109,7 +109,7 @@ def test_goes_on_after_the_last_whole_line(whole, translate, files, model, num_b
     assert files[1].read_bytes() == text
     assert not part.exists()
     first = text[:num_bytes].count(b"\n") // BLOCK * BLOCK
-    assert model.calls[0] == (first + 1, min(BLOCK, len(LINES) - first))
+    assert model.calls[0] == (LINES[first], min(BLOCK, len(LINES) - first))
 
 
 @pytest.mark.parametrize("num_bytes", [30, 333, 1000])
@@ -128,11 +128,16 @@ def test_what_it_refuses(whole, translate, files, model):
     too_long = text + b"one more\n"
     other = json.dumps(json.loads(note) | {"model": "other weights"})
     cases = [
-        (text[:300], other, (), "was begun with another model"),
-        (text[:300], note, ("--beam-size", "3"), "begun with another set of options"),
-        (text[:300], note, ("--forbid", "x"), "begun with another set of options"),
-        (too_long, note, (), "holds lines of 58 inputs, but the input has 57"),
-        (text[:300], "{", (), "out.part.json, which tells what it was begun with, is"),
+        (text[:300], other, (), "was made with another model"),
+        (text[:300], note, ("--beam-size", "3"), "made with another set of options"),
+        (text[:300], note, ("--forbid", "x"), "made with another set of options"),
+        (too_long, note, (), "contains lines of 58 inputs, but the input has 57"),
+        (
+            text[:300],
+            "{",
+            (),
+            ".out.made.json, which records what it was made with, is",
+        ),
     ]
     for lines, told, arguments, message in cases:
         begin(part, lines, told)
@@ -145,7 +150,7 @@ def test_what_it_refuses(whole, translate, files, model):
     files[0].write_text(files[0].read_text().replace("line 3\n", "line three\n"))
     result = translate()
     assert result.exit_code == 2
-    assert "out.part: was begun with another input; remove it" in result.stderr
+    assert "out.part: was made with another input; remove it" in result.stderr
 
 
 def test_a_finished_output_is_left_alone(whole, translate, files, model):
@@ -154,7 +159,7 @@ def test_a_finished_output_is_left_alone(whole, translate, files, model):
     model.calls.clear()
     again = translate()
     assert (again.exit_code, model.calls) == (0, [])
-    assert "out: all lines are there already" in again.stderr
+    assert "out: all lines are already translated" in again.stderr
     os.utime(files[0], (time.time() + 9, time.time() + 9))
     assert translate().exit_code == 0
     other = translate("--beam-size", "3")
@@ -174,19 +179,15 @@ def test_a_finished_output_is_left_alone(whole, translate, files, model):
     files[1].with_name(".out.made.json").unlink()
     unknown = translate()
     assert unknown.exit_code == 2
-    assert "which tells what it was made with, is missing" in unknown.stderr
+    assert "which records what it was made with, is missing" in unknown.stderr
     assert model.calls == []
     assert files[1].read_bytes() == before
 
 
-@pytest.mark.parametrize("left", [(), ("part.json",)])
-def test_killed_while_it_is_named(whole, translate, files, model, left):
-    """The output has its name, its part's note is or is not removed yet."""
+def test_killed_after_it_is_named(whole, translate, files, model):
     text, note = whole()
     files[1].write_bytes(text)
     files[1].with_name(".out.made.json").write_text(note)
-    for name in left:
-        files[1].with_name(f"out.{name}").write_text(note)
     model.calls.clear()
     assert translate().exit_code == 0
     assert model.calls == [] and files[1].read_bytes() == text
@@ -231,15 +232,14 @@ def test_one_process_at_a_time(translate, files):
 
 
 def test_a_bar_with_a_total(translate, files, monkeypatch):
-    module = importlib.import_module("keras_transformer.cli.translate")
     seen = []
-    real = module.progress
+    real = console.progress
 
     def spy(description, total, *arguments):
         seen.append(total)
         return real(description, total, *arguments)
 
-    monkeypatch.setattr(module, "progress", spy)
+    monkeypatch.setattr(console, "progress", spy)
     translate()
     assert seen == [57]
 
@@ -263,7 +263,7 @@ SLOW = textwrap.dedent("""
         def fingerprint(self):
             return "weights"
     models.open_model = lambda path, warn, **_: Model()
-    importlib.import_module("keras_transformer.cli.translate").BLOCK = 3
+    importlib.import_module("keras_transformer.cli.translate").CHUNK_SIZE = 3
     sys.argv = ["keras-transformer", "translate", ".", *{arguments!r}]
     from keras_transformer.cli import main
     main()

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 from run_state import assert_same
 
-from keras_transformer.cli.console import written_lines
+from keras_transformer.cli.console import open_output
 from keras_transformer.errors import StorageError
 from keras_transformer.export import export_saved_model
 
@@ -157,7 +157,7 @@ def test_output_leaves_the_old_file(disk):
     disk.fill(left=8192)
     with (
         pytest.raises(StorageError, match=r"out\.de: no space left: .*bytes free"),
-        written_lines(path) as write_line,
+        open_output(path) as write_line,
     ):
         for _ in range(1000):
             write_line("x" * 99)

@@ -1,0 +1,189 @@
+"""keras-transformer corpus prepare, translate and score"""
+
+import enum
+import importlib.util
+import pathlib
+from typing import Annotated
+
+import typer
+from typer import Argument
+from typer import Option
+
+from keras_transformer.cli import console
+from keras_transformer.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Prepare, translate or score a large corpus with Apache Beam.",
+)
+
+TokenizerModel = Annotated[
+    pathlib.Path,
+    Argument(metavar="MODEL", help="Run folder, or folder of a tokenizer."),
+]
+Export = Annotated[pathlib.Path, Argument(metavar="MODEL", help="SavedModel folder.")]
+Sources = Annotated[
+    list[str], Option("--source", "-s", help="Text file, plain or .gz. Repeatable.")
+]
+Targets = Annotated[
+    list[str],
+    Option("--target", "-t", help="Translations of a source file. One per --source."),
+]
+# A string, since a path would turn gs:// into gs:/.
+OutputFolder = Annotated[
+    str, Option("--output", "-o", metavar="DIR", help="Folder to write.")
+]
+NumShards = Annotated[int, Option(min=1, help="Number of files to write.")]
+MaxLength = Annotated[int, Option(min=1, help="Maximum subwords per side.")]
+MaxRatio = Annotated[
+    float | None,
+    Option(min=1, help="Maximum length ratio of the sides (default: none)."),
+]
+Deduplicate = Annotated[
+    bool, Option("--deduplicate", help="Keep only the first of identical pairs.")
+]
+BatchSize = Annotated[int, Option(min=1, help="Maximum lines per batch.")]
+BeamOptions = Annotated[
+    list[str],
+    Option(
+        metavar="OPTION",
+        help="Beam or runner option, e.g. runner=FlinkRunner. Repeatable.",
+    ),
+]
+
+
+@app.command()
+@console.command
+def prepare(
+    model: TokenizerModel,
+    source: Sources,
+    target: Targets,
+    output: OutputFolder,
+    num_shards: NumShards = 16,
+    max_length: MaxLength = 256,
+    max_ratio: MaxRatio = None,
+    deduplicate: Deduplicate = False,
+    beam_option: BeamOptions = (),
+):
+    """Tokenize, filter and shard a corpus for training.
+
+    \b
+    keras-transformer corpus prepare runs/sample --output ids \\
+      -s a.en.gz -t a.de.gz -s b.en.gz -t b.de.gz
+    """
+    _load_beam(model)
+    from keras_transformer.distributed import corpus
+
+    facts = corpus.encode_with_beam(
+        source,
+        target,
+        model / "tokenizer" if (model / "tokenizer").is_dir() else model,
+        output,
+        shards=num_shards,
+        max_length=max_length,
+        max_ratio=max_ratio,
+        deduplicate=deduplicate,
+        beam_options=[f"--{each}" for each in beam_option],
+    )
+    dropped = "".join(
+        f", {count:,} {reason}" for reason, count in facts["dropped"].items()
+    )
+    console.print_status(
+        f"{facts['num_pairs']:,} of {facts['num_read']:,} pairs kept{dropped}"
+    )
+
+
+@app.command()
+@console.command
+def translate(
+    model: Export,
+    source: Sources,
+    output: OutputFolder,
+    batch_size: BatchSize = 64,
+    beam_option: BeamOptions = (),
+):
+    """Translate text files with an exported model.
+
+    \b
+    keras-transformer corpus translate saved_models/mine --output translated \\
+      -s a.en -s b.en --beam-option direct_num_workers=2 \\
+      --beam-option direct_running_mode=multi_processing
+    """
+    _run("translate", model, source, [], output, batch_size, beam_option)
+
+
+@app.command()
+@console.command
+def score(
+    model: Export,
+    source: Sources,
+    target: Targets,
+    output: OutputFolder,
+    batch_size: BatchSize = 64,
+    beam_option: BeamOptions = (),
+):
+    """Score translations of text files with an exported model.
+
+    \b
+    keras-transformer corpus score saved_models/mine --output scores \\
+      -s a.en -t a.de
+    """
+    _run("score", model, source, target, output, batch_size, beam_option)
+
+
+def _run(task, model, source, target, output, batch_size, beam_option):
+    _load_beam(model)
+    from keras_transformer.distributed import inference
+    from keras_transformer.saving.saved_model import newest_version
+
+    version = newest_version(model) if model.is_dir() else None
+    if version is None:
+        raise UserError(f"{model}: no SavedModel here; export writes one")
+    inference.run_with_beam(
+        version.resolve(),
+        task,
+        source,
+        output,
+        target,
+        batch_size=batch_size,
+        beam_options=[f"--{each}" for each in beam_option],
+    )
+
+
+def _load_beam(model):
+    console.require_exists(model)
+    if importlib.util.find_spec("apache_beam") is None:
+        raise UserError(
+            "Apache Beam is not installed: pip install keras-transformer-seq2seq[beam]"
+        )
+    console.load_tensorflow()
+
+
+Task = enum.StrEnum("Task", ["encode", "translate", "score"])
+
+
+@console.command
+def beam(
+    task: Task,
+    source: Sources,
+    output: OutputFolder,
+    target: Targets = (),
+    model: Annotated[pathlib.Path | None, Option()] = None,
+    shards: NumShards = 16,
+    max_length: MaxLength = 256,
+    max_ratio: MaxRatio = None,
+    deduplicate: Deduplicate = False,
+    batch_size: BatchSize = 64,
+    option: Annotated[list[str], Option("--beam")] = (),
+):
+    """Old name of the commands `corpus prepare`, `corpus translate`, `corpus score`."""
+    name = "prepare" if task is Task.encode else task.value
+    console.warn(f"beam {task.value} is now called corpus {name}")
+    if model is None:
+        raise UserError("--model MODEL is missing")
+    if task is Task.encode:
+        filters = (max_length, max_ratio, deduplicate)
+        prepare(model, source, target, output, shards, *filters, option)
+    else:
+        _run(task.value, model, source, target, output, batch_size, option)

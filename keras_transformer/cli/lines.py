@@ -1,0 +1,98 @@
+"""Lines of input text: reading, chunks with progress, parallel files."""
+
+import itertools
+import sys
+
+from keras_transformer.cli import console
+
+# Enough lines to sort by length into good batches.
+CHUNK_SIZE = 2_000
+
+
+def is_file(path):
+    """Whether `input_lines` reads a file rather than standard input."""
+    return path is not None and str(path) != "-"
+
+
+def is_seekable_file(path):
+    """Whether `path` can be read more than once, unlike a pipe."""
+    return is_file(path) and path.is_file()
+
+
+def line_count(path):
+    """Returns the number of lines that `input_lines` yields for a file.
+
+    Raises:
+        DataError: If the file cannot be read.
+    """
+    console.load_tensorflow()
+    from keras_transformer.pipelines.lines import count_lines
+
+    return count_lines(path)
+
+
+def input_lines(path):
+    """Yields the lines of a file (.gz too), or of standard input for None or "-".
+
+    Bytes that are not UTF-8 become U+FFFD, with a warning that names the line.
+    """
+    console.load_tensorflow()
+    from keras_transformer.pipelines.lines import decode_lines
+    from keras_transformer.pipelines.lines import raw_lines
+
+    name = str(path) if is_file(path) else "standard input"
+    # Read only once, since the path may be a pipe.
+    lines = raw_lines(path) if is_file(path) else sys.stdin.buffer
+    first, second = itertools.tee(lines)
+    strict = decode_lines(first, name, errors="drop")
+    replaced = decode_lines(second, name, errors="replace")
+    pairs = zip(strict, replaced, strict=True)
+    for number, (exact, text) in enumerate(pairs, start=1):
+        if exact is None:
+            console.warn(f"{name}:{number}: not UTF-8; unreadable bytes replaced")
+        yield text
+
+
+def in_chunks(items, size, description, total=None, unit="lines", skip=0):
+    """Yields (index of the first item, list of up to `size` items), with progress.
+
+    Args:
+        items: Iterable, of which `skip` items are left out.
+        size: Items per chunk.
+        description: Text beside the progress bar.
+        total: Number of items. If `None`, it is unknown unless `items` has a length.
+        unit: Plural noun for the progress bar.
+        skip: Items that are already done.
+    """
+    if total is None and hasattr(items, "__len__"):
+        total = len(items)
+    items = itertools.islice(items, skip, None)
+    with console.progress(description, total, unit) as advance:
+        advance(skip)
+        while chunk := list(itertools.islice(items, size)):
+            yield skip, chunk
+            skip += len(chunk)
+            advance(len(chunk))
+
+
+def read_parallel_lines(source, target):
+    """Returns the lines of two files that are aligned line by line.
+
+    Raises:
+        DataError: If a file is missing, empty or not UTF-8, or the counts differ.
+    """
+    console.load_tensorflow()
+    from keras_transformer.errors import DataError
+    from keras_transformer.pipelines import read_lines
+
+    source_lines = list(read_lines(source))
+    target_lines = list(read_lines(target))
+    for path, lines in ((source, source_lines), (target, target_lines)):
+        if not lines:
+            raise DataError(f"{path}: the file is empty")
+    if len(source_lines) != len(target_lines):
+        raise DataError(
+            f"{source} has {len(source_lines)} lines but {target} has "
+            f"{len(target_lines)}: they must pair up line by line"
+        )
+    return source_lines, target_lines

@@ -1,0 +1,120 @@
+"""Arguments and options that several commands share, and renamed options."""
+
+import itertools
+import pathlib
+from typing import Annotated
+
+import typer
+from typer import Argument
+from typer import Option
+from typer.core import TyperCommand
+
+from keras_transformer.cli import console
+
+# Renamed options, by command: old name to new name.
+RENAMED = {
+    "translate": {"--parallel-batches": "--parallel-parts"},
+    "evaluate": {"--parallel-batches": "--parallel-parts"},
+    "parse": {"--parallel-batches": "--parallel-parts", "--tokenize": "--split-words"},
+    "filter": {
+        "--threshold": "--min-score",
+        "--keep": "--keep-fraction",
+        "--keep-copies": "--keep-identical",
+    },
+}
+
+
+class Command(TyperCommand):
+    """A command that accepts the old names of its options with a warning."""
+
+    def parse_args(self, ctx, args):
+        renamed = RENAMED.get(self.name, {})
+        for i, word in enumerate(itertools.takewhile(lambda word: word != "--", args)):
+            old, equals, value = word.partition("=")
+            if old in renamed:
+                console.warn(f"{old} is now called {renamed[old]}")
+                args[i] = f"{renamed[old]}{equals}{value}"
+        return super().parse_args(ctx, args)
+
+
+def _check_patience(value):
+    if value is not None and not value > 0:
+        raise typer.BadParameter(f"{value}: must be above 0")
+    return value
+
+
+Model = Annotated[
+    pathlib.Path,
+    Argument(metavar="MODEL", help="Run folder, .keras file or SavedModel folder."),
+]
+WeightsModel = Annotated[
+    pathlib.Path, Argument(metavar="MODEL", help="Run folder or .keras file.")
+]
+Recipe = Annotated[
+    str, Argument(metavar="RECIPE", help="Name of a shipped recipe or a YAML file.")
+]
+Overrides = Annotated[
+    list[str],
+    Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Replace a recipe key, e.g. training.steps=500. Repeatable.",
+    ),
+]
+Input = Annotated[
+    pathlib.Path | None,
+    Option("--input", "-i", help="Text file, plain or .gz (default: standard input)."),
+]
+Output = Annotated[
+    pathlib.Path | None,
+    Option("--output", "-o", help="Output file (default: standard output)."),
+]
+Source = Annotated[
+    pathlib.Path, Option("--source", "-s", help="Source text, one sentence per line.")
+]
+Target = Annotated[
+    pathlib.Path,
+    Option("--target", "-t", help="Translations, one per line of the source."),
+]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
+BeamSize = Annotated[
+    int | None,
+    Option(min=1, help="Beam size; 1 is greedy search (default: the model's, or 4)."),
+]
+LengthPenalty = Annotated[
+    float | None,
+    Option(min=0, help="Length penalty alpha (default: the model's setting, or 0.6)."),
+]
+Patience = Annotated[
+    float | None,
+    Option(
+        callback=_check_patience,
+        help="Stop when patience x beam size hypotheses have finished (1 in "
+        "CTranslate2 and fairseq). Default: the model's setting, or search until no "
+        "better hypothesis is possible.",
+    ),
+]
+Ensemble = Annotated[
+    list[pathlib.Path],
+    Option(
+        metavar="RUN",
+        help="Another model with the same vocabulary, whose probabilities are "
+        "averaged with those of MODEL. Repeatable.",
+    ),
+]
+ParallelParts = Annotated[
+    int,
+    Option(
+        min=1,
+        metavar="N",
+        help="Batches to decode in parallel, sharing the cores of a CPU. One per core "
+        "is fastest for long inputs, but needs more memory.",
+    ),
+]
+BleuTokenizer = Annotated[
+    str,
+    Option("--tokenize", help="sacreBLEU tokenizer; none for text that is tokenized."),
+]
+Lowercase = Annotated[
+    bool, Option("--lowercase", help="Compute BLEU and chrF without case.")
+]

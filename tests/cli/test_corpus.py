@@ -1,0 +1,117 @@
+"""`corpus prepare`, `translate` and `score`, and their old name `beam`.
+
+What they do is in tests/distributed.
+"""
+
+import importlib.util
+import sys
+import types
+
+import pytest
+
+CALLS = {
+    "prepare": (
+        *("beam", "encode", "--model"),
+        *("-s", "a", "-t", "b", "-s", "c", "-t", "d", "--output", "gs://ids"),
+        *("--max-length", "9", "--max-ratio", "2", "--deduplicate"),
+        *("--shards", "3", "--beam", "runner=FlinkRunner", "--beam", "x=1"),
+    ),
+    "translate": (
+        *("beam", "translate", "--model"),
+        *("--source", "a", "--source", "b", "-o", "out", "--batch-size", "7"),
+        *("--beam", "direct_num_workers=2"),
+    ),
+    "score": ("beam", "score", "--model", "-s", "a", "--target", "b", "-o", "out"),
+}
+NEW_NAMES = {"--shards": "--num-shards", "--beam": "--beam-option"}
+
+
+@pytest.fixture
+def called(monkeypatch, tmp_path):
+    """Calls of the functions that run Apache Beam."""
+    calls = []
+
+    def encode(*arguments, **options):
+        calls.append((arguments, options))
+        return {"num_pairs": 1000, "num_read": 1002, "dropped": {"empty": 2}}
+
+    def run(*arguments, **options):
+        calls.append((arguments, options))
+
+    for name, fake in (
+        ("corpus", types.SimpleNamespace(encode_with_beam=encode)),
+        ("inference", types.SimpleNamespace(run_with_beam=run)),
+    ):
+        full_name = f"keras_transformer.distributed.{name}"
+        monkeypatch.setitem(sys.modules, full_name, fake)
+        monkeypatch.setattr(
+            importlib.import_module("keras_transformer.distributed"),
+            *(name, fake),
+            raising=False,
+        )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    (tmp_path / "model" / "3").mkdir(parents=True)
+    (tmp_path / "model" / "3" / "saved_model.pb").touch()
+    return calls
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_old_name_does_the_same(run_command, called, tmp_path, name):
+    _, task, _, *options = CALLS[name]
+    old = run_command("beam", task, "--model", tmp_path / "model", *options)
+    assert old.exit_code == 0, old.stderr
+    warning = f"warning: beam {task} is now called corpus {name}\n"
+    assert old.stderr.startswith(warning)
+    renamed = [NEW_NAMES.get(option, option) for option in options]
+    new = run_command("corpus", name, tmp_path / "model", *renamed)
+    assert new.exit_code == 0, new.stderr
+    assert new.stderr == old.stderr.removeprefix(warning)
+    assert called[0] == called[1]
+
+
+def test_prepare_passes_its_options_on(run_command, called, tmp_path):
+    (tmp_path / "model" / "tokenizer").mkdir()
+    options = [NEW_NAMES.get(option, option) for option in CALLS["prepare"][3:]]
+    result = run_command("corpus", "prepare", tmp_path / "model", *options)
+    assert result.stderr == "1,000 of 1,002 pairs kept, 2 empty\n"
+    tokenizer = tmp_path / "model" / "tokenizer"
+    assert called == [
+        (
+            (["a", "c"], ["b", "d"], tokenizer, "gs://ids"),
+            {
+                "shards": 3,
+                "max_length": 9,
+                "max_ratio": 2.0,
+                "deduplicate": True,
+                "beam_options": ["--runner=FlinkRunner", "--x=1"],
+            },
+        )
+    ]
+
+
+def test_translate_takes_the_newest_version(run_command, called, tmp_path):
+    options = ["-s", "a", "-o", "out", "--beam-option", "x=1"]
+    run_command("corpus", "translate", tmp_path / "model", *options)
+    version = tmp_path / "model" / "3"
+    assert called == [
+        (
+            (version, "translate", ["a"], "out", []),
+            {"batch_size": 64, "beam_options": ["--x=1"]},
+        )
+    ]
+    result = run_command("corpus", "translate", version / "saved_model.pb", *options)
+    assert result.exit_code == 2
+    assert "saved_model.pb: no SavedModel here" in result.stderr
+
+
+def test_mistakes(run_command, tmp_path, monkeypatch):
+    files = ["-s", "a", "-t", "b", "-o", "out"]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for command, message in (
+        (["corpus", "prepare", tmp_path / "none"], "none: no such file or folder"),
+        (["corpus", "prepare", tmp_path], "Apache Beam is not installed: pip install"),
+        (["beam", "encode"], "--model MODEL is missing"),
+    ):
+        result = run_command(*command, *files)
+        assert result.exit_code == 2
+        assert message in result.stderr.splitlines()[-1]
