@@ -6,6 +6,8 @@ without loading TensorFlow.
 
 import importlib
 
+from keras_transformer import _registration
+
 __version__ = "0.1.0"
 
 _MODULES = (
@@ -46,3 +48,6 @@ def __getattr__(name):
 
 def __dir__():
     return sorted([*globals(), *__all__])
+
+
+_registration.install()
