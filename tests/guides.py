@@ -97,7 +97,7 @@ def problems(command):
     elif program == "keras-transformer":
         yield from verb_problems(words)
     elif program == "pip" or words[:2] == ["-m", "pip"]:
-        extras = re.findall(r'^ +"(\w+)": ', (ROOT / "setup.py").read_text(), re.M)
+        extras = re.findall(r'^ +"([\w-]+)": ', (ROOT / "setup.py").read_text(), re.M)
         for word in words:
             ours = re.fullmatch(r"(?:\.|keras-transformer-seq2seq)\[(.*)\]", word)
             for extra in ours[1].split(",") if ours else ():
