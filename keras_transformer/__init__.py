@@ -6,6 +6,7 @@ without loading TensorFlow.
 
 import importlib
 
+from keras_transformer import _deprecated
 from keras_transformer import _registration
 
 __version__ = "0.1.0"
@@ -51,3 +52,4 @@ def __dir__():
 
 
 _registration.install()
+_deprecated.install()
