@@ -18,10 +18,6 @@ import shlex
 import subprocess
 import sys
 
-from keras_transformer.pipelines.sources.phrases import phrases
-from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes import shipped_recipes
-
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^( *)```(\w*)[^\n`]*\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
 HINT = re.compile(r"<!-- test: (.*?) -->")
@@ -113,6 +109,9 @@ def problems(command):
 
 
 def verb_problems(words):
+    from keras_transformer.recipes import load_recipe
+    from keras_transformer.recipes import shipped_recipes
+
     verb = next((word for word in words if word[:1] != "-"), None)
     text = help_of(verb)
     if text is None:
@@ -155,6 +154,8 @@ def help_of(verb):
 
 def write_corpus(folder):
     """Small `train`, `val` and `test` texts, `.en` and `.de`, plain and `.gz`."""
+    from keras_transformer.pipelines.sources.phrases import phrases
+
     splits = phrases(size=700, held_out=53)
     for name, pairs in zip(("train", "val", "test"), splits, strict=True):
         for language, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
