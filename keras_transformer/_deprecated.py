@@ -3,6 +3,7 @@
 This module is deleted after that release, with the call in the package's `__init__`.
 """
 
+import importlib
 import sys
 import warnings
 from importlib.machinery import ModuleSpec
@@ -164,10 +165,11 @@ def _add_old_names(module):
             raise AttributeError(
                 f"module {module.__name__!r} has no attribute {name!r}"
             )
-        # Here, so that `import keras_transformer` does not load it.
-        from pkgutil import resolve_name
-
-        found = resolve_name(new)
+        if old in MODULES:
+            found = importlib.import_module(new)
+        else:
+            parent, _, new_name = new.rpartition(".")
+            found = getattr(importlib.import_module(parent), new_name)
         warnings.warn(
             f"{old} is deprecated and will be removed in the next release. Use {new}.",
             DeprecationWarning,
