@@ -42,6 +42,8 @@ export.ctranslate2_model -> export.ctranslate2
 export.kernels -> export.lone_sentences
 layers.attention_scores -> numerics.softmax
 layers.block -> layers.stack
+layers.cached_attention -> decoding.incremental
+layers.decoding_cache -> decoding.cache
 layers.dense -> numerics.matrices
 layers.dropout -> numerics.dropout
 layers.layer_normalization -> numerics.normalization
@@ -50,6 +52,7 @@ training.automatic_precision -> training.devices
 training.averaging -> saving.checkpoints
 training.device_rate -> experiments.cost
 training.distribution -> training.replicas
+training.guard -> training.step_check
 training.multi_worker -> distributed.multi_worker
 training.threads -> training.devices
 training.workers -> distributed.workers
@@ -59,6 +62,7 @@ pipelines.blocks -> pipelines.chunks
 pipelines.byte_pair_growth -> pipelines.tokenizers.bpe_extension
 pipelines.core_byte_pairs -> pipelines.tokenizers.core_byte_pairs
 pipelines.errors -> errors
+pipelines.growing_array -> pipelines.npy_writer
 pipelines.linearization -> parsing.linearization
 pipelines.model_proto -> pipelines.tokenizers.model_check
 pipelines.phrase_forms -> pipelines.sources.phrase_forms
@@ -102,7 +106,7 @@ evaluation.bracketing_score -> parsing.bracketing.bracketing_score
 experiment.average_run -> experiments.average.average_run
 experiment.load_pairs -> experiments.corpora.load_pairs
 experiment.run -> experiments.train.train
-layers.block.Block -> layers.transformer_layer.Block
+layers.block.Block -> layers.transformer_layer.TransformerLayer
 models.PairScore -> decoding.scoring.PairScore
 models.perplexity_of -> evaluation.perplexity.perplexity_of
 pipelines.TreeFiles -> parsing.treebank.TreeFiles
@@ -116,8 +120,53 @@ training.callbacks.SaveOnSignal -> training.signals.SaveOnSignal
 training.checkpoint_paths -> saving.checkpoints.checkpoint_paths
 training.checkpoints.checkpoint_paths -> saving.checkpoints.checkpoint_paths
 training.checkpoints.warn_of_damage -> saving.checkpoints.warn_of_damage
-training.sustained_flops -> experiments.cost.sustained_flops
-"""
+training.sustained_flops -> experiments.cost.measure_flops
+
+corpora.prepare -> experiments.corpora.prepare_corpora
+corpora.prepared -> experiments.corpora.load_corpora
+decoding.alignment.alignable -> decoding.alignment.alignable_pairs
+decoding.alignment.aligned_words -> decoding.alignment.align_words
+decoding.alignment.pharaoh -> decoding.alignment.format_pharaoh
+decoding.alignment.surfaces -> decoding.alignment.token_surfaces
+decoding.pharaoh -> decoding.alignment.format_pharaoh
+decoding.rows.batches -> decoding.batches.batch_by_length
+decoding.rows.check_fits -> decoding.batches.check_compatible
+decoding.rows.prefix_rows -> decoding.batches.encode_prefixes
+decoding.rows.rectangle -> decoding.batches.pad_rows
+decoding.rows.tokenized -> decoding.batches.encode_texts
+evaluation.perplexity.PairScores -> evaluation.perplexity.PairScorer
+exported_model.ExportedModel -> saving.saved_model.ExportedTranslator
+export.facts_of_run -> export.model_card.run_metadata
+export.model_card.facts_of_run -> export.model_card.run_metadata
+layers.attention_scores.logit_bias -> numerics.softmax.mask_to_bias
+layers.dense.by_rows -> numerics.matrices.apply_flattened
+layers.dense.in_blocks -> numerics.matrices.pack_kernel
+layers.dense.product -> numerics.matrices.packed_matmul
+layers.dense.whole -> numerics.matrices.unpack_kernel
+layers.own_gradient.own_gradient -> numerics.gradients.custom_gradient
+run_folder.locked -> experiments.folder.lock
+safe_loading.check_keras_file -> saving.keras_file.check
+safe_loading.load_keras_file -> saving.keras_file.read
+storage.told_when_full -> files.convert_disk_full_errors
+stored_models.check_fits -> saving.load.check_matches_recipe
+training.device_rate.sustained_flops -> experiments.cost.measure_flops
+training.guard.fault_of -> training.step_check.check_step
+training.multi_worker.mend_fit -> distributed.multi_worker.patch_fit
+training.threads.use_threads -> training.devices.configure_threads
+training.use_threads -> training.devices.configure_threads
+validation.validation -> experiments.validation.build_validator
+
+pipelines.CoreBytePairs -> pipelines.CoreOpsBytePairTokenizer
+pipelines.batching.padding_waste -> pipelines.batching.padding_fraction
+pipelines.batching.weighted_pairs -> pipelines.batching.sample_weighted_pairs
+pipelines.byte_pair_growth.Growth -> pipelines.tokenizers.bpe_extension.ExtendedBpe
+pipelines.byte_pair_growth.grow_byte_pairs -> pipelines.tokenizers.bpe_extension.extend_bpe
+pipelines.blocks.blocks -> pipelines.chunks.chunks
+pipelines.core_byte_pairs.CoreBytePairs -> pipelines.CoreOpsBytePairTokenizer
+pipelines.encoding.EncodedCorpus -> pipelines.encoded_corpus.EncodedCorpus
+pipelines.growing_array.GrowingArray -> pipelines.npy_writer.NpyWriter
+pipelines.padding_waste -> pipelines.padding_fraction
+"""  # noqa: E501
 
 
 def _table(text):
