@@ -51,5 +51,5 @@ def __dir__():
     return sorted([*globals(), *__all__])
 
 
-_registration.install()
-_deprecated.install()
+_registration.register_classes()
+_deprecated.install_old_paths()

@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 
 from keras_transformer._imports import after_import
 
-PACKAGE = "keras_transformer"
+_PACKAGE = "keras_transformer"
 
 # Modules that no longer exist, below the package.
 _MODULES = """
@@ -172,7 +172,7 @@ pipelines.padding_waste -> pipelines.padding_fraction
 def _table(text):
     lines = filter(None, text.splitlines())
     pairs = (line.split(" -> ") for line in lines)
-    return {f"{PACKAGE}.{old}": f"{PACKAGE}.{new}" for old, new in pairs}
+    return {f"{_PACKAGE}.{old}": f"{_PACKAGE}.{new}" for old, new in pairs}
 
 
 MODULES = _table(_MODULES)
@@ -229,10 +229,10 @@ def _add_old_names(module):
     module.__getattr__ = look_up
 
 
-def install():
+def install_old_paths():
     """Makes the old paths importable."""
     # Last, so that it finds only modules that do not exist.
     sys.meta_path.append(_MovedModules())
     parents = {old.rpartition(".")[0] for old in [*NAMES, *MODULES]}
-    for parent in parents - {*MODULES, PACKAGE}:
+    for parent in parents - {*MODULES, _PACKAGE}:
         after_import(parent, _add_old_names)

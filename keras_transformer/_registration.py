@@ -8,7 +8,7 @@ import importlib
 
 from keras_transformer._imports import after_import
 
-PACKAGE = "keras_transformer"
+_PACKAGE = "keras_transformer"
 
 # Module: the classes that it registers.
 CLASSES = {
@@ -42,7 +42,7 @@ class _Unloaded:
 
     def from_config(self, config, *args, **kwargs):
         # Not from Keras's registry, which may still contain this stand-in.
-        module = importlib.import_module(f"{PACKAGE}.{self._module}")
+        module = importlib.import_module(f"{_PACKAGE}.{self._module}")
         return getattr(module, self._name).from_config(config, *args, **kwargs)
 
 
@@ -50,9 +50,9 @@ def _register(keras):
     registered = keras.saving.get_custom_objects()
     for module, names in CLASSES.items():
         for name in names:
-            registered.setdefault(f"{PACKAGE}>{name}", _Unloaded(module, name))
+            registered.setdefault(f"{_PACKAGE}>{name}", _Unloaded(module, name))
 
 
-def install():
+def register_classes():
     """Registers all classes as soon as Keras is imported."""
     after_import("keras", _register)
