@@ -7,6 +7,8 @@ from setuptools import setup
 
 HERE = pathlib.Path(__file__).parent
 
+# Its requests, which an export contains to warm TF-Serving up.
+SERVING_API = ["tensorflow-serving-api>=2.19,<2.22"]
 SERVE = ["fastapi>=0.115", "uvicorn>=0.30", "prometheus-client>=0.20"]
 TEST = [
     "pytest>=8",
@@ -16,6 +18,7 @@ TEST = [
     "ctranslate2>=4.5",
     "playwright>=1.45",
     *SERVE,
+    *SERVING_API,
 ]
 DOCS = ["mkdocs-material>=9.6", "mkdocstrings[python]>=1.0"]
 # PYEVALB: an independent scorer of trees; nltk: `parse --split-words`.
@@ -57,7 +60,6 @@ setup(
         "tensorflow-text>=2.20,<2.22",
         "tensorboard>=2.19",
         "tensorflow-datasets>=4.9",
-        "tensorflow-serving-api>=2.19,<2.22",
         "sentencepiece>=0.2",
         "sacrebleu>=2.4",
         "sacremoses>=0.1.1",
@@ -75,6 +77,7 @@ setup(
         # Keras's other backends: the layers, the model and the search run on them.
         "backends": ["jax>=0.5", "torch>=2.6", "scipy>=1.11"],
         "serve": SERVE,
+        "serving-api": SERVING_API,
         "ctranslate2": ["ctranslate2>=4.5"],
         "bench": ["torch>=2.6", "ctranslate2>=4.5", "psutil>=5", "nltk>=3.10"],
         # Beam wants protobuf 6, sentencepiece 0.2.3 protobuf 7.36.

@@ -6,6 +6,9 @@ without loading TensorFlow.
 
 import importlib
 
+from keras_transformer import _deprecated
+from keras_transformer import _registration
+
 __version__ = "0.1.0"
 
 _MODULES = (
@@ -46,3 +49,7 @@ def __getattr__(name):
 
 def __dir__():
     return sorted([*globals(), *__all__])
+
+
+_registration.register_classes()
+_deprecated.install_old_paths()

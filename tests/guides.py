@@ -18,10 +18,6 @@ import shlex
 import subprocess
 import sys
 
-from keras_transformer.pipelines.sources.phrases import phrases
-from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes import shipped_recipes
-
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^( *)```(\w*)[^\n`]*\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
 HINT = re.compile(r"<!-- test: (.*?) -->")
@@ -99,7 +95,7 @@ def problems(command):
     elif program == "keras-transformer":
         yield from verb_problems(words)
     elif program == "pip" or words[:2] == ["-m", "pip"]:
-        extras = re.findall(r'^ +"(\w+)": ', (ROOT / "setup.py").read_text(), re.M)
+        extras = re.findall(r'^ +"([\w-]+)": ', (ROOT / "setup.py").read_text(), re.M)
         for word in words:
             ours = re.fullmatch(r"(?:\.|keras-transformer-seq2seq)\[(.*)\]", word)
             for extra in ours[1].split(",") if ours else ():
@@ -115,6 +111,9 @@ def problems(command):
 
 
 def verb_problems(words):
+    from keras_transformer.recipes import load_recipe
+    from keras_transformer.recipes import shipped_recipes
+
     verb = next((word for word in words if word[:1] != "-"), None)
     if verb in GROUPS:
         verb = " ".join(words[:2])
@@ -159,6 +158,8 @@ def help_of(verb):
 
 def write_corpus(folder):
     """Small `train`, `val` and `test` texts, `.en` and `.de`, plain and `.gz`."""
+    from keras_transformer.pipelines.sources.phrases import phrases
+
     splits = phrases(size=700, held_out=53)
     for name, pairs in zip(("train", "val", "test"), splits, strict=True):
         for language, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):

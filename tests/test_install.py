@@ -1,4 +1,4 @@
-"""What an installation puts into site-packages."""
+"""The files that an installation puts into site-packages."""
 
 import pathlib
 import subprocess
@@ -30,8 +30,9 @@ def test_every_source_file_is_installed(site_packages):
         for path in site_packages.rglob("*")
         if path.is_file()
     }
-    assert pathlib.PurePath("keras_transformer/pipelines/phrases.py") in installed
-    assert pathlib.PurePath("keras_transformer/recipes/phrases.yaml") in installed
+    package = pathlib.PurePath("keras_transformer")
+    assert package / "pipelines" / "sources" / "phrases.py" in installed
+    assert package / "recipes" / "phrases.yaml" in installed
     assert sorted(map(str, expected - installed)) == []
 
 

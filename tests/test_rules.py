@@ -1,16 +1,22 @@
-"""The rules of the house, read from the source: who imports what, and file sizes."""
+"""Rules for the source: imports, sizes, names, errors, and the folders of tests."""
 
 import ast
 import pathlib
 import subprocess
 import sys
-import tokenize
 
 import pytest
+from house import LIBRARY
+from house import error_classes
+from house import is_within
+from house import long_files
+from house import long_functions
+from house import parameter_floods
+from house import repeated_names
+from house import source_files
+from house import syntax_tree
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-LIBRARY = "keras_transformer"
-MAX_LINES = 400
 
 # What each part may import from the others: arrows run one way.
 ALLOWED = {
@@ -45,6 +51,9 @@ ALLOWED = {
 # The outer edge may import everything, the package itself ("") too.
 ALLOWED["cli"] = {*ALLOWED, ""}
 ALLOWED["__main__"] = {"cli"}
+# Only the package's `__init__` imports these.
+ALLOWED |= {"_imports": set(), "_registration": {"_imports"}}
+ALLOWED["_deprecated"] = {"_imports"}
 
 # keras.ops only, so that it runs on every Keras backend.
 WITHOUT_TENSORFLOW = (
@@ -79,22 +88,11 @@ WITHOUT_TENSORFLOW = (
 )
 # The file that mends Keras's multi-worker fit, and says why.
 PRIVATE_KERAS = ("distributed.multi_worker",)
+# The server's answers with an HTTP status, which are no messages of a command.
+OTHER_ERRORS = ("serving.errors.RequestError",)
+# Folders of tests of the whole.
+OTHER_TESTS = ("backends", "docs", "frozen", "reliability")
 PICKLES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
-
-
-def source_files(root):
-    """(dotted name without the library's own, path) of every module of the library."""
-    for folder, prefix in ((root / LIBRARY, ()), (root / "pipelines", ("pipelines",))):
-        for path in sorted(folder.rglob("*.py")):
-            parts = (*prefix, *path.relative_to(folder).with_suffix("").parts)
-            if parts[-1] == "__init__":
-                parts = parts[:-1]
-            yield ".".join(parts), path
-
-
-def syntax_tree(path):
-    with tokenize.open(path) as file:
-        return ast.parse(file.read(), str(path))
 
 
 def imports(name, path):
@@ -110,10 +108,6 @@ def imports(name, path):
             base = ".".join([*up, *filter(None, [node.module])])
             for alias in node.names:
                 yield node.lineno, f"{base}.{alias.name}"
-
-
-def within(name, modules):
-    return any(name == module or name.startswith(module + ".") for module in modules)
 
 
 def broken_arrows(root):
@@ -138,9 +132,11 @@ def forbidden_imports(root):
     for name, path in source_files(root):
         for line, imported in imports(name, path):
             top = imported.split(".")[0]
-            if within(name, WITHOUT_TENSORFLOW) and top.startswith("tensorflow"):
+            if is_within(name, WITHOUT_TENSORFLOW) and top.startswith("tensorflow"):
                 yield f"{path}:{line} imports {imported}"
-            if within(imported, ["keras.src"]) and not within(name, PRIVATE_KERAS):
+            if is_within(imported, ["keras.src"]) and not is_within(
+                name, PRIVATE_KERAS
+            ):
                 yield f"{path}:{line} imports the private {imported}"
             if top in PICKLES:
                 yield f"{path}:{line} imports {imported}: loading it runs code"
@@ -170,15 +166,41 @@ def prints(path, nodes):
             yield f"{path}:{node.lineno} prints"
 
 
-def long_files(root):
-    for folder in (LIBRARY, "pipelines", "tests", "benchmarks"):
-        for path in sorted((root / folder).rglob("*.py")):
-            lines = len(path.read_bytes().splitlines())
-            if lines > MAX_LINES:
-                yield f"{path}: {lines} lines"
+def scattered_errors(root):
+    """Errors for users that are not in errors.py, or not a `UserError`."""
+    classes = list(error_classes(root))
+    ours = {node.name for name, _, node in classes if name == "errors"}
+    for name, path, node in classes:
+        bases = {ast.unparse(base) for base in node.bases}
+        if node.name.startswith("_") or f"{name}.{node.name}" in OTHER_ERRORS:
+            continue
+        if name != "errors":
+            yield f"{path}:{node.lineno} {node.name}: belongs in errors.py"
+        elif node.name != "UserError" and not bases & ours:
+            yield f"{path}:{node.lineno} {node.name}: not a UserError"
 
 
-RULES = (broken_arrows, forbidden_imports, hidden_calls, long_files)
+def folders_without_source(root):
+    """Folders of tests that have no folder of the same name in the library."""
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        folder = path.relative_to(root / "tests").parent
+        source = root / folder if folder.parts[:1] == ("pipelines",) else None
+        source = source or root / LIBRARY / folder
+        if not source.is_dir() and str(folder) not in OTHER_TESTS:
+            yield f"{path}: there is no folder {source}"
+
+
+RULES = (
+    broken_arrows,
+    forbidden_imports,
+    hidden_calls,
+    long_files,
+    long_functions,
+    parameter_floods,
+    repeated_names,
+    scattered_errors,
+    folders_without_source,
+)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -196,6 +218,10 @@ def test_arrows_without_a_circle():
         below = {part: others for part, others in below.items() if part not in free}
 
 
+# One parameter more than a function may have.
+MANY = ", ".join(f"a{i}" for i in range(13))
+
+
 @pytest.mark.parametrize(
     ("rule", "path", "code"),
     [
@@ -207,6 +233,7 @@ def test_arrows_without_a_circle():
         (broken_arrows, "../pipelines/a.py", "from keras_transformer import layers"),
         (broken_arrows, "../pipelines/a.py", "from .. import recipes"),
         (broken_arrows, "cli/a.py", "import pipelines"),
+        (broken_arrows, "cli/a.py", "from keras_transformer import _deprecated"),
         (broken_arrows, "elsewhere/a.py", ""),
         (forbidden_imports, "layers/a.py", "import tensorflow as tf"),
         (forbidden_imports, "layers/a.py", "from tensorflow_text import Tokenizer"),
@@ -218,6 +245,15 @@ def test_arrows_without_a_circle():
         (hidden_calls, "layers/a.py", "class A:\n  def __init__(self):\n    print(1)"),
         (hidden_calls, "layers/a.py", "print('loaded')"),
         (long_files, "layers/a.py", "x = 1\n" * 401),
+        (long_functions, "layers/a.py", "def f():\n" + "    g()\n" * 60),
+        (long_functions, "cli/a.py", "def f(a: int):\n" + "    g()\n" * 61),
+        (parameter_floods, "decoding/a.py", f"def f({MANY}): pass"),
+        (parameter_floods, "decoding/a.py", f"class A:\n  def __init__({MANY}): pass"),
+        (parameter_floods, "layers/a.py", f"def f({MANY}): pass"),
+        (parameter_floods, "cli/a.py", f"def f({MANY}): pass"),
+        (scattered_errors, "decoding/a.py", "class A(ValueError): pass"),
+        (scattered_errors, "errors.py", "class A(ValueError): pass"),
+        (folders_without_source, "../tests/elsewhere/test_a.py", ""),
     ],
 )
 def test_a_broken_rule_is_found(tmp_path, rule, path, code):
@@ -233,17 +269,44 @@ def test_a_broken_rule_is_found(tmp_path, rule, path, code):
     ]
 
 
+def write(root, code):
+    """Writes {path below the package: text}."""
+    for path, text in code.items():
+        (root / LIBRARY / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / LIBRARY / path).write_text(text, encoding="utf-8")
+
+
+def test_rules_find_what_two_files_break(tmp_path):
+    write(
+        tmp_path,
+        {
+            "errors.py": "class UserError(ValueError): pass",
+            "layers/a.py": "X = 1\ndef f(): pass",
+            "layers/b.py": "Y = X = 1\nclass f: pass",
+            "saving/c.py": "class C(errors.UserError): pass",
+        },
+    )
+    assert [each.partition(":")[0] for each in repeated_names(tmp_path)] == ["X", "f"]
+    assert len(list(scattered_errors(tmp_path))) == 1
+
+
 def test_what_the_rules_allow(tmp_path):
+    many = ", ".join(f"a{i}: int" for i in range(13))
+    body = "    g()\n" * 59
     code = {
         "layers/a.py": "import keras\nfrom . import b\nfrom .b import c",
         "decoding/translator.py": "import tensorflow as tf\nfrom ..layers import a",
         "distributed/multi_worker.py": "from keras.src import distribute",
         "cli/a.py": "from keras_transformer.errors import DataError\nprint(1)",
+        "cli/run.py": f"def run({many}):\n    'Run.'\n{body}",
+        "layers/c.py": f"class A:\n  def __init__({many}): pass",
+        "layers/d.py": f"_x = 1\ndef h():\n    'Text.'\n{body}",
+        "saving/e.py": "logger = _x = 1\nclass _Stop(Exception): pass",
+        "training/f.py": "logger = 1\ndef run(): pass",
+        "serving/errors.py": "class RequestError(Exception): pass",
         "experiments/a.py": "from keras_transformer import __version__, training",
     }
-    for path, text in code.items():
-        (tmp_path / LIBRARY / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / LIBRARY / path).write_text(text, encoding="utf-8")
+    write(tmp_path, code)
     assert [problem for rule in RULES for problem in rule(tmp_path)] == []
 
 

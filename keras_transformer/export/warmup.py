@@ -1,5 +1,6 @@
-"""Requests that TF-Serving sends itself before it lets a version take others."""
+"""Warm-up requests, which TF-Serving runs before it serves a version."""
 
+import logging
 import pathlib
 
 import tensorflow as tf
@@ -17,24 +18,36 @@ _INPUTS = {
     "attend": {"inputs": _TEXTS, "targets": _TEXTS},
 }
 
+logger = logging.getLogger(__name__)
+
 
 def write_warmup_requests(version, max_batch_size):
-    """Writes a request for each signature into a version's `assets.extra`.
+    """Creates the `assets.extra` folder of a version with one request per signature.
+
+    Without the package tensorflow-serving-api the folder stays empty and a warning is
+    logged.
 
     Args:
-        version: The version's folder.
-        max_batch_size: Rows that a request may have.
+        version: Path of the version's folder.
+        max_batch_size: Maximum number of rows in a request.
     """
-    # As late as this, since it loads gRPC.
-    from tensorflow_serving.apis import predict_pb2
-    from tensorflow_serving.apis import prediction_log_pb2
-
     path = version / _PATH
     path.parent.mkdir()
+    try:
+        # Imported here because it loads gRPC.
+        from tensorflow_serving.apis import predict_pb2
+        from tensorflow_serving.apis import prediction_log_pb2
+    except ImportError:
+        logger.warning(
+            "no warm-up requests for TF-Serving were written, because "
+            "tensorflow-serving-api is not installed: "
+            'pip install "keras-transformer-seq2seq[serving-api]"'
+        )
+        return
     with tf.io.TFRecordWriter(str(path)) as writer:
         for signature, inputs in _INPUTS.items():
             request = predict_pb2.PredictRequest()
-            # TF-Serving puts in the name that it serves the model under.
+            # TF-Serving fills in the name under which it serves the model.
             request.model_spec.signature_name = signature
             for name, value in inputs.items():
                 dtype = tf.int32 if name == "source_ids" else tf.string

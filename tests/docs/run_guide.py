@@ -18,9 +18,6 @@ import urllib.request
 
 from guides import SHELLS
 from guides import blocks
-from typer.testing import CliRunner
-
-from keras_transformer.cli.app import app
 
 SMALL = {
     "training.steps": 4,
@@ -88,6 +85,11 @@ def run_ours(words, stdin):
     if words[0] == "serve":
         start_server(words)
         return
+    # Here, so that Python blocks get only the modules that they import.
+    from typer.testing import CliRunner
+
+    from keras_transformer.cli.app import app
+
     result = CliRunner().invoke(app, smaller(words), input=stdin)
     print(result.output, file=sys.stderr)
     if result.exit_code:

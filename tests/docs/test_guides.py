@@ -20,9 +20,13 @@ from guides import problems
 from guides import write_corpus
 from tree_samples import random_tree
 
-GUIDES = sorted((ROOT / "docs").glob("*.md"))
+GUIDES = sorted((ROOT / "docs").rglob("*.md"))
 # What may keep a command from being run here.
 NEEDS = re.compile(r"needs .*(GPU|network)|the tests themselves")
+
+
+def guide_name(guide):
+    return guide.relative_to(ROOT / "docs").with_suffix("").as_posix()
 
 
 def text_of(guide):
@@ -33,7 +37,7 @@ def test_there_are_guides():
     assert len(GUIDES) > 8
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("guide", GUIDES, ids=guide_name)
 def test_commands_name_what_is_there(guide, monkeypatch):
     # Recipes take paths from it.
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", "data")
@@ -50,13 +54,13 @@ def test_commands_name_what_is_there(guide, monkeypatch):
     assert found == []
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("guide", GUIDES, ids=guide_name)
 def test_links_lead_somewhere(guide):
     links = LINK.findall(text_of(guide))
     assert [link for link in links if not (guide.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("guide", GUIDES, ids=guide_name)
 def test_what_is_not_run_says_why(guide):
     skipped = [
         hint
@@ -151,7 +155,7 @@ def sandbox(tmp_path):
             for block in blocks(text_of(guide))
         )
     ],
-    ids=lambda path: path.stem,
+    ids=guide_name,
 )
 def test_all_of_it_runs(guide, sandbox, small_run):
     if "--output runs/mine" not in text_of(guide):

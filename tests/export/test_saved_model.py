@@ -274,3 +274,17 @@ def test_a_model_of_another_vocabulary_is_refused(tiny_model, tmp_path):
     with pytest.raises(ValueError, match="300 and 7"):
         export_saved_model(model, tiny_model[1], tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_export_without_the_serving_api_says_what_brings_it(
+    tiny_model, tmp_path, monkeypatch, caplog
+):
+    for name in ("tensorflow_serving", "tensorflow_serving.apis"):
+        monkeypatch.setitem(sys.modules, name, None)
+    version = export_saved_model(*tiny_model, tmp_path, max_source_length=40)
+    messages = [each.message for each in caplog.records if each.name.startswith("kera")]
+    assert len(messages) == 1
+    assert 'pip install "keras-transformer-seq2seq[serving-api]"' in messages[0]
+    assert not list(version.rglob("tf_serving_warmup_requests"))
+    model = open_model(version)
+    assert len(model.translate(["der Hund"])) == 1

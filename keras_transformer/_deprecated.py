@@ -1,0 +1,238 @@
+"""Import paths of version 0.1, which work for one release and warn.
+
+This module is deleted after that release, with the call in the package's `__init__`.
+"""
+
+import importlib
+import sys
+import warnings
+from importlib.machinery import ModuleSpec
+
+from keras_transformer._imports import after_import
+
+_PACKAGE = "keras_transformer"
+
+# Modules that no longer exist, below the package.
+_MODULES = """
+ablation -> experiments.table3
+ablation.rows -> experiments.table3.rows
+ablation.runs -> experiments.table3.runs
+ablation.table -> experiments.table3.table
+corpora -> experiments.corpora
+corpus_filter -> evaluation.pair_filter
+experiment -> experiments.train
+exported_model -> saving.saved_model
+flops -> experiments.cost
+model_info -> saving.info
+models -> saving.open
+run_folder -> experiments.folder
+safe_graph -> saving.graph_check
+safe_loading -> saving.keras_file
+storage -> files
+stored_models -> saving.load
+validation -> experiments.validation
+vocabulary -> experiments.vocabulary
+
+decoding.decode_loop -> decoding.loop
+decoding.rows -> decoding.batches
+decoding.translations -> decoding.segments
+evaluation.bracketing -> parsing.bracketing
+export.beam_inference -> distributed.inference
+export.ctranslate2_model -> export.ctranslate2
+export.kernels -> export.lone_sentences
+layers.attention_scores -> numerics.softmax
+layers.block -> layers.stack
+layers.cached_attention -> decoding.incremental
+layers.decoding_cache -> decoding.cache
+layers.dense -> numerics.matrices
+layers.dropout -> numerics.dropout
+layers.layer_normalization -> numerics.normalization
+layers.own_gradient -> numerics.gradients
+training.automatic_precision -> training.devices
+training.averaging -> saving.checkpoints
+training.device_rate -> experiments.cost
+training.distribution -> training.replicas
+training.guard -> training.step_check
+training.multi_worker -> distributed.multi_worker
+training.threads -> training.devices
+training.workers -> distributed.workers
+
+pipelines.beam_corpus -> distributed.corpus
+pipelines.blocks -> pipelines.chunks
+pipelines.byte_pair_growth -> pipelines.tokenizers.bpe_extension
+pipelines.core_byte_pairs -> pipelines.tokenizers.core_byte_pairs
+pipelines.errors -> errors
+pipelines.growing_array -> pipelines.npy_writer
+pipelines.linearization -> parsing.linearization
+pipelines.model_proto -> pipelines.tokenizers.model_check
+pipelines.phrase_forms -> pipelines.sources.phrase_forms
+pipelines.phrases -> pipelines.sources.phrases
+pipelines.records -> pipelines.sources.records
+pipelines.sentencepiece_tokenizer -> pipelines.tokenizers.byte_pairs
+pipelines.tfds_pairs -> pipelines.sources.tfds
+pipelines.tokenizer_base -> pipelines.tokenizers.base
+pipelines.treebank -> parsing.treebank
+pipelines.trees -> parsing.trees
+pipelines.word_piece_tokenizer -> pipelines.tokenizers.word_pieces
+pipelines.word_piece_training -> pipelines.tokenizers.word_piece_training
+"""
+
+# Names that their module lacks, or that did not move with it.
+_NAMES = """
+ablation.AblationError -> errors.RecipeError
+ablation.rows.AblationError -> errors.RecipeError
+decoding.rows.PrefixError -> errors.DataError
+export.ctranslate2_model.ExportError -> errors.ExportError
+pipelines.DataError -> errors.DataError
+run_folder.RunBusy -> errors.RunBusy
+run_folder.RunError -> errors.RunError
+safe_loading.LoadingError -> errors.ModelError
+storage.StorageError -> errors.StorageError
+stored_models.ModelError -> errors.ModelError
+training.CheckpointError -> errors.CheckpointError
+training.TrainingFault -> errors.TrainingFault
+training.WorkerLost -> errors.WorkerLost
+training.WorkersError -> errors.WorkersError
+training.checkpoints.CheckpointError -> errors.CheckpointError
+training.guard.TrainingFault -> errors.TrainingFault
+training.workers.WorkerLost -> errors.WorkerLost
+training.workers.WorkersError -> errors.WorkersError
+visualization.VisualizationError -> errors.ModelError
+visualization.collect.VisualizationError -> errors.ModelError
+
+decoding.search.score_ids -> decoding.scoring.score_ids
+evaluation.BracketingScore -> parsing.bracketing.BracketingScore
+evaluation.bracketing_score -> parsing.bracketing.bracketing_score
+experiment.average_run -> experiments.average.average_run
+experiment.load_pairs -> experiments.corpora.load_pairs
+experiment.run -> experiments.train.train
+layers.block.Block -> layers.transformer_layer.TransformerLayer
+models.PairScore -> decoding.scoring.PairScore
+models.perplexity_of -> evaluation.perplexity.perplexity_of
+pipelines.TreeFiles -> parsing.treebank.TreeFiles
+pipelines.sources.TextFiles -> pipelines.sources.text_files.TextFiles
+stored_models.keras_file -> saving.names.keras_file
+stored_models.metrics_of_run -> saving.names.metrics_of_run
+stored_models.tokenizer_folder -> saving.names.tokenizer_folder
+training.Workers -> distributed.workers.Workers
+training.average_checkpoints -> saving.checkpoints.average_checkpoints
+training.callbacks.SaveOnSignal -> training.signals.SaveOnSignal
+training.checkpoint_paths -> saving.checkpoints.checkpoint_paths
+training.checkpoints.checkpoint_paths -> saving.checkpoints.checkpoint_paths
+training.checkpoints.warn_of_damage -> saving.checkpoints.warn_of_damage
+training.sustained_flops -> experiments.cost.measure_flops
+
+corpora.prepare -> experiments.corpora.prepare_corpora
+corpora.prepared -> experiments.corpora.load_corpora
+decoding.alignment.alignable -> decoding.alignment.alignable_pairs
+decoding.alignment.aligned_words -> decoding.alignment.align_words
+decoding.alignment.pharaoh -> decoding.alignment.format_pharaoh
+decoding.alignment.surfaces -> decoding.alignment.token_surfaces
+decoding.pharaoh -> decoding.alignment.format_pharaoh
+decoding.rows.batches -> decoding.batches.batch_by_length
+decoding.rows.check_fits -> decoding.batches.check_compatible
+decoding.rows.prefix_rows -> decoding.batches.encode_prefixes
+decoding.rows.rectangle -> decoding.batches.pad_rows
+decoding.rows.tokenized -> decoding.batches.encode_texts
+evaluation.perplexity.PairScores -> evaluation.perplexity.PairScorer
+exported_model.ExportedModel -> saving.saved_model.ExportedTranslator
+export.facts_of_run -> export.model_card.run_metadata
+export.model_card.facts_of_run -> export.model_card.run_metadata
+layers.attention_scores.logit_bias -> numerics.softmax.mask_to_bias
+layers.dense.by_rows -> numerics.matrices.apply_flattened
+layers.dense.in_blocks -> numerics.matrices.pack_kernel
+layers.dense.product -> numerics.matrices.packed_matmul
+layers.dense.whole -> numerics.matrices.unpack_kernel
+layers.own_gradient.own_gradient -> numerics.gradients.custom_gradient
+run_folder.locked -> experiments.folder.lock
+safe_loading.check_keras_file -> saving.keras_file.check
+safe_loading.load_keras_file -> saving.keras_file.read
+storage.told_when_full -> files.convert_disk_full_errors
+stored_models.check_fits -> saving.load.check_matches_recipe
+training.device_rate.sustained_flops -> experiments.cost.measure_flops
+training.guard.fault_of -> training.step_check.check_step
+training.multi_worker.mend_fit -> distributed.multi_worker.patch_fit
+training.threads.use_threads -> training.devices.configure_threads
+training.use_threads -> training.devices.configure_threads
+validation.validation -> experiments.validation.build_validator
+
+pipelines.CoreBytePairs -> pipelines.CoreOpsBytePairTokenizer
+pipelines.batching.padding_waste -> pipelines.batching.padding_fraction
+pipelines.batching.weighted_pairs -> pipelines.batching.sample_weighted_pairs
+pipelines.byte_pair_growth.Growth -> pipelines.tokenizers.bpe_extension.ExtendedBpe
+pipelines.byte_pair_growth.grow_byte_pairs -> pipelines.tokenizers.bpe_extension.extend_bpe
+pipelines.blocks.blocks -> pipelines.chunks.chunks
+pipelines.core_byte_pairs.CoreBytePairs -> pipelines.CoreOpsBytePairTokenizer
+pipelines.encoding.EncodedCorpus -> pipelines.encoded_corpus.EncodedCorpus
+pipelines.growing_array.GrowingArray -> pipelines.npy_writer.NpyWriter
+pipelines.padding_waste -> pipelines.padding_fraction
+"""  # noqa: E501
+
+
+def _table(text):
+    lines = filter(None, text.splitlines())
+    pairs = (line.split(" -> ") for line in lines)
+    return {f"{_PACKAGE}.{old}": f"{_PACKAGE}.{new}" for old, new in pairs}
+
+
+MODULES = _table(_MODULES)
+NAMES = _table(_NAMES)
+
+
+class _MovedModules:
+    """Finds and loads modules that have moved, as empty ones that look names up."""
+
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self, is_package=True) if name in MODULES else None
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        _add_old_names(module)
+
+
+def successor(path):
+    """The dotted path that replaces `path`, or `path` itself if it is not old."""
+    module, _, name = path.rpartition(".")
+    new = NAMES.get(path) or MODULES.get(path)
+    if new is None and module in MODULES and not name.startswith("__"):
+        new = f"{MODULES[module]}.{name}"
+    return path if new is None else successor(new)
+
+
+def _add_old_names(module):
+    """Gives a module a `__getattr__` that finds old names where they are now."""
+    others = vars(module).get("__getattr__")
+
+    def look_up(name):
+        old = f"{module.__name__}.{name}"
+        new = successor(old)
+        if new == old:
+            if others is not None:
+                return others(name)
+            raise AttributeError(
+                f"module {module.__name__!r} has no attribute {name!r}"
+            )
+        if old in MODULES:
+            found = importlib.import_module(new)
+        else:
+            parent, _, new_name = new.rpartition(".")
+            found = getattr(importlib.import_module(parent), new_name)
+        warnings.warn(
+            f"{old} is deprecated and will be removed in the next release. Use {new}.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return found
+
+    module.__getattr__ = look_up
+
+
+def install_old_paths():
+    """Makes the old paths importable."""
+    # Last, so that it finds only modules that do not exist.
+    sys.meta_path.append(_MovedModules())
+    parents = {old.rpartition(".")[0] for old in [*NAMES, *MODULES]}
+    for parent in parents - {*MODULES, _PACKAGE}:
+        after_import(parent, _add_old_names)

@@ -1,0 +1,55 @@
+"""Functions that run once a module has been imported."""
+
+import importlib
+import sys
+
+
+class _Loader:
+    """Another loader that also calls a function on the executed module."""
+
+    def __init__(self, loader, action):
+        self._loader = loader
+        self._action = action
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def exec_module(self, module):
+        self._loader.exec_module(module)
+        self._action(module)
+
+
+class _Finder:
+    """Finds modules through the finders behind it and wraps their loaders.
+
+    The loaders themselves stay as they are: pytest shares one among all modules. The
+    finder stays, too, since a search for a module does not always import it.
+    """
+
+    def __init__(self):
+        self.actions = {}
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self.actions:
+            return None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader, self.actions[name])
+                return spec
+        return None
+
+
+_FINDER = _Finder()
+
+
+def after_import(name, action):
+    """Calls `action(module)` after `name` is imported, or at once if it already is."""
+    if name in sys.modules:
+        # The import waits for another thread that has not finished it.
+        action(importlib.import_module(name))
+        return
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+    _FINDER.actions[name] = action

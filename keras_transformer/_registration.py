@@ -1,0 +1,58 @@
+"""Registers the package's classes with Keras without loading their modules.
+
+Keras deserializes registered classes only. A stand-in takes the place of each class
+until the module that defines it is imported, which registers the class itself.
+"""
+
+import importlib
+
+from keras_transformer._imports import after_import
+
+_PACKAGE = "keras_transformer"
+
+# Module: the classes that it registers.
+CLASSES = {
+    "layers.add_norm": ("AddNorm",),
+    "layers.decoder": ("Decoder",),
+    "layers.decoder_layer": ("DecoderLayer",),
+    "layers.encoder": ("Encoder",),
+    "layers.encoder_layer": ("EncoderLayer",),
+    "layers.feed_forward": ("FeedForward",),
+    "layers.multi_head_attention": ("MultiHeadAttention",),
+    "layers.positional_encoding": ("PositionalEncoding",),
+    "layers.restricted_attention": ("RestrictedSelfAttention",),
+    "layers.token_embedding": ("TokenEmbedding",),
+    "numerics.dropout": ("Dropout",),
+    "numerics.matrices": ("Dense",),
+    "numerics.normalization": ("LayerNormalization",),
+    "training.fused_adam": ("FusedAdam",),
+    "training.losses": ("SmoothedCrossEntropy",),
+    "training.metrics": ("Perplexity", "TokenAccuracy"),
+    "training.schedules": ("InverseSquareRoot", "LinearCooldown", "PaperSchedule"),
+    "transformer": ("Transformer",),
+}
+
+
+class _Unloaded:
+    """Stand-in for a registered class. It imports the class when Keras needs it."""
+
+    def __init__(self, module, name):
+        self._module = module
+        self._name = name
+
+    def from_config(self, config, *args, **kwargs):
+        # Not from Keras's registry, which may still contain this stand-in.
+        module = importlib.import_module(f"{_PACKAGE}.{self._module}")
+        return getattr(module, self._name).from_config(config, *args, **kwargs)
+
+
+def _register(keras):
+    registered = keras.saving.get_custom_objects()
+    for module, names in CLASSES.items():
+        for name in names:
+            registered.setdefault(f"{_PACKAGE}>{name}", _Unloaded(module, name))
+
+
+def register_classes():
+    """Registers all classes as soon as Keras is imported."""
+    after_import("keras", _register)

@@ -1,0 +1,147 @@
+"""Import paths of version 0.1 still work and name their successors."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from keras_transformer._deprecated import MODULES
+from keras_transformer._deprecated import NAMES
+from keras_transformer._deprecated import successor
+
+PUBLIC_NAMES = pathlib.Path(__file__).parent / "frozen" / "v1" / "public_names.txt"
+
+# Prints {path: warnings} of each module and name, or an error in place of warnings.
+LOAD = """
+import importlib, json, os, pkgutil, sys, warnings
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import keras_transformer
+warnings.simplefilter("error", DeprecationWarning)
+warnings.filterwarnings("ignore", module="(?!__main__)")
+
+def new_object(warning):
+    new = str(warning.message).partition(" Use ")[2].rstrip(".")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return pkgutil.resolve_name(new)
+
+result = {}
+for line in sys.stdin.read().splitlines():
+    module, _, names = line.partition(":")
+    try:
+        loaded = importlib.import_module(module)
+        result[module] = []
+    except Exception as error:
+        result[module] = repr(error)
+        continue
+    for name in names.split():
+        path = f"{module}.{name}"
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                value = getattr(loaded, name)
+            except Exception as error:
+                result[path] = repr(error)
+                continue
+        ours = [w for w in caught if "keras_transformer" in str(w.message)]
+        result[path] = [str(w.message) for w in ours]
+        for warning in ours:
+            assert warning.filename == "<string>", (path, warning)
+            assert new_object(warning) is value, (path, warning)
+print(json.dumps(result))
+"""
+
+
+def run(code, text=""):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        input=text,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """{path of 0.1: what loading it said}, all in one fresh process."""
+    lines = PUBLIC_NAMES.read_text("utf-8").splitlines()
+    # Every old path of the table, those that were not public too.
+    lines += [": ".join(old.rpartition(".")[::2]) for old in NAMES]
+    lines += [f"{old}:" for old in MODULES]
+    result = run(LOAD, "\n".join(lines))
+    assert result.returncode == 0, result.stderr[-3000:]
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_every_path_of_the_first_release_loads(loaded):
+    assert len(loaded) > 300
+    assert {path: said for path, said in loaded.items() if isinstance(said, str)} == {}
+
+
+def test_old_paths_warn_and_others_do_not(loaded):
+    warned = 0
+    for path, said in loaded.items():
+        module = path.rpartition(".")[0]
+        if path in NAMES or (module in MODULES and path not in MODULES):
+            # A module that still exists may use the name itself.
+            assert len(said) == 1 or module not in MODULES, path
+            start = (
+                f"{path} is deprecated and will be removed in the next release. Use "
+            )
+            assert all(each.startswith(start) for each in said), said
+            warned += len(said)
+        else:
+            assert said == [], path
+    assert warned > 50
+
+
+def test_new_paths_are_not_old_ones():
+    for old in {**NAMES, **MODULES}:
+        new = successor(old)
+        assert new != old
+        assert not {new, new.rpartition(".")[0]} & {*NAMES, *MODULES}
+
+
+def test_moved_modules_no_longer_exist():
+    root = pathlib.Path(__file__).resolve().parents[1]
+    for old in MODULES:
+        parts = old.split(".")
+        path = root.joinpath(*parts[1 if parts[1] == "pipelines" else 0 :])
+        assert not path.with_suffix(".py").exists(), old
+        assert not (path / "__init__.py").exists(), old
+
+
+def test_import_statement_warns_at_its_own_line():
+    code = """
+import warnings
+warnings.simplefilter("ignore")
+warnings.filterwarnings("error", "keras_transformer", DeprecationWarning, "__main__")
+try:
+    from keras_transformer.models import open_model
+except DeprecationWarning as warning:
+    print(warning)
+"""
+    result = run(code)
+    assert result.stdout == (
+        "keras_transformer.models.open_model is deprecated and will be removed in the "
+        "next release. Use keras_transformer.saving.open.open_model.\n"
+    ), result.stderr
+
+
+def test_unknown_names_are_attribute_errors():
+    code = """
+import keras_transformer.models, keras_transformer.training
+for module in (keras_transformer.models, keras_transformer.training):
+    print(hasattr(module, "absent"), hasattr(module, "__wrapped__"))
+try:
+    import keras_transformer.absent
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    assert run(code).stdout.splitlines() == [
+        "False False",
+        "False False",
+        "No module named 'keras_transformer.absent'",
+    ]
