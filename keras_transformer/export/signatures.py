@@ -15,7 +15,6 @@ from keras_transformer.export.lone_sentences import PackedWeights
 from keras_transformer.export.searches import dispatch_search
 from keras_transformer.export.searches import noinline_function
 from keras_transformer.export.searches import shared_encoder
-from keras_transformer.layers.masks import padding_mask
 
 # Score of an empty slot in an n-best list; JSON has no infinity.
 EMPTY_SCORE = tf.float32.min
@@ -170,7 +169,7 @@ class Signatures:
             logits = self._model.decode(
                 target_ids[rows],
                 self._encode(source_ids[rows]),
-                padding_mask(source_ids[rows], self._model.pad_id),
+                source_ids[rows] != self._model.pad_id,
                 training=False,
             )
             found = sequence_log_probs(logits, labels[rows])
@@ -193,7 +192,7 @@ class Signatures:
             _, scores = self._model.decoder(
                 self._model.embed_target(target_ids, training=False),
                 self._encode(source_ids),
-                source_mask=padding_mask(source_ids, self._model.pad_id),
+                source_mask=source_ids != self._model.pad_id,
                 return_attention_scores=True,
                 training=False,
             )
