@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding import old_arguments
+from keras_transformer.decoding.deprecated import convert_search_arguments
 from keras_transformer.decoding.loop import StepFunction
 from keras_transformer.decoding.loop import decode_loop
 from keras_transformer.decoding.loop import has_dynamic_shapes
@@ -84,8 +84,8 @@ def beam_search(
         ValueError: If `n_best` is below 1 or above `beam_size`, or the end id is
             another special id, too.
     """
-    search, decoder, ids, drop_finished = old_arguments.convert(
-        "beam_search", search, decoder, ids, drop_finished, old
+    search, decoder, ids, drop_finished = convert_search_arguments(
+        search, decoder, ids, drop_finished, old
     )
     decoder = StepFunction.of(decoder)
     beam_size = search.beam_size

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding import old_arguments
+from keras_transformer.decoding.deprecated import convert_search_arguments
 from keras_transformer.decoding.loop import StepFunction
 from keras_transformer.decoding.loop import decode_loop
 from keras_transformer.decoding.loop import known_vocabulary_size
@@ -49,8 +49,8 @@ def sample(
     Raises:
         ValueError: If the end id is another special id, too.
     """
-    sampling, decoder, ids, drop_finished = old_arguments.convert(
-        "sample", sampling, decoder, ids, drop_finished, old
+    sampling, decoder, ids, drop_finished = convert_search_arguments(
+        sampling, decoder, ids, drop_finished, old
     )
     decoder = StepFunction.of(decoder)
     num_samples = sampling.num_samples

@@ -2,9 +2,9 @@
 
 from keras import ops
 
-from keras_transformer.decoding import old_arguments
 from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.constraints import ConstrainedDecoder
+from keras_transformer.decoding.deprecated import convert_search_arguments
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.ensemble import EnsembleDecoder
 from keras_transformer.decoding.incremental import IncrementalDecoder
@@ -53,8 +53,8 @@ def translate_ids(
         `(sequences, scores)`: int32 `[batch, n_best, source_length + extra_length +
         prefix_length]` and float32 `[batch, n_best]`, see `beam_search`.
     """
-    search, _, ids, drop_finished = old_arguments.convert(
-        "translate_ids", search, None, ids, drop_finished, old
+    search, _, ids, drop_finished = convert_search_arguments(
+        search, None, ids, drop_finished, old
     )
     begun = _begin(
         decoder or _decoder_of(model, drop_finished),
@@ -92,8 +92,8 @@ def sample_ids(
         sampling: `Sampling`.
         seed: See `sample`.
     """
-    sampling, _, ids, drop_finished = old_arguments.convert(
-        "sample_ids", sampling, None, ids, drop_finished, old
+    sampling, _, ids, drop_finished = convert_search_arguments(
+        sampling, None, ids, drop_finished, old
     )
     begun = _begin(
         _decoder_of(model, drop_finished),
