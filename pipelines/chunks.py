@@ -16,7 +16,7 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
         yield chunk
 
 
-def sample(items: Iterable[Item], size: int, seed: int = 0) -> list[Item]:
+def reservoir_sample(items: Iterable[Item], size: int, seed: int = 0) -> list[Item]:
     """Draws at most `size` items uniformly without replacement, in one pass.
 
     If there are no more than `size` items, all are returned in order.

@@ -10,7 +10,7 @@ from keras_transformer.errors import DataError
 FACTS = "corpus.json"
 DROPPED = "dropped.npy"
 SIDES = ("source", "target")
-REASONS = {
+DROP_REASONS = {
     "invalid_utf8": "not UTF-8",
     "empty": "with an empty side",
     "too_long": "longer than data.max_length",
@@ -45,7 +45,7 @@ class EncodedCorpus:
         self.num_pairs = facts["num_pairs"] * facts["segmentations"]
         self._segmentations = facts["segmentations"]
         self.dropped = facts["dropped"]
-        self.report = report(facts)
+        self.report = corpus_report(facts)
         self.fingerprint = facts["fingerprint"]
         self._dropped = np.load(os.path.join(folder, DROPPED), mmap_mode="r")
         self._ids = {}
@@ -134,10 +134,10 @@ def side_files(side: str) -> tuple[str, str]:
     return f"{side}_ids.npy", f"{side}_offsets.npy"
 
 
-def report(facts: dict) -> str:
+def corpus_report(facts: dict) -> str:
     """Returns one line with the numbers of kept and dropped pairs."""
     dropped = [
-        f"{reason['count']:,} {REASONS[name]} ({', '.join(reason['first'])}"
+        f"{reason['count']:,} {DROP_REASONS[name]} ({', '.join(reason['first'])}"
         + (", ...)" if reason["count"] > len(reason["first"]) else ")")
         for name, reason in facts["dropped"].items()
         if reason["count"]

@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.chunks import chunks
+from keras_transformer.pipelines.encoded_corpus import DROP_REASONS
 from keras_transformer.pipelines.encoded_corpus import DROPPED
 from keras_transformer.pipelines.encoded_corpus import FACTS
-from keras_transformer.pipelines.encoded_corpus import REASONS
 from keras_transformer.pipelines.encoded_corpus import SIDES
 from keras_transformer.pipelines.encoded_corpus import EncodedCorpus
-from keras_transformer.pipelines.encoded_corpus import report
+from keras_transformer.pipelines.encoded_corpus import corpus_report
 from keras_transformer.pipelines.encoded_corpus import side_files
 from keras_transformer.pipelines.npy_writer import NpyWriter
 from keras_transformer.pipelines.sources.base import Pair
@@ -97,7 +97,7 @@ def encode_corpus(
             json.dump(facts, file, indent=1)
         if not facts["num_pairs"]:
             raise DataError(
-                f"no training examples: {report(facts)}. "
+                f"no training examples: {corpus_report(facts)}. "
                 f"Received: data.max_length={max_length}."
             )
         _remove_corpus(folder)
@@ -180,7 +180,7 @@ def _write_corpus(
     max_length: int,
 ) -> dict:
     """Writes ids and offsets of both sides and returns the counts."""
-    dropped = {reason: {"count": 0, "first": []} for reason in REASONS}
+    dropped = {reason: {"count": 0, "first": []} for reason in DROP_REASONS}
     num_read = 0
     dropped_pairs = NpyWriter(os.path.join(folder, DROPPED), np.int64)
     files = [

@@ -30,10 +30,10 @@ def read_treebank(reference, source=None):
 
 
 def _check_source(source, reference, lines, trees):
-    from keras_transformer.parsing.trees import words_of
+    from keras_transformer.parsing.trees import split_words
     from keras_transformer.pipelines import read_lines
 
-    sentences = [words_of(line) for line in read_lines(source)]
+    sentences = [split_words(line) for line in read_lines(source)]
     if len(sentences) != len(trees):
         raise UserError(
             f"{source} has {len(sentences)} lines but {reference} has {len(trees)} "

@@ -54,11 +54,11 @@ def parse(
 
         from keras_transformer.parsing.parser import parse_sentences
         from keras_transformer.parsing.parser import repair_report
-        from keras_transformer.parsing.trees import words_of
+        from keras_transformer.parsing.trees import split_words
 
         size = 1 if input_path is None and sys.stdin.isatty() else CHUNK_SIZE
         for start, chunk in in_chunks(input_lines(input_path), size, "parsing"):
-            sentences = [words_of(split(line)) for line in chunk]
+            sentences = [split_words(split(line)) for line in chunk]
             warnings.numbers = range(start + 1, start + 1 + len(chunk))
             found = parse_sentences(translator, sentences)
             for each in found:

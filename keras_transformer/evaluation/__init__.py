@@ -1,4 +1,4 @@
-"""sacreBLEU's scores, the paper's own BLEU, perplexity, and bracketing F1."""
+"""Evaluation: sacreBLEU's scores, the paper's BLEU, perplexity and significance."""
 
 from keras_transformer.evaluation.compound_split import compound_split_bleu
 from keras_transformer.evaluation.compound_split import compound_split_tokens

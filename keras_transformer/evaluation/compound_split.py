@@ -1,4 +1,4 @@
-"""BLEU as in the paper's Table 2: Moses tokens, compounds split at hyphens."""
+"""BLEU of the paper's Table 2: Moses tokens, with compounds split at hyphens."""
 
 import importlib.metadata
 import re
@@ -6,26 +6,26 @@ import re
 from sacrebleu.metrics import BLEU
 
 from keras_transformer.evaluation.scores import Result
-from keras_transformer.evaluation.scores import _score
+from keras_transformer.evaluation.scores import score_corpus
 
-# Beyond what the Moses script for Unicode punctuation replaces.
+# Quotes that the Moses script for Unicode punctuation does not replace.
 _QUOTES = str.maketrans(dict.fromkeys("„“”«»", '"') | dict.fromkeys("‚‘’‹›", "'"))
 _HYPHEN = re.compile(r"(\S)-(\S)")
 
 
 def compound_split_tokens(text, language="de"):
-    """A text as that score counts it.
+    """Tokenizes a text for compound-split BLEU.
 
-    Quotes and other punctuation of Unicode become ASCII's, the Moses tokenizer splits
-    words (and writes XML entities), and a hyphen between two characters becomes
-    `##AT##-##AT##`, a word of its own. Case is kept.
+    Unicode quotes and punctuation become ASCII, the Moses tokenizer splits words and
+    writes XML entities, and a hyphen between two characters becomes the separate word
+    `##AT##-##AT##`. Case is preserved.
 
     Args:
-        text: A translation, not tokenised.
-        language: Of the Moses tokenizer's abbreviations.
+        text: Text that is not tokenized.
+        language: Language of the Moses tokenizer's abbreviations.
 
     Returns:
-        Its tokens, joined by spaces.
+        The tokens, joined by spaces.
     """
     normalizer, tokenizer = _moses(language)
     text = normalizer.replace_unicode_punct(text.translate(_QUOTES))
@@ -34,25 +34,25 @@ def compound_split_tokens(text, language="de"):
 
 
 def compound_split_bleu(hypotheses, references, language="de") -> Result:
-    """Tokenised, case-sensitive, unsmoothed BLEU of split compounds.
+    """Computes tokenized, case-sensitive, unsmoothed BLEU with split compounds.
 
-    It is higher than sacreBLEU's of the same text, by about 1.5 for the base model on
-    newstest2014, and is only good to compare with the paper and others of its time.
+    It exceeds sacreBLEU's score of the same text, by about 1.5 for the base model on
+    newstest2014. Use it only for comparisons with the paper and others of its time.
 
     Args:
-        hypotheses: list of str, not tokenised.
-        references: list of str, as many.
-        language: Of the target.
+        hypotheses: List of str that are not tokenized.
+        references: List of str, one reference per sentence.
+        language: Language of the target.
 
     Raises:
-        ValueError: the two lists differ in length or are empty.
+        ValueError: If the lists are empty or their lengths differ.
     """
     sides = (
         [compound_split_tokens(text, language) for text in texts]
         for texts in (hypotheses, references)
     )
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
-    result = _score(metric, *sides)
+    result = score_corpus(metric, *sides)
     version = importlib.metadata.version("sacremoses")
     signature = result.signature.replace(
         "tok:none", f"tok:moses-{language}-{version}-compounds"
@@ -65,7 +65,7 @@ _tools = {}
 
 def _moses(language):
     if language not in _tools:
-        # Not needed by those who ask for other scores, and slow to load.
+        # The import is slow, and other scores do not need it.
         import sacremoses
 
         _tools[language] = (

@@ -1,4 +1,4 @@
-"""BLEU, chrF and TER exactly as sacreBLEU computes and signs them."""
+"""BLEU, chrF and TER with the scores and signatures of sacreBLEU."""
 
 from typing import NamedTuple
 
@@ -8,49 +8,50 @@ from sacrebleu.metrics import TER
 
 
 class Result(NamedTuple):
-    """A corpus score, 0 to 100 (TER: lower is better, may exceed 100)."""
+    """A corpus score from 0 to 100. TER is better if lower and may exceed 100."""
 
-    metric: str  # sacreBLEU's name of the metric, such as "chrF2"
+    metric: str  # sacreBLEU's name, such as "chrF2"
     score: float
-    signature: str  # what makes the figure comparable: version, tokenizer, case
-    text: str  # sacreBLEU's own line
+    signature: str  # version, tokenizer and case, for comparable scores
+    text: str  # the line that sacreBLEU prints
 
 
 def bleu(hypotheses, references, tokenize="13a", lowercase=False) -> Result:
-    """Corpus BLEU.
+    """Computes corpus BLEU.
 
     Args:
-        hypotheses: list of str, one translation per sentence.
-        references: list of str, as many.
-        tokenize: sacreBLEU's tokenizer; `"none"` for text tokenised already.
-        lowercase: compare without case.
+        hypotheses: List of str, one translation per sentence.
+        references: List of str, one reference per sentence.
+        tokenize: sacreBLEU's tokenizer, `"none"` for tokenized text.
+        lowercase: Whether to ignore case.
 
     Raises:
-        ValueError: the two lists differ in length or are empty.
+        ValueError: If the lists are empty or their lengths differ.
     """
-    # Without `force`, sacreBLEU warns of tokenised text where it was said to be such.
+    # Without `force`, sacreBLEU warns that text for the tokenizer "none" is tokenized.
     force = tokenize == "none"
     metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=force)
-    return _score(metric, hypotheses, references)
+    return score_corpus(metric, hypotheses, references)
 
 
 def chrf(hypotheses, references, lowercase=False) -> Result:
-    """Corpus chrF2 (character n-grams up to 6, no word n-grams)."""
-    return _score(CHRF(lowercase=lowercase), hypotheses, references)
+    """Computes corpus chrF2 (character n-grams up to 6, no word n-grams)."""
+    return score_corpus(CHRF(lowercase=lowercase), hypotheses, references)
 
 
 def ter(hypotheses, references, case_sensitive=False) -> Result:
-    """Corpus translation edit rate; like sacreBLEU's, without case by default."""
-    return _score(TER(case_sensitive=case_sensitive), hypotheses, references)
+    """Computes the corpus translation edit rate, ignoring case as sacreBLEU does."""
+    return score_corpus(TER(case_sensitive=case_sensitive), hypotheses, references)
 
 
-def _score(metric, hypotheses, references):
+def score_corpus(metric, hypotheses, references) -> Result:
+    """Scores a corpus with a metric of sacreBLEU."""
     hypotheses = list(hypotheses)
     references = list(references)
     if len(hypotheses) != len(references) or not references:
         raise ValueError(
-            "There must be as many translations as references, at least one. "
-            f"Received: {len(hypotheses)} translations, {len(references)} references"
+            "Each translation must have one reference, and there must be at least one. "
+            f"Received: {len(hypotheses)} translations, {len(references)} references."
         )
     score = metric.corpus_score(hypotheses, [references])
     signature = str(metric.get_signature())

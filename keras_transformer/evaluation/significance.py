@@ -1,4 +1,4 @@
-"""Whether systems differ by more than chance: sacreBLEU's paired tests."""
+"""Paired significance tests of systems, by sacreBLEU."""
 
 import contextlib
 import os
@@ -9,25 +9,25 @@ from sacrebleu.metrics import CHRF
 from sacrebleu.metrics import TER
 from sacrebleu.significance import PairedTest
 
-# sacreBLEU's own defaults.
+# sacreBLEU's names and default numbers of samples.
 _TESTS = {"bootstrap": ("bs", 1_000), "randomization": ("ar", 10_000)}
 _SEED = "SACREBLEU_SEED"
 
 
 class SystemScore(NamedTuple):
-    """A system's corpus score and how it compares with the baseline."""
+    """A system's corpus score and its comparison with the baseline."""
 
     name: str
     score: float
-    p_value: float | None  # of being as good as the baseline; None for itself
-    mean: float | None  # over the bootstrap's resamples
-    interval: float | None  # half of the 95 % confidence interval around it
+    p_value: float | None  # of no difference, None for the baseline
+    mean: float | None  # over the resamples of the bootstrap
+    interval: float | None  # half the width of the 95% confidence interval
 
 
 class Comparison(NamedTuple):
-    """One metric of all systems, the baseline first."""
+    """The scores of all systems by one metric, the baseline first."""
 
-    metric: str  # sacreBLEU's name of it
+    metric: str  # sacreBLEU's name
     signature: str
     systems: list[SystemScore]
 
@@ -42,41 +42,43 @@ def compare_systems(
     tokenize="13a",
     lowercase=False,
 ):
-    """Paired tests of systems against the first of them (Koehn 2004; Riezler 2005).
+    """Tests systems against the first one (Koehn 2004, Riezler and Maxwell 2005).
 
     Args:
-        systems: mapping of names to lists of str, at least two; the first is the
+        systems: Mapping of at least two names to lists of str. The first system is the
             baseline.
-        references: list of str, as many as each system has.
-        metrics: of "bleu", "chrf" and "ter".
-        test: "bootstrap", or "randomization" for approximate randomisation.
-        num_samples: resamples or trials. None: 1,000 or 10,000.
-        seed: int above 0, of the resampling.
+        references: List of str, one reference per sentence.
+        metrics: Sequence of "bleu", "chrf" and "ter".
+        test: "bootstrap", or "randomization" for approximate randomization.
+        num_samples: The number of resamples or trials. If `None`, 1,000 or 10,000.
+        seed: int above 0, the seed of the resampling.
         tokenize: sacreBLEU's tokenizer for BLEU.
-        lowercase: BLEU and chrF without case.
+        lowercase: Whether BLEU and chrF ignore case.
 
     Returns:
-        List of `Comparison`, one for each metric.
+        List of `Comparison`, one per metric.
 
     Raises:
-        ValueError: fewer than two systems, or lists of other lengths.
+        ValueError: If there are fewer than two systems, or if lengths differ.
     """
     lengths = [len(hypotheses) for hypotheses in systems.values()]
     if len(systems) < 2 or set(lengths) != {len(references)} or not references:
         raise ValueError(
-            "There must be at least two systems, each with as many translations as "
-            f"there are references. Received: {lengths} and {len(references)}"
+            "There must be at least two systems, each with one translation per "
+            f"reference. Received: {lengths} and {len(references)} references."
         )
-    # Without `force`, sacreBLEU warns of tokenised text where it was said to be such.
+    # Without `force`, sacreBLEU warns that text for the tokenizer "none" is tokenized.
     makers = {
         "bleu": lambda given: BLEU(
-            **{"tokenize": tokenize, "lowercase": lowercase},
-            **{"force": tokenize == "none", "references": given},
+            tokenize=tokenize,
+            lowercase=lowercase,
+            force=tokenize == "none",
+            references=given,
         ),
         "chrf": lambda given: CHRF(lowercase=lowercase, references=given),
         "ter": lambda given: TER(references=given),
     }
-    # References are taken apart once, for all systems.
+    # The references are processed once for all systems.
     made = {name: makers[name]([references]) for name in metrics}
     kind, usual = _TESTS[test]
     with _seeded(seed):
@@ -109,7 +111,7 @@ def _number(value):
 
 @contextlib.contextmanager
 def _seeded(seed):
-    """SacreBLEU takes the seed of its resampling from the environment only."""
+    """Sets the seed of resampling, which sacreBLEU reads from the environment only."""
     before = os.environ.get(_SEED)
     os.environ[_SEED] = str(seed)
     try:

@@ -1,8 +1,8 @@
-"""Labelled bracketing F1 of constituency trees, by EVALB's rules in COLLINS.prm.
+"""Labeled bracketing F1 of constituency trees, by EVALB's rules in COLLINS.prm.
 
-Words that the reference tags as punctuation are left out of both trees, and so is a
-constituent that holds nothing else. The label TOP does not count, and ADVP and PRT are
-one label. Of several constituents with equal label and span, each counts.
+Words that the reference tags as punctuation are removed from both trees, with the
+constituents that contain nothing else. The label TOP does not count, and ADVP and PRT
+are one label. Several constituents with the same label and span all count.
 """
 
 import dataclasses
@@ -17,16 +17,16 @@ SHORT_LENGTH = 40
 
 @dataclasses.dataclass(frozen=True)
 class BracketingScore:
-    """Counts of constituents over a test set, and what follows of them.
+    """Counts of constituents over a test set, and the scores derived from them.
 
     Attributes:
-        sentences: number of sentences.
-        matched: constituents that reference and hypothesis share.
-        reference: constituents of the references.
-        hypothesis: constituents of the hypotheses.
-        complete: sentences whose constituents are all matched.
-        words: words that count, all but punctuation.
-        tagged: those whose tags agree.
+        sentences: The number of sentences.
+        matched: The number of constituents that reference and hypothesis share.
+        reference: The number of constituents of the references.
+        hypothesis: The number of constituents of the hypotheses.
+        complete: The number of sentences whose constituents all match.
+        words: The number of words, without punctuation.
+        tagged: The number of words whose tags match.
     """
 
     sentences: int = 0
@@ -54,12 +54,12 @@ class BracketingScore:
 
     @property
     def complete_match(self):
-        """Percentage of sentences without any mistake."""
+        """Percentage of sentences without an error."""
         return _percentage(self.complete, self.sentences)
 
     @property
     def tagging_accuracy(self):
-        """Percentage of words with the right tag, punctuation left out."""
+        """Percentage of words with the right tag, without punctuation."""
         return _percentage(self.tagged, self.words)
 
     def __add__(self, other):
@@ -68,26 +68,25 @@ class BracketingScore:
 
 
 def bracketing_score(references, hypotheses, max_length=None):
-    """Score trees against the right ones.
+    """Scores trees against reference trees.
 
     Args:
-        references: list of trees: objects with `words`, `tags` and `constituents`,
-            (label, start, end) each, as `pipelines.trees.Tree`.
-        hypotheses: list of trees of the same words, as many.
-        max_length: leave out sentences of more words than this, punctuation counted;
-            None: none.
+        references: List of `Tree`.
+        hypotheses: List of `Tree` with the same words.
+        max_length: Sentences of more words than this, punctuation included, are
+            skipped. If `None`, none are.
 
     Returns:
         `BracketingScore`.
 
     Raises:
-        ValueError: the lists or the words of a sentence differ.
+        ValueError: If the lengths of the lists or the words of a sentence differ.
     """
     references, hypotheses = list(references), list(hypotheses)
     if len(references) != len(hypotheses):
         raise ValueError(
-            "There must be as many references as hypotheses. "
-            f"Received: {len(references)} and {len(hypotheses)}."
+            "Each hypothesis must have one reference. Received: "
+            f"{len(references)} references and {len(hypotheses)} hypotheses."
         )
     total = BracketingScore()
     pairs = zip(references, hypotheses, strict=True)
@@ -102,9 +101,9 @@ def bracketing_score(references, hypotheses, max_length=None):
 
 
 def score_sentence(reference, hypothesis):
-    """`bracketing_score` of one pair of trees."""
+    """Returns the `bracketing_score` of one pair of trees."""
     counts = [tag not in PUNCTUATION_TAGS for tag in reference.tags]
-    # How many words that count stand before each boundary between words.
+    # The number of words that count before each boundary between words.
     before = [0]
     for one in counts:
         before.append(before[-1] + one)

@@ -1,16 +1,15 @@
-"""Trees as sequences of symbols, depth-first, and back (section 6.3).
+"""Converts trees to depth-first sequences of symbols and back (section 6.3).
 
-As in Vinyals et al. (2015), which the paper follows, a sentence's target holds no word:
-``(S``, ``)S`` open and close a constituent, and one symbol stands for each word. There
-it is always ``XX``; here it is ``(XX)``, or the word's tag, ``(NN)``: the bracketed
-word with the word left out. Symbols are separated by spaces, so that no two sequences
-of them spell one text.
+The paper follows Vinyals et al. (2015), where a target contains no words: ``(S`` and
+``)S`` open and close a constituent, and each word becomes ``XX``. Here a word becomes
+``(XX)`` or its tag, ``(NN)``. Spaces separate the symbols, so that different sequences
+give different texts.
 
-Joined, a word has two symbols whatever the tree: its number, and its tag with the
-brackets that open before it and close after it, ``(S(NP(DT)`` and ``(NN))NP``, as in
-the parse column of the CoNLL-2012 shared task. Of what closes after one word, those of
-the outermost's label are written, ``)NP)NP``; what is inside of them closes with them,
-and after the last word everything does.
+In the joined form each word has two symbols: its number, and its tag with the brackets
+that open before and close after it, such as ``(S(NP(DT)`` and ``(NN))NP``. The parse
+column of the CoNLL-2012 shared task is similar. Of the brackets that close after a
+word, only those with the outermost label are written, ``)NP)NP``. Constituents inside
+them close with them, and all constituents close after the last word.
 """
 
 import re
@@ -26,15 +25,15 @@ from keras_transformer.parsing.trees import label_counts
 
 ANY_TAG = "XX"
 WORD_SYMBOLS = ("joined", "numbers", "tags", ANY_TAG)
-# Spellings whose source has each word's number before it.
+# Forms in which the source has a number before each word.
 _NUMBERED = ("joined", "numbers")
-# Numbers begin again after so many words: few sentences are longer.
+# Numbers restart after this many words. Few sentences are longer.
 NUMBERS = 128
-# Groups: what opens, a word's, what closes.
+# Groups: opening label, tag, closing label.
 _SYMBOL = re.compile(r"\(([^()]+)|\(([^()]+)\)|\)([^()]+)")
-# Groups: what opens before a word, its tag, what closes after it.
+# Groups: brackets that open before a word, its tag, brackets that close after it.
 _JOINED_SYMBOL = re.compile(r"((?:\([^()]+)*)\(([^()]+)\)((?:\)[^()]+)*)")
-# What `delinearize` mends, in the order of reports.
+# Problems that `delinearize` repairs, in the order of reports.
 REPAIRS = (
     "unknown symbols",
     "missing words",
@@ -49,12 +48,12 @@ REPAIRS = (
 def source_text(
     words: Sequence[str], symbols: str = "tags", first_number: int = 0
 ) -> str:
-    """A sentence as the model reads it: words, before each its number if asked for.
+    """Returns a sentence as the model reads it, with numbers if the form has them.
 
     Args:
-        words: the words.
-        symbols: what stands for a word among the symbols, see `linearize`.
-        first_number: the first word's number.
+        words: The words.
+        symbols: Form of the target, see `linearize`.
+        first_number: Number of the first word.
     """
     if symbols in _NUMBERED:
         numbered = enumerate(words, start=first_number)
@@ -63,14 +62,14 @@ def source_text(
 
 
 def linearize(tree: Tree, words: str = "tags", first_number: int = 0) -> str:
-    """Spell a tree's brackets as symbols.
+    """Returns the symbols of a tree, separated by spaces.
 
     Args:
-        tree: the tree.
-        words: what stands for a word: "tags", its part of speech; "numbers", its
-            place from `first_number`, modulo `NUMBERS`; "XX"; or "joined", its number
-            and then its tag with the brackets around it.
-        first_number: the first word's number; `delinearize` takes it to be 0.
+        tree: The tree.
+        words: Form of a word. "tags" is its part of speech, "numbers" its position
+            plus `first_number` modulo `NUMBERS`, "XX" the same symbol for all, and
+            "joined" its number followed by its tag with the brackets around it.
+        first_number: Number of the first word. `delinearize` assumes 0.
     """
     if words == "joined":
         joined = enumerate(_joined_symbols(tree), start=first_number)
@@ -111,12 +110,12 @@ def _number(place) -> str:
     return f"({place % NUMBERS})"
 
 
-def symbols_of(trees: Iterable[Tree], words: str = "tags") -> list[str]:
-    """All symbols that trees need, on both sides, as `linearize` spells them; sorted.
+def collect_symbols(trees: Iterable[Tree], words: str = "tags") -> list[str]:
+    """Returns the symbols of trees on both sides, sorted.
 
     Args:
-        trees: the trees.
-        words: what stands for a word, see `linearize`.
+        trees: The trees.
+        words: Form of a word, see `linearize`.
     """
     numbers = [_number(place) for place in range(NUMBERS)]
     if words == "joined":
@@ -131,17 +130,16 @@ def symbols_of(trees: Iterable[Tree], words: str = "tags") -> list[str]:
 
 
 def word_marks(pieces: Sequence[bytes], words: str = "tags") -> tuple[list, list]:
-    """Tell words from the rest in sequences of ids.
+    """Returns which ids represent words.
 
     Args:
-        pieces: what each id of a vocabulary of byte pairs spells, with the space
-            before it (`BytePairTokenizer.piece_bytes`).
-        words: what stands for a word, see `linearize`.
+        pieces: The bytes of each id, as `BytePairTokenizer.piece_bytes` returns them.
+        words: Form of a word, see `linearize`.
 
     Returns:
-        Two lists of bool, one for each id: whether it begins a word of the source
-        (where words are numbered, the number does), and whether it stands for one in
-        the target.
+        Two lists of bool per id: whether it begins a word of the source, and whether
+        it represents a word in the target. If words are numbered, the number begins
+        the word.
     """
     begins = [piece.startswith(b" ") for piece in pieces]
     texts = [piece.decode("utf-8", "replace")[1:] for piece in pieces]
@@ -155,35 +153,35 @@ def word_marks(pieces: Sequence[bytes], words: str = "tags") -> tuple[list, list
     numbers = [match is not None and _is_number(match[2]) for match in matches]
     if words == "numbers":
         return numbers, symbols
-    # What its number says is said of a word before it has been spelt.
-    spelt = [
+    # The number precedes the word's symbol, which completes it.
+    completed = [
         symbol and not number for symbol, number in zip(symbols, numbers, strict=True)
     ]
-    return numbers, spelt
+    return numbers, completed
 
 
 def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
-    """Build the tree that symbols spell; it has exactly the given words.
+    """Builds the tree of a sequence of symbols, with exactly the given words.
 
-    Whatever the text is, the result is a tree. What is wrong is mended:
+    The result is a tree for any text. Errors are repaired:
 
-    - A symbol that is none is skipped.
-    - Numbers tell which words have no symbol: they come before the next one. Without
-      numbers, and at the end, they come last in the innermost constituent that is
-      open there, or else in the outermost one. Symbols without a word are skipped.
-    - A closing bracket closes the innermost constituent of its label, and all inside
-      it; if there is none, it is skipped. What is open at the end is closed. (Both
-      are as it should be where brackets are joined to words.)
-    - A constituent without a word is left out.
-    - More than one root, or none, becomes one with the label ``TOP``. A single word
+    - Unknown symbols are skipped.
+    - Numbers identify the words without a symbol, which are inserted before the next
+      word. Without numbers, and at the end, missing words are appended to the innermost
+      open constituent, or else to the outermost one. Superfluous symbols are skipped.
+    - A closing bracket closes the innermost constituent of its label and all
+      constituents inside it. If there is none, it is skipped. Constituents that are
+      open at the end are closed. In the joined form neither counts as a repair.
+    - Empty constituents are removed.
+    - A tree with no root or several gets a root with the label ``TOP``. A single word
       needs no root.
 
     Args:
-        text: symbols, separated by spaces.
-        words: the sentence's words, at least one.
+        text: Symbols, separated by spaces.
+        words: The sentence's words, at least one.
 
     Returns:
-        The tree, and for each kind of `REPAIRS` that there was the number of them.
+        The tree, and a `Counter` of the `REPAIRS`.
     """
     repairs = Counter()
     spans, stack, tags = [], [], []
@@ -233,10 +231,10 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
 
 
 def _events_of(text) -> Iterator[tuple[str | None, str | None]]:
-    """What symbols say, as `trees.events` does, None for what says nothing.
+    """Yields the events of symbols as `trees.events` does, `None` for unknown ones.
 
-    ("number", number) comes before a word that has one, and ("joined", None) before
-    what a symbol of several brackets says.
+    `("number", number)` precedes a word that has one, and `("joined", None)` precedes
+    the events of a symbol with several brackets.
     """
     symbols = text.split()
     for symbol, following in zip(symbols, [*symbols, ""][1:], strict=True):
@@ -263,7 +261,7 @@ def _events_of(text) -> Iterator[tuple[str | None, str | None]]:
 
 
 def _skipped(number, place) -> int:
-    """How many words were left out before a word's number; negative if it goes back."""
+    """Returns how many words a number skips, negative if it goes back."""
     ahead = (int(number[-9:]) - place) % NUMBERS
     return ahead if ahead < NUMBERS // 2 else ahead - NUMBERS
 
@@ -273,7 +271,7 @@ def _is_number(symbol) -> bool:
 
 
 def _innermost(label, stack, spans) -> int | None:
-    """Where in the stack the innermost open constituent of a label is."""
+    """Returns the depth of the innermost open constituent with a label, or `None`."""
     for depth in range(len(stack) - 1, -1, -1):
         if spans[stack[depth]][0] == label:
             return depth

@@ -32,7 +32,7 @@ def parse_sentences(translator, sentences, symbols=None):
     Args:
         translator: `Translator`, whose beam size is the length of n-best lists.
         sentences: List of tuples of words without white space or round brackets
-            (`parsing.trees.words_of`).
+            (`parsing.trees.split_words`).
         symbols: Placeholder of a word in the model's output, see the argument `words`
             of `linearize`. If `None`, the placeholder that the opened model was
             trained with.

@@ -1,4 +1,4 @@
-"""Treebank files as a source of (sentence, symbols of its tree)."""
+"""Source of pairs of sentences and the symbols of their trees: treebank files."""
 
 import os
 import zlib
@@ -10,36 +10,36 @@ import numpy as np
 from keras_transformer.errors import DataError
 from keras_transformer.parsing.linearization import NUMBERS
 from keras_transformer.parsing.linearization import WORD_SYMBOLS
+from keras_transformer.parsing.linearization import collect_symbols
 from keras_transformer.parsing.linearization import linearize
 from keras_transformer.parsing.linearization import source_text
-from keras_transformer.parsing.linearization import symbols_of
 from keras_transformer.parsing.trees import Tree
 from keras_transformer.parsing.trees import read_trees
 from keras_transformer.pipelines.lines import content_hash
 from keras_transformer.pipelines.sources.base import Pairs
-
-Path = str | os.PathLike
+from keras_transformer.pipelines.sources.text_files import Path
 
 
 class TreeFiles(Pairs):
-    """Files of bracketed trees, plain or ``.gz``; words are the source.
+    """Files of bracketed trees, plain or ``.gz``.
 
-    Iterating yields ``(words, symbols)``, each a text with single spaces. Where words
-    are numbered, each sentence has its own number to begin with, so that a model learns
-    all of them equally well; numbers that only long sentences reach would be rare.
+    Iterating yields `(words, symbols)`, each a text with single spaces. If words are
+    numbered, each sentence starts at a different number, so that a model sees all
+    numbers equally often. Otherwise high numbers would occur in long sentences only.
 
     Args:
-        trees: path or list of paths. A folder stands for all files in it and below,
-            in the order of their names, hidden ones left out.
-        weights: for each path how many times an epoch of training holds each of its
-            trees, such as 0.1 for a tenth of them, drawn anew in each epoch. None:
-            once.
-        words: what stands for a word among the symbols, see `linearize`.
+        trees: Path or list of paths. A folder represents all files in it and its
+            subfolders, sorted by name, without hidden ones.
+        weights: For each path, how many times an epoch of training contains each of its
+            trees. With 0.1, every epoch samples a tenth of them. If `None`, each tree
+            occurs once.
+        words: Form of a word among the symbols, see `linearize`.
 
     Raises:
-        DataError: a path is missing, a folder holds no file, a weight is not above 0,
-            or there are not as many; while iterating, a file has no trees or broken
-            ones.
+        ValueError: If `words` is unknown.
+        DataError: If a folder contains no file, a weight is not above 0, or the numbers
+            of weights and paths differ. While iterating, if a file is missing, has no
+            trees or invalid ones.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TreeFiles(Pairs):
         weights = [1.0] * len(paths) if weights is None else list(weights)
         if len(weights) != len(paths) or not paths:
             raise DataError(
-                "there must be as many weights as paths of trees, at least one. "
+                "trees must have one weight per path, and at least one path. "
                 f"Received: {len(weights)} weights, {len(paths)} paths."
             )
         if not all(weight > 0 and np.isfinite(weight) for weight in weights):
@@ -79,29 +79,25 @@ class TreeFiles(Pairs):
             )
 
     def trees(self) -> Iterator[Tree]:
-        """The trees in the order of the files."""
+        """Yields the trees in the order of the files."""
         for path, _ in self._files:
             count = 0
             for _, tree in read_trees(path):
                 count += 1
                 yield tree
             if not count:
-                raise DataError(f"{path}: there are no trees in it.")
+                raise DataError(f"{path}: there are no trees in the file.")
 
     def symbols(self) -> list[str]:
-        """All symbols of these trees: ids of their own for a tokenizer."""
-        return symbols_of(self.trees(), self._words)
+        """Returns all symbols of the trees, which need ids of their own."""
+        return collect_symbols(self.trees(), self._words)
 
     def sentences(self) -> Iterator[str]:
-        """The words alone, as text for a tokenizer."""
+        """Yields the words of each tree, the text for a tokenizer."""
         return (" ".join(tree.words) for tree in self.trees())
 
     def weights(self, numbers: np.ndarray) -> np.ndarray | None:
-        """The weights of pairs: float array as `numbers`; None if all are 1.
-
-        Args:
-            numbers: int array of the pairs' places, counted from 1.
-        """
+        """Same as `Pairs.weights`."""
         if all(weight == 1 for _, weight in self._files):
             return None
         counts = [len(lines) for lines in self._lines_of_files()]
@@ -109,7 +105,7 @@ class TreeFiles(Pairs):
         return weights[numbers - 1]
 
     def locate(self, number: int) -> str:
-        """Name the place of a pair, counted from 1, as ``file:line``."""
+        """Returns the place of a pair, counted from 1, as `file:line`."""
         rest = number
         for (path, _), lines in zip(self._files, self._lines_of_files(), strict=True):
             if rest <= len(lines):
@@ -118,13 +114,13 @@ class TreeFiles(Pairs):
         raise IndexError(f"There is no tree {number}.")
 
     def fingerprint(self) -> str:
-        """A text that changes with the files, their order and their weights."""
+        """Returns a string that changes with the files, their order and weights."""
         parts = [f"{content_hash(path)}*{weight}" for path, weight in self._files]
         words = "numbers from anywhere" if self._words == "numbers" else self._words
         return ";".join(["trees", words, *parts])
 
     def _lines_of_files(self):
-        """For each file the lines on which its trees begin."""
+        """Returns for each file the lines on which its trees begin."""
         if self._lines is None:
             self._lines = [
                 [line for line, _ in read_trees(path)] for path, _ in self._files
@@ -144,5 +140,5 @@ def _files(path: str) -> list[str]:
             if not name.startswith(".")
         ]
     if not found:
-        raise DataError(f"{path}: there are no files in this folder.")
+        raise DataError(f"{path}: there are no files in the folder.")
     return found

@@ -1,7 +1,8 @@
-"""Constituency trees, read from brackets in the style of the Penn Treebank.
+"""Constituency trees in the bracketed format of the Penn Treebank.
 
-A tree is kept flat: its words, their tags, and its constituents as spans in depth-first
-order. Nothing here is recursive, however deep a tree is. No TensorFlow.
+A tree is stored flat: its words, their tags, and its constituents as spans in
+depth-first order. No function is recursive, so trees may have any depth. This module
+does not import TensorFlow.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ from keras_transformer.pipelines.lines import read_lines
 
 ROOT_LABEL = "TOP"
 TRACE_TAG = "-NONE-"
-# ASCII white space only: a no-break space may be part of a word.
+# ASCII white space only, because a no-break space may be part of a word.
 _PIECE = re.compile(r"[()]|[^() \t\n\v\f\r]+")
 _WORD = re.compile(r"[^ \t\n\v\f\r]+")
 _FUNCTION = re.compile(r"[-=].*")
@@ -25,14 +26,14 @@ _BRACKETS = {"(": "-LRB-", ")": "-RRB-"}
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-    """A sentence's constituents.
+    """The constituents of a sentence.
 
     Attributes:
-        words: tuple of str, at least one.
-        tags: tuple of str, each word's part of speech.
-        constituents: tuple of (label, start, end), depth-first, the outer of two equal
-            spans first: words `start` to `end - 1`, at least one. Tags are not among
-            them.
+        words: Tuple of str, at least one.
+        tags: Tuple of str, each word's part of speech.
+        constituents: Tuple of `(label, start, end)` for the words `start` to `end - 1`,
+            at least one. They are in depth-first order, the outer of two equal spans
+            first. Tags are not included.
     """
 
     words: tuple[str, ...]
@@ -40,7 +41,7 @@ class Tree:
     constituents: tuple[tuple[str, int, int], ...]
 
     def __str__(self):
-        """The tree in brackets, on one line, as `read_trees` reads it."""
+        """Returns the tree in brackets, on one line, as `read_trees` reads it."""
         parts = []
         for kind, value in events(self):
             if kind == "word":
@@ -51,11 +52,11 @@ class Tree:
 
 
 def events(tree: Tree) -> Iterator[tuple[str, str | int]]:
-    """Walk through a tree depth-first.
+    """Walks through a tree depth-first.
 
     Yields:
-        ("open", label) and ("close", label) of each constituent, ("word", index) of
-        each word, in the order in which one writes them.
+        `("open", label)` and `("close", label)` for each constituent and
+        `("word", index)` for each word, in the order of the written tree.
     """
     open_ = []
     following = 0
@@ -74,23 +75,27 @@ def events(tree: Tree) -> Iterator[tuple[str, str | int]]:
 
 
 def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
-    """Read the trees of a file, plain or ``.gz``.
+    """Reads the trees of a file, plain or ``.gz``.
 
-    A tree may take a part of a line, one, or several. Function tags and indices are
-    cut off labels (``NP-SBJ-1``: ``NP``). Traces (``-NONE-``) and what they leave empty
-    are taken out. An outer bracket without a label is taken off; if it holds more than
-    one child it becomes ``TOP``. A tree without any word is left out. Each of several
-    words under one tag (CRAFT's dev file has four such tags) has that tag.
+    A tree may occupy part of a line, one line or several. It is normalized as follows:
+
+    - Function tags and indices are removed from labels (``NP-SBJ-1`` becomes ``NP``).
+    - Traces (``-NONE-``) and constituents that they leave empty are removed.
+    - An outer bracket without a label is removed, or becomes ``TOP`` if it has more
+      than one child.
+    - A tree without words is skipped.
+    - Each of several words under one tag gets that tag. CRAFT's dev file has four such
+      tags.
 
     Args:
-        path: the file.
+        path: The file.
 
     Yields:
         The line on which the tree begins, counted from 1, and the tree.
 
     Raises:
-        DataError: the file cannot be read, or brackets or labels are wrong, with file
-            and line.
+        DataError: If the file cannot be read, or if brackets or labels are wrong. The
+            message names file and line.
     """
     builder = None
     for number, line in enumerate(read_lines(path), start=1):
@@ -100,7 +105,7 @@ def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
                     problem = (
                         'a ")" that closes nothing'
                         if piece == ")"
-                        else f"{_shown(piece)} stands outside of all brackets"
+                        else f"{_quote(piece)} is outside all brackets"
                     )
                     raise DataError(f"{path}:{number}: {problem}.")
                 builder = _Builder()
@@ -116,15 +121,15 @@ def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
     if builder is not None:
         raise DataError(
             f"{path}:{first_line}: {builder.depth} bracket(s) of the tree that begins "
-            "here are never closed."
+            "on this line are never closed."
         )
 
 
 def parse_tree(text: str) -> Tree:
-    """Read one tree from a text.
+    """Reads one tree from a text.
 
     Raises:
-        DataError: there is not exactly one tree with words.
+        DataError: If the text is not exactly one tree with words.
     """
     builder = _Builder()
     for piece in _PIECE.findall(text):
@@ -133,20 +138,20 @@ def parse_tree(text: str) -> Tree:
             raise DataError(f"not a tree: {problem}.")
     tree = builder.tree() if builder.depth == 0 else None
     if tree is None:
-        raise DataError("not a tree: brackets are missing, or there is no word.")
+        raise DataError("not a tree: brackets or words are missing.")
     return tree
 
 
-def escaped(word: str) -> str:
-    """A word as trees hold it: round brackets become ``-LRB-`` and ``-RRB-``."""
+def escape_brackets(word: str) -> str:
+    """Replaces round brackets by ``-LRB-`` and ``-RRB-``, as trees write them."""
     for bracket, name in _BRACKETS.items():
         word = word.replace(bracket, name)
     return word
 
 
-def words_of(line: str) -> tuple[str, ...]:
-    """The words of a line, which ASCII white space separates, as trees hold them."""
-    return tuple(map(escaped, _WORD.findall(line)))
+def split_words(line: str) -> tuple[str, ...]:
+    """Splits a line at ASCII white space and escapes brackets, as trees write words."""
+    return tuple(map(escape_brackets, _WORD.findall(line)))
 
 
 class _Builder:
@@ -154,10 +159,10 @@ class _Builder:
 
     def __init__(self):
         self.depth = 0
-        self._label = None  # of the bracket just opened, while nothing else is in it
-        self._tagged = []  # the words in it, if it is a tag
+        self._label = None  # label of the innermost bracket while it is new
+        self._tagged = []  # its words, if it is a tag
         self._is_new = False
-        self._stack = []  # index of each open constituent
+        self._stack = []  # indices of the open constituents
         self._spans = []
         self._words = []
         self._tags = []
@@ -165,7 +170,7 @@ class _Builder:
         self._finished = False
 
     def add(self, piece: str) -> str | None:
-        """Take the next piece; say what is wrong with it, if anything."""
+        """Adds the next piece. Returns the problem with it, or `None`."""
         if self._finished:
             return "text after the tree"
         if piece == "(":
@@ -173,20 +178,20 @@ class _Builder:
         if piece == ")":
             return self._close()
         if self.depth == 0:
-            return f"{_shown(piece)} stands outside of all brackets"
+            return f"{_quote(piece)} is outside all brackets"
         if self._is_new and self._label is None:
             self._label = piece
             return None
         if self._label is None:
-            return f"{_shown(piece)} stands beside a bracket"
+            return f"{_quote(piece)} is next to a bracket"
         self._tagged.append(piece)
         return None
 
     def _open(self):
         if self._tagged:
-            return f"a bracket beside the word {_shown(self._tagged[-1])}"
+            return f"a bracket next to the word {_quote(self._tagged[-1])}"
         if self._is_new:
-            # What is open has turned out to be a constituent.
+            # The innermost bracket is a constituent, because another one opens in it.
             if self._label is None and self.depth > 1:
                 return "a bracket inside a tree has no label"
             self._empty_outer |= self._label is None
@@ -202,7 +207,7 @@ class _Builder:
             return 'a ")" that closes nothing'
         if self._is_new:
             if not self._tagged:
-                return "a bracket with nothing in it"
+                return "an empty bracket"
             if self._label != TRACE_TAG:
                 self._words += self._tagged
                 self._tags += [base_label(self._label)] * len(self._tagged)
@@ -215,14 +220,14 @@ class _Builder:
         return None
 
     def tree(self) -> Tree | None:
-        """The finished tree; None if it has no word."""
+        """Returns the finished tree, or `None` if it has no word."""
         spans = [tuple(span) for span in self._spans if span[1] < span[2]]
         if not self._words:
             return None
         if self._empty_outer and _has_one_child(spans, len(self._words)):
             spans = spans[1:]
         if not spans and len(self._words) > 1:
-            # Several words under one tag, and nothing around them.
+            # Several words under one tag need a root.
             spans = [(ROOT_LABEL, 0, len(self._words))]
         return Tree(tuple(self._words), tuple(self._tags), tuple(spans))
 
@@ -233,12 +238,12 @@ def _has_one_child(spans, num_words) -> bool:
 
 
 def base_label(label: str) -> str:
-    """A label without function tags and indices; ``-LRB-`` and the like stay."""
+    """Removes function tags and indices from a label, but keeps ``-LRB-``."""
     return label if label[0] in "-=" else _FUNCTION.sub("", label)
 
 
 def label_counts(trees: Iterable[Tree]) -> tuple[Counter, Counter]:
-    """How often each label of a constituent and each tag occurs."""
+    """Counts the labels of constituents and the tags."""
     labels, tags = Counter(), Counter()
     for tree in trees:
         labels.update(label for label, _, _ in tree.constituents)
@@ -246,5 +251,5 @@ def label_counts(trees: Iterable[Tree]) -> tuple[Counter, Counter]:
     return labels, tags
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "...")

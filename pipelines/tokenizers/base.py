@@ -6,6 +6,9 @@ import tensorflow as tf
 
 from keras_transformer.errors import DataError
 
+# Subword vocabularies write a space as this character.
+SPACE_MARK = "\u2581"
+
 
 class Tokenizer(tf.Module):
     """Converts text to subword ids and back, losslessly, inside a TensorFlow graph.

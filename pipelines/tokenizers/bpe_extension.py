@@ -17,7 +17,7 @@ from typing import NamedTuple
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
-from keras_transformer.pipelines.tokenizers.byte_pairs import SPACE_MARK
+from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import escape
 

@@ -13,14 +13,14 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.base import write_atomically
-from keras_transformer.pipelines.tokenizers.model_check import MAX_BYTES
+from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
 from keras_transformer.pipelines.tokenizers.model_check import check_sentencepiece_model
 
 # SentencePiece writes a space as U+2581, so a real U+2581 would come back as a space.
 # It is escaped with a private character, which is escaped with itself.
-SPACE_MARK = "\u2581"
 ESCAPE = "\uf8fe"
 ESCAPED_ESCAPE = ESCAPE + "0"
 ESCAPED_SPACE_MARK = ESCAPE + "1"
@@ -162,7 +162,7 @@ class BytePairTokenizer(Tokenizer):
     @classmethod
     def load(cls, path: str | os.PathLike) -> "BytePairTokenizer":
         with open(path, "rb") as file:
-            return cls(file.read(MAX_BYTES + 1))
+            return cls(file.read(MAX_MODEL_BYTES + 1))
 
     def fingerprint(self) -> str:
         return hashlib.sha256(self._model).hexdigest()

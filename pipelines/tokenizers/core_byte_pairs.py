@@ -4,11 +4,11 @@ import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import ESCAPE
 from keras_transformer.pipelines.tokenizers.byte_pairs import ESCAPED_ESCAPE
 from keras_transformer.pipelines.tokenizers.byte_pairs import ESCAPED_SPACE_MARK
-from keras_transformer.pipelines.tokenizers.byte_pairs import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 
 # Pads the rows of shorter words. -2 and below encode characters without an id.

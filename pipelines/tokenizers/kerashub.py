@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
 _SPECIAL_PIECES = ("[PAD]", "[UNK]", "[START]", "[END]")
@@ -164,7 +165,7 @@ def _sentencepiece_speller(proto: bytes):
         if types.get(piece) == kinds.BYTE:
             return bytes([int(piece[3:5], 16)])
         if types.get(piece) in (kinds.NORMAL, kinds.USER_DEFINED):
-            return piece.replace("\u2581", " ").encode()
+            return piece.replace(SPACE_MARK, " ").encode()
         return b""
 
     return spell

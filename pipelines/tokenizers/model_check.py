@@ -7,7 +7,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.errors import DataError
 
-MAX_BYTES = 64 << 20
+MAX_MODEL_BYTES = 64 << 20
 MAX_PIECE_LENGTH = 1_000
 
 
@@ -25,8 +25,10 @@ def check_sentencepiece_model(content: bytes) -> None:
             contains a normalization table, a piece that is empty, repeated, too long
             or not text, or a score that is not finite.
     """
-    if len(content) > MAX_BYTES:
-        raise DataError(f"the file has more than the {MAX_BYTES:,} bytes allowed.")
+    if len(content) > MAX_MODEL_BYTES:
+        raise DataError(
+            f"the file has more than the {MAX_MODEL_BYTES:,} bytes allowed."
+        )
     model = sentencepiece_model_pb2.ModelProto()
     try:
         model.ParseFromString(content)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.chunks import sample
+from keras_transformer.pipelines.chunks import reservoir_sample
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import train_byte_pairs
@@ -45,7 +45,7 @@ def train_tokenizer(
             f"tokenizer.kind must be one of {', '.join(_TRAINERS)}. Received: {kind!r}."
         )
     texts = (text for text in sentences if text is not None and text.strip())
-    sampled = sample(texts, max_sentences)
+    sampled = reservoir_sample(texts, max_sentences)
     if not sampled:
         raise DataError("a tokenizer needs at least one text that is not blank.")
     if symbols and kind != BytePairTokenizer.kind:

@@ -10,8 +10,8 @@ from tensorflow_text.tools.wordpiece_vocab import (
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.chunks import chunks
+from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.word_pieces import BYTE_PIECES
-from keras_transformer.pipelines.tokenizers.word_pieces import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.word_pieces import SPECIAL_PIECES
 from keras_transformer.pipelines.tokenizers.word_pieces import SUFFIX
 from keras_transformer.pipelines.tokenizers.word_pieces import WordPieceTokenizer

@@ -14,13 +14,13 @@ import tensorflow as tf
 import tensorflow_text
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.base import write_atomically
 
 # Limits of a tokenizer file and of a piece in it.
 _MAX_BYTES = 64 << 20
 _MAX_PIECE_BYTES = 4_000
-SPACE_MARK = "\u2581"
 SUFFIX = "##"
 SPECIAL_PIECES = ["[PAD]", "[UNK]", "[START]", "[END]"]
 # Byte b is the private-use character U+E000 + b. Real ones are spelled in bytes.

@@ -69,7 +69,7 @@ def test_lengths_count_punctuation():
 
 
 def test_what_cannot_be_scored():
-    with pytest.raises(ValueError, match="as many references"):
+    with pytest.raises(ValueError, match="must have one reference"):
         bracketing_score([parse_tree(GOLD)], [])
     with pytest.raises(ValueError, match="Sentence 1: the hypothesis must have"):
         score(GOLD, GOLD.replace("dog", "cat"))

@@ -5,10 +5,10 @@ from tree_samples import random_tree
 
 from keras_transformer.parsing.linearization import NUMBERS
 from keras_transformer.parsing.linearization import REPAIRS
+from keras_transformer.parsing.linearization import collect_symbols
 from keras_transformer.parsing.linearization import delinearize
 from keras_transformer.parsing.linearization import linearize
 from keras_transformer.parsing.linearization import source_text
-from keras_transformer.parsing.linearization import symbols_of
 from keras_transformer.parsing.trees import parse_tree
 
 DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
@@ -176,8 +176,8 @@ def test_any_symbols_give_a_tree_of_exactly_the_words():
     draw = random.Random(2)
     trees = [random_tree(seed) for seed in range(30)]
     known = [
-        *symbols_of(trees),
-        *draw.sample(symbols_of(trees, "joined"), 60),
+        *collect_symbols(trees),
+        *draw.sample(collect_symbols(trees, "joined"), 60),
         "(0)",
         "(3)",
         "(99)",
@@ -217,4 +217,4 @@ def test_symbols_are_what_trees_need():
         "numbers": brackets | numbers,
         "joined": joined | numbers,
     }.items():
-        assert symbols_of(trees, words) == sorted(expected)
+        assert collect_symbols(trees, words) == sorted(expected)

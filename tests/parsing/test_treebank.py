@@ -129,7 +129,7 @@ def test_every_symbol_is_one_token(folder):
     symbols = {pieces.index("▁" + symbol) for symbol in source.symbols()}
     assert not symbols & set(words.flat_values.numpy().tolist())
     assert tokenizer.detokenize(words).numpy()[0].decode() == "NN NP S -LRB- gene"
-    with pytest.raises(DataError, match=r"kind bpe, not word_piece"):
+    with pytest.raises(DataError, match=r"kind bpe\. Received: word_piece"):
         train_tokenizer("word_piece", texts, 400, symbols=["(S"])
 
 

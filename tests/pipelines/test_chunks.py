@@ -2,7 +2,7 @@ import math
 from collections import Counter
 
 from keras_transformer.pipelines.chunks import chunks
-from keras_transformer.pipelines.chunks import sample
+from keras_transformer.pipelines.chunks import reservoir_sample
 
 
 def test_chunks_contain_all_items_in_order():
@@ -11,12 +11,14 @@ def test_chunks_contain_all_items_in_order():
     assert list(chunks([], 3)) == []
 
 
-def test_sample_is_uniform_and_keeps_small_texts():
-    assert sample(iter(range(7)), 7) == list(range(7))
+def test_reservoir_sample_is_uniform_and_keeps_small_texts():
+    assert reservoir_sample(iter(range(7)), 7) == list(range(7))
     counts = Counter(
-        item for seed in range(3000) for item in sample(iter(range(11)), 4, seed)
+        item
+        for seed in range(3000)
+        for item in reservoir_sample(iter(range(11)), 4, seed)
     )
     # Each of 11 is drawn with probability 4/11, so 1,091 times within 5 deviations.
     deviation = math.sqrt(3000 * 4 / 11 * 7 / 11)
     assert all(abs(counts[item] - 12000 / 11) < 5 * deviation for item in range(11))
-    assert len(set(sample(iter(range(1000)), 50, seed=3))) == 50
+    assert len(set(reservoir_sample(iter(range(1000)), 50, seed=3))) == 50
