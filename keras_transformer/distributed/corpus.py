@@ -97,7 +97,6 @@ def encode_with_beam(
         "tokenizer": tokenizer.fingerprint(),
         "max_length": max_length,
     }
-
     files = [*enumerate(zip(sources, targets, strict=True))]
     encode = _Tokenize(os.fspath(tokenizer_folder), max_length, max_ratio, shards)
 
@@ -118,17 +117,7 @@ def encode_with_beam(
 
     _copy_tokenizer(tokenizer, tokenizer_folder, output)
     run_beam(build, beam_options)
-    with FileSystems.open(
-        facts_path, compression_type=CompressionTypes.UNCOMPRESSED
-    ) as file:
-        facts = json.loads(file.read())
-    if not facts["num_pairs"]:
-        FileSystems.delete([facts_path])
-        raise DataError(
-            f"no training examples: {facts['num_read']} pairs read, dropped: "
-            f"{facts['dropped']}."
-        )
-    return facts
+    return _read_facts(facts_path)
 
 
 def _read_pairs(pipeline, files, deduplicate):
@@ -355,6 +344,19 @@ def _example(source, target):
 
     features = tf.train.Features(feature={"source": ids(source), "target": ids(target)})
     return tf.train.Example(features=features).SerializeToString(deterministic=True)
+
+
+def _read_facts(path):
+    """Reads `records.json`, or deletes it and raises a `DataError` without pairs."""
+    with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+        facts = json.loads(file.read())
+    if not facts["num_pairs"]:
+        FileSystems.delete([path])
+        raise DataError(
+            f"no training examples: {facts['num_read']} pairs read, dropped: "
+            f"{facts['dropped']}."
+        )
+    return facts
 
 
 def _write_facts(facts, path, shards, counts):
