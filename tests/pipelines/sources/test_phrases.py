@@ -1,3 +1,5 @@
+import hashlib
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -5,6 +7,7 @@ from datetime import date
 from datetime import datetime
 from decimal import Decimal
 
+import babel
 import pytest
 
 from keras_transformer.errors import DataError
@@ -154,6 +157,29 @@ def test_unknown_locale_is_named(name):
     with pytest.raises(DataError, match="target_locale") as error:
         phrases("en", name)
     assert repr(name) in str(error.value)
+
+
+# Another version of Babel has other CLDR data, so that its phrases differ.
+@pytest.mark.skipif(babel.__version__ != "2.18.0", reason="pinned to Babel 2.18.0")
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "97f56ba153ac0692b688afdda50b5f96703c1adc27cceb65dec7ba09abe1b7e8"),
+        (
+            {"source_locale": "ja", "target_locale": "ar", "seed": 3},
+            "067b1605cf8efb41dc23ca0baa8cc8fae44c6ccfef09d535508d47a1cc8cf454",
+        ),
+        (
+            {"source_locale": "hi", "target_locale": "zh-Hant", "seed": 5},
+            "cb365c491560a3bb13330c86130f83783c31e5c4467242e41f98ddc875131f59",
+        ),
+    ],
+)
+def test_phrases_are_the_same_in_every_version(options, expected):
+    """Trained models and published scores refer to exactly these phrases."""
+    sizes = {"size": 9_001, "held_out": 101} if options else {}
+    content = json.dumps(phrases(**options, **sizes)).encode()
+    assert hashlib.sha256(content).hexdigest() == expected
 
 
 def test_impossible_sizes():
