@@ -12,10 +12,10 @@ import pytest
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.sources.phrase_forms import all_forms
+from keras_transformer.pipelines.sources.phrases import count_words
 from keras_transformer.pipelines.sources.phrases import parse_locale
 from keras_transformer.pipelines.sources.phrases import phrases
-from keras_transformer.pipelines.sources.phrases import unambiguous
-from keras_transformer.pipelines.sources.phrases import words
+from keras_transformer.pipelines.sources.phrases import select_forms
 from keras_transformer.pipelines.sources.phrases import write_pair
 
 
@@ -70,7 +70,7 @@ def test_known_translations(english_german):
     source = parse_locale("source_locale", "en")
     target = parse_locale("target_locale", "de")
     written = {}
-    for form in unambiguous(source, target):
+    for form in select_forms(source, target):
         for value in (*form.probes, *more_values(form)):
             text, translation = write_pair(form, value, source, target)
             assert written.setdefault(text, translation) == translation
@@ -90,10 +90,10 @@ def more_values(form):
 
 def test_held_out_words_are_in_training(english_german):
     train, validation, test = english_german
-    seen = Counter(word for pair in train for word in words(pair))
+    seen = count_words(train)
     assert len(seen) > 100
     for pair in (*validation, *test):
-        for word in words(pair):
+        for word in count_words([pair]):
             assert seen[word] >= 10, (word, pair)
 
 
