@@ -195,8 +195,8 @@ def test_weights_in_training_batches_and_after_a_resume(folder, tmp_path):
     source = TreeFiles([folder / "wsj", folder / "silver.gz"], [3, 0.5])
     texts = [words for words, _ in source]
     tokenizer = train_tokenizer("bpe", texts, 300, symbols=source.symbols())
-    corpus = encode_corpus(source, tokenizer, tokenizer, tmp_path / "ids", 300)
-    corpus.weights = source.weights(corpus.numbers(np.arange(corpus.num_pairs)))
+    encode_corpus(source, tokenizer, tokenizer, tmp_path / "ids", 300)
+    corpus = EncodedCorpus.load(tmp_path / "ids", source.weights)
     longest = max(corpus.source_lengths.max(), corpus.target_lengths.max())
     budget = 6 * int(longest)
     steps = steps_per_epoch(corpus, budget)
