@@ -101,9 +101,6 @@ def convert_disk_full_errors(path):
         ) from error
 
 
-told_when_full = convert_disk_full_errors  # its name in version 0.1
-
-
 def is_full(error):
     """Returns whether an error reports a full disk."""
     if isinstance(error, OSError) and error.errno in _FULL:

@@ -25,6 +25,11 @@ _READ_ERRORS = (
 class EncodedCorpus:
     """Sentence pairs as ids, in the order of the text. Written by `encode_corpus`.
 
+    Args:
+        folder: The folder that `encode_corpus` wrote.
+        weights: Function of pair numbers, see `Pairs.weights`. If `None`, an epoch
+            contains each row once.
+
     Attributes:
         num_pairs: The number of rows. Each kept pair has one row per segmentation.
         source_lengths: int32 array `[num_pairs]`, end ids included.
@@ -33,12 +38,10 @@ class EncodedCorpus:
             `count` and the first places (`first`: "file:line", or "pair 7").
         report: One line with the numbers of kept and dropped pairs.
         weights: float array `[num_pairs]`, how many times an epoch of training
-            contains each row. If `None`, the default, each row occurs once.
+            contains each row, or `None` for once each.
     """
 
-    weights = None
-
-    def __init__(self, folder: str | os.PathLike):
+    def __init__(self, folder: str | os.PathLike, weights=None):
         self.folder = os.fspath(folder)
         with open(os.path.join(folder, FACTS), encoding="utf-8") as file:
             facts = json.load(file)
@@ -55,16 +58,19 @@ class EncodedCorpus:
             self._ids[side] = np.load(ids, mmap_mode="r")
             self._offsets[side] = np.load(offsets, mmap_mode="r")
         self.source_lengths, self.target_lengths = map(self._lengths, SIDES)
+        self.weights = None
+        if weights is not None:
+            self.weights = weights(self.numbers(np.arange(self.num_pairs)))
 
     @classmethod
-    def load(cls, folder: str | os.PathLike) -> "EncodedCorpus":
-        """Opens a corpus that `encode_corpus` wrote.
+    def load(cls, folder: str | os.PathLike, weights=None) -> "EncodedCorpus":
+        """Opens a corpus that `encode_corpus` wrote. The arguments match the class.
 
         Raises:
             DataError: If the folder contains no corpus, or a damaged one.
         """
         try:
-            return cls(folder)
+            return cls(folder, weights)
         except _READ_ERRORS as error:
             raise DataError(
                 f"{os.fspath(folder)}: no encoded corpus here ({error})."

@@ -12,7 +12,6 @@ import typer
 
 from keras_transformer.errors import UserError
 from keras_transformer.files import replace_file
-from keras_transformer.files import told_when_full
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -225,9 +224,9 @@ def opened_model(
     with quiet_libraries():
         from keras_transformer.saving.open import open_model
         from keras_transformer.saving.saved_model import ExportedTranslator
-        from keras_transformer.training import use_threads
+        from keras_transformer.training import configure_threads
 
-        use_threads(parallel_parts)
+        configure_threads(parallel_parts)
         opened = open_model(
             path,
             ensemble=ensemble,
@@ -262,11 +261,7 @@ def open_output(path: pathlib.Path | None):
             yield line_writer(file)
         return
     path = path.resolve()  # a link stays a link
-    with (
-        told_when_full(path),
-        replace_file(path) as temporary,
-        open(temporary, "wb") as file,
-    ):
+    with replace_file(path) as temporary, open(temporary, "wb") as file:
         yield line_writer(file)
 
 

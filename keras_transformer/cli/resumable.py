@@ -10,8 +10,8 @@ import json
 
 from keras_transformer.cli.console import line_writer
 from keras_transformer.errors import UserError
+from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.files import replace_file
-from keras_transformer.files import told_when_full
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def resumable_lines(output, facts, num_inputs, numbered):
             are, or is being written by another process.
     """
     part = _part(output)
-    with told_when_full(part), open(part, "ab") as file:
+    with convert_disk_full_errors(part), open(part, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -79,14 +79,14 @@ def update_vocabulary(
 
 def _save(model, tokenizer, output):
     """Writes a folder that appears under its name only when it is complete."""
-    from keras_transformer.files import told_when_full
+    from keras_transformer.files import convert_disk_full_errors
     from keras_transformer.saving.keras_file import note_tokenizer
     from keras_transformer.saving.names import MODEL
     from keras_transformer.saving.names import TOKENIZER
 
     temporary = output.with_name(f".{output.name}.{os.getpid()}")
     try:
-        with told_when_full(output):
+        with convert_disk_full_errors(output):
             tokenizer.save(temporary / TOKENIZER)
             model.save(temporary / MODEL)
             note_tokenizer(temporary / MODEL, tokenizer.fingerprint())

@@ -55,7 +55,6 @@ def visualize(
         console.print_status(f"translation: {target}")
 
     from keras_transformer.files import replace_file
-    from keras_transformer.files import told_when_full
     from keras_transformer.visualization import attention_of
     from keras_transformer.visualization import write_figure
     from keras_transformer.visualization import write_page
@@ -67,6 +66,6 @@ def visualize(
         (".html", lambda path: write_page(attention, path)),
     ):
         path = output.with_name(output.name + suffix)
-        with told_when_full(path), replace_file(path) as temporary:
+        with replace_file(path) as temporary:
             write(temporary)
         typer.echo(path)

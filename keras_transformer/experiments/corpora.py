@@ -1,6 +1,5 @@
 """Prepares the vocabulary and the encoded text of a run."""
 
-import itertools
 import shutil
 
 from keras_transformer import pipelines
@@ -48,7 +47,9 @@ def load_corpora(output, pairs):
     """Returns the tokenizer and the corpora by split that `prepare_corpora` wrote."""
     tokenizer = pipelines.load_tokenizer(output / TOKENIZER)
     return tokenizer, {
-        split: pipelines.EncodedCorpus.load(output / "cache" / split)
+        split: pipelines.EncodedCorpus.load(
+            output / "cache" / split, pairs[split].weights
+        )
         for split in _encoded_splits(pairs)
     }
 
@@ -60,26 +61,22 @@ def _encoded_splits(pairs):
 def _prepare_tokenizer(settings, pairs, folder, has_begun):
     """Returns the tokenizer in `folder`, learning and saving it if necessary."""
     note = folder / _TEXT_FINGERPRINT
-    text = pairs.fingerprint() if hasattr(pairs, "fingerprint") else None
+    text = pairs.fingerprint()
     if folder.is_dir():
         # Before the first checkpoint, the text may still be fixed.
         if has_begun or not note.is_file() or note.read_text() == text:
             return pipelines.load_tokenizer(folder)
         shutil.rmtree(folder)
-    tokenizer = pipelines.as_pairs(pairs).tokenizer()
+    tokenizer = pairs.tokenizer()
     if tokenizer is not None:
         tokenizer.save(folder)
         return tokenizer
-    symbols, sentences = (), itertools.chain.from_iterable(pairs)
-    if hasattr(pairs, "symbols"):
-        # Subwords are learned from the words of trees only: each symbol has its own id.
-        symbols, sentences = pairs.symbols(), pairs.sentences()
     tokenizer = pipelines.train_tokenizer(
         settings.kind,
-        sentences,
+        pairs.sentences(),
         settings.vocabulary_size,
         split_digits=settings.split_digits,
-        symbols=symbols,
+        symbols=pairs.symbols(),
     )
     tokenizer.save(folder)
     if text is not None:
@@ -102,7 +99,10 @@ def load_pairs(recipe):
             seed=data.seed,
             held_out=data.held_out,
         )
-        return splits._asdict()
+        return {
+            split: pipelines.as_pairs(pairs)
+            for split, pairs in splits._asdict().items()
+        }
     if data.kind == "tfds":
 
         def source(split):

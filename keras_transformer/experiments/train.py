@@ -10,7 +10,6 @@ from typing import Any
 from typing import NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer import pipelines
@@ -186,8 +185,6 @@ class _Run:
         )
         trainer.restore()
         check_targets(model.transformer, corpus, pairs)
-        if hasattr(pairs, "weights"):
-            corpus.weights = pairs.weights(corpus.numbers(np.arange(corpus.num_pairs)))
         run_folder.check_text(
             self.folder, trainer.progress, corpus.fingerprint, self.allow_changes
         )
@@ -248,11 +245,10 @@ class _Run:
         """Returns the locations of the pairs in the batch of a step."""
         settings = self.recipe.training
         corpus, pairs = data.corpora["train"], data.pairs["train"]
-        locate = getattr(pairs, "locate", "pair {}".format)
         indices = pipelines.batch_indices(
             corpus, settings.batch_tokens, settings.seed, step
         )
-        return [locate(int(number)) for number in sorted(corpus.numbers(indices))]
+        return [pairs.locate(int(number)) for number in sorted(corpus.numbers(indices))]
 
     def finish(self, data, trainer, validate):
         """Averages the last checkpoints, saves the model and returns the results."""

@@ -17,7 +17,6 @@ _NAMES = {
     "configure_threads": "devices",
     "default_strategy": "replicas",
     "next_words": "guided_alignment",
-    "use_threads": "devices",
 }
 
 __all__ = list(_NAMES)

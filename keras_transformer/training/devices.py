@@ -34,9 +34,6 @@ def configure_threads(parallel_parts):
     return True
 
 
-use_threads = configure_threads  # its name in version 0.1
-
-
 def _num_cores():
     """Returns the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):

@@ -184,7 +184,7 @@ def test_a_begun_run_keeps_its_replicas(tmp_path):
 @pytest.mark.fault("X02", "refused, unless a new run begins with its weights")
 def test_an_average_is_not_gone_on_from(tmp_path):
     (tmp_path / "model.keras").touch()
-    with pytest.raises(RunError, match=r"model\.keras: an average.*--from"):
+    with pytest.raises(RunError, match=r"model\.keras: the checkpoints.*--from"):
         run_folder.claim(tmp_path, recipe())
     run_folder.clean(tmp_path, restart=True)
     run_folder.claim(tmp_path, recipe())

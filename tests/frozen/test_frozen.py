@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import tarfile
 
 import pytest
@@ -11,7 +12,7 @@ from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.open import open_model
 
 FROZEN = pathlib.Path(__file__).resolve().parent / "v1"
-MAX_BYTES = 600_000
+MAX_BYTES = {"v0_1": 800_000, "v1": 600_000}
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +22,14 @@ def expected():
 
 @pytest.fixture
 def unpacked(tmp_path):
-    for path in FROZEN.glob("*.tar.xz"):
-        with tarfile.open(path) as archive:
-            archive.extractall(tmp_path, filter="data")
+    _unpack(FROZEN, tmp_path)
     return tmp_path
+
+
+def _unpack(version, folder):
+    for path in version.glob("*.tar.xz"):
+        with tarfile.open(path) as archive:
+            archive.extractall(folder, filter="data")
 
 
 @pytest.mark.fault("F32", "loads, translates byte for byte, scores within 1e-3")
@@ -55,5 +60,54 @@ def test_training_goes_on_from_version_1(unpacked):
     assert float(summary["validation"].split()[1].rstrip(",")) < 1.7
 
 
-def test_they_are_small():
-    assert sum(path.stat().st_size for path in FROZEN.iterdir()) < MAX_BYTES
+@pytest.fixture(scope="module")
+def version_0_1(tmp_path_factory):
+    """The unpacked folder of version 0.1, and what its code computed."""
+    folder = tmp_path_factory.mktemp("v0_1")
+    _unpack(FROZEN.parent / "v0_1", folder)
+    text = (FROZEN.parent / "v0_1" / "expected.json").read_text(encoding="utf-8")
+    return folder, json.loads(text)
+
+
+@pytest.mark.parametrize("form", ["run", "run/model.keras", "saved_model"])
+def test_version_0_1_translates_the_same(version_0_1, form):
+    folder, expected = version_0_1
+    rows = expected["translations"]
+    found = open_model(folder / form).translate([row["source"] for row in rows])
+    for row, ((text, score), *_) in zip(rows, found, strict=True):
+        assert text == row["translation"]
+        assert score == pytest.approx(row["score"], abs=1e-3)
+
+
+def test_version_0_1_scores_the_same(version_0_1):
+    folder, expected = version_0_1
+    sources = [row["source"] for row in expected["translations"]]
+    found = open_model(folder / "run").score(sources, expected["target"])
+    for score, log_prob in zip(found, expected["log_probabilities"], strict=True):
+        assert score.log_prob == pytest.approx(log_prob, abs=1e-3)
+
+
+def test_version_0_1_resumes_with_its_old_recipe_keys(version_0_1, tmp_path, caplog):
+    """Six more steps reach the perplexity that version 0.1 reached with them."""
+    folder, expected = version_0_1
+    run = tmp_path / "run"
+    shutil.copytree(folder / "run", run)
+    assert "  clip_norm: 1.0\n" in (run / "config.yaml").read_text()
+    recipe = load_recipe(run / "config.yaml", ["training.steps=36"])
+    assert "training.clip_norm is now training.global_clipnorm" in caplog.text
+    assert (recipe.training.keep_checkpoints, recipe.training.global_clipnorm) == (2, 1)
+    summary = train(recipe, run, progress=False)
+    assert summary["steps"] == expected["resumed"]["steps"] == 36
+    found, then = (
+        float(each.split()[1].rstrip(","))
+        for each in (summary["validation"], expected["resumed"]["validation"])
+    )
+    assert found == pytest.approx(then, rel=1e-4)
+    assert "  global_clipnorm: 1.0\n" in (run / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize("version", MAX_BYTES)
+def test_archives_are_small(version):
+    folder = FROZEN.parent / version
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    assert size < MAX_BYTES[version]

@@ -11,6 +11,7 @@ from keras_transformer.errors import DataError
 from keras_transformer.parsing import TreeFiles
 from keras_transformer.parsing.linearization import NUMBERS
 from keras_transformer.parsing.linearization import word_marks
+from keras_transformer.pipelines import EncodedCorpus
 from keras_transformer.pipelines import encode_corpus
 from keras_transformer.pipelines import steps_per_epoch
 from keras_transformer.pipelines import train_tokenizer
@@ -129,7 +130,7 @@ def test_every_symbol_is_one_token(folder):
     symbols = {pieces.index("▁" + symbol) for symbol in source.symbols()}
     assert not symbols & set(words.flat_values.numpy().tolist())
     assert tokenizer.detokenize(words).numpy()[0].decode() == "NN NP S -LRB- gene"
-    with pytest.raises(DataError, match=r"kind bpe\. Received: word_piece"):
+    with pytest.raises(DataError, match=r"need tokenizer\.kind bpe\. Received"):
         train_tokenizer("word_piece", texts, 400, symbols=["(S"])
 
 
@@ -195,8 +196,8 @@ def test_weights_in_training_batches_and_after_a_resume(folder, tmp_path):
     source = TreeFiles([folder / "wsj", folder / "silver.gz"], [3, 0.5])
     texts = [words for words, _ in source]
     tokenizer = train_tokenizer("bpe", texts, 300, symbols=source.symbols())
-    corpus = encode_corpus(source, tokenizer, tokenizer, tmp_path / "ids", 300)
-    corpus.weights = source.weights(corpus.numbers(np.arange(corpus.num_pairs)))
+    encode_corpus(source, tokenizer, tokenizer, tmp_path / "ids", 300)
+    corpus = EncodedCorpus.load(tmp_path / "ids", source.weights)
     longest = max(corpus.source_lengths.max(), corpus.target_lengths.max())
     budget = 6 * int(longest)
     steps = steps_per_epoch(corpus, budget)

@@ -58,7 +58,7 @@ def test_rows_keep_the_papers_proportions(row, model, training):
     found = table3.row_recipe(recipe(), row, scale=4, seed=5)
     for name, value in model.items():
         assert getattr(found.model, name) == value, name
-    expected = {"steps": 2, "average": 1, "seed": 5, "label_smoothing": 0.1}
+    expected = {"steps": 2, "average_checkpoints": 1, "seed": 5, "label_smoothing": 0.1}
     for name, value in {**expected, **training}.items():
         assert getattr(found.training, name) == value, name
     assert found.model.normalization == recipe().model.normalization
