@@ -12,7 +12,7 @@ from keras_transformer.cli import options
 
 @console.command
 def ablate(
-    recipe: options.Recipe,
+    recipe: options.RecipeName,
     output: Annotated[
         pathlib.Path,
         Option("--output", "-o", metavar="DIR", help="Folder for runs and tables."),

@@ -15,7 +15,7 @@ from keras_transformer.cli.lines import read_parallel_lines
 from keras_transformer.errors import UserError
 
 
-class Metric(enum.StrEnum):
+class CorpusMetric(enum.StrEnum):
     bleu = "bleu"
     chrf = "chrf"
     ter = "ter"
@@ -39,8 +39,9 @@ def compare(
         pathlib.Path, Option("--reference", "-r", help="Reference translations.")
     ],
     metric: Annotated[
-        list[Metric], Option("--metric", "-m", help="Metric to compare. Repeatable.")
-    ] = (Metric.bleu,),
+        list[CorpusMetric],
+        Option("--metric", "-m", help="Metric to compare. Repeatable."),
+    ] = (CorpusMetric.bleu,),
     test: Annotated[
         Test, Option(help="Paired bootstrap or approximate randomization.")
     ] = Test.BOOTSTRAP,
@@ -74,7 +75,7 @@ def compare(
     if len(set(names)) < len(names):
         raise UserError("a file is given twice; compare different ones")
     console.require_exists(reference, *systems)
-    console.check_tokenizer(tokenize)
+    console.check_bleu_tokenizer(tokenize)
     texts = [read_parallel_lines(path, reference) for path in systems]
     with console.quiet_libraries():
         from keras_transformer.evaluation import compare_systems

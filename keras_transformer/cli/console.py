@@ -98,7 +98,7 @@ def refuse_workers(name):
         raise UserError(f"TF_CONFIG is set, but {name} trains in one process; unset it")
 
 
-def check_tokenizer(name):
+def check_bleu_tokenizer(name):
     """Raises `UserError` unless sacreBLEU has this tokenizer and its dependencies."""
     from sacrebleu.metrics import BLEU
 

@@ -53,9 +53,9 @@ BeamOptions = Annotated[
 ]
 
 
-@app.command()
+@app.command("prepare")
 @console.command
-def prepare(
+def prepare_corpus(
     model: TokenizerModel,
     source: Sources,
     target: Targets,
@@ -94,9 +94,9 @@ def prepare(
     )
 
 
-@app.command()
+@app.command("translate")
 @console.command
-def translate(
+def translate_corpus(
     model: Export,
     source: Sources,
     output: OutputFolder,
@@ -113,9 +113,9 @@ def translate(
     _run("translate", model, source, [], output, batch_size, beam_option)
 
 
-@app.command()
+@app.command("score")
 @console.command
-def score(
+def score_corpus(
     model: Export,
     source: Sources,
     target: Targets,
@@ -184,6 +184,6 @@ def beam(
         raise UserError("--model MODEL is missing")
     if task is Task.encode:
         filters = (max_length, max_ratio, deduplicate)
-        prepare(model, source, target, output, shards, *filters, option)
+        prepare_corpus(model, source, target, output, shards, *filters, option)
     else:
         _run(task.value, model, source, target, output, batch_size, option)

@@ -14,7 +14,7 @@ from keras_transformer.cli import console
 from keras_transformer.cli import options
 from keras_transformer.cli.lines import in_chunks
 
-NUM_SHOWN = 5
+_NUM_SHOWN = 5
 
 
 @console.command
@@ -72,7 +72,7 @@ def demo(
     begin_stage(3, "exporting")
     exported = export_translator(run, saved_model)
     begin_stage(4, "translating with the exported model")
-    shown = sources[:NUM_SHOWN]
+    shown = sources[:_NUM_SHOWN]
     served = _translate(console.opened_model(exported), shown)
 
     width = max(map(len, shown))

@@ -53,7 +53,7 @@ def evaluate(
     beam_size: options.BeamSize = None,
     length_penalty: options.LengthPenalty = None,
     patience: options.Patience = None,
-    ensemble: options.Ensemble = (),
+    ensemble: options.OtherModels = (),
     parallel_parts: options.ParallelParts = 1,
     output: Annotated[
         pathlib.Path | None,
@@ -83,7 +83,7 @@ def evaluate(
     else:
         if source is None:
             raise UserError("--source, the text to translate, is missing")
-        console.check_tokenizer(tokenize)
+        console.check_bleu_tokenizer(tokenize)
         sources, references = read_parallel_lines(source, reference)
         unit, origin = "lines", f"{source}: line"
 

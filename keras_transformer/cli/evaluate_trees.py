@@ -3,12 +3,12 @@
 from collections import Counter
 
 from keras_transformer.cli import console
+from keras_transformer.cli.lines import PARSING_CHUNK_SIZE
 from keras_transformer.cli.lines import in_chunks
 from keras_transformer.errors import DataError
 from keras_transformer.errors import UserError
 
-CHUNK_SIZE = 500
-METRICS = ("f1", "recall", "precision", "complete_match", "tagging_accuracy")
+_METRICS = ("f1", "recall", "precision", "complete_match", "tagging_accuracy")
 
 
 def read_treebank(reference, source=None):
@@ -53,7 +53,9 @@ def parse(translator, sentences, warnings):
     from keras_transformer.parsing.parser import repair_report
 
     parses = []
-    for start, chunk in in_chunks(sentences, CHUNK_SIZE, "parsing", unit="sentences"):
+    for start, chunk in in_chunks(
+        sentences, PARSING_CHUNK_SIZE, "parsing", unit="sentences"
+    ):
         warnings.numbers = range(start + 1, start + 1 + len(chunk))
         parses += parse_sentences(translator, chunk)
     console.print_status(repair_report(parses))
@@ -83,7 +85,7 @@ def results(references, trees):
                 "max_words": max_words,
                 "sentences": score.sentences,
                 "score": score.f1,
-                **{name: getattr(score, name) for name in METRICS},
+                **{name: getattr(score, name) for name in _METRICS},
                 "signature": "labelled, COLLINS.prm",
             }
         )

@@ -7,6 +7,8 @@ from keras_transformer.cli import console
 
 # Enough lines to sort by length into good batches.
 CHUNK_SIZE = 2_000
+# Parsing decodes n-best lists, which take longer.
+PARSING_CHUNK_SIZE = 500
 
 
 def is_file(path):

@@ -50,7 +50,7 @@ Model = Annotated[
 WeightsModel = Annotated[
     pathlib.Path, Argument(metavar="MODEL", help="Run folder or .keras file.")
 ]
-Recipe = Annotated[
+RecipeName = Annotated[
     str, Argument(metavar="RECIPE", help="Name of a shipped recipe or a YAML file.")
 ]
 Overrides = Annotated[
@@ -61,11 +61,11 @@ Overrides = Annotated[
         help="Replace a recipe key, e.g. training.steps=500. Repeatable.",
     ),
 ]
-Input = Annotated[
+InputPath = Annotated[
     pathlib.Path | None,
     Option("--input", "-i", help="Text file, plain or .gz (default: standard input)."),
 ]
-Output = Annotated[
+OutputPath = Annotated[
     pathlib.Path | None,
     Option("--output", "-o", help="Output file (default: standard output)."),
 ]
@@ -94,7 +94,7 @@ Patience = Annotated[
         "better hypothesis is possible.",
     ),
 ]
-Ensemble = Annotated[
+OtherModels = Annotated[
     list[pathlib.Path],
     Option(
         metavar="RUN",

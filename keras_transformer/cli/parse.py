@@ -7,22 +7,21 @@ from typer import Option
 
 from keras_transformer.cli import console
 from keras_transformer.cli import options
+from keras_transformer.cli.lines import PARSING_CHUNK_SIZE
 from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import input_lines
 from keras_transformer.errors import UserError
-
-CHUNK_SIZE = 500
 
 
 @console.command
 def parse(
     model: options.WeightsModel,
-    input_path: options.Input = None,
-    output: options.Output = None,
+    input_path: options.InputPath = None,
+    output: options.OutputPath = None,
     beam_size: options.BeamSize = None,
     length_penalty: options.LengthPenalty = None,
     patience: options.Patience = None,
-    ensemble: options.Ensemble = (),
+    ensemble: options.OtherModels = (),
     parallel_parts: options.ParallelParts = 1,
     split_words: Annotated[
         bool,
@@ -56,7 +55,7 @@ def parse(
         from keras_transformer.parsing.parser import repair_report
         from keras_transformer.parsing.trees import split_words
 
-        size = 1 if input_path is None and sys.stdin.isatty() else CHUNK_SIZE
+        size = 1 if input_path is None and sys.stdin.isatty() else PARSING_CHUNK_SIZE
         for start, chunk in in_chunks(input_lines(input_path), size, "parsing"):
             sentences = [split_words(split(line)) for line in chunk]
             warnings.numbers = range(start + 1, start + 1 + len(chunk))

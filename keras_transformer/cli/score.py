@@ -12,8 +12,8 @@ def score(
     model: options.WeightsModel,
     source: options.Source,
     target: options.Target,
-    ensemble: options.Ensemble = (),
-    output: options.Output = None,
+    ensemble: options.OtherModels = (),
+    output: options.OutputPath = None,
 ):
     """Print the natural log-probability of given translations.
 

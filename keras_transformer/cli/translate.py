@@ -1,5 +1,6 @@
 """keras-transformer translate"""
 
+import dataclasses
 import itertools
 import pathlib
 import sys
@@ -24,8 +25,8 @@ SAMPLING_DEFAULTS = {"temperature": 1.0, "top_k": None, "top_p": None, "seed": 1
 @console.command
 def translate(
     model: options.Model,
-    input_path: options.Input = None,
-    output: options.Output = None,
+    input_path: options.InputPath = None,
+    output: options.OutputPath = None,
     beam_size: options.BeamSize = None,
     length_penalty: options.LengthPenalty = None,
     patience: options.Patience = None,
@@ -44,7 +45,7 @@ def translate(
             "of source word i and target word j, from 0.",
         ),
     ] = False,
-    ensemble: options.Ensemble = (),
+    ensemble: options.OtherModels = (),
     prefix: Annotated[
         str | None, Option(help="Text that every translation starts with.")
     ] = None,
@@ -127,10 +128,9 @@ def translate(
     if is_seekable_file(input_path) and (resume or sys.stderr.isatty()):
         total = line_count(input_path)
 
-    has_prefixes = prefix is not None or prefix_file is not None
     needs = {
         "sample": sampling,
-        "prefixes": has_prefixes,
+        "prefixes": prefix is not None or prefix_file is not None,
         "align": alignments,
         "n_best": n_best > 1,
     }
@@ -140,51 +140,102 @@ def translate(
         {**searched, "forbidden": forbidden or None},
         warnings,
     )
-
-    def candidates(start, lines, prefixes):
-        """Returns the translations of each line of a chunk, best first."""
-        given = {"prefixes": prefixes} if has_prefixes else {}
-        warnings.numbers = range(start + 1, start + 1 + len(lines))
-        if not sampling:
-            return translator.n_best(lines, n_best, **given)
-        settings = _sampling(translator, n_best, drawn, start)
-        return translator.sample(lines, settings, **given)
+    drawn = _with_defaults(drawn) if sampling else None
+    job = _Job(
+        *(translator, warnings, n_best, drawn, needs["prefixes"], scores, alignments)
+    )
 
     def write_all(write_line, num_done):
-        # Chunks are translated as a whole, so that a resumed output has the same
-        # batches, and with them the same translations, as an uninterrupted one.
-        skip = num_done // CHUNK_SIZE * CHUNK_SIZE
-        size = 1 if input_path is None and sys.stdin.isatty() else CHUNK_SIZE
         pairs = _with_prefixes(input_lines(input_path), prefix, prefix_file)
-        for start, chunk in in_chunks(pairs, size, "translating", total, skip=skip):
-            lines, prefixes = map(list, zip(*chunk, strict=True))
-            ranked = candidates(start, lines, prefixes)
-            found = [
-                (number, line, candidate)
-                for number, line, of_line in zip(
-                    itertools.count(start + 1), lines, ranked, strict=False
-                )
-                for candidate in of_line
-                if number > num_done
-            ]
-            warnings.numbers = [number for number, *_ in found]
-            aligned = _alignments(translator, found) if alignments else None
-            for text in _output_lines(found, n_best > 1, scores, aligned):
-                write_line(text)
+        size = 1 if input_path is None and sys.stdin.isatty() else CHUNK_SIZE
+        for text in job.output_lines(pairs, num_done, size, total):
+            write_line(text)
 
     if not resume:
         with console.open_output(output) as write_line:
             write_all(write_line, 0)
         return
-    made_of = {**(_given(drawn) if sampling else searched), "sampling": sampling}
-    made_of |= {"forbidden": forbidden} if forbidden else {}
-    made_of |= {"n_best": n_best, "scores": scores, "alignments": alignments}
-    facts = _facts(translator, {**made_of, "prefix": prefix}, input_path, prefix_file)
+    made_of = {**(drawn or searched), "sampling": sampling, "n_best": n_best}
+    made_of |= {"scores": scores, "alignments": alignments, "prefix": prefix}
+    if forbidden:
+        made_of["forbidden"] = forbidden
+    facts = _facts(translator, made_of, input_path, prefix_file)
     if is_finished(output, facts):
         console.print_status(f"{output}: all lines are already translated")
         return
     with resumable_lines(output, facts, total, n_best > 1) as (write_line, num_done):
         write_all(write_line, num_done)
+
+
+@dataclasses.dataclass
+class _Job:
+    """A translator and the options that concern each chunk.
+
+    `drawn` contains the options of sampling and is `None` for beam search.
+    """
+
+    translator: object
+    warnings: console.LineWarnings
+    num_candidates: int
+    drawn: dict | None
+    has_prefixes: bool
+    has_scores: bool
+    has_alignments: bool
+
+    def output_lines(self, pairs, num_done, size, total):
+        """Yields the output for pairs of a line and a prefix, but for finished lines.
+
+        Chunks are translated as a whole, so that a resumed output has the same batches,
+        and with them the same translations, as an uninterrupted one.
+        """
+        skip = num_done // CHUNK_SIZE * CHUNK_SIZE
+        for start, chunk in in_chunks(pairs, size, "translating", total, skip=skip):
+            lines, prefixes = map(list, zip(*chunk, strict=True))
+            numbers = range(start + 1, start + 1 + len(lines))
+            self.warnings.numbers = numbers
+            ranked = self._candidates(start, lines, prefixes)
+            yield from self._format(
+                [
+                    (number, line, candidate)
+                    for number, line, candidates in zip(
+                        numbers, lines, ranked, strict=True
+                    )
+                    for candidate in candidates
+                    if number > num_done
+                ]
+            )
+
+    def _candidates(self, start, lines, prefixes):
+        """Returns the translations of each line of a chunk, best first."""
+        given = {"prefixes": prefixes} if self.has_prefixes else {}
+        if self.drawn is None:
+            return self.translator.n_best(lines, self.num_candidates, **given)
+        import numpy as np
+
+        from keras_transformer.decoding import Sampling
+
+        # The seed depends on the chunk's place, not on what was drawn before.
+        seeds = np.random.SeedSequence([self.drawn["seed"], start + 1])
+        options = {**self.drawn, "seed": int(seeds.generate_state(1)[0])}
+        extra_length = self.translator.search.extra_length
+        sampling = Sampling(self.num_candidates, **options, extra_length=extra_length)
+        return self.translator.sample(lines, sampling, **given)
+
+    def _format(self, found):
+        """Yields a line of output for each (line number, line, translation)."""
+        if self.has_alignments:
+            from keras_transformer.decoding.alignment import format_pharaoh
+
+            self.warnings.numbers = [number for number, *_ in found]
+            sources = [line for _, line, _ in found]
+            targets = [candidate.text for *_, candidate in found]
+            aligned = self.translator.align(sources, targets)
+        for row, (number, _, candidate) in enumerate(found):
+            columns = [str(number)] if self.num_candidates > 1 else []
+            columns += [f"{candidate.score:.4f}"] if self.has_scores else []
+            columns.append(candidate.text)
+            columns += [format_pharaoh(aligned[row])] if self.has_alignments else []
+            yield "\t".join(columns)
 
 
 def _check_settings(sampling, drawn, searched):
@@ -200,26 +251,9 @@ def _check_settings(sampling, drawn, searched):
         raise UserError(f"--top-p {top_p}: must be above 0 and at most 1")
 
 
-def _given(drawn):
-    """Returns the options of sampling, with defaults for those that are `None`."""
+def _with_defaults(drawn):
     given = {name: value for name, value in drawn.items() if value is not None}
     return {**SAMPLING_DEFAULTS, **given}
-
-
-def _sampling(translator, num_samples, drawn, start):
-    """Returns settings whose seed depends on a chunk's place, not on earlier chunks."""
-    import numpy as np
-
-    from keras_transformer.decoding import Sampling
-
-    options = _given(drawn)
-    seeds = np.random.SeedSequence([options.pop("seed"), start + 1])
-    return Sampling(
-        num_samples=num_samples,
-        seed=int(seeds.generate_state(1)[0]),
-        extra_length=translator.search.extra_length,
-        **options,
-    )
 
 
 def _check_resumable(input_path, output):
@@ -258,22 +292,3 @@ def _with_prefixes(lines, prefix, prefix_file):
                 f"{prefix_file}: has {which} lines than the input (line {number})"
             )
         yield line, one
-
-
-def _alignments(translator, found):
-    """Returns Pharaoh alignments for each (line number, line, translation)."""
-    from keras_transformer.decoding.alignment import format_pharaoh
-
-    sources = [line for _, line, _ in found]
-    targets = [candidate.text for *_, candidate in found]
-    return list(map(format_pharaoh, translator.align(sources, targets)))
-
-
-def _output_lines(found, has_number, has_score, alignments=None):
-    """Yields a line of output for each (line number, line, translation)."""
-    for row, (number, _, candidate) in enumerate(found):
-        columns = [str(number)] if has_number else []
-        columns += [f"{candidate.score:.4f}"] if has_score else []
-        columns.append(candidate.text)
-        columns += [alignments[row]] if alignments else []
-        yield "\t".join(columns)

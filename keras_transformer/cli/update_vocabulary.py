@@ -13,7 +13,7 @@ from keras_transformer.cli import console
 from keras_transformer.cli import options
 from keras_transformer.errors import UserError
 
-NUM_SHOWN = 10
+_NUM_SHOWN = 10
 
 
 @console.command
@@ -67,9 +67,9 @@ def update_vocabulary(
     new, grown = vocabulary.update_vocabulary(old, tokenizer, lines, size)
     _save(new, grown, output)
     added = grown.pieces()[tokenizer.vocabulary_size :]
-    more = ", ..." if len(added) > NUM_SHOWN else ""
+    more = ", ..." if len(added) > _NUM_SHOWN else ""
     console.print_status(
-        f"{len(added)} subwords added: {', '.join(added[:NUM_SHOWN])}{more}"
+        f"{len(added)} subwords added: {', '.join(added[:_NUM_SHOWN])}{more}"
     )
     console.print_status(
         f"{grown.vocabulary_size} in all; train --from {output} learns to use them"

@@ -89,7 +89,7 @@ def test_on_the_command_line(tiny_model, run_command, tmp_path):
     result = run_command(*command, *texts, "--output", output)
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"{output / 'model.keras'}\n"
-    assert "15 sub-words added: b, Ż, k, q, ab, aba, Żaba, ▁Żaba, " in result.stderr
+    assert "15 subwords added: b, Ż, k, q, ab, aba, Żaba, ▁Żaba, " in result.stderr
     assert sorted(path.name for path in output.iterdir()) == [
         "model.keras",
         "tokenizer",
