@@ -165,7 +165,10 @@ pipelines.blocks.blocks -> pipelines.chunks.chunks
 pipelines.core_byte_pairs.CoreBytePairs -> pipelines.CoreOpsBytePairTokenizer
 pipelines.encoding.EncodedCorpus -> pipelines.encoded_corpus.EncodedCorpus
 pipelines.growing_array.GrowingArray -> pipelines.npy_writer.NpyWriter
+pipelines.linearization.symbols_of -> parsing.linearization.collect_symbols
 pipelines.padding_waste -> pipelines.padding_fraction
+pipelines.trees.escaped -> parsing.trees.escape_brackets
+pipelines.trees.words_of -> parsing.trees.split_words
 """  # noqa: E501
 
 
