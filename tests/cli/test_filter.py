@@ -82,7 +82,7 @@ def test_threshold(files, run_filter, scores):
         "1 dropped not UTF-8",
         "2 dropped with an empty side",
         "1 dropped with the same text on both sides",
-        "1 dropped with a side of too many sub-words",
+        "1 dropped with a side of too many subwords",
         "1 dropped with sides of unlike lengths",
         "2 dropped that the model finds improbable",
     ]

@@ -93,7 +93,7 @@ def test_of_an_export(tiny_export, tiny_model, told):
     assert (info["kind"], info["path"]) == ("SavedModel", str(tiny_export))
     assert info["parameters"] == tiny_model[0].count_params()
     assert info["architecture"]["num_heads"] == "3"
-    assert info["vocabulary"].startswith("bpe, 300 sub-words")
+    assert info["vocabulary"].startswith("bpe, 300 subwords")
     assert info["decoding"]["beam_size"] == "4"
     assert info["licence"] == "CC0-1.0"
     assert info["files"]["saved_model.pb"] > 1000

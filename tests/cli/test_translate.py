@@ -80,8 +80,8 @@ def test_a_line_end_inside_a_translation_stays_inside(
 ):
     monkeypatch.setattr(
         reversing_model,
-        "translate",
-        lambda lines, **_: [[SimpleNamespace(text="a\nb\rc", score=0.0)]] * len(lines),
+        "n_best",
+        lambda lines, n: [[SimpleNamespace(text="a\nb\rc", score=0.0)]] * len(lines),
     )
     assert run_command("translate", model_path, stdin="x\ny").stdout == "a b c\n" * 2
 
@@ -152,7 +152,7 @@ def test_a_failed_run_leaves_the_old_output(
     output = tmp_path / "out"
     output.write_text("old")
 
-    def fail(lines, **_):
+    def fail(lines, n):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(reversing_model, "n_best", fail)

@@ -96,7 +96,9 @@ def test_a_prefix_that_the_model_never_puts_out(translate, folders, monkeypatch)
     monkeypatch.setattr(Transformer, "num_outputs", 9)
     result = translate("--prefix", "Hund")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "prefix 'Hund' contains tokens that the model cannot generate" in result.stderr
+    assert (
+        "prefix 'Hund' contains tokens that the model cannot generate" in result.stderr
+    )
 
 
 def test_a_prefix_for_each_line(translate, free, tmp_path):
