@@ -31,7 +31,7 @@ class BlockModel:
         return self
 
     def n_best(self, lines, n):
-        self.calls.append((1 + LINES.index(lines[0]), len(lines)))
+        self.calls.append((1 + int(lines[0].split()[1]), len(lines)))
         return [
             [
                 SimpleNamespace(text=f"{line} of {lines[0]} {rank}", score=-rank)
