@@ -349,7 +349,7 @@ def test_another_models_tokenizer(folder, trained):
     shutil.copy(trained[1], strange)
     tokenizer = pipelines.train_tokenizer("bpe", sentences(4, 99), 290)
     tokenizer.save(strange)
-    with pytest.raises(ModelError, match=r"has 300 sub-words, the tokeni.* 290"):
+    with pytest.raises(ModelError, match=r"has 300 subwords, the tokeni.* 290"):
         open_model(strange / "model.keras")
 
 
