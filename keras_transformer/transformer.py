@@ -70,23 +70,7 @@ class Transformer(keras.Model):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        for name, size in (
-            ("num_heads", num_heads),
-            ("key_dim", key_dim),
-            ("value_dim", value_dim),
-        ):
-            if size is not None and size < 1:
-                raise ValueError(f"`{name}` must be at least 1. Received: {size}.")
-        if positions not in ("sinusoidal", "learned"):
-            raise ValueError(
-                '`positions` must be "sinusoidal" or "learned". '
-                f"Received: {positions!r}."
-            )
-        if (key_dim is None or value_dim is None) and d_model % num_heads:
-            raise ValueError(
-                "`num_heads` must divide `d_model`, or pass `key_dim` and `value_dim`. "
-                f"Received: num_heads={num_heads}, d_model={d_model}."
-            )
+        _check_arguments(d_model, num_heads, key_dim, value_dim, positions)
         self.vocabulary_size = vocabulary_size
         self.num_layers = num_layers
         self.d_model = d_model
@@ -121,22 +105,26 @@ class Transformer(keras.Model):
             positions, max_length, dtype=policy, name="target_positions"
         )
         self.dropout_layer = Dropout(dropout, dtype=policy, name="embedding_dropout")
-        stack = {
-            "num_layers": num_layers,
-            "num_heads": num_heads,
-            "key_dim": key_dim or d_model // num_heads,
-            "d_ff": d_ff,
-            "value_dim": value_dim or d_model // num_heads,
-            "dropout": dropout,
-            "attention_dropout": attention_dropout,
-            "normalization": normalization,
-            "activation": self.activation,
-            "attention_window": attention_window,
-            "score": score,
-            "dtype": policy,
-        }
+        stack = self._stack_options()
         self.encoder = Encoder(**stack, name="encoder")
         self.decoder = Decoder(**stack, name="decoder")
+
+    def _stack_options(self):
+        """Arguments of the encoder and the decoder."""
+        return {
+            "num_layers": self.num_layers,
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim or self.d_model // self.num_heads,
+            "d_ff": self.d_ff,
+            "value_dim": self.value_dim or self.d_model // self.num_heads,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "normalization": self.normalization,
+            "activation": self.activation,
+            "attention_window": self.attention_window,
+            "score": self.score,
+            "dtype": self.dtype_policy,
+        }
 
     @classmethod
     def from_preset(cls, name, vocabulary_size, **changes):
@@ -309,3 +297,20 @@ class Transformer(keras.Model):
             "pad_id": self.pad_id,
             "output_size": self.output_size,
         }
+
+
+def _check_arguments(d_model, num_heads, key_dim, value_dim, positions):
+    """Raises a `ValueError` for arguments that no layer checks."""
+    sizes = {"num_heads": num_heads, "key_dim": key_dim, "value_dim": value_dim}
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ValueError(f"`{name}` must be at least 1. Received: {size}.")
+    if positions not in ("sinusoidal", "learned"):
+        raise ValueError(
+            f'`positions` must be "sinusoidal" or "learned". Received: {positions!r}.'
+        )
+    if (key_dim is None or value_dim is None) and d_model % num_heads:
+        raise ValueError(
+            "`num_heads` must divide `d_model`, or pass `key_dim` and `value_dim`. "
+            f"Received: num_heads={num_heads}, d_model={d_model}."
+        )

@@ -76,23 +76,9 @@ def sample(
         log_probs = ops.reshape(log_probs, (-1, num_samples))
         return _append(state, tokens, log_probs, index, ids), cache
 
-    shape = (batch_size, num_samples)
-    done = max_lengths <= 0
-    state = SampleState(
-        sequences=ops.full((*shape, buffer_length), ids.pad, dtype="int32"),
-        log_probs=ops.zeros(shape, dtype="float32"),
-        last_ids=ops.full(shape, ids.start, dtype="int32"),
-        ended=ops.broadcast_to(done[:, None], shape),
-        # All drawn at once, one number per token: a sentence's samples do not depend
-        # on when others leave the batch.
-        uniforms=keras.random.uniform(
-            (*shape, buffer_length),
-            dtype="float32",
-            seed=sampling.seed if seed is None else seed,
-        ),
-        max_lengths=max_lengths,
-        done=done,
-    )
+    shape = (batch_size, num_samples, buffer_length)
+    seed = sampling.seed if seed is None else seed
+    state = _initial_state(max_lengths, shape, ids, seed)
     state = decode_loop(
         step, state, cache, context, buffer_length, drop_finished, decoder.compact
     )
@@ -109,6 +95,21 @@ class SampleState(NamedTuple):
     uniforms: Any  # float32 [batch, num_samples, buffer_length], in [0, 1)
     max_lengths: Any  # int32 [batch]
     done: Any  # bool [batch]
+
+
+def _initial_state(max_lengths, shape, ids, seed):
+    done = max_lengths <= 0
+    return SampleState(
+        sequences=ops.full(shape, ids.pad, dtype="int32"),
+        log_probs=ops.zeros(shape[:2], dtype="float32"),
+        last_ids=ops.full(shape[:2], ids.start, dtype="int32"),
+        ended=ops.broadcast_to(done[:, None], shape[:2]),
+        # All drawn at once, one number per token: a sentence's samples do not depend
+        # on when others leave the batch.
+        uniforms=keras.random.uniform(shape, dtype="float32", seed=seed),
+        max_lengths=max_lengths,
+        done=done,
+    )
 
 
 def _forbidden_bias(logits, vocabulary_size, forbidden_ids):

@@ -34,7 +34,7 @@ _HEADERS = {
 
 
 def build_app(model, limits=None):
-    """A FastAPI application that serves one model.
+    """Builds a FastAPI application that serves one model.
 
     Args:
         model: `ServedModel`, or any object with its attributes and methods.
@@ -69,10 +69,16 @@ def build_app(model, limits=None):
         title="serve",
     )
     app.state.batcher = batcher
+    _add_model_routes(app, model, batcher, limits)
+    _add_server_routes(app, batcher, monitoring, page(model, limits))
+    _add_error_handlers(app, model, monitoring)
+    return app
+
+
+def _add_model_routes(app, model, batcher, limits):
+    """Adds TF-Serving's routes of a model."""
     path = f"/v1/models/{model.name}"
     version = f"{path}/versions/{model.version}"
-    whole_page = page(model, limits)
-    only_itself = {"Content-Security-Policy": policy(whole_page)}
 
     @app.post(f"{path}:predict")
     @app.post(f"{version}:predict")
@@ -113,6 +119,15 @@ def build_app(model, limits=None):
             "metadata": model.metadata,
         }
 
+
+def _add_server_routes(app, batcher, monitoring, whole_page):
+    """Adds the page, the health check, and the metrics."""
+    page_headers = {"Content-Security-Policy": policy(whole_page)}
+
+    @app.get("/")
+    async def root():
+        return Response(whole_page, media_type="text/html", headers=page_headers)
+
     @app.get("/health")
     async def health():
         if batcher.alive:
@@ -120,22 +135,22 @@ def build_app(model, limits=None):
         return Response('{"status":"unavailable"}', 503, media_type=_JSON)
 
     @app.get("/metrics")
-    @app.get("/monitoring/prometheus/metrics")  # where TF-Serving has them
+    @app.get("/monitoring/prometheus/metrics")  # TF-Serving's path
     async def metrics():
         return Response(monitoring.text(), media_type=monitoring.content_type)
 
-    @app.get("/")
-    async def root():
-        return Response(whole_page, media_type="text/html", headers=only_itself)
+
+def _add_error_handlers(app, model, monitoring):
+    """Counts all requests and turns all errors into `{"error": message}`."""
 
     @app.middleware("http")
-    async def watched(request, call_next):
+    async def observe(request, call_next):
         started = time.monotonic()
         try:
             response = await call_next(request)
         except RequestError as error:
             response = _refusal(error, monitoring)
-        # What went wrong is for the log; a client is told nothing of it.
+        # Details go to the log only, never to a client.
         except Exception:
             _LOG.exception("request failed")
             response = _refusal(
@@ -147,18 +162,16 @@ def build_app(model, limits=None):
         return response
 
     @app.exception_handler(RequestError)
-    async def refused(request, error):
+    async def refuse(request, error):
         return _refusal(error, monitoring)
 
     @app.exception_handler(HTTPException)
-    async def no_such_path(request, error):
+    async def unknown_path(request, error):
         return _refusal(_of_path(request, error.status_code, model), monitoring)
-
-    return app
 
 
 async def _body(request, limits):
-    """The body, unless it is too large or takes too long to come."""
+    """Reads the body unless it is too large or too slow."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limits.max_body_bytes:
         raise _too_large(limits)
@@ -188,13 +201,13 @@ def _refusal(error, monitoring):
     if error.retry_after is not None:
         response.headers["Retry-After"] = str(error.retry_after)
     if error.status in (408, 413):
-        # What is left of the body would be taken for the next request.
+        # The rest of the body would be parsed as the next request.
         response.headers["Connection"] = "close"
     return response
 
 
 def _of_path(request, status, model):
-    """The error for a path or method that there is not."""
+    """Returns the error for an unknown path or method."""
     path = request.url.path
     where = f"{request.method} {path[:100]}"
     if status == 405:
@@ -210,7 +223,7 @@ def _of_path(request, status, model):
 
 
 def _kind(path):
-    """One of few words, so that clients cannot make up metrics."""
+    """Maps a path to one of a few labels, so that clients cannot create metrics."""
     if path.endswith(":predict"):
         return "predict"
     if path.startswith("/v1/models/"):

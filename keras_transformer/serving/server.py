@@ -1,4 +1,4 @@
-"""uvicorn around the application: time limits on connections, and a clean end."""
+"""Runs the application in uvicorn until it is told to stop."""
 
 import asyncio
 import contextlib
@@ -6,24 +6,24 @@ import signal
 import socket
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from keras_transformer.serving.app import build_app
 from keras_transformer.serving.limits import Limits
+from keras_transformer.serving.slow_clients import slow_client_protocol
 
 
 def serve(model, host="127.0.0.1", port=8501, limits=None, started=None):
-    """Serves until SIGTERM or Ctrl-C, then finishes what is in flight.
+    """Serves until SIGTERM or Ctrl-C, then finishes the requests in progress.
 
     Args:
         model: `ServedModel`.
-        host: Address to listen at; 127.0.0.1 is this machine only.
-        port: 0 for any free one.
+        host: Address to bind; 127.0.0.1 accepts connections from this machine only.
+        port: Port; 0 picks a free one.
         limits: `Limits`.
-        started: Called with the URL when requests are taken.
+        started: Function of the URL, called when requests are accepted.
 
     Raises:
-        OSError: the address cannot be listened at.
+        OSError: If the address cannot be bound.
     """
     limits = limits or Limits()
     listening = listen(host, port)
@@ -33,10 +33,10 @@ def serve(model, host="127.0.0.1", port=8501, limits=None, started=None):
 
 
 def listen(host, port):
-    """A socket that listens at an address.
+    """Returns a socket bound to an address.
 
     Raises:
-        OSError: it cannot, with the address as its file's name.
+        OSError: If it cannot be bound; its `filename` is the address.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -54,11 +54,11 @@ def listen(host, port):
 
 
 def build_server(model, limits):
-    """A `uvicorn.Server` for a model."""
+    """Returns a `uvicorn.Server` for a model."""
     return uvicorn.Server(
         uvicorn.Config(
             build_app(model, limits),
-            http=_protocol(limits),
+            http=slow_client_protocol(limits),
             loop="asyncio",
             ws="none",
             log_level="error",
@@ -71,85 +71,22 @@ def build_server(model, limits):
     )
 
 
-def _protocol(limits):
-    """uvicorn's HTTP/1.1 with limits that it lacks: headers, answers, connections."""
-
-    class Protocol(H11Protocol):
-        _timer = None
-        _unread = None
-
-        def connection_made(self, transport):
-            super().connection_made(transport)
-            if len(self.connections) > limits.max_connections:
-                transport.abort()
-                return
-            self._expect_request()
-
-        def data_received(self, data):
-            # Of a request after the first, each byte would stop uvicorn's timer.
-            if self._timer is None and self._between_requests():
-                self._expect_request()
-            super().data_received(data)
-            if not self._between_requests():
-                self._stop_timer()
-
-        def connection_lost(self, exc):
-            self._stop_timer()
-            self.resume_writing()
-            super().connection_lost(exc)
-
-        def pause_writing(self):
-            # The client does not read its answer.
-            super().pause_writing()
-            self._unread = self.loop.call_later(
-                limits.idle_timeout, self.transport.abort
-            )
-
-        def resume_writing(self):
-            super().resume_writing()
-            if self._unread is not None:
-                self._unread.cancel()
-                self._unread = None
-
-        def timeout_keep_alive_handler(self):
-            super().timeout_keep_alive_handler()
-            # Closing waits for what the client has not read.
-            self.loop.call_later(limits.idle_timeout, self.transport.abort)
-
-        def _between_requests(self):
-            return self.cycle is None or self.cycle.response_complete
-
-        def _expect_request(self):
-            self._timer = self.loop.call_later(limits.idle_timeout, self._give_up)
-
-        def _stop_timer(self):
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-        def _give_up(self):
-            self._timer = None
-            self.transport.abort()
-
-    return Protocol
-
-
 async def _run(server, listening, host, started):
-    async def tell():
+    async def report():
         while not server.started:
             await asyncio.sleep(0.01)
         port = listening.getsockname()[1]
         started(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
 
-    telling = asyncio.create_task(tell()) if started else None
+    reporting = asyncio.create_task(report()) if started else None
     await server.serve(sockets=[listening])
-    if telling is not None:
-        telling.cancel()
+    if reporting is not None:
+        reporting.cancel()
 
 
 @contextlib.contextmanager
 def _quiet_signals():
-    """uvicorn raises the signal that ended it once more: let that have no effect."""
+    """Ignores the signal that uvicorn raises again after it has stopped."""
     before = {
         number: signal.signal(number, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM)

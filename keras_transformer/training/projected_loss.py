@@ -27,8 +27,6 @@ def projected_loss(
     """
     num_tokens = tf.shape(vectors)[0]
     num_chunks = (num_tokens + chunk_tokens - 1) // chunk_tokens
-    d_model = vectors.shape[-1]
-    vocabulary_size = matrix.shape[0]
     missing = num_chunks * chunk_tokens - num_tokens
 
     def chunks(x):
@@ -43,54 +41,36 @@ def projected_loss(
 
         def body(index, sums, vectors_gradient, matrix_gradient):
             x, y, w = all_vectors[index], all_labels[index], all_weights[index]
-            logits = tf.matmul(x, matrix, transpose_b=True)
-            highest = tf.reduce_max(logits, axis=-1)
-            label_logits = tf.gather(logits, y, batch_dims=1)
-            exponentials = tf.exp(logits - highest[:, None])
-            totals = tf.reduce_sum(exponentials, axis=-1)
-            nll = tf.math.log(totals) + highest - label_logits
-            # The mean logit equals the product with the mean row.
-            spread = label_logits - tf.linalg.matvec(x, mean_row)
-            loss = nll + label_smoothing * spread
-            correct = tf.cast(label_logits >= highest, tf.float32)
-            sums += tf.stack(
-                [tf.reduce_sum(w * value) for value in (loss, nll, correct)]
-            )
-            # Gradient of the softmax; the labels' part is added below for all chunks.
-            weighted = exponentials * (w / totals)[:, None]
+            chunk_sums, weighted = _chunk(x, y, w, matrix, mean_row, label_smoothing)
             gradient = tf.matmul(weighted, matrix)
             matrix_gradient += tf.matmul(weighted, x, transpose_a=True)
             return (
                 index + 1,
-                sums,
+                sums + chunk_sums,
                 vectors_gradient.write(index, gradient),
                 matrix_gradient,
             )
 
+        shape = [chunk_tokens, vectors.shape[-1]]
+        array = tf.TensorArray(tf.float32, num_chunks, element_shape=shape)
         _, sums, vectors_gradient, matrix_gradient = tf.while_loop(
             lambda index, *_: index < num_chunks,
             body,
-            (
-                0,
-                tf.zeros([3]),
-                tf.TensorArray(
-                    tf.float32, num_chunks, element_shape=[chunk_tokens, d_model]
-                ),
-                tf.zeros_like(matrix),
-            ),
+            (0, tf.zeros([3]), array, tf.zeros_like(matrix)),
             parallel_iterations=1,
         )
+        # The labels' part of the gradient, for all chunks at once. The target
+        # distribution is 1 - e on the label and e spread over the vocabulary.
         vectors_gradient = vectors_gradient.concat()[:num_tokens]
-        # The target distribution: 1 - e on the label, e spread over the vocabulary.
         on_label = 1.0 - label_smoothing
         targets = on_label * tf.gather(matrix, labels) + label_smoothing * mean_row
         vectors_gradient -= weights[:, None] * targets
         weighted = weights[:, None] * vectors
         matrix_gradient -= on_label * tf.math.unsorted_segment_sum(
-            weighted, labels, vocabulary_size
+            weighted, labels, matrix.shape[0]
         )
         matrix_gradient -= (
-            label_smoothing / vocabulary_size * tf.reduce_sum(weighted, axis=0)
+            label_smoothing / matrix.shape[0] * tf.reduce_sum(weighted, axis=0)
         )
 
         def gradient(upstream):
@@ -99,3 +79,19 @@ def projected_loss(
         return sums, gradient
 
     return sums_with_gradient(vectors, matrix)
+
+
+def _chunk(x, y, w, matrix, mean_row, label_smoothing):
+    """Returns a chunk's three sums, and its probabilities times its weights."""
+    logits = tf.matmul(x, matrix, transpose_b=True)
+    highest = tf.reduce_max(logits, axis=-1)
+    label_logits = tf.gather(logits, y, batch_dims=1)
+    exponentials = tf.exp(logits - highest[:, None])
+    totals = tf.reduce_sum(exponentials, axis=-1)
+    nll = tf.math.log(totals) + highest - label_logits
+    # The mean logit equals the product with the mean row.
+    spread = label_logits - tf.linalg.matvec(x, mean_row)
+    loss = nll + label_smoothing * spread
+    correct = tf.cast(label_logits >= highest, tf.float32)
+    sums = tf.stack([tf.reduce_sum(w * value) for value in (loss, nll, correct)])
+    return sums, exponentials * (w / totals)[:, None]

@@ -1,0 +1,71 @@
+"""Time limits for clients that send or read too slowly."""
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+def slow_client_protocol(limits):
+    """Returns uvicorn's HTTP/1.1 protocol with limits that it lacks.
+
+    Args:
+        limits: `Limits`: `idle_timeout` bounds the time for a request's headers and
+            for reading an answer, `max_connections` the number of connections.
+    """
+
+    class Protocol(H11Protocol):
+        _timer = None
+        _unread = None
+
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            if len(self.connections) > limits.max_connections:
+                transport.abort()
+                return
+            self._expect_request()
+
+        def data_received(self, data):
+            # After the first request, every byte would stop uvicorn's timer.
+            if self._timer is None and self._between_requests():
+                self._expect_request()
+            super().data_received(data)
+            if not self._between_requests():
+                self._stop_timer()
+
+        def connection_lost(self, exc):
+            self._stop_timer()
+            self.resume_writing()
+            super().connection_lost(exc)
+
+        def pause_writing(self):
+            # The client is not reading its answer.
+            super().pause_writing()
+            self._unread = self.loop.call_later(
+                limits.idle_timeout, self.transport.abort
+            )
+
+        def resume_writing(self):
+            super().resume_writing()
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
+
+        def timeout_keep_alive_handler(self):
+            super().timeout_keep_alive_handler()
+            # Closing waits for the client to read the rest.
+            self.loop.call_later(limits.idle_timeout, self.transport.abort)
+
+        def _between_requests(self):
+            return self.cycle is None or self.cycle.response_complete
+
+        def _expect_request(self):
+            self._timer = self.loop.call_later(limits.idle_timeout, self._give_up)
+
+        def _stop_timer(self):
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def _give_up(self):
+            self._timer = None
+            self.transport.abort()
+
+    return Protocol
