@@ -115,7 +115,7 @@ def translate_corpus(
 
 @app.command("score")
 @console.command
-def score_corpus(
+def score_pairs(
     model: Export,
     source: Sources,
     target: Targets,

@@ -8,6 +8,8 @@ from keras_transformer.errors import ModelError
 MODEL = "model.keras"
 CONFIG = "config.yaml"
 TOKENIZER = "tokenizer"
+# In the checkpoint folder: records that there were checkpoints, even if all are gone.
+SAVED = "saved.json"
 
 
 def keras_file(path):
