@@ -14,12 +14,11 @@ from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import ARCHITECTURE
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import MODEL
+from keras_transformer.saving.names import SAVED
 from keras_transformer.saving.names import TOKENIZER
 
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
-# File among the checkpoints: shows that some existed, even if all are lost.
-SAVED = "saved.json"
 # Output of a run. Its ids are not listed: they are rewritten if text or vocabulary
 # differ.
 _MADE = (TOKENIZER, _CHECKPOINTS, "logs", "metrics.jsonl", "best.keras", MODEL)
@@ -38,7 +37,7 @@ _FIXED = {
 }
 
 
-def prepare(folder):
+def create(folder):
     """Creates the folder and checks that it is writable.
 
     Raises:

@@ -8,6 +8,8 @@ from keras_transformer.errors import ModelError
 MODEL = "model.keras"
 CONFIG = "config.yaml"
 TOKENIZER = "tokenizer"
+# File among the checkpoints: shows that some existed, even if all are lost.
+SAVED = "saved.json"
 
 
 def keras_file(path):

@@ -16,11 +16,10 @@ from keras_transformer.saving.checkpoints import check_shapes
 from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.checkpoints import warn_of_damage
 from keras_transformer.saving.checkpoints import weights_by_path
+from keras_transformer.saving.names import SAVED
 
 logger = logging.getLogger(__name__)
 
-# Shows that checkpoints existed, even if all are lost.
-SAVED = "saved.json"
 # TensorFlow's list of checkpoints.
 STATE = "checkpoint"
 
