@@ -37,7 +37,7 @@ _FIXED = {
 }
 
 
-def prepare(folder):
+def create(folder):
     """Creates the folder and checks that it is writable.
 
     Raises:

@@ -104,7 +104,7 @@ def _claimed_run(recipe, output, allow_changes, restart, worker_timeout):
     ):
 
         def claim():
-            run_folder.prepare(output)
+            run_folder.create(output)
             stack.enter_context(run_folder.lock(output))
             if restart:
                 run_folder.check_restart(output, recipe)

@@ -8,7 +8,7 @@ from keras_transformer.errors import ModelError
 MODEL = "model.keras"
 CONFIG = "config.yaml"
 TOKENIZER = "tokenizer"
-# In the checkpoint folder: records that there were checkpoints, even if all are gone.
+# File among the checkpoints: shows that some existed, even if all are lost.
 SAVED = "saved.json"
 
 

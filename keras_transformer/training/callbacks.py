@@ -11,8 +11,8 @@ from keras_transformer.errors import TrainingFault
 from keras_transformer.training import step_check
 from keras_transformer.training.replicas import SingleProcess
 
-# Whether a higher value is better.
-METRICS = {"bleu": True, "f1": True, "perplexity": False}
+# Metrics that can choose the best model.
+HIGHER_IS_BETTER = {"bleu": True, "f1": True, "perplexity": False}
 
 
 @dataclasses.dataclass
@@ -51,7 +51,11 @@ class Progress:
         """Records a validation score and returns whether it is the best so far."""
         better = not math.isnan(score) and (
             self.best_score is None
-            or (score > self.best_score if METRICS[metric] else score < self.best_score)
+            or (
+                score > self.best_score
+                if HIGHER_IS_BETTER[metric]
+                else score < self.best_score
+            )
         )
         if better:
             self.best_score, self.best_step = score, self.step
@@ -106,7 +110,7 @@ class SkippedUpdates(keras.callbacks.Callback):
             return
         progress.skipped += 1
         progress.skipped_in_a_row += 1
-        message = self.on_skip(step_check.REASONS[fault])
+        message = self.on_skip(step_check.FAULT_REASONS[fault])
         if progress.skipped_in_a_row > self.allowed:
             raise TrainingFault(
                 f"{message}. Training stopped after {progress.skipped_in_a_row} such "
@@ -122,7 +126,7 @@ class Validation(keras.callbacks.Callback):
         validate: Function without arguments that returns a mapping of metrics,
             `metric` among them.
         every: Steps between validations.
-        metric: The key of `METRICS` that decides which model is best.
+        metric: The key of `HIGHER_IS_BETTER` that decides which model is best.
         on_result: Function of the metrics.
         on_best: Function without arguments, called after a new best score.
         patience: Number of validations without a better score after which training

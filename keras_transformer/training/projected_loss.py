@@ -25,52 +25,11 @@ def projected_loss(
         log-likelihood, and the tokens whose logit is the highest. Only the first has a
         gradient, with respect to `vectors` and `matrix`.
     """
-    num_tokens = tf.shape(vectors)[0]
-    num_chunks = (num_tokens + chunk_tokens - 1) // chunk_tokens
-    missing = num_chunks * chunk_tokens - num_tokens
-
-    def chunks(x):
-        x = tf.pad(x, [[0, missing], *([[0, 0]] * (len(x.shape) - 1))])
-        return tf.reshape(x, [num_chunks, chunk_tokens, *x.shape[1:]])
 
     @tf.custom_gradient
     def sums_with_gradient(vectors, matrix):
-        all_vectors, all_labels = chunks(vectors), chunks(labels)
-        all_weights = chunks(weights)
-        mean_row = tf.reduce_mean(matrix, axis=0)
-
-        def body(index, sums, vectors_gradient, matrix_gradient):
-            x, y, w = all_vectors[index], all_labels[index], all_weights[index]
-            chunk_sums, weighted = _chunk(x, y, w, matrix, mean_row, label_smoothing)
-            gradient = tf.matmul(weighted, matrix)
-            matrix_gradient += tf.matmul(weighted, x, transpose_a=True)
-            return (
-                index + 1,
-                sums + chunk_sums,
-                vectors_gradient.write(index, gradient),
-                matrix_gradient,
-            )
-
-        shape = [chunk_tokens, vectors.shape[-1]]
-        array = tf.TensorArray(tf.float32, num_chunks, element_shape=shape)
-        _, sums, vectors_gradient, matrix_gradient = tf.while_loop(
-            lambda index, *_: index < num_chunks,
-            body,
-            (0, tf.zeros([3]), array, tf.zeros_like(matrix)),
-            parallel_iterations=1,
-        )
-        # The labels' part of the gradient, for all chunks at once. The target
-        # distribution is 1 - e on the label and e spread over the vocabulary.
-        vectors_gradient = vectors_gradient.concat()[:num_tokens]
-        on_label = 1.0 - label_smoothing
-        targets = on_label * tf.gather(matrix, labels) + label_smoothing * mean_row
-        vectors_gradient -= weights[:, None] * targets
-        weighted = weights[:, None] * vectors
-        matrix_gradient -= on_label * tf.math.unsorted_segment_sum(
-            weighted, labels, matrix.shape[0]
-        )
-        matrix_gradient -= (
-            label_smoothing / matrix.shape[0] * tf.reduce_sum(weighted, axis=0)
+        sums, vectors_gradient, matrix_gradient = _sums_and_gradients(
+            vectors, matrix, labels, weights, label_smoothing, chunk_tokens
         )
 
         def gradient(upstream):
@@ -81,11 +40,67 @@ def projected_loss(
     return sums_with_gradient(vectors, matrix)
 
 
-def _chunk(x, y, w, matrix, mean_row, label_smoothing):
-    """Returns a chunk's three sums, and its probabilities times its weights."""
+def _sums_and_gradients(
+    vectors, matrix, labels, weights, label_smoothing, chunk_tokens
+):
+    """Returns the sums and the gradients of the first with respect to both factors."""
+    num_tokens = tf.shape(vectors)[0]
+    num_chunks = (num_tokens + chunk_tokens - 1) // chunk_tokens
+    missing = num_chunks * chunk_tokens - num_tokens
+
+    def chunks(x):
+        x = tf.pad(x, [[0, missing], *([[0, 0]] * (len(x.shape) - 1))])
+        return tf.reshape(x, [num_chunks, chunk_tokens, *x.shape[1:]])
+
+    all_vectors, all_labels, all_weights = map(chunks, (vectors, labels, weights))
+    mean_row = tf.reduce_mean(matrix, axis=0)
+
+    def body(index, sums, vectors_gradient, matrix_gradient):
+        x, y, w = all_vectors[index], all_labels[index], all_weights[index]
+        new_sums, weighted = _chunk_sums(x, y, w, matrix, mean_row, label_smoothing)
+        # Gradient of the softmax; the labels' part is added below for all chunks.
+        gradient = tf.matmul(weighted, matrix)
+        matrix_gradient += tf.matmul(weighted, x, transpose_a=True)
+        return (
+            index + 1,
+            sums + new_sums,
+            vectors_gradient.write(index, gradient),
+            matrix_gradient,
+        )
+
+    shape = [chunk_tokens, vectors.shape[-1]]
+    _, sums, vectors_gradient, matrix_gradient = tf.while_loop(
+        lambda index, *_: index < num_chunks,
+        body,
+        (
+            0,
+            tf.zeros([3]),
+            tf.TensorArray(tf.float32, num_chunks, element_shape=shape),
+            tf.zeros_like(matrix),
+        ),
+        parallel_iterations=1,
+    )
+    vectors_gradient = vectors_gradient.concat()[:num_tokens]
+    # The target distribution: 1 - e on the label, e spread over the vocabulary.
+    on_label = 1.0 - label_smoothing
+    targets = on_label * tf.gather(matrix, labels) + label_smoothing * mean_row
+    vectors_gradient -= weights[:, None] * targets
+    weighted = weights[:, None] * vectors
+    vocabulary_size = matrix.shape[0]
+    matrix_gradient -= on_label * tf.math.unsorted_segment_sum(
+        weighted, labels, vocabulary_size
+    )
+    matrix_gradient -= (
+        label_smoothing / vocabulary_size * tf.reduce_sum(weighted, axis=0)
+    )
+    return sums, vectors_gradient, matrix_gradient
+
+
+def _chunk_sums(x, labels, weights, matrix, mean_row, label_smoothing):
+    """Returns the sums of a chunk and its softmax times the weights of the tokens."""
     logits = tf.matmul(x, matrix, transpose_b=True)
     highest = tf.reduce_max(logits, axis=-1)
-    label_logits = tf.gather(logits, y, batch_dims=1)
+    label_logits = tf.gather(logits, labels, batch_dims=1)
     exponentials = tf.exp(logits - highest[:, None])
     totals = tf.reduce_sum(exponentials, axis=-1)
     nll = tf.math.log(totals) + highest - label_logits
@@ -93,5 +108,5 @@ def _chunk(x, y, w, matrix, mean_row, label_smoothing):
     spread = label_logits - tf.linalg.matvec(x, mean_row)
     loss = nll + label_smoothing * spread
     correct = tf.cast(label_logits >= highest, tf.float32)
-    sums = tf.stack([tf.reduce_sum(w * value) for value in (loss, nll, correct)])
-    return sums, exponentials * (w / totals)[:, None]
+    sums = tf.stack([tf.reduce_sum(weights * value) for value in (loss, nll, correct)])
+    return sums, exponentials * (weights / totals)[:, None]

@@ -13,7 +13,7 @@ from keras_transformer.training.replicas import global_sum
 from keras_transformer.training.replicas import num_replicas
 
 OK, NO_TOKENS, LOSS, GRADIENT, EXPLOSION = range(5)
-REASONS = {
+FAULT_REASONS = {
     NO_TOKENS: "no target token",
     LOSS: "the loss is not finite",
     GRADIENT: "the gradient is not finite",
@@ -97,7 +97,7 @@ def check_step(tokens, loss_sum, gradient_sum, loss_scale=None, too_large=False)
         too_large: Whether the gradient norm exceeds its limit, boolean scalar.
 
     Returns:
-        int32 scalar: `OK` or a key of `REASONS`.
+        int32 scalar: `OK` or a key of `FAULT_REASONS`.
     """
     bad = tf.stack([~tf.math.is_finite(loss_sum), ~tf.math.is_finite(gradient_sum)])
     bad = global_sum(tf.cast(bad, tf.float32)) > 0

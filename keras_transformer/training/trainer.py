@@ -113,8 +113,8 @@ class Trainer:
             validate: Function that returns a mapping of metrics. If `None`, nothing is
                 validated.
             validation_steps: Steps between validations.
-            metric: The metric, a key of `callbacks.METRICS`, that chooses the best
-                model and stops early.
+            metric: The metric that chooses the best model and stops early, a key of
+                `callbacks.HIGHER_IS_BETTER`.
             patience: Number of validations without a better value after which training
                 stops. A run that has stopped does not continue. If `None`, it never
                 stops early.

@@ -79,7 +79,7 @@ class TrainingModel(keras.Model):
         self.parallel_parts = parallel_parts
         self.guided_alignment = guided_alignment
         self.checked_update = CheckedUpdate(global_clipnorm, max_gradient_norm)
-        # Of the last step: a key of step_check.REASONS, or step_check.OK.
+        # Of the last step: a key of step_check.FAULT_REASONS, or step_check.OK.
         self.last_fault = self.add_weight(
             shape=(),
             initializer="zeros",

@@ -112,7 +112,7 @@ def test_rows_are_trained_once_and_laid_beside_the_papers(tmp_path):
 @pytest.mark.slow
 def test_rows_of_another_process_are_left_to_it(tmp_path):
     taken = tmp_path / "runs" / "C1-seed1"
-    run_folder.prepare(taken)
+    run_folder.create(taken)
     arguments = {"output": tmp_path, "scale": 32, "progress": False}
     with run_folder.lock(taken, ".row.lock"):
         found = table3.ablate(recipe(), ["C1", "C2"], **arguments)
