@@ -192,12 +192,12 @@ def check_attention_scores(case):
             assert keras.backend.standardize_dtype(scores.dtype) == "float32"
             assert numpy(scores).min() >= 0
             np.testing.assert_allclose(numpy(scores).sum(axis=-1), 1, rtol=1e-5)
+    layer = case.layer()
     expected = keras.tree.flatten(case.call(layer, **ASK_FOR_SCORES))
     model = case.model(layer, known_shapes=False, **ASK_FOR_SCORES)
     found = keras.tree.flatten(model.predict(case.inputs, verbose=0))
     for one, other in zip(found, expected, strict=True):
-        # bfloat16, compiled: rounded elsewhere.
-        np.testing.assert_allclose(numpy(one), numpy(other), atol=0.1)
+        np.testing.assert_allclose(numpy(one), numpy(other), atol=1e-5)
 
 
 def check_saving(model, inputs):

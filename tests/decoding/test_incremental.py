@@ -73,9 +73,9 @@ def tolerance_of(model):
 
 
 def assert_steps_match(
-    model, decoder, beam_size=3, max_length=None, steps=STEPS, every=1
+    model, decoder, beam_size=3, max_length=None, steps=STEPS, every=3
 ):
-    """Compares steps with the model over each hypothesis's own past.
+    """Compares steps with the model over each hypothesis's own past, every few steps.
 
     After each step, hypotheses continue random ones of their sentence, and every third
     step the cache is compacted.
@@ -110,15 +110,15 @@ def assert_steps_match(
             cache = decoder.compact(cache)
 
 
-@pytest.mark.parametrize("max_length", CAPACITIES)
+@pytest.mark.parametrize("max_length", CAPACITIES[:2])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_step_matches_whole_decoder(variant, max_length):
     model = built(**VARIANTS[variant])
     assert_steps_match(model, IncrementalDecoder(model), max_length=max_length)
 
 
-@pytest.mark.parametrize("max_length", CAPACITIES[:2])
-@pytest.mark.parametrize("variant", ["post-norm", "widths", "outputs", "bfloat16"])
+@pytest.mark.parametrize("max_length", CAPACITIES[-2:])
+@pytest.mark.parametrize("variant", ["widths", "bfloat16"])
 @pytest.mark.parametrize("weights", ["arranged", "packed"])
 def test_step_with_arranged_weights_matches_whole_decoder(weights, variant, max_length):
     model = built(**VARIANTS[variant])
@@ -232,7 +232,7 @@ def compiled(function, *arguments):
 
 @pytest.mark.parametrize("dropped", [True, False])
 @pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("variant", ["post-norm", "short window", "bfloat16"])
+@pytest.mark.parametrize("variant", ["pre-norm", "short window"])
 @pytest.mark.parametrize("max_length", CAPACITIES[:2])
 def test_step_in_a_compiled_loop_matches_whole_decoder(
     max_length, variant, weights, dropped
