@@ -341,5 +341,5 @@ def test_preset_widths_follow_changed_sizes(changes, widths):
 
 
 def test_preset_rejects_unknown_name():
-    with pytest.raises(ValueError, match="must be one of tiny, .* Received: 'huge'"):
+    with pytest.raises(ValueError, match=r"must be one of tiny, .* Received: 'huge'"):
         kt.Transformer.from_preset("huge", 41)
