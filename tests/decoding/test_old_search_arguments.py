@@ -178,10 +178,7 @@ def test_several_forbidden_ids_are_errors():
 
 
 def test_unknown_arguments_are_errors():
-    with (
-        pytest.warns(DeprecationWarning),
-        pytest.raises(TypeError, match="'color'"),
-    ):
+    with pytest.raises(TypeError, match="'color'"):
         beam_search(table_step(3), **start(3), color=3)
 
 
