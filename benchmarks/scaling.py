@@ -82,7 +82,10 @@ class Decoding:
         import numpy as np
         import tensorflow as tf
 
-        from keras_transformer.decoding import translate_ids
+        from keras_transformer.decoding import BeamSearch
+        from keras_transformer.decoding import beam_search
+        from keras_transformer.decoding.incremental import IncrementalDecoder
+        from keras_transformer.decoding.incremental import arrange_weights
 
         self.model = transformer(vocabulary, settings)
         embeddings = self.model.token_embedding.embeddings
@@ -94,9 +97,12 @@ class Decoding:
         self.random = np.random.default_rng(1)
 
         @tf.function(reduce_retracing=True, autograph=False)
-        def search(ids, beam_size, extra_length):
-            return translate_ids(
-                self.model, ids, beam_size=beam_size, extra_length=extra_length
+        def search(ids, beam_size, length):
+            decoder = IncrementalDecoder(self.model, arrange_weights(self.model))
+            start = decoder.begin(ids, beam_size)
+            # The length is a tensor, so that one trace serves all lengths.
+            return beam_search(
+                decoder, *start, tf.shape(ids)[0], length, BeamSearch(beam_size)
             )
 
         self.search = search
@@ -106,11 +112,11 @@ class Decoding:
 
         shape = (rows, source)
         ids = tf.constant(self.random.integers(4, self.vocabulary, shape), tf.int32)
-        extra = tf.constant(length - source)
-        found = self.search(ids, beam_size, extra)[0]
-        assert int(tf.math.count_nonzero(found)) == rows * length
+        length = tf.constant(length)
+        found = self.search(ids, beam_size, length)[0]
+        assert int(tf.math.count_nonzero(found)) == rows * int(length)
         return median_seconds(
-            lambda: self.search(ids, beam_size, extra)[0].numpy(), **how
+            lambda: self.search(ids, beam_size, length)[0].numpy(), **how
         )
 
     def per_token(self, rows=ROWS, length=LENGTH, **arguments):

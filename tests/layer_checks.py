@@ -1,4 +1,4 @@
-"""What every layer must do, whatever it computes: STYLE's eight points in one call."""
+"""Checks that every layer must pass: nine requirements in one call."""
 
 import inspect
 import json
@@ -27,12 +27,14 @@ def check_layer(
             width]`, ids and masks.
         expected_output_shape: For `inputs`.
         expected_num_weights: All of them trainable.
-        expected_num_seed_generators: Sub-layers that draw random numbers.
+        expected_num_seed_generators: Number of sublayers that draw random numbers.
     """
     case = Case(cls, init_kwargs, inputs)
     check_config(case)
     check_build(case, expected_num_weights, expected_num_seed_generators)
     check_symbolic_output(case, expected_output_shape)
+    if case.returns_scores:
+        check_attention_scores(case)
     check_layer_saving(case)
     check_training_step(case)
     check_mixed_precision(case)
@@ -49,10 +51,15 @@ class Case:
     def layer(self, **changes):
         return self.cls(**{**self.init_kwargs, **changes})
 
-    def call(self, layer):
-        return layer(**{k: ops.convert_to_tensor(v) for k, v in self.inputs.items()})
+    @property
+    def returns_scores(self):
+        return "return_attention_scores" in inspect.signature(self.cls.call).parameters
 
-    def model(self, layer, known_shapes=True):
+    def call(self, layer, **options):
+        inputs = {k: ops.convert_to_tensor(v) for k, v in self.inputs.items()}
+        return layer(**inputs, **options)
+
+    def model(self, layer, known_shapes=True, **options):
         """A functional model whose inputs are the layer's call arguments."""
         tensors = {}
         for name, value in self.inputs.items():
@@ -63,11 +70,34 @@ class Case:
                 shape = (*[None] * (value.ndim - 2), *width)
             dtype = str(value.dtype)
             tensors[name] = keras.Input(shape, dtype=dtype, name=name)
-        return keras.Model(tensors, layer(**tensors))
+        return keras.Model(tensors, layer(**tensors, **options))
+
+
+ASK_FOR_SCORES = {"return_attention_scores": True}
 
 
 def numpy(tensor):
     return np.asarray(ops.convert_to_numpy(ops.cast(tensor, "float32")))
+
+
+def gradient(function, x):
+    """Gradient of `function`, which returns a scalar, at the array `x`."""
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        return np.asarray(jax.grad(function)(x))
+    x = ops.convert_to_tensor(x)
+    if backend == "torch":
+        x = x.requires_grad_()
+        function(x).backward()
+        return x.grad.cpu().numpy()
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        result = function(x)
+    return tape.gradient(result, x).numpy()
 
 
 def shapes(layer):
@@ -127,19 +157,47 @@ def check_build(case, expected_num_weights, expected_num_seed_generators):
     assert shapes(built) == shapes(called)
 
 
+def symbolic_call(case, layer, **options):
+    """The layer's output for symbols of the inputs' shapes and dtypes."""
+    symbols = {
+        name: keras.KerasTensor(value.shape, str(value.dtype))
+        for name, value in case.inputs.items()
+    }
+    return layer(**symbols, **options)
+
+
 def check_symbolic_output(case, expected_output_shape):
-    """3: the symbolic call tells shape and dtype of the eager one."""
-    layer = case.layer()
-    symbolic = layer(
-        **{
-            name: keras.KerasTensor(value.shape, str(value.dtype))
-            for name, value in case.inputs.items()
-        }
-    )
+    """3: the symbolic call has the eager one's shape and dtype."""
+    symbolic = symbolic_call(case, case.layer())
     output = case.call(case.layer())
     assert tuple(output.shape) == tuple(symbolic.shape) == expected_output_shape
     assert keras.backend.standardize_dtype(output.dtype) == symbolic.dtype
     assert np.isfinite(numpy(output)).all()
+
+
+def check_attention_scores(case):
+    """9: scores come as float32 distributions, and leave the output as it is."""
+    for policy in ("float32", "mixed_bfloat16"):
+        layer = case.layer(dtype=policy)
+        output = case.call(layer)
+        with_scores = case.call(layer, return_attention_scores=True)
+        symbolic = symbolic_call(case, case.layer(dtype=policy), **ASK_FOR_SCORES)
+        keras.tree.assert_same_structure(with_scores, symbolic)
+        np.testing.assert_array_equal(numpy(with_scores[0]), numpy(output))
+        leaves = [keras.tree.flatten(each) for each in (with_scores, symbolic)]
+        for found, spec in zip(*leaves, strict=True):
+            assert tuple(found.shape) == tuple(spec.shape)
+            assert keras.backend.standardize_dtype(found.dtype) == spec.dtype
+        for scores in leaves[0][1:]:
+            assert keras.backend.standardize_dtype(scores.dtype) == "float32"
+            assert numpy(scores).min() >= 0
+            np.testing.assert_allclose(numpy(scores).sum(axis=-1), 1, rtol=1e-5)
+    layer = case.layer()
+    expected = keras.tree.flatten(case.call(layer, **ASK_FOR_SCORES))
+    model = case.model(layer, known_shapes=False, **ASK_FOR_SCORES)
+    found = keras.tree.flatten(model.predict(case.inputs, verbose=0))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(numpy(one), numpy(other), atol=1e-5)
 
 
 def check_saving(model, inputs):
@@ -179,7 +237,7 @@ def check_training_step(case):
 
 def check_mixed_precision(case):
     """6: every child has the policy, weights stay float32, numbers stay close."""
-    # Of one draw of weights in many, a stack's bfloat16 is further off.
+    # A few draws of weights leave a stack in bfloat16 further off.
     keras.utils.set_random_seed(6)
     exact, mixed = case.layer(), case.layer(dtype="mixed_bfloat16")
     expected = numpy(case.call(exact))
@@ -197,7 +255,7 @@ def check_mixed_precision(case):
 
 
 def check_dropout(case):
-    """7: `training=False` is deterministic, `training=True` draws anew."""
+    """7: `training=False` is deterministic, `training=True` draws again each time."""
     rates = [name for name in case.layer().get_config() if name.endswith("dropout")]
     for name in rates:
         model = case.model(case.layer(**dict.fromkeys(rates, 0.0)))

@@ -1,54 +1,123 @@
-"""Where every layer looks, against the paper's formulas in numpy."""
+"""`Transformer.attention_scores` against the paper's formulas in NumPy."""
 
 import math
 
+import keras
 import numpy as np
 import paper_in_numpy as paper
 import pytest
 from layer_checks import numpy
-from test_cross_attention_scores import SOURCES
-from test_cross_attention_scores import TARGETS
-from test_cross_attention_scores import built
-from test_cross_attention_scores import inputs
+from layer_checks import randomize
+
+import keras_transformer as kt
+
+SOURCES = [[11, 4, 40, 9, 3], [23, 8, 3]]
+TARGETS = [[2, 17, 4], [2, 30, 30, 5, 6, 12, 39]]
 
 
-def sharpened(**options):
-    model = built(**options)
-    for stack in (model.encoder, model.decoder):
-        for layer in stack.layers:
-            # Heads of a new model look everywhere alike.
-            kernel = layer.self_attention.query_dense.kernel
-            kernel.assign(kernel * 10)
+def built(**options):
+    keras.utils.set_random_seed(6)
+    model = kt.Transformer(
+        **{"vocabulary_size": 41, "num_layers": 3, "d_model": 12, "d_ff": 17},
+        **{"num_heads": 2, **options},
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    randomize(model, 5)
+    attentions = [layer.self_attention for layer in model.encoder.layers]
+    for layer in model.decoder.layers:
+        attentions += layer.self_attention, layer.cross_attention
+    for attention in attentions:
+        # The heads of a new model attend to all keys alike.
+        kernel = attention.query_dense.kernel
+        kernel.assign(kernel * 10)
     return model
 
 
-def self_scores(layer, x, causal, window=None):
-    """One layer's, position by position."""
-    if layer.normalization == "pre":
-        x = paper.layer_norm(layer.self_attention_add_norm.layer_norm, x)
-    attention = layer.self_attention
-    query = x @ paper.array(attention.query_dense.kernel)
-    key = x @ paper.array(attention.key_dense.kernel)
+def padded(rows, length, pad_id):
+    return np.array([row + [pad_id] * (length - len(row)) for row in rows], "int32")
+
+
+def inputs(pad_id=0):
+    # One more column of padding than the longest source needs, and none for targets.
+    return {
+        "source_ids": padded(SOURCES, 6, pad_id),
+        "target_ids": padded(TARGETS, 7, pad_id),
+    }
+
+
+def scores_of(attention, query, key, first_key, last_key):
+    """Scores of each head, `[num_heads, queries, keys]`, number by number.
+
+    Query i attends to keys `first_key(i)` to `last_key(i)`, both included.
+    """
+    query = query @ paper.array(attention.query_dense.kernel)
+    key = key @ paper.array(attention.key_dense.kernel)
     dim = query.shape[1] // attention.num_heads
-    scores = np.zeros((attention.num_heads, len(x), len(x)))
+    scores = np.zeros((attention.num_heads, len(query), len(key)))
     for head in range(attention.num_heads):
         part = slice(head * dim, (head + 1) * dim)
-        for i in range(len(x)):
-            first, last = 0, i if causal else len(x) - 1
-            if window:
-                first = i - window + 1 if causal else i - (window - 1) // 2
-                last = i if causal else i + window // 2
-            seen = range(max(first, 0), min(last, len(x) - 1) + 1)
-            logits = key[seen, part] @ query[i, part] / math.sqrt(dim)
+        for i, row in enumerate(query):
+            seen = range(max(first_key(i), 0), min(last_key(i), len(key) - 1) + 1)
+            logits = key[seen, part] @ row[part] / math.sqrt(dim)
             scores[head, i, seen] = paper.softmax(logits)
     return scores
 
 
+def self_scores(layer, x, causal, window=None):
+    if layer.normalization == "pre":
+        x = paper.layer_norm(layer.self_attention_add_norm.layer_norm, x)
+    window = window or 2 * len(x)
+    before, after = (window - 1, 0) if causal else ((window - 1) // 2, window // 2)
+    return scores_of(
+        layer.self_attention, x, x, lambda i: i - before, lambda i: i + after
+    )
+
+
+def cross_scores(layer, x, encoder_output):
+    query = paper.add_norm(
+        layer.self_attention_add_norm,
+        x,
+        lambda y: paper.multi_head_attention(layer.self_attention, y, y, causal=True),
+    )
+    if layer.normalization == "pre":
+        query = paper.layer_norm(layer.cross_attention_add_norm.layer_norm, query)
+    return scores_of(
+        layer.cross_attention,
+        query,
+        encoder_output,
+        lambda i: 0,
+        lambda i: len(encoder_output),
+    )
+
+
+def expected_scores(model, source_ids, target_ids):
+    """The three kinds of scores of one sentence without padding, layer by layer."""
+    x = paper.embed(model, model.source_positions, source_ids)
+    found = {"encoder": [], "decoder": [], "cross": []}
+    encoder_output = paper.stack(model.encoder, x, paper.encoder_layer)
+    for layer in model.encoder.layers:
+        found["encoder"].append(self_scores(layer, x, causal=False))
+        x = paper.encoder_layer(layer, x)
+    x = paper.embed(model, model.target_positions, target_ids)
+    for layer in model.decoder.layers:
+        found["decoder"].append(self_scores(layer, x, causal=True))
+        found["cross"].append(cross_scores(layer, x, encoder_output))
+        x = paper.decoder_layer(layer, x, encoder_output)
+    return {kind: np.stack(scores) for kind, scores in found.items()}
+
+
 @pytest.mark.parametrize(
-    "options", [{}, {"normalization": "pre"}, {"pad_id": 7, "dropout": 0.4}]
+    "options",
+    [
+        {},
+        {"normalization": "pre"},
+        {"key_dim": 5, "value_dim": 2},
+        {"positions": "learned", "max_length": 8},
+        {"pad_id": 7, "dropout": 0.4, "attention_dropout": 0.5},
+    ],
 )
-def test_self_attention_equals_the_papers_formula(options):
-    model = sharpened(**options)
+def test_attention_scores_match_the_paper_in_numpy(options):
+    model = built(**options)
     scores = {
         kind: numpy(found)
         for kind, found in model.attention_scores(inputs(model.pad_id)).items()
@@ -58,38 +127,71 @@ def test_self_attention_equals_the_papers_formula(options):
         "decoder": (2, 3, 2, 7, 7),
         "cross": (2, 3, 2, 7, 6),
     }
-    cross = numpy(model.cross_attention_scores(inputs(model.pad_id)))
-    np.testing.assert_array_equal(scores["cross"], cross)
     for row, (source_ids, target_ids) in enumerate(zip(SOURCES, TARGETS, strict=True)):
-        n, m = len(source_ids), len(target_ids)
-        x = paper.embed(model, model.source_positions, source_ids)
-        memory = paper.stack(model.encoder, x, paper.encoder_layer)
-        for number, layer in enumerate(model.encoder.layers):
-            expected = self_scores(layer, x, causal=False)
-            found = scores["encoder"][row, number]
-            np.testing.assert_allclose(found[:, :n, :n], expected, atol=1e-4)
-            assert np.all(found[:, :, n:] == 0)
-            x = paper.encoder_layer(layer, x)
-        y = paper.embed(model, model.target_positions, target_ids)
-        for number, layer in enumerate(model.decoder.layers):
-            expected = self_scores(layer, y, causal=True)
-            found = scores["decoder"][row, number]
-            np.testing.assert_allclose(found[:, :m, :m], expected, atol=1e-4)
-            y = paper.decoder_layer(layer, y, memory)
+        expected = expected_scores(model, source_ids, target_ids)
+        for kind, found in scores.items():
+            _, _, num_queries, num_keys = expected[kind].shape
+            real = found[row, :, :, :num_queries, :num_keys]
+            np.testing.assert_allclose(real, expected[kind], atol=1e-4)
+            # Heads that attend to all keys alike would prove little.
+            assert np.ptp(expected[kind], axis=-1).max() > 0.3
+            # Nothing is on padding.
+            assert np.all(found[row, :, :, :num_queries, num_keys:] == 0)
 
 
-def test_a_window_bounds_what_is_seen():
-    model = sharpened(attention_window=3)
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_attention_scores_sum_to_one_over_tokens(dtype):
+    for kind, scores in built(dtype=dtype).attention_scores(inputs()).items():
+        assert keras.backend.standardize_dtype(scores.dtype) == "float32"
+        for row, (source_ids, target_ids) in enumerate(
+            zip(SOURCES, TARGETS, strict=True)
+        ):
+            num_queries = len(source_ids if kind == "encoder" else target_ids)
+            num_keys = len(target_ids if kind == "decoder" else source_ids)
+            real = numpy(scores)[row, :, :, :num_queries]
+            np.testing.assert_allclose(real[..., :num_keys].sum(-1), 1, rtol=1e-6)
+            np.testing.assert_array_equal(real[..., num_keys:], 0)
+
+
+def test_attention_scores_with_window_match_the_paper_in_numpy():
+    model = built(attention_window=3)
     scores = model.attention_scores(inputs())
-    for kind, causal in (("encoder", False), ("decoder", True)):
-        found = numpy(scores[kind])[0, 0]
-        ids, layer = (
-            (SOURCES[0], model.encoder.layers[0])
-            if kind == "encoder"
-            else (TARGETS[0], model.decoder.layers[0])
-        )
-        x = paper.embed(model, model.source_positions, ids)
-        expected = self_scores(layer, x, causal, window=3)
-        part = found[:, : len(ids), : len(ids)]
+    for kind, ids, stack, positions in (
+        ("encoder", SOURCES[0], model.encoder, model.source_positions),
+        ("decoder", TARGETS[0], model.decoder, model.target_positions),
+    ):
+        x = paper.embed(model, positions, ids)
+        expected = self_scores(stack.layers[0], x, kind == "decoder", window=3)
+        part = numpy(scores[kind])[0, 0, :, : len(ids), : len(ids)]
         np.testing.assert_allclose(part, expected, atol=1e-4)
-        assert np.any(expected == 0)
+    assert np.any(numpy(scores["encoder"])[0, 0, :, :5, :5] == 0)
+
+
+def test_attention_scores_run_the_model_once(monkeypatch):
+    model = built()
+    calls = []
+    for stack in (model.encoder, model.decoder):
+        for layer in stack.layers:
+
+            def counted(*args, call=layer.call, **kwargs):
+                calls.append(call)
+                return call(*args, **kwargs)
+
+            monkeypatch.setattr(layer, "call", counted)
+    model.attention_scores(inputs())
+    assert len(calls) == len(set(calls)) == 6
+
+
+@pytest.mark.parametrize("scores", [False, True])
+def test_decoder_output_is_the_same_with_scores(scores):
+    model = built()
+    found = model.decoder_output(inputs(), return_attention_scores=scores)
+    if scores:
+        found, layers = found
+        cross = numpy(model.attention_scores(inputs())["cross"])
+        for number, (_, each) in enumerate(layers):
+            np.testing.assert_array_equal(numpy(each), cross[:, number])
+    logits = numpy(found) @ numpy(model.token_embedding.embeddings).T
+    expected = numpy(model(inputs()))
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(logits / scale, expected / scale, atol=1e-5)

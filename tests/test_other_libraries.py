@@ -1,4 +1,4 @@
-"""The same weights in torch's and KerasHub's layers give the same numbers as here."""
+"""Layers against torch and KerasHub with the same weights, and Keras's own tools."""
 
 import keras
 import numpy as np
@@ -30,7 +30,7 @@ def built(layer, *inputs):
     return layer
 
 
-# What each library calls the parts of a layer of ours.
+# Names of a layer's sublayers in each library.
 ATTENTIONS = {
     "torch": {"self_attention": "self_attn", "cross_attention": "multihead_attn"},
     "keras_hub": {
@@ -41,7 +41,7 @@ ATTENTIONS = {
 
 
 def torch_state(layer, prefix=""):
-    """The state of a layer of `torch.nn` with the weights of one of ours."""
+    """Returns our layer's weights as the state of the layer of `torch.nn`."""
     import torch
 
     state = {}
@@ -92,7 +92,7 @@ def torch_options(normalization):
 
 
 @NORMALIZATIONS
-def test_an_encoder_layer_equals_torchs(normalization):
+def test_encoder_layer_matches_torch(normalization):
     torch = pytest.importorskip("torch")
     ours = built(EncoderLayer(**SIZES, normalization=normalization), SOURCE)
     theirs = torch.nn.TransformerEncoderLayer(
@@ -107,7 +107,7 @@ def test_an_encoder_layer_equals_torchs(normalization):
 
 
 @NORMALIZATIONS
-def test_a_decoder_layer_equals_torchs(normalization):
+def test_decoder_layer_matches_torch(normalization):
     torch = pytest.importorskip("torch")
     ours = built(DecoderLayer(**SIZES, normalization=normalization), TARGET, SOURCE)
     theirs = torch.nn.TransformerDecoderLayer(
@@ -123,8 +123,8 @@ def test_a_decoder_layer_equals_torchs(normalization):
     close(numpy(ours(TARGET, SOURCE, source_mask=MASK)), expected.detach().numpy())
 
 
-def test_both_stacks_equal_torchs_transformer():
-    """`torch.nn.Transformer` always ends its stacks in a norm, as ours do if `pre`."""
+def test_stacks_match_torch_transformer():
+    """`torch.nn.Transformer` always has final norms, as our pre-norm stacks do."""
     torch = pytest.importorskip("torch")
     model = kt.Transformer(
         50, num_layers=2, d_model=WIDTH, num_heads=HEADS, d_ff=INNER, dropout=0.0,
@@ -159,7 +159,7 @@ def test_both_stacks_equal_torchs_transformer():
 
 
 def copy_into_keras_hub(ours, theirs):
-    """Weights of a layer of ours, and zeros for the biases that ours does not have."""
+    """Copies our layer's weights, and zeros to the biases that ours lacks."""
     for weight in theirs.weights:
         _, part, *rest = weight.path.split("/")
         if rest[0] in ("query", "key", "value", "attention_output"):
@@ -193,7 +193,7 @@ def hub_options(normalization):
 
 
 @NORMALIZATIONS
-def test_an_encoder_layer_equals_keras_hubs(normalization):
+def test_encoder_layer_matches_keras_hub(normalization):
     keras_hub = pytest.importorskip("keras_hub")
     ours = built(EncoderLayer(**SIZES, normalization=normalization), SOURCE)
     theirs = keras_hub.layers.TransformerEncoder(**hub_options(normalization))
@@ -204,7 +204,7 @@ def test_an_encoder_layer_equals_keras_hubs(normalization):
 
 
 @NORMALIZATIONS
-def test_a_decoder_layer_equals_keras_hubs(normalization):
+def test_decoder_layer_matches_keras_hub(normalization):
     keras_hub = pytest.importorskip("keras_hub")
     ours = built(DecoderLayer(**SIZES, normalization=normalization), TARGET, SOURCE)
     theirs = keras_hub.layers.TransformerDecoder(**hub_options(normalization))
@@ -214,8 +214,8 @@ def test_a_decoder_layer_equals_keras_hubs(normalization):
     close(numpy(ours(TARGET, SOURCE, source_mask=MASK)), expected)
 
 
-def test_embedding_equals_keras_hubs():
-    """Theirs is not multiplied by sqrt(d_model); the logits are alike."""
+def test_embedding_matches_keras_hub():
+    """KerasHub does not multiply by sqrt(d_model); the logits are the same."""
     keras_hub = pytest.importorskip("keras_hub")
     ids = np.array([[3, 1, 4], [1, 5, 0]])
     ours = built(kt.layers.TokenEmbedding(9, WIDTH), ids)
@@ -240,14 +240,14 @@ IDS = {
 }
 
 
-def test_a_summary_counts_all_parameters(capsys):
+def test_summary_counts_all_parameters(capsys):
     model = small_model()
     model.summary()
     assert f"{model.count_params():,}" in capsys.readouterr().out.replace("\x1b", "")
 
 
-def test_int8_weights_keep_the_logits():
-    """`model.quantize` of Keras reaches every projection; logits hardly move."""
+def test_int8_quantization_keeps_the_logits():
+    """Keras's `model.quantize` reaches every projection; logits hardly change."""
     model = small_model()
     before = numpy(model(IDS))
     model.quantize("int8")
@@ -263,7 +263,7 @@ def test_int8_weights_keep_the_logits():
     assert 0 < np.abs(after - before).max() < 0.1 * np.abs(before).max()
 
 
-def test_lora_trains_two_thin_matrices_a_projection():
+def test_lora_trains_two_thin_matrices_per_projection():
     model = small_model()
     before = numpy(model(IDS))
     dense = model.encoder.layers[0].self_attention.query_dense
@@ -281,8 +281,8 @@ def test_lora_trains_two_thin_matrices_a_projection():
     assert np.abs(numpy(dense.kernel) - kernel).max() > 0
 
 
-def test_layers_under_sequential():
-    """Those of one input work in `keras.Sequential`."""
+def test_layers_work_in_sequential():
+    """Layers with one input work in `keras.Sequential`."""
     model = keras.Sequential(
         [
             keras.Input((None,), dtype="int32"),
@@ -297,7 +297,7 @@ def test_layers_under_sequential():
     padded = np.array([[5, 6, 7, 0, 0], [8, 9, 10, 11, 12]])
     found = numpy(model(padded))
     assert found.shape == (2, 3)
-    # The mask of the embedding goes through all of them.
+    # The mask of the embedding passes through all of them.
     close(found[:1], numpy(model(padded[:1, :3])))
     copy = keras.Sequential.from_config(model.get_config())
     copy.build((None, None))

@@ -1,3 +1,5 @@
+"""`Transformer` against the paper in NumPy."""
+
 import json
 
 import keras
@@ -32,7 +34,7 @@ OPTIONS = {
     "bfloat16": {"dtype": "mixed_bfloat16"},
     "float16": {"dtype": "mixed_float16", "normalization": "pre"},
 }
-# Source and target have other lengths, in each row and over all.
+# Sources and targets differ in length, in each row and overall.
 SOURCES = [[11, 4, 40, 9, 3], [23, 8, 3]]
 TARGETS = [[2, 17, 4], [2, 30, 30, 5, 6, 12, 39]]
 
@@ -58,7 +60,7 @@ def built(seed=5, **options):
 
 
 def real_logits(logits):
-    """Logits of the real target tokens, one array a sentence."""
+    """Logits of the real target tokens, one array per sentence."""
     rows = zip(numpy(logits), TARGETS, strict=True)
     return [row[: len(ids)] for row, ids in rows]
 
@@ -72,7 +74,7 @@ def assert_close(logits, others, tolerance=1e-4):
 @pytest.mark.parametrize(
     "option", ["defaults", "widths", "one width", "pre-norm", "learned"]
 )
-def test_equals_the_paper_in_numpy(option):
+def test_transformer_matches_the_paper_in_numpy(option):
     model = built(**OPTIONS[option])
     logits = real_logits(model(inputs()))
     for row, source_ids, target_ids in zip(logits, SOURCES, TARGETS, strict=True):
@@ -83,20 +85,22 @@ def test_equals_the_paper_in_numpy(option):
 @pytest.mark.parametrize(
     ("source_extra", "target_extra", "pad_id"), [(4, 0, 0), (0, 3, 0), (2, 1, 7)]
 )
-def test_padding_changes_no_real_logit(source_extra, target_extra, pad_id):
+def test_transformer_logits_are_independent_of_padding(
+    source_extra, target_extra, pad_id
+):
     model = built(pad_id=pad_id)
     expected = real_logits(model(inputs(pad_id=pad_id)))
     more = model(inputs(source_extra, target_extra, pad_id))
     assert more.shape[1] == 7 + target_extra
     assert_close(real_logits(more), expected, 1e-5)
-    # Nor does the company in the batch.
+    # Other sentences of the batch do not matter either.
     for i, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         alone = {"source_ids": np.array([source]), "target_ids": np.array([target])}
         assert_close([numpy(model(alone))[0]], [expected[i]], 1e-5)
 
 
 @pytest.mark.parametrize("changed", [1, 4, 6])
-def test_later_target_tokens_have_no_influence(changed):
+def test_transformer_ignores_later_target_tokens(changed):
     model = built()
     expected = numpy(model(inputs()))[1]
     other = inputs()
@@ -107,7 +111,7 @@ def test_later_target_tokens_have_no_influence(changed):
 
 
 @pytest.mark.parametrize("changed", range(5))
-def test_every_source_token_has_influence_everywhere(changed):
+def test_every_source_token_changes_all_logits(changed):
     model = built()
     expected = numpy(model(inputs()))
     other = inputs()
@@ -117,82 +121,8 @@ def test_every_source_token_has_influence_everywhere(changed):
     np.testing.assert_array_equal(output[1], expected[1])
 
 
-@pytest.mark.parametrize("max_length", [None, 7, 10])
-@pytest.mark.parametrize("steps", [[1] * 7, [3, 1, 2, 1], [7]])
-@pytest.mark.parametrize("option", ["widths", "pre-norm", "learned"])
-@pytest.mark.parametrize("kernels", [None, "laid out", "in blocks"])
-def test_cache_equals_full(max_length, steps, option, kernels):
-    """Three target rows of each source, with other ids in each of them."""
-    model = built(**OPTIONS[option])
-    source_ids = padded(SOURCES)
-    generator = np.random.default_rng(8)
-    target_ids = generator.integers(1, 41, size=(6, 7)).astype("int32")
-    expected = model(
-        {"source_ids": source_ids.repeat(3, axis=0), "target_ids": target_ids}
-    )
-    cache, context = model.init_cache(source_ids, max_length, beam_size=3)
-    assert {leaf.shape[0] for leaf in keras.tree.flatten(cache["layers"])} == {2}
-    assert {leaf.shape[0] for leaf in keras.tree.flatten(context)} == {2}
-    if kernels is not None:
-        kernels = model.decoding_kernels(blocks=kernels == "in blocks")
-    pieces, start = [], 0
-    for length in steps:
-        logits, cache = model.decode_with_cache(
-            target_ids[:, start : start + length],
-            cache,
-            context,
-            ops.convert_to_tensor(start, "int32"),
-            kernels,
-        )
-        assert keras.backend.standardize_dtype(logits.dtype) == "float32"
-        pieces.append(numpy(logits))
-        start += length
-    assert_close(np.concatenate(pieces, axis=1), numpy(expected))
-
-
-def test_cache_follows_its_row():
-    """Rows of the cache reordered between steps, as beam search does."""
-    model = built()
-    source_ids = padded(SOURCES)
-    target_ids = np.array([[2, 5], [2, 9], [2, 7], [2, 4]], "int32")
-    order = np.array([1, 1, 3, 2])
-    cache, context = model.init_cache(source_ids, beam_size=2)
-    _, cache = model.decode_with_cache(target_ids, cache, context, 0)
-    cache = model.reorder_cache(cache, order)
-    last = np.array([[30], [31], [32], [33]], "int32")
-    logits, _ = model.decode_with_cache(last, cache, context, 2)
-    full = np.concatenate([target_ids[order], last], axis=1)
-    expected = model({"source_ids": source_ids.repeat(2, axis=0), "target_ids": full})
-    assert_close(numpy(logits), numpy(expected)[:, 2:])
-
-
-@pytest.mark.parametrize("max_length", [None, 40])
-@pytest.mark.parametrize("window", [None, 5])
-def test_a_long_beam_reordered_at_every_step(max_length, window):
-    """Against the whole model over each row's own history."""
-    model = built(attention_window=window)
-    source_ids = padded(SOURCES)
-    generator = np.random.default_rng(9)
-    histories = np.zeros((6, 0), "int32")
-    cache, context = model.init_cache(source_ids, max_length, beam_size=3)
-    for index in range(40):
-        ids = generator.integers(1, 41, size=(6, 1)).astype("int32")
-        histories = np.concatenate([histories, ids], axis=1)
-        logits, cache = model.decode_with_cache(ids, cache, context, index)
-        if index % 6 == 0 or index in (15, 16, 17, 39):
-            inputs = {
-                "source_ids": source_ids.repeat(3, axis=0),
-                "target_ids": histories,
-            }
-            assert_close(numpy(logits)[:, 0], numpy(model(inputs))[:, -1])
-        # Rows of either sentence go on from any row of it.
-        parents = generator.integers(0, 3, size=6) + np.repeat([0, 3], 3)
-        cache = model.reorder_cache(cache, parents.astype("int32"))
-        histories = histories[parents]
-
-
 @pytest.mark.parametrize("option", OPTIONS)
-def test_saved_model_gives_the_same_numbers(option):
+def test_saved_transformer_gives_the_same_logits(option):
     model = built(**OPTIONS[option])
     pad_id = OPTIONS[option].get("pad_id", 0)
     reloaded = check_saving(model, inputs(1, 1, pad_id))
@@ -206,7 +136,7 @@ def test_saved_model_gives_the_same_numbers(option):
         assert name == "dtype" or config[name] == value
 
 
-def test_saved_weights_load_into_a_fresh_model(tmp_path):
+def test_saved_weights_load_into_a_new_transformer(tmp_path):
     model, other = built(seed=5), built(seed=6)
     path = str(tmp_path / "model.weights.h5")
     model.save_weights(path)
@@ -216,7 +146,7 @@ def test_saved_weights_load_into_a_fresh_model(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["bfloat16", "float16"])
-def test_mixed_precision(option):
+def test_transformer_computes_in_mixed_precision(option):
     options = dict(OPTIONS[option])
     model = built(**options)
     policy = options.pop("dtype")
@@ -228,9 +158,6 @@ def test_mixed_precision(option):
     compute_dtype = policy.removeprefix("mixed_")
     encoded = model.encode(padded(SOURCES))
     assert keras.backend.standardize_dtype(encoded.dtype) == compute_dtype
-    cache, _ = model.init_cache(padded(SOURCES))
-    for leaf in keras.tree.flatten(cache):
-        assert keras.backend.standardize_dtype(leaf.dtype) == compute_dtype
     exact = built(**options)
     exact.set_weights(model.get_weights())
     # Rounding to 8 bits at every step: a few percent of the logits' spread.
@@ -239,18 +166,17 @@ def test_mixed_precision(option):
 
 
 @pytest.mark.parametrize("option", ["defaults", "learned", "pre-norm"])
-def test_build_makes_all_that_a_call_makes(option):
+def test_build_creates_all_weights(option):
     called = kt.Transformer(**SIZES, **OPTIONS[option])
     called(inputs())
     model = built(**OPTIONS[option])
     assert shapes(model) == shapes(called)
     model(inputs())
-    model.decode_with_cache(padded(TARGETS), *model.init_cache(padded(SOURCES)), 0)
     assert shapes(model) == shapes(called)
     assert all(layer.built for layer in model._flatten_layers())
 
 
-def test_symbolic_call():
+def test_transformer_accepts_symbolic_inputs():
     symbolic = {
         name: keras.Input((None,), dtype="int32", name=name)
         for name in ("source_ids", "target_ids")
@@ -262,7 +188,7 @@ def test_symbolic_call():
     np.testing.assert_array_equal(numpy(functional(inputs())), numpy(model(inputs())))
 
 
-def test_one_fit_step_moves_every_weight():
+def test_fit_step_changes_every_weight():
     """Compiled, with labels that are padded like the targets."""
     model = built(**OPTIONS["learned"])
     before = [numpy(weight) for weight in model.weights]
@@ -276,7 +202,7 @@ def test_one_fit_step_moves_every_weight():
         assert (numpy(weight) != old).any(), weight.path
 
 
-def test_parts_equal_the_whole():
+def test_encode_and_decode_match_call():
     model = built(pad_id=7)
     expected = numpy(model(inputs(pad_id=7)))
     source_ids, target_ids = inputs(pad_id=7).values()
@@ -290,13 +216,13 @@ def test_parts_equal_the_whole():
     assert_close(vectors @ embeddings.T, expected, 1e-5)
 
 
-def test_predict_equals_call():
+def test_predict_matches_call():
     model = built()
     predicted = model.predict(inputs(), batch_size=1, verbose=0)
     assert_close(real_logits(predicted), real_logits(model(inputs())), 1e-5)
 
 
-def test_dropout_in_training_only():
+def test_dropout_applies_in_training_only():
     model = built(**OPTIONS["dropouts"])
     still = [numpy(model(inputs(), training=False)) for _ in range(2)]
     np.testing.assert_array_equal(*still)
@@ -313,7 +239,7 @@ def test_dropout_in_training_only():
     assert len(none.variables) == len(none.weights)
 
 
-def test_dropout_on_the_sums_of_embeddings_and_positions():
+def test_dropout_applies_to_sums_of_embeddings_and_positions():
     """Half of the numbers that reach the first layer are dropped, others doubled."""
     model = built(dropout=0.5)
     arrived = []
@@ -333,8 +259,8 @@ def test_dropout_on_the_sums_of_embeddings_and_positions():
     np.testing.assert_allclose(drawn[~dropped], 2 * still[~dropped], rtol=1e-5)
 
 
-def test_one_matrix_for_all_three():
-    """Source, target and logits: a change of one row is seen in each of them."""
+def test_embeddings_and_logits_share_one_matrix():
+    """A change of one row changes the source, the target, and the logits."""
     model = built()
     sizes = [tuple(weight.shape) for weight in model.weights]
     assert [41 in size for size in sizes].count(True) == 1
@@ -367,12 +293,12 @@ def test_one_matrix_for_all_three():
         ({"output_size": 99}, "`output_size` must be .* Received: 99 of"),
     ],
 )
-def test_errors(options, message):
+def test_transformer_rejects_invalid_arguments(options, message):
     with pytest.raises(ValueError, match=message):
         kt.Transformer(**{**SIZES, **options})
 
 
-def test_logits_of_the_first_ids_alone():
+def test_output_size_limits_logits():
     whole, part = built(), built(output_size=19)
     part.set_weights(whole.get_weights())
     logits, fewer = numpy(whole(inputs())), numpy(part(inputs()))
@@ -380,6 +306,40 @@ def test_logits_of_the_first_ids_alone():
     np.testing.assert_allclose(fewer, logits[..., :19], rtol=1e-5, atol=1e-5)
 
 
-def test_widths_given_need_no_divisor():
+def test_explicit_widths_need_no_divisor():
     model = built(num_heads=5, key_dim=4, value_dim=3)
     assert np.isfinite(numpy(model(inputs()))).all()
+
+
+def test_preset_matches_explicit_arguments():
+    model = kt.Transformer.from_preset("tiny", 41)
+    config = model.get_config()
+    for name, value in kt.PRESETS["tiny"].items():
+        assert config[name] == value
+    assert model.vocabulary_size == 41
+    built_by_name = kt.Transformer.from_preset("tiny", 41, dropout=0.0, pad_id=7)
+    assert (built_by_name.dropout, built_by_name.pad_id) == (0.0, 7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "widths"),
+    [
+        ({}, (32, 32)),
+        ({"d_model": 64}, (16, 16)),
+        ({"num_heads": 8}, (16, 16)),
+        ({"d_model": 64, "num_heads": 2}, (32, 32)),
+        ({"num_heads": 8, "key_dim": 5}, (5, 16)),
+        ({"key_dim": 5}, (5, 32)),
+    ],
+)
+def test_preset_widths_follow_changed_sizes(changes, widths):
+    """As in Table 3, heads share the width of the model: 128 and 4 heads in "tiny"."""
+    model = kt.Transformer.from_preset("tiny", 41, num_layers=1, **changes)
+    attention = model.encoder.layers[0].self_attention
+    assert (attention.key_dim, attention.value_dim) == widths
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+
+
+def test_preset_rejects_unknown_name():
+    with pytest.raises(ValueError, match=r"must be one of tiny, .* Received: 'huge'"):
+        kt.Transformer.from_preset("huge", 41)

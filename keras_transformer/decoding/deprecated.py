@@ -1,6 +1,7 @@
 """Keyword arguments of version 0.1, accepted with a warning for one release."""
 
 import dataclasses
+import functools
 import warnings
 
 from keras_transformer.decoding.loop import StepFunction
@@ -21,21 +22,22 @@ def warn_renamed(old, new, stacklevel=3):
     )
 
 
-def take_renamed(options, old, new, value):
+def take_renamed(options, old, new, value, stacklevel=4):
     """Removes the argument `old` from `options` and returns it, or else `value`."""
     if old not in options:
         return value
-    warn_renamed(f"{old}=", f"{new}=", 4)
+    warn_renamed(f"{old}=", f"{new}=", stacklevel)
     return options.pop(old)
 
 
-def replace_fields(settings, options, argument):
+def replace_fields(settings, options, argument, stacklevel=4):
     """Returns settings whose fields were given as keyword arguments.
 
     Args:
         settings: `BeamSearch` or `Sampling`.
         options: Mapping of field names to values.
         argument: Name of the argument that takes `settings` now.
+        stacklevel: See `warnings.warn`; 4 is the caller's caller.
 
     Raises:
         TypeError: If `settings` has no such field.
@@ -44,7 +46,8 @@ def replace_fields(settings, options, argument):
     for name in options:
         if name not in names:
             raise TypeError(f"unexpected keyword argument {name!r}")
-        warn_renamed(f"{name}=", f"{argument}={type(settings).__name__}({name}=...)", 4)
+        new = f"{argument}={type(settings).__name__}({name}=...)"
+        warn_renamed(f"{name}=", new, stacklevel)
     return dataclasses.replace(settings, **options)
 
 
@@ -63,26 +66,29 @@ def convert_search_arguments(settings, decoder, ids, drop_finished, options):
 
     Raises:
         TypeError: If a name is unknown.
+        ValueError: If `forbidden_ids` has more than one id.
     """
     if not options:
         return settings, decoder, ids, drop_finished
     options = dict(options)
+    # The search's caller, two functions further away.
+    take = functools.partial(take_renamed, options, stacklevel=5)
     if not options.keys().isdisjoint(_STEP):
         step = {"step": decoder}
         for old, new in _STEP.items():
-            step[new] = take_renamed(
-                options, old, f"StepFunction({new})", step.get(new)
-            )
+            step[new] = take(old, f"StepFunction({new})", step.get(new))
         decoder = StepFunction(**step)
     changes = {}
     for old, new in _IDS.items():
         number = getattr(ids, new)
-        changes[new] = take_renamed(options, old, f"SpecialIds({new})", number)
-    forbidden = take_renamed(
-        options, "forbidden_ids", "SpecialIds(unknown)", (ids.unknown,)
-    )
-    (changes["unknown"],) = forbidden or (None,)
-    drop_finished = take_renamed(options, "compaction", "drop_finished", drop_finished)
+        changes[new] = take(old, f"SpecialIds({new})", number)
+    forbidden = take("forbidden_ids", "SpecialIds(unknown)", (ids.unknown,))
+    if len(forbidden) > 1:
+        raise ValueError(
+            f"`forbidden_ids` must have at most one id. Received: {forbidden}."
+        )
+    changes["unknown"] = forbidden[0] if forbidden else None
+    drop_finished = take("compaction", "drop_finished", drop_finished)
     argument = "search" if hasattr(settings, "beam_size") else "sampling"
-    settings = replace_fields(settings, options, argument)
+    settings = replace_fields(settings, options, argument, stacklevel=5)
     return settings, decoder, ids._replace(**changes), drop_finished

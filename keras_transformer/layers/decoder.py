@@ -61,8 +61,10 @@ class Decoder(Stack):
         output = self._output_spec(inputs)
         if not return_attention_scores:
             return output
-        scores = (
-            self._scores_spec(inputs, inputs),
-            self._scores_spec(inputs, encoder_output),
-        )
-        return output, [scores for _ in self.layers]
+        return output, [
+            (
+                self._scores_spec(inputs, inputs),
+                self._scores_spec(inputs, encoder_output),
+            )
+            for _ in self.layers
+        ]

@@ -14,6 +14,7 @@ from layer_checks import check_saving
 from layer_checks import numpy
 from layer_checks import randomize
 
+from keras_transformer.decoding.incremental import IncrementalDecoder
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.training.losses import SmoothedCrossEntropy
 from keras_transformer.training.metrics import Perplexity
@@ -74,16 +75,16 @@ def check_forward(model):
 def check_cache(model, max_length):
     expected = numpy(model(INPUTS))[1]
     twice = TARGET_IDS.repeat(2, axis=0)
-    cache, context = model.init_cache(SOURCE_IDS, max_length, beam_size=2)
-    start = 0
-    for length in (1, 2, 1):
-        step = twice[:, start : start + length]
-        logits, cache = model.decode_with_cache(step, cache, context, start)
+    decoder = IncrementalDecoder(model)
+    cache, context = decoder.begin(SOURCE_IDS, 2, max_length)
+    for index in range(4):
+        ids = twice[:, index : index + 1]
+        logits, cache = decoder.step(ids, cache, context, index)
         for row in numpy(logits)[2:]:
-            np.testing.assert_allclose(
-                row, expected[start : start + length], rtol=1e-3, atol=1e-3
-            )
-        start += length
+            np.testing.assert_allclose(row, expected[index], rtol=1e-3, atol=1e-3)
+        # Each hypothesis continues the other one, which has the same past.
+        cache = decoder.reorder(cache, ops.array([1, 0, 3, 2], "int32"))
+        cache = decoder.compact(cache)
 
 
 def check_losses(model):

@@ -1,6 +1,6 @@
-"""Layers, model, losses, metrics and schedules are keras.ops only.
+"""Layers, model, losses, metrics, and schedules give the same results on each backend.
 
-They do the same on every backend, and files written on one load on the others.
+Files written on one backend load on the others.
 """
 
 import importlib.util
@@ -56,7 +56,7 @@ def saved_model(tmp_path_factory):
 
 
 @BACKENDS
-def test_model_on_backend(backend, saved_model):
+def test_model_matches_the_paper_on_backend(backend, saved_model):
     if backend == keras.backend.backend() == "tensorflow":
         pytest.skip("the other tests run on tensorflow in this process")
     result = run(backend, str(TESTS / "backends" / "model_on_backend.py"), *saved_model)
@@ -66,8 +66,12 @@ def test_model_on_backend(backend, saved_model):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_all_tests_of_layers_and_model_on_backend(backend):
-    tests = ("tests/layers", "tests/test_transformer.py", "tests/test_presets.py")
+def test_layers_and_model_pass_their_tests_on_backend(backend):
+    tests = (
+        *("tests/layers", "tests/numerics", "tests/test_transformer.py"),
+        *("tests/test_presets.py", "tests/test_attention_scores.py"),
+        *("tests/decoding/test_cache.py", "tests/decoding/test_incremental.py"),
+    )
     result = run(backend, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     assert result.returncode == 0, result.stdout[-5000:]
     assert " passed" in result.stdout

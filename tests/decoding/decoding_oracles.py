@@ -1,4 +1,4 @@
-"""Random table models and plain-Python searches over them, with no Keras in them."""
+"""Random table models, and searches over them in plain Python without Keras."""
 
 import itertools
 
@@ -8,9 +8,9 @@ PAD, UNKNOWN, START, END = range(4)
 
 
 def random_tables(seed, batch, vocabulary=7, spread=1.5):
-    """Logits [batch, vocabulary, vocabulary, vocabulary]: of a token after two others.
+    """Logits of tokens after two others, `[batch, size, size, size]`.
 
-    Padding, unknown and start have probabilities as any id has.
+    Padding, unknown, and start have probabilities like any other id.
     """
     generator = np.random.default_rng(seed)
     shape = (batch, vocabulary, vocabulary, vocabulary)
@@ -24,14 +24,15 @@ def log_softmax(logits):
 
 
 def table_step(rows_per_sentence):
-    """The step function of a table model: context the tables, cache the token before.
+    """Returns the step function of a table model.
 
-    The search must reorder the cache and pass the right rows of the context, or
-    later tokens come from the wrong table row.
+    The context is the tables, the cache the token before the last one. If the search
+    does not reorder the cache or passes other rows of the context, later tokens come
+    from the wrong row of a table.
     """
     from keras import ops
 
-    def next_token_logits(ids, cache, context, index):
+    def step(ids, cache, context, index):
         tables = context["tables"]
         vocabulary = tables.shape[-1]
         sentence = ops.arange(ops.shape(ids)[0], dtype="int32") // rows_per_sentence
@@ -39,7 +40,7 @@ def table_step(rows_per_sentence):
         logits = ops.take(ops.reshape(tables, (-1, vocabulary)), row, axis=0)
         return logits, {"before": ids[:, 0]}
 
-    return next_token_logits
+    return step
 
 
 def table_cache(batch, rows_per_sentence):
@@ -61,7 +62,7 @@ def penalty(kind, alpha, length):
 
 
 def all_finished(table, max_length, kind, alpha, tokens):
-    """Every (score, sequence) that ends within `max_length`, best first."""
+    """Lists all (score, sequence) that end within `max_length`, best first."""
     found = []
     for length in range(1, max_length + 1):
         for body in itertools.product(tokens, repeat=length - 1):
@@ -77,27 +78,27 @@ def beam(table, beam_size, max_length, kind, alpha, tokens, n_best=1, enough=Non
     It stops at `max_length`, or when `enough` hypotheses have finished.
     """
     log_probs = log_softmax(table)
-    living = [(0.0, [START, START])]
+    alive = [(0.0, [START, START])]
     finished = []
     for length in range(1, max_length + 1):
-        grown = [
+        expanded = [
             (total + log_probs[history[-2], history[-1], token], [*history, token])
-            for total, history in living
+            for total, history in alive
             for token in [END, *tokens]
         ]
-        grown = sorted(grown, key=lambda pair: -pair[0])[:beam_size]
+        expanded = sorted(expanded, key=lambda pair: -pair[0])[:beam_size]
         finished += [
             (total / penalty(kind, alpha, length), history[2:])
-            for total, history in grown
+            for total, history in expanded
             if history[-1] == END
         ]
-        living = [pair for pair in grown if pair[1][-1] != END]
+        alive = [pair for pair in expanded if pair[1][-1] != END]
         if enough is not None and len(finished) >= enough:
             break
     if not finished:
         finished = [
             (total / penalty(kind, alpha, max_length), history[2:])
-            for total, history in living
+            for total, history in alive
         ]
     return sorted(finished, key=lambda pair: -pair[0])[:n_best]
 
@@ -113,7 +114,7 @@ def greedy(table, max_length, tokens):
 
 
 def strip(sequence):
-    """The ids of a padded row; what follows the first padding must be padding."""
+    """Returns the ids of a row; the first padding may only be followed by padding."""
     ids = [int(i) for i in sequence]
     length = ids.index(PAD) if PAD in ids else len(ids)
     assert not any(ids[length:]), ids

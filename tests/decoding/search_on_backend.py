@@ -1,4 +1,4 @@
-"""Run by test_backends.py in a process of its own, on the backend KERAS_BACKEND."""
+"""Searches on the backend `KERAS_BACKEND`; test_backends.py runs it in a process."""
 
 import sys
 
@@ -14,8 +14,10 @@ from decoding_oracles import table_step
 from keras import ops
 
 import keras_transformer as kt
+from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Ensemble
 from keras_transformer.decoding import Phrase
+from keras_transformer.decoding import Sampling
 from keras_transformer.decoding import beam_search
 from keras_transformer.decoding import forbidden_phrases
 from keras_transformer.decoding import sample
@@ -29,17 +31,16 @@ def search(tables, limits):
         table_cache(7, 3),
         {"tables": tables},
         batch_size=7,
-        beam_size=3,
         max_length=limits,
+        search=BeamSearch(3),
         buffer_length=11,
         n_best=2,
     )
 
 
 def draw(tables):
-    return sample(
-        table_step(2), table_cache(7, 2), {"tables": tables}, 7, 2, 11, top_k=1, seed=1
-    )
+    settings = Sampling(2, top_k=1, seed=1)
+    return sample(table_step(2), table_cache(7, 2), {"tables": tables}, 7, 11, settings)
 
 
 def compile_(function):
@@ -65,14 +66,15 @@ for i in range(7):
         scores[i][kept], [score for score, _ in expected], rtol=1e-4
     )
 samples = ops.convert_to_numpy(compile_(draw)(tables)[0])
+greedy = BeamSearch(1)
 best = ops.convert_to_numpy(
-    beam_search(table_step(1), table_cache(7, 1), {"tables": tables}, 7, 1, 11)[0]
+    beam_search(table_step(1), table_cache(7, 1), {"tables": tables}, 7, 11, greedy)[0]
 )
 np.testing.assert_array_equal(samples[:, 0], best[:, 0])
 np.testing.assert_array_equal(samples[:, 1], best[:, 0])
 
-# A Transformer, its cache against the whole decoder. Seeds give other weights on each
-# backend, so the weights come from numpy.
+# A Transformer's cache against the whole decoder. Each backend draws other weights from
+# a seed, so the weights come from NumPy.
 model = kt.Transformer(11, num_layers=1, d_model=12, d_ff=20, num_heads=2)
 model.build({"source_ids": (None, None), "target_ids": (None, None)})
 generator = np.random.default_rng(5)
@@ -83,7 +85,7 @@ source_ids = np.array([[5, 9, 7, 4, END], [8, END, 0, 0, 0]], "int32")
 
 
 def translate(source_ids):
-    return translate_ids(model, source_ids, beam_size=1, extra_length=3)[0]
+    return translate_ids(model, source_ids, BeamSearch(1, extra_length=3))[0]
 
 
 found = ops.convert_to_numpy(compile_(translate)(source_ids))[:, 0]
@@ -97,9 +99,10 @@ for row, limit, ids in zip(source_ids, (8, 5), found, strict=True):
         logits = ops.convert_to_numpy(model(pair, training=False))[0, -1]
         history.append(END + int(np.argmax(logits[END:])))
     assert strip(ids) == history[1:], (ids, history)
-# An ensemble of a model with itself is the model; prefixes and forbidden phrases.
+# An ensemble of one model matches it; prefixes and forbidden phrases.
 twice = Ensemble([model, model])
-again = compile_(lambda ids: translate_ids(twice, ids, beam_size=1, extra_length=3)[0])
+greedy = BeamSearch(1, extra_length=3)
+again = compile_(lambda ids: translate_ids(twice, ids, greedy)[0])
 assert np.array_equal(ops.convert_to_numpy(again(source_ids))[:, 0], found)
 
 prefix_ids = np.array([[7, 5], [9, 0]], "int32")
@@ -112,8 +115,7 @@ def constrained(source_ids, prefix_ids):
     return translate_ids(
         model,
         source_ids,
-        beam_size=3,
-        extra_length=3,
+        BeamSearch(3, extra_length=3),
         prefix_ids=prefix_ids,
         next_states=next_states,
     )

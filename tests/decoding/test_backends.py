@@ -1,4 +1,4 @@
-"""The search is keras.ops only: the same results on every backend."""
+"""Searches give the same results on every backend."""
 
 import importlib.util
 import os
@@ -13,10 +13,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 @pytest.mark.parametrize(
     "backend",
-    # Of TensorFlow the other tests of the search tell as much.
+    # The other tests of searches run on TensorFlow.
     ["jax", "torch", pytest.param("tensorflow", marks=pytest.mark.slow)],
 )
-def test_search_on_backend(backend):
+def test_search_matches_oracles_on_backend(backend):
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     result = subprocess.run(

@@ -1,3 +1,5 @@
+"""Beam search over table models, against exhaustive and plain-Python searches."""
+
 import keras
 import numpy as np
 import pytest
@@ -17,19 +19,21 @@ from decoding_oracles import strip
 from decoding_oracles import table_cache
 from decoding_oracles import table_step
 
+from keras_transformer.decoding import BeamSearch
+from keras_transformer.decoding import SpecialIds
 from keras_transformer.decoding import beam_search
 
 TOKENS = (4, 5, 6)
 
 
-def search(tables, beam_size, max_length, **options):
+def search(tables, beam_size, max_length, length_penalty=0.6, kind="gnmt", **options):
     sequences, scores = beam_search(
         table_step(beam_size),
         table_cache(len(tables), beam_size),
         {"tables": tables},
         batch_size=len(tables),
-        beam_size=beam_size,
         max_length=max_length,
+        search=BeamSearch(beam_size, length_penalty, kind),
         **options,
     )
     return np.array(sequences), np.array(scores)
@@ -57,7 +61,7 @@ PENALTIES = [
 
 
 @pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
-def test_wide_beam_equals_exhaustive_search(kind, alpha):
+def test_wide_beam_matches_exhaustive_search(kind, alpha):
     tables = random_tables(seed=1, batch=3)
     beam_size = 4 * 3**3  # all continuations of all prefixes
     for n_best in (1, 5):
@@ -67,16 +71,16 @@ def test_wide_beam_equals_exhaustive_search(kind, alpha):
             max_length=4,
             n_best=n_best,
             length_penalty=alpha,
-            length_penalty_kind=kind,
+            kind=kind,
         )
         for i, table in enumerate(tables):
             expected = all_finished(table, 4, kind, alpha, TOKENS)[:n_best]
             assert_equals_oracle(sequences[i], scores[i], expected)
 
 
-def test_penalties_choose_different_translations():
-    # Guards the test above: were the best sequence always the same one, a search that
-    # ignored the penalty would pass.
+def test_penalties_select_different_sequences():
+    # Guards the test above: if the best sequence were always the same, a search that
+    # ignores the penalty would pass.
     tables = random_tables(seed=1, batch=3)
     best = {
         (kind, alpha): [all_finished(t, 4, kind, alpha, TOKENS)[0][1] for t in tables]
@@ -88,8 +92,8 @@ def test_penalties_choose_different_translations():
 
 @pytest.mark.parametrize("beam_size", [1, 2, 3, 5])
 @pytest.mark.parametrize(("kind", "alpha"), [("gnmt", 0.6), ("power", 1.0)])
-@pytest.mark.parametrize("compaction", [True, False])
-def test_narrow_beam_equals_plain_beam(beam_size, kind, alpha, compaction):
+@pytest.mark.parametrize("drop_finished", [True, False])
+def test_narrow_beam_matches_plain_beam_search(beam_size, kind, alpha, drop_finished):
     # The oracle runs to max_length, so this also shows that stopping loses nothing.
     tables = random_tables(seed=2, batch=11, vocabulary=9)
     sequences, scores = search(
@@ -98,8 +102,8 @@ def test_narrow_beam_equals_plain_beam(beam_size, kind, alpha, compaction):
         max_length=13,
         n_best=min(2, beam_size),
         length_penalty=alpha,
-        length_penalty_kind=kind,
-        compaction=compaction,
+        kind=kind,
+        drop_finished=drop_finished,
     )
     for i, table in enumerate(tables):
         expected = beam(
@@ -109,7 +113,7 @@ def test_narrow_beam_equals_plain_beam(beam_size, kind, alpha, compaction):
 
 
 @pytest.mark.fault("F26", "beam 1 is greedy search")
-def test_beam_1_equals_greedy():
+def test_beam_of_one_matches_greedy_search():
     tables = random_tables(seed=3, batch=17)
     sequences, _ = search(tables, 1, max_length=12)
     found = [strip(row) for row in sequences[:, 0]]
@@ -117,7 +121,7 @@ def test_beam_1_equals_greedy():
     assert len({len(ids) for ids in found}) > 3
 
 
-def test_scores_are_recomputable():
+def test_beam_search_scores_match_the_model():
     tables = random_tables(seed=4, batch=5)
     sequences, scores = search(tables, 4, max_length=9, n_best=4)
     assert np.all(np.diff(scores, axis=1) <= 0)
@@ -130,7 +134,7 @@ def test_scores_are_recomputable():
             np.testing.assert_allclose(score, expected, rtol=1e-4)
 
 
-def test_n_best_are_different_hypotheses():
+def test_n_best_hypotheses_are_distinct():
     tables = random_tables(seed=5, batch=6)
     sequences, scores = search(tables, 5, max_length=8, n_best=5)
     for rows, row_scores in zip(sequences, scores, strict=True):
@@ -140,7 +144,7 @@ def test_n_best_are_different_hypotheses():
 
 @pytest.mark.fault("F26", "the same tokens and scores")
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_translation_does_not_depend_on_batch_mates(beam_size):
+def test_beam_search_result_is_independent_of_batch(beam_size):
     tables = random_tables(seed=6, batch=7)
     together = search(tables, beam_size, max_length=15)
     for i in range(7):
@@ -149,11 +153,11 @@ def test_translation_does_not_depend_on_batch_mates(beam_size):
         np.testing.assert_allclose(together[1][i], alone[1][0], rtol=1e-6)
 
 
-def test_compaction_changes_nothing():
+def test_drop_finished_does_not_change_results():
     tables = random_tables(seed=7, batch=23)
     limits = np.arange(23, dtype="int32") % 14
-    with_it = search(tables, 3, limits, n_best=3, compaction=True)
-    without = search(tables, 3, limits, n_best=3, compaction=False)
+    with_it = search(tables, 3, limits, n_best=3, drop_finished=True)
+    without = search(tables, 3, limits, n_best=3, drop_finished=False)
     np.testing.assert_array_equal(with_it[0], without[0])
     np.testing.assert_array_equal(with_it[1], without[1])
 
@@ -169,7 +173,7 @@ def counting_step(beam_size, rows):
 
 
 def end_after(length, vocabulary=7):
-    """A table that strongly wants `length` tokens: 4, 5, 6, 4, ... and the end."""
+    """A table that strongly favors `length` tokens: 4, 5, 6, 4, ... and the end."""
     table = np.zeros((vocabulary,) * 3, "float32")
     if length == 1:
         table[START, START, END] = 20
@@ -192,47 +196,45 @@ def test_finished_sentences_leave_the_batch():
         table_cache(8, 2),
         {"tables": tables},
         batch_size=8,
-        beam_size=2,
         max_length=20,
+        search=BeamSearch(2),
     )
     assert rows == [16, 6, 6, 6]
     assert strip(sequences[7, 0]) == [4, 5, 6, END]
 
 
-def test_stops_when_no_hypothesis_can_win():
+def test_search_stops_when_no_hypothesis_can_win():
     rows = []
     beam_search(
         counting_step(4, rows),
         table_cache(1, 4),
         {"tables": end_after(3)[None]},
         batch_size=1,
-        beam_size=4,
         max_length=30,
+        search=BeamSearch(4),
     )
     assert len(rows) == 3
 
 
-def test_does_not_stop_while_a_hypothesis_can_win():
-    # The end at once is the best first token, but three tokens that are certain to
-    # follow the second best one win by the penalty.
+def test_search_continues_while_a_hypothesis_can_win():
+    # The best first token is the end, but three tokens that certainly follow the
+    # second-best one win by the penalty.
     table = end_after(4)
     table[START, START, [4, END]] = 20, 20.1
     sequences, scores = search(
-        table[None], 2, 30, length_penalty=1.0, length_penalty_kind="power", n_best=2
+        table[None], 2, 30, length_penalty=1.0, kind="power", n_best=2
     )
     first = log_softmax(table)[START, START]
     assert [strip(row) for row in sequences[0]] == [[4, 5, 6, END], [END]]
     np.testing.assert_allclose(scores[0], [first[4] / 4, first[END]], rtol=1e-4)
 
 
-def test_finished_hypothesis_never_changes():
+def test_finished_hypotheses_never_change():
     tables = random_tables(seed=8, batch=9)
     earlier = [{} for _ in tables]
     replaced = 0
     for max_length in range(1, 14):
-        sequences, scores = search(
-            tables, 4, max_length, n_best=2, length_penalty_kind="power"
-        )
+        sequences, scores = search(tables, 4, max_length, n_best=2, kind="power")
         for i in range(9):
             now = {
                 tuple(strip(row)): score
@@ -242,7 +244,7 @@ def test_finished_hypothesis_never_changes():
             for ids, score in earlier[i].items():
                 if ids in now:
                     np.testing.assert_allclose(now[ids], score, rtol=1e-6)
-                else:  # it may only give way to two that are better
+                else:  # two better ones may replace it
                     replaced += 1
                     assert len(now) == 2
                     assert min(now.values()) >= score
@@ -259,13 +261,13 @@ def test_forbidden_ids_are_never_generated():
     assert np.all(np.isfinite(scores[:, 0]))
     for row in sequences.reshape(-1, 9):
         assert set(strip(row)) <= {END, 4, 5, 6, 7}
-    sequences, _ = search(tables, 3, 9, forbidden_ids=())
+    sequences, _ = search(tables, 3, 9, ids=SpecialIds(unknown=None))
     assert np.any(sequences == UNKNOWN)
     assert np.any(sequences >= 8)
     assert not np.any(sequences == START)
 
 
-def test_limit_of_each_sentence():
+def test_beam_search_respects_limit_of_each_sentence():
     tables = random_tables(seed=10, batch=6)
     tables[..., END] -= 3
     limits = np.array([1, 2, 3, 5, 8, 0], "int32")
@@ -281,11 +283,11 @@ def test_limit_of_each_sentence():
 @pytest.mark.fault(
     "F27", "ends at the limit, the best unfinished hypothesis with a finite score"
 )
-@pytest.mark.parametrize("compaction", [True, False])
-def test_unfinished_at_the_limit_has_a_finite_score(compaction):
+@pytest.mark.parametrize("drop_finished", [True, False])
+def test_unfinished_at_the_limit_has_a_finite_score(drop_finished):
     tables = random_tables(seed=11, batch=2)
     tables[0, ..., END] = -np.inf
-    sequences, scores = search(tables, 3, 6, n_best=2, compaction=compaction)
+    sequences, scores = search(tables, 3, 6, n_best=2, drop_finished=drop_finished)
     for i in range(2):
         expected = beam(tables[i], 3, 6, "gnmt", 0.6, TOKENS, 2)
         assert_equals_oracle(sequences[i], scores[i], expected)
@@ -293,7 +295,7 @@ def test_unfinished_at_the_limit_has_a_finite_score(compaction):
     assert np.all(np.isfinite(scores[0]))
 
 
-def test_beam_wider_than_the_vocabulary():
+def test_beam_wider_than_the_vocabulary_finds_all_sequences():
     tables = random_tables(seed=12, batch=2, vocabulary=5)
     sequences, scores = search(tables, 9, 3, n_best=9)
     for i in range(2):
@@ -302,7 +304,7 @@ def test_beam_wider_than_the_vocabulary():
         assert_equals_oracle(sequences[i], scores[i], expected)
 
 
-def test_compiled_with_unknown_batch():
+def test_compiled_beam_search_accepts_any_batch_size():
     @tf.function(
         input_signature=[
             tf.TensorSpec([None, 7, 7, 7], tf.float32),
@@ -312,8 +314,9 @@ def test_compiled_with_unknown_batch():
     def compiled(tables, limits):
         batch = tf.shape(tables)[0]
         cache = {"before": tf.fill([batch * 3], START)}
+        context, settings = {"tables": tables}, BeamSearch(3)
         return beam_search(
-            table_step(3), cache, {"tables": tables}, batch, 3, limits, n_best=2
+            table_step(3), cache, context, batch, limits, settings, n_best=2
         )
 
     for batch in (1, 6, 13):
@@ -326,7 +329,7 @@ def test_compiled_with_unknown_batch():
     assert compiled.experimental_get_tracing_count() == 1
 
 
-def test_compiled_by_xla_without_compaction():
+def test_beam_search_compiles_with_xla():
     tables = random_tables(seed=13, batch=4)
 
     @tf.function(jit_compile=True)
@@ -335,10 +338,10 @@ def test_compiled_by_xla_without_compaction():
             table_step(3),
             table_cache(4, 3),
             {"tables": tables},
-            4,
-            3,
-            9,
-            compaction=False,
+            batch_size=4,
+            max_length=9,
+            search=BeamSearch(3),
+            drop_finished=False,
         )
 
     sequences, scores = compiled(tf.constant(tables))
@@ -347,7 +350,7 @@ def test_compiled_by_xla_without_compaction():
     np.testing.assert_allclose(scores, expected[1], rtol=1e-5)
 
 
-def test_logits_in_bfloat16_are_summed_in_float32():
+def test_bfloat16_logits_are_summed_in_float32():
     tables = random_tables(14, 3)
     tables = tf.cast(tf.cast(tables, "bfloat16"), "float32").numpy()
     step = table_step(2)
@@ -356,7 +359,10 @@ def test_logits_in_bfloat16_are_summed_in_float32():
         logits, cache = step(ids, cache, context, index)
         return keras.ops.cast(logits, "bfloat16"), cache
 
-    found = beam_search(low_precision, table_cache(3, 2), {"tables": tables}, 3, 2, 9)
+    context = {"tables": tables}
+    found = beam_search(
+        low_precision, table_cache(3, 2), context, 3, 9, search=BeamSearch(2)
+    )
     expected = search(tables, 2, 9)
     np.testing.assert_array_equal(found[0], expected[0])
     np.testing.assert_array_equal(found[1], expected[1])
@@ -365,14 +371,13 @@ def test_logits_in_bfloat16_are_summed_in_float32():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beam_size": 0}, "beam_size=0"),
-        ({"beam_size": 2, "n_best": 3}, "n_best=3"),
-        ({"beam_size": 2, "length_penalty": -1.0}, "length_penalty=-1.0"),
-        ({"beam_size": 2, "length_penalty_kind": "x"}, "length_penalty_kind='x'"),
-        ({"beam_size": 2, "forbidden_ids": (END,)}, "end_id=3"),
+        ({"n_best": 3}, "beam_size=2, n_best=3"),
+        ({"n_best": 0}, "beam_size=2, n_best=0"),
+        ({"ids": SpecialIds(unknown=END)}, "end_id=3"),
+        ({"ids": SpecialIds(pad=END)}, "end_id=3"),
     ],
 )
-def test_bad_arguments(options, message):
+def test_beam_search_rejects_invalid_arguments(options, message):
     tables = random_tables(seed=1, batch=1)
     with pytest.raises(ValueError, match=message):
-        search(tables, max_length=3, **options)
+        search(tables, 2, max_length=3, **options)

@@ -1,4 +1,4 @@
-"""Given prefixes and forbidden phrases, against searches that try everything."""
+"""Prefixes and forbidden phrases, against searches over all sequences."""
 
 import itertools
 from collections import Counter
@@ -19,13 +19,14 @@ from decoding_oracles import table_cache
 from decoding_oracles import table_step
 
 import keras_transformer as kt
+from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Phrase
+from keras_transformer.decoding import Sampling
 from keras_transformer.decoding import beam_search
 from keras_transformer.decoding import forbidden_phrases
 from keras_transformer.decoding import sample
 from keras_transformer.decoding import translate_ids
-from keras_transformer.decoding.constraints import constrain
-from keras_transformer.decoding.loop import take_rows
+from keras_transformer.decoding.constraints import ConstrainedDecoder
 
 TOKENS = (4, 5, 6)
 WIDE = 4 * 3**3  # all continuations of all prefixes of 3 tokens
@@ -46,25 +47,31 @@ def automaton(sequences, vocabulary=7):
 
 
 def start(tables, rows, max_length, prefixes=None, sequences=None):
-    begun = {
-        "next_token_logits": table_step(rows),
-        "reorder_cache": take_rows,
-        "cache": table_cache(len(tables), rows),
-        "context": {"tables": tables},
-        "batch_size": len(tables),
-        "max_length": max_length,
-    }
+    """Returns the arguments of a search around a table model."""
     if isinstance(sequences, list):
         sequences = automaton(sequences, tables.shape[-1])
-    return constrain(
-        begun, rows, None if prefixes is None else padded(prefixes), sequences
+    prefix_ids = None if prefixes is None else padded(prefixes)
+    decoder = ConstrainedDecoder(
+        table_step(rows), max_length, prefix_ids=prefix_ids, next_states=sequences
     )
+    cache, context = decoder.wrap(
+        table_cache(len(tables), rows), {"tables": tables}, len(tables), rows
+    )
+    return decoder, cache, context, len(tables), max_length
 
 
-def search(tables, beam_size, max_length, prefixes=None, sequences=None, **options):
+def search(
+    tables,
+    beam_size,
+    max_length,
+    prefixes=None,
+    sequences=None,
+    length_penalty=0.6,
+    **options,
+):
     sequences, scores = beam_search(
-        beam_size=beam_size,
-        **start(tables, beam_size, max_length, prefixes, sequences),
+        *start(tables, beam_size, max_length, prefixes, sequences),
+        search=BeamSearch(beam_size, length_penalty),
         **options,
     )
     return np.array(sequences), np.array(scores)
@@ -89,7 +96,7 @@ def assert_found(sequences, scores, expected):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.7])
-def test_prefixes_against_all_sequences(alpha):
+def test_prefix_search_finds_the_best_of_all_sequences(alpha):
     tables = random_tables(seed=1, batch=3)
     found = search(tables, WIDE, 4, PREFIXES, n_best=5, length_penalty=alpha)
     free = search(tables, WIDE, 4, n_best=5, length_penalty=alpha)
@@ -100,12 +107,12 @@ def test_prefixes_against_all_sequences(alpha):
             if pair[1][: len(prefix)] == prefix
         ]
         assert_found(found[0][i], found[1][i], expected[:5])
-    # Guards the above: what is found is not what would be found anyway.
+    # Guards the above: without prefixes other sequences are found.
     assert np.any(found[0][0] != free[0][0]) and np.any(found[0][2] != free[0][2])
     np.testing.assert_array_equal(found[0][1], free[0][1])
 
 
-def test_forbidden_sequences_against_all_sequences():
+def test_search_finds_the_best_of_all_allowed_sequences():
     tables = random_tables(seed=2, batch=5)
     found = search(tables, WIDE, 4, sequences=SEQUENCES, n_best=7)
     changed = 0
@@ -117,7 +124,7 @@ def test_forbidden_sequences_against_all_sequences():
     assert changed > 2
 
 
-def test_tokens_without_logits_and_logits_without_tokens():
+def test_logits_without_a_token_are_forbidden():
     tables = random_tables(seed=2, batch=2)
     expected = search(tables, WIDE, 4, sequences=SEQUENCES, n_best=7)
     wider = automaton(SEQUENCES, tables.shape[-1] + 2)
@@ -125,15 +132,15 @@ def test_tokens_without_logits_and_logits_without_tokens():
         search(tables, WIDE, 4, sequences=wider, n_best=7), expected, strict=True
     ):
         np.testing.assert_array_equal(one, other)
-    # The most probable of all, but no token's.
+    # The most probable logits, but of no token.
     more = np.pad(tables, [[0, 0], [0, 2], [0, 2], [0, 2]], constant_values=9.0)
     narrower = automaton(SEQUENCES, tables.shape[-1])
     found, scores = search(more, 8, 4, sequences=narrower, n_best=3)
     assert np.isfinite(scores).all() and found.max() < tables.shape[-1]
 
 
-def test_prefixes_and_forbidden_sequences_together():
-    # What a prefix says is said; the rest of the sequence keeps to what is allowed.
+def test_prefixes_override_forbidden_sequences():
+    # A prefix is always generated; the rest of the sequence is constrained.
     tables = random_tables(seed=3, batch=3)
     prefixes = [[4, 5], [6, 6], []]
     sequences, scores = search(tables, WIDE, 4, prefixes, SEQUENCES, n_best=3)
@@ -152,30 +159,30 @@ def test_prefixes_and_forbidden_sequences_together():
 
 
 def plain_beam(table, beam_size, max_length, allowed):
-    """Beam search on lists that asks `allowed(ids)` of each new hypothesis."""
+    """Beam search on lists, of hypotheses for which `allowed(ids)`."""
     log_probs = log_softmax(table)
-    living, finished = [(0.0, [START, START])], []
+    alive, finished = [(0.0, [START, START])], []
     for length in range(1, max_length + 1):
-        grown = [
+        expanded = [
             (total + log_probs[ids[-2], ids[-1], token], [*ids, token])
-            for total, ids in living
+            for total, ids in alive
             for token in (END, *TOKENS)
             if allowed([*ids[2:], token])
         ]
-        grown = sorted(grown, key=lambda pair: -pair[0])[:beam_size]
-        scored = [(t / penalty("gnmt", 0.6, length), ids[2:]) for t, ids in grown]
+        expanded = sorted(expanded, key=lambda pair: -pair[0])[:beam_size]
+        scored = [(t / penalty("gnmt", 0.6, length), ids[2:]) for t, ids in expanded]
         finished += [pair for pair in scored if pair[1][-1] == END]
-        living = [pair for pair in grown if pair[1][-1] != END]
+        alive = [pair for pair in expanded if pair[1][-1] != END]
     return max(finished or scored)
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 3])
-@pytest.mark.parametrize("compaction", [True, False])
-def test_narrow_beams(beam_size, compaction):
+@pytest.mark.parametrize("drop_finished", [True, False])
+def test_constrained_narrow_beam_matches_plain_beam_search(beam_size, drop_finished):
     tables = random_tables(seed=4, batch=11)
     prefixes = [[5, 6, 4], [], [4]] * 4
     found = search(
-        tables, beam_size, 9, prefixes[:11], SEQUENCES, compaction=compaction
+        tables, beam_size, 9, prefixes[:11], SEQUENCES, drop_finished=drop_finished
     )
     for i, (table, prefix) in enumerate(zip(tables, prefixes[:11], strict=True)):
 
@@ -189,7 +196,7 @@ def test_narrow_beams(beam_size, compaction):
         np.testing.assert_allclose(found[1][i, 0], score, rtol=1e-4)
 
 
-def test_unfinished_prefix_at_the_limit():
+def test_prefix_is_cut_at_the_limit():
     tables = random_tables(seed=5, batch=1)
     sequences, scores = search(tables, 3, 2, [[4, 5, 6]])
     assert strip(sequences[0, 0]) == [4, 5]
@@ -197,8 +204,8 @@ def test_unfinished_prefix_at_the_limit():
     np.testing.assert_allclose(scores[0, 0], expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("compaction", [True, False])
-def test_a_word_cut_off_at_the_limit_is_whole(compaction):
+@pytest.mark.parametrize("drop_finished", [True, False])
+def test_word_at_the_limit_counts_as_whole(drop_finished):
     """4 separates words, as the end does; the words 5 and 6 6 are forbidden."""
     tables = random_tables(seed=9, batch=9)
     tables[..., END] = -np.inf
@@ -219,7 +226,7 @@ def test_a_word_cut_off_at_the_limit_is_whole(compaction):
         return not {"5", "66"}.intersection(whole)
 
     sequences, _ = search(
-        tables, 120, limits, sequences=table, n_best=1, compaction=compaction
+        tables, 120, limits, sequences=table, n_best=1, drop_finished=drop_finished
     )
     changed = 0
     for i, limit in enumerate(limits):
@@ -232,16 +239,12 @@ def test_a_word_cut_off_at_the_limit_is_whole(compaction):
 
 
 def draw(tables, num_samples, max_length, prefixes=None, sequences=None, **options):
-    begun = start(tables, num_samples, max_length, prefixes, sequences)
-    del begun["reorder_cache"]
-    return map(
-        np.array,
-        sample(num_samples=num_samples, **begun, **options),
-    )
+    arguments = start(tables, num_samples, max_length, prefixes, sequences)
+    return map(np.array, sample(*arguments, Sampling(num_samples, **options)))
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.9}])
-def test_samples_keep_to_both(options):
+def test_samples_satisfy_all_constraints(options):
     tables = random_tables(seed=6, batch=3)
     sequences, scores = draw(tables, 60, 8, PREFIXES, SEQUENCES, seed=3, **options)
     for table, prefix, rows, row_scores in zip(
@@ -255,7 +258,7 @@ def test_samples_keep_to_both(options):
     assert len({tuple(row) for row in sequences[1]}) > 4
 
 
-def test_samples_are_the_models_among_what_is_allowed():
+def test_samples_follow_the_model_among_allowed_tokens():
     tables = random_tables(seed=7, batch=1)
     sequences, _ = draw(tables, 4001, 2, [[4]], [(4, 5)], seed=5, temperature=1.4)
     weights = np.exp(tables[0, START, 4].astype("float64") / 1.4)
@@ -266,7 +269,7 @@ def test_samples_are_the_models_among_what_is_allowed():
     assert np.all(np.abs(found - expected) <= bound)
 
 
-def test_compiled_with_unknown_batch():
+def test_compiled_constrained_search_accepts_any_batch_size():
     @tf.function(
         input_signature=[
             tf.TensorSpec([None, 7, 7, 7], tf.float32),
@@ -275,16 +278,12 @@ def test_compiled_with_unknown_batch():
     )
     def compiled(tables, prefix_ids):
         batch = tf.shape(tables)[0]
-        begun = {
-            "next_token_logits": table_step(3),
-            "reorder_cache": take_rows,
-            "cache": {"before": tf.fill([batch * 3], START)},
-            "context": {"tables": tables},
-            "batch_size": batch,
-            "max_length": 9,
-        }
-        begun = constrain(begun, 3, prefix_ids, automaton(SEQUENCES))
-        return beam_search(beam_size=3, **begun)
+        decoder = ConstrainedDecoder(
+            table_step(3), 9, prefix_ids=prefix_ids, next_states=automaton(SEQUENCES)
+        )
+        cache = {"before": tf.fill([batch * 3], START)}
+        cache, context = decoder.wrap(cache, {"tables": tables}, batch, 3)
+        return beam_search(decoder, cache, context, batch, 9, BeamSearch(3))
 
     for batch, prefixes in ((3, PREFIXES), (2, [[], []])):
         tables = random_tables(seed=batch, batch=batch)
@@ -295,7 +294,7 @@ def test_compiled_with_unknown_batch():
     assert compiled.experimental_get_tracing_count() == 1
 
 
-def test_without_constraints_nothing_is_added():
+def test_search_without_constraints_has_the_same_graph():
     """The graph of a search without constraints does not grow."""
     keras.utils.set_random_seed(1)
     model = kt.Transformer(11, num_layers=1, d_model=8, d_ff=12, num_heads=2)
@@ -303,7 +302,7 @@ def test_without_constraints_nothing_is_added():
 
     def count(**options):
         graph = tf.function(
-            lambda ids: translate_ids(model, ids, beam_size=2, **options),
+            lambda ids: translate_ids(model, ids, BeamSearch(2), **options),
             input_signature=[tf.TensorSpec([None, None], tf.int32)],
             autograph=False,
         ).get_concrete_function()

@@ -1,4 +1,4 @@
-"""Several models as one, against the mean of their probabilities over everything."""
+"""`Ensemble` against the mean of its models' probabilities of all sequences."""
 
 import itertools
 
@@ -11,7 +11,9 @@ from decoding_oracles import START
 from decoding_oracles import strip
 
 import keras_transformer as kt
+from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Ensemble
+from keras_transformer.decoding import Sampling
 from keras_transformer.decoding import sample_ids
 from keras_transformer.decoding import score_ids
 from keras_transformer.decoding import translate_ids
@@ -33,25 +35,29 @@ def random_model(seed, **options):
 
 @pytest.fixture(scope="module")
 def models():
-    """Two of different depth and width."""
+    """Two models of different depth and width."""
     return (
         random_model(1, num_layers=1, d_model=12),
         random_model(2, num_layers=2, d_model=8),
     )
 
 
-def search(model, **options):
+def search(model, n_best, drop_finished="auto", **options):
+    settings = BeamSearch(extra_length=2, **options)
+
     @tf.function(
         input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False
     )
     def compiled(source_ids):
-        return translate_ids(model, source_ids, extra_length=2, **options)
+        return translate_ids(
+            model, source_ids, settings, n_best=n_best, drop_finished=drop_finished
+        )
 
     return [x.numpy() for x in compiled(SOURCES)]
 
 
 def every_sequence(models):
-    """Log-probabilities of all sequences for the second source, ids to float."""
+    """Maps all sequences for the second source to their log-probabilities."""
     found = {}
     for length in range(MAX_LENGTH):
         bodies = list(itertools.product((4, 5, 6), repeat=length))
@@ -74,7 +80,7 @@ def every_sequence(models):
 
 
 @pytest.mark.parametrize("alpha", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
-def test_search_against_all_sequences(models, alpha):
+def test_ensemble_search_finds_the_best_of_all_sequences(models, alpha):
     sequences, scores = search(
         Ensemble(models), beam_size=120, n_best=6, length_penalty=alpha
     )
@@ -85,13 +91,13 @@ def test_search_against_all_sequences(models, alpha):
     ranked = sorted(expected, key=expected.get, reverse=True)[:6]
     assert [tuple(strip(row)) for row in sequences[1]] == ranked
     np.testing.assert_allclose(scores[1], [expected[ids] for ids in ranked], rtol=1e-4)
-    for model in models:  # what is found is neither model's own choice
+    for model in models:  # neither model alone finds the same
         alone = search(model, beam_size=120, n_best=6, length_penalty=alpha)
         assert np.any(alone[0][1] != sequences[1])
 
 
 @pytest.mark.slow
-def test_of_a_model_with_itself_is_the_model(models):
+def test_ensemble_of_one_model_matches_it(models):
     for model in models:
         alone = search(model, n_best=4)
         twice = search(Ensemble([model, model, model]), n_best=4)
@@ -100,14 +106,14 @@ def test_of_a_model_with_itself_is_the_model(models):
 
 
 @pytest.mark.slow
-def test_fixed_buffers_agree_with_growing_caches(models):
+def test_ensemble_with_buffers_matches_growing_caches(models):
     growing = search(Ensemble(models), n_best=4)
-    fixed = search(Ensemble(models), n_best=4, compaction=False)
+    fixed = search(Ensemble(models), n_best=4, drop_finished=False)
     np.testing.assert_array_equal(growing[0], fixed[0])
     np.testing.assert_allclose(growing[1], fixed[1], rtol=1e-4)
 
 
-def test_scores_and_samples(models):
+def test_ensemble_scores_and_samples_match_mean_probabilities(models):
     ensemble = Ensemble(models)
     expected = every_sequence(models)
     labels = np.array([ids for ids in expected if len(ids) == 3], "int32")
@@ -117,7 +123,7 @@ def test_scores_and_samples(models):
     wanted = [expected[tuple(row)] for row in labels.tolist()]
     np.testing.assert_allclose(scores, wanted, rtol=1e-4)
     samples, log_probs = sample_ids(
-        ensemble, SOURCES[1:, :2], num_samples=40, extra_length=2, seed=3
+        ensemble, SOURCES[1:, :2], Sampling(40, seed=3, extra_length=2)
     )
     ended = [ids for ids in map(strip, samples[0]) if ids[-1] == END]
     assert len(ended) > 3
@@ -126,7 +132,7 @@ def test_scores_and_samples(models):
             np.testing.assert_allclose(log_prob, expected[tuple(ids)], rtol=1e-4)
 
 
-def test_the_limit_of_learned_positions():
+def test_ensemble_has_the_smallest_limit_of_learned_positions():
     learned = [
         random_model(
             3, num_layers=1, d_model=8, positions="learned", max_length=max_length
@@ -136,7 +142,7 @@ def test_the_limit_of_learned_positions():
     assert (Ensemble(learned).positions, Ensemble(learned).max_length) == ("learned", 7)
 
 
-def test_other_vocabularies(models):
+def test_ensemble_rejects_different_vocabularies(models):
     other = kt.Transformer(9, num_layers=1, d_model=8, d_ff=8, num_heads=2)
     with pytest.raises(ValueError, match=r"Received: vocabulary sizes \[7, 9\]"):
         Ensemble([models[0], other])

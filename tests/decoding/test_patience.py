@@ -21,16 +21,14 @@ WORDS = ("der", "Hund", "läuft")
 TABLES = random_tables(seed=21, batch=BATCH, vocabulary=9)
 
 
-def search(step=None, batch=BATCH, **options):
+def search(step=None, batch=BATCH, patience=None, **options):
     sequences, scores = beam_search(
         step or table_step(BEAM),
         table_cache(batch, BEAM),
         {"tables": TABLES[:batch]},
         batch_size=batch,
-        beam_size=BEAM,
         max_length=LENGTH,
-        length_penalty=1.0,
-        length_penalty_kind="power",
+        search=BeamSearch(BEAM, 1.0, "power", patience),
         **options,
     )
     found = [[strip(ids) for ids in row] for row in np.array(sequences)]
@@ -44,14 +42,18 @@ def expected(enough, n_best=1):
     ]
 
 
-# 0.6 of 4 hypotheses, rounded, are 2, and 0.05 of them at least the list's 1 or 3.
+# 0.6 of 4 hypotheses, rounded, are 2; 0.05 of them are at least `n_best`.
 @pytest.mark.parametrize(
     ("patience", "n_best", "enough"),
     [(0.05, 1, 1), (0.6, 1, 2), (1, 1, 4), (2, 1, 8), (0.05, 3, 3), (1, 4, 4)],
 )
-@pytest.mark.parametrize("compaction", [True, False])
-def test_ends_when_enough_have_finished(patience, n_best, enough, compaction):
-    found, scores = search(patience=patience, n_best=n_best, compaction=compaction)
+@pytest.mark.parametrize("drop_finished", [True, False])
+def test_patience_ends_search_when_enough_have_finished(
+    patience, n_best, enough, drop_finished
+):
+    found, scores = search(
+        patience=patience, n_best=n_best, drop_finished=drop_finished
+    )
     for ids, row, pairs in zip(found, scores, expected(enough, n_best), strict=True):
         missing = n_best - len(pairs)
         assert ids == [sequence for _, sequence in pairs] + [[]] * missing
@@ -59,8 +61,8 @@ def test_ends_when_enough_have_finished(patience, n_best, enough, compaction):
         np.testing.assert_allclose(row, scored, rtol=1e-4)
 
 
-def test_more_patience_finds_no_worse():
-    # Guards the test above: were all of its searches the same, it would say nothing.
+def test_more_patience_finds_no_worse_scores():
+    # Guards the test above, which proves nothing if all of its searches are equal.
     scores = [search(patience=patience)[1] for patience in (0.25, 1, 4, None)]
     for fewer, more in itertools.pairwise(scores):
         assert np.all(more >= fewer)
@@ -68,7 +70,7 @@ def test_more_patience_finds_no_worse():
     assert np.any(scores[3] > scores[1])
 
 
-def test_takes_fewer_steps():
+def test_patience_reduces_steps():
     steps = {}
     for patience in (1, None):
         count = []
@@ -89,10 +91,10 @@ def test_takes_fewer_steps():
     assert steps[1] == longest < steps[None]
 
 
-def test_translator_export_and_opened_models_have_patience(tmp_path):
+def test_patience_works_in_translator_export_and_opened_model(tmp_path):
     model, tokenizer = tiny_export.tiny_model()
     rows = model.token_embedding.embeddings.numpy()
-    # Whatever may end may go on with a y, too.
+    # Every hypothesis that may end may also continue with a y.
     rows[tokenizer.end_id] = 1.1 * rows[tokenizer.tokenize(["y"])[0].numpy()[-1]]
     model.token_embedding.embeddings.assign(rows)
     texts = [" ".join(words) for words in itertools.product(WORDS, repeat=3)]
@@ -105,8 +107,8 @@ def test_translator_export_and_opened_models_have_patience(tmp_path):
     )
     assert hasty != plain
 
-    settings = (4, 3.0, "gnmt", 50, 256, 1024)
-    signatures = Signatures(model, tokenizer, *settings, patience=0.25)
+    settings = BeamSearch(length_penalty=3.0, patience=0.25)
+    signatures = Signatures(model, tokenizer, settings)
     found = signatures.translate(tf.constant(texts))["translations"].numpy()
     assert [text.decode() for text in found] == hasty
 
@@ -118,13 +120,7 @@ def test_translator_export_and_opened_models_have_patience(tmp_path):
         assert translator.translate(texts) == expected_texts
 
 
-@pytest.mark.parametrize("patience", [0, -1.0, float("nan")])
-def test_bad_patience(patience):
-    with pytest.raises(ValueError, match="`patience` must be above 0"):
-        search(patience=patience)
-
-
-def test_infinite_patience_never_ends_by_number():
+def test_infinite_patience_matches_none():
     found, scores = search(patience=float("inf"))
     plain, plain_scores = search()
     assert found == plain
@@ -132,8 +128,8 @@ def test_infinite_patience_never_ends_by_number():
 
 
 @pytest.mark.parametrize("patience", [None, 0.5])
-def test_a_number_of_best_that_is_a_tensor(patience):
-    """As many steps as for the number itself, and so many of the same hypotheses."""
+def test_n_best_as_tensor_matches_int(patience):
+    """The search takes the same steps as for the int, and finds the same hypotheses."""
     counts = {}
     for table in random_tables(seed=6, batch=9, vocabulary=9):
         for n_best in (1, 2, 4):
@@ -150,10 +146,9 @@ def test_a_number_of_best_that_is_a_tensor(patience):
                     table_cache(1, 4),
                     {"tables": table[None]},
                     batch_size=1,
-                    beam_size=4,
                     max_length=13,
+                    search=BeamSearch(patience=patience),
                     n_best=asked,
-                    patience=patience,
                 )
                 found.append((len(steps), sequences[0], scores[0]))
             (count, sequences, scores), (same, more, with_scores) = found

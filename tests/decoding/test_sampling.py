@@ -1,3 +1,7 @@
+"""Sampling from table models, against the distributions that they define."""
+
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -13,19 +17,26 @@ from decoding_oracles import strip
 from decoding_oracles import table_cache
 from decoding_oracles import table_step
 
+from keras_transformer.decoding import Sampling
+from keras_transformer.decoding import SpecialIds
 from keras_transformer.decoding import sample
 
 NUM_SAMPLES = 4001
 
 
+SETTINGS = {field.name for field in dataclasses.fields(Sampling)}
+
+
 def draw(tables, num_samples, max_length, **options):
+    """`options` are settings, and other arguments of `sample`."""
+    settings = {name: options.pop(name) for name in SETTINGS & set(options)}
     sequences, scores = sample(
         table_step(num_samples),
         table_cache(len(tables), num_samples),
         {"tables": tables},
         batch_size=len(tables),
-        num_samples=num_samples,
         max_length=max_length,
+        sampling=Sampling(num_samples, **settings),
         **options,
     )
     return np.array(sequences), np.array(scores)
@@ -51,15 +62,15 @@ def assert_frequencies(found, expected):
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_frequencies_follow_the_softmax(temperature):
+def test_sample_frequencies_follow_the_softmax(temperature):
     table = random_tables(seed=1, batch=1, vocabulary=9)[0]
     expected = softmax_of_allowed(table[START, START], temperature)
     assert_frequencies(first_tokens(table, temperature=temperature), expected)
 
 
-def test_frequencies_of_second_tokens():
-    # One uniform number for each step: were it the same number for all steps, second
-    # tokens would hang on the first ones.
+def test_sample_frequencies_of_second_tokens_follow_the_softmax():
+    # Each step draws its own number. If all steps shared one, second tokens would
+    # depend on first ones.
     table = random_tables(seed=2, batch=1, spread=0.5)[0]
     table[START, START, END] = -np.inf
     sequences, _ = draw(table[None], NUM_SAMPLES, 2, seed=6)
@@ -71,15 +82,15 @@ def test_frequencies_of_second_tokens():
         assert np.all(np.abs(found - expected) <= bound)
 
 
-def test_top_k_keeps_the_k_most_probable():
+def test_top_k_keeps_the_k_most_probable_tokens():
     table = random_tables(seed=3, batch=1, vocabulary=11)[0]
     expected = softmax_of_allowed(table[START, START])
     expected[np.argsort(expected)[:-3]] = 0
     assert_frequencies(first_tokens(table, top_k=3), expected / expected.sum())
 
 
-# Probabilities of 4, 5, 6, 7: the nucleus of 0.75 is {0.5, 0.3}, that of 0.85 has one
-# more, and a tiny top_p leaves the first only.
+# With these probabilities of 4 to 7, the nucleus of 0.75 is {0.5, 0.3}, the nucleus of
+# 0.85 has one more, and a tiny top_p leaves the first only.
 @pytest.mark.parametrize(
     ("top_p", "kept"), [(0.75, 2), (0.85, 3), (1e-6, 1), (0.45, 1), (1.0, 4)]
 )
@@ -95,15 +106,15 @@ def test_top_p_keeps_exactly_the_nucleus(top_p, kept):
     assert_frequencies(found, expected)
 
 
-def test_top_k_and_top_p_together():
-    # Of the two most probable (0.5 and 0.3, so 0.625 and 0.375) 0.6 needs one.
+def test_top_p_applies_after_top_k():
+    # The two most probable become 0.625 and 0.375, so that 0.6 needs one.
     table = np.full((8, 8, 8), -np.inf, "float32")
     table[START, START, 4:] = np.log([0.15, 0.5, 0.05, 0.3])
     assert first_tokens(table, top_k=2, top_p=0.6)[5] == 1
     assert first_tokens(table, top_p=0.6)[5] < 1
 
 
-def test_top_k_1_equals_greedy():
+def test_top_k_of_one_matches_greedy_search():
     tables = random_tables(seed=4, batch=13)
     sequences, _ = draw(tables, 2, 12, top_k=1, seed=1)
     for table, rows in zip(tables, sequences, strict=True):
@@ -111,27 +122,36 @@ def test_top_k_1_equals_greedy():
         assert [strip(row) for row in rows] == [expected, expected]
 
 
-def test_same_seed_same_samples():
+def test_same_seed_gives_same_samples():
     tables = random_tables(seed=5, batch=3)
     first = draw(tables, 7, 9, seed=11)[0]
     np.testing.assert_array_equal(first, draw(tables, 7, 9, seed=11)[0])
     assert np.any(first != draw(tables, 7, 9, seed=12)[0])
+
+
+def test_seed_generator_gives_other_samples_at_each_call():
+    tables = random_tables(seed=5, batch=3)
     generator = keras.random.SeedGenerator(11)
-    assert np.any(
-        draw(tables, 7, 9, seed=generator)[0] != draw(tables, 7, 9, seed=generator)[0]
-    )
+
+    def drawn():
+        cache, settings = table_cache(3, 7), Sampling(7, seed=1)
+        context = {"tables": tables}
+        found = sample(table_step(7), cache, context, 3, 9, settings, seed=generator)
+        return np.array(found[0])
+
+    assert np.any(drawn() != drawn())
 
 
-def test_compaction_changes_nothing():
+def test_drop_finished_does_not_change_samples():
     tables = random_tables(seed=6, batch=19)
     limits = np.arange(19, dtype="int32") % 8
-    with_it = draw(tables, 2, limits, seed=3, compaction=True)
-    without = draw(tables, 2, limits, seed=3, compaction=False)
+    with_it = draw(tables, 2, limits, seed=3, drop_finished=True)
+    without = draw(tables, 2, limits, seed=3, drop_finished=False)
     np.testing.assert_array_equal(with_it[0], without[0])
     np.testing.assert_array_equal(with_it[1], without[1])
 
 
-def test_scores_are_log_probabilities():
+def test_sample_scores_are_log_probabilities():
     tables = random_tables(seed=7, batch=4)
     sequences, scores = draw(tables, 5, 6, seed=2, temperature=1.3, top_k=3)
     for table, rows, row_scores in zip(tables, sequences, scores, strict=True):
@@ -148,14 +168,13 @@ def test_forbidden_ids_are_never_drawn():
             assert set(strip(row)) <= {END, 4, 5, 6, 7}
 
 
-def test_compiled_with_unknown_batch():
+def test_compiled_sample_accepts_any_batch_size():
     @tf.function(input_signature=[tf.TensorSpec([None, 7, 7, 7], tf.float32)])
     def compiled(tables):
         batch = tf.shape(tables)[0]
         cache = {"before": tf.fill([batch * 2], START)}
-        return sample(
-            table_step(2), cache, {"tables": tables}, batch, 2, 9, top_p=0.9, seed=3
-        )
+        settings = Sampling(2, top_p=0.9, seed=3)
+        return sample(table_step(2), cache, {"tables": tables}, batch, 9, settings)
 
     for batch in (1, 5):
         tables = random_tables(seed=batch, batch=batch)
@@ -164,17 +183,7 @@ def test_compiled_with_unknown_batch():
         )
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_samples": 0}, "num_samples=0"),
-        ({"num_samples": 1, "temperature": 0.0}, "temperature=0.0.*top_k=1"),
-        ({"num_samples": 1, "top_k": 0}, "top_k=0"),
-        ({"num_samples": 1, "top_p": 0.0}, "top_p=0.0"),
-        ({"num_samples": 1, "top_p": 1.1}, "top_p=1.1"),
-    ],
-)
-def test_bad_arguments(options, message):
+def test_sample_rejects_an_end_id_that_is_never_generated():
     tables = random_tables(seed=1, batch=1)
-    with pytest.raises(ValueError, match=message):
-        draw(tables, max_length=3, **options)
+    with pytest.raises(ValueError, match="end_id=3"):
+        draw(tables, 1, 3, ids=SpecialIds(start=END))

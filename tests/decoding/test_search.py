@@ -1,4 +1,4 @@
-"""Search with a small random Transformer in place of tables."""
+"""`translate_ids` with a random `Transformer`, against searches without a cache."""
 
 import functools
 
@@ -12,6 +12,8 @@ from decoding_oracles import log_softmax
 from decoding_oracles import strip
 
 import keras_transformer as kt
+from keras_transformer.decoding import BeamSearch
+from keras_transformer.decoding import Sampling
 from keras_transformer.decoding import sample_ids
 from keras_transformer.decoding import score_ids
 from keras_transformer.decoding import translate_ids
@@ -26,8 +28,8 @@ def model():
         VOCABULARY, num_layers=2, d_model=24, d_ff=40, num_heads=3, dropout=0.1
     )
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    # Fresh weights give nearly uniform distributions; larger ones make it matter
-    # which source, which position and which history a step sees.
+    # Fresh weights give nearly uniform distributions. With larger ones, results depend
+    # on the source, the position, and the history of each step.
     for weight in model.trainable_weights:
         if len(weight.shape) == 2:
             weight.assign(weight * 2.0)
@@ -45,12 +47,16 @@ def source_ids():
 
 
 @functools.cache
-def compiled(model, **options):
+def compiled(model, n_best=1, drop_finished="auto", **options):
+    settings = BeamSearch(extra_length=5, **options)
+
     @tf.function(
         input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False
     )
     def search(source_ids):
-        return translate_ids(model, source_ids, extra_length=5, **options)
+        return translate_ids(
+            model, source_ids, settings, n_best=n_best, drop_finished=drop_finished
+        )
 
     return lambda rows: [x.numpy() for x in search(tf.constant(rows))]
 
@@ -68,30 +74,32 @@ def compiled_model(model):
 
 
 def plain_beam(model, row, beam_size, max_length, alpha):
-    """Beam search in plain Python over the whole model, which has no cache."""
-    living, finished = [(0.0, [])], []
+    """Beam search in plain Python over the whole model, without a cache."""
+    alive, finished = [(0.0, [])], []
     for length in range(1, max_length + 1):
-        target_ids = np.array([[START, *ids] for _, ids in living], "int32")
-        source_ids = np.repeat(row[None], len(living), axis=0)
+        target_ids = np.array([[START, *ids] for _, ids in alive], "int32")
+        source_ids = np.repeat(row[None], len(alive), axis=0)
         logits = compiled_model(model)(source_ids, target_ids)
         log_probs = log_softmax(np.array(logits))[:, -1]
-        grown = [
+        expanded = [
             (total + log_probs[i, token], [*ids, token])
-            for i, (total, ids) in enumerate(living)
+            for i, (total, ids) in enumerate(alive)
             for token in range(END, VOCABULARY)
         ]
-        grown = sorted(grown, key=lambda pair: -pair[0])[:beam_size]
+        expanded = sorted(expanded, key=lambda pair: -pair[0])[:beam_size]
         penalty = ((5 + length) / 6) ** alpha
-        finished += [(total / penalty, ids) for total, ids in grown if ids[-1] == END]
-        cut_off = [(total / penalty, ids) for total, ids in grown if ids[-1] != END]
-        living = [(total, ids) for total, ids in grown if ids[-1] != END]
-        if not living:
+        finished += [
+            (total / penalty, ids) for total, ids in expanded if ids[-1] == END
+        ]
+        cut_off = [(total / penalty, ids) for total, ids in expanded if ids[-1] != END]
+        alive = [(total, ids) for total, ids in expanded if ids[-1] != END]
+        if not alive:
             break
     return max(finished or cut_off)
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_cached_search_equals_search_without_cache(model, source_ids, beam_size):
+def test_search_with_cache_matches_search_without(model, source_ids, beam_size):
     sequences, scores = compiled(model, beam_size=beam_size)(source_ids)
     found = []
     for i, length in enumerate([11, 3, 8, 2, 6]):
@@ -111,7 +119,7 @@ def test_empty_source_gives_empty_translation(model, source_ids):
 
 @pytest.mark.fault("F26", "the same tokens and scores")
 @pytest.mark.parametrize("options", [{}, {"beam_size": 1}, {"n_best": 4}])
-def test_translation_does_not_depend_on_batch_mates(model, source_ids, options):
+def test_translation_is_independent_of_batch(model, source_ids, options):
     search = compiled(model, **options)
     sequences, scores = search(source_ids)
     for i, row in enumerate(source_ids):
@@ -124,14 +132,14 @@ def test_translation_does_not_depend_on_batch_mates(model, source_ids, options):
         np.testing.assert_allclose(scores[i], alone_scores[0], rtol=1e-5)
 
 
-def test_growing_cache_and_fixed_buffers_agree(model, source_ids):
+def test_search_with_buffers_matches_growing_cache(model, source_ids):
     growing = compiled(model, n_best=4)(source_ids)
-    fixed = compiled(model, n_best=4, compaction=False)(source_ids)
+    fixed = compiled(model, n_best=4, drop_finished=False)(source_ids)
     np.testing.assert_array_equal(growing[0], fixed[0])
     np.testing.assert_allclose(growing[1], fixed[1], rtol=1e-5)
 
 
-def test_scores_of_given_translations(model, source_ids):
+def test_score_ids_matches_search_scores(model, source_ids):
     sequences, scores = compiled(model, n_best=4)(source_ids)
     for rank in range(4):
         kept = np.flatnonzero(np.isfinite(scores[:5, rank]))
@@ -144,17 +152,16 @@ def test_scores_of_given_translations(model, source_ids):
         np.testing.assert_allclose(found / penalty, scores[kept, rank], rtol=1e-4)
 
 
-def test_samples_of_top_1_are_greedy(model, source_ids):
-    samples, log_probs = sample_ids(
-        model, source_ids, num_samples=2, extra_length=5, top_k=1
-    )
+def test_samples_with_top_k_of_one_are_greedy(model, source_ids):
+    settings = Sampling(num_samples=2, top_k=1, extra_length=5)
+    samples, log_probs = sample_ids(model, source_ids, settings)
     greedy, scores = compiled(model, beam_size=1, length_penalty=0.0)(source_ids)
     for i in range(2):
         np.testing.assert_array_equal(samples[:, i], greedy[:, 0])
         np.testing.assert_allclose(log_probs[:, i], scores[:, 0], rtol=1e-4)
 
 
-def test_one_trace_for_all_shapes(model, source_ids):
+def test_search_is_traced_once_for_all_shapes(model, source_ids):
     traces = []
 
     @tf.function(

@@ -17,7 +17,7 @@ import keras_transformer as kt
 from keras_transformer.export import export_saved_model
 from keras_transformer.export.signatures import source_rows
 from keras_transformer.export.warmup import write_warmup_requests
-from keras_transformer.numerics import matrices as dense
+from keras_transformer.numerics import matrices
 from keras_transformer.saving.open import open_model
 from keras_transformer.saving.saved_model import ExportedTranslator
 from keras_transformer.saving.saved_model import max_batch_size
@@ -44,7 +44,7 @@ print(json.dumps([texts, result["scores"].numpy().tolist()]))
 
 
 @pytest.mark.slow
-def test_a_process_without_the_package_translates_the_same(tiny_model, tiny_export):
+def test_export_translates_without_the_package(tiny_model, tiny_export):
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
         [sys.executable, "-c", SERVE, str(tiny_export), json.dumps(TEXTS)],
@@ -62,7 +62,7 @@ def test_a_process_without_the_package_translates_the_same(tiny_model, tiny_expo
 
 
 @pytest.mark.fault("F26", "the same text, scores within 1e-5")
-def test_a_text_does_not_depend_on_its_batch(tiny_export):
+def test_export_result_is_independent_of_batch(tiny_export):
     serve = tf.saved_model.load(str(tiny_export)).signatures["serving_default"]
     together = serve(inputs=tf.constant(TEXTS))
     for index, text in enumerate(TEXTS):
@@ -73,7 +73,7 @@ def test_a_text_does_not_depend_on_its_batch(tiny_export):
         )
 
 
-def test_parts_and_compiled_searches_find_the_same(
+def test_export_in_parts_and_by_xla_matches_plain_export(
     tiny_model, tiny_export, tmp_path, monkeypatch
 ):
     """Lone rows at the edges of the programs' lengths, and batches cut into parts.
@@ -129,11 +129,11 @@ def test_parts_and_compiled_searches_find_the_same(
 
 
 @pytest.mark.parametrize("quantized", [False, True])
-def test_compiled_searches_and_all_else_share_the_matrices(
+def test_export_with_xla_stores_each_kernel_once(
     quantized, tiny_model, tmp_path, monkeypatch
 ):
     """All signatures, and what lies in the files, of a model with blocks in pieces."""
-    monkeypatch.setattr(dense, "LEAST", 2**10)
+    monkeypatch.setattr(matrices, "MIN_PIECE_SIZE", 2**10)
     tokenizer = tiny_model[1]
     keras.utils.set_random_seed(5)
     model = kt.Transformer(
@@ -175,20 +175,19 @@ def test_compiled_searches_and_all_else_share_the_matrices(
             else:
                 np.testing.assert_array_equal(found[key], value)
 
-    def stored(loaded, names=("weights", "kernels")):
+    def stored(loaded, names=("weights", "packed_weights")):
         parts = tf.nest.flatten([getattr(loaded, name, None) for name in names])
         return sum(each.shape.num_elements() for each in parts if each is not None)
 
     output = tokenizer.vocabulary_size * 64
-    if quantized:
-        assert stored(compiled) == stored(plain) + output
-    else:
-        # The joined biases are there twice as well.
-        assert stored(compiled) <= stored(plain) + output + 2 * 3 * 64
-        assert stored(compiled, ["kernels"]) > stored(compiled, ["weights"]) / 2
+    # Each kernel is stored once; only the output projection also as the embedding.
+    assert stored(compiled) == stored(plain) + output
+    if not quantized:
+        packed = stored(compiled, ["packed_weights"])
+        assert packed > stored(compiled, ["weights"]) / 2
 
 
-def test_requests_that_warm_a_server_up_keep_to_its_limit(tmp_path):
+def test_warmup_requests_respect_the_batch_limit(tmp_path):
     write_warmup_requests(tmp_path, 1)
     (file,) = tmp_path.rglob("tf_serving_warmup_requests")
     rows = [
@@ -201,7 +200,7 @@ def test_requests_that_warm_a_server_up_keep_to_its_limit(tmp_path):
     assert rows == [1] * 8  # six signatures, of which two have two inputs
 
 
-def test_a_limit_that_is_below_ours(tiny_export, tmp_path):
+def test_opened_export_respects_its_batch_limit(tiny_export, tmp_path):
     folder = tmp_path / "1"
     shutil.copytree(tiny_export, folder)
     limits = folder / "assets.extra" / "limits.json"
@@ -227,7 +226,9 @@ def test_a_limit_that_is_below_ours(tiny_export, tmp_path):
     assert ServedModel(folder).max_batch_size is None
 
 
-def test_batches_side_by_side(tiny_export, monkeypatch, batches_at_once):
+def test_opened_export_translates_batches_in_parallel(
+    tiny_export, monkeypatch, batches_at_once
+):
     monkeypatch.setattr(ExportedTranslator, "batch_size", 2)
     lines = [*TEXTS, "", *TEXTS[::-1]]
     one = open_model(tiny_export).translate(lines)
@@ -236,7 +237,7 @@ def test_batches_side_by_side(tiny_export, monkeypatch, batches_at_once):
     assert batches_at_once == [1, 3]
 
 
-def test_signature_of_ids_is_the_same_search(tiny_model, tiny_export):
+def test_translate_ids_signature_matches_translate(tiny_model, tiny_export):
     tokenizer = tiny_model[1]
     signatures = tf.saved_model.load(str(tiny_export)).signatures
     rows, _ = source_rows(tokenizer, tf.constant(TEXTS), 40)
@@ -247,7 +248,7 @@ def test_signature_of_ids_is_the_same_search(tiny_model, tiny_export):
     np.testing.assert_array_equal(by_ids["scores"], by_text["scores"])
 
 
-def test_versions_count_up_and_leave_nothing_else(tiny_model, tmp_path):
+def test_export_versions_count_up(tiny_model, tmp_path):
     (tmp_path / "2").mkdir()
     (tmp_path / "10").mkdir()
     (tmp_path / "notes").mkdir()
@@ -256,7 +257,7 @@ def test_versions_count_up_and_leave_nothing_else(tiny_model, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["10", "11", "2", "notes"]
 
 
-def test_source_rows_end_and_are_cut(tiny_model):
+def test_source_rows_are_cut_and_end(tiny_model):
     tokenizer = tiny_model[1]
     texts = tf.constant(["Hund " * 500, "", "Hund"])
     rows, truncated = source_rows(tokenizer, texts, 11)
@@ -269,14 +270,14 @@ def test_source_rows_end_and_are_cut(tiny_model):
 
 
 @pytest.mark.fault("F21", "export refuses with both sizes")
-def test_a_model_of_another_vocabulary_is_refused(tiny_model, tmp_path):
+def test_export_rejects_a_model_of_another_vocabulary(tiny_model, tmp_path):
     model = kt.Transformer(7, num_layers=1, d_model=8, d_ff=8, num_heads=2)
     with pytest.raises(ValueError, match="300 and 7"):
         export_saved_model(model, tiny_model[1], tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_export_without_the_serving_api_says_what_brings_it(
+def test_export_without_serving_api_names_the_extra(
     tiny_model, tmp_path, monkeypatch, caplog
 ):
     for name in ("tensorflow_serving", "tensorflow_serving.apis"):

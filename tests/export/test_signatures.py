@@ -49,7 +49,7 @@ def texts_of(tensor):
     return [text.decode() for text in tensor.numpy().ravel()]
 
 
-def test_n_best_is_the_translators(signatures, translator):
+def test_n_best_signature_matches_translator(signatures, translator):
     found = signatures["translate_n_best"](inputs=tf.constant(TEXTS))
     expected = translator.n_best(TEXTS, 4)
     assert found["counts"].numpy().tolist() == [4, 1, 4, 1, 4]
@@ -70,7 +70,7 @@ def test_n_best_is_the_translators(signatures, translator):
 
 
 @pytest.mark.fault("F19", "an export cuts and tells")
-def test_a_text_is_cut_and_it_is_told(signatures, tiny_model):
+def test_signatures_cut_long_texts_and_report_it(signatures, tiny_model):
     tokenizer = tiny_model[1]
     (ids,) = tokenizer.tokenize(["Hund und " * 30]).to_list()
     texts = tf.constant(["Hund und " * 30, "Hund"])
@@ -85,7 +85,7 @@ def test_a_text_is_cut_and_it_is_told(signatures, tiny_model):
 
 
 @pytest.mark.fault("F25", "an empty batch gives an empty answer")
-def test_no_text_gives_no_translation(signatures):
+def test_signatures_accept_empty_batches(signatures):
     none = tf.constant([], tf.string)
     assert signatures["serving_default"](inputs=none)["translations"].shape == (0,)
     assert signatures["translate_n_best"](inputs=none)["scores"].shape == (0, 4)
@@ -94,7 +94,7 @@ def test_no_text_gives_no_translation(signatures):
     assert attention.shape[0] == 0
 
 
-def test_scores_are_those_of_the_command(signatures, translator, tiny_model):
+def test_score_signature_matches_translator(signatures, translator, tiny_model):
     targets = ["noch ein Hund", "Katze", "", "x", "läuft 😀"]
     found = signatures["score"](inputs=tf.constant(TEXTS), targets=tf.constant(targets))
     # The command gives six decimals.
@@ -108,7 +108,7 @@ def test_scores_are_those_of_the_command(signatures, translator, tiny_model):
     assert found["num_tokens"].numpy().tolist() == (lengths + 1).tolist()
 
 
-def test_what_is_encoded_is_the_encoders(signatures, tiny_model):
+def test_encode_signature_matches_encoder(signatures, tiny_model):
     model, tokenizer = tiny_model
     rows = np.array([[7, 9, 3, 0], [8, 40, 41, 3]], "int32")
     found = signatures["encode"](source_ids=tf.constant(rows))["encoder_output"]
@@ -121,7 +121,7 @@ def test_what_is_encoded_is_the_encoders(signatures, tiny_model):
 
 
 @pytest.mark.fault("F25", "INVALID_ARGUMENT in the graph; the next batch as before")
-def test_a_batch_that_is_too_large(signatures):
+def test_signatures_reject_batches_that_are_too_large(signatures):
     serve = signatures["serving_default"]
     before = serve(inputs=tf.constant(TEXTS))
     many = tf.constant(["a"] * 1025)
@@ -144,7 +144,7 @@ def test_a_batch_that_is_too_large(signatures):
 
 
 @pytest.mark.fault("F25", "a text of 1 MB changes nothing for its neighbours")
-def test_a_text_that_is_too_long_beside_others(signatures):
+def test_long_texts_do_not_change_other_results(signatures):
     serve = signatures["serving_default"]
     alone = serve(inputs=tf.constant(TEXTS))
     long = ["Hund und " * 120_000, "x" * (1 << 20), "漢" * 350_000]
@@ -164,7 +164,7 @@ def test_a_text_that_is_too_long_beside_others(signatures):
 
 
 @pytest.mark.fault("F25", "wrong names and kinds of inputs are errors")
-def test_inputs_of_another_kind(signatures):
+def test_signatures_reject_inputs_of_other_types(signatures):
     serve = signatures["serving_default"]
     for inputs in (
         {"inputs": tf.constant([1, 2])},
@@ -178,7 +178,7 @@ def test_inputs_of_another_kind(signatures):
 
 
 @pytest.mark.fault("F25", "INVALID_ARGUMENT")
-def test_what_the_vocabulary_lacks_is_an_invalid_argument(signatures):
+def test_signatures_reject_unknown_ids_and_unpaired_texts(signatures):
     for signature in ("encode", "translate_ids"):
         for number in (-1, 300):
             with pytest.raises(tf.errors.InvalidArgumentError, match="from 0 to 299"):
@@ -187,7 +187,7 @@ def test_what_the_vocabulary_lacks_is_an_invalid_argument(signatures):
         signatures["score"](inputs=tf.constant(["a"]), targets=tf.constant(["b", "c"]))
 
 
-def test_attention_is_between_pieces_that_spell_the_texts(signatures, tiny_model):
+def test_attend_signature_matches_alignment_scores(signatures, tiny_model):
     model, tokenizer = tiny_model
     sources, targets = ["ein Hund 😀 x", "Katze"], ["läuft", "ä猫 noch ein Hund "]
     found = signatures["attend"](
@@ -241,7 +241,7 @@ def units(tokenizer, ids):
     return groups
 
 
-def test_threads_get_what_one_call_after_another_gets(signatures):
+def test_signatures_are_thread_safe(signatures):
     serve = signatures["serving_default"]
     calls = [TEXTS[start:] + [f"Hund {start}"] * start for start in range(5)] * 4
 
@@ -254,7 +254,7 @@ def test_threads_get_what_one_call_after_another_gets(signatures):
         assert list(pool.map(call, calls)) == one_by_one
 
 
-def test_the_graph_has_no_python_and_known_operations_only(tiny_export, tiny_model):
+def test_export_graph_has_known_operations_only(tiny_export, tiny_model):
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((tiny_export / "saved_model.pb").read_bytes())
     operations = operations_of(model.meta_graphs[0].graph_def)
@@ -282,7 +282,7 @@ def test_the_graph_has_no_python_and_known_operations_only(tiny_export, tiny_mod
 
 
 @pytest.mark.slow
-def test_an_export_of_core_operations_gives_the_same(signatures, core_export):
+def test_export_with_core_operations_matches_plain_export(signatures, core_export):
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((core_export / "saved_model.pb").read_bytes())
     operations = operations_of(model.meta_graphs[0].graph_def)
@@ -326,7 +326,7 @@ def test_warmup_requests_can_be_served(signatures, tiny_export):
     assert len(asked) == 6
 
 
-def test_card_is_there_and_names_no_folder(tiny_export):
+def test_model_card_is_stored_and_names_no_folder(tiny_export):
     card = (tiny_export / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "| tokenizer | bpe, 300 sub-words for source and target |" in card
     assert "## Licence\n\nCC0-1.0\n" in card

@@ -42,7 +42,7 @@ GATHER = "GatherV2"
 MATRIX = [tf.TensorSpec([None, None], tf.float32)]
 
 
-def test_equal_nodes_are_merged_and_unread_ones_dropped(tmp_path):
+def test_simplification_merges_equal_nodes_and_drops_unread_ones(tmp_path):
     @tf.function(input_signature=MATRIX, autograph=False)
     def call(x):
         tf.exp(x)  # nothing reads it
@@ -70,7 +70,7 @@ def test_equal_nodes_are_merged_and_unread_ones_dropped(tmp_path):
     np.testing.assert_allclose(load(tmp_path)(x)["y"], expected, rtol=1e-6)
 
 
-def test_what_has_an_effect_happens_as_often_and_in_order(tmp_path):
+def test_simplification_keeps_stateful_operations_in_order(tmp_path):
     counter = tf.Variable(0.0)
 
     @tf.function(input_signature=MATRIX, autograph=False)
@@ -92,7 +92,7 @@ def test_what_has_an_effect_happens_as_often_and_in_order(tmp_path):
         loaded(np.full([1, 1], 20, "f"))
 
 
-def test_indices_below_zero_are_mended_no_more(tmp_path):
+def test_simplification_removes_the_correction_of_negative_indices(tmp_path):
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)], autograph=False)
     def call(rows):
         table = tf.range(10.0, 14.0)
@@ -116,7 +116,7 @@ def test_indices_below_zero_are_mended_no_more(tmp_path):
         loaded([-1])
 
 
-def test_draws_differ_and_loops_go_on(tmp_path):
+def test_simplification_keeps_random_draws_and_loops(tmp_path):
     @tf.function(input_signature=MATRIX, autograph=False)
     def call(x):
         draws = tf.random.normal([4]), tf.random.normal([4])
@@ -134,15 +134,15 @@ def test_draws_differ_and_loops_go_on(tmp_path):
     assert np.abs(found["difference"]).min() > 0
 
 
-def test_the_graph_of_an_export_has_no_node_twice(tiny_export):
-    """Nor a mended index, and its search is kept apart."""
+def test_export_graph_has_no_equal_nodes(tiny_export):
+    """Nor a corrected index, and its search is one function, not inlined."""
     assert not (tiny_export / "fingerprint.pb").exists()
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((tiny_export / "saved_model.pb").read_bytes())
     functions = model.meta_graphs[0].graph_def.library.function
-    # The search for the best and for all, which is not copied into its callers.
-    (apart,) = [each for each in functions if each.attr["_noinline"].b]
-    assert "search" in apart.signature.name
+    # One search for the best translation and for n-best lists.
+    (search,) = [each for each in functions if each.attr["_noinline"].b]
+    assert {"While", "TopKV2"} <= {node.op for node in search.node_def}
     assert sum(len(function.node_def) for function in functions) > 1000
     for function in functions:
         count = len(function.node_def)

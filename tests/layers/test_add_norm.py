@@ -19,7 +19,7 @@ def built(**kwargs):
     return layer
 
 
-def test_every_layers_checks():
+def test_add_norm_passes_all_layer_checks():
     inputs = {"inputs": INPUTS, "sublayer_output": SUBLAYER_OUTPUT}
     kwargs = {"dropout": 0.3, "layer_norm_epsilon": 1e-5}
     check_layer(AddNorm, kwargs, inputs, (2, 5, 7), 2, 1)
@@ -29,10 +29,10 @@ def test_every_layers_checks():
 @pytest.mark.parametrize(
     ("kwargs", "epsilon"), [({}, 1e-6), ({"layer_norm_epsilon": 0.5}, 0.5)]
 )
-def test_post(scale, kwargs, epsilon):
-    """LayerNorm(x + Sublayer(x)), the mean and variance over the last axis.
+def test_add_norm_post_matches_formula(scale, kwargs, epsilon):
+    """`LayerNorm(x + Sublayer(x))`, with mean and variance over the last axis.
 
-    The smaller inputs' variance is that of the smaller epsilon.
+    The variance of the smaller inputs is about the smaller epsilon.
     """
     layer = built(**kwargs)
     x, y = (scale * part for part in (INPUTS, SUBLAYER_OUTPUT))
@@ -43,8 +43,8 @@ def test_post(scale, kwargs, epsilon):
     np.testing.assert_array_equal(numpy(layer.sublayer_input(x)), x)
 
 
-def test_pre():
-    """x + Sublayer(LayerNorm(x))."""
+def test_add_norm_pre_matches_formula():
+    """`x + Sublayer(LayerNorm(x))`."""
     layer = built(normalization="pre")
     np.testing.assert_allclose(
         numpy(layer.sublayer_input(INPUTS)),
@@ -57,8 +57,8 @@ def test_pre():
     )
 
 
-def test_dropout_is_on_the_sublayer_only():
-    """Numbers are dropped or scaled by 1 / (1 - rate), and the residual never."""
+def test_add_norm_drops_sublayer_output_only():
+    """Numbers are dropped or scaled by 1 / (1 - rate); the residual is kept."""
     layer = built(normalization="pre", dropout=0.25)
     ones = np.ones_like(INPUTS)
     added = numpy(layer(INPUTS, ones, training=True)) - INPUTS
@@ -67,6 +67,6 @@ def test_dropout_is_on_the_sublayer_only():
     np.testing.assert_allclose(added[~dropped], 4 / 3, rtol=1e-5)
 
 
-def test_errors():
+def test_add_norm_rejects_unknown_normalization():
     with pytest.raises(ValueError, match=r'"post" or "pre"\. Received: \'none\''):
         AddNorm(normalization="none")

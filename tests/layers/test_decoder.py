@@ -1,6 +1,5 @@
 """`DecoderLayer` and `Decoder`."""
 
-import keras
 import numpy as np
 import paper_in_numpy
 import pytest
@@ -38,19 +37,19 @@ INPUTS_BY_NAME = {
 
 
 @NORMALIZATIONS
-def test_every_layers_checks_of_a_layer(normalization):
+def test_decoder_layer_passes_all_layer_checks(normalization):
     kwargs = {**SIZES, **DROPOUTS, "normalization": normalization}
-    # Two attentions of 4, feed-forward 4, three normalisations of 2.
+    # Two attentions of 4, feed-forward 4, three normalizations of 2.
     check_layer(DecoderLayer, kwargs, INPUTS_BY_NAME, (2, 4, 7), 18, 5)
 
 
-def test_every_layers_checks_of_a_stack():
+def test_decoder_passes_all_layer_checks():
     kwargs = {"num_layers": 2, **SIZES, **DROPOUTS, "normalization": "pre"}
     check_layer(Decoder, kwargs, INPUTS_BY_NAME, (2, 4, 7), 2 * 18 + 2, 2 * 5)
 
 
 @NORMALIZATIONS
-def test_the_papers_formulas(normalization):
+def test_decoder_matches_the_paper_in_numpy(normalization):
     layer = built(DecoderLayer, normalization=normalization)
     output = numpy(layer(INPUTS, ENCODER_OUTPUT, source_mask=SOURCE_MASK))
     decoder = built(Decoder, 2, normalization=normalization)
@@ -67,7 +66,7 @@ def test_the_papers_formulas(normalization):
 
 
 @pytest.mark.parametrize("changed", [0, 1, 3])
-def test_later_tokens_have_no_influence(changed):
+def test_decoder_ignores_later_tokens(changed):
     decoder = built(Decoder, 2)
     expected = numpy(decoder(INPUTS, ENCODER_OUTPUT, source_mask=SOURCE_MASK))
     other = INPUTS.copy()
@@ -77,8 +76,8 @@ def test_later_tokens_have_no_influence(changed):
     assert (output[:, changed:] != expected[:, changed:]).any(axis=-1).all()
 
 
-def test_source_padding_has_no_influence():
-    """The source's mask, 6 long, hides keys of a target that is 4 long."""
+def test_decoder_ignores_source_padding():
+    """The source mask has length 6, the target length 4."""
     decoder = built(Decoder, 2)
     expected = numpy(decoder(INPUTS, ENCODER_OUTPUT, source_mask=SOURCE_MASK))
     other = np.where(SOURCE_MASK[..., None], ENCODER_OUTPUT, 1e3).astype("float32")
@@ -92,7 +91,7 @@ def test_source_padding_has_no_influence():
 
 
 @pytest.mark.parametrize("cls", [DecoderLayer, Decoder])
-def test_implicit_masks(cls):
+def test_decoder_uses_implicit_masks(cls):
     embedding = TokenEmbedding(6, 7)
     source = embedding(np.where(SOURCE_MASK, 3, 0))
     target = embedding(np.array([[2, 4, 5, 0], [2, 0, 0, 0]]))
@@ -106,12 +105,12 @@ def test_implicit_masks(cls):
     np.testing.assert_array_equal(numpy(output)[0, :3], expected[0, :3])
     np.testing.assert_array_equal(numpy(output)[1, :1], expected[1, :1])
     assert output._keras_mask.shape == (2, 4)
-    # As Keras fills it in, so it can be given.
+    # The mask that Keras fills in may also be passed.
     np.testing.assert_array_equal(
         numpy(layer(bare(target), bare(source), encoder_output_mask=SOURCE_MASK)),
         expected,
     )
-    # Together they hide what either hides.
+    # A position is hidden if either mask hides it.
     first_hidden = np.arange(6)[None] > [[0], [0]]
     np.testing.assert_array_equal(
         numpy(layer(bare(target), source, source_mask=first_hidden)),
@@ -121,46 +120,7 @@ def test_implicit_masks(cls):
     )
 
 
-def test_a_source_without_a_token_is_no_nan():
+def test_decoder_is_finite_for_a_source_without_tokens():
     decoder = built(Decoder, 2)
     output = numpy(decoder(INPUTS, ENCODER_OUTPUT, source_mask=np.zeros((2, 6), bool)))
     assert np.isfinite(output).all()
-
-
-@NORMALIZATIONS
-@pytest.mark.parametrize("max_length", [None, 5])
-@pytest.mark.parametrize("steps", [[1, 1, 1, 1], [1, 3], [2, 2]])
-@pytest.mark.parametrize("settles", [False, True])
-def test_cache_equals_full(normalization, max_length, steps, settles):
-    """Two rows of a beam that share a source, each with its own target."""
-    decoder = built(Decoder, 2, normalization=normalization)
-    targets = GENERATOR.normal(size=(4, 4, 7)).astype("float32")
-    expected = numpy(
-        decoder(
-            targets,
-            ENCODER_OUTPUT.repeat(2, axis=0),
-            source_mask=SOURCE_MASK.repeat(2, axis=0),
-        )
-    )
-    cache, start = decoder.init_cache(2, max_length, beam_size=2), 0
-    context = decoder.init_context(ENCODER_OUTPUT)
-    for length in steps:
-        output, cache = decoder.call_with_cache(
-            targets[:, start : start + length],
-            cache,
-            context,
-            ops.convert_to_tensor(SOURCE_MASK),
-            start,
-        )
-        np.testing.assert_allclose(
-            numpy(output), expected[:, start : start + length], rtol=1e-3, atol=1e-4
-        )
-        start += length
-        if settles:
-            cache = decoder.settle_cache(cache)
-            if max_length is None:
-                assert cache["layers"][0]["recent_key"].shape[2] == 0
-                assert cache["layers"][0]["key"].shape[2] == 2 * start
-    assert {leaf.shape[0] for leaf in keras.tree.flatten(cache["layers"])} == {2}
-    assert cache["ancestors"].shape[:2] == (2, 2)
-    assert {leaf.shape[0] for leaf in keras.tree.flatten(context)} == {2}

@@ -30,21 +30,21 @@ def built(cls, *args, **kwargs):
 
 
 @pytest.mark.parametrize("normalization", ["post", "pre"])
-def test_every_layers_checks_of_a_layer(normalization):
+def test_encoder_layer_passes_all_layer_checks(normalization):
     kwargs = {**SIZES, **DROPOUTS, "normalization": normalization}
     inputs = {"inputs": INPUTS, "attention_mask": SOURCE_MASK[:, None, :]}
-    # Attention 4, feed-forward 4, two normalisations of 2.
+    # Attention 4, feed-forward 4, two normalizations of 2.
     check_layer(EncoderLayer, kwargs, inputs, (2, 5, 7), 12, 3)
 
 
-def test_every_layers_checks_of_a_stack():
+def test_encoder_passes_all_layer_checks():
     kwargs = {"num_layers": 2, **SIZES, **DROPOUTS, "normalization": "pre"}
     inputs = {"inputs": INPUTS, "source_mask": SOURCE_MASK}
     check_layer(Encoder, kwargs, inputs, (2, 5, 7), 2 * 12 + 2, 2 * 3)
 
 
 @pytest.mark.parametrize("normalization", ["post", "pre"])
-def test_the_papers_formulas(normalization):
+def test_encoder_matches_the_paper_in_numpy(normalization):
     layer = built(EncoderLayer, normalization=normalization)
     output = numpy(layer(INPUTS, attention_mask=SOURCE_MASK[:, None, :]))
     encoder = built(Encoder, 2, normalization=normalization)
@@ -57,7 +57,7 @@ def test_the_papers_formulas(normalization):
         np.testing.assert_allclose(encoded[i, :length], expected, rtol=1e-3, atol=1e-4)
 
 
-def test_padding_has_no_influence():
+def test_encoder_ignores_padding():
     encoder = built(Encoder, 2)
     expected = numpy(encoder(INPUTS, source_mask=SOURCE_MASK))
     other = np.where(SOURCE_MASK[..., None], INPUTS, 1e3).astype("float32")
@@ -67,8 +67,8 @@ def test_padding_has_no_influence():
 
 
 @pytest.mark.parametrize("cls", [EncoderLayer, Encoder])
-def test_implicit_mask(cls):
-    """From a `TokenEmbedding` through the positions, and on to the output."""
+def test_encoder_uses_implicit_mask(cls):
+    """It passes from a `TokenEmbedding` through the positions to the output."""
     ids = np.array([[5, 2, 4, 3, 1], [1, 4, 3, 0, 0]])
     vectors = PositionalEncoding()(TokenEmbedding(6, 7)(ids))
     bare = ops.convert_to_tensor(ops.convert_to_numpy(vectors))
@@ -81,9 +81,9 @@ def test_implicit_mask(cls):
     output = layer(vectors)
     np.testing.assert_array_equal(numpy(output), numpy(layer(bare, **masks)))
     np.testing.assert_array_equal(ops.convert_to_numpy(output._keras_mask), SOURCE_MASK)
-    # As Keras fills it in, so it can be given.
+    # The mask that Keras fills in may also be passed.
     np.testing.assert_array_equal(numpy(layer(bare, mask=SOURCE_MASK)), numpy(output))
-    # Together they hide what either hides.
+    # A position is hidden if either mask hides it.
     first_hidden = np.arange(5)[None] > [[0], [0]]
     both = SOURCE_MASK & first_hidden
     if cls is Encoder:
@@ -95,13 +95,13 @@ def test_implicit_mask(cls):
     np.testing.assert_array_equal(numpy(output), numpy(expected))
 
 
-def test_layers_have_weights_of_their_own():
+def test_encoder_layers_share_no_weights():
     encoder = built(Encoder, 3)
     assert len({id(weight) for weight in encoder.weights}) == 3 * 12
     assert len({weight.path for weight in encoder.weights}) == 3 * 12
 
 
-def test_post_norm_ends_in_the_last_layers_norm():
+def test_encoder_has_no_final_norm_if_post_norm():
     encoder = built(Encoder, 1)
     assert encoder.final_norm is None
     np.testing.assert_array_equal(
@@ -109,13 +109,13 @@ def test_post_norm_ends_in_the_last_layers_norm():
     )
 
 
-def test_activation_reaches_the_feed_forward():
+def test_encoder_passes_activation_to_feed_forward():
     encoder = built(Encoder, 2, activation="gelu")
     for layer in encoder.layers:
         assert layer.feed_forward.activation is keras.activations.gelu
 
 
-def test_errors():
+def test_encoder_rejects_invalid_arguments():
     with pytest.raises(
         ValueError, match=r"`num_layers` must be at least 1\. Received: 0"
     ):

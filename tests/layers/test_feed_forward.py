@@ -10,11 +10,11 @@ from keras_transformer.layers import FeedForward
 INPUTS = np.random.default_rng(1).normal(size=(2, 5, 7)).astype("float32")
 
 
-def test_every_layers_checks():
+def test_feed_forward_passes_all_layer_checks():
     check_layer(FeedForward, {"d_ff": 13}, {"inputs": INPUTS}, (2, 5, 7), 4)
 
 
-def test_equation_2():
+def test_feed_forward_matches_equation_2():
     layer = FeedForward(13)
     layer.build(INPUTS.shape)
     randomize(layer)
@@ -23,7 +23,7 @@ def test_equation_2():
         np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_activation():
+def test_feed_forward_applies_activation():
     layer = FeedForward(13, activation="tanh")
     layer.build(INPUTS.shape)
     randomize(layer)
@@ -34,6 +34,6 @@ def test_activation():
     assert FeedForward.from_config(layer.get_config()).activation is layer.activation
 
 
-def test_errors():
+def test_feed_forward_rejects_sizes_below_one():
     with pytest.raises(ValueError, match=r"`d_ff` must be at least 1\. Received: 0"):
         FeedForward(0)

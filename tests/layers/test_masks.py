@@ -3,9 +3,10 @@ from keras import ops
 
 from keras_transformer.layers import causal_mask
 from keras_transformer.layers import padding_mask
+from keras_transformer.layers.masks import combine_masks
 
 
-def test_padding_mask():
+def test_padding_mask_marks_tokens():
     ids = np.array([[5, 3, 0], [0, 7, 1]])
     np.testing.assert_array_equal(
         ops.convert_to_numpy(padding_mask(ids)),
@@ -17,8 +18,17 @@ def test_padding_mask():
     )
 
 
-def test_causal_mask():
+def test_causal_mask_hides_later_keys():
     np.testing.assert_array_equal(
         ops.convert_to_numpy(causal_mask(3, 3)),
         [[[True, False, False], [True, True, False], [True, True, True]]],
     )
+
+
+def test_combine_masks_hides_what_any_mask_hides():
+    first = np.array([True, True, False])
+    second = np.array([1, 0, 1])
+    combined = combine_masks(None, first, second)
+    np.testing.assert_array_equal(ops.convert_to_numpy(combined), [True, False, False])
+    np.testing.assert_array_equal(ops.convert_to_numpy(combine_masks(first)), first)
+    assert combine_masks(None, None) is None

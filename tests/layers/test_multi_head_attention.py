@@ -1,3 +1,5 @@
+"""`MultiHeadAttention` against equation 1, Keras, and torch."""
+
 import math
 
 import keras
@@ -11,14 +13,12 @@ from layer_checks import numpy
 from layer_checks import randomize
 
 from keras_transformer.layers import MultiHeadAttention
-from keras_transformer.layers import decoding_cache
-from keras_transformer.numerics.softmax import masked_softmax
 
 GENERATOR = np.random.default_rng(4)
 QUERY = GENERATOR.normal(size=(2, 5, 7)).astype("float32")
 VALUE = GENERATOR.normal(size=(2, 3, 11)).astype("float32")
 KEY = GENERATOR.normal(size=(2, 3, 13)).astype("float32")
-# Row 0 sees keys 0 and 2, row 1 all but key 0 for its queries 1 and 3.
+# Row 0 attends to keys 0 and 2; row 1 to all, except that queries 1 and 3 skip key 0.
 MASK = np.ones((2, 5, 3), bool)
 MASK[0, :, 1] = False
 MASK[1, [1, 3], 0] = False
@@ -43,12 +43,12 @@ def built(*args, query=QUERY, value=VALUE, key=None, **kwargs):
         ),
     ],
 )
-def test_every_layers_checks(kwargs, inputs, width):
+def test_attention_passes_all_layer_checks(kwargs, inputs, width):
     kwargs = {"num_heads": 3, "key_dim": 5, **kwargs}
     check_layer(MultiHeadAttention, kwargs, inputs, (2, 5, width), 4, 1)
 
 
-def test_one_head_by_hand():
+def test_attention_with_one_head_matches_hand_calculation():
     """key_dim 4, so logits are halved: q.k = 2 ln 3 gives odds of 3 to 1."""
     layer = MultiHeadAttention(1, 4)
     query = np.array([[[2 * math.log(3), 0, 0, 0]]], "float32")
@@ -64,7 +64,7 @@ def test_one_head_by_hand():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_papers_formula(causal):
+def test_attention_matches_equation_1(causal):
     value = QUERY[::-1].copy() if causal else VALUE
     layer = built(3, 5, 2, value=value)
     output = numpy(layer(QUERY, value, use_causal_mask=causal))
@@ -75,7 +75,7 @@ def test_the_papers_formula(causal):
         np.testing.assert_allclose(output[i], expected, rtol=1e-3, atol=1e-4)
 
 
-def test_widths_are_independent():
+def test_attention_widths_are_independent():
     layer = built(3, 5, value_dim=2, key=KEY)
     assert [tuple(weight.shape) for weight in layer.weights] == [
         (7, 15),
@@ -84,12 +84,12 @@ def test_widths_are_independent():
         (6, 7),
     ]
     assert layer(QUERY, VALUE, KEY).shape == (2, 5, 7)
-    # No biases unless asked for.
+    # Biases are optional.
     assert len(built(3, 5, use_bias=True).weights) == 8
 
 
-def test_masked_keys_have_no_influence():
-    """Bit for bit, however large their vectors are."""
+def test_attention_ignores_masked_keys():
+    """Bit for bit, even if their vectors are large."""
     layer = built(3, 5, 2, key=KEY)
     expected = numpy(layer(QUERY, VALUE, KEY, attention_mask=MASK))
     for factor in (-7, 1e3, 1e12):
@@ -108,7 +108,7 @@ def test_masked_keys_have_no_influence():
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
 @pytest.mark.parametrize("source_length", [1, 3])
-def test_no_allowed_key_gives_zeros(dtype, source_length):
+def test_attention_without_allowed_keys_is_zero(dtype, source_length):
     value = VALUE[:, :source_length]
     layer = built(3, 5, 2, value=value, dtype=dtype)
     mask = np.ones((2, 5, source_length), bool)
@@ -120,7 +120,7 @@ def test_no_allowed_key_gives_zeros(dtype, source_length):
     assert (output[0, :4] != 0).all()
 
 
-def test_no_allowed_key_gives_finite_gradients():
+def test_attention_without_allowed_keys_has_finite_gradients():
     mask = MASK.copy()
     mask[0] = False
     inputs = {"query": QUERY, "value": VALUE, "attention_mask": mask}
@@ -133,33 +133,7 @@ def test_no_allowed_key_gives_finite_gradients():
         assert np.isfinite(numpy(weight)).all()
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="gradients by GradientTape"
-)
-@pytest.mark.parametrize("training", [False, True])
-def test_gradient_of_masked_scores_is_that_of_a_softmax(training):
-    """Row by row the scores' Jacobian, diag(w) - w w^T; 0 without an allowed key."""
-    import tensorflow as tf
-
-    logits = GENERATOR.normal(size=(2, 3, 5, 4)).astype("float32")
-    upstream = GENERATOR.normal(size=logits.shape).astype("float32")
-    mask = GENERATOR.random((2, 1, 5, 4)) < 0.6
-    mask[1, 0, 2] = False
-    with tf.GradientTape() as tape:
-        x = tf.Variable(logits)
-        scores = masked_softmax(x, mask, training)
-        total = tf.reduce_sum(scores * upstream)
-    found = tape.gradient(total, x).numpy()
-    exponentials = np.where(mask, np.exp(logits), 0.0)
-    for row in np.ndindex(logits.shape[:3]):
-        weights = exponentials[row] / max(exponentials[row].sum(), 1e-30)
-        np.testing.assert_allclose(scores.numpy()[row], weights, rtol=1e-5)
-        jacobian = np.diag(weights) - np.outer(weights, weights)
-        np.testing.assert_allclose(found[row], jacobian @ upstream[row], atol=1e-6)
-        assert (found[row][weights == 0] == 0).all()
-
-
-def test_order_of_keys_does_not_matter():
+def test_attention_is_invariant_to_key_order():
     layer = built(3, 5, 2, key=KEY)
     order = [2, 0, 1]
     np.testing.assert_allclose(
@@ -174,7 +148,7 @@ def test_order_of_keys_does_not_matter():
     )
 
 
-def test_order_of_queries_is_that_of_outputs():
+def test_attention_outputs_follow_query_order():
     layer = built(3, 5)
     order = [3, 0, 4, 1, 2]
     np.testing.assert_allclose(
@@ -187,7 +161,7 @@ def test_order_of_queries_is_that_of_outputs():
 
 @pytest.mark.parametrize("use_bias", [False, True])
 @pytest.mark.parametrize("value_dim", [2, 5])
-def test_equals_keras(value_dim, use_bias):
+def test_attention_matches_keras(value_dim, use_bias):
     if value_dim == 2 and keras.backend.backend() == "jax":
         pytest.skip("Keras's own layer needs equal widths on JAX")
     layer = built(3, 5, value_dim, key=KEY, use_bias=use_bias)
@@ -209,7 +183,7 @@ def test_equals_keras(value_dim, use_bias):
 
 
 @pytest.mark.parametrize("use_bias", [False, True])
-def test_equals_torch(use_bias):
+def test_attention_matches_torch(use_bias):
     torch = pytest.importorskip("torch")
     query = GENERATOR.normal(size=(2, 5, 12)).astype("float32")
     layer = built(3, 4, query=query, key=KEY, use_bias=use_bias)
@@ -246,8 +220,8 @@ def test_equals_torch(use_bias):
     )
 
 
-def test_implicit_masks_hide_keys_only():
-    """Those of Keras layers before this one, joined with the explicit one."""
+def test_attention_implicit_masks_hide_keys_only():
+    """Masks that earlier Keras layers set are combined with the explicit one."""
     ids = np.array([[5, 2, 0, 0], [1, 4, 3, 0]])
     vectors = keras.layers.Embedding(6, 11, mask_zero=True)(ids)
     layer = built(3, 5, value=vectors)
@@ -263,44 +237,23 @@ def test_implicit_masks_hide_keys_only():
         numpy(layer(QUERY, vectors, attention_mask=mask)),
         numpy(layer(QUERY, bare, attention_mask=explicit & mask)),
     )
-    # A mask may come with the keys alone, too.
+    # The keys alone may have a mask, too.
     layer = built(3, 5, value=bare)
     np.testing.assert_array_equal(
         numpy(layer(QUERY, bare, vectors)),
         numpy(layer(QUERY, bare, attention_mask=explicit)),
     )
-    # A masked query still attends: its own row is nobody's business here.
+    # A masked query still attends: its output is masked by later layers.
     layer = built(3, 5, query=vectors)
     np.testing.assert_array_equal(
         numpy(layer(vectors, VALUE)), numpy(layer(bare, VALUE))
     )
 
 
-@pytest.mark.parametrize("max_length", [None, 9])
-@pytest.mark.parametrize("steps", [[1] * 7, [3, 1, 2, 1], [7]])
-def test_cache_equals_causal_mask(max_length, steps):
-    x = GENERATOR.normal(size=(2, 7, 11)).astype("float32")
-    layer = built(3, 5, 2, query=x, value=x)
-    expected = numpy(layer(x, x, use_causal_mask=True))
-    cache, start = layer.init_cache(2, max_length), 0
-    for length in steps:
-        output, cache = layer.call_with_cache(
-            x[:, start : start + length], cache, start
-        )
-        np.testing.assert_allclose(
-            numpy(output), expected[:, start : start + length], rtol=1e-3, atol=1e-5
-        )
-        start += length
-    for keys_and_values in zip(*decoding_cache.parts(cache), strict=True):
-        stored = [each.shape[2] for each in keys_and_values]
-        assert sum(stored) == (max_length or 7)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_scores_are_float32_distributions(dtype):
+def test_attention_scores_are_zero_on_masked_keys_only(dtype):
     layer = built(3, 5, 2, dtype=dtype)
-    key, _ = layer.project_key_value(VALUE)
-    scores = layer.scores(QUERY, key, MASK)
+    _, scores = layer(QUERY, VALUE, attention_mask=MASK, return_attention_scores=True)
     assert keras.backend.standardize_dtype(scores.dtype) == "float32"
     assert scores.shape == (2, 3, 5, 3)
     np.testing.assert_allclose(numpy(scores).sum(axis=-1), 1, rtol=1e-6)
@@ -309,7 +262,7 @@ def test_scores_are_float32_distributions(dtype):
     assert (numpy(scores)[~hidden] > 0).all()
 
 
-def test_fresh_kernels_have_glorot_deviations():
+def test_attention_kernels_start_with_glorot_deviation():
     layer = MultiHeadAttention(8, 16)
     layer.build((None, None, 96), (None, None, 96))
     for kernel in layer.weights:
@@ -318,20 +271,20 @@ def test_fresh_kernels_have_glorot_deviations():
 
 
 @pytest.mark.parametrize("name", ["num_heads", "key_dim", "value_dim", "output_dim"])
-def test_size_errors(name):
+def test_attention_rejects_sizes_below_one(name):
     kwargs = {"num_heads": 3, "key_dim": 5, name: 0}
     with pytest.raises(ValueError, match=f"`{name}` must be at least 1. Received: 0"):
         MultiHeadAttention(**kwargs)
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.0])
-def test_dropout_errors(dropout):
-    with pytest.raises(ValueError, match=r"`dropout` must lie in \[0, 1\)"):
+def test_attention_rejects_dropout_out_of_range(dropout):
+    with pytest.raises(ValueError, match=r"`dropout` must be in \[0, 1\)"):
         MultiHeadAttention(3, 5, dropout=dropout)
 
 
 @pytest.mark.parametrize("score", ["dot", "additive"])
-def test_other_scores_pass_every_layers_checks(score):
+def test_attention_with_other_scores_passes_all_layer_checks(score):
     kwargs = {"num_heads": 3, "key_dim": 5, "dropout": 0.1, "score": score}
     inputs = {"query": QUERY, "value": VALUE, "attention_mask": MASK}
     num_weights = 5 if score == "additive" else 4
@@ -339,10 +292,11 @@ def test_other_scores_pass_every_layers_checks(score):
 
 
 @pytest.mark.parametrize("score", ["dot", "additive"])
-def test_other_scores_by_their_formulas(score):
+def test_attention_with_other_scores_matches_their_formulas(score):
     """Section 3.2.1, in float64, pair by pair."""
     layer = built(3, 5, score=score)
-    found = numpy(layer.scores(QUERY, layer.project_key_value(VALUE)[0], MASK))
+    _, scores = layer(QUERY, VALUE, attention_mask=MASK, return_attention_scores=True)
+    found = numpy(scores)
     q = (QUERY @ numpy(layer.query_dense.kernel)).reshape(2, 5, 3, 5)
     k = (VALUE @ numpy(layer.key_dense.kernel)).reshape(2, 3, 3, 5)
     if score == "additive":
@@ -365,6 +319,6 @@ def test_other_scores_by_their_formulas(score):
                 )
 
 
-def test_an_unknown_score_is_refused():
+def test_attention_rejects_unknown_score():
     with pytest.raises(ValueError, match=r"scaled_dot, dot, additive.*'cosine'"):
         MultiHeadAttention(2, 3, score="cosine")

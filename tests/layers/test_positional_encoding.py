@@ -29,12 +29,12 @@ def learned(d_model=6):
 
 
 @pytest.mark.parametrize(("kwargs", "weights"), [({}, 0), (LEARNED, 1)])
-def test_every_layers_checks(kwargs, weights):
+def test_positions_pass_all_layer_checks(kwargs, weights):
     inputs = {"inputs": INPUTS}
     check_layer(PositionalEncoding, kwargs, inputs, (2, 5, 6), weights)
 
 
-def test_two_positions_by_hand():
+def test_positions_match_hand_calculation():
     """d_model 4: the wavelengths' factors are 1 and 10000^(2/4) = 100."""
     expected = [
         [0, 1, 0, 1],
@@ -44,13 +44,13 @@ def test_two_positions_by_hand():
 
 
 @pytest.mark.parametrize("d_model", [1, 7, 12])
-def test_closed_form(d_model):
+def test_positions_match_closed_form(d_model):
     expected = paper_in_numpy.positional_encoding(31, d_model)
     np.testing.assert_allclose(table(31, d_model), expected, atol=1e-5)
 
 
-def test_sines_and_cosines_take_turns():
-    """The variant that lays all sines before all cosines is another function."""
+def test_positions_alternate_sines_and_cosines():
+    """The variant with all sines before all cosines is a different function."""
     encoding = table(31, 12)
     concatenated = np.concatenate([encoding[:, ::2], encoding[:, 1::2]], axis=1)
     assert np.abs(encoding - concatenated).max() > 1
@@ -61,7 +61,7 @@ def test_sines_and_cosines_take_turns():
     np.testing.assert_allclose(squares, 1, atol=1e-5)
 
 
-def test_is_added_to_every_row():
+def test_positions_are_added_to_every_row():
     output = numpy(PositionalEncoding()(INPUTS))
     expected = INPUTS + paper_in_numpy.positional_encoding(5, 6)
     np.testing.assert_allclose(output, expected, atol=1e-5)
@@ -69,15 +69,15 @@ def test_is_added_to_every_row():
 
 @pytest.mark.parametrize("start", [0, 1, 7, 499])
 @pytest.mark.parametrize("as_tensor", [False, True])
-def test_start_index_slices_the_table(start, as_tensor):
+def test_positions_begin_at_start_index(start, as_tensor):
     start_index = ops.convert_to_tensor(start, "int32") if as_tensor else start
     np.testing.assert_allclose(
         table(3, 10, start_index=start_index), table(503, 10)[start : start + 3]
     )
 
 
-def test_bfloat16_at_position_500():
-    """Bfloat16 positions would be 500 -> 500, 501 -> 500 and angles worse."""
+def test_positions_are_exact_in_bfloat16_at_position_500():
+    """bfloat16 would round position 501 to 500, and angles even more."""
     layer = PositionalEncoding(dtype="mixed_bfloat16")
     expected = paper_in_numpy.positional_encoding(502, 8)
     difference = np.abs(table(502, 8, layer) - expected)
@@ -85,15 +85,15 @@ def test_bfloat16_at_position_500():
     assert difference.max() <= 2**-8
 
 
-def test_sum_is_rounded_once():
-    """Between 2 and 4, bfloat16 lies at most 1/128 beside the float32 sum."""
+def test_positions_round_the_sum_once():
+    """Between 2 and 4, bfloat16 differs from the float32 sum by at most 1/128."""
     layer = PositionalEncoding(dtype="mixed_bfloat16")
     output = numpy(layer(ops.full((1, 101, 32), 3.0, "bfloat16")))[0]
     expected = 3 + paper_in_numpy.positional_encoding(101, 32)
     assert np.abs(output - expected).max() <= 1 / 128 + 1e-5
 
 
-def test_learned_positions():
+def test_learned_positions_are_rows_of_the_table():
     layer, rows = learned()
     np.testing.assert_allclose(numpy(layer(INPUTS)), INPUTS + rows[:5], rtol=1e-6)
     np.testing.assert_array_equal(table(4, 6, layer, 3), rows[3:7])
@@ -101,7 +101,7 @@ def test_learned_positions():
     np.testing.assert_array_equal(table(1, 6, layer, start), rows[10:])
 
 
-def test_learned_positions_end():
+def test_learned_positions_end_at_max_length():
     layer, rows = learned()
     assert table(11, 6, layer).shape == rows.shape
     with pytest.raises(ValueError, match="max_length=11, input length=12"):
@@ -110,7 +110,7 @@ def test_learned_positions_end():
     np.testing.assert_array_equal(table(2, 6, layer, 10), rows[[10, 10]])
 
 
-def test_errors():
+def test_positions_reject_invalid_arguments():
     with pytest.raises(ValueError, match="Received: 'none'"):
         PositionalEncoding("none")
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Restricted self-attention against full attention under the same band of a mask."""
+"""`RestrictedSelfAttention` against full attention with a band mask."""
 
 import keras
 import numpy as np
@@ -11,11 +11,10 @@ from layer_checks import randomize
 import keras_transformer as kt
 from keras_transformer.layers import MultiHeadAttention
 from keras_transformer.layers import RestrictedSelfAttention
-from keras_transformer.layers import decoding_cache
 
 GENERATOR = np.random.default_rng(6)
 WIDTH = 10
-# As many lengths as tokens: row 1 ends early, row 2 has holes.
+# Lengths below, at, and above multiples of the windows.
 LENGTHS = (1, 2, 5, 16, 17, 23)
 
 
@@ -24,6 +23,7 @@ def sequence(length, rows=3):
 
 
 def token_mask(length):
+    """Row 1 ends early, row 2 has holes."""
     mask = np.ones((3, length), bool)
     mask[1, length // 2 :] = False
     mask[2, ::3] = False
@@ -45,7 +45,7 @@ def pair(window, **kwargs):
 
 
 def band(length, window, causal):
-    """Pair by pair, as section 4 and the layer's documentation say."""
+    """The neighborhood of section 4, pair by pair."""
     seen = np.zeros((length, length), bool)
     for i in range(length):
         for j in range(length):
@@ -63,7 +63,7 @@ def band(length, window, causal):
         ({"window": 4, "value_dim": 2}, {"attention_mask": np.ones((2, 1, 7), bool)}),
     ],
 )
-def test_every_layers_checks(kwargs, inputs):
+def test_restricted_attention_passes_all_layer_checks(kwargs, inputs):
     x = sequence(7, rows=2)
     kwargs = {"num_heads": 3, "key_dim": 5, "dropout": 0.1, **kwargs}
     inputs = {"query": x, "value": x[::-1].copy(), **inputs}
@@ -72,7 +72,7 @@ def test_every_layers_checks(kwargs, inputs):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [1, 2, 3, 8, 40])
-def test_equals_full_attention_under_the_band(window, causal):
+def test_restricted_attention_matches_full_attention_with_band_mask(window, causal):
     restricted, full = pair(window)
     for length in LENGTHS:
         x, tokens = sequence(length), token_mask(length)
@@ -94,11 +94,27 @@ def test_equals_full_attention_under_the_band(window, causal):
                 np.testing.assert_array_equal(numpy(again), numpy(output))
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [1, 2, 5])
+def test_restricted_attention_scores_match_full_attention(window, causal):
+    """And are exactly 0 outside the band."""
+    restricted, full = pair(window)
+    x, tokens = sequence(11), token_mask(11)
+    mask = band(11, window, causal)[None] & tokens[:, None, :]
+    _, expected = full(x, x, attention_mask=mask, return_attention_scores=True)
+    _, scores = restricted(
+        x, x, value_mask=tokens, use_causal_mask=causal, return_attention_scores=True
+    )
+    np.testing.assert_allclose(numpy(scores), numpy(expected), atol=1e-6)
+    hidden = np.broadcast_to(~mask[:, None], scores.shape)
+    assert (numpy(scores)[hidden] == 0).all()
+
+
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="gradients by GradientTape"
 )
 @pytest.mark.parametrize("causal", [False, True])
-def test_gradients_equal_those_under_the_band(causal):
+def test_restricted_attention_gradients_match_band_mask(causal):
     import tensorflow as tf
 
     restricted, full = pair(5)
@@ -120,35 +136,7 @@ def test_gradients_equal_those_under_the_band(causal):
         np.testing.assert_allclose(one, other, atol=2e-5)
 
 
-@pytest.mark.parametrize("window", [1, 4, 40])
-@pytest.mark.parametrize("max_length", [None, 11])
-def test_cached_equals_uncached(window, max_length):
-    restricted, _ = pair(window)
-    x = sequence(11)
-    expected = numpy(restricted(x, x, use_causal_mask=True))
-    cache = restricted.init_cache(3, max_length)
-    for index in range(11):
-        output, cache = restricted.call_with_cache(
-            x[:, index : index + 1], cache, index
-        )
-        np.testing.assert_allclose(numpy(output)[:, 0], expected[:, index], atol=2e-6)
-        for key, value in decoding_cache.parts(cache):
-            assert key.shape[2] <= window and value.shape[2] <= window
-
-
-def test_several_positions_at_once_in_a_growing_cache():
-    restricted, _ = pair(4)
-    x = sequence(11)
-    expected = numpy(restricted(x, x, use_causal_mask=True))
-    cache = restricted.init_cache(3)
-    for start, end in ((0, 6), (6, 7), (7, 11)):
-        output, cache = restricted.call_with_cache(x[:, start:end], cache, start)
-        np.testing.assert_allclose(numpy(output), expected[:, start:end], atol=2e-6)
-    with pytest.raises(ValueError, match="one position at a time"):
-        restricted.call_with_cache(x[:, :2], restricted.init_cache(3, 11), 0)
-
-
-def test_a_row_without_any_token_gives_zeros():
+def test_restricted_attention_without_tokens_is_zero():
     restricted, _ = pair(3)
     x = sequence(7)
     mask = np.ones((3, 7), bool)
@@ -157,7 +145,7 @@ def test_a_row_without_any_token_gives_zeros():
     assert np.all(output[1] == 0) and np.all(np.isfinite(output))
 
 
-def test_mistakes():
+def test_restricted_attention_rejects_invalid_inputs():
     with pytest.raises(ValueError, match=r"`window` must be at least 1\. Received: 0"):
         RestrictedSelfAttention(2, 3, 0)
     restricted, _ = pair(3)
@@ -166,36 +154,6 @@ def test_mistakes():
         restricted(x, x, attention_mask=np.ones((3, 7, 7), bool))
     with pytest.raises(ValueError, match=r"same sequence\. Received: lengths 7 and"):
         restricted(x, sequence(5))
-
-
-@pytest.mark.parametrize("window", [1, 4, 30])
-def test_projected_keys_are_seen_within_the_window_only(window):
-    restricted, full = pair(window)
-    x = sequence(9)
-    output = restricted.call_with_key_value(x, restricted.project_key_value(x))
-    near = np.broadcast_to(band(9, window, causal=False), (3, 9, 9))
-    np.testing.assert_allclose(
-        numpy(output), numpy(full(x, x, attention_mask=near)), atol=1e-5
-    )
-
-
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="traces a graph")
-def test_a_buffer_of_a_size_known_later():
-    import tensorflow as tf
-
-    restricted, _ = pair(4)
-
-    @tf.function
-    def sizes(length):
-        cache = restricted.init_cache(2, length)
-        return [tf.shape(each) for each in tf.nest.flatten(cache)]
-
-    for length in (3, 4, 9):
-        expected = [
-            each.shape for each in tf.nest.flatten(restricted.init_cache(2, length))
-        ]
-        found = [tuple(each.numpy()) for each in sizes(tf.constant(length))]
-        assert found == [tuple(shape) for shape in expected]
 
 
 def transformer(window):
@@ -207,7 +165,7 @@ def transformer(window):
     return model
 
 
-def test_a_transformer_with_a_wide_window_is_one_without():
+def test_transformer_with_wide_window_matches_one_without():
     source = GENERATOR.integers(1, 19, (3, 9)).astype("int32")
     source[1, 5:] = 0
     inputs = {"source_ids": source, "target_ids": source[:, :7].copy()}
@@ -220,39 +178,25 @@ def test_a_transformer_with_a_wide_window_is_one_without():
     assert again.decoder.layers[0].cross_attention.__class__ is MultiHeadAttention
 
 
-@pytest.mark.parametrize("max_length", [None, 6])
-def test_a_transformer_decodes_step_by_step(max_length):
-    model = transformer(3)
-    source = GENERATOR.integers(1, 19, (2, 9)).astype("int32")
-    target = GENERATOR.integers(1, 19, (2, 6)).astype("int32")
-    expected = numpy(model({"source_ids": source, "target_ids": target}))
-    cache, context = model.init_cache(source, max_length)
-    for index in range(6):
-        ids = ops.convert_to_tensor(target[:, index : index + 1])
-        logits, cache = model.decode_with_cache(ids, cache, context, index)
-        np.testing.assert_allclose(numpy(logits)[:, 0], expected[:, index], atol=1e-5)
-
-
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="the search as a tf.function"
 )
-def test_beam_search_with_a_window():
-    """The search's score of its best is the sum of `call`'s log-probabilities."""
+def test_beam_search_with_window_returns_model_scores():
+    """The best score is the sum of the log-probabilities of `call`."""
     import tensorflow as tf
 
+    from keras_transformer.decoding import BeamSearch
     from keras_transformer.decoding import translate_ids
 
     model = transformer(3)
     for weight in model.trainable_weights:
         weight.assign(weight + 0.3 * GENERATOR.normal(size=weight.shape))
     source = GENERATOR.integers(4, 19, (4, 9)).astype("int32")
-    search = tf.function(
-        lambda ids: translate_ids(
-            model, ids, beam_size=3, length_penalty=0.0, extra_length=4
-        ),
-        autograph=False,
+    search = BeamSearch(beam_size=3, length_penalty=0.0, extra_length=4)
+    compiled = tf.function(
+        lambda ids: translate_ids(model, ids, search), autograph=False
     )
-    sequences, scores = (result[:, 0].numpy() for result in search(source))
+    sequences, scores = (result[:, 0].numpy() for result in compiled(source))
     start = np.full((4, 1), 2, "int32")
     targets = np.concatenate([start, sequences[:, :-1]], axis=1)
     logits = model({"source_ids": source, "target_ids": targets})

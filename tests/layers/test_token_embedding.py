@@ -16,20 +16,20 @@ def built(**kwargs):
     return layer
 
 
-def test_every_layers_checks():
+def test_embedding_passes_all_layer_checks():
     kwargs = {"vocabulary_size": 11, "d_model": 7, "pad_id": 1}
     check_layer(TokenEmbedding, kwargs, {"inputs": IDS}, (2, 3, 7), 1)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
-def test_rows_times_the_root_of_the_width(dtype):
+def test_embedding_scales_rows_by_root_of_width(dtype):
     layer = built()
     expected = numpy(layer.embeddings)[IDS] * 7**0.5
     output = numpy(layer(ops.convert_to_tensor(IDS, dtype)))
     np.testing.assert_allclose(output, expected, rtol=1e-6)
 
 
-def test_one_matrix_both_ways():
+def test_embedding_projects_with_the_same_matrix():
     """Logits are products with the rows: no scale and no bias."""
     layer = built()
     vectors = np.random.default_rng(1).normal(size=(2, 3, 7)).astype("float32")
@@ -39,7 +39,7 @@ def test_one_matrix_both_ways():
     assert len(layer.weights) == 1
 
 
-def test_logits_of_the_first_rows():
+def test_embedding_output_size_limits_logits():
     layer = built(output_size=4)
     vectors = np.random.default_rng(1).normal(size=(2, 3, 7)).astype("float32")
     expected = vectors @ numpy(layer.embeddings)[:4].T
@@ -53,14 +53,14 @@ def test_logits_of_the_first_rows():
             built(output_size=size)
 
 
-def test_fresh_vectors_have_unit_variance():
+def test_embedding_vectors_start_with_unit_variance():
     layer = TokenEmbedding(503, 101)
     vectors = numpy(layer(np.arange(503)[None]))
     np.testing.assert_allclose(vectors.std(), 1, rtol=0.02)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_logits_are_float32_under_mixed_precision(policy):
+def test_embedding_logits_are_float32_under_mixed_precision(policy):
     """The matrix is not rounded either: logits are exact products."""
     layer = built(dtype=policy)
     compute_dtype = policy.removeprefix("mixed_")
@@ -77,8 +77,8 @@ def test_logits_are_float32_under_mixed_precision(policy):
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
-def test_big_ids_stay_exact_under_mixed_precision(dtype):
-    """Bfloat16 has 8 bits: it would make 4096 of 4097."""
+def test_embedding_keeps_large_ids_exact_under_mixed_precision(dtype):
+    """bfloat16 has 8 significant bits and would round 4097 to 4096."""
     layer = TokenEmbedding(65_537, 1, dtype="mixed_bfloat16")
     layer.build()
     layer.embeddings.assign((np.arange(65_537) % 2).astype("float32")[:, None])
@@ -87,13 +87,13 @@ def test_big_ids_stay_exact_under_mixed_precision(dtype):
 
 
 @pytest.mark.parametrize("pad_id", [0, 3])
-def test_mask(pad_id):
+def test_embedding_mask_marks_tokens(pad_id):
     layer = built(pad_id=pad_id)
     mask = layer.compute_mask(ops.convert_to_tensor(IDS))
     np.testing.assert_array_equal(ops.convert_to_numpy(mask), pad_id != IDS)
 
 
-def test_logits_carry_no_mask():
+def test_embedding_logits_have_no_mask():
     layer = built()
     vectors = layer(IDS)
     assert vectors._keras_mask is not None
@@ -101,7 +101,7 @@ def test_logits_carry_no_mask():
 
 
 @pytest.mark.parametrize("name", ["vocabulary_size", "d_model"])
-def test_errors(name):
+def test_embedding_rejects_sizes_below_one(name):
     kwargs = {"vocabulary_size": 11, "d_model": 7, name: 0}
     with pytest.raises(ValueError, match=f"`{name}` must be at least 1. Received: 0"):
         TokenEmbedding(**kwargs)

@@ -1,3 +1,5 @@
+"""`Dropout` against its distribution and Keras's layer."""
+
 import keras
 import numpy as np
 import pytest
@@ -8,13 +10,14 @@ from layer_checks import check_layer_saving
 from layer_checks import check_mixed_precision
 from layer_checks import check_symbolic_output
 from layer_checks import check_unknown_lengths
+from layer_checks import gradient
 from layer_checks import numpy
 
 from keras_transformer.layers import Dropout
 
 
-def test_every_layers_checks():
-    """But that of `build`: Keras's layer is built as it is made, and has no path."""
+def test_dropout_passes_layer_checks():
+    """All but `check_build`: Keras builds its `Dropout` in the constructor."""
     case = Case(Dropout, {"rate": 0.3}, {"inputs": np.ones((2, 5, 7), "float32")})
     check_config(case)
     check_symbolic_output(case, (2, 5, 7))
@@ -24,7 +27,7 @@ def test_every_layers_checks():
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_share_and_scale(rate):
+def test_dropout_drops_at_rate_and_keeps_the_mean(rate):
     """Units are dropped with `rate`, the others scaled so that the mean stays."""
     x = np.full((1001, 999), 2.0, "float32")  # an odd number of units
     y = numpy(Dropout(rate, seed=3)(x, training=True))
@@ -33,34 +36,31 @@ def test_share_and_scale(rate):
     bound = 5 * np.sqrt(rate * (1 - rate) / x.size)
     assert abs(dropped.mean() - rate) < bound
     np.testing.assert_allclose(y[~dropped], 2 / (1 - rate), rtol=2e-4)
-    # Both halves of each random number, rows and columns alike.
+    # Both halves of each random number are used, for rows and columns alike.
     for axis in (0, 1):
         share = dropped.mean(axis)
         expected = np.sqrt(rate * (1 - rate) / dropped.shape[axis])
         assert share.std() == pytest.approx(expected, rel=0.15)
 
 
-def test_neighbours_are_independent():
+def test_dropout_of_neighbors_is_independent():
     dropped = numpy(Dropout(0.5, seed=5)(np.ones(10**6, "float32"), training=True)) == 0
     for distance in (1, 2, 3):
         both = (dropped[distance:] & dropped[:-distance]).mean()
         assert both == pytest.approx(0.25, abs=0.003)
 
 
-def test_gradient_goes_where_units_were_kept():
-    tf = pytest.importorskip("tensorflow")
-    x = tf.constant(np.random.default_rng(1).normal(size=(40, 30)), tf.float32)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = Dropout(0.25, seed=1)(x, training=True)
-        total = tf.reduce_sum(y * 3.0)
-    np.testing.assert_allclose(
-        tape.gradient(total, x), np.where(y == 0, 0.0, 3 / 0.75), rtol=1e-4
-    )
+def test_dropout_gradient_reaches_kept_units_only():
+    x = np.random.default_rng(1).normal(size=(40, 30)).astype("float32")
+    y = numpy(Dropout(0.25, seed=1)(x, training=True))
+    assert 0.1 < (y == 0).mean() < 0.4
+    layer = Dropout(0.25, seed=1)
+    found = gradient(lambda x: ops.sum(layer(x, training=True) * 3.0), x)
+    np.testing.assert_allclose(found, np.where(y == 0, 0.0, 3 / 0.75), rtol=1e-4)
 
 
-def test_keras_layer_stands_in_for_it():
-    """State and arguments are those of Keras's layer; a shared mask is its work."""
+def test_dropout_matches_keras_arguments_and_state():
+    """A mask that is shared along an axis is left to Keras."""
     ours, theirs = Dropout(0.3, seed=7), keras.layers.Dropout(0.3, seed=7)
     assert {**ours.get_config(), "name": 0} == {**theirs.get_config(), "name": 0}
     np.testing.assert_array_equal(
@@ -72,7 +72,7 @@ def test_keras_layer_stands_in_for_it():
     assert numpy(Dropout(1.0)(x, training=True)).max() == 0
 
 
-def test_draws_differ_and_repeat():
+def test_dropout_draws_differ_and_repeat_by_seed():
     x = ops.ones((100,))
     layer, again = Dropout(0.5, seed=11), Dropout(0.5, seed=11)
     first, second = (numpy(layer(x, training=True)) for _ in range(2))

@@ -1,4 +1,4 @@
-"""One head is taught where to look: by hand, and by training."""
+"""Guided alignment of one head: by hand, and by training."""
 
 from types import SimpleNamespace
 
@@ -16,13 +16,13 @@ from keras_transformer.layers import padding_mask
 
 
 def diagonal(inputs):
-    """Target position i belongs to source position i, where there is one."""
+    """Target position i is aligned to source position i, if it exists."""
     source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
     shape = tf.shape(target_ids)[1], tf.shape(source_ids)[1]
     return tf.eye(*shape, batch_shape=[tf.shape(target_ids)[0]]) > 0
 
 
-def test_the_next_word_by_hand():
+def test_next_words_matches_hand_calculation():
     """Words are 10, with parts 11 and 12, and 20; 5 and 6 stand for words."""
     begins = np.isin(np.arange(30), [10, 20, 3])
     stands = np.isin(np.arange(30), [5, 6])
@@ -36,7 +36,7 @@ def test_the_next_word_by_hand():
     assert rows[1][:3] == [[0], [1], [1]]
 
 
-def test_the_loss_by_hand():
+def test_guided_alignment_loss_matches_hand_calculation():
     rng = np.random.default_rng(3)
     scores = rng.dirichlet(np.ones(5), size=(2, 3, 4)).astype("float32")
     aligned = rng.random((2, 4, 5)) < 0.4
@@ -59,7 +59,7 @@ def test_the_loss_by_hand():
 @pytest.mark.parametrize(
     ("num_layers", "layer"), [(1, 0), (2, 0), (4, 1), (5, 2), (6, 2)]
 )
-def test_the_last_layer_of_the_lower_half(num_layers, layer):
+def test_guided_alignment_uses_last_layer_of_lower_half(num_layers, layer):
     model = SimpleNamespace(num_layers=num_layers, num_heads=2)
     assert training.GuidedAlignment(diagonal).layer_of(model) == layer
     assert training.GuidedAlignment(diagonal, layer=0).layer_of(model) == 0
@@ -69,7 +69,7 @@ def test_the_last_layer_of_the_lower_half(num_layers, layer):
 
 
 @pytest.mark.parametrize("name", ["weight", "layer", "head"])
-def test_nothing_is_negative(name):
+def test_guided_alignment_rejects_negative_values(name):
     with pytest.raises(ValueError, match=f"`{name}` must be at least 0"):
         training.GuidedAlignment(diagonal, **{name: -1})
 
@@ -80,12 +80,12 @@ def guided_model(weight, **options):
     return model
 
 
-def test_a_step_adds_the_loss_of_the_heads_scores():
-    """The scores that `cross_attention_scores` tells, which training does not use."""
+def test_train_step_adds_guided_alignment_loss():
+    """They match `attention_scores`, which training does not use."""
     inputs, labels = batch(0)
     model = guided_model(0.8)
     transformer = model.transformer
-    scores = np.array(transformer.cross_attention_scores(inputs))[:, 1, 1]
+    scores = np.array(transformer.attention_scores(inputs)["cross"])[:, 1, 1]
     is_token = labels > 0
     aligned = (
         np.array(diagonal(inputs))
@@ -105,7 +105,7 @@ def test_a_step_adds_the_loss_of_the_heads_scores():
     assert losses[0] > losses[1] + 0.1
 
 
-def test_parts_equal_the_whole():
+def test_guided_alignment_in_parts_matches_whole_batch():
     models = [guided_model(0.8, parts=parts) for parts in (1, 3)]
     for model in models:
         dataset = tf.data.Dataset.from_tensors(batch(0))
@@ -115,7 +115,7 @@ def test_parts_equal_the_whole():
 
 
 @pytest.mark.slow
-def test_a_head_learns_it():
+def test_guided_head_learns_the_alignment():
     rng = np.random.default_rng(5)
     ids = rng.integers(4, VOCABULARY, (24, 7)).astype("int32")
     inputs = {"source_ids": ids, "target_ids": np.roll(ids, 1, axis=1)}
@@ -125,7 +125,7 @@ def test_a_head_learns_it():
     model.guided_alignment = training.GuidedAlignment(diagonal, head=1)
 
     def looked():
-        scores = np.array(model.transformer.cross_attention_scores(inputs))
+        scores = np.array(model.transformer.attention_scores(inputs)["cross"])
         return np.einsum("btt->", scores[:, 1, 1]) / ids.size
 
     assert looked() < 0.3

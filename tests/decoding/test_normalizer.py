@@ -1,4 +1,4 @@
-"""Log-probabilities over vocabularies so large that a softmax normalises them."""
+"""Log-probabilities over large vocabularies, which one softmax normalizes."""
 
 import itertools
 
@@ -12,14 +12,15 @@ from decoding_oracles import strip
 from keras import ops
 from layer_checks import numpy
 
+from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import beam_search
 
 
 @pytest.mark.parametrize(
     ("vocabulary", "rounding"), [(1023, 1e-6), (1024, 0), (2500, 0)]
 )
-def test_normaliser_of_a_large_vocabulary(vocabulary, rounding):
-    """Scores by hand, with and without compaction, and of each sentence alone."""
+def test_normalizer_of_large_vocabulary_gives_model_scores(vocabulary, rounding):
+    """With and without dropping of finished sentences, and for each sentence alone."""
     bigrams = np.random.default_rng(15).normal(size=(vocabulary, vocabulary)) * 4
     bigrams = (np.round(bigrams * 64) / 64).astype("float32")  # offsets add exactly
     bigrams[:, END] += 12
@@ -32,7 +33,9 @@ def test_normaliser_of_a_large_vocabulary(vocabulary, rounding):
     def found(offsets, **options):
         context = {"offsets": np.asarray(offsets, "float32")}
         size = len(offsets)
-        result = beam_search(step, {}, context, size, 3, 12, n_best=3, **options)
+        result = beam_search(
+            step, {}, context, size, 12, search=BeamSearch(3), n_best=3, **options
+        )
         return [numpy(each) for each in result]
 
     offsets = np.linspace(0, 8, 5)
@@ -44,7 +47,7 @@ def test_normaliser_of_a_large_vocabulary(vocabulary, rounding):
             total = sum(log_probs[pair] for pair in itertools.pairwise([START, *ids]))
             expected = total / penalty("gnmt", 0.6, len(ids))
             np.testing.assert_allclose(score, expected, rtol=1e-5)
-    without = found(offsets, compaction=False)
+    without = found(offsets, drop_finished=False)
     np.testing.assert_array_equal(without[0], sequences)
     np.testing.assert_allclose(without[1], scores, rtol=1e-5)
     for row, offset in enumerate(offsets):

@@ -1,0 +1,229 @@
+"""The KV cache against lists of what each hypothesis has appended."""
+
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from layer_checks import numpy
+
+from keras_transformer.decoding import cache as kv_cache
+from keras_transformer.decoding.cache import Growing
+
+BATCH, BEAM, STEPS, HEADS = 2, 3, 9, 2
+KEY_DIM, VALUE_DIM = 5, 4
+ATTENTION = SimpleNamespace(
+    num_heads=HEADS, key_dim=KEY_DIM, value_dim=VALUE_DIM, compute_dtype="float32"
+)
+# A cache that grows has no static shapes, which JAX needs.
+CAPACITIES = (None, STEPS, 12) if keras.backend.backend() != "jax" else (STEPS, 12)
+grows = pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="The cache cannot grow on this backend."
+)
+
+
+class Hypotheses:
+    """A cache of two layers, and for each hypothesis the list of its own slots.
+
+    Each slot has a key and a value that no other slot has.
+    """
+
+    def __init__(self, beam_size=BEAM, max_length=None, window=None):
+        self.beam_size, self.window = beam_size, window
+        self.generator = np.random.default_rng(3)
+        self.cache = kv_cache.empty_cache(
+            [ATTENTION] * 2, BATCH, beam_size, max_length, window
+        )
+        self.histories = [[[] for _ in range(beam_size)] for _ in range(BATCH)]
+
+    def append(self, index):
+        self.cache, place = kv_cache.extend(self.cache, index, self.window)
+        shape = (BATCH, HEADS, self.beam_size)
+        layers = []
+        for number, layer in enumerate(self.cache.layers):
+            key, value = (
+                self.generator.normal(size=(*shape, dim)).astype("float32")
+                for dim in (KEY_DIM, VALUE_DIM)
+            )
+            layers.append(layer.append(ops.array(key), ops.array(value), place))
+            if number == 1:
+                for i, row in enumerate(self.histories):
+                    for j, history in enumerate(row):
+                        history.append((index, j, key[i, :, j], value[i, :, j]))
+        self.cache = self.cache._replace(layers=tuple(layers))
+
+    def reorder(self):
+        parents = self.generator.integers(0, self.beam_size, (BATCH, self.beam_size))
+        parents[0] = parents[0, 0]  # all hypotheses of the first sentence continue one
+        self.histories = [
+            [list(row[parent]) for parent in each]
+            for row, each in zip(self.histories, parents, strict=True)
+        ]
+        rows = parents + np.arange(BATCH)[:, None] * self.beam_size
+        rows = ops.array(rows.reshape(-1).astype("int32"))
+        self.cache = kv_cache.reorder(self.cache, rows)
+
+    def compact(self):
+        self.cache = kv_cache.compact(self.cache, self.window)
+
+    def num_reachable(self):
+        """The most slots that the hypotheses of a sentence have, all together."""
+        return max(
+            len({slot[:2] for history in row for slot in history})
+            for row in self.histories
+        )
+
+    def assert_attends_to_histories(self):
+        """By its biases, each hypothesis attends to its own slots and no others."""
+        parts = self.cache.layers[1].parts()
+        biases = self.cache.biases()
+        for i, row in enumerate(self.histories):
+            for j, history in enumerate(row):
+                found = []
+                for (key, value), bias in zip(parts, biases, strict=True):
+                    key, value = numpy(key)[i], numpy(value)[i]
+                    seen = np.ones(key.shape[1], "bool")
+                    if bias is not None:
+                        assert set(np.unique(numpy(bias))) <= {0, np.float32(-1e30)}
+                        seen = numpy(bias)[i, 0, j] == 0
+                    found += zip(
+                        np.swapaxes(key, 0, 1)[seen],
+                        np.swapaxes(value, 0, 1)[seen],
+                        strict=True,
+                    )
+                expected = [slot[2:] for slot in history]
+                if self.window is not None:
+                    expected = expected[-self.window :]
+                assert len(found) == len(expected)
+                # Attention does not depend on the order of slots.
+                for one, other in zip(
+                    sorted(found, key=lambda slot: slot[0][0, 0]),
+                    sorted(expected, key=lambda slot: slot[0][0, 0]),
+                    strict=True,
+                ):
+                    np.testing.assert_array_equal(one[0], other[0])
+                    np.testing.assert_array_equal(one[1], other[1])
+
+
+@pytest.mark.parametrize("beam_size", [1, BEAM])
+@pytest.mark.parametrize("window", [None, 1, 4, 30])
+@pytest.mark.parametrize("max_length", CAPACITIES)
+def test_cache_attends_to_the_slots_of_each_hypothesis(max_length, window, beam_size):
+    """With random parents, and compacted every third step."""
+    hypotheses = Hypotheses(beam_size, max_length, window)
+    for index in range(STEPS):
+        hypotheses.append(index)
+        hypotheses.assert_attends_to_histories()
+        hypotheses.reorder()
+        if index % 3 == 1:
+            hypotheses.compact()
+
+
+@grows
+def test_compact_drops_slots_that_no_hypothesis_attends_to():
+    hypotheses, dropped = Hypotheses(), 0
+    for index in range(STEPS):
+        hypotheses.append(index)
+        hypotheses.reorder()
+        if index % 3 == 1:
+            hypotheses.compact()
+            hypotheses.assert_attends_to_histories()
+            used = hypotheses.num_reachable()
+            for layer in hypotheses.cache.layers:
+                sizes = [each.shape[2] for each in layer]
+                assert sizes == [used, used, 0, 0]
+            assert hypotheses.cache.ancestors.shape == (BATCH, BEAM, used)
+            dropped += used < BEAM * (index + 1)
+    assert dropped == 3
+
+
+@grows
+def test_compact_of_one_hypothesis_merges_both_parts():
+    hypotheses = Hypotheses(beam_size=1)
+    for index in range(4):
+        hypotheses.append(index)
+    before = [numpy(each) for _, each in hypotheses.cache.layers[0].parts()]
+    hypotheses.compact()
+    layer = hypotheses.cache.layers[0]
+    np.testing.assert_array_equal(numpy(layer.value), np.concatenate(before, axis=2))
+    assert layer.recent_key.shape[2] == layer.recent_value.shape[2] == 0
+
+
+@pytest.mark.parametrize("max_length", CAPACITIES)
+def test_reorder_moves_no_key(max_length):
+    """Keys and values are the same tensors; only the ancestors change."""
+    hypotheses = Hypotheses(max_length=max_length)
+    for index in range(3):
+        hypotheses.append(index)
+        before = hypotheses.cache
+        hypotheses.reorder()
+        assert hypotheses.cache.layers is before.layers
+    assert (numpy(hypotheses.cache.ancestors) != numpy(before.ancestors)).any()
+
+
+@pytest.mark.parametrize(
+    ("window", "places"), [(None, 12), (1, 1), (4, 4), (12, 12), (30, 12)]
+)
+def test_buffer_has_room_for_the_window_only(window, places):
+    cache = kv_cache.empty_cache([ATTENTION], BATCH, BEAM, 12, window)
+    shape = (BATCH, HEADS)
+    assert tuple(cache.layers[0].key.shape) == (*shape, KEY_DIM, places * BEAM)
+    assert tuple(cache.layers[0].value.shape) == (*shape, places * BEAM, VALUE_DIM)
+    assert cache.beam_size == BEAM and cache.is_buffer
+
+
+@grows
+@pytest.mark.parametrize("window", [1, 4])
+def test_growing_cache_keeps_the_window_only(window):
+    hypotheses = Hypotheses(window=window)
+    for index in range(STEPS):
+        hypotheses.append(index)
+        for key, value in hypotheses.cache.layers[0].parts():
+            assert key.shape[2] <= window * BEAM and value.shape[2] <= window * BEAM
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="traces a graph")
+@pytest.mark.parametrize("window", [None, 4])
+def test_buffer_of_a_length_that_is_a_tensor_has_the_same_shapes(window):
+    import tensorflow as tf
+
+    @tf.function(autograph=False)
+    def sizes(length):
+        cache = kv_cache.empty_cache([ATTENTION], BATCH, BEAM, length, window)
+        return [tf.shape(each) for each in tf.nest.flatten(cache)]
+
+    for length in (3, 4, 9):
+        cache = kv_cache.empty_cache([ATTENTION], BATCH, BEAM, length, window)
+        expected = [tuple(each.shape) for each in tf.nest.flatten(cache)]
+        found = [tuple(each.numpy()) for each in sizes(tf.constant(length))]
+        assert found == expected
+
+
+def test_empty_cache_has_the_dtype_of_its_attention():
+    attention = SimpleNamespace(**{**vars(ATTENTION), "compute_dtype": "bfloat16"})
+    for max_length in CAPACITIES:
+        cache = kv_cache.empty_cache([attention], BATCH, BEAM, max_length)
+        for each in cache.layers[0]:
+            assert keras.backend.standardize_dtype(each.dtype) == "bfloat16"
+        assert isinstance(cache.layers[0], Growing) == (max_length is None)
+
+
+def test_reachable_slots_keep_their_order():
+    """The shorter list is padded with the first slots that are not reachable."""
+    ancestors = np.zeros((2, 2, 6), "bool")
+    ancestors[0, 0, [1, 4]] = True
+    ancestors[0, 1, [1, 5]] = True
+    ancestors[1, :, 3] = True
+    if keras.backend.backend() == "jax":
+        pytest.skip("The number of slots is not static.")
+    slots = numpy(kv_cache.reachable_slots(ops.convert_to_tensor(ancestors)))
+    np.testing.assert_array_equal(slots, [[1, 4, 5], [3, 0, 1]])
+
+
+def test_gather_slots_takes_the_slots_of_each_sentence_in_all_heads():
+    x = np.arange(2 * 3 * 4 * 5, dtype="float32").reshape(2, 3, 4, 5)
+    slots = np.array([[1, 3], [2, 0]], "int32")
+    taken = kv_cache.gather_slots(ops.array(x), ops.array(slots))
+    expected = np.stack([x[0][:, [1, 3]], x[1][:, [2, 0]]])
+    np.testing.assert_array_equal(numpy(taken), expected)

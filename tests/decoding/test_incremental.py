@@ -1,0 +1,282 @@
+"""Decoding token by token against the whole decoder at once."""
+
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from layer_checks import numpy
+from layer_checks import randomize
+
+import keras_transformer as kt
+from keras_transformer.decoding.incremental import IncrementalDecoder
+from keras_transformer.decoding.incremental import arrange_weights
+from keras_transformer.decoding.loop import decode_loop
+
+SIZES = {
+    "vocabulary_size": 41,
+    "num_layers": 2,
+    "d_model": 12,
+    "d_ff": 17,
+    "num_heads": 3,
+}
+VARIANTS = {
+    "post-norm": {},
+    "pre-norm": {"normalization": "pre"},
+    "widths": {"key_dim": 5, "value_dim": 2},
+    "dot": {"score": "dot"},
+    "additive": {"score": "additive", "normalization": "pre"},
+    "learned": {"positions": "learned", "max_length": 7},
+    "short window": {"attention_window": 3},
+    "long window": {"attention_window": 30},
+    "window of one": {"attention_window": 1},
+    "outputs": {"output_size": 19, "pad_id": 7},
+    "bfloat16": {"dtype": "mixed_bfloat16"},
+}
+# A cache that grows has no static shapes, which JAX needs.
+CAPACITIES = (None, 7, 10) if keras.backend.backend() != "jax" else (7, 10)
+WEIGHTS = ("layers", "arranged", "packed")
+STEPS = 7
+
+
+def built(**options):
+    model = kt.Transformer(**{**SIZES, **options})
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    randomize(model)
+    return model
+
+
+def sources(model):
+    """Of five tokens, of three, and of none."""
+    rows = np.full((3, 6), model.pad_id, "int32")
+    rows[0, :5] = [11, 4, 40, 9, 3]
+    rows[1, :3] = [23, 8, 3]
+    return rows
+
+
+def decoder_of(model, weights):
+    if weights == "layers":
+        return IncrementalDecoder(model)
+    return IncrementalDecoder(model, arrange_weights(model, weights == "packed"))
+
+
+def random_ids(generator, shape, model):
+    """Tokens of which none is padding."""
+    ids = generator.integers(1, 19, shape).astype("int32")
+    return np.where(ids == model.pad_id, 1, ids)
+
+
+def tolerance_of(model):
+    return 0.05 if model.dtype_policy.name == "mixed_bfloat16" else 1e-4
+
+
+def assert_steps_match(
+    model, decoder, beam_size=3, max_length=None, steps=STEPS, every=3
+):
+    """Compares steps with the model over each hypothesis's own past, every few steps.
+
+    After each step, hypotheses continue random ones of their sentence, and every third
+    step the cache is compacted.
+    """
+    generator = np.random.default_rng(8)
+    source_ids = sources(model)
+    num_rows = len(source_ids) * beam_size
+    first_rows = np.repeat(np.arange(len(source_ids)) * beam_size, beam_size)
+    histories = np.zeros((num_rows, 0), "int32")
+    cache, context = decoder.begin(source_ids, beam_size, max_length)
+    for index in range(steps):
+        ids = random_ids(generator, (num_rows, 1), model)
+        histories = np.concatenate([histories, ids], axis=1)
+        position = ops.convert_to_tensor(index, "int32")
+        logits, cache = decoder.step(ops.array(ids), cache, context, position)
+        assert tuple(logits.shape) == (num_rows, model.num_outputs)
+        assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+        if index % every == 0 or index == steps - 1:
+            inputs = {
+                "source_ids": source_ids.repeat(beam_size, axis=0),
+                "target_ids": histories,
+            }
+            expected = numpy(model(inputs))[:, -1]
+            scale = np.abs(expected).max()
+            np.testing.assert_allclose(
+                numpy(logits) / scale, expected / scale, atol=tolerance_of(model)
+            )
+        parents = generator.integers(0, beam_size, num_rows) + first_rows
+        cache = decoder.reorder(cache, ops.array(parents.astype("int32")))
+        histories = histories[parents]
+        if index % 3 == 1:
+            cache = decoder.compact(cache)
+
+
+@pytest.mark.parametrize("max_length", CAPACITIES[:2])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_step_matches_whole_decoder(variant, max_length):
+    model = built(**VARIANTS[variant])
+    assert_steps_match(model, IncrementalDecoder(model), max_length=max_length)
+
+
+@pytest.mark.parametrize("max_length", CAPACITIES[-2:])
+@pytest.mark.parametrize("variant", ["widths", "bfloat16"])
+@pytest.mark.parametrize("weights", ["arranged", "packed"])
+def test_step_with_arranged_weights_matches_whole_decoder(weights, variant, max_length):
+    model = built(**VARIANTS[variant])
+    assert_steps_match(model, decoder_of(model, weights), max_length=max_length)
+
+
+def test_packed_weights_are_packed():
+    """Guards the test above: the sizes of `SIZES` are too small to be packed."""
+    model = built(d_model=64, d_ff=96, num_heads=2, vocabulary_size=128)
+    weights = arrange_weights(model, packed=True)
+    for kernel in (*weights.layers[0], weights.output):
+        assert isinstance(kernel, tuple)
+    decoder = IncrementalDecoder(model, weights)
+    assert_steps_match(model, decoder, max_length=CAPACITIES[0], steps=3)
+
+
+@pytest.mark.parametrize("max_length", CAPACITIES)
+@pytest.mark.parametrize("weights", ["layers", "arranged"])
+def test_step_of_one_hypothesis_matches_whole_decoder(weights, max_length):
+    model = built(normalization="pre")
+    decoder = decoder_of(model, weights)
+    assert_steps_match(model, decoder, beam_size=1, max_length=max_length)
+
+
+@pytest.mark.parametrize("max_length", [None, 40])
+@pytest.mark.parametrize("window", [None, 5])
+def test_step_late_in_a_sequence_matches_whole_decoder(max_length, window):
+    if max_length not in (*CAPACITIES, 40):
+        pytest.skip("The cache cannot grow on this backend.")
+    model = built(attention_window=window)
+    decoder = IncrementalDecoder(model)
+    assert_steps_match(model, decoder, max_length=max_length, steps=40, every=13)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_step_of_a_quantized_decoder_matches_whole_decoder(weights):
+    """Its layers keep their kernels; only the output matrix is arranged."""
+    model = built()
+    model.quantize("int8")
+    decoder = decoder_of(model, weights)
+    for layer in decoder.weights.layers:
+        assert set(layer) == {None}
+    assert_steps_match(model, decoder, max_length=CAPACITIES[0])
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_step_with_biased_attention_matches_whole_decoder(weights):
+    model = built()
+    for layer in model.decoder.layers:
+        for name in ("self_attention", "cross_attention"):
+            config = getattr(layer, name).get_config()
+            attention = kt.layers.MultiHeadAttention.from_config(
+                {**config, "use_bias": True}
+            )
+            attention.build((None, None, 12), (None, None, 12))
+            setattr(layer, name, attention)
+    randomize(model)
+    decoder = decoder_of(model, weights)
+    assert_steps_match(model, decoder, max_length=CAPACITIES[0])
+
+
+def test_decoder_accepts_an_encoder():
+    """`encode` takes the place of the model's own encoder."""
+    model, calls = built(), []
+    zeros = np.zeros((3, 6, 12), "float32")
+
+    def encode(source_ids):
+        calls.append(source_ids)
+        return ops.array(zeros)
+
+    decoder = IncrementalDecoder(model, encode=encode)
+    cache, context = decoder.begin(sources(model), max_length=CAPACITIES[-1])
+    assert len(calls) == 1
+    for key, _ in context.layers:
+        assert (numpy(key) == 0).all()
+    ids = np.array([[5], [6], [7]], "int32")
+    logits, _ = decoder.step(ops.array(ids), cache, context, 0)
+    expected = model.decode(ids, ops.array(zeros), sources(model) != 0)
+    np.testing.assert_allclose(numpy(logits), numpy(expected)[:, 0], atol=1e-4)
+
+
+def test_step_makes_no_weights():
+    model = built()
+    paths = [weight.path for weight in model.weights]
+    decoder = decoder_of(model, "arranged")
+    cache, context = decoder.begin(sources(model), max_length=CAPACITIES[-1])
+    decoder.step(np.array([[5], [6], [7]], "int32"), cache, context, 0)
+    assert [weight.path for weight in model.weights] == paths
+
+
+class ForcedState(NamedTuple):
+    """State of a loop over given tokens, which keeps all logits."""
+
+    ids: Any  # int32 [batch, STEPS]
+    logits: Any  # float32 [batch, STEPS, num_outputs]
+    lengths: Any  # int32 [batch]
+    done: Any  # bool [batch]
+
+
+def compiled(function, *arguments):
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        function = tf.function(function, autograph=False)
+    if keras.backend.backend() == "jax":
+        import jax
+
+        function = jax.jit(function)
+    return function(*map(ops.convert_to_tensor, arguments))
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("variant", ["pre-norm", "short window"])
+@pytest.mark.parametrize("max_length", CAPACITIES[:2])
+def test_step_in_a_compiled_loop_matches_whole_decoder(
+    max_length, variant, weights, dropped
+):
+    """Inside a loop's body TensorFlow fuses operations that it does not fuse outside.
+
+    TensorFlow 2.21 with oneDNN fused a product and a bias that is a loop variable to
+    results of shape (0,). With `dropped`, the context is a loop variable, and sentences
+    leave the batch at different steps; without, it is captured.
+    """
+    if max_length is None and not dropped:
+        pytest.skip("Only sentences that leave need a cache that grows.")
+    if dropped and keras.backend.backend() == "jax":
+        pytest.skip("The batch cannot shrink on this backend.")
+    model = built(**VARIANTS[variant])
+    source_ids = sources(model)
+    target_ids = random_ids(np.random.default_rng(8), (3, STEPS), model)
+    lengths = np.array([STEPS, 5, 2], "int32")
+
+    def run(source_ids, target_ids, lengths):
+        decoder = decoder_of(model, weights)
+        cache, context = decoder.begin(source_ids, max_length=max_length)
+
+        def step(state, cache, context, index):
+            ids = ops.take(state.ids, index, axis=1)[:, None]
+            logits, cache = decoder.step(ids, cache, context, index)
+            here = (ops.arange(STEPS) == index)[:, None]
+            logits = ops.where(here, logits[:, None], state.logits)
+            done = index + 1 >= state.lengths
+            return state._replace(logits=logits, done=done), cache
+
+        logits = ops.zeros((3, STEPS, model.num_outputs))
+        state = ForcedState(target_ids, logits, lengths, ops.zeros((3,), "bool"))
+        state = decode_loop(
+            step, state, cache, context, STEPS, dropped, decoder.compact
+        )
+        return state.logits
+
+    found = numpy(compiled(run, source_ids, target_ids, lengths))
+    expected = numpy(model({"source_ids": source_ids, "target_ids": target_ids}))
+    scale = np.abs(expected).max()
+    for row, length in enumerate(lengths):
+        np.testing.assert_allclose(
+            found[row, :length] / scale,
+            expected[row, :length] / scale,
+            atol=tolerance_of(model),
+        )

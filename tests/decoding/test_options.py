@@ -1,0 +1,79 @@
+"""Settings of searches: what they accept, and what follows from them."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from decoding_oracles import penalty
+
+from keras_transformer.decoding import BeamSearch
+from keras_transformer.decoding import Sampling
+from keras_transformer.decoding import SpecialIds
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam_size": 0}, "beam_size=0"),
+        ({"extra_length": -1}, "extra_length=-1"),
+        ({"length_penalty": -1.0}, "length_penalty=-1.0"),
+        ({"length_penalty": float("nan")}, "length_penalty=nan"),
+        ({"length_penalty_kind": "x"}, "length_penalty_kind='x'"),
+        ({"patience": 0}, "`patience` must be above 0.*patience=0"),
+        ({"patience": -1.0}, "`patience` must be above 0"),
+        ({"patience": float("nan")}, "`patience` must be above 0"),
+    ],
+)
+def test_beam_search_rejects_settings_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        BeamSearch(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_samples": 0}, "num_samples=0"),
+        ({"extra_length": -1}, "extra_length=-1"),
+        ({"temperature": 0.0}, "temperature=0.0.*top_k=1"),
+        ({"temperature": float("nan")}, "temperature=nan"),
+        ({"top_k": 0}, "top_k=0"),
+        ({"top_p": 0.0}, "top_p=0.0"),
+        ({"top_p": 1.1}, "top_p=1.1"),
+        ({"top_p": float("nan")}, "top_p=nan"),
+    ],
+)
+def test_sampling_rejects_settings_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        Sampling(**options)
+
+
+@pytest.mark.parametrize("cls", [BeamSearch, Sampling])
+def test_settings_are_values(cls):
+    """Equal ones are one key of a mapping, and none can change after its checks."""
+    settings = cls(extra_length=7)
+    assert {settings: 1}[dataclasses.replace(cls(), extra_length=7)] == 1
+    assert settings != cls()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.extra_length = -1
+
+
+@pytest.mark.parametrize(("kind", "alpha"), [("gnmt", 0.6), ("power", 1.7)])
+def test_beam_search_penalty_matches_formula(kind, alpha):
+    found = BeamSearch(4, alpha, kind).penalty(np.array([1, 9, 40]))
+    expected = [penalty(kind, alpha, length) for length in (1, 9, 40)]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_special_ids_are_never_generated_but_the_end():
+    assert set(SpecialIds().never_generated()) == {0, 1, 2}
+    # An id that is used twice counts once, and a missing one not at all.
+    assert SpecialIds(pad=5, start=5, unknown=None).never_generated() == (5,)
+    with pytest.raises(ValueError, match="end_id=7"):
+        SpecialIds(start=7, end=7).never_generated()
+
+
+def test_special_ids_are_read_from_a_tokenizer(tiny_model):
+    tokenizer = tiny_model[1]
+    ids = SpecialIds.of(tokenizer)
+    assert (ids.pad, ids.unknown) == (tokenizer.pad_id, tokenizer.unknown_id)
+    assert (ids.start, ids.end) == (tokenizer.start_id, tokenizer.end_id)
