@@ -182,7 +182,7 @@ def test_alignments_of_a_run(folder, trained, run_command):
 def test_an_export_gives_no_alignments(trained, run_command):
     result = run_command("translate", trained[2], "--alignments", stdin="Hund\n")
     assert result.exit_code == 2
-    assert "gives no alignments" in result.stderr
+    assert "a SavedModel cannot align words" in result.stderr
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
 
@@ -232,13 +232,13 @@ def test_n_best_beyond_the_beam(trained, run_command):
 
 def test_what_a_saved_model_cannot_do(folder, trained, run_command):
     result = run_command("translate", trained[2], "--beam-size", "2", stdin="x\n")
-    assert (result.exit_code, "is fixed" in result.stderr) == (2, True)
+    assert (result.exit_code, "cannot search with" in result.stderr) == (2, True)
     result = run_command("translate", trained[2], "--patience", "1", stdin="x\n")
-    assert (result.exit_code, "patience is fixed" in result.stderr) == (2, True)
+    assert (result.exit_code, "cannot search with" in result.stderr) == (2, True)
     result = run_command("score", trained[2], "-s", folder / "s", "-t", folder / "t")
-    assert (result.exit_code, "use the run's" in result.stderr) == (2, True)
+    assert (result.exit_code, "cannot score" in result.stderr) == (2, True)
     result = run_command("export", trained[2], folder / "other")
-    assert (result.exit_code, "exported already" in result.stderr) == (2, True)
+    assert (result.exit_code, "cannot be exported" in result.stderr) == (2, True)
 
 
 def test_newest_version_is_the_highest_number(folder, trained):

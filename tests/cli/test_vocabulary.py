@@ -97,7 +97,7 @@ def test_on_the_command_line(tiny_model, run_command, tmp_path):
     opened = open_model(output)
     assert opened.tokenizer.vocabulary_size == 315
     again = run_command(*command, *texts, "--output", output)
-    assert again.exit_code == 2 and "grown: is there already" in again.stderr
+    assert again.exit_code == 2 and "grown: already exists" in again.stderr
     nothing = run_command(*command, "--output", tmp_path / "x")
     assert nothing.exit_code == 2 and "the new text, is missing" in nothing.stderr
     # Training goes on with it.
