@@ -72,7 +72,7 @@ def filter(
 
     import numpy as np
 
-    from keras_transformer.evaluation.pair_filter import FILTER_RULES
+    from keras_transformer.evaluation.pair_filter import FILTER_REASONS
     from keras_transformer.evaluation.pair_filter import PairFilter
     from keras_transformer.pipelines import TextFiles
 
@@ -101,7 +101,7 @@ def filter(
                     write_target(pair[1])
     least = "" if min_score is None else f", of at least {min_score:.4f} per subword"
     typer.echo(f"{rules.num_kept} of {total} pairs kept{least}")
-    for reason, text in FILTER_RULES.items():
+    for reason, text in FILTER_REASONS.items():
         typer.echo(f"{rules.dropped[reason]} dropped {text}")
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from keras_transformer.decoding.batches import encode_texts
 
 # Reasons to drop a pair, in the order of the checks, and their descriptions.
-FILTER_RULES = {
+FILTER_REASONS = {
     "invalid_utf8": "not UTF-8",
     "empty": "with an empty side",
     "copy": "with the same text on both sides",
@@ -27,7 +27,7 @@ class PairFilter:
         copies: Whether both sides of a pair may have the same text.
 
     Attributes:
-        dropped: Counter of the keys of `FILTER_RULES`.
+        dropped: Counter of the keys of `FILTER_REASONS`.
         num_kept: Number of pairs kept.
     """
 

@@ -122,7 +122,7 @@ def test_what_an_export_tells_of_its_run(folder, trained, run_command):
     (folder / "scores.json").write_text("{}")
     result = run_command(*command, "--scores", folder / "scores.json")
     assert result.exit_code == 2
-    assert "not what `evaluate --json` prints" in result.stderr
+    assert "not an output of `evaluate --json`" in result.stderr
 
 
 def test_export_for_ctranslate2(folder, trained, run_command):
@@ -136,8 +136,8 @@ def test_export_for_ctranslate2(folder, trained, run_command):
     assert again.exit_code == 2
     assert again.stderr.endswith(f"error: {path}: already exists\n")
     mistakes = {
-        ("--beam-size", "3"): "give them to its translate_batch",
-        ("--patience", "1"): "give them to its translate_batch",
+        ("--beam-size", "3"): "arguments of CTranslate2's translate_batch",
+        ("--patience", "1"): "arguments of CTranslate2's translate_batch",
         ("--parallel-parts", "2"): "--parallel-parts needs --format saved_model",
         ("--jit-compile",): "--jit-compile needs --format saved_model",
         ("--quantization", "int9"): "quantization must be one of none, int8",
@@ -376,7 +376,7 @@ def test_interrupted_training_goes_on(folder, train_arguments):
         process.kill()
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
-    assert "the same command goes on" in errors
+    assert "run the same command again" in errors
     last = newest_step(run / "checkpoints") + 3
     command[-1] = f"training.steps={last}"
     done = subprocess.run(command, capture_output=True, text=True, env=environment)

@@ -82,12 +82,12 @@ def test_nothing_to_align():
 
 
 class CopyingModel:
-    """Its last two layers look for the token to predict, the first at the start."""
+    """Its last two layers attend to the predicted token, the first to the start."""
 
     vocabulary_size = num_outputs = 999
     positions = "sinusoidal"
 
-    def cross_attention_scores(self, inputs):
+    def decoder_output(self, inputs, training, return_attention_scores):
         source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
         ends = ops.full_like(target_ids[:, :1], 3)
         predicted = ops.concatenate([target_ids[:, 1:], ends], axis=1)
@@ -98,7 +98,7 @@ class CopyingModel:
         # Two heads, of which one is not sure.
         heads = ops.stack([found, found / 2 + 0.01], axis=1)
         first = ops.stack([start, start], axis=1) * 5.0
-        return ops.stack([first, heads, heads], axis=1)
+        return None, [(None, scores) for scores in (first, heads, heads)]
 
 
 def test_scores_of_the_last_layers():
