@@ -49,13 +49,9 @@ class Progress:
 
     def improve(self, metric, score):
         """Records a validation score and returns whether it is the best so far."""
+        sign = 1 if HIGHER_IS_BETTER[metric] else -1
         better = not math.isnan(score) and (
-            self.best_score is None
-            or (
-                score > self.best_score
-                if HIGHER_IS_BETTER[metric]
-                else score < self.best_score
-            )
+            self.best_score is None or sign * score > sign * self.best_score
         )
         if better:
             self.best_score, self.best_step = score, self.step
