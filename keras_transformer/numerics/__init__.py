@@ -1,1 +1,20 @@
-"""Arithmetic that exists for speed. Each function matches a plain formula."""
+"""Arithmetic that exists for speed: each function matches a plain formula.
+
+| function | plain formula | test in tests/numerics | gain |
+| --- | --- | --- | --- |
+| `dropout.Dropout` | Keras's layer | test_dropout.py | 1.39x (1) |
+| `normalization.LayerNormalization` | Keras's | test_normalization.py | 1.05x (1) |
+| the same with `training=True` | its gradient | test_normalization.py | 1.60x (1) |
+| `softmax.masked_softmax`, training | its gradient | test_softmax.py | 1.22x (1) |
+| `softmax.weighted_values` | `softmax(logits) @ values` | test_softmax.py | (2) |
+| `softmax.mask_to_bias` | `where(mask, logits, -inf)` | test_softmax.py | (3) |
+| `matrices.apply_flattened`, `Dense` | Keras's layer | test_matrices.py | (3) |
+| `matrices.pack_kernel`, `packed_matmul` | `rows @ kernel` | test_matrices.py | (4) |
+| `gradients.custom_gradient` | `keras.ops` | test_gradients.py | the first four |
+
+1. `python benchmarks/numerics.py`: the function alone, in turns, on two busy CPU cores.
+2. The softmax of a step took 9 us in place of 73 when this was introduced. The whole
+   step is measured by `python benchmarks/decoding.py fixed`, as for the next two.
+3. Together a sixth fewer operations per step.
+4. 20 tokens of the base model under XLA took 142 ms in place of 217.
+"""
