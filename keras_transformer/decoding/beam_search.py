@@ -101,7 +101,11 @@ def beam_search(
         last_ids = ops.reshape(state.last_ids, (-1, 1))
         logits, cache = decoder.step(last_ids, cache, context, index)
         log_probs, tokens = _best_tokens(
-            *(logits, beam_size, vocabulary_size, forbidden, decoder.gives_log_probs),
+            logits,
+            beam_size,
+            vocabulary_size,
+            forbidden,
+            decoder.gives_log_probs,
             has_dynamic_shapes(drop_finished),
         )
         state, parents = _expand_beams(

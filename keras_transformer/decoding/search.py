@@ -62,7 +62,9 @@ def translate_ids(
         search.beam_size,
         search.extra_length,
         ids,
-        *(prefix_ids, next_states, drop_finished),
+        prefix_ids,
+        next_states,
+        drop_finished,
     )
     return beam_search(
         **begun,
@@ -101,7 +103,9 @@ def sample_ids(
         sampling.num_samples,
         sampling.extra_length,
         ids,
-        *(prefix_ids, next_states, drop_finished),
+        prefix_ids,
+        next_states,
+        drop_finished,
     )
     return sample(
         **begun,
