@@ -128,6 +128,8 @@ decoding.alignment.alignable -> decoding.alignment.alignable_pairs
 decoding.alignment.aligned_words -> decoding.alignment.align_words
 decoding.alignment.pharaoh -> decoding.alignment.format_pharaoh
 decoding.alignment.surfaces -> decoding.alignment.token_surfaces
+decoding.compiled.compiled -> decoding.compiled.compile_for_ids
+decoding.compiled.side_by_side -> decoding.compiled.parallel_map
 decoding.pharaoh -> decoding.alignment.format_pharaoh
 decoding.rows.batches -> decoding.batches.batch_by_length
 decoding.rows.check_fits -> decoding.batches.check_compatible
@@ -144,12 +146,15 @@ layers.dense.in_blocks -> numerics.matrices.pack_kernel
 layers.dense.product -> numerics.matrices.packed_matmul
 layers.dense.whole -> numerics.matrices.unpack_kernel
 layers.own_gradient.own_gradient -> numerics.gradients.custom_gradient
+run_folder.prepare -> experiments.folder.create
 run_folder.locked -> experiments.folder.lock
 safe_loading.check_keras_file -> saving.keras_file.check
 safe_loading.load_keras_file -> saving.keras_file.read
 storage.told_when_full -> files.convert_disk_full_errors
 stored_models.check_fits -> saving.load.check_matches_recipe
+training.callbacks.METRICS -> training.callbacks.HIGHER_IS_BETTER
 training.device_rate.sustained_flops -> experiments.cost.measure_flops
+training.guard.REASONS -> training.step_check.FAULT_REASONS
 training.guard.fault_of -> training.step_check.check_step
 training.multi_worker.mend_fit -> distributed.multi_worker.patch_fit
 training.threads.use_threads -> training.devices.configure_threads
@@ -157,6 +162,7 @@ training.use_threads -> training.devices.configure_threads
 validation.validation -> experiments.validation.build_validator
 
 pipelines.CoreBytePairs -> pipelines.CoreOpsBytePairTokenizer
+pipelines.blocks.sample -> pipelines.chunks.reservoir_sample
 pipelines.batching.padding_waste -> pipelines.batching.padding_fraction
 pipelines.batching.weighted_pairs -> pipelines.batching.sample_weighted_pairs
 pipelines.byte_pair_growth.Growth -> pipelines.tokenizers.bpe_extension.ExtendedBpe

@@ -171,7 +171,10 @@ def _extend_buffer(cache, index):
     slots = ops.arange(num_slots, dtype="int32")
     hypotheses = ops.arange(beam_size, dtype="int32")
     own = hypotheses[:, None] == slots % beam_size
-    ancestors = ops.where(slots // beam_size == place, own, cache.ancestors)
+    is_new = slots // beam_size == place
+    # Not `where`, which loses the static batch size.
+    kept = ops.logical_and(cache.ancestors, ops.logical_not(is_new))
+    ancestors = ops.logical_or(kept, ops.logical_and(own, is_new))
     return cache._replace(ancestors=ancestors), place
 
 
@@ -202,7 +205,8 @@ def reorder(cache, parents):
     _, beam_size, num_slots = ops.shape(cache.ancestors)
     rows = ops.reshape(cache.ancestors, (-1, num_slots))
     rows = ops.take(rows, parents, axis=0)
-    ancestors = ops.reshape(rows, (-1, beam_size, num_slots))
+    batch_size = cache.ancestors.shape[0] or -1
+    ancestors = ops.reshape(rows, (batch_size, beam_size, num_slots))
     return cache._replace(ancestors=ancestors)
 
 
