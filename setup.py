@@ -50,6 +50,7 @@ setup(
     },
     package_data={
         "keras_transformer.recipes": ["*.yaml"],
+        "keras_transformer.saving": ["*.json"],
         "keras_transformer.serving": ["*.html"],
         "keras_transformer.visualization": ["*.html"],
     },

@@ -1,55 +1,73 @@
-"""A check of exports from strangers: what their graphs may do.
+"""A check of untrusted exports, whose graphs may only do what ours do.
 
-A SavedModel is a program in TensorFlow's operations, some of which read and write
-files. Ours computes on what it is given and on its variables; one that can do more is
-refused before TensorFlow loads it. This bounds what an export can reach, not how long
-it computes or how much memory it takes.
+A SavedModel is a program of TensorFlow's operations, some of which read and write
+files, call Python, or end the process. An export is refused before TensorFlow loads it
+unless all its operations, their attributes and their text values occur in exports of
+this package. `allowed_operations.json` lists them; a script collects it from an export
+of every kind. This bounds what an export can reach, not how long it computes or how
+much memory it takes.
 """
 
+import functools
+import json
+import pathlib
 import re
+from collections.abc import Mapping
+from collections.abc import Sequence
 
+from keras_transformer.errors import DataError
 from keras_transformer.errors import ModelError
 from keras_transformer.saving.keras_file import ALLOW_UNSAFE
 from keras_transformer.saving.keras_file import short
 from keras_transformer.saving.keras_file import shown
 
 MAX_BYTES = 1 << 30  # of saved_model.pb, in which there are no weights
+ALLOWED = pathlib.Path(__file__).with_name("allowed_operations.json")
+# In the list: an attribute may have any text.
+ANY_TEXT = "any text"
 
-# Operations that act on more than their inputs: those that ours are made of.
-_STATEFUL = {
-    *("Assert", "Case", "If", "While", "StatefulPartitionedCall"),
-    *("VarHandleOp", "VarIsInitializedOp", "ReadVariableOp", "AssignVariableOp"),
-    *("ResourceGather", "DestroyResourceOp", "WordpieceTokenizeWithOffsets"),
-    *("HashTableV2", "LookupTableFindV2", "LookupTableImportV2", "LookupTableSizeV2"),
-    *("SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"),
-}
-# Those that read and write the variables' files, for TensorFlow's own use.
-_SAVER = {"SaveV2", "RestoreV2", "MergeV2Checkpoints", "ShardedFilename"}
-_SAVER |= {"DisableCopyOnRead"}
-# Of those without a state, some read files or call Python.
-_REACHING = re.compile(
-    "File|PyFunc|Dataset|Iterator|Reader|Summary|Proto|Debug|Print|Rpc|Save|Restore"
-    "|Checkpoint|Plugin|XlaCustomCall|Tpu|TPU|Numpy|Send|Recv"
+# Operations that read and write the variables' files. TensorFlow writes one function
+# that saves and one that restores; only the graph's own saver calls them.
+SAVER_OPERATIONS = {"SaveV2", "RestoreV2", "MergeV2Checkpoints", "ShardedFilename"}
+# The paths that these functions may reach, as `_spell` writes them. PREFIX is their
+# first argument.
+_SHARD = (
+    "ShardedFilename(StringJoin(PREFIX, Select(StaticRegexFullMatch(PREFIX), "
+    "'.part', '_temp/part')), 0, 1)"
 )
-# What `tf.saved_model.load` makes of nodes without calling other libraries.
+_PATHS = {
+    "SaveV2": [_SHARD],
+    "MergeV2Checkpoints": [f"Pack({_SHARD})", "PREFIX"],
+    "RestoreV2": ["PREFIX"],
+}
+
+# What `tf.saved_model.load` makes of objects without calling other libraries.
+_KINDS = {
+    *("user_object", "function", "bare_concrete_function"),
+    *("variable", "constant", "resource", "captured_tensor"),
+}
 _OBJECTS = {
-    *("_generic_user_object", "signature_map"),
+    *("", "_generic_user_object", "signature_map"),
     *("trackable_list_wrapper", "trackable_dict_wrapper", "trackable_tuple_wrapper"),
 }
 _REGISTERED = {"", "tf.TrackableConstant", "tf.StaticHashTable"}
+_DT_RESOURCE = 20
+# No path and no address.
+_PLAIN_TEXT = re.compile(r"[\w,]*")
+_LOCAL_DEVICE = re.compile(r"(/device:(CPU|GPU):(\d+|\*))?")
 
 
 def check_saved_model(path):
-    """Refuses an export whose graph can reach out of itself.
+    """Refuses an export that can do more than the exports of this package.
 
     Args:
-        path: the folder that holds `saved_model.pb`.
+        path: The folder that contains `saved_model.pb`.
 
     Raises:
-        ModelError: it is no SavedModel, or has operations or objects that none of
-            ours has.
+        ModelError: If it is no SavedModel of version 2, or has operations, attributes
+            or objects that ours do not have.
     """
-    # The operations must be known before they can be judged.
+    # The operations must be registered before they can be judged.
     import tensorflow_text  # noqa: F401
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import saved_model_pb2
@@ -66,67 +84,253 @@ def check_saved_model(path):
         model.ParseFromString(file.read_bytes())
     except (OSError, DecodeError, RecursionError) as error:
         raise ModelError(f"{path}: cannot be loaded: {short(error)}") from None
-    for meta_graph in model.meta_graphs:
-        problem = _problem(meta_graph)
-        if problem:
-            raise ModelError(f"{file}: refused: {problem}; {ALLOW_UNSAFE}")
+    if not model.meta_graphs:
+        raise ModelError(f"{path}: cannot be loaded: it contains no graph")
+    try:
+        _check_model(model)
+    except (DataError, DecodeError, ValueError) as error:
+        raise ModelError(f"{file}: refused: {error}; {ALLOW_UNSAFE}") from None
 
 
-def _problem(meta_graph):
-    """What is wrong with a graph, or None."""
-    graph, objects = meta_graph.graph_def, meta_graph.object_graph_def
-    functions = {
-        function.signature.name: list(function.node_def)
-        for function in graph.library.function
-    }
-    savers = {
-        name
-        for name, nodes in functions.items()
-        if any(node.op in _SAVER for node in nodes)
-    }
-    # They run when a model is saved or restored, and must not otherwise.
-    called = {
-        meta_graph.saver_def.save_tensor_name.partition(":")[0],
-        meta_graph.saver_def.restore_op_name.partition(":")[0],
-    }
-    for where, nodes in [(None, list(graph.node)), *functions.items()]:
-        for node in nodes:
-            problem = _problem_of(node, where in savers)
-            if problem:
-                return problem
-            if savers & set(_calls(node)) and (where or node.name not in called):
-                return f"{shown(node.name)} calls what reads or writes files"
-    if savers & set(objects.concrete_functions):
-        return "a function of it reads or writes files"
-    for node in objects.nodes:
-        identifier = node.user_object.identifier
-        is_user_object = node.WhichOneof("kind") == "user_object"
-        if is_user_object and identifier not in _OBJECTS:
-            return f"holds an object {shown(identifier)}"
-        if node.registered_name not in _REGISTERED or node.registered_saver:
-            return f"holds a registered object {shown(node.registered_name)}"
-    return None
+@functools.cache
+def allowed_operations():
+    """Returns the rules that operations, functions and their attributes must obey.
 
-
-def _problem_of(node, in_saver):
+    An attribute's rule is `None` if it must have no text, a list of its texts, or
+    `ANY_TEXT`. Of the attributes that an operation declares, the file lists those with
+    text. The others, which are numbers, types and shapes, are added here.
+    """
+    from tensorflow.core.framework import types_pb2
     from tensorflow.python.framework import op_def_registry
 
-    if node.op in _SAVER and in_saver:
-        return None
-    definition = op_def_registry.get(node.op)
-    if definition is None:
-        return f"has the operation {shown(node.op)}, which nothing here provides"
-    if definition.is_stateful and node.op not in _STATEFUL | {"Placeholder"}:
-        return f"has the operation {shown(node.op)}"
-    if _REACHING.search(node.op):
-        return f"has the operation {shown(node.op)}"
-    return None
+    rules = json.loads(ALLOWED.read_text(encoding="utf-8"))
+    rules["types"] = {types_pb2.DataType.Value(name) for name in rules["types"]}
+    for operations in (rules["operations"], rules["save"], rules["restore"]):
+        for name, texts in operations.items():
+            definition = op_def_registry.get(name)
+            declared = definition.attr if definition is not None else ()
+            operations[name] = {
+                **{attribute.name: None for attribute in declared},
+                **rules["annotations"],
+                **texts,
+            }
+    return rules
+
+
+def _check_model(model):
+    """Checks a parsed SavedModel and raises `ValueError` with the reason."""
+    from tensorflow.python.framework import op_def_registry
+
+    if len(model.meta_graphs) != 1 or not model.meta_graphs[0].HasField(
+        "object_graph_def"
+    ):
+        raise ValueError("is not a SavedModel of version 2 with one graph")
+    (meta_graph,) = model.meta_graphs
+    graph, rules = meta_graph.graph_def, allowed_operations()
+    library = graph.library
+    if library.gradient:
+        raise ValueError("has gradient functions")
+    functions = {each.signature.name: each for each in library.function}
+    if len(functions) < len(library.function):
+        raise ValueError("has two functions of one name")
+    for name in functions:
+        # Functions take precedence over operations.
+        if op_def_registry.get(name) is not None:
+            raise ValueError(f"has a function with an operation's name, {shown(name)}")
+    savers = _check_savers(meta_graph, functions, rules)
+    callable_names = functions.keys() - savers.values()
+    for node in graph.node:
+        called = {savers[node.name]} if node.name in savers else set()
+        _check_node(node, rules["operations"], rules, callable_names | called)
+    for name, function in functions.items():
+        for node in function.node_def if name in callable_names else ():
+            _check_node(node, rules["operations"], rules, callable_names)
+        what = f"the function {shown(name)}"
+        _check_attributes(what, function.attr, rules["functions"], rules)
+        for argument in function.arg_attr.values():
+            _check_attributes(what, argument.attr, rules["arguments"], rules)
+    if meta_graph.asset_file_def:
+        raise ValueError("has asset files")
+    # Quantized layers have them.
+    for gradient in library.registered_gradients:
+        if gradient.gradient_func not in callable_names:
+            raise ValueError(f"has the gradient {shown(gradient.gradient_func)}")
+    _check_objects(meta_graph.object_graph_def, callable_names)
+
+
+def _check_savers(meta_graph, functions, rules):
+    """Checks the functions that save and restore variables.
+
+    Returns:
+        Mapping from the names of the nodes that call them to the functions' names.
+    """
+    definition = meta_graph.saver_def
+    filename = definition.filename_tensor_name.partition(":")[0]
+    uses = {
+        definition.save_tensor_name.partition(":")[0]: "save",
+        definition.restore_op_name.partition(":")[0]: "restore",
+    }
+    found = {}
+    for node in meta_graph.graph_def.node:
+        if node.name == filename and node.op != "Placeholder":
+            raise ValueError("does not leave the variables' path to its reader")
+        if node.name not in uses:
+            continue
+        name = node.attr["f"].func.name
+        if node.input[:1] != [filename] or name not in functions:
+            raise ValueError("has a saver that is not TensorFlow's")
+        found[node.name] = name
+        _check_saver(functions[name], rules[uses[node.name]], rules)
+    for name in functions.keys() - found.values():
+        for node in functions[name].node_def:
+            if node.op in SAVER_OPERATIONS:
+                raise ValueError(
+                    f"has the operation {shown(node.op)} outside of its saver"
+                )
+    return found
+
+
+def _check_saver(function, operations, rules):
+    nodes = {node.name: node for node in function.node_def}
+    prefix = "".join(each.name for each in function.signature.input_arg[:1])
+    for node in function.node_def:
+        _check_node(node, operations, rules, ())
+        expected = _PATHS.get(node.op, [])
+        if [_spell(each, nodes, prefix) for each in node.input[: len(expected)]] != (
+            expected
+        ):
+            raise ValueError(f"{shown(node.op)} reaches other files than the variables")
+
+
+def _spell(reference, nodes, prefix, depth=0):
+    """Spells a value as the calls that compute it, or `"?"` if not a saver's path."""
+    name = reference.partition(":")[0]
+    if name == prefix and name not in nodes:
+        return "PREFIX"
+    node = nodes.get(name)
+    if node is None or depth > 5:
+        return "?"
+    if node.op == "Const":
+        return _spell_constant(node.attr["value"].tensor)
+    inputs = [each for each in node.input if not each.startswith("^")][:3]
+    spelled = (_spell(each, nodes, prefix, depth + 1) for each in inputs)
+    return f"{node.op}({', '.join(spelled)})"
+
+
+def _spell_constant(tensor):
+    if len(tensor.string_val) == 1:
+        return repr(tensor.string_val[0].decode("utf-8", "replace"))
+    return str(tensor.int_val[0]) if len(tensor.int_val) == 1 else "?"
+
+
+def _check_node(node, operations, rules, callable_names):
+    """Checks a node's operation, device, attributes and the functions that it calls."""
+    attributes = operations.get(node.op)
+    if attributes is None:
+        raise ValueError(f"has the operation {shown(node.op)}")
+    if not _LOCAL_DEVICE.fullmatch(node.device):
+        raise ValueError(f"has the device {shown(node.device)}")
+    _check_attributes(node.op, node.attr, attributes, rules)
+    for name in _calls(node):
+        if name not in callable_names:
+            raise ValueError(f"{shown(node.name)} calls the function {shown(name)}")
+    if node.op == "SentencepieceOp":
+        from keras_transformer.pipelines.tokenizers.model_check import (
+            check_sentencepiece_model,
+        )
+
+        check_sentencepiece_model(node.attr["model"].s)
 
 
 def _calls(node):
     """Names of the functions that a node calls."""
     for value in node.attr.values():
-        if value.func.name:
+        kind = value.WhichOneof("value")
+        if kind == "func":
             yield value.func.name
-        for function in value.list.func:
-            yield function.name
+        elif kind == "list":
+            for function in value.list.func:
+                yield function.name
+
+
+def _check_attributes(what, attributes, allowed, rules):
+    """Checks names, texts and types of the attributes of a node or function."""
+    for name, value in attributes.items():
+        if name not in allowed:
+            raise ValueError(f"{what} has the attribute {shown(name)}")
+        texts, types, tensors, functions = attribute_values(value)
+        if allowed[name] != ANY_TEXT:
+            for text in texts:
+                if text not in (allowed[name] or ()):
+                    raise ValueError(f"{what} has the {name} {shown(text)}")
+        stored = {tensor.dtype for tensor in tensors}
+        if not stored.union(types) <= rules["types"]:
+            raise ValueError(f"{what} has values of a type that exports do not have")
+        # It could name a resource of another model.
+        if _DT_RESOURCE in stored:
+            raise ValueError(f"{what} has a constant that is a resource")
+        if any(function.attr for function in functions):
+            raise ValueError(f"{what} has attributes of a function that it calls")
+        if name == "config_proto":
+            _check_config(value.s)
+
+
+def attribute_values(value):
+    """Returns the texts, types, tensors and functions in an attribute's value."""
+    kind = value.WhichOneof("value")
+    if kind == "list":
+        values = value.list
+        texts = [text.decode("utf-8", "replace") for text in values.s]
+        return texts, values.type, values.tensor, values.func
+    return (
+        [value.s.decode("utf-8", "replace")] if kind == "s" else [],
+        [value.type] if kind == "type" else [],
+        [value.tensor] if kind == "tensor" else [],
+        [value.func] if kind == "func" else [],
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _check_config(content):
+    """Checks the settings of a call, which depend on the machine that exported."""
+    from google.protobuf.message import Message
+    from tensorflow.core.protobuf import config_pb2
+
+    waiting = [config_pb2.ConfigProto.FromString(content)]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str | bytes):
+            text = value if isinstance(value, str) else value.decode("latin-1")
+            if not _PLAIN_TEXT.fullmatch(text):
+                raise ValueError(f"has the setting {shown(text)} of a call")
+        elif isinstance(value, Mapping):
+            waiting += [*value.keys(), *value.values()]
+        elif isinstance(value, Sequence):
+            waiting += value
+        elif isinstance(value, Message):
+            waiting += [each for _, each in value.ListFields()]
+
+
+def _check_objects(objects, callable_names):
+    """Checks the objects that `tf.saved_model.load` creates."""
+    names = set(objects.concrete_functions)
+    for node in objects.nodes:
+        kind = node.WhichOneof("kind")
+        if kind not in _KINDS or node.user_object.identifier not in _OBJECTS:
+            raise ValueError(
+                f"holds an object {shown(node.user_object.identifier or kind)}"
+            )
+        if node.registered_name not in _REGISTERED or node.registered_saver:
+            raise ValueError(f"holds a registered object {shown(node.registered_name)}")
+        if node.saveable_objects:
+            raise ValueError("holds an object with a saver of its own")
+        for device in (node.variable.device, node.resource.device):
+            if not _LOCAL_DEVICE.fullmatch(device):
+                raise ValueError(f"has the device {shown(device)}")
+        names.update(node.function.concrete_functions)
+        if kind == "bare_concrete_function":
+            names.add(node.bare_concrete_function.concrete_function_name)
+        elif kind == "captured_tensor":
+            names.add(node.captured_tensor.concrete_function)
+    for name in sorted(names - callable_names):
+        raise ValueError(f"an object of it is the function {shown(name)}")
