@@ -53,6 +53,7 @@ def inputs(source_extra=0, target_extra=0, pad_id=0):
 
 
 def built(seed=5, **options):
+    keras.utils.set_random_seed(seed)
     model = kt.Transformer(**{**SIZES, **options})
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     randomize(model, seed)

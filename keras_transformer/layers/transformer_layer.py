@@ -53,7 +53,7 @@ class TransformerLayer(keras.layers.Layer):
         self.supports_masking = True
 
     def options(self):
-        """Returns the arguments listed above as a dict of plain values."""
+        """Returns the arguments listed above."""
         return {
             "num_heads": self.num_heads,
             "key_dim": self.key_dim,
@@ -62,13 +62,14 @@ class TransformerLayer(keras.layers.Layer):
             "dropout": self.dropout,
             "attention_dropout": self.attention_dropout,
             "normalization": self.normalization,
-            "activation": keras.activations.serialize(self.activation),
+            "activation": self.activation,
             "attention_window": self.attention_window,
             "score": self.score,
         }
 
     def get_config(self):
-        return {**super().get_config(), **self.options()}
+        activation = keras.activations.serialize(self.activation)
+        return {**super().get_config(), **self.options(), "activation": activation}
 
     def _self_attention(self):
         if self.attention_window is None:

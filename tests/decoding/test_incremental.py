@@ -166,15 +166,13 @@ def test_step_of_a_quantized_decoder_matches_whole_decoder(weights):
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_step_with_biased_attention_matches_whole_decoder(weights):
-    model = built()
+    model = kt.Transformer(**SIZES)
     for layer in model.decoder.layers:
-        for name in ("self_attention", "cross_attention"):
-            config = getattr(layer, name).get_config()
-            attention = kt.layers.MultiHeadAttention.from_config(
-                {**config, "use_bias": True}
-            )
-            attention.build((None, None, 12), (None, None, 12))
-            setattr(layer, name, attention)
+        for attention in (layer.self_attention, layer.cross_attention):
+            attention.use_bias = True
+            for name in ("query_dense", "key_dense", "value_dense"):
+                getattr(attention, name).use_bias = True
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
     randomize(model)
     decoder = decoder_of(model, weights)
     assert_steps_match(model, decoder, max_length=CAPACITIES[0])

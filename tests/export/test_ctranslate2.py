@@ -50,8 +50,10 @@ def tokens_of(tokenizer, texts):
     return [[pieces[n] for n in row] for row in tokenizer.tokenize(texts).to_list()]
 
 
-def opened(folder):
-    return ctranslate2.Translator(str(folder), device="cpu", inter_threads=1)
+def opened(folder, compute_type="default"):
+    return ctranslate2.Translator(
+        str(folder), device="cpu", inter_threads=1, compute_type=compute_type
+    )
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -134,7 +136,8 @@ def test_the_folder_has_all_that_it_needs(tmp_path):
     assert loaded.fingerprint() == tokenizer.fingerprint()
 
 
-def test_int8_is_smaller_and_near(tmp_path):
+def test_int8_export_matches_ctranslate2s_own_quantization(tmp_path):
+    """How near int8 is to float32 depends on the processor, this does not."""
     model, tokenizer = made(d_model=48, d_ff=96)
     whole = export_ctranslate2(model, tokenizer, tmp_path / "whole")
     small = export_ctranslate2(model, tokenizer, tmp_path / "small", "int8")
@@ -143,11 +146,11 @@ def test_int8_is_smaller_and_near(tmp_path):
     assert sizes[0] < 0.75 * sizes[1]
     source = tokens_of(tokenizer, SENTENCES)
     scores = [
-        [sum(result.log_probs) for result in opened(folder).score_batch(source, source)]
-        for folder in (small, whole)
+        [sum(result.log_probs) for result in translator.score_batch(source, source)]
+        for translator in (opened(small), opened(whole, "int8"), opened(whole))
     ]
-    assert scores[0] == pytest.approx(scores[1], rel=0.05)
-    assert scores[0] != scores[1]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-3)
+    assert scores[0] != pytest.approx(scores[2], rel=1e-4)
 
 
 def test_mistakes(tmp_path):

@@ -135,7 +135,7 @@ def test_signatures_reject_batches_that_are_too_large(signatures):
         ("encode", {"source_ids": rows}),
     ):
         with pytest.raises(
-            tf.errors.InvalidArgumentError, match="batch may have 1024 rows at most"
+            tf.errors.InvalidArgumentError, match="batch may have at most 1024 rows"
         ):
             signatures[name](**inputs)
     after = serve(inputs=tf.constant(TEXTS))
@@ -328,6 +328,6 @@ def test_warmup_requests_can_be_served(signatures, tiny_export):
 
 def test_model_card_is_stored_and_names_no_folder(tiny_export):
     card = (tiny_export / "MODEL_CARD.md").read_text(encoding="utf-8")
-    assert "| tokenizer | bpe, 300 sub-words for source and target |" in card
+    assert "| tokenizer | bpe, 300 subwords for source and target |" in card
     assert "## Licence\n\nCC0-1.0\n" in card
     assert "| max_source_length | 40 |" in card

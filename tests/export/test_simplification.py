@@ -142,7 +142,7 @@ def test_export_graph_has_no_equal_nodes(tiny_export):
     functions = model.meta_graphs[0].graph_def.library.function
     # One search for the best translation and for n-best lists.
     (search,) = [each for each in functions if each.attr["_noinline"].b]
-    assert {"While", "TopKV2"} <= {node.op for node in search.node_def}
+    assert "While" in {node.op for node in search.node_def}
     assert sum(len(function.node_def) for function in functions) > 1000
     for function in functions:
         count = len(function.node_def)
