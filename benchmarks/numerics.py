@@ -1,4 +1,4 @@
-"""What each function of `keras_transformer.numerics` gains over its plain formula.
+"""Gain of each function of `keras_transformer.numerics` over its plain formula.
 
     python benchmarks/numerics.py
 

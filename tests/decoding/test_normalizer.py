@@ -16,9 +16,12 @@ from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import beam_search
 
 
-# Both sides of the size from which a softmax normalizes, and one far above it.
-@pytest.mark.parametrize("vocabulary", [1023, 1024, 2500])
-def test_normalizer_of_large_vocabulary_gives_model_scores(vocabulary):
+# Below the size from which a softmax normalizes, at it, and far above it. At 1,024 a
+# processor without AVX-512 rounds a row differently alone than among others.
+@pytest.mark.parametrize(
+    ("vocabulary", "rounding"), [(1023, 1e-6), (1024, 2e-6), (2500, 0)]
+)
+def test_normalizer_of_large_vocabulary_gives_model_scores(vocabulary, rounding):
     """With and without dropping of finished sentences, and for each sentence alone."""
     bigrams = np.random.default_rng(15).normal(size=(vocabulary, vocabulary)) * 4
     bigrams = (np.round(bigrams * 64) / 64).astype("float32")  # offsets add exactly
@@ -52,4 +55,4 @@ def test_normalizer_of_large_vocabulary_gives_model_scores(vocabulary):
     for row, offset in enumerate(offsets):
         alone = found([offset])
         np.testing.assert_array_equal(alone[0][0], sequences[row])
-        np.testing.assert_allclose(alone[1][0], scores[row], rtol=5e-6)
+        np.testing.assert_allclose(alone[1][0], scores[row], rtol=rounding)
