@@ -8,21 +8,19 @@ locales is a pair of sentences with the same meaning.
 
 from collections.abc import Callable
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import date
 from datetime import datetime
 from datetime import time
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from random import Random
-from typing import Any
+from typing import NamedTuple
 
 from babel import Locale
 from babel import dates
 from babel import numbers
 from babel import units
-
-Writer = Callable[[Any, Locale], str]
 
 TERRITORIES = (
     "AR AT AU BE BR CA CH CN CZ DE DK EG ES FI FR GB GR HU IE IN IT JP KE "
@@ -41,15 +39,9 @@ UNITS = (
     "duration-month duration-year digital-megabyte digital-gigabyte power-watt "
     "power-kilowatt energy-kilowatt-hour electric-volt pressure-bar angle-degree"
 ).split()
-SECONDS = {
-    "second": 1,
-    "minute": 60,
-    "hour": 3600,
-    "day": 86_400,
-    "week": 7 * 86_400,
-    "month": 30 * 86_400,
-    "year": 365 * 86_400,
-}
+DAY = 86_400
+SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": DAY, "week": 7 * DAY}
+SECONDS |= {"month": 30 * DAY, "year": 365 * DAY}
 # The first form that writes a text keeps it, see `phrases.select_forms`.
 DATE_STYLES = ("full", "long", "short", "medium")
 DATE_FORMS = (
@@ -73,26 +65,23 @@ MOMENT_PROBES = tuple(
 )
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """One way to write a value.
 
     Attributes:
-        kind: Key of `PHRASE_KINDS`. The forms of a kind share its part of the phrases.
-        name: Unique name, such as `date yMMMd`.
+        kind: Key of `PHRASE_KINDS`.
         draw: `draw(random)` returns a value.
-        write: `write(value, locale)` returns its text in a locale.
+        write: `write(value, locale=locale)` returns its text in a locale.
         probes: Values that show whether two forms write the same text.
     """
 
     kind: str
-    name: str
-    draw: Callable[[Random], Any]
-    write: Writer
+    draw: Callable
+    write: Callable
     probes: tuple = NUMBER_PROBES
 
 
-def draw_number(random: Random, max_digits: int, max_decimals: int) -> Decimal:
+def draw_number(random: Random, max_digits: int, max_decimals: int, sign: int = 1):
     """Draws a number of 1 to `max_digits` digits before the point, sizes equally."""
     decimals = random.randint(0, max_decimals)
     whole = random.randrange(10 ** random.randint(1, max_digits))
@@ -100,7 +89,16 @@ def draw_number(random: Random, max_digits: int, max_decimals: int) -> Decimal:
     # Without trailing zeros: "1.0" is written "1", but has another plural.
     while decimals and fraction % 10 == 0:
         decimals, fraction = decimals - 1, fraction // 10
-    return Decimal(whole * 10**decimals + fraction).scaleb(-decimals)
+    return sign * Decimal(whole * 10**decimals + fraction).scaleb(-decimals)
+
+
+def draw_int(random: Random, low: int, high: int, factor: int) -> int:
+    return factor * random.randint(low, high)
+
+
+def draw_amount(random: Random, precision: int) -> Decimal:
+    digits = random.randint(precision + 1, precision + 5)
+    return Decimal(random.randrange(1, 10**digits)).scaleb(-precision)
 
 
 def draw_day(random: Random) -> date:
@@ -109,26 +107,22 @@ def draw_day(random: Random) -> date:
 
 def draw_moment(random: Random) -> datetime:
     midnight = datetime.combine(draw_day(random), time())
-    return midnight + timedelta(seconds=random.randrange(86_400))
+    return midnight + timedelta(seconds=random.randrange(DAY))
 
 
-def number_drawer(max_digits: int, max_decimals: int, sign: int = 1):
-    return lambda random: sign * draw_number(random, max_digits, max_decimals)
+def draw_days(random: Random) -> tuple[date, date]:
+    first = draw_day(random)
+    return first, first + timedelta(days=random.randint(1, 40))
 
 
-def int_drawer(low: int, high: int, factor: int = 1):
-    return lambda random: factor * random.randint(low, high)
+def draw_times(random: Random) -> tuple[datetime, ...]:
+    minutes = sorted(random.sample(range(0, 1440, 5), 2))
+    midnight = datetime(2023, 3, 7)
+    return tuple(midnight + timedelta(minutes=minute) for minute in minutes)
 
 
-def babel_writer(function: Callable, *arguments, **options) -> Writer:
-    """Returns a writer that calls a function of Babel with the value and locale."""
-    return lambda value, locale: function(value, *arguments, locale=locale, **options)
-
-
-def write_percent(number: Decimal, locale: Locale) -> str:
-    return numbers.format_percent(
-        number / 100, locale=locale, decimal_quantization=False
-    )
+def draw_years(random: Random) -> tuple[date, ...]:
+    return tuple(date(y, 1, 1) for y in sorted(random.sample(range(1900, 2100), 2)))
 
 
 def hour_skeleton(locale: Locale) -> str:
@@ -137,161 +131,141 @@ def hour_skeleton(locale: Locale) -> str:
     return "hm" if "h" in pattern or "K" in pattern else "Hm"
 
 
+def write_weekday_time(moment: datetime, locale: Locale) -> str:
+    return dates.format_skeleton("E" + hour_skeleton(locale), moment, locale=locale)
+
+
+def write_percent(number: Decimal, locale: Locale) -> str:
+    return numbers.format_percent(
+        number / 100, locale=locale, decimal_quantization=False
+    )
+
+
+def write_currency_name(number: Decimal, code: str, locale: Locale) -> str:
+    pattern = numbers.get_currency_unit_pattern(code, number, locale=locale)
+    name = numbers.get_currency_name(code, number, locale=locale)
+    if name == code:
+        raise LookupError(f"no name for {code}")
+    return pattern.format(numbers.format_decimal(number, locale=locale), name)
+
+
+def write_relative(count: int, unit: str, locale: Locale) -> str:
+    return dates.format_timedelta(
+        timedelta(seconds=SECONDS[unit] * count),
+        granularity=unit,
+        # Babel switches to a larger unit above the threshold, out of reach here.
+        threshold=10**9,
+        add_direction=True,
+        locale=locale,
+    )
+
+
+def write_interval(ends: tuple, skeleton: str, locale: Locale) -> str:
+    if skeleton == "time":
+        skeleton = hour_skeleton(locale)
+    return dates.format_interval(*ends, skeleton, locale=locale)
+
+
+def write_share(number: Decimal, name: Callable, locale: Locale) -> str:
+    return f"{name(locale)} ({write_percent(number, locale)})"
+
+
 def date_forms() -> Iterator[Form]:
     for style in DATE_FORMS:
         if style in DATE_STYLES:
-            write = babel_writer(dates.format_date, style)
+            write = partial(dates.format_date, format=style)
         else:
-            write = _skeleton_writer(style)
-        yield Form("date", f"date {style}", draw_day, write, DAY_PROBES)
-
-
-def _skeleton_writer(skeleton: str) -> Writer:
-    return lambda day, locale: dates.format_skeleton(skeleton, day, locale=locale)
+            write = partial(dates.format_skeleton, style)
+        yield Form("date", draw_day, write, DAY_PROBES)
 
 
 def time_forms() -> Iterator[Form]:
-    def write_weekday(moment, locale):
-        return _skeleton_writer("E" + hour_skeleton(locale))(moment, locale)
-
-    for name, write in (
-        ("time short", babel_writer(dates.format_time, "short")),
-        ("time medium", babel_writer(dates.format_time, "medium")),
-        ("time with weekday", write_weekday),
-    ):
-        yield Form("time", name, draw_moment, write, MOMENT_PROBES)
+    for style in ("short", "medium"):
+        write = partial(dates.format_time, format=style)
+        yield Form("time", draw_moment, write, MOMENT_PROBES)
+    yield Form("time", draw_moment, write_weekday_time, MOMENT_PROBES)
 
 
 def number_forms() -> Iterator[Form]:
-    write = babel_writer(numbers.format_decimal)
-    negative_probes = tuple(-probe for probe in NUMBER_PROBES)
-    yield Form("number", "number", number_drawer(7, 3), write)
-    yield Form(
-        "number", "negative number", number_drawer(7, 3, -1), write, negative_probes
-    )
+    for sign in (1, -1):
+        draw = partial(draw_number, max_digits=7, max_decimals=3, sign=sign)
+        probes = tuple(sign * probe for probe in NUMBER_PROBES)
+        yield Form("number", draw, numbers.format_decimal, probes)
 
 
 def percent_forms() -> Iterator[Form]:
-    yield Form("percent", "percent", number_drawer(3, 2), write_percent)
+    draw = partial(draw_number, max_digits=3, max_decimals=2)
+    yield Form("percent", draw, write_percent)
 
 
 def compact_forms() -> Iterator[Form]:
-    """Yields `1.2 million`."""
-    write = babel_writer(
+    """Yields forms such as `1.2 million`."""
+    write = partial(
         numbers.format_compact_decimal, format_type="long", fraction_digits=1
     )
-    for name, tenth in (("millions", 10**5), ("billions", 10**8)):
+    # The text has one decimal, so values are multiples of a tenth of the unit.
+    for tenth in (10**5, 10**8):
         # Neighbors show where a language's own scale loses a digit.
         probes = tuple(
             tenth * (count + more)
             for count in (10, 15, 20, 110, 124, 998, 1234, 9989)
             for more in (0, 1, 2)
         )
-        # The text has one decimal, so more digits would be lost.
-        yield Form("compact", name, int_drawer(10, 9999, tenth), write, probes)
+        draw = partial(draw_int, low=10, high=9999, factor=tenth)
+        yield Form("compact", draw, write, probes)
 
 
 def currency_forms() -> Iterator[Form]:
-    """Yields `$12.50` and `12.5 US dollars`."""
+    """Yields forms such as `$12.50` and `12.5 US dollars`."""
     for code in CURRENCIES:
         precision = numbers.get_currency_precision(code)
-        write = babel_writer(numbers.format_currency, code)
-        yield Form("currency", f"currency {code}", _amount_drawer(precision), write)
-        write = _currency_name_writer(code)
-        yield Form("currency", f"currency name {code}", number_drawer(5, 1), write)
-
-
-def _amount_drawer(precision: int):
-    def draw(random):
-        digits = random.randint(precision + 1, precision + 5)
-        return Decimal(random.randrange(1, 10**digits)).scaleb(-precision)
-
-    return draw
-
-
-def _currency_name_writer(code: str) -> Writer:
-    def write(number, locale):
-        pattern = numbers.get_currency_unit_pattern(code, number, locale=locale)
-        name = numbers.get_currency_name(code, number, locale=locale)
-        if name == code:
-            raise LookupError(f"no name for {code}")
-        return pattern.format(numbers.format_decimal(number, locale=locale), name)
-
-    return write
+        draw = partial(draw_amount, precision=precision)
+        yield Form("currency", draw, partial(numbers.format_currency, currency=code))
+        draw = partial(draw_number, max_digits=5, max_decimals=1)
+        yield Form("currency", draw, partial(write_currency_name, code=code))
 
 
 def unit_forms() -> Iterator[Form]:
+    draw = partial(draw_number, max_digits=4, max_decimals=1)
     for unit in UNITS:
         for length in ("long", "short"):
-            write = babel_writer(units.format_unit, unit, length=length)
-            yield Form("unit", f"unit {unit} {length}", number_drawer(4, 1), write)
+            write = partial(units.format_unit, measurement_unit=unit, length=length)
+            yield Form("unit", draw, write)
 
 
 def relative_forms() -> Iterator[Form]:
-    """Yields `in 3 days` and `3 days ago`."""
+    """Yields forms such as `in 3 days` and `3 days ago`."""
     for unit in SECONDS:
-        for sign, name in ((1, "in"), (-1, "ago")):
+        for sign in (1, -1):
+            draw = partial(draw_int, low=1, high=120, factor=sign)
             probes = tuple(sign * count for count in (1, 2, 3, 5, 11, 21, 100))
-            draw, write = int_drawer(1, 120, sign), _relative_writer(unit)
-            yield Form("relative", f"relative {unit} {name}", draw, write, probes)
-
-
-def _relative_writer(unit: str) -> Writer:
-    # Babel switches to a larger unit above the threshold, which is out of reach here.
-    write = babel_writer(
-        dates.format_timedelta, granularity=unit, threshold=10**9, add_direction=True
-    )
-    return lambda count, locale: write(timedelta(seconds=SECONDS[unit] * count), locale)
+            yield Form("relative", draw, partial(write_relative, unit=unit), probes)
 
 
 def interval_forms() -> Iterator[Form]:
-    def draw_days(random):
-        first = draw_day(random)
-        return first, first + timedelta(days=random.randint(1, 40))
-
-    def draw_times(random):
-        minutes = sorted(random.sample(range(0, 1440, 5), 2))
-        midnight = datetime(2023, 3, 7)
-        return tuple(midnight + timedelta(minutes=minute) for minute in minutes)
-
-    def draw_years(random):
-        return tuple(date(y, 1, 1) for y in sorted(random.sample(range(1900, 2100), 2)))
-
-    for skeleton, draw in (
-        ("yMMMd", draw_days),
-        ("time", draw_times),
-        ("y", draw_years),
-    ):
+    drawers = {"yMMMd": draw_days, "time": draw_times, "y": draw_years}
+    for skeleton, draw in drawers.items():
         random = Random(7)
         probes = tuple(draw(random) for _ in range(19))
-        write = _interval_writer(skeleton)
-        yield Form("interval", f"interval {skeleton}", draw, write, probes)
-
-
-def _interval_writer(skeleton: str) -> Writer:
-    def write(ends, locale):
-        chosen = hour_skeleton(locale) if skeleton == "time" else skeleton
-        return dates.format_interval(*ends, chosen, locale=locale)
-
-    return write
+        write = partial(write_interval, skeleton=skeleton)
+        yield Form("interval", draw, write, probes)
 
 
 def name_forms() -> Iterator[Form]:
-    """Yields `Germany (12.5%)`. Other numbers let training show a held-out name."""
-    for code, name in _name_writers():
-        yield Form("name", f"share of {code}", number_drawer(2, 1), _share_writer(name))
+    """Yields forms such as `Germany (12.5%)`.
+
+    The number varies, so a name in a held-out phrase occurs in training as well.
+    """
+    draw = partial(draw_number, max_digits=2, max_decimals=1)
+    for name in territory_and_language_names():
+        yield Form("name", draw, partial(write_share, name=name))
 
 
-def _share_writer(name: Callable[[Locale], str]) -> Writer:
-    return lambda number, locale: f"{name(locale)} ({write_percent(number, locale)})"
-
-
-def _name_writers() -> Iterator[tuple[str, Callable[[Locale], str]]]:
-    """Yields codes of countries and languages, each with a writer of its name."""
+def territory_and_language_names() -> Iterator[Callable[[Locale], str]]:
     for code in TERRITORIES:
-        yield f"territory {code}", lambda locale, code=code: locale.territories[code]
+        yield lambda locale, code=code: locale.territories[code]
     for code in LANGUAGES:
-        yield f"language {code}", lambda locale, code=code: locale.languages[code]
+        yield lambda locale, code=code: locale.languages[code]
 
 
 # The weight of each kind among the phrases, and its forms.
@@ -316,8 +290,7 @@ def all_forms() -> Iterator[Form]:
 
 
 def all_names() -> Iterator[Callable[[Locale], str]]:
-    """Yields writers of bare names of countries, languages and currencies."""
-    for _, name in _name_writers():
-        yield name
+    """Yields functions that write the names of countries, languages and currencies."""
+    yield from territory_and_language_names()
     for code in CURRENCIES:
-        yield lambda locale, code=code: numbers.get_currency_name(code, locale=locale)
+        yield partial(numbers.get_currency_name, code, None)

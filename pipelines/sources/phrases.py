@@ -1,12 +1,11 @@
 """The embedded corpus: short phrases in two languages, written by CLDR.
 
-Dates, times, numbers, amounts, measures and names are written by the Unicode Common
-Locale Data Repository, through Babel, so the corpus needs neither network nor files. A
+Babel writes dates, times, numbers, amounts, measures and names with the data of the
+Unicode Common Locale Data Repository, so the corpus needs neither network nor files. A
 small model learns it in minutes. Every source has exactly one correct target.
 """
 
 import re
-import unicodedata
 from collections import Counter
 from collections import defaultdict
 from random import Random
@@ -28,14 +27,14 @@ MIN_WORD_COUNT = 10
 MAX_MISSES = 20_000
 
 WORD = re.compile(r"[^\W\d_]+|[^\w\s]")
-# Marks of writing direction, which nobody types.
+# Marks of writing direction, which people do not type.
 DIRECTION_MARKS = dict.fromkeys(map(ord, "\u061c\u200e\u200f"))
 # Babel raises these if a locale has no data for a form or a value.
 WRITE_ERRORS = LookupError, AttributeError, TypeError, ValueError, NotImplementedError
 
 
 class PhraseSplits(NamedTuple):
-    """Lists of (source, target). Sources and targets occur in one list only."""
+    """Lists of (source, target). No two lists share a source or a target."""
 
     train: list[Pair]
     validation: list[Pair]
@@ -51,19 +50,16 @@ def phrases(
 ) -> PhraseSplits:
     """Draws phrases in two languages, determined by the arguments alone.
 
-    Each phrase contains a digit, and each source has one target. Names of countries,
-    languages and currencies are held out only next to a number, and only if training
-    contains them too. `train` also contains the bare names.
-
-    The source has plain spaces where CLDR writes no-break and thin ones, as people
-    type. The target is written as in CLDR.
+    Each phrase contains a digit; `train` also contains the bare names of countries,
+    languages and currencies. The source has plain spaces, as people type, where CLDR
+    writes no-break and thin ones. The target is written as in CLDR.
 
     Args:
         source_locale: Locale to translate from, such as `en`, `pt_BR` or `zh-Hant`.
         target_locale: Locale to translate to.
-        size: The number of phrases with a digit, over the three lists.
+        size: Number of phrases with a digit, in all three lists together.
         seed: Seed of the drawing and of the split.
-        held_out: The number of phrases in each of `validation` and `test`.
+        held_out: Number of phrases in each of `validation` and `test`.
 
     Raises:
         DataError: If Babel does not support a locale, or the forms do not give enough
@@ -95,21 +91,21 @@ def parse_locale(argument: str, name: str) -> Locale:
 
 def write_pair(form: Form, value, source: Locale, target: Locale) -> Pair:
     """Returns a value as written in both languages."""
-    return _as_typed(form.write(value, source)), form.write(value, target)
+    written = form.write(value, locale=target)
+    return _as_typed(form.write(value, locale=source)), written
 
 
 def _as_typed(text: str) -> str:
     """Replaces spaces of any kind by plain ones and removes marks of direction."""
-    text = text.translate(DIRECTION_MARKS)
-    return "".join(" " if unicodedata.category(c) == "Zs" else c for c in text)
+    return re.sub(r"\s", " ", text.translate(DIRECTION_MARKS))
 
 
 def select_forms(source: Locale, target: Locale) -> list[Form]:
     """Returns the forms whose source text always means one target text.
 
-    In English, "May 7, 2023" is the long and the medium form, which German writes in
-    two ways, so the later form is dropped. Forms that CLDR lacks in one of the
-    languages are dropped as well.
+    English writes "May 7, 2023" for both the long and the medium form, German does not,
+    so the later form is dropped. Forms that CLDR lacks in one of the languages are
+    dropped as well.
     """
     targets: dict[str, str] = {}
     kept = []
@@ -118,14 +114,12 @@ def select_forms(source: Locale, target: Locale) -> list[Form]:
             pairs = [write_pair(form, probe, source, target) for probe in form.probes]
         except WRITE_ERRORS:
             continue
-        written: dict[str, str] = {}
+        extended = dict(targets)
         if all(
-            text
-            and targets.get(text, translation) == translation
-            and written.setdefault(text, translation) == translation
+            text and extended.setdefault(text, translation) == translation
             for text, translation in pairs
         ):
-            targets.update(written)
+            targets = extended
             kept.append(form)
     return kept
 
@@ -134,7 +128,7 @@ def _draw_pairs(
     forms: list[Form], source: Locale, target: Locale, size: int, random: Random
 ) -> dict[str, str]:
     """Returns `size` different sources with a digit, each with its target."""
-    by_kind: dict[str, list[Form]] = defaultdict(list)
+    by_kind = defaultdict(list)
     for form in forms:
         by_kind[form.kind].append(form)
     weights = [PHRASE_KINDS[kind][0] for kind in by_kind]
@@ -172,7 +166,7 @@ def _bare_names(source: Locale, target: Locale, known: dict[str, str]) -> list[P
 
 
 def count_words(pairs: list[Pair]) -> Counter:
-    """Counts runs of letters and single symbols, separately for each side."""
+    """Counts words and single symbols, separately for each side."""
     return Counter(
         f"{side}:{word}"
         for pair in pairs
@@ -189,7 +183,7 @@ def _split(
     Phrases with the same target ("Mar 7" and "March 7") stay together, so that training
     contains no held-out translation.
     """
-    by_target: dict[str, list[Pair]] = defaultdict(list)
+    by_target = defaultdict(list)
     for pair in pairs:
         by_target[pair[1]].append(pair)
     groups = list(by_target.values())
@@ -198,20 +192,17 @@ def _split(
     name_targets = {translation for _, translation in names}
     train, validation, test = list(names), [], []
     for group in groups:
-        parts = (
-            part for part in (validation, test) if len(part) + len(group) <= held_out
-        )
-        part = next(parts, None)
+        part = validation if len(validation) + len(group) <= held_out else test
         words = count_words(group)
         if (
-            part is None
+            len(part) + len(group) > held_out
             or group[0][1] in name_targets
             or any(left[word] - count < MIN_WORD_COUNT for word, count in words.items())
         ):
-            train.extend(group)
+            part = train
         else:
             left.subtract(words)
-            part.extend(group)
+        part.extend(group)
     if len(test) < held_out:
         raise DataError(
             "phrases: `held_out` must leave every word in training. Received: "

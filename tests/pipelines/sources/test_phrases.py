@@ -28,19 +28,19 @@ def has_digit(text):
     return any(character.isdigit() for character in text)
 
 
-def test_sizes_and_digits(english_german):
+def test_phrases_has_the_requested_sizes(english_german):
     train, validation, test = english_german
     assert (len(validation), len(test)) == (500, 500)
     digits = [pair for part in english_german for pair in part if has_digit(pair[0])]
     assert len(digits) == 31_500
-    # What has no digit is a bare name, and in training only.
+    # Phrases without a digit are bare names, in training only.
     names = [pair for pair in train if not has_digit(pair[0])]
     assert ("Germany", "Deutschland") in names
     assert ("Swiss Franc", "Schweizer Franken") in names
     assert len(names) + len(digits) == sum(map(len, english_german))
 
 
-def test_splits_share_no_source_and_no_target(english_german):
+def test_phrases_splits_share_no_source_or_target(english_german):
     for side in (0, 1):
         sets = [{pair[side] for pair in part} for part in english_german]
         for index, one in enumerate(sets):
@@ -50,8 +50,8 @@ def test_splits_share_no_source_and_no_target(english_german):
     assert max(sources.values()) == 1
 
 
-def test_known_translations(english_german):
-    """Worked by hand: German day-month order, comma, 24 hours, no-break space."""
+def test_phrases_match_translations_by_hand(english_german):
+    """German has day before month, decimal commas, 24 hours, and no-break spaces."""
     expected = {
         "May 7, 2023": "7. Mai 2023",
         "Tuesday, March 7, 2023": "Dienstag, 7. März 2023",
@@ -71,14 +71,14 @@ def test_known_translations(english_german):
     target = parse_locale("target_locale", "de")
     written = {}
     for form in select_forms(source, target):
-        for value in (*form.probes, *more_values(form)):
+        for value in (*form.probes, *values_by_hand(form)):
             text, translation = write_pair(form, value, source, target)
             assert written.setdefault(text, translation) == translation
     assert {text: written.get(text) for text in expected} == expected
 
 
-def more_values(form):
-    """Values that the hand-worked table needs, for the forms that can write them."""
+def values_by_hand(form):
+    """Values of the table above, for the forms that can write them."""
     if form.kind == "date":
         return (date(2023, 5, 7), date(2023, 3, 7))
     if form.kind == "time":
@@ -88,7 +88,7 @@ def more_values(form):
     return ()
 
 
-def test_held_out_words_are_in_training(english_german):
+def test_phrases_training_contains_held_out_words(english_german):
     train, validation, test = english_german
     seen = count_words(train)
     assert len(seen) > 100
@@ -97,7 +97,7 @@ def test_held_out_words_are_in_training(english_german):
             assert seen[word] >= 10, (word, pair)
 
 
-def test_every_kind_is_held_out(english_german):
+def test_phrases_hold_out_every_kind(english_german):
     held_out = " | ".join(source for source, _ in english_german.test)
     for part in ("%", "€", "PM", "ago", "in ", "January", "million", "kilo", "–"):
         assert part in held_out
@@ -116,7 +116,7 @@ def test_every_kind_is_held_out(english_german):
         ("hi", "zh-Hant"),
     ],
 )
-def test_one_target_for_each_source_whatever_the_seed(locales):
+def test_phrases_have_one_target_per_source_for_all_seeds(locales):
     targets = {}
     for seed in (1, 2, 3):
         splits = phrases(*locales, size=4_001, seed=seed, held_out=101)
@@ -128,7 +128,7 @@ def test_one_target_for_each_source_whatever_the_seed(locales):
     assert sum(map(has_digit, targets)) > 9_000
 
 
-def test_same_seed_same_phrases_in_another_process():
+def test_phrases_repeat_in_another_process():
     code = (
         "from keras_transformer.pipelines.sources.phrases import phrases; "
         "print(ascii(phrases(size=997, seed=7, held_out=23)))"
@@ -145,7 +145,7 @@ def test_same_seed_same_phrases_in_another_process():
     assert phrases(size=997, seed=8, held_out=23) != same
 
 
-def test_no_phrase_is_long(english_german):
+def test_phrases_are_short(english_german):
     longest = max(
         len(text) for part in english_german for pair in part for text in pair
     )
@@ -153,13 +153,13 @@ def test_no_phrase_is_long(english_german):
 
 
 @pytest.mark.parametrize("name", ["xx", "no locale", "", "e"])
-def test_unknown_locale_is_named(name):
+def test_phrases_name_an_unknown_locale(name):
     with pytest.raises(DataError, match="target_locale") as error:
         phrases("en", name)
     assert repr(name) in str(error.value)
 
 
-# Another version of Babel has other CLDR data, so that its phrases differ.
+# The phrases depend on the CLDR data of the Babel version.
 @pytest.mark.skipif(babel.__version__ != "2.18.0", reason="pinned to Babel 2.18.0")
 @pytest.mark.parametrize(
     ("options", "expected"),
@@ -175,23 +175,23 @@ def test_unknown_locale_is_named(name):
         ),
     ],
 )
-def test_phrases_are_the_same_in_every_version(options, expected):
+def test_phrases_never_change(options, expected):
     """Trained models and published scores refer to exactly these phrases."""
     sizes = {"size": 9_001, "held_out": 101} if options else {}
     content = json.dumps(phrases(**options, **sizes)).encode()
     assert hashlib.sha256(content).hexdigest() == expected
 
 
-def test_impossible_sizes():
+def test_phrases_refuse_impossible_sizes():
     with pytest.raises(DataError, match="size=10, held_out=5"):
         phrases(size=10, held_out=5)
     with pytest.raises(DataError, match="held_out=400"):
         phrases(size=1_000, held_out=400)
 
 
-def test_forms_are_exhausted(monkeypatch):
+def test_phrases_stop_when_forms_are_exhausted(monkeypatch):
     """More phrases than the forms can write is an error, not an endless loop."""
-    form = next(f for f in all_forms() if f.name == "relative day in")
+    form = next(f for f in all_forms() if f.kind == "relative")
     monkeypatch.setattr(sys.modules[phrases.__module__], "all_forms", lambda: [form])
     with pytest.raises(DataError, match="at most about 120"):
         phrases(size=500, held_out=3)
