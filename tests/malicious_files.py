@@ -82,11 +82,11 @@ LAMBDA = {
 SETTINGS = {
     "another class": (
         set_class(module="os", class_name="system", registered_name="os>system"),
-        "os>system",
+        "class_name",
     ),
     "a class of this package": (
         set_class(class_name="Encoder", registered_name="keras_transformer>Encoder"),
-        "keras_transformer>Encoder",
+        "'Encoder'",
     ),
     "a registered name alone": (set_class(registered_name="a>b"), "a>b"),
     "another module": (set_class(module="subprocess"), "module"),
@@ -111,19 +111,21 @@ SETTINGS = {
         ),
         "dtype",
     ),
-    "an unknown setting": (set_setting("code", "1"), "'code'"),
+    "an unknown setting": (set_setting("code", "1"), "'config.code'"),
+    "a preset": (set_setting("preset", "base"), "'config.preset'"),
+    "a huge size": (set_setting("max_length", 10**400), "less than"),
     "shapes that are none": (
         set_class(build_config={"input_shape": [LAMBDA]}),
-        "input shapes",
+        "input_shape",
     ),
-    "no shapes": (set_class(build_config=None), "input shapes"),
+    "no shapes": (set_class(build_config=None), "build_config"),
     "a size below 1": (set_setting("num_layers", 0), "num_layers"),
     "a size that is true": (set_setting("num_heads", True), "num_heads"),
     "a size of text": (set_setting("d_model", "24"), "d_model"),
     "more layers than weights": (set_setting("num_layers", 10**6), "parameters"),
     "more words than weights": (set_setting("vocabulary_size", 2**30), "parameters"),
     "wider than weights": (set_setting("d_ff", 2**30), "parameters"),
-    "settings that are none": (set_class(config=[1]), "no settings"),
+    "settings that are a list": (set_class(config=[1]), "'config' is wrong"),
 }
 
 
@@ -183,7 +185,7 @@ ARRAYS = {
         "compressed",
     ),
     "chunks": (_dataset(data=np.zeros((300, 24), "f4"), chunks=(3, 24)), "chunks"),
-    "an array that was never written": (_never_written, "arrays of more"),
+    "an array that was never written": (_never_written, "its arrays need more"),
     "a group in itself": (_circle, "twice"),
     "text": (_dataset(data="rm -rf"), "no numbers"),
     "references": (
@@ -207,9 +209,9 @@ def _sized(content, name, data):
 
 # Archives that are refused, with a word of the reason.
 ARCHIVES = {
-    "a path above": (_extra("../../evil.txt"), "no part of a model"),
-    "a path from the root": (_extra("/tmp/evil.txt"), "no part of a model"),
-    "a path of Windows": (_extra("..\\..\\evil.txt"), "no part of a model"),
+    "a path above": (_extra("../../evil.txt"), "not part of a model"),
+    "a path from the root": (_extra("/tmp/evil.txt"), "not part of a model"),
+    "a path of Windows": (_extra("..\\..\\evil.txt"), "not part of a model"),
     "a pickle": (_extra("model.pkl"), "model.pkl"),
     "arrays with pickles": (_extra("model.weights.npz"), "model.weights.npz"),
     "assets": (_extra("assets/x"), "assets/x"),
@@ -220,15 +222,15 @@ ARCHIVES = {
     ),
     "settings of 2 MB": (
         lambda content: _sized(content, CONFIG, b" " * (1 << 21)),
-        "more than the 1,048,576 allowed",
+        "at most 1,048,576 are allowed",
     ),
     "settings without an end": (
         lambda content: _sized(content, CONFIG, b"[" * 100_000),
-        "nested too deep",
+        "nested too deeply",
     ),
     "settings that are a list": (
         lambda content: _sized(content, CONFIG, b"[]"),
-        "no object",
+        "'the file' is wrong",
     ),
     "settings that are bytes": (
         lambda content: _sized(content, CONFIG, b"\xff\x00"),

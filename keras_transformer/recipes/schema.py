@@ -23,6 +23,7 @@ from keras_transformer.recipes.data_sections import TreesData
 from keras_transformer.recipes.renamed_keys import rename_keys
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Size = Annotated[int, Field(gt=0, lt=2**31)]
 BLEU_TOKENIZERS = (
     *("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"),
     *("flores101", "flores200", "spBLEU-1K"),
@@ -58,19 +59,19 @@ class ModelSettings(Section):
     """
 
     preset: str = "base"
-    num_layers: PositiveInt = 6
-    d_model: PositiveInt = 512
-    d_ff: PositiveInt = 2048
-    num_heads: PositiveInt = 8
-    key_dim: PositiveInt | None = None
-    value_dim: PositiveInt | None = None
+    num_layers: Size = 6
+    d_model: Size = 512
+    d_ff: Size = 2048
+    num_heads: Size = 8
+    key_dim: Size | None = None
+    value_dim: Size | None = None
     dropout: Fraction = 0.1
     attention_dropout: Fraction = 0.0
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    max_length: PositiveInt | None = None
+    max_length: Size | None = None
     normalization: Literal["post", "pre"] = "post"
     activation: Text = "relu"
-    attention_window: PositiveInt | None = None
+    attention_window: Size | None = None
     score: Literal["scaled_dot", "dot", "additive"] = "scaled_dot"
 
     @model_validator(mode="before")

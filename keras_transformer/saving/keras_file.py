@@ -12,33 +12,26 @@ import re
 import zipfile
 from typing import Annotated
 from typing import Any
+from typing import Literal
 from typing import NamedTuple
 
 from pydantic import AfterValidator
+from pydantic import Field
 from pydantic import NonNegativeInt
-from pydantic import PositiveInt
 from pydantic import ValidationError
+from pydantic import model_validator
 
 from keras_transformer.errors import ModelError
-from keras_transformer.recipes.schema import MODEL_ARGUMENTS
+from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.schema import ModelSettings
+from keras_transformer.recipes.schema import Size
 
 ALLOW_UNSAFE = "if you trust it, pass allow_unsafe=True to open_model"
 
 _NOTE = b"tokenizer sha256 "
 _CONFIG = "config.json"
 _WEIGHTS = "model.weights.h5"
-_MEMBERS = {_CONFIG, _WEIGHTS, "metadata.json"}
-_CLASS = {
-    "module": "keras_transformer.transformer",
-    "class_name": "Transformer",
-    "registered_name": "keras_transformer>Transformer",
-}
-_INPUT_SHAPES = {"source_ids": (None, None), "target_ids": (None, None)}
-_POLICIES = (
-    *("float32", "float16", "bfloat16", "float64"),
-    *("mixed_float16", "mixed_bfloat16"),
-)
+_MEMBERS = (_CONFIG, _WEIGHTS, "metadata.json")
 
 
 class FileLimits(NamedTuple):
@@ -53,6 +46,61 @@ class FileLimits(NamedTuple):
     max_bytes: int = 8 << 30
     max_settings_bytes: int = 1 << 20
     max_objects: int = 100_000
+
+
+def _check_policy(value):
+    """Checks a data type policy: a name, or the JSON of a policy without options."""
+    policy = value["config"] if isinstance(value, dict) and "config" in value else value
+    name = policy.get("name") if isinstance(policy, dict) else policy
+    known = ("float32", "float16", "bfloat16", "float64")
+    if name not in (*known, "mixed_float16", "mixed_bfloat16"):
+        raise ValueError("must be a plain policy")
+    plain = {"module": "keras", "class_name": "DTypePolicy", "registered_name": None}
+    configs = ({"name": name}, {"name": name, "source_name": None})
+    if value != name and value not in [{**plain, "config": each} for each in configs]:
+        raise ValueError("must be a plain policy")
+    return name
+
+
+class _Settings(ModelSettings):
+    """All arguments of `Transformer`: a recipe's, and those that no recipe contains."""
+
+    preset: None = None
+    vocabulary_size: Size
+    output_size: Size | None = None
+    pad_id: NonNegativeInt = 0
+    name: str = "transformer"
+    trainable: bool = True
+    dtype: Annotated[Any, AfterValidator(_check_policy)] = "float32"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, values: Any):
+        # A missing setting has the default of `Transformer`, not that of a preset.
+        return values
+
+
+_Shape = Annotated[list[Size | None], Field(min_length=2, max_length=2)]
+
+
+class _InputShapes(Section):
+    source_ids: _Shape
+    target_ids: _Shape
+
+
+class _BuildConfig(Section):
+    input_shape: _InputShapes
+
+
+class _Config(Section):
+    """`config.json`, as Keras writes it for a `Transformer`."""
+
+    class_name: Literal["Transformer"]
+    module: Literal["keras_transformer.transformer"]
+    registered_name: Literal["keras_transformer>Transformer"]
+    config: _Settings
+    build_config: _BuildConfig
+    compile_config: Any = None
 
 
 def read(path, allow_unsafe=False, limits=FileLimits()):
@@ -73,39 +121,29 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
     # Registers the class.
     from keras_transformer.transformer import Transformer
 
-    model = None
     try:
         if allow_unsafe:
-            safe_mode = not allow_unsafe
-            return keras.saving.load_model(path, compile=False, safe_mode=safe_mode)
+            return keras.saving.load_model(
+                path, compile=False, safe_mode=not allow_unsafe
+            )
         model = Transformer.from_config(settings)
-        model.build(_INPUT_SHAPES)
+        model.build({"source_ids": (None, None), "target_ids": (None, None)})
+        _check_size(model.count_params(), num_weights)
         model.load_weights(path)
         return model
     # The readers of a damaged archive raise exceptions of any type.
     except Exception as error:
-        reason = short(error)
-        if model is not None and model.built and model.count_params() != num_weights:
-            reason = (
-                f"its settings describe a model of {model.count_params():,} "
-                f"parameters, its weights are {num_weights:,}"
-            )
-        raise ModelError(f"{path}: cannot be loaded: {reason}") from error
+        raise ModelError(f"{path}: cannot be loaded: {short(error)}") from error
 
 
 def note_tokenizer(path, fingerprint):
-    """Stores a tokenizer's fingerprint in a `.keras` file, as the archive's comment.
-
-    Args:
-        path: The file.
-        fingerprint: `Tokenizer.fingerprint()`.
-    """
+    """Stores `Tokenizer.fingerprint()` in a `.keras` file, as the archive's comment."""
     with zipfile.ZipFile(path, "a") as archive:
         archive.comment = _NOTE + fingerprint.encode()
 
 
 def check_tokenizer(path, fingerprint):
-    """Checks a tokenizer against the fingerprint in a `.keras` file, if there is one.
+    """Checks a tokenizer against the fingerprint in a `.keras` file, if present.
 
     Raises:
         ModelError: If they differ.
@@ -115,17 +153,13 @@ def check_tokenizer(path, fingerprint):
     noted = found[1].decode() if found else fingerprint
     if noted != fingerprint:
         raise ModelError(
-            f"{path}: its model was trained with a tokenizer of SHA-256 {noted[:12]}, "
-            f"the one beside it is {fingerprint[:12]}"
+            f"{path}: the model was trained with the tokenizer of SHA-256 "
+            f"{noted[:12]}, but the tokenizer next to it has {fingerprint[:12]}"
         )
 
 
 def check(path, limits=FileLimits()):
     """Checks that a `.keras` file is a `Transformer` as Keras saves it.
-
-    Args:
-        path: The file.
-        limits: `FileLimits`.
 
     Returns:
         `(settings, num_weights)`: the arguments of `Transformer`, and the number of
@@ -133,7 +167,7 @@ def check(path, limits=FileLimits()):
 
     Raises:
         ModelError: If the file contains other members, another class, an unknown or
-            impossible setting, links to elsewhere, or too few weights.
+            impossible setting, links, or too few weights.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -141,17 +175,12 @@ def check(path, limits=FileLimits()):
             # Keras ignores wrong checksums of the weights.
             damaged = archive.testzip()
             if damaged:
-                raise zipfile.BadZipFile(f"{damaged}: its checksum is wrong")
+                raise zipfile.BadZipFile(f"{damaged} has a wrong checksum")
             settings = _read_settings(archive.read(_CONFIG))
             with archive.open(_WEIGHTS) as file:
                 size = archive.getinfo(_WEIGHTS).file_size
                 num_weights = _count_weights(file, size, limits)
-        needed = least_parameters(settings)
-        if needed > num_weights:
-            raise ModelError(
-                f"its settings describe {needed:,} parameters or more, it holds "
-                f"{num_weights:,}"
-            )
+        _check_size(least_parameters(settings), num_weights)
         return settings, num_weights
     except ModelError as error:
         raise ModelError(f"{path}: refused: {error}; {ALLOW_UNSAFE}") from None
@@ -160,11 +189,7 @@ def check(path, limits=FileLimits()):
 
 
 def least_parameters(settings):
-    """Returns a lower bound of the weights of a `Transformer`: its matrices' sizes.
-
-    Args:
-        settings: Mapping of its constructor's arguments.
-    """
+    """Returns a lower bound of the number of parameters with these settings."""
     width = settings["d_model"]
     keys, values = (
         settings["num_heads"] * (settings[name] or width // settings["num_heads"])
@@ -178,32 +203,37 @@ def least_parameters(settings):
     return rows * width + settings["num_layers"] * layer
 
 
+def _check_size(num_parameters, num_weights):
+    if num_parameters > num_weights:
+        raise ModelError(
+            f"the settings describe at least {num_parameters:,} parameters, but the "
+            f"file contains {num_weights:,}"
+        )
+
+
 def _check_members(archive, size, limits):
     """Checks the archive's table of contents, before any member is read."""
     if size > limits.max_bytes:
-        raise ModelError(
-            f"{size:,} bytes are more than the {limits.max_bytes:,} allowed"
-        )
+        raise ModelError(f"{size:,} bytes, at most {limits.max_bytes:,} are allowed")
     members = archive.infolist()
     names = [member.filename for member in members]
-    for name in names:
+    for name in (*names, *_MEMBERS):
         if name not in _MEMBERS:
-            raise ModelError(f"holds {shown(name)}, which is no part of a model")
-    for name in sorted(_MEMBERS):
+            raise ModelError(f"contains {shown(name)}, which is not part of a model")
         if names.count(name) != 1:
-            raise ModelError(f"holds {name} {names.count(name)} times, not once")
+            raise ModelError(f"contains {name} {names.count(name)} times, not once")
     for member in members:
         name, num_bytes = member.filename, member.file_size
         is_stored = member.compress_type == zipfile.ZIP_STORED
         if not is_stored or num_bytes != member.compress_size:
             raise ModelError(
-                f"{name} is compressed: {num_bytes:,} bytes out of "
-                f"{member.compress_size:,}. Keras compresses nothing"
+                f"{name} is compressed: {num_bytes:,} bytes from "
+                f"{member.compress_size:,}. Keras stores members uncompressed"
             )
         if name != _WEIGHTS and num_bytes > limits.max_settings_bytes:
             raise ModelError(
-                f"{name} has {num_bytes:,} bytes, more than the "
-                f"{limits.max_settings_bytes:,} allowed"
+                f"{name} has {num_bytes:,} bytes, at most "
+                f"{limits.max_settings_bytes:,} are allowed"
             )
     if sum(member.file_size for member in members) > size:
         raise ModelError("its members overlap")
@@ -212,83 +242,18 @@ def _check_members(archive, size, limits):
 def _read_settings(content):
     """Returns the arguments of the `Transformer` that `config.json` describes."""
     try:
-        outer = json.loads(content)
+        config = _Config.model_validate(json.loads(content))
+        return config.config.constructor_arguments()
     except RecursionError:
-        raise ModelError(f"{_CONFIG} is nested too deep") from None
+        raise ModelError(f"{_CONFIG} is nested too deeply") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
     except ValueError:
         raise ModelError(f"{_CONFIG} is not JSON") from None
-    if not isinstance(outer, dict):
-        raise ModelError(f"{_CONFIG} is no object")
-    for key, expected in _CLASS.items():
-        if outer.get(key) != expected:
-            found = outer.get("registered_name") or outer.get("class_name")
-            raise ModelError(f"holds a {shown(found)}, no Transformer ({key})")
-    unknown = set(outer) - {*_CLASS, "config", "build_config", "compile_config"}
-    if unknown:
-        raise ModelError(f"{_CONFIG} has the unknown key {shown(min(unknown))}")
-    build_config = outer.get("build_config")
-    shapes = build_config.get("input_shape") if isinstance(build_config, dict) else None
-    is_map = isinstance(shapes, dict) and set(shapes) == set(_INPUT_SHAPES)
-    if not is_map or not all(map(_is_input_shape, shapes.values())):
-        raise ModelError(f"{_CONFIG} has no input shapes of a Transformer")
-    return _check_settings(outer.get("config"))
-
-
-def _is_input_shape(value):
-    sizes = value if isinstance(value, list) else ()
-    return len(sizes) == 2 and all(
-        size is None or (type(size) is int and size > 0) for size in sizes
-    )
-
-
-def _check_policy(value):
-    spellings = [
-        {
-            "module": "keras",
-            "class_name": "DTypePolicy",
-            "config": {"name": name, **source},
-            "registered_name": None,
-        }
-        for name in _POLICIES
-        for source in ({}, {"source_name": None})
-    ]
-    if value not in (*_POLICIES, *spellings):
-        raise ValueError("must be a plain policy")
-    return value
-
-
-class _Settings(ModelSettings):
-    """All arguments of `Transformer`: a recipe's, and those that no recipe contains."""
-
-    vocabulary_size: PositiveInt
-    output_size: PositiveInt | None = None
-    pad_id: NonNegativeInt = 0
-    name: str = "transformer"
-    trainable: bool = True
-    # Keras's two spellings: a name, or the JSON of a plain policy.
-    dtype: Annotated[Any, AfterValidator(_check_policy)] = "float32"
-
-
-def _check_settings(settings):
-    """Returns the settings, with defaults for missing ones."""
-    if not isinstance(settings, dict):
-        raise ModelError(f"{_CONFIG} has no settings")
-    for name, value in settings.items():
-        is_large = type(value) is int and value >= 2**31
-        if is_large or (isinstance(value, str) and len(value) > 100):
-            raise ModelError(f"the setting {shown(name)} is {shown(value)}")
-    # Missing ones have the defaults of `Transformer`, not those of a preset.
-    fields = ModelSettings.model_fields
-    defaults = {name: fields[name].default for name in MODEL_ARGUMENTS}
-    try:
-        checked = _Settings.model_validate({**defaults, **settings})
-        return checked.model_dump(exclude={"preset"})
-    except ValidationError as error:
-        found = error.errors()[0]
-    name = found["loc"][0] if found["loc"] else None
-    if name in settings:
-        raise ModelError(f"the setting {shown(name)} is {shown(settings[name])}")
-    raise ModelError(f"the settings are refused: {name or ''} {found['msg']}")
+    key = ".".join(map(str, first["loc"])) or "the file"
+    received = shown(first["input"])
+    reason = f"{shown(key)} is wrong: {first['msg']}. Received: {received}"
+    raise ModelError(f"{_CONFIG}: {short(reason)}")
 
 
 def _count_weights(file, size, limits):
@@ -301,20 +266,18 @@ def _count_weights(file, size, limits):
     """
     import h5py
 
-    count = num_weights = num_bytes = 0
+    num_weights = num_bytes = 0
     seen = set()
     with h5py.File(file, "r") as root:
         groups = [root]
         while groups:
             group = groups.pop()
             for name in group:
-                link = group.get(name, getlink=True)
-                if not isinstance(link, h5py.HardLink):
+                if not isinstance(group.get(name, getlink=True), h5py.HardLink):
                     raise ModelError(f"{_WEIGHTS} has a link at {shown(name)}")
                 each = group[name]
                 address = h5py.h5o.get_info(each.id).addr
-                count += 1
-                if address in seen or count > limits.max_objects:
+                if address in seen or len(seen) >= limits.max_objects:
                     raise ModelError(
                         f"{_WEIGHTS} has {shown(name)} twice, or too many objects"
                     )
@@ -322,28 +285,27 @@ def _count_weights(file, size, limits):
                 if isinstance(each, h5py.Group):
                     groups.append(each)
                     continue
-                values = _array_size(each, name)
+                _check_array(each, name)
                 # Integers are states of random generators.
-                num_weights += values if each.dtype.kind == "f" else 0
-                num_bytes += values * each.dtype.itemsize
+                num_weights += math.prod(each.shape) * (each.dtype.kind == "f")
+                num_bytes += math.prod(each.shape) * each.dtype.itemsize
                 if num_bytes > size:
                     raise ModelError(
-                        f"{_WEIGHTS} has {size:,} bytes, and arrays of more than that"
+                        f"{_WEIGHTS} has {size:,} bytes, but its arrays need more"
                     )
     return num_weights
 
 
-def _array_size(array, name):
-    """Returns the number of values of a dataset whose bytes must be in its file."""
+def _check_array(array, name):
+    """Checks that an HDF5 object is a dataset of numbers stored in its own file."""
     import h5py
 
     if not isinstance(array, h5py.Dataset) or array.dtype.kind not in "fiu":
-        raise ModelError(f"{_WEIGHTS} has {shown(name)}, which holds no numbers")
+        raise ModelError(f"{_WEIGHTS} has {shown(name)}, which contains no numbers")
     if array.external or array.is_virtual:
         raise ModelError(f"{_WEIGHTS} takes {shown(name)} from another file")
     if array.chunks or array.id.get_create_plist().get_nfilters():
         raise ModelError(f"{_WEIGHTS} has {shown(name)} compressed or in chunks")
-    return math.prod(array.shape)
 
 
 def shown(value):
