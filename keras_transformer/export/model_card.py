@@ -1,4 +1,4 @@
-"""MODEL_CARD.md, a description of the model for users of its export."""
+"""Model card: `MODEL_CARD.md`, which describes an exported model."""
 
 import importlib.metadata
 import pathlib
@@ -18,15 +18,12 @@ def model_card(
         model: `Transformer`.
         tokenizer: Tokenizer of source and target.
         search: Mapping of the export's search settings.
-        recipe: The run's `Recipe`. If `None`, there is nothing on data and training.
-        validation: Mapping with `step` and any of `perplexity`, `bleu` and `f1`, the
-            last validation of the run. A value is `None` if it was not finite.
+        recipe: The run's `Recipe`. If `None`, the card has no data and training.
+        validation: The run's last validation, a mapping with `step` and any of
+            `perplexity`, `bleu` and `f1`. A value is `None` if it was not finite.
         scores: List of mappings with `name`, `score` and `signature`, from
             `keras-transformer evaluate --json`.
         license: License of the model.
-
-    Returns:
-        str.
     """
     parts = [
         "# Model card\n",
@@ -37,7 +34,7 @@ def model_card(
         parts.append(_table("Data", _data_rows(recipe)))
         parts.append(_table("Training", _training_rows(recipe)))
     parts.append(_scores(validation, scores, recipe))
-    parts.append(f"## Licence\n\n{license or _UNKNOWN}\n")
+    parts.append(f"## License\n\n{license or _UNKNOWN}\n")
     return "\n".join(parts)
 
 
@@ -72,7 +69,7 @@ def _model_rows(model, tokenizer):
 def _data_rows(recipe):
     for key, value in recipe.data.model_dump().items():
         if isinstance(value, dict):
-            # The names of files, without private paths.
+            # Folders may be private, so only the names of files are written.
             files = {
                 side: [pathlib.PurePath(str(path)).name for path in _list(paths)]
                 for side, paths in value.items()
@@ -103,11 +100,11 @@ def _scores(validation, scores, recipe):
         bleu = _bleu_signature(recipe) if recipe else ""
         for name, title, how in (
             ("bleu", "BLEU", beam + bleu),
-            ("f1", "bracketing F1", f"{beam}, labelled, COLLINS.prm"),
+            ("f1", "bracketing F1", f"{beam}, labeled, COLLINS.prm"),
             ("perplexity", "perplexity", ""),
         ):
             if validation.get(name) is not None:
-                # A test set's score may have the same name.
+                # A test set may have a score of the same name.
                 title = f"{title}, validation"
                 rows.append((title, f"{validation[name]:.2f}", when + how))
     if not rows:

@@ -4,11 +4,11 @@ import json
 import pathlib
 import zipfile
 
-from keras_transformer.errors import ModelError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving import keras_file as keras_files
-from keras_transformer.saving.load import recipe_keys
+from keras_transformer.saving.load import load_run
+from keras_transformer.saving.load import tokenizer_kind
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import keras_file
 from keras_transformer.saving.names import metrics_of_run
@@ -16,9 +16,15 @@ from keras_transformer.saving.names import tokenizer_folder
 from keras_transformer.saving.saved_model import newest_version
 
 CARD = "MODEL_CARD.md"
-_WEIGHTS = "model.weights.h5"
-# States of random generators, which are no parameters.
-_STATES = "seed_generator"
+# Titles of a model card's sections, and their keys. Cards of 0.1 have a "Licence".
+_SECTIONS = {
+    "Training": "training",
+    "Scores": "scores",
+    "Search": "decoding",
+    "Data": "data",
+    "Licence": "license",
+    "License": "license",
+}
 
 
 def model_info(path):
@@ -33,35 +39,32 @@ def model_info(path):
         values are missing.
 
     Raises:
-        ModelError: If there is no model, or it is damaged.
+        ModelError: If there is no model, or the model is damaged.
         RecipeError: If the run's config.yaml is invalid.
     """
     path = pathlib.Path(path)
     version = newest_version(path) if path.is_dir() else None
     if version is not None:
-        return _of_saved_model(version)
-    return _of_weights(path)
+        return _describe_saved_model(version)
+    return _describe_weights(path)
 
 
-def _of_weights(path):
+def _describe_weights(path):
     file = keras_file(path)
     folder = file.parent if file else path
     is_run = (folder / CONFIG).is_file()
     info = {"path": str(path), "kind": "run" if path.is_dir() else "keras file"}
     recipe = load_recipe(folder / CONFIG) if is_run else None
     if file is None:
-        from keras_transformer.saving.load import load_run
-
         _, tokenizer, model = load_run(folder)
         info["parameters"] = model.count_params()
         config = recipe.model.constructor_arguments()
         vocabulary = {"kind": tokenizer.kind, "size": tokenizer.vocabulary_size}
     else:
-        config, _ = keras_files.check(file)
-        info["parameters"] = _num_parameters(file)
+        config, info["parameters"] = keras_files.check(file)
         info["written"] = _written(file)
-        keys = recipe_keys(file)["tokenizer"]
-        vocabulary = {"kind": keys["kind"], "size": config["vocabulary_size"]}
+        kind = recipe.tokenizer.kind if is_run else tokenizer_kind(folder)
+        vocabulary = {"kind": kind, "size": config["vocabulary_size"]}
     names = (*MODEL_ARGUMENTS, "output_size")
     info["architecture"] = {name: config[name] for name in names if name in config}
     info["vocabulary"] = vocabulary
@@ -72,19 +75,19 @@ def _of_weights(path):
     if path.is_dir():
         info["files"] = _sizes(path)
     else:
-        beside = _sizes(tokenizer_folder(folder), "tokenizer.*")
-        info["files"] = {path.name: path.stat().st_size, **beside}
+        tokenizer_files = _sizes(tokenizer_folder(folder), "tokenizer.*")
+        info["files"] = {path.name: path.stat().st_size, **tokenizer_files}
     info["bytes"] = sum(info["files"].values())
     return info
 
 
-def _of_saved_model(version):
+def _describe_saved_model(version):
     info = {"path": str(version), "kind": "SavedModel"}
     card = version / CARD
     if card.is_file():
         sections = card_tables(card.read_text(encoding="utf-8"))
         model = sections.pop("Model", {})
-        if not isinstance(model, dict):  # the card was edited
+        if not isinstance(model, dict):  # an edited card
             model = {"about": model}
         number = str(model.get("parameters", "")).replace(",", "")
         if number.isdecimal():
@@ -93,10 +96,7 @@ def _of_saved_model(version):
         if "tokenizer" in model:
             info["vocabulary"] = model.pop("tokenizer")
         info["architecture"] = model
-        for title, name in (
-            *(("Training", "training"), ("Scores", "scores"), ("Search", "decoding")),
-            *(("Data", "data"), ("Licence", "licence")),
-        ):
+        for title, name in _SECTIONS.items():
             if sections.get(title):
                 info[name] = sections[title]
     info["files"] = _sizes(version)
@@ -107,9 +107,6 @@ def _of_saved_model(version):
 def card_tables(text):
     """Reads the tables of a model card.
 
-    Args:
-        text: The card.
-
     Returns:
         Mapping of titles to tables, or to the text of a section without one. A table
         is a mapping of its first cells to the second one, or to the list of the rest.
@@ -118,7 +115,7 @@ def card_tables(text):
     for part in text.split("\n## ")[1:]:
         title, _, body = part.partition("\n")
         lines = [line for line in body.split("\n") if line.startswith("| ")]
-        # The first two are the head and the line below it.
+        # The first two lines are the table's head.
         rows = [_cells(line) for line in lines[2:]]
         sections[title] = {
             first: others[0] if len(others) == 1 else others for first, *others in rows
@@ -129,30 +126,6 @@ def card_tables(text):
 def _cells(line):
     cells = line.removeprefix("| ").removesuffix(" |").replace("\\|", "\0").split(" | ")
     return [cell.replace("\0", "|") for cell in cells]
-
-
-def _num_parameters(file):
-    """Counts the parameters in a `.keras` file."""
-    import h5py
-
-    count = 0
-
-    def add(name, item):
-        nonlocal count
-        if isinstance(item, h5py.Dataset) and _STATES not in name:
-            count += item.size
-
-    try:
-        with (
-            zipfile.ZipFile(file) as archive,
-            archive.open(_WEIGHTS) as weights,
-            h5py.File(weights, "r") as stored,
-        ):
-            stored.visititems(add)
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
-        reason = keras_files.short(error)
-        raise ModelError(f"{file}: cannot be read: {reason}") from error
-    return count
 
 
 def _written(file):

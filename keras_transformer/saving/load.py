@@ -43,17 +43,19 @@ def recipe_keys(path):
     if "model" not in keys:
         keys["model"] = {name: settings[name] for name in MODEL_ARGUMENTS}
     if "tokenizer" not in keys:
-        keys["tokenizer"] = {"kind": _tokenizer_kind(folder)}
+        keys["tokenizer"] = {"kind": tokenizer_kind(folder)}
     keys["tokenizer"]["vocabulary_size"] = settings["vocabulary_size"]
     return keys
 
 
-def _tokenizer_kind(folder):
+def tokenizer_kind(folder):
+    """Returns the kind of the tokenizer of a model in `folder`, by its file's name."""
     folder = tokenizer_folder(folder)
     for name, kind in _TOKENIZER_FILES.items():
         if (folder / name).is_file():
             return kind
-    raise ModelError(f"{folder}: no tokenizer here ({' or '.join(_TOKENIZER_FILES)})")
+    names = " or ".join(_TOKENIZER_FILES)
+    raise ModelError(f"{folder}: no tokenizer here ({names})")
 
 
 def load_run(folder):
@@ -112,13 +114,12 @@ def load_model(path, allow_unsafe=False):
     """Loads a model with its weights, and its tokenizer.
 
     Args:
-        path: A run's folder, for its `model.keras` or else its newest checkpoint, or
-            a `.keras` file with its tokenizer next to it.
-        allow_unsafe: Whether a `.keras` file may contain more than a model of this
-            package, and so may run any code.
+        path: A run's folder with `model.keras` or a checkpoint, or a `.keras` file
+            with its tokenizer next to it.
+        allow_unsafe: Whether to read a `.keras` file unchecked. It can run any code.
 
     Returns:
-        `(path, tokenizer, model)`: the path of the file or folder with the weights.
+        `(path, tokenizer, model)`, with the path of the file or folder that was read.
 
     Raises:
         ModelError: If there is no model, it is refused or damaged, or does not match
@@ -138,11 +139,13 @@ def load_model(path, allow_unsafe=False):
         model = keras_files.read(file, allow_unsafe)
         keras_files.check_tokenizer(file, tokenizer.fingerprint())
     if not isinstance(model, Transformer):
-        raise ModelError(f"{path}: holds a {type(model).__name__}, no Transformer")
+        raise ModelError(
+            f"{path}: must contain a Transformer. Received: {type(model).__name__}"
+        )
     if tokenizer.vocabulary_size != model.vocabulary_size:
         raise ModelError(
-            f"{path}: the model has {model.vocabulary_size} subwords, the "
-            f"tokenizer beside it {tokenizer.vocabulary_size}"
+            f"{path}: the model has {model.vocabulary_size} subwords, but the "
+            f"tokenizer next to it has {tokenizer.vocabulary_size}"
         )
     return path, tokenizer, model
 

@@ -181,7 +181,7 @@ def test_from_on_the_command_line(first, run_command, tmp_path):
     assert (recipe.model.d_ff, recipe.tokenizer.vocabulary_size) == (28, 380)
     mistakes = {
         tmp_path / "nowhere": "nowhere: no such file or folder",
-        tmp_path: "no model here",
+        tmp_path: "no model",
         run / "config.yaml": "neither a .keras file nor a folder",
     }
     for path, message in mistakes.items():
@@ -196,7 +196,7 @@ def test_a_file_that_is_no_model(first, tmp_path):
         recipe_keys(tmp_path)
     other = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
     other.save(tmp_path / "model.keras")
-    with pytest.raises(ModelError, match="holds a 'Sequential', no Transformer"):
+    with pytest.raises(ModelError, match="Received: 'Sequential'"):
         recipe_keys(tmp_path)
     shutil.copy(first / "model.keras", tmp_path)
     with pytest.raises(ModelError, match="no tokenizer here"):

@@ -95,7 +95,7 @@ def test_of_an_export(tiny_export, tiny_model, told):
     assert info["architecture"]["num_heads"] == "3"
     assert info["vocabulary"].startswith("bpe, 300 subwords")
     assert info["decoding"]["beam_size"] == "4"
-    assert info["licence"] == "CC0-1.0"
+    assert info["license"] == "CC0-1.0"
     assert info["files"]["saved_model.pb"] > 1000
 
 
@@ -114,9 +114,9 @@ def test_a_card_of_a_run_that_was_cut_off(run, tmp_path, tiny_model):
     title = "bracketing F1, validation"
     assert list(scores) == [title]
     assert scores[title][0] == "71.23"
-    assert "step 2, beam 1, 3 sentences, labelled" in scores[title][1]
+    assert "step 2, beam 1, 3 sentences, labeled" in scores[title][1]
     # A test's figure of the same name stands beside it.
-    tested = [{"name": "bracketing F1", "score": 70, "signature": "labelled"}]
+    tested = [{"name": "bracketing F1", "score": 70, "signature": "labeled"}]
     card = model_card(*tiny_model, {}, **facts, scores=tested)
     assert list(card_tables(card)["Scores"]) == ["bracketing F1", title]
 
@@ -158,7 +158,7 @@ def test_a_card_is_read_as_it_was_written(tiny_model):
     assert sections["Search"] == {"beam_size": "3"}
     assert sections["Training"]["initial_model"] == "old"
     assert "/home/x" not in card
-    assert sections["Licence"] == "not stated"
+    assert sections["License"] == "not stated"
 
 
 def test_for_people_to_read(run, run_command):
@@ -190,7 +190,7 @@ def test_mistakes(run_command, tmp_path):
     (tmp_path / "broken.keras").write_bytes(b"no archive")
     for path, message in (
         (tmp_path / "nowhere", "no such file or folder"),
-        (tmp_path, "no model here"),
+        (tmp_path, "no model"),
         (tmp_path / "broken.keras", "cannot be loaded"),
     ):
         result = run_command("info", path)

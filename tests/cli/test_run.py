@@ -117,7 +117,7 @@ def test_what_an_export_tells_of_its_run(folder, trained, run_command):
     assert "| BLEU | 12.35 | a\\|b:c |" in card
     assert "| F | 70.00 | s |\n| F, at most 40 words | 75.00 | s |" in card
     assert "| warmup_steps | 3 |" in card
-    assert card.endswith("## Licence\n\nCC0-1.0\n")
+    assert card.endswith("## License\n\nCC0-1.0\n")
     assert "| beam_size | " in card and "patience" not in card
     (folder / "scores.json").write_text("{}")
     result = run_command(*command, "--scores", folder / "scores.json")
@@ -323,7 +323,7 @@ def test_checkpoints_of_another_shape_are_named(folder, trained, run_command):
 
 def test_what_is_no_model(folder, trained):
     (folder / "empty").mkdir()
-    with pytest.raises(ModelError, match="empty: no model here"):
+    with pytest.raises(ModelError, match="empty: no model"):
         open_model(folder / "empty")
     with pytest.raises(ModelError, match="nowhere: no such file"):
         open_model(folder / "nowhere")

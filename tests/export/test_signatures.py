@@ -329,5 +329,5 @@ def test_warmup_requests_can_be_served(signatures, tiny_export):
 def test_model_card_is_stored_and_names_no_folder(tiny_export):
     card = (tiny_export / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "| tokenizer | bpe, 300 subwords for source and target |" in card
-    assert "## Licence\n\nCC0-1.0\n" in card
+    assert "## License\n\nCC0-1.0\n" in card
     assert "| max_source_length | 40 |" in card
