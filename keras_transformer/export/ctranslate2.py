@@ -23,11 +23,10 @@ def export_ctranslate2(
     """Writes a folder that `ctranslate2.Translator` opens.
 
     It contains CTranslate2's files and the tokenizer's. Tokens are the tokenizer's
-    subwords. CTranslate2 adds the end of the sentence to the source. Its
-    log-probabilities are the model's own. `Translator` never generates the unknown id:
-    pass `disable_unk=True` to CTranslate2. CTranslate2 divides scores by len^alpha,
-    the search of this package by the paper's ((5 + len) / 6)^alpha, unless
-    `length_penalty_kind` is `"power"`.
+    subwords. CTranslate2 adds the end of the sentence to the source. Log-probabilities
+    match the model's. `Translator` never generates the unknown id; pass
+    `disable_unk=True` to CTranslate2 for the same. CTranslate2 divides scores by
+    len^alpha, which is `length_penalty_kind="power"` of this package.
 
     Args:
         model: `Transformer` with `key_dim` = `value_dim`.
@@ -41,12 +40,12 @@ def export_ctranslate2(
         Path of the folder.
 
     Raises:
-        ExportError: If CTranslate2 is not installed or cannot run such a model, the
-            model is an ensemble, the quantization is unknown, or the folder exists.
+        ExportError: If CTranslate2 is not installed or cannot run the model, the model
+            is an ensemble, the quantization is unknown, or the folder exists.
     """
     folder = pathlib.Path(folder)
     if isinstance(model, Ensemble):
-        raise ExportError("an ensemble cannot be exported; export one of its models")
+        raise ExportError("an ensemble cannot be exported. Export one of its models.")
     if quantization not in QUANTIZATIONS:
         raise ExportError(
             f"quantization must be one of {', '.join(QUANTIZATIONS)}. "
@@ -78,7 +77,7 @@ def export_ctranslate2(
             tokenizer.save(temporary)
             sync_tree(temporary)
         if folder.exists():
-            # Renaming leaves it complete or gone, never half removed.
+            # A renamed folder is never partly removed.
             old = folder.with_name(f".{folder.name}-{os.getpid()}-old")
             shutil.rmtree(old, ignore_errors=True)
             os.rename(folder, old)
@@ -112,12 +111,14 @@ def _specification(model, max_length):
             f"attention_window={model.attention_window}"
         )
     if model.score != "scaled_dot":
-        raise ExportError(f"CTranslate2 has no score function {model.score!r}")
+        raise ExportError(
+            f"CTranslate2 needs scaled dot-product attention. Received: {model.score!r}"
+        )
     activation = keras.activations.serialize(model.activation)
     if activation not in _ACTIVATIONS:
         raise ExportError(
-            f"CTranslate2 has no activation {activation!r}; "
-            f"it has {', '.join(_ACTIVATIONS)}"
+            "CTranslate2 needs one of the activations "
+            f"{', '.join(_ACTIVATIONS)}. Received: {activation!r}"
         )
     options = {
         "pre_norm": model.normalization == "pre",
@@ -176,7 +177,7 @@ def _set_layer(spec, layer):
 
 
 def _set_linear(spec, *layers):
-    """Sets a linear layer: `[outputs, inputs]`, projections of one input joined."""
+    """Sets a linear layer, `[outputs, inputs]`, to one or several layers joined."""
     spec.weight = np.concatenate([_array(layer.kernel).T for layer in layers])
     if layers[0].use_bias:
         spec.bias = np.concatenate([_array(layer.bias) for layer in layers])
@@ -191,7 +192,7 @@ def _positions(layer, max_length, d_model):
     zeros = np.zeros((1, 1, d_model), np.float32)
     learned = layer.max_length if layer.kind == "learned" else max_length
     rows = _array(layer(np.repeat(zeros, min(learned, max_length), axis=1)))[0]
-    # Positions past the last learned one repeat it, same as in the layer.
+    # Like the layer, repeat the last learned position.
     return np.pad(rows, ((0, max_length - len(rows)), (0, 0)), mode="edge")
 
 

@@ -1,4 +1,4 @@
-"""Packed decoder kernels in an export, for lone sentences that XLA compiles."""
+"""Packed decoder kernels in an export, for single sentences compiled by XLA."""
 
 import contextlib
 
@@ -13,10 +13,10 @@ from keras_transformer.numerics.matrices import unpack_kernel
 
 
 class PackedWeights:
-    """The decoder's kernels, stored once, packed as XLA's programs read them.
+    """The decoder's kernels, stored once, in the layout that XLA's programs read.
 
-    XLA would pack them again at every step, so the export stores them packed. All
-    other computations unpack them at each call, which takes no longer than a copy.
+    XLA would pack them again at every step. All other computations unpack them at each
+    call, which takes no longer than a copy.
 
     Args:
         model: `Transformer`.
@@ -24,8 +24,8 @@ class PackedWeights:
 
     def __init__(self, model):
         self._model = model
-        # A flat list: TensorFlow would wrap named tuples that an export tracks. None
-        # stands for the kernels that a quantized layer keeps.
+        # A flat list, since TensorFlow wraps named tuples that an export tracks. `None`
+        # represents the kernels that a quantized layer keeps.
         weights = arrange_weights(model, packed=True)
         flat = tf.nest.flatten(weights)
         self._structure = tf.nest.map_structure(lambda _: 0, weights)
@@ -34,17 +34,17 @@ class PackedWeights:
 
     @property
     def replaces_layers(self):
-        """Whether the export needs no layer's own kernel; false if quantized."""
+        """Whether all kernels are packed, which quantized ones are not."""
         return all(self._stored)
 
     def packed(self):
-        """Returns `Weights` for programs that XLA compiles."""
+        """Returns packed `Weights`, for XLA."""
         values = iter(map(tf.convert_to_tensor, self.variables))
         flat = [next(values) if stored else None for stored in self._stored]
         return tf.nest.pack_sequence_as(self._structure, flat)
 
     def unpacked(self):
-        """Returns `Weights` with whole kernels."""
+        """Returns `Weights` with unpacked kernels."""
         weights = self.packed()
         layers = tuple(LayerWeights(*map(unpack_kernel, layer)) for layer in weights[0])
         return Weights(layers, unpack_kernel(weights.output))
@@ -57,7 +57,7 @@ class PackedWeights:
 
     @contextlib.contextmanager
     def in_layers(self):
-        """Makes the decoder's layers use the unpacked kernels."""
+        """Returns a context in which the decoder's layers use the unpacked kernels."""
         if not self.replaces_layers:
             yield
             return
@@ -70,5 +70,5 @@ class PackedWeights:
             yield
 
     def _layers(self):
-        """The `Dense` layers of each decoder layer."""
+        """Returns the `Dense` layers of each decoder layer."""
         return map(decoder_denses, self._model.decoder.layers)

@@ -1,4 +1,4 @@
-"""A SavedModel that takes text and returns translations."""
+"""Export to a SavedModel that translates text."""
 
 import contextlib
 import dataclasses
@@ -28,7 +28,7 @@ from keras_transformer.files import sync_tree
 from keras_transformer.pipelines import CoreOpsBytePairTokenizer
 from keras_transformer.saving.saved_model import LIMITS
 
-# Longer than any export takes.
+# No export takes longer.
 _ABANDONED_SECONDS = 3600
 
 
@@ -48,9 +48,9 @@ def export_saved_model(
     """Writes `folder/VERSION/`, a SavedModel with tokenizer and beam search inside.
 
     VERSION is the highest existing version plus one. The folder appears once all files
-    are on disk. Texts are UTF-8, of any length: `max_source_length` subwords of them
-    are read. A translation has at most `extra_length` more. A blank text has an empty
-    translation with score 0. Signatures:
+    are on disk. Texts are UTF-8 of any length; only their first `max_source_length`
+    subwords are read. A translation has at most `extra_length` more. A blank text has
+    an empty translation with score 0. Signatures:
 
     - `serving_default`: `inputs` string [batch] to `translations` string [batch] and
       `scores` float32 [batch], and `truncated` bool [batch], whether the text was cut.
@@ -81,17 +81,17 @@ def export_saved_model(
         tokenizer: Tokenizer of source and target.
         folder: Parent folder of the versions. It is created if it does not exist.
         search: `BeamSearch`.
-        max_source_length: Subwords of a text that are read, end id included.
+        max_source_length: Maximum subwords of a text, end id included.
         card: Content of `MODEL_CARD.md`. If `None`, there is no such file.
-        max_batch_size: Maximum rows per batch.
-        parallel_parts: Parts of a batch that are searched in parallel, for a CPU that
-            serves a few large requests: the number of cores, with each operation on
-            one thread (TF_NUM_INTRAOP_THREADS=1).
+        max_batch_size: Maximum number of rows per batch.
+        parallel_parts: Number of parts of a batch that are searched in parallel. For a
+            CPU that serves a few large requests, use the number of cores and one
+            thread per operation (TF_NUM_INTRAOP_THREADS=1).
         jit_compile: Whether to compile the search with XLA for single texts of up to
-            64 subwords, one program for each length up to a multiple of 16, at the
-            first text of the length. The decoder's matrices are stored in blocks;
-            batches unpack them, 10 ms per batch for a base model. Do not use with
-            TF-Serving, whose builds lack XLA.
+            64 subwords. Lengths are padded to a multiple of 16, and the first text of
+            each length compiles a program. Kernels are stored packed; unpacking takes
+            10 ms per batch for a base model. Do not use with TF-Serving, whose builds
+            lack XLA.
 
     Returns:
         Path of the version's folder.
@@ -104,7 +104,7 @@ def export_saved_model(
     """
     search = replace_fields(search, old_options, "search")
     if isinstance(model, Ensemble):
-        raise ExportError("an ensemble cannot be exported; export one of its models")
+        raise ExportError("an ensemble cannot be exported. Export one of its models.")
     check_compatible(model, tokenizer)
 
     folder = pathlib.Path(folder)
@@ -118,7 +118,7 @@ def export_saved_model(
         parallel_parts,
         jit_compile,
     )
-    # Keras's ExportArchive would trace each of them twice.
+    # Keras's ExportArchive would trace each function twice.
     endpoints = {
         name: tf.function(
             function, input_signature=input_signature, autograph=False
@@ -128,7 +128,7 @@ def export_saved_model(
     served = tf.Module()
     packed = signatures.packed_weights
     replaced = set() if packed is None else set(map(id, packed.replaced_variables()))
-    # TensorFlow's own variables: without Python, others are not restored.
+    # Only TensorFlow's own variables are restored without Python.
     served.weights = [
         variable.value for variable in model.variables if id(variable) not in replaced
     ]
@@ -206,8 +206,8 @@ def export_translator(
 
 def _write_version(write, folder, card, limits):
     _remove_abandoned(folder)
-    # A name that is no number: a server that watches the folder passes it over.
-    # Two containers may have the same process number.
+    # A server that watches the folder ignores names that are not numbers. Two
+    # containers may have the same process number, hence the random part.
     temporary = folder / f".writing-{os.getpid()}-{uuid.uuid4().hex}"
     try:
         write(str(temporary))
@@ -223,7 +223,7 @@ def _write_version(write, folder, card, limits):
             try:
                 os.rename(temporary, version)
             except OSError:
-                # Another export took the number meanwhile.
+                # Another export has taken the number.
                 if not version.exists():
                     raise
             else:
@@ -234,7 +234,7 @@ def _write_version(write, folder, card, limits):
 
 
 def _remove_abandoned(folder):
-    """Removes what exports that were killed have left, unless one may still write."""
+    """Removes the temporary folders of exports that were killed."""
     for path in folder.glob(".writing-*"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:

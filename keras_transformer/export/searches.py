@@ -1,8 +1,8 @@
-"""How an export searches a batch: whole, split into parts, or a single row by XLA.
+"""Search functions of an export: whole batches, split batches, single rows with XLA.
 
-Before a function first runs, TensorFlow inlines the functions that it calls, each as
-often as it is called, and optimizes the result in many passes, each of which copies
-it. Functions marked as not to be inlined are traced and optimized once.
+Before a function first runs, TensorFlow inlines each call in it and optimizes the
+result in many passes, each of which copies it. Functions marked as not to be inlined
+are traced and optimized once.
 """
 
 import functools
@@ -12,8 +12,8 @@ import tensorflow as tf
 ROWS = tf.TensorSpec([None, None], tf.int32)
 # Source ids, and the number of best hypotheses, see `beam_search`.
 SEARCH_INPUTS = [ROWS, tf.TensorSpec([], tf.int32)]
-# A single row is padded to a multiple of the step: each length is a program, which
-# takes seconds to compile. Longer rows are rare and gain less.
+# A single row is padded to a multiple of the step, since compiling a program for a
+# length takes seconds. Longer rows are rare and gain less.
 JIT_STEP, JIT_MAX_LENGTH = 16, 64
 
 
@@ -21,7 +21,7 @@ def noinline_function(search, shared=()):
     """Wraps a search in a `tf.function` that TensorFlow does not inline.
 
     Args:
-        search: Function of `SEARCH_INPUTS` and of the `shared` inputs.
+        search: Function of `SEARCH_INPUTS` and the `shared` inputs.
         shared: Nests of `tf.TensorSpec`.
     """
     return tf.function(
@@ -33,11 +33,7 @@ def noinline_function(search, shared=()):
 
 
 def shared_encoder(model):
-    """Returns the encoder as one function, for all signatures of an export.
-
-    Args:
-        model: `Transformer`.
-    """
+    """Returns a model's encoder as one function for all signatures of an export."""
     return tf.function(
         lambda source_ids: model.encode(source_ids, training=False),
         input_signature=[ROWS],
@@ -48,23 +44,23 @@ def shared_encoder(model):
 def dispatch_search(
     search, parts, shared=tuple, search_row=None, extra_length=0, max_length=0
 ):
-    """Returns one search for all batches, each run in the fastest way.
+    """Returns a search that runs each batch in the fastest way.
 
-    Batches are split if they have enough rows: an operation on few rows gains nothing
-    from a second thread, so each part gets a core. A part takes every n-th row, so
-    that the parts of a batch sorted by length are equally long.
+    Batches with enough rows are split, and each part gets a core, since an operation on
+    few rows gains nothing from a second thread. A part takes every n-th row, so that
+    the parts of a batch sorted by length are equally long.
 
-    A single row runs in a program compiled by XLA: between the many small operations
-    of one beam TensorFlow spends more time than in them. Such a program has a fixed
+    XLA compiles the search of a single row, because TensorFlow spends more time between
+    the many small operations of one beam than in them. Such a program has a fixed
     shape, so the row is padded to one of a few lengths.
 
     Args:
         search: A `noinline_function` to `(sequences, scores)`, int32 `[batch, n,
             length + extra_length]` and float32 `[batch, n]`.
-        parts: Number of parts; 1 does not split.
+        parts: Number of parts of a batch; with 1, batches are not split.
         shared: Function that returns the further inputs of `search`.
         search_row: Function of `SEARCH_INPUTS` to the same results, in which no shape
-            changes. If `None`, a single row is searched like others.
+            changes. If `None`, single rows are searched like batches.
         extra_length: See `BeamSearch`.
         max_length: Maximum length of a row.
 
@@ -73,7 +69,7 @@ def dispatch_search(
     """
     max_length = min(JIT_MAX_LENGTH, max_length) // JIT_STEP * JIT_STEP
     if search_row is not None:
-        # XLA reads the shapes at run time, whatever is static while tracing.
+        # XLA reads the shapes at run time, so they need not be static in the trace.
         compiled = tf.function(
             search_row, input_signature=SEARCH_INPUTS, autograph=False, jit_compile=True
         )
@@ -114,7 +110,7 @@ def dispatch_search(
         chosen = tf.constant(0)
         for number, (_, is_suitable) in enumerate(ways[1:], 1):
             chosen = tf.where(is_suitable, number, chosen)
-        # One switch: each level of functions holds every weight as an argument.
+        # A single switch, since each level of functions takes every weight as argument.
         return tf.switch_case(
             chosen,
             [functools.partial(way, source_ids, n_best) for way, _ in ways],

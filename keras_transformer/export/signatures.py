@@ -18,20 +18,20 @@ from keras_transformer.export.searches import shared_encoder
 
 # Score of an empty slot in an n-best list; JSON has no infinity.
 EMPTY_SCORE = tf.float32.min
-# A text longer than this multiple of what is read of it is cut before tokenization.
+# Texts are cut before tokenization at this multiple of the bytes that can be read.
 _MARGIN = 4
 
 
 class Signatures:
-    """The functions that an export serves; `export_saved_model` describes them.
+    """The signatures of an export, as `export_saved_model` describes them.
 
     Args:
         model: `Transformer`.
         tokenizer: Tokenizer of source and target.
         search: `BeamSearch`; n-best lists have `beam_size` entries.
         max_source_length: Maximum length of a source row, including its end id.
-        max_batch_size: Maximum rows of a batch; more are an invalid argument.
-        parallel_parts: Parts of a batch that are searched in parallel.
+        max_batch_size: Maximum number of rows per batch.
+        parallel_parts: Number of parts of a batch that are searched in parallel.
         jit_compile: Whether XLA compiles the search of single texts.
     """
 
@@ -69,8 +69,8 @@ class Signatures:
     def _build_search(self, search, parallel_parts):
         """Builds one search for the best translation and for n-best lists.
 
-        The former ends sooner. A second search would double the graph that whoever
-        loads the export keeps in memory.
+        The search for the best one ends sooner. A second search function would double
+        the graph that a server keeps in memory.
         """
         packed = self.packed_weights
 
@@ -106,13 +106,13 @@ class Signatures:
         )
 
     def _decoder_weights(self):
-        """Makes the decoder's layers use the kernels that the export stores."""
+        """Returns a context in which the layers use the kernels that are stored."""
         if self.packed_weights is None:
             return contextlib.nullcontext()
         return self.packed_weights.in_layers()
 
     def endpoints(self):
-        """Name, function and input signature of each."""
+        """Yields the name, function and input signature of each endpoint."""
         texts = tf.TensorSpec([None], tf.string, name="inputs")
         targets = tf.TensorSpec([None], tf.string, name="targets")
         rows = tf.TensorSpec([None, None], tf.int32, name="source_ids")
@@ -136,7 +136,7 @@ class Signatures:
     def translate_n_best(self, inputs):
         rows, truncated = self._source_rows(inputs)
         sequences, scores = self._search(rows, self._beam_size)
-        # Empty slots come last; a model that gave NaN still gets its first.
+        # Empty slots come last. The first is kept even if its score is NaN.
         is_found = tf.concat(
             [tf.ones_like(scores[:, :1], bool), scores[:, 1:] > EMPTY_SCORE], 1
         )
@@ -209,7 +209,7 @@ class Signatures:
         }
 
     def _units(self, rows):
-        """Joins subwords to units of whole characters.
+        """Joins subwords into units of whole characters.
 
         Args:
             rows: int32 `[batch, length]`, ids and the end id, then padding.
@@ -226,7 +226,7 @@ class Signatures:
         is_text = tf.sequence_mask(lengths, length)
         first = tf.range(length)[None] == 0
         written = tf.gather(self._surfaces, rows)
-        # Encoding adds a space before the text, maybe as a separate subword.
+        # Encoding adds a space before the text, possibly as a separate subword.
         lone = first & (written == " ")
         after_lone = tf.pad(lone, [[0, 0], [1, 0]])[:, :length]
         continues = tf.gather(self._is_continuation, rows) | after_lone
@@ -242,12 +242,12 @@ class Signatures:
             batch * num_units,
         )
         share = tf.one_hot(tf.where(is_text, unit, -1), num_units)
-        # A text that was cut may end within a character.
+        # A truncated text may end within a character.
         joined = tf.strings.unicode_transcode(joined, "UTF-8", "UTF-8", "replace")
         return tf.reshape(joined, [batch, num_units]), share
 
     def _pairs(self, inputs, targets):
-        """Returns source ids, target ids with the start id, and labels as rows."""
+        """Returns source ids, target ids with the start id, and labels."""
         paired = tf.debugging.assert_equal(
             tf.size(inputs), tf.size(targets), "inputs and targets must pair up"
         )
@@ -269,7 +269,7 @@ class Signatures:
         return source_rows(self._tokenizer, inputs, self.max_source_length)
 
     def _readable(self, texts):
-        """Checks the batch size and cuts texts that are too long to be read."""
+        """Checks the batch size and cuts texts that are too long."""
         with tf.control_dependencies([self._check_batch(texts)]):
             texts = tf.strings.substr(texts, 0, self._max_bytes)
         # Invalid bytes become U+FFFD, as in Python.

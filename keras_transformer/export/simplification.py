@@ -1,11 +1,11 @@
-"""A SavedModel's graph without what tracing leaves in it twice or for nothing.
+"""Removes duplicate and dead nodes from a SavedModel graph.
 
-Two thirds of the nodes that tracing makes of a search are constants that are there
-already, shapes taken again, and slices of shapes that nothing reads. TensorFlow drops
-them before it computes, but whoever loads the graph holds them all in memory first.
+Two thirds of the nodes of a traced search are repeated constants, repeated shapes, and
+slices of shapes that nothing reads. TensorFlow removes them before it computes, but a
+program that loads the graph keeps all of them in memory first.
 
-What it could not know: that a search has no index below 0. Keras's `take` mends those
-by five operations, a dozen times in each step of decoding.
+TensorFlow cannot remove the support for negative indices in Keras's `take`: five
+operations, a dozen times per decoding step. A search has no negative indices.
 """
 
 import copy
@@ -18,11 +18,11 @@ from keras_transformer.files import replace_file
 
 
 def simplify_saved_model(path):
-    """Rewrites the graph in a SavedModel's folder, to the same results.
+    """Simplifies the graph in a SavedModel's folder without changing its results.
 
     Args:
-        path: The folder that holds `saved_model.pb`. Its `fingerprint.pb`, which
-            would be another graph's, is removed.
+        path: The folder with `saved_model.pb`. Its `fingerprint.pb`, which would no
+            longer match, is removed.
     """
     file = path / "saved_model.pb"
     model = saved_model_pb2.SavedModel()
@@ -36,56 +36,52 @@ def simplify_saved_model(path):
 
 
 def simplify_function(function):
-    """Merges equal nodes of a function and drops those that nothing needs, in place.
+    """Merges equal nodes of a `FunctionDef` and removes unused ones, in place.
 
-    Gathers take their indices as they are, without the mending of those below 0.
-    Operations with a state keep their number and order; of those, only reads of
-    variables that nothing needs are dropped.
-
-    Args:
-        function: `FunctionDef`.
+    Gathers lose their support for negative indices. Stateful operations keep their
+    number and order, except that unused reads of variables are removed.
     """
     nodes = {node.name: node for node in function.node_def}
-    merged = {}  # the name of a node to that of an equal one
+    merged = {}  # name of a node: name of the equal node that stays
     first = {}
-    order = _inputs_first(nodes)
+    order = _sort_topologically(nodes)
     for name in order:
         node = nodes[name]
-        node.input[:] = [_renamed(each, merged) for each in node.input]
+        node.input[:] = [_rename(each, merged) for each in node.input]
         if node.op == "GatherV2":
-            node.input[1] = _unmended(node.input[1], nodes)
+            node.input[1] = _original_indices(node.input[1], nodes)
         if _is_pure(node):
-            merged[name] = first.setdefault(_meaning(node), name)
+            merged[name] = first.setdefault(_computation(node), name)
     for outputs in (function.ret, function.control_ret):
         for key, value in outputs.items():
-            outputs[key] = _renamed(value, merged)
-    needed = _needed(function, nodes)
-    # Copies: the list that they lie in is emptied.
-    kept = [copy.deepcopy(nodes[name]) for name in order if name in needed]
+            outputs[key] = _rename(value, merged)
+    used = _used_nodes(function, nodes)
+    # Nodes belong to the list, which is cleared.
+    kept = [copy.deepcopy(nodes[name]) for name in order if name in used]
     del function.node_def[:]
     function.node_def.extend(kept)
 
 
-def _inputs_first(nodes):
-    """Names of the nodes, each after those that it takes."""
-    order, begun = [], set()
+def _sort_topologically(nodes):
+    """Returns the names of the nodes, each after its inputs."""
+    order, visited = [], set()
     for root in nodes:
-        stack = [] if root in begun else [(root, iter(_taken(nodes[root])))]
-        begun.add(root)
+        stack = [] if root in visited else [(root, iter(_input_names(nodes[root])))]
+        visited.add(root)
         while stack:
-            name, taken = stack[-1]
-            following = next(taken, None)
+            name, inputs = stack[-1]
+            following = next(inputs, None)
             if following is None:
                 order.append(name)
                 stack.pop()
-            elif following in nodes and following not in begun:
-                begun.add(following)
-                stack.append((following, iter(_taken(nodes[following]))))
+            elif following in nodes and following not in visited:
+                visited.add(following)
+                stack.append((following, iter(_input_names(nodes[following]))))
     return order
 
 
-def _needed(function, nodes):
-    """Names of the nodes that results or operations with a state need."""
+def _used_nodes(function, nodes):
+    """Returns the names of the nodes that results or stateful operations need."""
     waiting = [value.partition(":")[0] for value in function.ret.values()]
     waiting += function.control_ret.values()
     waiting += [
@@ -93,55 +89,58 @@ def _needed(function, nodes):
         for name, node in nodes.items()
         if not _is_pure(node) and node.op != "ReadVariableOp"
     ]
-    needed = set()
+    used = set()
     while waiting:
         name = waiting.pop()
-        # The function's own arguments are no nodes.
-        if name in nodes and name not in needed:
-            needed.add(name)
-            waiting += _taken(nodes[name])
-    return needed
+        # The function's arguments are not nodes.
+        if name in nodes and name not in used:
+            used.add(name)
+            waiting += _input_names(nodes[name])
+    return used
 
 
-def _taken(node):
-    """Names of the nodes and arguments that a node waits for."""
+def _input_names(node):
+    """Returns the names of the nodes and arguments that a node depends on."""
     return [each.lstrip("^").partition(":")[0] for each in node.input]
 
 
-def _renamed(reference, merged):
-    """`name`, `^name` or `name:output:index`, with the name that a node has now."""
+def _rename(reference, merged):
+    """Replaces the name in `name`, `^name` or `name:output:index`."""
     caret = "^" if reference.startswith("^") else ""
     name, colon, output = reference.removeprefix("^").partition(":")
     return caret + merged.get(name, name) + colon + output
 
 
-def _unmended(reference, nodes):
-    """What `where(indices < 0, indices + size, indices)` is made of, else itself."""
+def _original_indices(reference, nodes):
+    """Returns the indices in `where(indices < 0, indices + size, indices)`.
 
-    def made_by(reference, op):
+    Any other reference is returned unchanged.
+    """
+
+    def find_node(reference, op):
         node = nodes.get(reference.partition(":")[0])
         return node if node is not None and node.op == op else None
 
-    select = made_by(reference, "SelectV2")
+    select = find_node(reference, "SelectV2")
     if select is None:
         return reference
     condition, shifted, indices = select.input[:3]
-    less, add = made_by(condition, "Less"), made_by(shifted, "AddV2")
+    less, add = find_node(condition, "Less"), find_node(shifted, "AddV2")
     if less is None or add is None or not less.input[0] == add.input[0] == indices:
         return reference
-    bound = made_by(less.input[1], "Const")
+    bound = find_node(less.input[1], "Const")
     is_zero = bound is not None and not make_ndarray(bound.attr["value"].tensor).any()
     return indices if is_zero else reference
 
 
 def _is_pure(node):
-    """Whether a node's outputs depend on its inputs alone."""
+    """Returns whether a node's outputs depend on its inputs alone."""
     definition = op_def_registry.get(node.op)
     return definition is not None and not definition.is_stateful
 
 
-def _meaning(node):
-    """What two nodes share that compute the same."""
+def _computation(node):
+    """Returns a key that is equal for nodes that compute the same."""
     attributes = sorted(
         (name, value.SerializeToString(deterministic=True))
         for name, value in node.attr.items()

@@ -1,4 +1,4 @@
-"""Warm-up requests, which TF-Serving runs before it serves a version."""
+"""Warm-up requests that TF-Serving runs before it serves a version."""
 
 import logging
 import pathlib
