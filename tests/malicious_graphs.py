@@ -150,7 +150,7 @@ GRAPHS = {
     "a signature that saves": (_call_the_saver, "calls the function"),
     "a graph that saves": (_start_with_the_saver, "calls the function"),
     "saves when it restores": (_save_on_restore, "has the operation"),
-    "saves to a fixed file": (_fixed_filename, "the variables' path"),
+    "saves to a fixed file": (_fixed_filename, "variables' path"),
     "saves elsewhere": (_constant_path("SaveV2"), "'SaveV2' reaches other files"),
     "merges elsewhere": (
         _constant_path("MergeV2Checkpoints", 1),

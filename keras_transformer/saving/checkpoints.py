@@ -27,7 +27,7 @@ def average_checkpoints(transformer, folder, last=5):
         Paths of the checkpoints that were averaged, oldest first.
 
     Raises:
-        CheckpointError: If no checkpoint can be read, or one is of another model.
+        CheckpointError: If no checkpoint can be read, or one has another model's shape.
         ValueError: If `last` is below 1.
     """
     if last < 1:
@@ -50,7 +50,7 @@ def average_checkpoints(transformer, folder, last=5):
         if len(paths) == last:
             break
     if not paths:
-        raise CheckpointError(f"{folder}: no checkpoint there that can be read")
+        raise CheckpointError(f"{folder}: no readable checkpoint")
     for name, value in weights.items():
         value.assign((sums[name] / len(paths)).astype("float32"))
     return paths
@@ -76,7 +76,7 @@ def checkpoint_paths(folder):
 def warn_of_damage(path, error):
     """Logs a warning that a checkpoint cannot be read."""
     reason = str(error).strip().partition("\n")[0]
-    logger.warning("%s: damaged, the one before is used: %s", path, reason)
+    logger.warning("%s: damaged, using the previous checkpoint: %s", path, reason)
 
 
 def weights_by_path(transformer):
@@ -87,7 +87,7 @@ def weights_by_path(transformer):
     """
 
     def path(variable):
-        # It begins with the names of the outer models, which differ by process.
+        # The path begins with the names of outer models, which differ by process.
         names = variable.path.split("/")
         return "/".join(names[names.index(transformer.name) + 1 :])
 
@@ -115,7 +115,8 @@ def check_shapes(checkpoint, path):
         shape = stored.get(key)
         if shape is None:
             raise CheckpointError(
-                f"{path}: there is no weight {name}. Is it a checkpoint of this model?"
+                f"{path}: the checkpoint has no weight {name}. Check that it belongs "
+                "to this model."
             )
         if tuple(shape) != tuple(variable.shape):
             raise CheckpointError(

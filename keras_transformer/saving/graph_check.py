@@ -1,11 +1,10 @@
-"""A check of untrusted exports, whose graphs may only do what ours do.
+"""Check of untrusted exports against a list of allowed operations.
 
-A SavedModel is a program of TensorFlow's operations, some of which read and write
-files, call Python, or end the process. An export is refused before TensorFlow loads it
-unless all its operations, their attributes and their text values occur in exports of
-this package. `allowed_operations.json` lists them; a script collects it from an export
-of every kind. This bounds what an export can reach, not how long it computes or how
-much memory it takes.
+A SavedModel is a program of TensorFlow operations, some of which read and write files,
+call Python, or end the process. An export is refused before TensorFlow loads it unless
+all its operations, their attributes and their text values occur in exports of this
+package. `allowed_operations.json` lists them; a script collects the list from an export
+of every kind. The check does not limit computing time or memory.
 """
 
 import functools
@@ -21,13 +20,13 @@ from keras_transformer.saving.keras_file import ALLOW_UNSAFE
 from keras_transformer.saving.keras_file import short
 from keras_transformer.saving.keras_file import shown
 
-MAX_BYTES = 1 << 30  # of saved_model.pb, in which there are no weights
+MAX_BYTES = 1 << 30  # of saved_model.pb, which contains no weights
 ALLOWED = pathlib.Path(__file__).with_name("allowed_operations.json")
-# In the list: an attribute may have any text.
+# Value in the list for an attribute that may have any text.
 ANY_TEXT = "any text"
 
 # Operations that read and write the variables' files. TensorFlow writes one function
-# that saves and one that restores; only the graph's own saver calls them.
+# that saves and one that restores. Only the graph's saver calls them.
 SAVER_OPERATIONS = {"SaveV2", "RestoreV2", "MergeV2Checkpoints", "ShardedFilename"}
 # The paths that these functions may reach, as `_spell` writes them. PREFIX is their
 # first argument.
@@ -41,7 +40,7 @@ _PATHS = {
     "RestoreV2": ["PREFIX"],
 }
 
-# What `tf.saved_model.load` makes of objects without calling other libraries.
+# Objects that `tf.saved_model.load` creates without calling other libraries.
 _KINDS = {
     *("user_object", "function", "bare_concrete_function"),
     *("variable", "constant", "resource", "captured_tensor"),
@@ -52,22 +51,22 @@ _OBJECTS = {
 }
 _REGISTERED = {"", "tf.TrackableConstant", "tf.StaticHashTable"}
 _DT_RESOURCE = 20
-# No path and no address.
+# Text that cannot be a path or an address.
 _PLAIN_TEXT = re.compile(r"[\w,]*")
 _LOCAL_DEVICE = re.compile(r"(/device:(CPU|GPU):(\d+|\*))?")
 
 
 def check_saved_model(path):
-    """Refuses an export that can do more than the exports of this package.
+    """Checks that an export does nothing that exports of this package do not.
 
     Args:
         path: The folder that contains `saved_model.pb`.
 
     Raises:
-        ModelError: If it is no SavedModel of version 2, or has operations, attributes
-            or objects that ours do not have.
+        ModelError: If it is not a SavedModel of version 2, or has other operations,
+            attributes or objects.
     """
-    # The operations must be registered before they can be judged.
+    # Registers the operations, whose definitions are needed.
     import tensorflow_text  # noqa: F401
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import saved_model_pb2
@@ -78,8 +77,7 @@ def check_saved_model(path):
         size = file.stat().st_size
         if size > MAX_BYTES:
             raise ModelError(
-                f"{file}: refused: {size:,} bytes are more than the {MAX_BYTES:,} "
-                "allowed"
+                f"{file}: refused: {size:,} bytes, at most {MAX_BYTES:,} are allowed"
             )
         model.ParseFromString(file.read_bytes())
     except (OSError, DecodeError, RecursionError) as error:
@@ -94,11 +92,11 @@ def check_saved_model(path):
 
 @functools.cache
 def allowed_operations():
-    """Returns the rules that operations, functions and their attributes must obey.
+    """Returns the rules for operations, functions and their attributes.
 
-    An attribute's rule is `None` if it must have no text, a list of its texts, or
-    `ANY_TEXT`. Of the attributes that an operation declares, the file lists those with
-    text. The others, which are numbers, types and shapes, are added here.
+    An attribute's rule is `None` if it must not have text, a list of the allowed texts,
+    or `ANY_TEXT`. The file lists the attributes with text. The other attributes that an
+    operation declares, which are numbers, types and shapes, are added here.
     """
     from tensorflow.core.framework import types_pb2
     from tensorflow.python.framework import op_def_registry
@@ -118,7 +116,7 @@ def allowed_operations():
 
 
 def _check_model(model):
-    """Checks a parsed SavedModel and raises `ValueError` with the reason."""
+    """Raises a `ValueError` with the reason if a parsed SavedModel is refused."""
     from tensorflow.python.framework import op_def_registry
 
     if len(model.meta_graphs) != 1 or not model.meta_graphs[0].HasField(
@@ -173,7 +171,7 @@ def _check_savers(meta_graph, functions, rules):
     found = {}
     for node in meta_graph.graph_def.node:
         if node.name == filename and node.op != "Placeholder":
-            raise ValueError("does not leave the variables' path to its reader")
+            raise ValueError("must take the variables' path as an input")
         if node.name not in uses:
             continue
         name = node.attr["f"].func.name
@@ -203,7 +201,7 @@ def _check_saver(function, operations, rules):
 
 
 def _spell(reference, nodes, prefix, depth=0):
-    """Spells a value as the calls that compute it, or `"?"` if not a saver's path."""
+    """Writes a value as the calls that compute it, or `"?"` if it cannot be a path."""
     name = reference.partition(":")[0]
     if name == prefix and name not in nodes:
         return "PREFIX"
@@ -243,7 +241,7 @@ def _check_node(node, operations, rules, callable_names):
 
 
 def _calls(node):
-    """Names of the functions that a node calls."""
+    """Yields the names of the functions that a node calls."""
     for value in node.attr.values():
         kind = value.WhichOneof("value")
         if kind == "func":
@@ -266,7 +264,7 @@ def _check_attributes(what, attributes, allowed, rules):
         stored = {tensor.dtype for tensor in tensors}
         if not stored.union(types) <= rules["types"]:
             raise ValueError(f"{what} has values of a type that exports do not have")
-        # It could name a resource of another model.
+        # Such a constant could name a resource of another model.
         if _DT_RESOURCE in stored:
             raise ValueError(f"{what} has a constant that is a resource")
         if any(function.attr for function in functions):
@@ -292,7 +290,7 @@ def attribute_values(value):
 
 @functools.lru_cache(maxsize=16)
 def _check_config(content):
-    """Checks the settings of a call, which depend on the machine that exported."""
+    """Checks the settings of a call, which depend on the exporting machine."""
     from google.protobuf.message import Message
     from tensorflow.core.protobuf import config_pb2
 
@@ -318,12 +316,13 @@ def _check_objects(objects, callable_names):
         kind = node.WhichOneof("kind")
         if kind not in _KINDS or node.user_object.identifier not in _OBJECTS:
             raise ValueError(
-                f"holds an object {shown(node.user_object.identifier or kind)}"
+                f"contains the object {shown(node.user_object.identifier or kind)}"
             )
         if node.registered_name not in _REGISTERED or node.registered_saver:
-            raise ValueError(f"holds a registered object {shown(node.registered_name)}")
+            name = shown(node.registered_name)
+            raise ValueError(f"contains the registered object {name}")
         if node.saveable_objects:
-            raise ValueError("holds an object with a saver of its own")
+            raise ValueError("contains an object with a custom saver")
         for device in (node.variable.device, node.resource.device):
             if not _LOCAL_DEVICE.fullmatch(device):
                 raise ValueError(f"has the device {shown(device)}")
@@ -333,4 +332,4 @@ def _check_objects(objects, callable_names):
         elif kind == "captured_tensor":
             names.add(node.captured_tensor.concrete_function)
     for name in sorted(names - callable_names):
-        raise ValueError(f"an object of it is the function {shown(name)}")
+        raise ValueError(f"contains an object that is the function {shown(name)}")

@@ -1,5 +1,6 @@
-"""Names of a run's files, and the model file that a path refers to. No TensorFlow."""
+"""File names of a run, and the model file for a path. Does not import TensorFlow."""
 
+import contextlib
 import json
 import pathlib
 
@@ -8,7 +9,7 @@ from keras_transformer.errors import ModelError
 MODEL = "model.keras"
 CONFIG = "config.yaml"
 TOKENIZER = "tokenizer"
-# File among the checkpoints: shows that some existed, even if all are lost.
+# File that shows that checkpoints existed, even if all are lost.
 SAVED = "saved.json"
 
 
@@ -16,7 +17,7 @@ def keras_file(path):
     """Returns the `.keras` file at or in `path`, or `None` for a run without one.
 
     Raises:
-        ModelError: If it is neither a `.keras` file nor a folder with a model.
+        ModelError: If `path` is neither a `.keras` file nor a folder with a model.
     """
     path = pathlib.Path(path)
     if path.is_file():
@@ -30,8 +31,8 @@ def keras_file(path):
     if (path / CONFIG).is_file():
         return None
     raise ModelError(
-        f"{path}: no model here: neither a run (config.yaml), nor a .keras file, nor "
-        "a SavedModel"
+        f"{path}: no model: neither a run (config.yaml), nor a .keras file, nor a "
+        "SavedModel"
     )
 
 
@@ -42,14 +43,11 @@ def tokenizer_folder(folder):
 
 
 def metrics_of_run(folder):
-    """Returns the lines of a run's `metrics.jsonl`, a mapping each, if it exists."""
+    """Returns the lines of a run's `metrics.jsonl` as mappings, if the file exists."""
     path = pathlib.Path(folder) / "metrics.jsonl"
-    if not path.is_file():
-        return []
     lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        # A process that is killed while writing leaves half a line.
+        with contextlib.suppress(json.JSONDecodeError):
             lines.append(json.loads(line))
-        except json.JSONDecodeError:  # a process was killed while writing the line
-            continue
     return lines

@@ -1,4 +1,4 @@
-"""Opens a trained model for translation."""
+"""Opening of trained models for translation."""
 
 import pathlib
 
@@ -25,19 +25,18 @@ def open_model(
     Args:
         path: A run's folder, a `.keras` file with its tokenizer next to it, or the
             folder of a SavedModel: a version, or its parent for the newest version.
-        ensemble: Paths of further runs and `.keras` files of the same vocabulary. The
+        ensemble: Paths of further runs and `.keras` files with the same vocabulary. The
             probabilities of all models are averaged.
-        allow_unsafe: Whether to read files that may contain more than a model of this
-            package, and so may run any code; see docs/security.md.
-        parallel_parts: Batches that are searched or scored in parallel, see
+        allow_unsafe: Whether to read files unchecked. They can run any code.
+        parallel_parts: Number of batches that are searched or scored in parallel, see
             `Translator`.
         warn: Function of a line's index and a text, see `Translator`.
 
     Returns:
         A `Translator` with the search settings of the run's recipe, or, for a
-        SavedModel, an `ExportedTranslator`, which has fewer methods. Both have two
-        attributes more: `path`, the path of the file or folder that was read, and
-        `data`, the data section of the recipe, or `None` if there is none.
+        SavedModel, an `ExportedTranslator`, which has fewer methods. Both have the
+        attributes `path`, the file or folder that was read, and `data`, the data
+        section of the recipe, or `None` if there is no recipe.
 
     Raises:
         ModelError: If there is no model, it is refused or damaged, it does not match
@@ -83,7 +82,7 @@ def open_model(
 
 
 def _load_ensemble(path, tokenizer, model, ensemble, allow_unsafe):
-    """Returns the model at `path` and those at the paths in `ensemble` as one."""
+    """Returns an `Ensemble` of a model and the models at the paths in `ensemble`."""
     from keras_transformer.decoding.ensemble import Ensemble
 
     models = [model]

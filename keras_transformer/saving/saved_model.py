@@ -1,4 +1,4 @@
-"""Exports: a SavedModel that translates with the settings of its export."""
+"""Translation with an exported SavedModel, whose search settings are fixed."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ import pathlib
 from keras_transformer.errors import ModelError
 from keras_transformer.saving.keras_file import short
 
-# In a version's folder.
+# Path in a version's folder.
 LIMITS = pathlib.PurePath("assets.extra", "limits.json")
 
 
@@ -40,7 +40,7 @@ def load_saved_model(path, allow_unsafe=False):
         allow_unsafe: Whether to skip `check_saved_model`.
 
     Raises:
-        ModelError: If it is damaged, refused, or no export.
+        ModelError: If it is damaged, refused, or not an export.
     """
     import tensorflow as tf
     import tensorflow_text  # noqa: F401, registers the operations of the graph
@@ -63,16 +63,16 @@ def load_saved_model(path, allow_unsafe=False):
 class ExportedTranslator:
     """Translates text with an export, whose search settings are fixed.
 
-    Its methods are the ones of `Translator` that an export supports.
+    It has the methods of `Translator` that an export supports.
 
     Args:
         path: The version's folder.
         allow_unsafe: Whether to skip `check_saved_model`.
-        parallel_parts: Batches that are searched in parallel.
+        parallel_parts: Number of batches that are searched in parallel.
         warn: Same as in `Translator`.
 
     Raises:
-        ModelError: If it is damaged, refused, or no export.
+        ModelError: If the export is damaged or refused.
     """
 
     batch_size = 64
@@ -84,7 +84,7 @@ class ExportedTranslator:
         self.path = path
         self.warn = warn or log_warning
         self.parallel_parts = parallel_parts
-        # The signature's variables exist as long as the object that was loaded.
+        # The signature's variables live as long as the loaded object.
         self._loaded = load_saved_model(path, allow_unsafe)
         self._serve = self._loaded.signatures["serving_default"]
         self.batch_size = min(self.batch_size, max_batch_size(path) or self.batch_size)
@@ -96,7 +96,7 @@ class ExportedTranslator:
         return [best.text for (best,) in self.n_best(lines)]
 
     def n_best(self, lines, n=1):
-        """Same as `Translator.n_best`, for the best translation only.
+        """Like `Translator.n_best`, but returns the best translation only.
 
         Raises:
             ValueError: If `lines` is not a list of str.
@@ -112,7 +112,7 @@ class ExportedTranslator:
         if n != 1:
             raise ModelError(
                 f"{self.path}: a SavedModel returns one translation per line. For an "
-                "n-best list use the run's folder."
+                "n-best list, use the run's folder."
             )
         lines = check_texts(lines)
         order = sorted(range(len(lines)), key=lambda row: len(lines[row]))
@@ -135,7 +135,7 @@ class ExportedTranslator:
             for row, text, score in zip(rows, texts, scores, strict=True):
                 text = text.decode("utf-8", "replace")
                 found[row] = [Translation(text, float(score))]
-            # Exports of early versions have no such output.
+            # Exports of early versions lack this output.
             cut += [rows[i] for i in np.flatnonzero(outputs.get("truncated", []))]
         for row in sorted(cut):
             self.warn(

@@ -83,8 +83,8 @@ def test_threshold(files, run_filter, scores):
         "2 dropped with an empty side",
         "1 dropped with the same text on both sides",
         "1 dropped with a side of too many subwords",
-        "1 dropped with sides of unlike lengths",
-        "2 dropped that the model finds improbable",
+        "1 dropped with sides of very different lengths",
+        "2 dropped with a low score of the model",
     ]
 
 

@@ -274,6 +274,6 @@ def test_damaged_exports(tiny_export, tmp_path, monkeypatch):
     with pytest.raises(ModelError, match="cannot be loaded"):
         open_model(tmp_path)
     monkeypatch.setattr("keras_transformer.saving.graph_check.MAX_BYTES", 1000)
-    with pytest.raises(ModelError, match="bytes are more than the 1,000 allowed"):
+    with pytest.raises(ModelError, match="bytes, at most 1,000 are allowed"):
         check_saved_model(version)
     assert safe_loading.shown("a\nb") == r"'a\nb'"

@@ -143,7 +143,7 @@ def test_all_damaged(saved):
     ("changes", "named"),
     [
         ({"d_ff": 28}, r"ckpt-30: encoder/.*\(12, 20\) in the .* \(12, 28\)"),
-        ({"num_layers": 2}, r"ckpt-30: there is no weight .*layer"),
+        ({"num_layers": 2}, r"ckpt-30: the checkpoint has no weight .*layer"),
     ],
 )
 def test_another_models_checkpoint_is_named(saved, changes, named):
