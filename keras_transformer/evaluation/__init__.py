@@ -1,4 +1,4 @@
-"""Evaluation: sacreBLEU's scores, the paper's BLEU, perplexity and significance."""
+"""Evaluation: scores of sacreBLEU, the paper's BLEU, perplexity, significance."""
 
 from keras_transformer.evaluation.compound_split import compound_split_bleu
 from keras_transformer.evaluation.compound_split import compound_split_tokens

@@ -1,4 +1,4 @@
-"""Filter for the pairs of a noisy corpus, by rules and by a model's score."""
+"""Filter of a noisy parallel corpus by rules and a model's score."""
 
 from collections import Counter
 
@@ -12,13 +12,13 @@ FILTER_REASONS = {
     "empty": "with an empty side",
     "copy": "with the same text on both sides",
     "too_long": "with a side of too many subwords",
-    "unlike_lengths": "with sides of unlike lengths",
-    "improbable": "that the model finds improbable",
+    "unlike_lengths": "with sides of very different lengths",
+    "improbable": "with a low score of the model",
 }
 
 
 class PairFilter:
-    """Scores pairs, and drops and counts those that break a rule.
+    """Scores pairs, and drops and counts pairs that break a rule.
 
     Args:
         translator: `Translator`.
@@ -42,8 +42,8 @@ class PairFilter:
     def scores(self, pairs):
         """Computes the log-probability (natural) per target subword of each pair.
 
-        The end of a sentence counts as a subword, so that a text of one subword is not
-        judged by that subword alone.
+        The end of a sentence counts as a subword, so that the score of a text of one
+        subword does not depend on that subword alone.
 
         Args:
             pairs: List of (source, target), str, or `None` if not UTF-8.
@@ -66,7 +66,7 @@ class PairFilter:
         return found
 
     def kept(self, scores, threshold):
-        """Selects the pairs of at least this score.
+        """Selects the pairs whose score is at least `threshold`.
 
         Returns:
             bool `[len(scores)]`.
@@ -76,12 +76,11 @@ class PairFilter:
         return passed
 
     def best(self, scores, fraction):
-        """Selects the pairs of the highest scores; of equal scores the first.
+        """Selects the pairs with the highest scores; on ties the earlier ones.
 
         Args:
             scores: float32, the scores of all pairs.
-            fraction: Fraction of the pairs with a score, in (0, 1]; their number is
-                rounded.
+            fraction: Fraction in (0, 1] of the pairs that have a score.
 
         Returns:
             `(passed, threshold)`: bool `[len(scores)]` and the lowest score that

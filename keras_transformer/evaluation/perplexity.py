@@ -10,11 +10,10 @@ from keras_transformer.decoding.scoring import score_ids
 
 
 def perplexity(model, dataset, pad_id=0) -> float:
-    """Computes the perplexity of a model per target subword, like the paper's Table 3.
+    """Computes a model's perplexity per target subword, like the paper's Table 3.
 
-    All subwords have the same weight, whatever their batch. The end of a sentence
-    counts as one, padding does not. The loss of training smooths the labels; this does
-    not.
+    All subwords have the same weight, regardless of their batch. The end of a sentence
+    counts as a subword, padding does not. Unlike in training, labels are not smoothed.
 
     Args:
         model: A model from `source_ids` and `target_ids` to logits.
@@ -36,7 +35,7 @@ def perplexity(model, dataset, pad_id=0) -> float:
 def perplexity_of(scores) -> float:
     """Computes the perplexity per target subword of a list of `PairScore`.
 
-    It is infinite if it exceeds the range of a float, as for a diverged model.
+    It is infinite if it exceeds the range of a float, as with a diverged model.
 
     Raises:
         ValueError: If there is no target subword.
@@ -57,7 +56,7 @@ class PairScorer(keras.Model):
         super().__init__()
         self.model = model
         self.pad_id = pad_id
-        # XLA would compile again for each shape of a batch.
+        # XLA would compile a program for each batch shape.
         self.jit_compile = False
 
     def call(self, inputs):

@@ -1,4 +1,4 @@
-"""BLEU, chrF and TER with the scores and signatures of sacreBLEU."""
+"""BLEU, chrF and TER by sacreBLEU, with its signatures."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from sacrebleu.metrics import TER
 
 
 class Result(NamedTuple):
-    """A corpus score from 0 to 100. TER is better if lower and may exceed 100."""
+    """A corpus score from 0 to 100. Lower TER is better, and it may exceed 100."""
 
     metric: str  # sacreBLEU's name, such as "chrF2"
     score: float
@@ -40,7 +40,7 @@ def chrf(hypotheses, references, lowercase=False) -> Result:
 
 
 def ter(hypotheses, references, case_sensitive=False) -> Result:
-    """Computes the corpus translation edit rate, ignoring case as sacreBLEU does."""
+    """Computes the corpus translation edit rate; by default it ignores case."""
     return score_corpus(TER(case_sensitive=case_sensitive), hypotheses, references)
 
 

@@ -19,7 +19,7 @@ class SystemScore(NamedTuple):
 
     name: str
     score: float
-    p_value: float | None  # of no difference, None for the baseline
+    p_value: float | None  # of no difference; None for the baseline
     mean: float | None  # over the resamples of the bootstrap
     interval: float | None  # half the width of the 95% confidence interval
 
@@ -50,8 +50,9 @@ def compare_systems(
         references: List of str, one reference per sentence.
         metrics: Sequence of "bleu", "chrf" and "ter".
         test: "bootstrap", or "randomization" for approximate randomization.
-        num_samples: The number of resamples or trials. If `None`, 1,000 or 10,000.
-        seed: int above 0, the seed of the resampling.
+        num_samples: Number of resamples or trials. If `None`, 1,000 for the bootstrap
+            and 10,000 for randomization.
+        seed: Seed of the resampling, an int above 0.
         tokenize: sacreBLEU's tokenizer for BLEU.
         lowercase: Whether BLEU and chrF ignore case.
 
@@ -111,7 +112,7 @@ def _number(value):
 
 @contextlib.contextmanager
 def _seeded(seed):
-    """Sets the seed of resampling, which sacreBLEU reads from the environment only."""
+    """Sets the environment variable from which sacreBLEU reads its seed."""
     before = os.environ.get(_SEED)
     os.environ[_SEED] = str(seed)
     try:

@@ -1,4 +1,4 @@
-"""Pictures and a page of a model's attention (the paper's Figures 3 to 5)."""
+"""Figures and an HTML page of a model's attention (the paper's Figures 3 to 5)."""
 
 from keras_transformer.visualization.collect import Attention
 from keras_transformer.visualization.collect import attention_of

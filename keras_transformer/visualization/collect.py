@@ -16,9 +16,9 @@ _START, _END = "<s>", "</s>"
 class Attention(NamedTuple):
     """The `Transformer.attention_scores` of one sentence pair, without padding."""
 
-    source: list  # subwords and the end, str
-    read: list  # target tokens that the decoder reads: the start, subwords
-    predicted: list  # target tokens that it predicts: subwords, the end
+    source: list  # str: the subwords and the end
+    read: list  # str, tokens that the decoder reads: the start and the subwords
+    predicted: list  # str, tokens that it predicts: the subwords and the end
     scores: dict  # kind: float32 [num_layers, num_heads, rows, columns]
 
     def labels(self, kind):
@@ -26,12 +26,12 @@ class Attention(NamedTuple):
         return {
             "encoder": (self.source, self.source),
             "decoder": (self.read, self.read),
-            # The label of a row is the token that is predicted from it.
+            # A row is labeled with the token that is predicted from it.
             "cross": (self.predicted, self.source),
         }[kind]
 
     def select(self, kind, layer=None, head=None):
-        """Selects the scores of a kind, of all layers and heads or of one.
+        """Selects the scores of one kind, for all layers and heads or for one.
 
         Args:
             kind: `"encoder"`, `"decoder"` or `"cross"`.
@@ -39,7 +39,7 @@ class Attention(NamedTuple):
             head: Number of a head, from 1. If `None`, all heads.
 
         Returns:
-            List of (layer, head, `[rows, columns]`), numbers from 1.
+            List of (layer, head, scores `[rows, columns]`), numbered from 1.
 
         Raises:
             ModelError: If the model has no such kind, layer or head.
@@ -66,22 +66,19 @@ class Attention(NamedTuple):
 
 
 def attention_of(model, tokenizer, source, target):
-    """Computes the attention of a sentence and its translation.
+    """Computes the `Attention` of a sentence and a translation of it.
 
     Args:
         model: `Transformer`.
         tokenizer: Tokenizer of both sides.
         source: A text.
-        target: A translation of it, the model's own or another.
-
-    Returns:
-        `Attention`.
+        target: Any translation of the text.
 
     Raises:
         ModelError: If a text is blank, or the model is an ensemble.
     """
     if isinstance(model, Ensemble):
-        raise ModelError("an ensemble has no attention scores; use one of its models")
+        raise ModelError("an ensemble has no attention scores. Use one of its models.")
     for name, text in (("source", source), ("target", target)):
         if not text.strip():
             raise ModelError(f"the {name} is empty")

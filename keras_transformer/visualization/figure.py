@@ -26,13 +26,14 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
     panels = attention.select(kind, layer, head)
     if len(panels) > _MAX_PANELS:
         raise ModelError(
-            f"{len(panels)} heads do not fit into one picture; choose a layer or head"
+            f"at most {_MAX_PANELS} heads fit into one figure. Received: "
+            f"{len(panels)}. Choose a layer or head."
         )
     rows, columns = attention.labels(kind)
     across = len({head for _, head, _ in panels})
     across = across if len(panels) > across else min(len(panels), 4)
     down = math.ceil(len(panels) / across)
-    # Space for the labels, once at the left and once below, and for each panel.
+    # Space for the panels, and for the labels at the left and below.
     size = (1.2 + across * max(1.6, 0.2 * len(columns)),)
     size += (1.2 + down * max(1.6, 0.2 * len(rows)),)
     # pyplot would use the user's backend.
@@ -53,5 +54,5 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
 
 
 def _escape(labels):
-    # A dollar sign would begin a formula.
+    # Matplotlib reads text between dollar signs as a formula.
     return [label.strip().replace("$", r"\$") or "·" for label in labels]

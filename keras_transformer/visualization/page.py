@@ -8,7 +8,7 @@ _PLACEHOLDER = "/*DATA*/null"
 
 
 def write_page(attention, path):
-    """Writes a page on which a reader selects kind, layer and heads.
+    """Writes an HTML page with controls for kind, layer and heads.
 
     Args:
         attention: `Attention`.
@@ -22,7 +22,7 @@ def write_page(attention, path):
         }
         for kind, scores in attention.scores.items()
     }
-    # The data must not end the script that contains it.
+    # Text such as `</script>` must not end the script that contains the data.
     text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     files = importlib.resources.files("keras_transformer.visualization")
     page = files.joinpath(TEMPLATE).read_text(encoding="utf-8")
