@@ -1,8 +1,8 @@
 """Labeled bracketing F1 of constituency trees, by EVALB's rules in COLLINS.prm.
 
-Words that the reference tags as punctuation are removed from both trees, with the
-constituents that contain nothing else. The label TOP does not count, and ADVP and PRT
-are one label. Several constituents with the same label and span all count.
+Words that the reference tags as punctuation are removed from both trees, together with
+constituents of punctuation only. The label TOP is not counted, and ADVP and PRT are one
+label. Repeated constituents with the same label and span are counted separately.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ class BracketingScore:
     """Counts of constituents over a test set, and the scores derived from them.
 
     Attributes:
-        sentences: The number of sentences.
-        matched: The number of constituents that reference and hypothesis share.
-        reference: The number of constituents of the references.
-        hypothesis: The number of constituents of the hypotheses.
-        complete: The number of sentences whose constituents all match.
-        words: The number of words, without punctuation.
-        tagged: The number of words whose tags match.
+        sentences: Number of sentences.
+        matched: Number of constituents that reference and hypothesis share.
+        reference: Number of constituents in the references.
+        hypothesis: Number of constituents in the hypotheses.
+        complete: Number of sentences whose constituents all match.
+        words: Number of words, without punctuation.
+        tagged: Number of words whose tags match.
     """
 
     sentences: int = 0
@@ -73,8 +73,8 @@ def bracketing_score(references, hypotheses, max_length=None):
     Args:
         references: List of `Tree`.
         hypotheses: List of `Tree` with the same words.
-        max_length: Sentences of more words than this, punctuation included, are
-            skipped. If `None`, none are.
+        max_length: Maximum words of a sentence, punctuation included. Longer ones are
+            skipped. If `None`, there is no maximum.
 
     Returns:
         `BracketingScore`.
@@ -103,7 +103,7 @@ def bracketing_score(references, hypotheses, max_length=None):
 def score_sentence(reference, hypothesis):
     """Returns the `bracketing_score` of one pair of trees."""
     counts = [tag not in PUNCTUATION_TAGS for tag in reference.tags]
-    # The number of words that count before each boundary between words.
+    # Number of counted words before each boundary between words.
     before = [0]
     for one in counts:
         before.append(before[-1] + one)

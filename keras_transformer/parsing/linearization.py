@@ -1,4 +1,4 @@
-"""Converts trees to depth-first sequences of symbols and back (section 6.3).
+"""Conversion of trees to depth-first sequences of symbols and back (section 6.3).
 
 The paper follows Vinyals et al. (2015), where a target contains no words: ``(S`` and
 ``)S`` open and close a constituent, and each word becomes ``XX``. Here a word becomes
@@ -6,10 +6,10 @@ The paper follows Vinyals et al. (2015), where a target contains no words: ``(S`
 give different texts.
 
 In the joined form each word has two symbols: its number, and its tag with the brackets
-that open before and close after it, such as ``(S(NP(DT)`` and ``(NN))NP``. The parse
-column of the CoNLL-2012 shared task is similar. Of the brackets that close after a
-word, only those with the outermost label are written, ``)NP)NP``. Constituents inside
-them close with them, and all constituents close after the last word.
+that open before it and close after it, such as ``(S(NP(DT)`` and ``(NN))NP``. The parse
+column of the CoNLL-2012 shared task is similar. Only closing brackets with the
+outermost label are written, such as ``)NP)NP``. They also close the constituents inside
+them. The last word closes all constituents.
 """
 
 import re
@@ -31,7 +31,7 @@ _NUMBERED = ("joined", "numbers")
 NUMBERS = 128
 # Groups: opening label, tag, closing label.
 _SYMBOL = re.compile(r"\(([^()]+)|\(([^()]+)\)|\)([^()]+)")
-# Groups: brackets that open before a word, its tag, brackets that close after it.
+# Groups: brackets that open before a word, its tag, and brackets that close after it.
 _JOINED_SYMBOL = re.compile(r"((?:\([^()]+)*)\(([^()]+)\)((?:\)[^()]+)*)")
 # Problems that `delinearize` repairs, in the order of reports.
 REPAIRS = (
@@ -48,7 +48,7 @@ REPAIRS = (
 def source_text(
     words: Sequence[str], symbols: str = "tags", first_number: int = 0
 ) -> str:
-    """Returns a sentence as the model reads it, with numbers if the form has them.
+    """Returns a sentence as the model reads it, numbered if the form has numbers.
 
     Args:
         words: The words.
@@ -66,9 +66,9 @@ def linearize(tree: Tree, words: str = "tags", first_number: int = 0) -> str:
 
     Args:
         tree: The tree.
-        words: Form of a word. "tags" is its part of speech, "numbers" its position
-            plus `first_number` modulo `NUMBERS`, "XX" the same symbol for all, and
-            "joined" its number followed by its tag with the brackets around it.
+        words: Form of a word. "tags" is its part of speech. "numbers" is its position
+            plus `first_number`, modulo `NUMBERS`. "XX" is the same symbol for all
+            words. "joined" is its number, then its tag with the brackets around it.
         first_number: Number of the first word. `delinearize` assumes 0.
     """
     if words == "joined":
@@ -111,7 +111,7 @@ def _number(place) -> str:
 
 
 def collect_symbols(trees: Iterable[Tree], words: str = "tags") -> list[str]:
-    """Returns the symbols of trees on both sides, sorted.
+    """Returns the symbols of source and target of the given trees, sorted.
 
     Args:
         trees: The trees.
@@ -170,10 +170,10 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
       word. Without numbers, and at the end, missing words are appended to the innermost
       open constituent, or else to the outermost one. Superfluous symbols are skipped.
     - A closing bracket closes the innermost constituent of its label and all
-      constituents inside it. If there is none, it is skipped. Constituents that are
-      open at the end are closed. In the joined form neither counts as a repair.
+      constituents inside it. If there is none, the bracket is skipped. Constituents
+      that are open at the end are closed. In the joined form neither is a repair.
     - Empty constituents are removed.
-    - A tree with no root or several gets a root with the label ``TOP``. A single word
+    - A tree without a single root gets a root with the label ``TOP``. A single word
       needs no root.
 
     Args:
@@ -231,7 +231,7 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
 
 
 def _events_of(text) -> Iterator[tuple[str | None, str | None]]:
-    """Yields the events of symbols as `trees.events` does, `None` for unknown ones.
+    """Yields events like `trees.events`, with the kind `None` for unknown symbols.
 
     `("number", number)` precedes a word that has one, and `("joined", None)` precedes
     the events of a symbol with several brackets.

@@ -1,4 +1,4 @@
-"""Constituency parsing with a Transformer: words in, trees out (section 6.3)."""
+"""Constituency parsing with a Transformer (section 6.3)."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -11,9 +11,9 @@ from keras_transformer.parsing.trees import Tree
 
 
 class Parse(NamedTuple):
-    """The tree of a sentence and how it was found.
+    """The tree of a sentence.
 
-    `rank` is the place of the model's output in its n-best list, from 1. `repairs`
+    `rank` is the rank of the model's output in its n-best list, from 1. `repairs`
     counts the repairs by kind, see `parsing.linearization`. All fields are `None` for
     a sentence without words.
     """
@@ -26,16 +26,15 @@ class Parse(NamedTuple):
 def parse_sentences(translator, sentences, symbols=None):
     """Parses sentences; each tree has exactly the words of its sentence.
 
-    The tree is read from the first output in a sentence's n-best list that spells a
-    complete tree of all its words. If there is none, the first output is repaired.
+    The tree comes from the first output in the n-best list that needs no repair. If
+    there is none, the first output is repaired.
 
     Args:
         translator: `Translator`, whose beam size is the length of n-best lists.
         sentences: List of tuples of words without white space or round brackets
             (`parsing.trees.split_words`).
-        symbols: Placeholder of a word in the model's output, see the argument `words`
-            of `linearize`. If `None`, the placeholder that the opened model was
-            trained with.
+        symbols: Form of a word, see the argument `words` of `linearize`. If `None`,
+            the form that the opened model was trained with.
 
     Returns:
         List of `Parse`, one per sentence, in order.
@@ -55,13 +54,13 @@ def parse_sentences(translator, sentences, symbols=None):
 def _trained_symbols(translator):
     if translator.data is None:
         raise ModelError(
-            f"{translator.path}: there is no recipe that says how trees are spelled. "
-            "Use the run's folder."
+            f"{translator.path}: parsing needs the recipe of the model. Use the run's "
+            "folder."
         )
     if translator.data.kind != "trees":
         raise ModelError(
-            f"{translator.path}: was trained on data.kind {translator.data.kind}. "
-            "Parsing needs a model of data.kind trees."
+            f"{translator.path}: parsing needs a model trained on data.kind trees. "
+            f"Received: {translator.data.kind}."
         )
     return translator.data.words
 
@@ -70,10 +69,9 @@ def _best_parse(words, outputs):
     parses = []
     for rank, output in enumerate(outputs, start=1):
         tree, repairs = delinearize(output.text, words)
-        parse = Parse(tree, rank, repairs)
-        if not parse.repairs:
-            return parse
-        parses.append(parse)
+        parses.append(Parse(tree, rank, repairs))
+        if not repairs:
+            return parses[-1]
     return parses[0]
 
 

@@ -1,4 +1,4 @@
-"""Source of pairs of sentences and the symbols of their trees: treebank files."""
+"""Treebank files as a source of pairs of sentences and linearized trees."""
 
 import os
 import zlib
@@ -23,23 +23,22 @@ from keras_transformer.pipelines.sources.text_files import Path
 class TreeFiles(Pairs):
     """Files of bracketed trees, plain or ``.gz``.
 
-    Iterating yields `(words, symbols)`, each a text with single spaces. If words are
-    numbered, each sentence starts at a different number, so that a model sees all
-    numbers equally often. Otherwise high numbers would occur in long sentences only.
+    Iterating yields `(words, symbols)`, two texts with single spaces. If words are
+    numbered, sentences start at different numbers, so that a model sees all numbers
+    equally often. Otherwise high numbers would occur in long sentences only.
 
     Args:
         trees: Path or list of paths. A folder represents all files in it and its
             subfolders, sorted by name, without hidden ones.
-        weights: For each path, how many times an epoch of training contains each of its
-            trees. With 0.1, every epoch samples a tenth of them. If `None`, each tree
-            occurs once.
+        weights: Number of times per epoch for the trees of each path. With 0.1, every
+            epoch samples a tenth of them. If `None`, each tree occurs once.
         words: Form of a word among the symbols, see `linearize`.
 
     Raises:
         ValueError: If `words` is unknown.
         DataError: If a folder contains no file, a weight is not above 0, or the numbers
-            of weights and paths differ. While iterating, if a file is missing, has no
-            trees or invalid ones.
+            of weights and paths differ. While iterating, if a file is missing, or has
+            no trees or invalid ones.
     """
 
     def __init__(
@@ -86,14 +85,14 @@ class TreeFiles(Pairs):
                 count += 1
                 yield tree
             if not count:
-                raise DataError(f"{path}: there are no trees in the file.")
+                raise DataError(f"{path}: must contain at least one tree.")
 
     def symbols(self) -> list[str]:
-        """Returns all symbols of the trees, which need ids of their own."""
+        """Returns all symbols of the trees. Each needs a separate id."""
         return collect_symbols(self.trees(), self._words)
 
     def sentences(self) -> Iterator[str]:
-        """Yields the words of each tree, the text for a tokenizer."""
+        """Yields the words of each tree as text, for training a tokenizer."""
         return (" ".join(tree.words) for tree in self.trees())
 
     def weights(self, numbers: np.ndarray) -> np.ndarray | None:
@@ -114,7 +113,7 @@ class TreeFiles(Pairs):
         raise IndexError(f"There is no tree {number}.")
 
     def fingerprint(self) -> str:
-        """Returns a string that changes with the files, their order and weights."""
+        """Returns a string that depends on the files, their order and weights."""
         parts = [f"{content_hash(path)}*{weight}" for path, weight in self._files]
         words = "numbers from anywhere" if self._words == "numbers" else self._words
         return ";".join(["trees", words, *parts])
@@ -140,5 +139,5 @@ def _files(path: str) -> list[str]:
             if not name.startswith(".")
         ]
     if not found:
-        raise DataError(f"{path}: there are no files in the folder.")
+        raise DataError(f"{path}: must contain at least one file.")
     return found

@@ -41,7 +41,7 @@ class Tree:
     constituents: tuple[tuple[str, int, int], ...]
 
     def __str__(self):
-        """Returns the tree in brackets, on one line, as `read_trees` reads it."""
+        """Returns the tree in brackets on one line, which `read_trees` can read."""
         parts = []
         for kind, value in events(self):
             if kind == "word":
@@ -84,8 +84,8 @@ def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
     - An outer bracket without a label is removed, or becomes ``TOP`` if it has more
       than one child.
     - A tree without words is skipped.
-    - Each of several words under one tag gets that tag. CRAFT's dev file has four such
-      tags.
+    - If a tag has several words, each word gets the tag. CRAFT's dev file has four
+      such tags.
 
     Args:
         path: The file.
@@ -120,8 +120,8 @@ def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
                 builder = None
     if builder is not None:
         raise DataError(
-            f"{path}:{first_line}: {builder.depth} bracket(s) of the tree that begins "
-            "on this line are never closed."
+            f"{path}:{first_line}: the tree that begins on this line needs "
+            f'{builder.depth} more ")".'
         )
 
 
@@ -159,9 +159,9 @@ class _Builder:
 
     def __init__(self):
         self.depth = 0
-        self._label = None  # label of the innermost bracket while it is new
-        self._tagged = []  # its words, if it is a tag
-        self._is_new = False
+        self._label = None  # of the innermost bracket, if it is new
+        self._tagged = []  # words of the innermost bracket, if it is a tag
+        self._is_new = False  # whether the innermost bracket may still be a tag
         self._stack = []  # indices of the open constituents
         self._spans = []
         self._words = []
@@ -170,7 +170,7 @@ class _Builder:
         self._finished = False
 
     def add(self, piece: str) -> str | None:
-        """Adds the next piece. Returns the problem with it, or `None`."""
+        """Adds the next piece. Returns its problem, or `None` if it has none."""
         if self._finished:
             return "text after the tree"
         if piece == "(":
@@ -191,7 +191,7 @@ class _Builder:
         if self._tagged:
             return f"a bracket next to the word {_quote(self._tagged[-1])}"
         if self._is_new:
-            # The innermost bracket is a constituent, because another one opens in it.
+            # A bracket that contains another bracket is a constituent.
             if self._label is None and self.depth > 1:
                 return "a bracket inside a tree has no label"
             self._empty_outer |= self._label is None
@@ -233,7 +233,7 @@ class _Builder:
 
 
 def _has_one_child(spans, num_words) -> bool:
-    """Whether the first span's only child is a word, or has the same span."""
+    """Returns whether the first span has one child: a word, or an equal span."""
     return num_words == 1 or (len(spans) > 1 and spans[1][1:] == spans[0][1:])
 
 

@@ -249,7 +249,7 @@ def test_mistakes_are_one_line(trained, folder, run_command, tmp_path, monkeypat
     arguments = ["evaluate", trained, "--metric", "f1", "--reference"]
     toy = folder / "toy.trees"
     for command, message in (
-        ([*arguments, broken], f"{broken}:2: 1 bracket(s)"),
+        ([*arguments, broken], f"{broken}:2: the tree that begins on this line"),
         ([*arguments, empty], f"{empty}: there are no trees"),
         ([*arguments, tmp_path / "none"], "none: no such file"),
         ([*arguments, toy, "--metric", "bleu"], "--metric f1: cannot be combined"),
@@ -265,7 +265,7 @@ def test_mistakes_are_one_line(trained, folder, run_command, tmp_path, monkeypat
                 *["--set", f"data.train.trees={broken}"],
                 *["--set", f"data.validation.trees={toy}"],
             ],
-            f"{broken}:2: 1 bracket(s)",
+            f"{broken}:2: the tree that begins on this line",
         ),
     ):
         result = run_command(*command)
@@ -327,8 +327,8 @@ def test_a_model_of_another_task_does_not_parse(trained, tmp_path):
     model = open_model(trained)
     assert model.data == recipe.data
     model.data = load_recipe("phrases").data
-    with pytest.raises(ModelError, match=r"on data\.kind phrases. Parsing needs"):
+    with pytest.raises(ModelError, match=r"data\.kind trees. Received: phrases"):
         parse_sentences(model, [("a",)])
     model.data = None
-    with pytest.raises(ModelError, match="no recipe that says how trees are spelled"):
+    with pytest.raises(ModelError, match="parsing needs the recipe"):
         parse_sentences(model, [("a",)])

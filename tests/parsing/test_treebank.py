@@ -104,11 +104,11 @@ def test_mistakes(folder):
         (([folder], [1, 2]), "2 weights, 1 paths"),
         (([folder], [0]), "must be above 0"),
         (([folder], [float("nan")]), "must be above 0"),
-        ((folder / "empty",), "empty: there are no files"),
+        ((folder / "empty",), "empty: must contain at least one file"),
     ):
         with pytest.raises(DataError, match=message):
             TreeFiles(*arguments)
-    with pytest.raises(DataError, match="blank: there are no trees"):
+    with pytest.raises(DataError, match="blank: must contain at least one tree"):
         list(TreeFiles(folder / "blank"))
     with pytest.raises(DataError, match="none: no such file"):
         list(TreeFiles(folder / "none"))

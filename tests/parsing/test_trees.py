@@ -89,7 +89,7 @@ def test_forms_of_trees(tmp_path, text, expected):
     [
         (
             "(NN a)\n(S (NN b)",
-            r"a\.trees:2: 1 bracket\(s\) of the tree .* never closed",
+            r"a\.trees:2: the tree that begins on this line needs 1 more",
         ),
         ("(NN a))", r"a\.trees:1: a \"\)\" that closes nothing"),
         ("(NN a)\n\nb (NN c)", r"a\.trees:3: 'b' is outside all"),
