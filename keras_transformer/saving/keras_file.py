@@ -18,13 +18,13 @@ from typing import NamedTuple
 from pydantic import AfterValidator
 from pydantic import Field
 from pydantic import NonNegativeInt
+from pydantic import PositiveInt
 from pydantic import ValidationError
 from pydantic import model_validator
 
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.schema import ModelSettings
-from keras_transformer.recipes.schema import Size
 
 ALLOW_UNSAFE = "if you trust it, pass allow_unsafe=True to open_model"
 
@@ -66,8 +66,8 @@ class _Settings(ModelSettings):
     """All arguments of `Transformer`: a recipe's, and those that no recipe contains."""
 
     preset: None = None
-    vocabulary_size: Size
-    output_size: Size | None = None
+    vocabulary_size: PositiveInt
+    output_size: PositiveInt | None = None
     pad_id: NonNegativeInt = 0
     name: str = "transformer"
     trainable: bool = True
@@ -80,7 +80,7 @@ class _Settings(ModelSettings):
         return values
 
 
-_Shape = Annotated[list[Size | None], Field(min_length=2, max_length=2)]
+_Shape = Annotated[list[PositiveInt | None], Field(min_length=2, max_length=2)]
 
 
 class _InputShapes(Section):
@@ -242,8 +242,8 @@ def _check_members(archive, size, limits):
 def _read_settings(content):
     """Returns the arguments of the `Transformer` that `config.json` describes."""
     try:
-        config = _Config.model_validate(json.loads(content))
-        return config.config.constructor_arguments()
+        outer = _Config.model_validate(json.loads(content, parse_int=_parse_int))
+        return outer.config.constructor_arguments()
     except RecursionError:
         raise ModelError(f"{_CONFIG} is nested too deeply") from None
     except ValidationError as error:
@@ -254,6 +254,13 @@ def _read_settings(content):
     received = shown(first["input"])
     reason = f"{shown(key)} is wrong: {first['msg']}. Received: {received}"
     raise ModelError(f"{_CONFIG}: {short(reason)}")
+
+
+def _parse_int(digits):
+    # No size is larger, and products of huge numbers would stall the checks.
+    if len(digits) > 10:
+        raise ModelError(f"{_CONFIG} has the number {shown(digits)}")
+    return int(digits)
 
 
 def _count_weights(file, size, limits):
