@@ -1,6 +1,6 @@
 """Import paths of version 0.1, which work for one release and warn.
 
-This module is deleted after that release, with the call in the package's `__init__`.
+After that release, delete this module and its call in the package's `__init__`.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from keras_transformer._imports import after_import
 
 _PACKAGE = "keras_transformer"
 
-# Modules that no longer exist, below the package.
+# Modules that have moved, relative to the package.
 _MODULES = """
 ablation -> experiments.table3
 ablation.rows -> experiments.table3.rows
@@ -77,7 +77,7 @@ pipelines.word_piece_tokenizer -> pipelines.tokenizers.word_pieces
 pipelines.word_piece_training -> pipelines.tokenizers.word_piece_training
 """
 
-# Names that their module lacks, or that did not move with it.
+# Names that were renamed, or moved to another module than the rest of theirs.
 _NAMES = """
 ablation.AblationError -> errors.RecipeError
 ablation.rows.AblationError -> errors.RecipeError
@@ -189,7 +189,7 @@ NAMES = _table(_NAMES)
 
 
 class _MovedModules:
-    """Finds and loads modules that have moved, as empty ones that look names up."""
+    """Finder and loader of moved modules: empty modules that look up names."""
 
     def find_spec(self, name, path=None, target=None):
         return ModuleSpec(name, self, is_package=True) if name in MODULES else None
@@ -202,7 +202,7 @@ class _MovedModules:
 
 
 def successor(path):
-    """The dotted path that replaces `path`, or `path` itself if it is not old."""
+    """Returns the dotted path that replaces `path`, or `path` if it is current."""
     module, _, name = path.rpartition(".")
     new = NAMES.get(path) or MODULES.get(path)
     if new is None and module in MODULES and not name.startswith("__"):
@@ -211,7 +211,7 @@ def successor(path):
 
 
 def _add_old_names(module):
-    """Gives a module a `__getattr__` that finds old names where they are now."""
+    """Gives a module a `__getattr__` that resolves old names."""
     others = vars(module).get("__getattr__")
 
     def look_up(name):
@@ -240,7 +240,7 @@ def _add_old_names(module):
 
 def install_old_paths():
     """Makes the old paths importable."""
-    # Last, so that it finds only modules that do not exist.
+    # The finder comes last, so that existing modules take precedence.
     sys.meta_path.append(_MovedModules())
     parents = {old.rpartition(".")[0] for old in [*NAMES, *MODULES]}
     for parent in parents - {*MODULES, _PACKAGE}:

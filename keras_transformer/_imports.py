@@ -1,11 +1,11 @@
-"""Functions that run once a module has been imported."""
+"""Import hook that runs functions after a module is imported."""
 
 import importlib
 import sys
 
 
 class _Loader:
-    """Another loader that also calls a function on the executed module."""
+    """Wrapper of a loader that calls a function with the executed module."""
 
     def __init__(self, loader, action):
         self._loader = loader
@@ -20,10 +20,10 @@ class _Loader:
 
 
 class _Finder:
-    """Finds modules through the finders behind it and wraps their loaders.
+    """Finds modules through the finders after it and wraps their loaders.
 
-    The loaders themselves stay as they are: pytest shares one among all modules. The
-    finder stays, too, since a search for a module does not always import it.
+    Loaders are not modified, since pytest shares one among all modules. The finder
+    stays installed, since a search for a module does not always import it.
     """
 
     def __init__(self):
@@ -47,7 +47,7 @@ _FINDER = _Finder()
 def after_import(name, action):
     """Calls `action(module)` after `name` is imported, or at once if it already is."""
     if name in sys.modules:
-        # The import waits for another thread that has not finished it.
+        # Waits if another thread has not finished the import.
         action(importlib.import_module(name))
         return
     if _FINDER not in sys.meta_path:

@@ -1,7 +1,7 @@
-"""Registers the package's classes with Keras without loading their modules.
+"""Registration of the package's classes with Keras without loading their modules.
 
-Keras deserializes registered classes only. A stand-in takes the place of each class
-until the module that defines it is imported, which registers the class itself.
+Keras deserializes registered classes only. A placeholder is registered for each class
+until its module is imported, which registers the class itself.
 """
 
 import importlib
@@ -10,7 +10,7 @@ from keras_transformer._imports import after_import
 
 _PACKAGE = "keras_transformer"
 
-# Module: the classes that it registers.
+# Modules and the classes that they register.
 CLASSES = {
     "layers.add_norm": ("AddNorm",),
     "layers.decoder": ("Decoder",),
@@ -34,14 +34,14 @@ CLASSES = {
 
 
 class _Unloaded:
-    """Stand-in for a registered class. It imports the class when Keras needs it."""
+    """Placeholder of a registered class, which it imports when Keras needs it."""
 
     def __init__(self, module, name):
         self._module = module
         self._name = name
 
     def from_config(self, config, *args, **kwargs):
-        # Not from Keras's registry, which may still contain this stand-in.
+        # Keras's registry may still contain this placeholder.
         module = importlib.import_module(f"{_PACKAGE}.{self._module}")
         return getattr(module, self._name).from_config(config, *args, **kwargs)
 

@@ -1,11 +1,11 @@
-"""Errors that a user can fix: each has a one-line message and an exit code."""
+"""Errors that a user can fix, with one-line messages and exit codes."""
 
 
 class UserError(ValueError):
     """Base class of errors that a user can fix.
 
-    The message is one line that names the file, line, or setting, so that a command
-    can print it as it is and exit with `exit_code`.
+    The message is one line that names the file, line, or setting. A command prints it
+    and exits with `exit_code`.
     """
 
     exit_code = 2
@@ -29,7 +29,7 @@ class RecipeError(UserError):
 
 
 class ModelError(UserError):
-    """A model cannot be opened, or cannot do what was requested."""
+    """A model cannot be opened, or does not support a request."""
 
 
 class RunError(UserError):
@@ -45,7 +45,7 @@ class StorageError(UserError):
 
 
 class CheckpointError(UserError):
-    """No checkpoint can be read, or none fits the model."""
+    """No checkpoint can be read, or none matches the model."""
 
 
 class TrainingFault(UserError):

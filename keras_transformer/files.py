@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders, and errors about full disks."""
+"""Atomic writes of files, and errors about full disks."""
 
 import contextlib
 import errno
@@ -17,9 +17,9 @@ _FULL_TEXTS = tuple(os.strerror(number) for number in _FULL)
 def replace_file(path):
     """Yields a temporary path next to `path` and renames it to `path` at the end.
 
-    The suffix is kept, since Keras chooses the format by it. After an error the
-    temporary file is removed and `path` is unchanged. After a power cut `path` is
-    either the old file or the new one.
+    The temporary path has the same suffix, by which Keras chooses the format. After an
+    error the temporary file is removed and `path` is unchanged. After a power cut
+    `path` is either the old file or the new one.
 
     Raises:
         StorageError: If the disk is full.
@@ -86,7 +86,7 @@ def convert_disk_full_errors(path):
     """Converts Python's and TensorFlow's errors about a full disk to `StorageError`.
 
     Args:
-        path: The file or folder to name, unless the error names a file itself.
+        path: File or folder for the message, unless the error names one.
     """
     try:
         yield
@@ -105,8 +105,8 @@ def is_full(error):
     """Returns whether an error reports a full disk."""
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
-    # TensorFlow's errors have no errno, and Keras loses it when it reads HDF5 or zip
-    # files, so the text has to decide.
+    # TensorFlow's errors have no errno, and Keras loses it for HDF5 and zip files, so
+    # the text decides.
     return any(text in str(error) for text in _FULL_TEXTS)
 
 

@@ -1,4 +1,4 @@
-"""Experiments as YAML files: the schema, the loader and the shipped recipes."""
+"""Recipes: experiments as YAML files, with their schema and loader."""
 
 from keras_transformer.errors import RecipeError
 from keras_transformer.recipes.load import dump_recipe

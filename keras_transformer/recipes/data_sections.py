@@ -1,6 +1,6 @@
-"""The data section of a recipe, one class per kind of data.
+"""The data section of a recipe, with one class per kind of data.
 
-Types are strict: a number in quotes, or a boolean in place of a count, is an error.
+Types are strict: a quoted number, or a boolean in place of a count, is an error.
 """
 
 from typing import Annotated
@@ -71,7 +71,7 @@ class RecordsData(Section):
 
 
 class TfdsData(Section):
-    """A translation dataset of TensorFlow Datasets; splits use its notation."""
+    """A translation dataset of TensorFlow Datasets, with splits in its notation."""
 
     kind: Literal["tfds"]
     name: Text
@@ -85,10 +85,7 @@ class TfdsData(Section):
 
 
 class PhrasesData(Section):
-    """Embedded phrases: CLDR dates, numbers, units and names in two locales.
-
-    Of `size` phrases, `held_out` are for validation and the same number for the test.
-    """
+    """Embedded phrases: CLDR dates, numbers, units and names in two locales."""
 
     kind: Literal["phrases"]
     source_locale: Text = "en"
@@ -106,7 +103,7 @@ class TreePaths(Section):
 
 
 class WeightedTreePaths(TreePaths):
-    """`TreePaths` with the number of times that an epoch contains each path's trees."""
+    """`TreePaths` with the number of times per epoch for each path's trees."""
 
     weights: list[PositiveFloat] | None = None
 

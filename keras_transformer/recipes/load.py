@@ -1,4 +1,4 @@
-"""Reads and writes recipes. Each mistake is reported in one line with its key."""
+"""Reading and writing of recipes. Each error is one line that names the key."""
 
 import difflib
 import logging
@@ -20,7 +20,7 @@ from keras_transformer.recipes.schema import Recipe
 logger = logging.getLogger(__name__)
 
 _FOLDER = pathlib.Path(__file__).parent
-# Limits of a recipe's file, and of its values with YAML aliases expanded.
+# Limits of a recipe's size, and of its number of values with YAML aliases expanded.
 _MAX_BYTES = 1 << 20
 _MAX_VALUES = 10_000
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -48,7 +48,7 @@ class _Loader(yaml.SafeLoader):
             return value
         except (RecipeError, yaml.YAMLError):
             raise
-        # Such as day 99 of a month, `!!int` before a word, or too many digits.
+        # Causes: day 99 of a month, `!!int` before a word, or too many digits.
         except (ValueError, LookupError, AttributeError, TypeError, OverflowError):
             line = node.start_mark.line + 1
             raise RecipeError(f"line {line}: a value that cannot be read") from None
@@ -283,8 +283,8 @@ def _expand_variables(value, key):
         name = match.group(1)
         if not os.environ.get(name):
             raise RecipeError(
-                f"{key}: the environment variable {name} is not set (in {value}); "
-                f"set it to the folder of the data, or give --set {key}=PATH"
+                f"{key}: the environment variable {name} is not set (in {value}). "
+                f"Set it to the folder of the data, or give --set {key}=PATH"
             )
         return os.environ[name]
 

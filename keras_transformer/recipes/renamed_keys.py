@@ -1,6 +1,6 @@
-"""Recipe keys that were renamed; the old ones are accepted for one release."""
+"""Recipe keys that were renamed. The old names work for one release."""
 
-# Keys of version 0.1.
+# Keys of version 0.1 and their new names.
 RENAMED_KEYS = {
     "training.keep": "training.keep_checkpoints",
     "training.average": "training.average_checkpoints",

@@ -23,7 +23,6 @@ from keras_transformer.recipes.data_sections import TreesData
 from keras_transformer.recipes.renamed_keys import rename_keys
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-Size = Annotated[int, Field(gt=0, lt=2**31)]
 BLEU_TOKENIZERS = (
     *("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"),
     *("flores101", "flores200", "spBLEU-1K"),
@@ -31,7 +30,7 @@ BLEU_TOKENIZERS = (
 
 
 class TokenizerSettings(Section):
-    """The vocabulary, learned from both sides of the training text.
+    """Settings of the vocabulary, which is learned from source and target.
 
     `shared` is always true, since the model ties its embeddings (section 3.4).
     """
@@ -55,23 +54,23 @@ class TokenizerSettings(Section):
 class ModelSettings(Section):
     """A preset and the arguments of `Transformer` that differ from it.
 
-    The fields contain the resolved values: by default, the preset's.
+    The fields contain the resolved values. Keys that are not given have the preset's.
     """
 
     preset: str = "base"
-    num_layers: Size = 6
-    d_model: Size = 512
-    d_ff: Size = 2048
-    num_heads: Size = 8
-    key_dim: Size | None = None
-    value_dim: Size | None = None
+    num_layers: PositiveInt = 6
+    d_model: PositiveInt = 512
+    d_ff: PositiveInt = 2048
+    num_heads: PositiveInt = 8
+    key_dim: PositiveInt | None = None
+    value_dim: PositiveInt | None = None
     dropout: Fraction = 0.1
     attention_dropout: Fraction = 0.0
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    max_length: Size | None = None
+    max_length: PositiveInt | None = None
     normalization: Literal["post", "pre"] = "post"
     activation: Text = "relu"
-    attention_window: Size | None = None
+    attention_window: PositiveInt | None = None
     score: Literal["scaled_dot", "dot", "additive"] = "scaled_dot"
 
     @model_validator(mode="before")
@@ -102,8 +101,8 @@ class ModelSettings(Section):
         return self.model_dump(exclude={"preset"})
 
 
-# The arguments of `Transformer` that a recipe sets. All but the dropout rates must be
-# equal for weights to have the same meaning.
+# The arguments of `Transformer` that a recipe sets. Weights can be exchanged between
+# models in which all of them but the dropout rates are equal.
 MODEL_ARGUMENTS = tuple(name for name in ModelSettings.model_fields if name != "preset")
 DROPOUT_RATES = ("dropout", "attention_dropout")
 ARCHITECTURE = tuple(name for name in MODEL_ARGUMENTS if name not in DROPOUT_RATES)
@@ -117,14 +116,7 @@ class EarlyStopping(Section):
 
 
 class TrainingSettings(Section):
-    """Training settings (section 5).
-
-    `batch_tokens` counts one side of a global batch. Validation decodes
-    `validation_sentences` evenly spaced sentences. `initial_model` is a run folder or
-    a `.keras` file that provides the initial weights and vocabulary. `parallel_parts`
-    of a batch are computed in parallel on the cores of a CPU. `guided_alignment` is the
-    weight of a loss that teaches an attention head which word of a tree is next.
-    """
+    """Training settings (section 5)."""
 
     initial_model: Text | None = None
     steps: PositiveInt = 100_000
@@ -164,7 +156,7 @@ class TrainingSettings(Section):
     def _consistent(self):
         if self.checkpoint_minutes and self.checkpoint_steps:
             raise ValueError(
-                "checkpoint_minutes and checkpoint_steps exclude each other: give one"
+                "checkpoint_minutes and checkpoint_steps exclude each other. Give one"
             )
         if not self.checkpoint_minutes and not self.checkpoint_steps:
             self.checkpoint_minutes = 10.0
@@ -183,7 +175,7 @@ class TrainingSettings(Section):
             raise ValueError("schedule inverse_sqrt needs a learning_rate")
         if self.schedule == "paper" and self.learning_rate is not None:
             raise ValueError(
-                "schedule paper computes its own rate. Give learning_rate_scale "
+                "schedule paper computes the learning rate. Give learning_rate_scale "
                 "instead of learning_rate, or choose schedule inverse_sqrt"
             )
         if self.schedule == "inverse_sqrt" and self.learning_rate_scale != 1.0:
@@ -199,7 +191,7 @@ class TrainingSettings(Section):
 
 
 class EvaluationSettings(Section):
-    """Settings of sacreBLEU for the decoded validation text."""
+    """sacreBLEU settings for validation."""
 
     tokenize: Literal[BLEU_TOKENIZERS] = "13a"
     lowercase: bool = False
@@ -216,7 +208,7 @@ class DecodingSettings(Section):
 
 
 class Recipe(Section):
-    """An experiment. Only `data` has keys without a default."""
+    """An experiment. All keys outside `data` have defaults."""
 
     data: FilesData | RecordsData | TfdsData | PhrasesData | TreesData = Field(
         discriminator="kind"
@@ -254,19 +246,19 @@ class Recipe(Section):
         stopping = self.training.early_stopping
         if stopping and stopping.metric == ("bleu" if trees else "f1"):
             raise ValueError(
-                f"training.early_stopping.metric {stopping.metric} is not measured on "
-                f"data.kind {self.data.kind}"
+                f"training.early_stopping.metric {stopping.metric} is not available "
+                f"with data.kind {self.data.kind}"
             )
         if trees and self.tokenizer.kind != "bpe":
             raise ValueError("data.kind trees needs tokenizer.kind bpe")
         if not trees and self.training.guided_alignment:
             raise ValueError(
-                "training.guided_alignment needs data.kind trees, where the alignment "
-                f"is known. Received: {self.data.kind}"
+                "training.guided_alignment needs data.kind trees. "
+                f"Received: {self.data.kind}"
             )
         if self.data.kind == "records" and self.tokenizer.dropout:
             raise ValueError(
-                "data.kind records is already encoded: tokenizer.dropout must be 0"
+                "tokenizer.dropout must be 0: data.kind records is already encoded"
             )
         return self
 

@@ -109,8 +109,8 @@ def test_trees_are_validated_by_f1_and_text_by_bleu(recipe_path):
     stopping = "training.early_stopping.metric"
     recipe = load_recipe(recipe_path, [trees, f"{stopping}=f1"])
     assert recipe.training.early_stopping.metric == "f1"
-    assert "bleu is not measured on" in one_line(recipe_path, trees, f"{stopping}=bleu")
-    assert "f1 is not measured on data.kind files" in one_line(
+    assert "bleu is not available" in one_line(recipe_path, trees, f"{stopping}=bleu")
+    assert "f1 is not available with data.kind files" in one_line(
         recipe_path, "data.validation={source: a, target: b}", f"{stopping}=f1"
     )
     assert "needs validation_f1: true" in one_line(
@@ -234,7 +234,7 @@ def test_one_way_of_spacing_checkpoints_replaces_the_other(recipe_path):
             "data.train: source and target must have",
         ),
         ("training.schedule=inverse_sqrt", "needs a learning_rate"),
-        ("training.learning_rate=0.1", "schedule paper computes its own rate"),
+        ("training.learning_rate=0.1", "schedule paper computes the learning rate"),
         ("training.average_checkpoints=6", "must not exceed keep_checkpoints"),
         ("training.cooldown_steps=100001", "cooldown_steps=100001, steps=100000"),
         ("training.early_stopping={metric: bleu}", "needs data.validation"),
