@@ -4,7 +4,8 @@ import importlib.metadata
 import pathlib
 
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
-from keras_transformer.saving.names import metrics_of_run
+from keras_transformer.saving.names import CONFIG
+from keras_transformer.saving.names import validations_of_run
 
 _UNKNOWN = "not stated"
 
@@ -42,14 +43,12 @@ def run_metadata(folder):
     """Reads the arguments `recipe` and `validation` of `model_card` from a run."""
     from keras_transformer.recipes import load_recipe
 
-    folder = pathlib.Path(folder)
-    metadata = {}
-    if (folder / "config.yaml").is_file():
-        metadata["recipe"] = load_recipe(folder / "config.yaml")
-    lines = metrics_of_run(folder)
-    validations = [line for line in lines if line.get("split") == "validation"]
-    metadata["validation"] = validations[-1] if validations else None
-    return metadata
+    config = pathlib.Path(folder) / CONFIG
+    validations = validations_of_run(folder)
+    return {
+        "recipe": load_recipe(config) if config.is_file() else None,
+        "validation": validations[-1] if validations else None,
+    }
 
 
 def _model_rows(model, tokenizer):

@@ -57,11 +57,10 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            line = key_node.start_mark.line + 1
             if not isinstance(key, str):
-                line = key_node.start_mark.line + 1
                 raise RecipeError(f"line {line}: a key must be a word, not {key!r}")
             if key in seen:
-                line = key_node.start_mark.line + 1
                 raise RecipeError(f"line {line}: the key {key} is given twice")
             seen.add(key)
         return super().construct_mapping(node, deep)
@@ -179,10 +178,9 @@ def dump_recipe(recipe: Recipe, path) -> None:
 
 
 def _read(name_or_path):
-    path = _FOLDER / f"{name_or_path}.yaml"
-    if str(name_or_path) not in shipped_recipes():
-        path = pathlib.Path(name_or_path)
     label = str(name_or_path)
+    is_shipped = label in shipped_recipes()
+    path = _FOLDER / f"{label}.yaml" if is_shipped else pathlib.Path(name_or_path)
     try:
         with open(path, "rb") as file:
             content = file.read(_MAX_BYTES + 1)

@@ -1,14 +1,13 @@
-"""Reading of checkpoints: their paths, damage, and their average (section 6.1)."""
+"""Reading and averaging of checkpoints (section 6.1)."""
 
 import json
 import logging
-import pathlib
-import re
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import CheckpointError
+from keras_transformer.saving.names import checkpoint_paths
 
 logger = logging.getLogger(__name__)
 
@@ -60,19 +59,6 @@ def average_checkpoints(transformer, folder, last=5):
 DAMAGE = (tf.errors.OpError, IndexError, json.JSONDecodeError)
 
 
-def checkpoint_paths(folder):
-    """Returns the paths of the checkpoints in `folder`, oldest first, without suffix.
-
-    They are found by their index files, since the folder's state file may be lost.
-    """
-    found = {}
-    for index in pathlib.Path(folder).glob("ckpt-*.index"):
-        match = re.fullmatch(r"ckpt-(\d+)", index.stem)
-        if match:
-            found[int(match.group(1))] = str(index.with_suffix(""))
-    return [found[step] for step in sorted(found)]
-
-
 def warn_of_damage(path, error):
     """Logs a warning that a checkpoint cannot be read."""
     reason = str(error).strip().partition("\n")[0]
@@ -92,14 +78,10 @@ def weights_by_path(transformer):
         return "/".join(names[names.index(transformer.name) + 1 :])
 
     weights = {path(variable): variable.value for variable in transformer.weights}
-    kept = {id(variable) for variable in transformer.weights}
+    known = set(map(id, transformer.weights))
     # The states of random generators are variables, but not weights.
-    seeds = {
-        f"{index}": variable.value
-        for index, variable in enumerate(
-            variable for variable in transformer.variables if id(variable) not in kept
-        )
-    }
+    states = [each.value for each in transformer.variables if id(each) not in known]
+    seeds = {str(index): state for index, state in enumerate(states)}
     return {"weights": weights, "seeds": seeds}
 
 

@@ -10,9 +10,11 @@ from keras_transformer.saving import keras_file as keras_files
 from keras_transformer.saving.load import load_run
 from keras_transformer.saving.load import tokenizer_kind
 from keras_transformer.saving.names import CONFIG
+from keras_transformer.saving.names import checkpoint_paths
 from keras_transformer.saving.names import keras_file
 from keras_transformer.saving.names import metrics_of_run
 from keras_transformer.saving.names import tokenizer_folder
+from keras_transformer.saving.names import validations_of_run
 from keras_transformer.saving.saved_model import newest_version
 
 CARD = "MODEL_CARD.md"
@@ -138,17 +140,14 @@ def _written(file):
 def _training(folder, recipe):
     """Returns the progress of a run and its main settings."""
     settings = recipe.training
-    steps = [
-        int(path.stem.removeprefix("ckpt-"))
-        for path in (folder / "checkpoints").glob("ckpt-*.index")
-        if path.stem.removeprefix("ckpt-").isdecimal()
-    ]
+    paths = checkpoint_paths(folder / "checkpoints")
+    steps = [int(path.rpartition("-")[2]) for path in paths]
     lines = metrics_of_run(folder)
     facts = {
         "steps": max(steps, default=0),
         "steps wanted": settings.steps,
         "seconds": lines[-1]["seconds"] if lines else None,
-        "checkpoints": sorted(steps),
+        "checkpoints": steps,
         "average": settings.average_checkpoints,
         "batch_tokens": settings.batch_tokens,
         "schedule": settings.schedule,
@@ -161,12 +160,10 @@ def _training(folder, recipe):
 
 def _validations(folder, metric):
     """Returns the last and the best validation."""
-    rows = [
-        line for line in metrics_of_run(folder) if line.get("split") == "validation"
-    ]
-    scored = [row for row in rows if row.get(metric) is not None]
+    rows = validations_of_run(folder)
     if not rows:
         return {}
+    scored = [row for row in rows if row.get(metric) is not None]
     scores = {"last validation": _scores_in(rows[-1])}
     if scored:
         choose = min if metric == "perplexity" else max

@@ -12,6 +12,7 @@ from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving import keras_file as keras_files
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import TOKENIZER
+from keras_transformer.saving.names import checkpoint_paths
 from keras_transformer.saving.names import keras_file
 from keras_transformer.saving.names import tokenizer_folder
 
@@ -153,7 +154,6 @@ def load_model(path, allow_unsafe=False):
 def _load_checkpoint(folder):
     """Loads the newest checkpoint of a run that has no `model.keras` yet."""
     from keras_transformer.saving.checkpoints import average_checkpoints
-    from keras_transformer.saving.checkpoints import checkpoint_paths
 
     if not checkpoint_paths(folder / "checkpoints"):
         raise ModelError(

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import pathlib
+import re
 
 from keras_transformer.errors import ModelError
 
@@ -51,3 +52,21 @@ def metrics_of_run(folder):
         with contextlib.suppress(json.JSONDecodeError):
             lines.append(json.loads(line))
     return lines
+
+
+def validations_of_run(folder):
+    """Returns the lines of `metrics_of_run` that describe validations."""
+    return [row for row in metrics_of_run(folder) if row.get("split") == "validation"]
+
+
+def checkpoint_paths(folder):
+    """Returns the paths of the checkpoints in `folder`, oldest first, without suffix.
+
+    Index files identify checkpoints, since the folder's state file may be lost.
+    """
+    found = {}
+    for index in pathlib.Path(folder).glob("ckpt-*.index"):
+        match = re.fullmatch(r"ckpt-(\d+)", index.stem)
+        if match:
+            found[int(match.group(1))] = str(index.with_suffix(""))
+    return [found[step] for step in sorted(found)]
