@@ -28,7 +28,7 @@ from keras_transformer.saving import graph_check
 COMMAND = "python tests/export_kinds.py"
 FROZEN = pathlib.Path(__file__).resolve().parent / "frozen"
 
-# Arguments of `write_export`. They differ from the first in what can change the graph.
+# Arguments of `write_export`. Each differs from the first in a part of the graph.
 KINDS = {
     "bpe": {},
     "word_piece": {"tokenizer": "word_piece"},
@@ -66,9 +66,9 @@ KINDS = {
         },
     },
 }
-# Each of the others takes as long. These hold most operations.
+# These have most operations. Each of the others takes as long.
 CHEAP = ("bpe",)
-# Strings that are data: names, patterns, and a model that is checked apart.
+# Strings that are data: names, patterns, and a model that is checked separately.
 FREE = {
     *("shared_name", "debug_name", "_user_specified_name", "_gradient_op_type"),
     *("pattern", "rewrite", "model", "config_proto", "_class"),

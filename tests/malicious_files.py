@@ -1,4 +1,4 @@
-"""Model files that a stranger may have altered, made from a good one."""
+"""Altered model files, made from a valid one."""
 
 import contextlib
 import copy
@@ -14,20 +14,20 @@ WEIGHTS = "model.weights.h5"
 
 
 def members(path):
-    """Name and content of each member of an archive."""
+    """Returns the members of an archive by name."""
     with zipfile.ZipFile(path) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
 def write_archive(path, content, compression=zipfile.ZIP_STORED):
-    """Writes (name, bytes) pairs, names as they are."""
+    """Writes (name, bytes) pairs with unchecked names."""
     with zipfile.ZipFile(path, "w", compression) as archive:
         for name, data in content:
             archive.writestr(zipfile.ZipInfo(name), data, compression)
 
 
 def with_config(path, target, change):
-    """A copy whose settings `change(outer, inner)` has altered."""
+    """Writes a copy with settings altered by `change(outer, inner)`."""
     content = members(path)
     outer = json.loads(content[CONFIG])
     change(outer, outer["config"])
@@ -36,7 +36,7 @@ def with_config(path, target, change):
 
 
 def with_weights(path, target, change):
-    """A copy whose HDF5 file `change(file)` has altered."""
+    """Writes a copy with an HDF5 file altered by `change(file)`."""
     content = members(path)
     memory = io.BytesIO(content[WEIGHTS])
     with h5py.File(memory, "r+") as file:
@@ -46,13 +46,13 @@ def with_weights(path, target, change):
 
 
 def lambda_model(path, marker):
-    """A model with a layer whose code makes the file `marker`."""
+    """Writes a model with a layer whose code creates the file `marker`."""
     import keras
 
-    # Keras stores the function's bytecode, and a constant goes with it.
+    # Keras stores the function's bytecode, including the constant.
     source = f"lambda x: (open({str(marker)!r}, 'w').close(), x)[1]"
     model = keras.Sequential([keras.Input((2,)), keras.layers.Lambda(eval(source))])
-    marker.unlink()  # made while the model was built
+    marker.unlink()  # created while the model was built
     model.save(path)
 
 
@@ -162,7 +162,7 @@ def _dataset(**options):
 
 
 def _never_written(file, name):
-    # Contiguous, without a byte in the file: reading it gives 4 TB of zeros.
+    # Contiguous, but not stored in the file: reading it gives 4 TB of zeros.
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_alloc_time(h5py.h5d.ALLOC_TIME_LATE)
     space = h5py.h5s.create_simple((10**12,))
@@ -240,7 +240,7 @@ ARCHIVES = {
 
 
 def zip_bomb(path, target, num_bytes=1 << 26):
-    """A copy with weights of so many zeros, packed to a thousandth."""
+    """Writes a copy with `num_bytes` zeros as weights, compressed to a thousandth."""
     content = members(path)
     content.pop(WEIGHTS)
     write_archive(target, content.items())
@@ -249,7 +249,7 @@ def zip_bomb(path, target, num_bytes=1 << 26):
 
 
 def overlapping(path, target):
-    """A copy whose table of contents names the same bytes twice."""
+    """Writes a copy whose table of contents lists the same bytes twice."""
     content = members(path)
     write_archive(target, [*content.items()])
     with contextlib.closing(zipfile.ZipFile(target, "a")) as archive:

@@ -1,8 +1,8 @@
-"""SavedModels that a stranger may have altered, made from a good one."""
+"""Altered SavedModels, made from a valid one."""
 
 
 def graph_function(model, operation):
-    """The first function of a SavedModel's graph that has an operation."""
+    """Returns the first function of a graph that has an operation."""
     functions = model.meta_graphs[0].graph_def.library.function
     return next(
         each for each in functions if any(n.op == operation for n in each.node_def)
@@ -10,13 +10,13 @@ def graph_function(model, operation):
 
 
 def graph_node(model, operation):
-    """The first node of an operation in the functions of a SavedModel's graph."""
+    """Returns the first node of an operation in a graph's functions."""
     nodes = graph_function(model, operation).node_def
     return next(node for node in nodes if node.op == operation)
 
 
 def saver_function(model, operation):
-    """The name of the function that saves or restores."""
+    """Returns the name of the function that saves or restores."""
     return graph_function(model, operation).signature.name
 
 
@@ -29,7 +29,7 @@ def _node(operation, change):
 
 
 def _constant_path(operation, index=0):
-    """Gives an operation of the saver a path of its own."""
+    """Gives an operation of the saver another path."""
 
     def change(model):
         function = graph_function(model, operation)

@@ -1,4 +1,4 @@
-"""A model with random weights and its export, for tests that only need some model."""
+"""A model with random weights and its export, for tests that need any model."""
 
 import dataclasses
 
@@ -26,7 +26,7 @@ def tiny_model():
         tokenizer.vocabulary_size, num_layers=2, d_model=24, d_ff=40, num_heads=3
     )
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    # Fresh weights say one thing to everything; these differ by source.
+    # Initial weights give the same output for all sources; these do not.
     rng = np.random.default_rng(3)
     for weight in model.trainable_weights:
         weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
@@ -34,7 +34,7 @@ def tiny_model():
 
 
 def tiny_export(model, tokenizer, folder):
-    """Path of the version that is written."""
+    """Writes an export and returns the path of its version."""
     settings = {
         **dataclasses.asdict(SEARCH["search"]),
         "max_source_length": SEARCH["max_source_length"],

@@ -1,4 +1,4 @@
-"""The paper's BLEU: by hand, and against sacreBLEU on what it was told to count."""
+"""Tests of the paper's BLEU, by hand and against sacreBLEU on the same tokens."""
 
 import math
 
@@ -10,8 +10,8 @@ from keras_transformer.evaluation import compound_split_tokens
 
 CASES = {
     "Die EU-Kommission tagt.": "Die EU ##AT##-##AT## Kommission tagt .",
-    # As the one-line substitution of the paper's time: a single letter between two
-    # hyphens belongs to the first.
+    # Like the regular expression of the paper's time: a single letter between two
+    # hyphens belongs to the first one.
     "x-y-z": "x ##AT##-##AT## y-z",
     "Nord-Ost-Wind": "Nord ##AT##-##AT## Ost ##AT##-##AT## Wind",
     "ein - Strich, -5 und A-": "ein - Strich , -5 und A-",
@@ -22,7 +22,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("text", CASES)
-def test_tokens_by_hand(text):
+def test_compound_split_tokens_match_hand_tokenization(text):
     assert compound_split_tokens(text) == CASES[text]
 
 
@@ -38,7 +38,7 @@ REFERENCES = [
 ]
 
 
-def test_is_sacrebleus_of_the_tokens():
+def test_compound_split_bleu_matches_sacrebleu_on_the_tokens():
     sides = [
         [CASES.get(t) or compound_split_tokens(t) for t in side]
         for side in (HYPOTHESES, REFERENCES)
@@ -47,11 +47,11 @@ def test_is_sacrebleus_of_the_tokens():
     result = compound_split_bleu(HYPOTHESES, REFERENCES)
     assert result.score == pytest.approx(expected.score, abs=1e-9)
     assert "|tok:moses-de-" in result.signature and "smooth:none" in result.signature
-    # Halves of compounds that agree count, so that it is the kinder score.
+    # Matching halves of compounds count, so the score is higher.
     assert result.score > sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
 
 
-def test_a_split_compound_by_hand():
+def test_compound_split_bleu_matches_hand_calculation():
     """7 of 8 tokens, 5 of 7 pairs, 3 of 6 triples and 1 of 5 fours agree."""
     result = compound_split_bleu(
         ["die EU-Kommission tagt heute hier."], ["die EU-Behörde tagt heute hier."]
@@ -62,6 +62,6 @@ def test_a_split_compound_by_hand():
     assert result.score == pytest.approx(100 * expected)
 
 
-def test_lists_must_match():
+def test_compound_split_bleu_rejects_unpaired_lists():
     with pytest.raises(ValueError, match="2 translations, 1 references"):
         compound_split_bleu(["a", "b"], ["a"])

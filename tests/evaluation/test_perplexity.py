@@ -12,7 +12,7 @@ VOCABULARY_SIZE = 7
 
 
 class TableModel(keras.Model):
-    """Logits of the next id depend on the current target id alone."""
+    """Model whose logits depend on the current target id only."""
 
     def __init__(self, table):
         super().__init__()
@@ -51,14 +51,14 @@ def batches():
 STEPS = [(2, 4), (4, 5), (5, 6), (6, 3), (2, 5), (5, 3), (2, 6), (6, 6), (6, 3)]
 
 
-def test_every_token_weighs_the_same(table, batches):
+def test_perplexity_weights_tokens_equally(table, batches):
     mean = sum(log_prob(table, *step) for step in STEPS) / len(STEPS)
     expected = math.exp(-mean)
     assert perplexity(TableModel(table), batches) == pytest.approx(expected, rel=1e-5)
 
 
-def test_what_the_model_never_puts_out_is_unknown(table, batches):
-    """Logits of the ids below 6; the 6s among the labels count as id 1."""
+def test_perplexity_counts_unpredictable_ids_as_unknown(table, batches):
+    """The model has logits of ids below 6, so labels of 6 count as id 1."""
     fewer = table[:, :6]
     steps = [(current, 1 if label == 6 else label) for current, label in STEPS]
     mean = sum(log_prob(fewer, *step) for step in steps) / len(steps)
@@ -66,12 +66,12 @@ def test_what_the_model_never_puts_out_is_unknown(table, batches):
     assert perplexity(TableModel(fewer), batches) == pytest.approx(expected, rel=1e-5)
 
 
-def test_uniform_model_is_as_perplexed_as_the_vocabulary_is_large(batches):
+def test_perplexity_of_a_uniform_model_is_the_vocabulary_size(batches):
     model = TableModel(np.zeros((VOCABULARY_SIZE,) * 2, "float32"))
     assert perplexity(model, batches) == pytest.approx(VOCABULARY_SIZE, rel=1e-6)
 
 
-def test_more_padding_changes_nothing(table, batches):
+def test_perplexity_ignores_padding(table, batches):
     padded = [
         (
             {name: np.pad(ids, ((0, 1), (0, 3))) for name, ids in inputs.items()},
@@ -83,18 +83,18 @@ def test_more_padding_changes_nothing(table, batches):
     assert perplexity(model, padded) == pytest.approx(perplexity(model, batches))
 
 
-def test_takes_the_pipelines_tensors(table, batches):
+def test_perplexity_accepts_tensors(table, batches):
     tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, batches)
     model = TableModel(table)
     assert perplexity(model, tensors) == pytest.approx(perplexity(model, batches))
 
 
-def test_nothing_to_measure(table):
+def test_perplexity_rejects_an_empty_dataset(table):
     with pytest.raises(ValueError, match="at least one target subword"):
         perplexity(TableModel(table), [])
 
 
-def test_a_model_that_has_diverged_is_infinitely_perplexed():
-    # exp(710) is more than a float can be, exp(709) is not.
+def test_perplexity_of_a_diverged_model_is_infinite():
+    # exp(710) overflows a float, exp(709) does not.
     assert perplexity_of([PairScore(-7090.0, 10)]) == math.exp(709)
     assert perplexity_of([PairScore(-7000.0, 5), PairScore(-100.0, 5)]) == math.inf

@@ -25,7 +25,7 @@ REFERENCES = [
 
 
 def sacrebleu_command(tmp_path, *options):
-    """The metrics that sacreBLEU's own command line prints, as its JSON."""
+    """Returns the JSON that the sacreBLEU command prints."""
     hypotheses = tmp_path / "hypotheses"
     references = tmp_path / "references"
     hypotheses.write_text("\n".join(HYPOTHESES) + "\n", encoding="utf-8")
@@ -52,7 +52,7 @@ def sacrebleu_command(tmp_path, *options):
         (ter, ["-m", "ter", "--ter-case-sensitive"], {"case_sensitive": True}),
     ],
 )
-def test_equals_sacrebleus_own_command(tmp_path, function, options, arguments):
+def test_scores_match_the_sacrebleu_command(tmp_path, function, options, arguments):
     expected = sacrebleu_command(tmp_path, *options)
     result = function(HYPOTHESES, REFERENCES, **arguments)
     assert result.metric == expected["name"]
@@ -60,7 +60,7 @@ def test_equals_sacrebleus_own_command(tmp_path, function, options, arguments):
     assert result.signature == expected["signature"]
 
 
-def test_translations_and_references_must_pair_up():
+def test_scores_reject_unpaired_lists():
     with pytest.raises(ValueError, match="4 translations, 5 references"):
         bleu(HYPOTHESES[:4], REFERENCES)
     with pytest.raises(ValueError, match="0 translations, 0 references"):

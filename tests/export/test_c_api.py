@@ -1,4 +1,4 @@
-"""The export without Python: a C program on the loader that TF-Serving shares."""
+"""Tests of an export in a C program, whose loader TF-Serving uses as well."""
 
 import pathlib
 import shutil
@@ -41,7 +41,7 @@ def program(tmp_path_factory):
 
 
 def run(program, export, libraries, texts):
-    """What the program prints of an export's translations."""
+    """Returns what the program prints for an export."""
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((export / "saved_model.pb").read_bytes())
     signature = model.meta_graphs[0].signature_def["serving_default"]
@@ -62,18 +62,18 @@ def run(program, export, libraries, texts):
 
 @pytest.fixture(scope="module")
 def expected(tiny_model):
-    """Texts and what the program should print."""
+    """Texts and the expected output of the program."""
     texts = [text for text in TEXTS if "\t" not in text]
     translator = kt.Translator(
         *tiny_model, search=kt.BeamSearch(extra_length=7), max_source_length=40
     )
-    # The fresh model writes line ends too.
+    # The untrained model also generates line ends.
     found = "".join(f"{text}\n" for text in translator.translate(texts))
     assert len(found) > 20
     return texts, found
 
 
-def test_a_c_program_translates_the_same(program, tiny_export, expected):
+def test_c_program_matches_python(program, tiny_export, expected):
     folder = pathlib.Path(tensorflow_text.__file__).parent / "python" / "ops"
     library = folder / "_sentencepiece_tokenizer.so"
     code, found, errors = run(program, tiny_export, [library], expected[0])
@@ -82,7 +82,9 @@ def test_a_c_program_translates_the_same(program, tiny_export, expected):
 
 
 @pytest.mark.slow
-def test_core_operations_need_no_library(program, tiny_export, core_export, expected):
+def test_core_export_needs_no_custom_operations(
+    program, tiny_export, core_export, expected
+):
     code, found, errors = run(program, core_export, [], expected[0])
     assert code == 0, errors[-2000:]
     assert found == expected[1]

@@ -1,4 +1,4 @@
-"""The folder for CTranslate2 against the model that it was written from."""
+"""Tests of the CTranslate2 export against the exported model."""
 
 import json
 
@@ -38,7 +38,7 @@ def made(kind="bpe", **changes):
     arguments = {"num_layers": 2, "d_model": 24, "d_ff": 40, "num_heads": 3}
     model = kt.Transformer(tokenizer.vocabulary_size, **{**arguments, **changes})
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    # Fresh weights say one thing to everything; these differ by source.
+    # Initial weights give the same output for all sources; these do not.
     rng = np.random.default_rng(3)
     for weight in model.trainable_weights:
         weight.assign(weight + 0.2 * rng.normal(size=weight.shape))
@@ -57,7 +57,7 @@ def opened(folder, compute_type="default"):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_gives_the_same_log_probabilities(tmp_path, name):
+def test_ctranslate2_matches_log_probabilities(tmp_path, name):
     model, tokenizer = made(**VARIANTS[name])
     folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
     source = tokens_of(tokenizer, SENTENCES)
@@ -69,7 +69,7 @@ def test_gives_the_same_log_probabilities(tmp_path, name):
     np.testing.assert_allclose(found, expected, rtol=2e-5)
 
 
-def test_outputs_of_the_first_ids_alone(tmp_path):
+def test_ctranslate2_supports_output_size(tmp_path):
     _, tokenizer = made()
     model, _ = made(output_size=tokenizer.vocabulary_size - 9)
     folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
@@ -97,7 +97,7 @@ def test_outputs_of_the_first_ids_alone(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "word_piece"])
-def test_translates_as_the_model_does(tmp_path, kind):
+def test_ctranslate2_matches_translations(tmp_path, kind):
     model, tokenizer = made(kind)
     folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
     translator = kt.Translator(
@@ -120,7 +120,7 @@ def test_translates_as_the_model_does(tmp_path, kind):
         assert decoded == expected[SENTENCES.index(text)]
 
 
-def test_the_folder_has_all_that_it_needs(tmp_path):
+def test_ctranslate2_folder_is_complete(tmp_path):
     model, tokenizer = made()
     folder = export_ctranslate2(model, tokenizer, tmp_path / "deep" / "model")
     assert {path.name for path in folder.iterdir()} == {
@@ -137,12 +137,12 @@ def test_the_folder_has_all_that_it_needs(tmp_path):
 
 
 def test_int8_export_matches_ctranslate2s_own_quantization(tmp_path):
-    """How near int8 is to float32 depends on the processor, this does not."""
+    """The difference of int8 and float32 depends on the processor; this does not."""
     model, tokenizer = made(d_model=48, d_ff=96)
     whole = export_ctranslate2(model, tokenizer, tmp_path / "whole")
     small = export_ctranslate2(model, tokenizer, tmp_path / "small", "int8")
     sizes = [(folder / "model.bin").stat().st_size for folder in (small, whole)]
-    # The positions stay in float32.
+    # Positions stay float32.
     assert sizes[0] < 0.75 * sizes[1]
     source = tokens_of(tokenizer, SENTENCES)
     scores = [
@@ -153,7 +153,7 @@ def test_int8_export_matches_ctranslate2s_own_quantization(tmp_path):
     assert scores[0] != pytest.approx(scores[2], rel=1e-4)
 
 
-def test_mistakes(tmp_path):
+def test_export_ctranslate2_rejects_invalid_arguments(tmp_path):
     model, tokenizer = made()
     with pytest.raises(ExportError, match=r"quantization must be one of .*int9"):
         export_ctranslate2(model, tokenizer, tmp_path / "a", "int9")

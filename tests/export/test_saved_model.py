@@ -1,4 +1,4 @@
-"""The tiny_export graph against the Python it was traced from."""
+"""Tests of an exported graph against the Python code that it was traced from."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from keras_transformer.saving.saved_model import ExportedTranslator
 from keras_transformer.saving.saved_model import max_batch_size
 from keras_transformer.serving import ServedModel
 
-# Loads and serves with TensorFlow and tensorflow-text alone.
+# Loads and serves with only TensorFlow and tensorflow-text.
 SERVE = """
 import json, sys
 
@@ -76,7 +76,7 @@ def test_export_result_is_independent_of_batch(tiny_export):
 def test_export_in_parts_and_by_xla_matches_plain_export(
     tiny_model, tiny_export, tmp_path, monkeypatch
 ):
-    """Lone rows at the edges of the programs' lengths, and batches cut into parts.
+    """Single rows at the bounds of the programs' lengths, and split batches.
 
     These have fewer rows than parts, no rows, or as many as do not divide.
     """
@@ -123,7 +123,7 @@ def test_export_in_parts_and_by_xla_matches_plain_export(
     assert len(encoded) == 1  # one function for all of them
     model.encode(ids[None])
     assert len(encoded) == 2
-    # Else the test would compare the same searches.
+    # Otherwise the test would compare a search with itself.
     assert b"_XlaMustCompile" in (folder / "saved_model.pb").read_bytes()
     assert b"_XlaMustCompile" not in (tiny_export / "saved_model.pb").read_bytes()
 
@@ -132,7 +132,7 @@ def test_export_in_parts_and_by_xla_matches_plain_export(
 def test_export_with_xla_stores_each_kernel_once(
     quantized, tiny_model, tmp_path, monkeypatch
 ):
-    """All signatures, and what lies in the files, of a model with blocks in pieces."""
+    """Checks signatures and stored variables of a model with packed kernels."""
     monkeypatch.setattr(matrices, "MIN_PIECE_SIZE", 2**10)
     tokenizer = tiny_model[1]
     keras.utils.set_random_seed(5)

@@ -1,4 +1,4 @@
-"""The signatures beside `translations`, each against the Python that it stands for."""
+"""Tests of the further signatures against their Python counterparts."""
 
 import concurrent.futures
 import pathlib
@@ -19,7 +19,7 @@ import keras_transformer as kt
 from keras_transformer import pipelines
 from keras_transformer.decoding import alignment_scores
 
-# The tokenizers'; TF-Serving's own build links all of tensorflow-text.
+# Operations of tokenizers. TF-Serving's build links all of tensorflow-text.
 FROM_TENSORFLOW_TEXT = {
     "bpe": {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"},
     "word_piece": {"RegexSplitWithOffsets", "WordpieceTokenizeWithOffsets"},
@@ -97,7 +97,7 @@ def test_signatures_accept_empty_batches(signatures):
 def test_score_signature_matches_translator(signatures, translator, tiny_model):
     targets = ["noch ein Hund", "Katze", "", "x", "läuft 😀"]
     found = signatures["score"](inputs=tf.constant(TEXTS), targets=tf.constant(targets))
-    # The command gives six decimals.
+    # The command prints six decimals.
     np.testing.assert_allclose(
         found["log_probs"],
         [one.log_prob for one in translator.score(TEXTS, targets)],
@@ -113,7 +113,7 @@ def test_encode_signature_matches_encoder(signatures, tiny_model):
     rows = np.array([[7, 9, 3, 0], [8, 40, 41, 3]], "int32")
     found = signatures["encode"](source_ids=tf.constant(rows))["encoder_output"]
     np.testing.assert_allclose(found, model.encode(rows), rtol=1e-5, atol=1e-5)
-    # As long as the model reads, and the end id at the cut.
+    # The maximum length, with the end id at the cut.
     long = np.full((1, 60), 9, "int32")
     cut = np.array([[9] * 39 + [tokenizer.end_id]], "int32")
     found = signatures["encode"](source_ids=tf.constant(long))["encoder_output"]
@@ -155,7 +155,7 @@ def test_long_texts_do_not_change_other_results(signatures):
         together["translations"][:count], alone["translations"]
     )
     np.testing.assert_allclose(together["scores"][:count], alone["scores"], atol=1e-5)
-    # What is cut before it is tokenised is not read anyway.
+    # The model would not read the text that is cut before tokenization.
     short = serve(inputs=tf.constant([text[:1000] for text in long]))
     np.testing.assert_array_equal(
         together["translations"][count:], short["translations"]
@@ -224,7 +224,7 @@ def test_attend_signature_matches_alignment_scores(signatures, tiny_model):
 
 
 def units(tokenizer, ids):
-    """Indices of the ids that spell one piece together: whole characters."""
+    """Returns the indices of ids that form a piece of whole characters."""
     groups, pending = [], b""
     alone = tokenizer.piece_bytes()[ids[0]] == b" "  # what encoding put in front
     for index, each in enumerate(ids):
@@ -264,7 +264,7 @@ def test_export_graph_has_known_operations_only(tiny_export, tiny_model):
     traced = tf.function(lambda texts: pieces.detokenize(pieces.tokenize(texts)))
     graph = traced.get_concrete_function(tf.TensorSpec([None], tf.string)).graph
     of_pieces = operations_of(graph.as_graph_def())
-    # What TensorFlow alone does not know, in a process without tensorflow-text.
+    # Operations unknown to TensorFlow, in a process without tensorflow-text.
     done = subprocess.run(
         [sys.executable, "-c", UNKNOWN, *sorted(operations | of_pieces)],
         capture_output=True,
@@ -302,7 +302,7 @@ def test_export_with_core_operations_matches_plain_export(signatures, core_expor
 
 
 def operations_of(graph):
-    """Names of the operations in a graph, those in its functions too."""
+    """Returns the names of the operations in a graph and its functions."""
     nodes = [*graph.node]
     for function in graph.library.function:
         nodes += function.node_def

@@ -1,4 +1,4 @@
-"""A simplified graph computes what the traced one did, with fewer nodes."""
+"""Tests that a simplified graph computes the same with fewer nodes."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ from keras_transformer.export.simplification import simplify_saved_model
 
 
 def saved(folder, function, **tracked):
-    """A SavedModel of one function, `call`."""
+    """Writes a SavedModel of one function, `call`."""
     module = tf.Module()
     for name, value in tracked.items():
         setattr(module, name, value)
@@ -20,11 +20,11 @@ def saved(folder, function, **tracked):
 
 
 def operations(folder):
-    """Names of the operations in the functions."""
+    """Returns the names of the operations in the functions."""
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((folder / "saved_model.pb").read_bytes())
     functions = model.meta_graphs[0].graph_def.library.function
-    # Those that save and restore are TensorFlow's.
+    # TensorFlow adds functions that save and restore.
     names = [function.signature.name for function in functions]
     return [
         node.op
@@ -48,7 +48,7 @@ def test_simplification_merges_equal_nodes_and_drops_unread_ones(tmp_path):
         tf.exp(x)  # nothing reads it
         rows, again = tf.shape(x)[0], tf.shape(x)[0]
         left, right = tf.tanh(x), tf.tanh(x)
-        # 2 and 3 are not the same constant, nor are the sums over rows and columns.
+        # The constants 2 and 3 differ, and so do the sums over rows and columns.
         total = left * 2.0 + right * 3.0 + tf.reduce_sum(left, 0, keepdims=True)
         total = total + tf.reduce_sum(right, 1, keepdims=True)
         return {"y": total / tf.cast(rows + again, tf.float32)}
@@ -59,8 +59,8 @@ def test_simplification_merges_equal_nodes_and_drops_unread_ones(tmp_path):
     found = operations(tmp_path)
     for name, count in {
         **{"Tanh": 1, "Shape": 1, "StridedSlice": 1, "Exp": 0, "Sum": 2},
-        # 2, 3 and the two axes; of the slice [0:1] 0, 1 and 1, of which 1 is there
-        # twice, and its 0 and 1 have a dimension, unlike the axes.
+        # 2, 3, two axes, and 0 and 1 of the slice [0:1], which are vectors, unlike
+        # the axes.
         "Const": 6,
     }.items():
         assert found.count(name) == count, name
@@ -79,7 +79,7 @@ def test_simplification_keeps_stateful_operations_in_order(tmp_path):
         counter.assign_add(2.0)
         between = counter.read_value()
         counter.assign_add(2.0)
-        # Nothing reads it, and it fails all the same.
+        # Nothing reads its output, but it still fails.
         tf.debugging.assert_less(tf.reduce_sum(x), 10.0, "too much")
         return {"y": tf.stack([before, between, counter.read_value()])}
 
@@ -97,7 +97,7 @@ def test_simplification_removes_the_correction_of_negative_indices(tmp_path):
     def call(rows):
         table = tf.range(10.0, 14.0)
         taken = keras.ops.take(table, rows, axis=0)
-        # Not the same: from 1 down, or of other numbers.
+        # Not a correction: another bound or other values.
         lower = tf.gather(table, tf.where(rows < 1, rows + 1, rows))
         other = tf.gather(table, tf.where(rows < 0, rows + 1, tf.abs(rows)))
         return {"taken": taken, "lower": lower, "other": other}
@@ -135,12 +135,12 @@ def test_simplification_keeps_random_draws_and_loops(tmp_path):
 
 
 def test_export_graph_has_no_equal_nodes(tiny_export):
-    """Nor a corrected index, and its search is one function, not inlined."""
+    """It has no corrected index either, and its search is one function."""
     assert not (tiny_export / "fingerprint.pb").exists()
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((tiny_export / "saved_model.pb").read_bytes())
     functions = model.meta_graphs[0].graph_def.library.function
-    # One search for the best translation and for n-best lists.
+    # One search serves the best translation and n-best lists.
     (search,) = [each for each in functions if each.attr["_noinline"].b]
     assert "While" in {node.op for node in search.node_def}
     assert sum(len(function.node_def) for function in functions) > 1000

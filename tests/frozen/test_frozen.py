@@ -1,4 +1,4 @@
-"""What an older release wrote still loads, and translates byte for byte."""
+"""Tests that files of older releases load and translate byte for byte."""
 
 import json
 import pathlib
@@ -56,7 +56,7 @@ def test_training_goes_on_from_version_1(unpacked):
     summary = train(recipe, run, progress=False)
     assert summary["steps"] == 2003
     assert (run / "checkpoints" / "ckpt-2003.index").is_file()
-    # As good as it was: the weights and Adam's state were read.
+    # The loss is as low as before, so weights and Adam's state were read.
     assert float(summary["validation"].split()[1].rstrip(",")) < 1.7
 
 

@@ -1,7 +1,7 @@
-"""Bracketing F1 by hand, and against PYEVALB.
+"""Tests of bracketing F1, by hand and against PYEVALB.
 
-PYEVALB knows none of COLLINS.prm's rules and matches sets: it is given trees from which
-punctuation and TOP are gone and in which PRT is ADVP, without equal constituents.
+PYEVALB does not implement the rules of COLLINS.prm and matches sets. It gets trees
+without punctuation, TOP and equal constituents, in which PRT is ADVP.
 """
 
 import random
@@ -23,8 +23,8 @@ def score(gold, guess, **options):
     return bracketing_score([parse_tree(gold)], [parse_tree(guess)], **options)
 
 
-def test_by_hand():
-    # NP and PRT are right, S and VP end elsewhere and one is called otherwise.
+def test_bracketing_score_matches_hand_counts():
+    # NP and S are right, ADVP equals PRT, and VP ends elsewhere.
     guess = "(S (NP (DT the) (NN dog)) (VP (VBZ runs)) (ADVP (RB off)) (. .))"
     found = score(GOLD, guess)
     assert (found.matched, found.reference, found.hypothesis) == (3, 4, 4)
@@ -38,37 +38,37 @@ def test_by_hand():
 @pytest.mark.parametrize(
     ("gold", "guess"),
     [
-        # Where punctuation hangs, and what the guess calls it.
+        # Punctuation with other parents and other tags.
         ("(S (NP (NN a)) (, ,) (NP (NN b)))", "(S (NP (NN a) (NN ,)) (NP (NN b)))"),
         ("(S (`` `) (NN a) ('' ') (: ;))", "(S (NP (NN `)) (NN a) (X (X ') (X ;)))"),
         ("(TOP (S (NN a) (NN b)))", "(S (NN a) (NN b))"),
         ("(S (NN a) (PRT (NN b)))", "(S (NN a) (ADVP (NN b)))"),
-        # A constituent of punctuation alone.
+        # A constituent of punctuation only.
         ("(S (NN a) (NN b) (. .))", "(S (NN a) (NN b) (X (. .)))"),
     ],
 )
-def test_what_does_not_count(gold, guess):
+def test_bracketing_score_ignores_punctuation_and_root(gold, guess):
     assert score(gold, guess).complete_match == 100
 
 
-def test_equal_constituents_count_each():
+def test_bracketing_score_counts_equal_constituents_separately():
     found = score("(S (NP (NP (NN a))) (NN b))", "(S (NP (NN a)) (NN b))")
     assert (found.matched, found.reference, found.hypothesis) == (2, 3, 2)
     found = score("(S (NP (NN a)) (NN b))", "(S (NP (NP (NP (NN a)))) (NN b))")
     assert (found.matched, found.reference, found.hypothesis) == (2, 2, 4)
-    # The hyphen's tag is no punctuation in COLLINS.prm, nor are brackets'.
+    # In COLLINS.prm, the tags of hyphens and brackets are not punctuation.
     found = score("(NP (X (HYPH -)) (Y (-LRB- -LRB-)))", "(NP (HYPH -) (-LRB- -LRB-))")
     assert (found.matched, found.reference) == (1, 3)
 
 
-def test_lengths_count_punctuation():
+def test_max_length_includes_punctuation():
     long = Tree(("a",) * 41, ("NN",) * 40 + (".",), (("S", 0, 41),))
     short = Tree(("a",) * 40, ("NN",) * 39 + (".",), (("S", 0, 40),))
     assert bracketing_score([long, short], [long, short]).sentences == 2
     assert bracketing_score([long, short], [long, short], 40).reference == 1
 
 
-def test_what_cannot_be_scored():
+def test_bracketing_score_rejects_unpaired_trees():
     with pytest.raises(ValueError, match="must have one reference"):
         bracketing_score([parse_tree(GOLD)], [])
     with pytest.raises(ValueError, match="Sentence 1: the hypothesis must have"):
@@ -78,7 +78,7 @@ def test_what_cannot_be_scored():
 
 
 def damaged(tree, draw):
-    """A tree as a model that errs would give it."""
+    """Returns a tree with errors like a model's."""
     symbols = linearize(tree).split()
     for _ in range(draw.randint(0, 6)):
         place = draw.randrange(len(symbols))
@@ -95,7 +95,7 @@ def damaged(tree, draw):
 
 
 def without_punctuation(tree, tags):
-    """A tree in brackets that holds what counts, or None if PYEVALB cannot read it."""
+    """Returns the counted part of a tree, or `None` if PYEVALB cannot read it."""
     text = str(tree)
     leaves = iter(zip(tags, range(len(tags)), strict=True))
 
@@ -110,7 +110,7 @@ def without_punctuation(tree, tags):
     text = re.sub(r"\(PRT\b", "(ADVP", text)
     if text.startswith("(TOP "):
         text = f"(KEPT{text[4:]}"
-    # TOP elsewhere goes with its closing bracket.
+    # TOP is removed with its closing bracket.
     keeps, parts = [], []
     for piece in re.findall(r"\([^() ]*|\)|[^()]+", text):
         if piece.startswith("("):
@@ -123,7 +123,7 @@ def without_punctuation(tree, tags):
 
 
 def pyevalb_counts(gold, guess):
-    """Matched, gold and guessed brackets; None where PYEVALB merges equal ones."""
+    """Returns matched, gold and guessed brackets; `None` if PYEVALB merges some."""
     from PYEVALB import parser
     from PYEVALB.scorer import Scorer
 
@@ -135,7 +135,7 @@ def pyevalb_counts(gold, guess):
     if any(len(set(nodes)) < len(nodes) for nodes in labels):
         return None
     result = Scorer().score_trees(*trees)
-    # A root that only holds the tree together is not counted.
+    # The artificial root is not counted.
     both = sum(text.startswith("(KEPT") for text in (gold, guess)) == 2
     return (
         result.matched_brackets - both,
@@ -145,7 +145,7 @@ def pyevalb_counts(gold, guess):
 
 
 @pytest.mark.parametrize("damage", [False, True])
-def test_as_pyevalb_on_craft(data_dir, damage):
+def test_bracketing_score_matches_pyevalb_on_craft(data_dir, damage):
     pytest.importorskip("PYEVALB", reason="PYEVALB, of the extra [dev], is missing")
     path = data_dir / "craft" / "dev.trees.gz"
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""The tree reader against whatever may come: trees, or one line with file and line."""
+"""Fuzzing of the tree reader: any input gives trees or a one-line error."""
 
 import pytest
 from fuzzing import ANY_TEXT
@@ -33,7 +33,7 @@ SOUP = st.lists(st.sampled_from(PIECES) | ANY_TEXT, max_size=14).map("".join)
 
 @st.composite
 def altered(draw):
-    """Whole trees with a few pieces put in, taken out or exchanged."""
+    """Trees with a few pieces inserted, removed or replaced."""
     text = "\n".join(str(random_tree(draw(st.integers(0, 99)))) for _ in range(2))
     for _ in range(draw(st.integers(0, 3))):
         start = draw(st.integers(0, len(text)))
@@ -75,8 +75,8 @@ def test_whatever_comes_is_trees_or_one_line(tmp_path, record_property):
     assert min(outcomes.values()) > SHORT / 50 and len(outcomes) == 3
 
 
-def test_several_words_under_the_only_tag():
-    """What fuzzing found: written, it was two trees."""
+def test_parse_tree_adds_a_root_to_several_words_under_one_tag():
+    """Found by fuzzing: such a tree was written as two trees."""
     tree = parse_tree("(NN a b)")
     assert tree.constituents == (("TOP", 0, 2),)
     assert str(tree) == "(TOP (NN a) (NN b))"
@@ -84,7 +84,7 @@ def test_several_words_under_the_only_tag():
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_tree_files(tmp_path, record_property):
+def test_read_trees_survives_a_hundred_thousand_files(tmp_path, record_property):
     outcomes = fuzz(CASES, check(tmp_path / "a.trees"), LONG)
     record_property("happened", told(outcomes))
     assert sum(outcomes.values()) >= LONG

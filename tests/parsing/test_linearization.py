@@ -14,7 +14,7 @@ from keras_transformer.parsing.trees import parse_tree
 DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))"
 
 
-def test_depth_first():
+def test_linearize_is_depth_first():
     tree = parse_tree(DOG)
     assert linearize(tree) == "(S (NP (DT) (NN) )NP (VP (VBZ) )VP (.) )S"
     assert linearize(tree, "numbers") == "(S (NP (0) (1) )NP (VP (2) )VP (3) )S"
@@ -33,7 +33,7 @@ def test_depth_first():
     assert source_text(tree.words, "joined") == "(0) The (1) dog (2) barks (3) ."
 
 
-def test_thousand_random_trees_come_back():
+def test_delinearize_inverts_linearize():
     for seed in range(1000):
         tree = random_tree(seed)
         for words in ("joined", "tags"):
@@ -84,7 +84,7 @@ def test_thousand_random_trees_come_back():
         ("(S (VP )VP (A) (B) )S", "(S (A a) (B b))", {"empty constituents": 1}),
     ],
 )
-def test_what_is_wrong_is_mended_and_counted(text, expected, repairs):
+def test_delinearize_repairs_and_counts_errors(text, expected, repairs):
     tree, found = delinearize(text, ["a", "b"])
     assert str(tree) == expected
     if repairs is None:
@@ -107,7 +107,7 @@ def test_what_is_wrong_is_mended_and_counted(text, expected, repairs):
             {"missing words": 1, "superfluous words": 1},
         ),
         ("(S (0) (1) (2) (3) )S", "(S (XX a) (XX b) (XX c))", {"superfluous words": 1}),
-        # Joined:
+        # The joined form.
         ("(0) (S(A) (1) (NP(B) (2) (C)", "(S (A a) (NP (B b) (C c)))", {}),
         ("(S(A) (NP(B) (C)", "(S (A a) (NP (B b) (C c)))", {}),
         ("(0) (S(NP(VP(A))NP (1) (B) (2) (C)", "(S (NP (VP (A a))) (B b) (C c))", {}),
@@ -150,13 +150,13 @@ def test_what_is_wrong_is_mended_and_counted(text, expected, repairs):
         ),
     ],
 )
-def test_numbers_tell_which_words_are_missing(text, expected, repairs):
+def test_delinearize_finds_missing_words_by_numbers(text, expected, repairs):
     tree, found = delinearize(text, ["a", "b", "c"])
     assert str(tree) == expected
     assert found == repairs
 
 
-def test_numbers_of_long_sentences():
+def test_delinearize_inverts_numbers_of_long_sentences():
     tree = random_tree(3, num_words=5 * NUMBERS + 1)
     text = linearize(tree, "numbers")
     assert f"({NUMBERS - 1})" in text and f"({NUMBERS})" not in text
@@ -167,12 +167,12 @@ def test_numbers_of_long_sentences():
     assert not repairs
 
 
-def test_a_single_word_needs_no_root():
+def test_delinearize_adds_no_root_to_a_single_word():
     tree, repairs = delinearize("(NN)", ["a"])
     assert (str(tree), dict(repairs)) == ("(NN a)", {})
 
 
-def test_any_symbols_give_a_tree_of_exactly_the_words():
+def test_delinearize_makes_a_tree_of_any_symbols():
     draw = random.Random(2)
     trees = [random_tree(seed) for seed in range(30)]
     known = [
@@ -198,7 +198,7 @@ def test_any_symbols_give_a_tree_of_exactly_the_words():
         tree, repairs = delinearize(text, words)
         assert tree.words == words
         assert len(tree.tags) == len(words)
-        # A tree is one that the reader reads as the same again.
+        # A valid tree survives writing and reading.
         assert parse_tree(str(tree)) == tree
         assert set(repairs) <= set(REPAIRS)
         assert all(count > 0 for count in repairs.values())
@@ -206,7 +206,7 @@ def test_any_symbols_give_a_tree_of_exactly_the_words():
     assert seen == set(REPAIRS)
 
 
-def test_symbols_are_what_trees_need():
+def test_collect_symbols_finds_all_symbols():
     trees = [parse_tree(DOG), parse_tree("(NP (, ,) (NN a))")]
     brackets = {"(NP", "(S", "(VP", ")NP", ")S", ")VP"}
     numbers = {f"({number})" for number in range(NUMBERS)}

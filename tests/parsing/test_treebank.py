@@ -25,7 +25,7 @@ from keras_transformer.pipelines.datasets import epoch_rows
 
 @pytest.fixture
 def folder(tmp_path):
-    """Gold trees in a folder, silver ones in a packed file."""
+    """Gold trees in a folder, silver trees in a compressed file."""
     gold = tmp_path / "wsj"
     (gold / "b").mkdir(parents=True)
     (gold / ".hidden").write_text("no tree")
@@ -37,7 +37,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_words_and_symbols(folder):
+def test_tree_files_yield_words_and_symbols(folder):
     source = TreeFiles(folder / "wsj")
     assert list(source) == [
         ("a b", "(S (NN) (NP (NN) )NP )S"),
@@ -60,8 +60,8 @@ def test_words_and_symbols(folder):
     assert bare.symbols() == ["(NP", "(S", "(XX)", ")NP", ")S"]
 
 
-def test_each_number_is_as_common_as_another(tmp_path):
-    """Whatever the sentences' length; a sentence's numbers follow each other."""
+def test_tree_files_use_all_numbers_equally(tmp_path):
+    """Sentence lengths do not matter, and numbers are consecutive."""
     path = tmp_path / "trees"
     trees = [random_tree(seed, num_words=8) for seed in range(6000)]
     path.write_text("\n".join(map(str, trees)), encoding="utf-8")
@@ -72,19 +72,19 @@ def test_each_number_is_as_common_as_another(tmp_path):
         numbers = [int(piece[1:-1]) for piece in pieces[0]]
         assert set(np.diff(numbers) % NUMBERS) == {1}
         first[numbers[0]] += 1
-    # 47 are expected of each; the bounds are more than 4 standard deviations away.
+    # Each is expected 47 times; the bounds are more than 4 standard deviations away.
     assert first.min() > 15
     assert first.max() < 80
 
 
-def test_weights_of_pairs(folder):
+def test_tree_files_weight_pairs_by_path(folder):
     paths = [folder / "silver.gz", folder / "wsj"]
     assert TreeFiles(paths).weights(np.array([1, 2])) is None
     weighted = TreeFiles(paths, [0.25, 2])
     assert weighted.weights(np.array([1, 40, 41, 43])).tolist() == [0.25, 0.25, 2, 2]
 
 
-def test_fingerprints_tell_text_weights_and_form(folder):
+def test_fingerprint_depends_on_text_weights_and_form(folder):
     paths = [folder / "silver.gz", folder / "wsj"]
     forms = [
         TreeFiles(paths),
@@ -97,7 +97,7 @@ def test_fingerprints_tell_text_weights_and_form(folder):
     assert TreeFiles(paths).fingerprint() == forms[0].fingerprint()
 
 
-def test_mistakes(folder):
+def test_tree_files_reject_invalid_arguments(folder):
     (folder / "empty").mkdir()
     (folder / "blank").write_text("\n")
     for arguments, message in (
@@ -114,7 +114,7 @@ def test_mistakes(folder):
         list(TreeFiles(folder / "none"))
 
 
-def test_every_symbol_is_one_token(folder):
+def test_tokenizer_keeps_each_symbol_whole(folder):
     source = TreeFiles(folder / "silver.gz")
     texts = [words for words, _ in source] + ["the gene Apc NN NP S"] * 9
     tokenizer = train_tokenizer("bpe", texts, 312, symbols=source.symbols())
@@ -125,7 +125,7 @@ def test_every_symbol_is_one_token(folder):
     assert back == targets
     pieces = tokenizer.pieces()
     assert {"▁" + symbol for symbol in source.symbols()} <= set(pieces)
-    # Words that look like a tag or label are no symbols.
+    # Words that look like a tag or label are not symbols.
     words = tokenizer.tokenize(["NN NP S -LRB- gene"])
     symbols = {pieces.index("▁" + symbol) for symbol in source.symbols()}
     assert not symbols & set(words.flat_values.numpy().tolist())
@@ -135,8 +135,8 @@ def test_every_symbol_is_one_token(folder):
 
 
 @pytest.mark.parametrize("words", ["joined", "tags", "numbers", "XX"])
-def test_marks_of_words(tmp_path, words):
-    """As many on each side as there are words, whatever these are."""
+def test_word_marks_match_the_words(tmp_path, words):
+    """Both sides have one mark per word, for any words."""
     trees = [random_tree(seed, 9) for seed in range(30)]
     odd = "(S (NN 😀) (NP (NN \u2581x) (NN -LRB-) (NN naïve–β)) (CD 4/8) (NN \uf8fe0))"
     path = tmp_path / "trees"
@@ -162,7 +162,7 @@ def test_marks_of_words(tmp_path, words):
     assert expected[-1] == 6
 
 
-def test_an_epoch_holds_pairs_by_their_weights():
+def test_epoch_samples_pairs_by_weight():
     draw = np.random.default_rng(4)
     source, target = draw.integers(5, 60, (2, 900))
     weights = np.repeat([1.0, 0.3, 2.5], [300, 400, 200])
@@ -177,7 +177,7 @@ def test_an_epoch_holds_pairs_by_their_weights():
         assert set(seen[300:700]) == {0, 1}
         assert set(seen[700:]) == {2, 3}
         counts.append(seen)
-        # As many batches in every epoch, all but the last of them full.
+        # Every epoch has the same number of batches, all but the last full.
         sizes = np.bincount(of_position, minlength=len(buckets))
         batches = sum(
             -(-size // bucket.batch_size)
@@ -192,7 +192,7 @@ def test_an_epoch_holds_pairs_by_their_weights():
     assert not np.array_equal(counts[0], counts[1])
 
 
-def test_weights_in_training_batches_and_after_a_resume(folder, tmp_path):
+def test_training_resumes_with_sampled_weights(folder, tmp_path):
     source = TreeFiles([folder / "wsj", folder / "silver.gz"], [3, 0.5])
     texts = [words for words, _ in source]
     tokenizer = train_tokenizer("bpe", texts, 300, symbols=source.symbols())

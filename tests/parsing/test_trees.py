@@ -32,7 +32,7 @@ def read(tmp_path, text, name="a.trees"):
 
 
 @pytest.mark.parametrize("name", ["a.mrg", "a.mrg.gz"])
-def test_penn_treebank(tmp_path, name):
+def test_read_trees_reads_penn_treebank_files(tmp_path, name):
     ((line, tree),) = read(tmp_path, "\n" + TRACES, name)
     assert line == 2
     assert " ".join(tree.words) == "The gene -LRB- Apc -RRB- is required for its skin ."
@@ -77,7 +77,7 @@ def test_penn_treebank(tmp_path, name):
         (" \n\t\n", []),
     ],
 )
-def test_forms_of_trees(tmp_path, text, expected):
+def test_read_trees_normalizes_trees(tmp_path, text, expected):
     trees = [str(tree) for _, tree in read(tmp_path, text)]
     if expected is None:
         expected = ["(S (NN a\u00a0b) (NP|X (CD 1\u2028)))"]
@@ -101,7 +101,7 @@ def test_forms_of_trees(tmp_path, text, expected):
         ("(NN \xff)".encode("latin-1"), r"a\.trees:1: not UTF-8"),
     ],
 )
-def test_broken_trees_name_file_and_line(tmp_path, text, message):
+def test_read_trees_names_the_line_of_broken_trees(tmp_path, text, message):
     with pytest.raises(DataError, match=message) as caught:
         read(tmp_path, text)
     assert "\n" not in str(caught.value)
@@ -117,7 +117,7 @@ def test_a_cut_off_gzip_file_and_a_missing_one(tmp_path):
         list(read_trees(tmp_path / "b"))
 
 
-def test_depth_is_no_danger(tmp_path):
+def test_read_trees_accepts_any_depth(tmp_path):
     deep = "(S " * 100_000 + "(NN a)" + ")" * 100_000
     ((_, tree),) = read(tmp_path, deep)
     assert len(tree.constituents) == 100_000
@@ -127,18 +127,18 @@ def test_depth_is_no_danger(tmp_path):
             read(tmp_path, text)
 
 
-def test_random_trees_round_trip(tmp_path):
+def test_read_trees_inverts_str(tmp_path):
     trees = [random_tree(seed) for seed in range(300)]
     text = "".join(str(tree) + "\n" for tree in trees)
     found = read(tmp_path, text)
     assert [line for line, _ in found] == list(range(1, 301))
     assert [tree for _, tree in found] == trees
-    # Line breaks wherever white space may stand.
+    # Line breaks are allowed in all white space.
     spread = re.sub(r"[ )]", lambda match: match[0] + "\n", text)
     assert [tree for _, tree in read(tmp_path, spread)] == trees
 
 
-def test_random_bytes_are_trees_or_one_error(tmp_path):
+def test_read_trees_survives_random_bytes(tmp_path):
     draw = random.Random(1)
     path = tmp_path / "a.trees"
     pieces = [b"(", b")", b" ", b"S", b"(NN a)", b"-NONE-", b"\n", b"=", b"-", b"\xc3"]
@@ -174,11 +174,11 @@ def test_random_bytes_are_trees_or_one_error(tmp_path):
         ("ADVP|PRT-CLR", "ADVP|PRT"),
     ],
 )
-def test_function_tags_are_cut(label, expected):
+def test_base_label_removes_function_tags(label, expected):
     assert base_label(label) == expected
 
 
-def test_words_of_a_line():
+def test_split_words_escapes_brackets():
     assert split_words(" The (\tgene)s \u00a0 ") == (
         "The",
         "-LRB-",
@@ -189,7 +189,7 @@ def test_words_of_a_line():
 
 
 @pytest.mark.parametrize("module", [trees_module, linearization, treebank])
-def test_trees_are_read_without_naming_tensorflow(module):
+def test_modules_do_not_import_tensorflow(module):
     nodes = ast.walk(ast.parse(pathlib.Path(module.__file__).read_text()))
     imported = [
         getattr(node, "module", None) or node.names[0].name
@@ -200,8 +200,8 @@ def test_trees_are_read_without_naming_tensorflow(module):
     assert not [name for name in imported if "tensorflow" in name]
 
 
-def test_craft(data_dir):
-    """All trees of a corpus, read anew by a count of brackets alone."""
+def test_read_trees_matches_bracket_counts_on_craft(data_dir):
+    """Compares all trees of a corpus with a separate count of brackets."""
     path = data_dir / "craft" / "dev.trees.gz"
     if not path.is_file():
         pytest.skip(f"no {path}")
@@ -209,12 +209,12 @@ def test_craft(data_dir):
     trees = [tree for _, tree in read_trees(path)]
     assert len(trees) == len(lines) == 3_471
     for line, tree in zip(lines, trees, strict=True):
-        # Four tags of this file stand above two words each.
+        # Four tags of this file have two words each.
         line = re.sub(r"\((\S+) ([^()\s]+) ([^()\s]+)\)", r"(\1 \2) (\1 \3)", line)
         leaves = re.findall(r"\((\S+) ([^()\s]+)\)", line)
         leaves = [(tag, word) for tag, word in leaves if tag != "-NONE-"]
         assert list(zip(tree.tags, tree.words, strict=True)) == leaves
-        # Taking traces and then empty brackets out leaves the constituents.
+        # Without traces and then empty brackets, the constituents remain.
         line = re.sub(r"\(-NONE- [^()\s]+\)", "", line)
         while re.search(r"\([^()\s]+\s*\)", line):
             line = re.sub(r"\([^()\s]+\s*\)", "", line)

@@ -1,4 +1,4 @@
-"""The recipe loader against whatever may come: a recipe, or one line."""
+"""Fuzzing of the recipe loader: any input gives a recipe or a one-line error."""
 
 import pytest
 import yaml
@@ -42,7 +42,7 @@ KEYS = [
         "__class__",
     ),
 ]
-# What YAML makes of words and signs.
+# YAML values of words and signs.
 WORDS = [
     *(
         "",
@@ -121,7 +121,7 @@ OVERRIDES = st.lists(
     st.tuples(st.sampled_from(KEYS) | ANY_TEXT, VALUES).map("=".join) | ANY_TEXT,
     max_size=4,
 )
-# Of which many are as they should be.
+# Many of these are valid.
 PLAUSIBLE = st.lists(
     st.sampled_from(
         [
@@ -144,7 +144,7 @@ PLAUSIBLE = st.lists(
 
 @st.composite
 def altered(draw):
-    """A good recipe with pieces put in, taken out or exchanged."""
+    """A valid recipe with pieces inserted, removed or replaced."""
     text = GOOD
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(text)))
@@ -167,7 +167,7 @@ JSON = st.recursive(
 )
 TEXTS = altered() | VALUES | JSON.map(lambda each: yaml.safe_dump(each))
 CONTENTS = TEXTS.map(lambda text: text.encode("utf-8", "surrogatepass")) | st.binary()
-# A recipe that is there with some overrides, or whatever for a recipe.
+# A shipped recipe with overrides, or any text.
 CASES = st.tuples(st.just(GOOD.encode()), OVERRIDES | PLAUSIBLE) | st.tuples(
     CONTENTS, st.just([]) | OVERRIDES
 )
@@ -184,7 +184,7 @@ def check(path):
             assert message.startswith((str(path), "--set")) and "\n" not in message
             assert len(message) <= 1000
             return "refused in one line"
-        # What was read can be kept and read again.
+        # A loaded recipe can be written and read again.
         dump_recipe(recipe, path)
         assert load_recipe(path) == recipe
         return "read"
@@ -202,12 +202,12 @@ def test_whatever_comes_is_a_recipe_or_one_line(tmp_path, record_property):
 @pytest.mark.parametrize(
     "overrides", [["data.kind=[]", "0="], ["data.kind={}", "a=1"], ["data=[]", "a=1"]]
 )
-def test_what_fuzzing_found(tmp_path, overrides):
+def test_load_recipe_rejects_inputs_found_by_fuzzing(tmp_path, overrides):
     check(tmp_path / "r.yaml")((GOOD.encode(), overrides))
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_recipes(tmp_path, record_property):
+def test_load_recipe_survives_a_hundred_thousand_inputs(tmp_path, record_property):
     outcomes = fuzz(CASES, check(tmp_path / "r.yaml"), LONG)
     record_property("happened", told(outcomes))
     assert sum(outcomes.values()) >= LONG

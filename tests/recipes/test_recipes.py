@@ -38,7 +38,7 @@ def one_line(recipe, *overrides):
 
 
 @pytest.mark.parametrize("name", shipped_recipes())
-def test_every_shipped_recipe_loads(name, monkeypatch, tmp_path):
+def test_load_recipe_accepts_shipped_recipes(name, monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", str(tmp_path))
     own_files = ["data.train.source=a.en.gz", "data.train.target=a.de.gz"]
     recipe = load_recipe(name, own_files if name == "files" else [])
@@ -46,17 +46,17 @@ def test_every_shipped_recipe_loads(name, monkeypatch, tmp_path):
     assert len(shipped_recipes()[name]) > 20
 
 
-def test_the_template_names_every_key():
+def test_template_has_every_key():
     written = yaml.safe_load((RECIPES / "files.yaml").read_text())
     recipe = load_recipe("files", ["data.train={source: a, target: b}"]).model_dump()
     assert set(written) == set(recipe)
     for section in ("data", "tokenizer", "training", "evaluation", "decoding"):
-        # Either of the two ways to space checkpoints.
+        # One of the two checkpoint intervals.
         known = set(recipe[section]) - {"checkpoint_steps"}
         assert set(written[section]) == known, section
 
 
-def test_the_template_asks_for_the_files():
+def test_template_requires_files():
     assert "data.train.source must be given" in one_line("files")
 
 
@@ -69,7 +69,7 @@ def test_the_template_asks_for_the_files():
         ("wmt14_en_fr_big", 0.1, 300_000, 20, "word_piece", 32_000),
     ],
 )
-def test_wmt_recipes_are_section_5(
+def test_wmt_recipes_match_section_5(
     name, dropout, steps, average, kind, vocabulary_size
 ):
     recipe = load_recipe(name)
@@ -85,7 +85,7 @@ def test_wmt_recipes_are_section_5(
     assert recipe.data.target_language == name[9:11]
 
 
-def test_parsing_recipe_is_section_6_3(monkeypatch):
+def test_parsing_recipe_matches_section_6_3(monkeypatch):
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", "/treebank")
     recipe = load_recipe("wsj_parsing")
     sections = [f"/treebank/wsj/{number:02}" for number in range(2, 24)]
@@ -101,7 +101,7 @@ def test_parsing_recipe_is_section_6_3(monkeypatch):
     assert load_recipe("craft_parsing").decoding == decoding
 
 
-def test_trees_are_validated_by_f1_and_text_by_bleu(recipe_path):
+def test_validation_metric_is_f1_for_trees_and_bleu_for_text(recipe_path):
     trees = "data={kind: trees, train: {trees: a}, validation: {trees: b}}"
     assert load_recipe(recipe_path).validation_metric() == "bleu"
     recipe = load_recipe(recipe_path, [trees, "training.validation_f1=false"])
@@ -124,7 +124,7 @@ def test_trees_are_validated_by_f1_and_text_by_bleu(recipe_path):
     )
 
 
-def test_defaults_are_the_papers(recipe_path):
+def test_schema_defaults_match_the_paper(recipe_path):
     recipe = load_recipe(recipe_path)
     assert recipe.data.kind == "files"
     assert recipe.model.num_layers == 6
@@ -135,14 +135,14 @@ def test_defaults_are_the_papers(recipe_path):
     assert recipe.decoding.beam_size == 4
 
 
-def test_paths_are_absolute_and_one_string_is_a_list(recipe_path, monkeypatch):
+def test_load_recipe_makes_paths_absolute(recipe_path, monkeypatch):
     monkeypatch.chdir(recipe_path.parent)
     recipe = load_recipe(recipe_path)
     assert recipe.data.train.source == [str(recipe_path.parent / "a.en")]
     assert recipe.data.train.target == [str(recipe_path.parent / "a.de")]
 
 
-def test_paths_of_records_are_absolute(tmp_path, monkeypatch):
+def test_load_recipe_makes_paths_of_records_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "records.yaml"
     path.write_text(
@@ -154,7 +154,7 @@ def test_paths_of_records_are_absolute(tmp_path, monkeypatch):
     assert data.validation.target == [str(tmp_path / "v.de")]
 
 
-def test_environment_variable_in_a_path(recipe_path, monkeypatch):
+def test_load_recipe_expands_environment_variables(recipe_path, monkeypatch):
     recipe_path.write_text(MINIMAL.replace("a.en", '"${SOME_CORPUS}/a.en"'))
     monkeypatch.setenv("SOME_CORPUS", "/elsewhere")
     assert load_recipe(recipe_path).data.train.source == ["/elsewhere/a.en"]
@@ -166,7 +166,7 @@ def test_environment_variable_in_a_path(recipe_path, monkeypatch):
     assert recipe.data.train.source == ["/b.en"]
 
 
-def test_overrides_are_yaml_at_dotted_keys(recipe_path):
+def test_load_recipe_applies_overrides(recipe_path):
     recipe = load_recipe(
         recipe_path,
         [
@@ -191,7 +191,7 @@ def test_overrides_are_yaml_at_dotted_keys(recipe_path):
     assert (recipe.model.d_model, recipe.model.dropout) == (128, 0.3)
 
 
-def test_one_way_of_spacing_checkpoints_replaces_the_other(recipe_path):
+def test_override_replaces_the_other_checkpoint_interval(recipe_path):
     recipe_path.write_text(MINIMAL + "training: {checkpoint_minutes: 3}")
     training = load_recipe(recipe_path, ["training.checkpoint_steps=7"]).training
     assert (training.checkpoint_minutes, training.checkpoint_steps) == (None, 7)
@@ -255,11 +255,11 @@ def test_one_way_of_spacing_checkpoints_replaces_the_other(recipe_path):
         ("training.steps=[1", "--set training.steps, line 1: not valid YAML"),
     ],
 )
-def test_a_mistake_is_one_line_that_names_the_key(recipe_path, override, expected):
+def test_load_recipe_names_the_key_of_an_error(recipe_path, override, expected):
     assert expected in one_line(recipe_path, override)
 
 
-def test_both_checkpoint_keys_are_a_mistake(recipe_path):
+def test_load_recipe_rejects_both_checkpoint_intervals(recipe_path):
     recipe_path.write_text(
         MINIMAL + "training: {checkpoint_minutes: 3, checkpoint_steps: 7}"
     )
@@ -277,7 +277,7 @@ def test_both_checkpoint_keys_are_a_mistake(recipe_path):
         (b"training: {steps: 3}", "data.train must be given"),
     ],
 )
-def test_a_file_that_is_no_recipe(tmp_path, content, expected):
+def test_load_recipe_rejects_other_files(tmp_path, content, expected):
     path = tmp_path / "broken.yaml"
     path.write_bytes(content)
     message = one_line(path)
@@ -285,13 +285,13 @@ def test_a_file_that_is_no_recipe(tmp_path, content, expected):
     assert str(path) in message
 
 
-def test_unknown_name_lists_the_shipped_recipes(tmp_path):
+def test_load_recipe_lists_shipped_recipes_for_an_unknown_name(tmp_path):
     message = one_line("multi30k_en_dee")
     assert "did you mean multi30k_en_de?" in message
     assert "folder" in one_line(tmp_path)
 
 
-def test_dumped_recipe_loads_equal_and_states_the_presets_values(recipe_path, tmp_path):
+def test_dump_recipe_writes_the_values_of_the_preset(recipe_path, tmp_path):
     recipe = load_recipe(
         recipe_path, ["model.preset=tiny", "training.checkpoint_steps=11"]
     )
@@ -322,7 +322,7 @@ def in_file(path):
 
 
 def in_overrides(path):
-    # Overrides replace the values of the file, under either name.
+    # Overrides replace values of the file under both names.
     path.write_text(f"{MINIMAL}training: {{keep_checkpoints: 9, average: 5}}")
     return load_recipe(
         path,
@@ -336,7 +336,7 @@ def in_a_section(path):
 
 
 @pytest.mark.parametrize("load", [in_file, in_overrides, in_a_section])
-def test_old_keys_work_and_are_written_as_the_new_ones(recipe_path, caplog, load):
+def test_load_recipe_renames_old_keys(recipe_path, caplog, load):
     recipe = load(recipe_path)
     dump_recipe(recipe, recipe_path)
     written = yaml.safe_load(recipe_path.read_text())["training"]
@@ -345,7 +345,7 @@ def test_old_keys_work_and_are_written_as_the_new_ones(recipe_path, caplog, load
         assert f"training.{old} is now training.{new}" in caplog.text
 
 
-def test_old_and_new_key_together_are_an_error(recipe_path):
+def test_load_recipe_rejects_old_and_new_key_together(recipe_path):
     recipe_path.write_text(f"{MINIMAL}training: {{keep: 5, keep_checkpoints: 7}}")
     assert "training.keep is the old name of training.keep_checkpoints" in one_line(
         recipe_path
@@ -356,14 +356,14 @@ def test_decoding_section_matches_beam_search():
     fields = {field.name: field.default for field in dataclasses.fields(BeamSearch)}
     settings = DecodingSettings.model_fields
     assert {name: field.default for name, field in settings.items()} == fields
-    # Both refuse the same values.
+    # Both reject the same values.
     for change in ({"beam_size": 0}, {"length_penalty": -1.0}, {"patience": 0.0}):
         for kind in (BeamSearch, DecodingSettings):
             with pytest.raises(ValueError):
                 kind(**change)
 
 
-def test_language_code_no_is_norwegian(tmp_path):
+def test_load_recipe_reads_no_as_text(tmp_path):
     path = tmp_path / "norwegian.yaml"
     path.write_text(
         "data: {kind: tfds, name: x, source_language: no, target_language: en}"
@@ -371,7 +371,7 @@ def test_language_code_no_is_norwegian(tmp_path):
     assert load_recipe(path).data.source_language == "no"
 
 
-def test_constructor_arguments_are_the_transformers():
+def test_constructor_arguments_match_transformer():
     arguments = ModelSettings(preset="tiny", d_ff=77).constructor_arguments()
     assert (arguments["d_model"], arguments["d_ff"]) == (128, 77)
     expected = set(inspect.signature(Transformer.__init__).parameters)

@@ -1,4 +1,4 @@
-"""The list of operations that exports may have, against all that exist."""
+"""Tests of the list of allowed operations against all operations."""
 
 import copy
 import json
@@ -27,8 +27,8 @@ def _registered_operations():
     return {each.name: each for each in op_def_pb2.OpList.FromString(listed).op}
 
 
-# Names of operations that touch files, networks, processes, or Python; those that keep
-# state between calls or between models, in which data could be hidden.
+# Names of operations that reach files, networks, processes, or Python, or that keep
+# state between calls or models, in which data could be hidden.
 REACHING = re.compile(
     "File|Reader|Read(?!VariableOp$)|Write|Save|Restore|Checkpoint|Vocab|Load|Dump"
     "|Snapshot|Record|LMDB|Sql|Csv|CSV|ImmutableConst|Asset|FileSystem"
@@ -43,7 +43,7 @@ PATHS = re.compile(
     "file|path|dir(ectory)?$|url|uri|address|host|host_|region|descriptor|output_stream"
     "|vocab$|prefix|target|token$|serialized|engine|library|module|python|command"
 )
-# Those that act on more than their inputs, and why they may.
+# Allowed operations that act on more than their inputs, and the reason.
 STATEFUL = {
     "Assert": "raises an error",
     "Case": "calls functions of the graph",
@@ -66,7 +66,7 @@ STATEFUL = {
 }
 
 
-def test_no_allowed_operation_reaches_out():
+def test_allowed_operations_do_not_reach_files_or_network():
     registered, allowed = _registered_operations(), allowed_operations()["operations"]
     assert len(registered) > 1_500
     reaching = {name for name in registered if REACHING.search(name)}
@@ -75,7 +75,7 @@ def test_no_allowed_operation_reaches_out():
         texts = [each.name for each in definition.attr if "string" in each.type]
         if any(PATHS.search(each) for each in [*inputs, *texts]):
             reaching.add(name)
-    # The rules find what is known to do so.
+    # The rules find all known ones.
     known = "ReadFile WriteFile MatchingFiles ImmutableConst GenerateVocabRemapping"
     known += " Abort PyFunc EagerPyFunc PyFuncStateless SaveV2 RestoreV2 PrintV2"
     known += " InitializeTableFromTextFileV2 LoadAndRemapMatrix DecodeProtoV2 RpcCall"
@@ -83,7 +83,7 @@ def test_no_allowed_operation_reaches_out():
     assert set(known.split()) & registered.keys() <= reaching
     assert len(reaching) > 600
     assert reaching & allowed.keys() <= {
-        # Their texts are pieces of words.
+        # Its texts are pieces of words.
         "WordpieceTokenizeWithOffsets",
     }
     stateful = {name for name, each in registered.items() if each.is_stateful}
@@ -91,7 +91,7 @@ def test_no_allowed_operation_reaches_out():
     assert SAVER_OPERATIONS.isdisjoint(allowed)
 
 
-def test_every_other_operation_is_refused(tmp_path):
+def test_check_refuses_every_other_operation(tmp_path):
     registered, allowed = _registered_operations(), allowed_operations()["operations"]
     model = saved_model_pb2.SavedModel()
     meta_graph = model.meta_graphs.add()
@@ -107,11 +107,11 @@ def test_every_other_operation_is_refused(tmp_path):
         except ModelError:
             continue
         passing.add(node.op)
-    # An empty vocabulary is none.
+    # An empty vocabulary is invalid.
     assert passing == allowed.keys() - {"SentencepieceOp"}
 
 
-def test_texts_that_are_free_are_no_paths():
+def test_free_texts_are_not_paths():
     """Attributes whose text is not listed are names, patterns and vocabularies."""
     rules = allowed_operations()
     free = {
@@ -137,16 +137,16 @@ def _assert_listed(path):
     check_saved_model(path)
 
 
-def test_operations_of_an_export_are_listed(tiny_export):
+def test_list_covers_an_export(tiny_export):
     _assert_listed(tiny_export)
 
 
-def test_operations_of_activations_are_listed(tmp_path):
+def test_list_covers_activations(tmp_path):
     _assert_listed(export_kinds.write_activations(tmp_path / "1"))
 
 
-def test_operations_of_word_pieces_are_listed(tmp_path):
-    """The tokenizer's alone: a whole export takes long."""
+def test_list_covers_word_pieces(tmp_path):
+    """Checks the tokenizer only, since a whole export takes long."""
     module = tf.Module()
     module.tokenizer = pipelines.train_tokenizer("word_piece", SENTENCES, 300)
     module.f = tf.function(
@@ -158,7 +158,7 @@ def test_operations_of_word_pieces_are_listed(tmp_path):
 
 
 @pytest.mark.slow
-def test_list_is_what_all_kinds_of_exports_need(tmp_path):
+def test_list_matches_all_kinds_of_exports(tmp_path):
     rules = {}
     for kind, path in export_kinds.write_all(tmp_path):
         export_kinds.merge_rules(rules, export_kinds.collect(path))

@@ -1,4 +1,4 @@
-"""Exports from strangers: a graph that can reach files is refused before it loads."""
+"""Tests that untrusted exports that can reach files are refused before loading."""
 
 import shutil
 
@@ -10,7 +10,7 @@ from tensorflow.core.protobuf import saver_pb2
 from tensorflow.python.trackable.resource import CapturableResource
 
 from keras_transformer.errors import ModelError
-from keras_transformer.saving import keras_file as safe_loading
+from keras_transformer.saving import keras_file
 from keras_transformer.saving.graph_check import check_saved_model
 from keras_transformer.saving.open import open_model
 from keras_transformer.saving.saved_model import load_saved_model
@@ -18,7 +18,7 @@ from keras_transformer.serving import ServedModel
 
 
 def export(folder, function):
-    """A SavedModel whose `serving_default` is a function of texts."""
+    """Writes a SavedModel whose `serving_default` is a function of texts."""
     module = tf.Module()
     module.f = tf.function(
         function, input_signature=[tf.TensorSpec([None], tf.string, name="inputs")]
@@ -126,8 +126,8 @@ def test_what_reaches_out_is_refused(tmp_path, function):
         assert "\n" not in message
 
 
-def test_it_would_have_run(tmp_path):
-    """The same kind of graph, let in, writes a file."""
+def test_unchecked_export_runs_its_operations(tmp_path):
+    """Without the check, such a graph writes a file."""
     marker = tmp_path / "marker"
 
     def writes(texts):
@@ -143,7 +143,7 @@ def test_it_would_have_run(tmp_path):
     assert marker.exists()
 
 
-def test_a_table_from_a_file_is_refused(tmp_path):
+def test_check_refuses_a_table_from_a_file(tmp_path):
     words = tmp_path / "words"
     words.write_text("a 1\n")
     module = tf.Module()
@@ -163,7 +163,7 @@ def test_a_table_from_a_file_is_refused(tmp_path):
 
 
 class _Opened(CapturableResource):
-    """Writes a file when it is initialized, which loading does."""
+    """Resource that writes a file when it is initialized, as on loading."""
 
     def __init__(self, prefix):
         super().__init__()
@@ -184,11 +184,11 @@ def _write(prefix):
         tensors=[tf.constant("written")],
     )
     with tf.control_dependencies([save]):
-        # Functions always run assertions, and what they wait for.
+        # Functions always run assertions and their control inputs.
         tf.raw_ops.Assert(condition=True, data=["x"])
 
 
-def test_saver_that_runs_on_opening_is_refused(tmp_path):
+def test_check_refuses_a_saver_that_runs_on_opening(tmp_path):
     marker = tmp_path / "marker"
     module = tf.Module()
     module.resource = _Opened(str(marker))
@@ -200,7 +200,7 @@ def test_saver_that_runs_on_opening_is_refused(tmp_path):
     _assert_refused(tmp_path, marker, "'SaveV2' outside of its saver")
 
 
-def test_version_1_graph_that_writes_on_opening_is_refused(tmp_path):
+def test_check_refuses_a_version_1_graph(tmp_path):
     """TensorFlow's loader of version 1 runs `restore_op_name`."""
     marker = tmp_path / "marker"
     with tf.Graph().as_default() as graph:
@@ -233,7 +233,7 @@ def test_version_1_graph_that_writes_on_opening_is_refused(tmp_path):
 
 
 def _assert_refused(folder, marker, reason):
-    """An export is refused without being run; let in, it writes files."""
+    """Asserts that an export is refused and would have written files."""
     with pytest.raises(ModelError) as caught:
         open_model(folder)
     message = str(caught.value)
@@ -246,7 +246,7 @@ def _assert_refused(folder, marker, reason):
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_altered_export_is_refused(tiny_export, tmp_path, name):
+def test_check_refuses_altered_exports(tiny_export, tmp_path, name):
     change, reason = GRAPHS[name]
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((tiny_export / "saved_model.pb").read_bytes())
@@ -260,7 +260,7 @@ def test_altered_export_is_refused(tiny_export, tmp_path, name):
     assert "\n" not in message
 
 
-def test_damaged_exports(tiny_export, tmp_path, monkeypatch):
+def test_check_names_damaged_exports(tiny_export, tmp_path, monkeypatch):
     version = tmp_path / "1"
     shutil.copytree(tiny_export, version)
     whole = (version / "saved_model.pb").read_bytes()
@@ -276,4 +276,4 @@ def test_damaged_exports(tiny_export, tmp_path, monkeypatch):
     monkeypatch.setattr("keras_transformer.saving.graph_check.MAX_BYTES", 1000)
     with pytest.raises(ModelError, match="bytes, at most 1,000 are allowed"):
         check_saved_model(version)
-    assert safe_loading.shown("a\nb") == r"'a\nb'"
+    assert keras_file.shown("a\nb") == r"'a\nb'"

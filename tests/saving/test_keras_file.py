@@ -1,4 +1,4 @@
-"""Files from strangers, each made for real: refused, and nothing of them is run."""
+"""Tests that untrusted model files are refused and that their code never runs."""
 
 import inspect
 import pathlib
@@ -44,7 +44,7 @@ def good(tiny_model, tmp_path_factory):
 
 
 def forged(good, folder, kind, name):
-    """A copy of the good folder with another model; a word of the reason."""
+    """Copies the good folder with an altered model. Returns a word of the reason."""
     shutil.copytree(good, folder, dirs_exist_ok=True)
     source, target = good / "model.keras", folder / "model.keras"
     if kind == "settings":
@@ -64,7 +64,7 @@ def files_under(folder):
 
 
 def refusal(path):
-    """What is said of a file that must not be opened."""
+    """Asserts that a file is refused and returns the message."""
     before = files_under(path.parent)
     started = time.monotonic()
     with pytest.raises(ModelError) as caught:
@@ -77,7 +77,7 @@ def refusal(path):
     return message
 
 
-def test_a_good_file_is_read(good, tiny_model):
+def test_open_model_reads_a_valid_file(good, tiny_model):
     found = open_model(good / "model.keras").model
     for mine, expected in zip(found.weights, tiny_model[0].weights, strict=True):
         assert (mine.numpy() == expected.numpy()).all()
@@ -101,7 +101,7 @@ def test_code_in_a_lambda_layer_is_not_run(good, tmp_path):
     try:
         assert "Received: 'Sequential'" in refusal(tmp_path / "model.keras")
     finally:
-        keras.backend.clear_session()  # takes it back
+        keras.backend.clear_session()  # resets the setting
     for verb in ("translate", "export"):
         arguments = [tmp_path, tmp_path / "out"] if verb == "export" else [tmp_path]
         result = CliRunner().invoke(app, [verb, *map(str, arguments)], input="a\n")
@@ -109,7 +109,7 @@ def test_code_in_a_lambda_layer_is_not_run(good, tmp_path):
         assert result.stderr.count("\n") == 1
         assert f"error: {tmp_path / 'model.keras'}: refused: " in result.stderr
     assert not marker.exists()
-    # It would have run.
+    # Without the check the code runs.
     read(tmp_path / "model.keras", allow_unsafe=True)
     assert marker.exists()
 
@@ -129,7 +129,7 @@ def test_bombs(good, tmp_path):
         check(good / "model.keras", FileLimits(max_bytes=1000))
     with pytest.raises(ModelError, match="too many objects"):
         check(good / "model.keras", FileLimits(max_objects=20))
-    # A file without a byte on the disk.
+    # A sparse file.
     with open(path, "wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(ModelError, match=r"model\.keras: "):
@@ -144,7 +144,7 @@ def test_damaged_files(good, tmp_path):
     for part in (b"", b"PK\x03\x04", whole[:1000], whole[:-30], b"x" * 5000):
         path.write_bytes(part)
         assert "cannot be loaded" in refusal(path)
-    # Other bytes at each of many places; every member has a checksum.
+    # Every member has a checksum, so changed bytes are detected anywhere.
     for place in range(0, len(whole) - 64, len(whole) // 40):
         other = bytes(255 - byte for byte in whole[place : place + 64])
         path.write_bytes(whole[:place] + other + whole[place + 64 :])
@@ -157,7 +157,7 @@ def test_weights_of_another_shape(good, tmp_path):
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "model.keras"
     malicious.with_config(good / "model.keras", path, malicious.set_setting("d_ff", 41))
-    # Two layers, each with two networks of 24 + 24 + 1 weights more.
+    # Two layers each in encoder and decoder, with 24 + 24 + 1 more weights per layer.
     reason = "describe at least 29,636 parameters, but the file contains 29,440"
     assert reason in refusal(path)
 
@@ -176,14 +176,14 @@ def test_another_tokenizer_of_the_same_size(good, tiny_model, tmp_path):
         arguments = [path, tmp_path / "out"] if verb == "export" else [path]
         result = CliRunner().invoke(app, [verb, *map(str, arguments)], input="a\n")
         assert result.exit_code == 2 and other.fingerprint()[:12] in result.stderr
-    # What is no note of ours says nothing.
+    # Other comments are ignored.
     with zipfile.ZipFile(path, "a") as archive:
         archive.comment = b"tokenizer sha256 \xff" + bytes(60_000)
     assert open_model(path).tokenizer.fingerprint() == other.fingerprint()
 
 
-def test_a_constructor_argument_is_listed_in_the_recipe_schema_only():
-    """A new one touches the model, the schema and the layer that uses it."""
+def test_settings_cover_all_constructor_arguments():
+    """A new argument touches the model, the schema and the layer that uses it."""
     arguments = set(inspect.signature(kt.Transformer.__init__).parameters)
     arguments -= {"self", "kwargs"}
     not_in_recipes = {"vocabulary_size", "output_size", "pad_id"}
@@ -201,7 +201,7 @@ def test_a_constructor_argument_is_listed_in_the_recipe_schema_only():
         {"attention_window": 3, "dtype": "mixed_bfloat16"},
     ],
 )
-def test_every_kind_of_model_passes(tmp_path, changes):
+def test_read_accepts_every_kind_of_model(tmp_path, changes):
     model = kt.Transformer(
         53, **{"num_layers": 2, "d_model": 22, "d_ff": 33, "num_heads": 2, **changes}
     )
@@ -213,8 +213,8 @@ def test_every_kind_of_model_passes(tmp_path, changes):
     assert 0.8 * model.count_params() < bound <= model.count_params()
 
 
-def test_nothing_unpickles():
-    """What a grep of the source finds; tests/test_rules.py reads the imports."""
+def test_package_never_unpickles():
+    """Searches the source; tests/test_rules.py checks the imports."""
     root = pathlib.Path(__file__).resolve().parents[2]
     forbidden = re.compile(
         r"\bpickle|marshal\.|joblib|torch\.load|unsafe_load|full_load|yaml\.load\("
@@ -227,5 +227,5 @@ def test_nothing_unpickles():
         for line in path.read_text("utf-8").splitlines()
         if forbidden.search(line)
     ]
-    # Its loader is a `yaml.SafeLoader`.
+    # This loader is a `yaml.SafeLoader`.
     assert set(found) == {("load.py", "return yaml.load(text, _Loader)")}

@@ -1,4 +1,4 @@
-"""Pictures and page hold the model's own scores and words."""
+"""Tests that figures and page show the model's scores and words."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def attention(model_and_tokenizer):
     return visualization.attention_of(*model_and_tokenizer, SOURCE, TARGET)
 
 
-def test_words_and_scores_belong_together(model_and_tokenizer, attention):
+def test_attention_of_matches_the_model(model_and_tokenizer, attention):
     _, tokenizer = model_and_tokenizer
     lengths = tokenizer.tokenize([SOURCE, TARGET]).row_lengths().numpy() + 1
     assert "".join(attention.source) == SOURCE + "</s>"
@@ -49,7 +49,7 @@ def test_words_and_scores_belong_together(model_and_tokenizer, attention):
         assert tuple(map(len, attention.labels(kind))) == (rows, columns)
 
 
-def test_one_layer_or_head_can_be_chosen(attention):
+def test_select_returns_one_layer_or_head(attention):
     assert [found[:2] for found in attention.select("encoder", layer=2)] == [
         (2, 1),
         (2, 2),
@@ -66,7 +66,7 @@ def test_one_layer_or_head_can_be_chosen(attention):
         attention.select("self")
 
 
-def test_the_page_holds_the_scores_and_nothing_from_elsewhere(attention, tmp_path):
+def test_page_contains_scores_and_no_external_resources(attention, tmp_path):
     visualization.write_page(attention, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     # A word of the text must not end the script.
@@ -80,7 +80,7 @@ def test_the_page_holds_the_scores_and_nothing_from_elsewhere(attention, tmp_pat
 
 
 @pytest.mark.parametrize("options", [{}, {"kind": "encoder", "layer": 2, "head": 1}])
-def test_the_picture_is_drawn(attention, tmp_path, options):
+def test_write_figure_writes_a_png(attention, tmp_path, options):
     path = tmp_path / "picture.png"
     visualization.write_figure(attention, path, **options)
     pixels = image.imread(path)
@@ -90,6 +90,6 @@ def test_the_picture_is_drawn(attention, tmp_path, options):
         visualization.write_figure(attention, path, head=4)
 
 
-def test_a_blank_text_is_refused(model_and_tokenizer):
+def test_attention_of_rejects_blank_text(model_and_tokenizer):
     with pytest.raises(ModelError, match="the target is empty"):
         visualization.attention_of(*model_and_tokenizer, SOURCE, "  ")
