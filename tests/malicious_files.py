@@ -113,7 +113,7 @@ SETTINGS = {
     ),
     "an unknown setting": (set_setting("code", "1"), "'config.code'"),
     "a preset": (set_setting("preset", "base"), "'config.preset'"),
-    "a huge size": (set_setting("max_length", 10**400), "the number"),
+    "a huge size": (set_setting("max_length", 10**400), "is too large"),
     "shapes that are none": (
         set_class(build_config={"input_shape": [LAMBDA]}),
         "input_shape",
@@ -234,7 +234,7 @@ ARCHIVES = {
     ),
     "settings that are bytes": (
         lambda content: _sized(content, CONFIG, b"\xff\x00"),
-        "not JSON",
+        "cannot be read",
     ),
 }
 

@@ -248,18 +248,18 @@ def _read_settings(content):
         raise ModelError(f"{_CONFIG} is nested too deeply") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-    except ValueError:
-        raise ModelError(f"{_CONFIG} is not JSON") from None
+    except ValueError as error:
+        raise ModelError(f"{_CONFIG} cannot be read: {short(error)}") from None
     key = ".".join(map(str, first["loc"])) or "the file"
-    received = shown(first["input"])
-    reason = f"{shown(key)} is wrong: {first['msg']}. Received: {received}"
+    message = first["msg"].removeprefix("Value error, ").partition(" or instance ")[0]
+    reason = f"{shown(key)} is wrong: {message}. Received: {shown(first['input'])}"
     raise ModelError(f"{_CONFIG}: {short(reason)}")
 
 
 def _parse_int(digits):
     # No size is larger, and products of huge numbers would stall the checks.
     if len(digits) > 10:
-        raise ModelError(f"{_CONFIG} has the number {shown(digits)}")
+        raise ValueError(f"the number {shown(digits)} is too large")
     return int(digits)
 
 
