@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from functools import partial
 from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU
@@ -70,25 +71,22 @@ def compare_systems(
         )
     # Without `force`, sacreBLEU warns that text for the tokenizer "none" is tokenized.
     makers = {
-        "bleu": lambda given: BLEU(
-            tokenize=tokenize,
-            lowercase=lowercase,
-            force=tokenize == "none",
-            references=given,
+        "bleu": partial(
+            BLEU, tokenize=tokenize, lowercase=lowercase, force=tokenize == "none"
         ),
-        "chrf": lambda given: CHRF(lowercase=lowercase, references=given),
-        "ter": lambda given: TER(references=given),
+        "chrf": partial(CHRF, lowercase=lowercase),
+        "ter": TER,
     }
     # The references are processed once for all systems.
-    made = {name: makers[name]([references]) for name in metrics}
-    kind, usual = _TESTS[test]
+    made = {name: makers[name](references=[references]) for name in metrics}
+    kind, default_samples = _TESTS[test]
     with _seeded(seed):
         paired = PairedTest(
             list(systems.items()),
             made,
             references=None,
             test_type=kind,
-            n_samples=num_samples or usual,
+            n_samples=num_samples or default_samples,
         )
         signatures, scores = paired()
     return [
@@ -96,10 +94,8 @@ def compare_systems(
             metric,
             str(signature),
             [
-                SystemScore(
-                    name, *map(_number, (one.score, one.p_value, one.mean, one.ci))
-                )
-                for name, one in zip(scores["System"], scores[metric], strict=True)
+                SystemScore(name, *map(_number, (s.score, s.p_value, s.mean, s.ci)))
+                for name, s in zip(scores["System"], scores[metric], strict=True)
             ],
         )
         for metric, signature in signatures.items()

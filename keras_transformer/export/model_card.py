@@ -68,22 +68,24 @@ def _model_rows(model, tokenizer):
 def _data_rows(recipe):
     for key, value in recipe.data.model_dump().items():
         if isinstance(value, dict):
-            # Folders may be private, so only the names of files are written.
-            files = {
-                side: [pathlib.PurePath(str(path)).name for path in _list(paths)]
-                for side, paths in value.items()
-            }
-            value = "; ".join(f"{side} {', '.join(v)}" for side, v in files.items())
+            sides = (f"{side} {_base_names(paths)}" for side, paths in value.items())
+            value = "; ".join(sides)
         elif key == "train" and recipe.data.kind == "records":
-            value = pathlib.PurePath(value).name
+            value = _base_names(value)
         if value is not None and key != "data_dir":
             yield key, value
+
+
+def _base_names(paths):
+    """Joins the names of files without their folders, which may be private."""
+    paths = paths if isinstance(paths, list) else [paths]
+    return ", ".join(pathlib.PurePath(str(path)).name for path in paths)
 
 
 def _training_rows(recipe):
     for key, value in recipe.training.model_dump().items():
         if key == "initial_model" and value is not None:
-            value = pathlib.PurePath(value).name
+            value = _base_names(value)
         if value is not None:
             yield key, value
 
@@ -129,7 +131,3 @@ def _table(title, rows, head=("what", "value")):
 
 def _cell(value):
     return str(value).replace("|", "\\|").replace("\n", " ")
-
-
-def _list(value):
-    return value if isinstance(value, list) else [value]

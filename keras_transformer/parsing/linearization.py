@@ -76,8 +76,10 @@ def linearize(tree: Tree, words: str = "tags", first_number: int = 0) -> str:
         return " ".join(f"{_number(place)} {symbol}" for place, symbol in joined)
     symbols = []
     for kind, value in events(tree):
-        if kind == "word":
-            symbols.append(_word_symbol(tree, value, words, first_number))
+        if kind == "word" and words == "numbers":
+            symbols.append(_number(value + first_number))
+        elif kind == "word":
+            symbols.append(f"({tree.tags[value] if words == 'tags' else ANY_TAG})")
         else:
             symbols.append(("(" if kind == "open" else ")") + value)
     return " ".join(symbols)
@@ -98,12 +100,6 @@ def _joined_symbols(tree) -> list[str]:
             symbols.append(f"{opened}({tree.tags[value]})")
             opened = ""
     return symbols
-
-
-def _word_symbol(tree, place, words, first_number) -> str:
-    if words == "numbers":
-        return _number(place + first_number)
-    return f"({tree.tags[place] if words == 'tags' else ANY_TAG})"
 
 
 def _number(place) -> str:

@@ -76,7 +76,7 @@ class _Settings(ModelSettings):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, values: Any):
-        # A missing setting has the default of `Transformer`, not that of a preset.
+        # Missing settings have the defaults of `Transformer`, not of a preset.
         return values
 
 
