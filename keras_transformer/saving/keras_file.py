@@ -257,8 +257,8 @@ def _read_settings(content):
 
 
 def _parse_int(digits):
-    # No size is larger, and products of huge numbers would stall the checks.
-    if len(digits) > 10:
+    # Python cannot write products of huge numbers. Keras writes ids of 64 bits.
+    if len(digits) > 20:
         raise ValueError(f"the number {shown(digits)} is too large")
     return int(digits)
 
