@@ -55,7 +55,8 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node, deep=False):
         seen = set()
-        for key_node, _ in node.value:
+        # PyYAML reports nodes of other kinds, such as `!!set [a]`.
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             key = self.construct_object(key_node, deep=True)
             line = key_node.start_mark.line + 1
             if not isinstance(key, str):
@@ -95,13 +96,18 @@ def _yaml_value(text):
     """Returns the value of YAML text.
 
     Raises:
-        RecipeError: If it is nested too deeply, too large, or a value cannot be read.
-        yaml.YAMLError: If it is not valid YAML.
+        RecipeError: If it is not valid YAML, nested too deeply, too large, or a value
+            cannot be read. The message begins with the line.
     """
     try:
         return yaml.load(text, _Loader)
     except RecursionError:
         raise RecipeError("line 1: nested too deeply") from None
+    except yaml.MarkedYAMLError as error:
+        line, problem = error.problem_mark.line + 1, error.problem
+    except yaml.reader.ReaderError as error:
+        line, problem = text.count("\n", 0, error.position) + 1, error.reason
+    raise RecipeError(f"line {line}: not valid YAML: {problem}")
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -203,18 +209,9 @@ def _read(name_or_path):
         raise RecipeError(f"{label}, {error}") from None
     except ValueError:
         raise RecipeError(f"{label!r}: not a file name") from None
-    except yaml.YAMLError as error:
-        raise RecipeError(f"{label}{_yaml_problem(error)}") from None
     if not isinstance(values, dict):
         raise RecipeError(f"{label}: a recipe must be a mapping of keys to values")
     return label, values
-
-
-def _yaml_problem(error) -> str:
-    mark = getattr(error, "problem_mark", None)
-    where = f", line {mark.line + 1}" if mark else ""
-    problem = getattr(error, "problem", None) or str(error).split("\n", 1)[0]
-    return f"{where}: not valid YAML: {problem}"
 
 
 def _apply(values: dict, override: str) -> None:
@@ -226,9 +223,7 @@ def _apply(values: dict, override: str) -> None:
     try:
         value = _yaml_value(text)
     except RecipeError as error:
-        raise RecipeError(f"--set {key}: {error}") from None
-    except yaml.YAMLError as error:
-        raise RecipeError(f"--set {key}{_yaml_problem(error)}") from None
+        raise RecipeError(f"--set {key}, {error}") from None
     _set(values, key, value)
 
 

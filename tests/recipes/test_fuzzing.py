@@ -200,7 +200,13 @@ def test_whatever_comes_is_a_recipe_or_one_line(tmp_path, record_property):
 
 
 @pytest.mark.parametrize(
-    "overrides", [["data.kind=[]", "0="], ["data.kind={}", "a=1"], ["data=[]", "a=1"]]
+    "overrides",
+    [
+        ["data.kind=[]", "0="],
+        ["data.kind={}", "a=1"],
+        ["data=[]", "a=1"],
+        ["data=!!set [a]", "a=1"],
+    ],
 )
 def test_load_recipe_rejects_inputs_found_by_fuzzing(tmp_path, overrides):
     check(tmp_path / "r.yaml")((GOOD.encode(), overrides))
