@@ -228,8 +228,7 @@ def _check_node(node, operations, rules, callable_names):
         raise ValueError(f"has the operation {shown(node.op)}")
     if not _LOCAL_DEVICE.fullmatch(node.device):
         raise ValueError(f"has the device {shown(node.device)}")
-    _check_attributes(node.op, node.attr, attributes, rules)
-    for name in _calls(node):
+    for name in _check_attributes(node.op, node.attr, attributes, rules):
         if name not in callable_names:
             raise ValueError(f"{shown(node.name)} calls the function {shown(name)}")
     if node.op == "SentencepieceOp":
@@ -240,19 +239,13 @@ def _check_node(node, operations, rules, callable_names):
         check_sentencepiece_model(node.attr["model"].s)
 
 
-def _calls(node):
-    """Yields the names of the functions that a node calls."""
-    for value in node.attr.values():
-        kind = value.WhichOneof("value")
-        if kind == "func":
-            yield value.func.name
-        elif kind == "list":
-            for function in value.list.func:
-                yield function.name
-
-
 def _check_attributes(what, attributes, allowed, rules):
-    """Checks names, texts and types of the attributes of a node or function."""
+    """Checks names, texts and types of the attributes of a node or function.
+
+    Returns:
+        The names of the functions that the attributes refer to.
+    """
+    called = []
     for name, value in attributes.items():
         if name not in allowed:
             raise ValueError(f"{what} has the attribute {shown(name)}")
@@ -271,6 +264,8 @@ def _check_attributes(what, attributes, allowed, rules):
             raise ValueError(f"{what} has attributes of a function that it calls")
         if name == "config_proto":
             _check_config(value.s)
+        called += [function.name for function in functions]
+    return called
 
 
 def attribute_values(value):
