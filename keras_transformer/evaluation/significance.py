@@ -94,8 +94,10 @@ def compare_systems(
             metric,
             str(signature),
             [
-                SystemScore(name, *map(_number, (s.score, s.p_value, s.mean, s.ci)))
-                for name, s in zip(scores["System"], scores[metric], strict=True)
+                SystemScore(
+                    name, *map(_number, (one.score, one.p_value, one.mean, one.ci))
+                )
+                for name, one in zip(scores["System"], scores[metric], strict=True)
             ],
         )
         for metric, signature in signatures.items()
