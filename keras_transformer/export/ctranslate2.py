@@ -111,9 +111,7 @@ def _specification(model, max_length):
             f"attention_window={model.attention_window}"
         )
     if model.score != "scaled_dot":
-        raise ExportError(
-            f"CTranslate2 needs scaled dot-product attention. Received: {model.score!r}"
-        )
+        raise ExportError(f"CTranslate2 has no score function {model.score!r}")
     activation = keras.activations.serialize(model.activation)
     if activation not in _ACTIVATIONS:
         raise ExportError(

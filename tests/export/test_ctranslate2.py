@@ -163,6 +163,6 @@ def test_export_ctranslate2_rejects_invalid_arguments(tmp_path):
     with pytest.raises(ExportError, match=r"key_dim=5, value_dim=6"):
         model, tokenizer = made(key_dim=5, value_dim=6)
         export_ctranslate2(model, tokenizer, tmp_path / "a")
-    with pytest.raises(ExportError, match="no activation 'tanh'"):
+    with pytest.raises(ExportError, match=r"activations .* Received: 'tanh'"):
         export_ctranslate2(made(activation="tanh")[0], tokenizer, tmp_path / "a")
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
