@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.deprecated import convert_search_arguments
+from keras_transformer.decoding.deprecated import accept_old_arguments
 from keras_transformer.decoding.loop import StepFunction
 from keras_transformer.decoding.loop import decode_loop
 from keras_transformer.decoding.loop import has_dynamic_shapes
@@ -22,19 +22,19 @@ NEG_INF = float("-inf")
 SOFTMAX_MIN_SIZE = 1024
 
 
+@accept_old_arguments
 def beam_search(
-    decoder=None,
-    cache=None,
-    context=None,
-    batch_size=None,
-    max_length=None,
+    decoder,
+    cache,
+    context,
+    batch_size,
+    max_length,
     search=BeamSearch(),
     ids=SpecialIds(),
     n_best=1,
     vocabulary_size=None,
     buffer_length=None,
     drop_finished="auto",
-    **old,
 ):
     """Runs beam search and returns the highest-scoring sequences.
 
@@ -72,7 +72,6 @@ def beam_search(
             default). Required under `jax.jit` if `max_length` is a tensor.
         drop_finished: Whether finished sentences leave the batch: `True`, `False`, or
             `"auto"` (on all backends but JAX). Pass `False` for XLA.
-        **old: Keyword arguments of version 0.1.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, n_best, buffer_length]`, including the
@@ -84,9 +83,6 @@ def beam_search(
         ValueError: If `n_best` is below 1 or above `beam_size`, or the end id is
             another special id, too.
     """
-    search, decoder, ids, drop_finished = convert_search_arguments(
-        search, decoder, ids, drop_finished, old
-    )
     decoder = StepFunction.of(decoder)
     beam_size = search.beam_size
     if _is_number(n_best) and not 1 <= n_best <= beam_size:

@@ -13,10 +13,11 @@ from keras_transformer.decoding.options import SpecialIds
 
 
 class ConstrainedDecoder:
-    """A decoder whose sequences have given beginnings or lack forbidden phrases.
+    """Decoder that forces prefixes and excludes forbidden phrases.
 
     Args:
         decoder: Decoder, see `beam_search`.
+        beam_size: Hypotheses or samples per sentence.
         limits: Maximum length, scalar or `[batch]`, as `max_length` of `beam_search`.
             At the last position, where a sequence may be cut off, only tokens that it
             may end with are allowed.
@@ -32,9 +33,16 @@ class ConstrainedDecoder:
     gives_log_probs = True
 
     def __init__(
-        self, decoder, limits, ids=SpecialIds(), prefix_ids=None, next_states=None
+        self,
+        decoder,
+        beam_size,
+        limits,
+        ids=SpecialIds(),
+        prefix_ids=None,
+        next_states=None,
     ):
         self._decoder = StepFunction.of(decoder)
+        self._beam_size = beam_size
         self._limits = limits
         self._pad_id = ids.pad
         self._prefix_ids = prefix_ids
@@ -49,12 +57,7 @@ class ConstrainedDecoder:
                 np.concatenate([next_states, may_be_last]).astype("int32")
             )
 
-    def begin(self, source_ids, beam_size=1, max_length=None):
-        """Like the inner decoder's `begin`."""
-        cache, context = self._decoder.begin(source_ids, beam_size, max_length)
-        return self.wrap(cache, context, ops.shape(source_ids)[0], beam_size)
-
-    def wrap(self, cache, context, batch_size, beam_size):
+    def wrap(self, cache, context, batch_size):
         """Adds this decoder's state to a cache of no positions and its context."""
         cache, context = {"inner": cache}, {"inner": context}
         if self._prefix_ids is not None:
@@ -65,8 +68,7 @@ class ConstrainedDecoder:
         if self._tables is not None:
             limits = ops.convert_to_tensor(self._limits, dtype="int32")
             context["limit"] = ops.broadcast_to(limits, (batch_size,))
-            cache["state"] = ops.zeros((batch_size * beam_size,), dtype="int32")
-        self._beam_size = beam_size
+            cache["state"] = ops.zeros((batch_size * self._beam_size,), dtype="int32")
         return cache, context
 
     def step(self, ids, cache, context, index):
@@ -113,6 +115,6 @@ class ConstrainedDecoder:
 
 
 def _fit_columns(states, size):
-    """Pads or trims to as many columns as there are logits."""
+    """Pads or trims the columns to `size`, the number of logits."""
     missing = max(0, size - states.shape[-1])
     return ops.pad(states[:, :size], [[0, 0], [0, missing]], constant_values=-1)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.deprecated import convert_search_arguments
+from keras_transformer.decoding.deprecated import accept_old_arguments
 from keras_transformer.decoding.loop import StepFunction
 from keras_transformer.decoding.loop import decode_loop
 from keras_transformer.decoding.loop import known_vocabulary_size
@@ -17,19 +17,19 @@ from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.decoding.top_k import top_k as largest
 
 
+@accept_old_arguments
 def sample(
-    decoder=None,
-    cache=None,
-    context=None,
-    batch_size=None,
-    max_length=None,
+    decoder,
+    cache,
+    context,
+    batch_size,
+    max_length,
     sampling=Sampling(),
     ids=SpecialIds(),
     vocabulary_size=None,
     buffer_length=None,
     drop_finished="auto",
     seed=None,
-    **old,
 ):
     """Draws sequences token by token from the model's distribution.
 
@@ -49,9 +49,6 @@ def sample(
     Raises:
         ValueError: If the end id is another special id, too.
     """
-    sampling, decoder, ids, drop_finished = convert_search_arguments(
-        sampling, decoder, ids, drop_finished, old
-    )
     decoder = StepFunction.of(decoder)
     num_samples = sampling.num_samples
     forbidden = ids.never_generated()
