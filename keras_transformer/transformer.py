@@ -9,6 +9,10 @@ from keras_transformer.layers import Encoder
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.layers import TokenEmbedding
 from keras_transformer.layers import padding_mask
+from keras_transformer.layers.renamed import rename_score
+from keras_transformer.layers.renamed import take_score_mode
+from keras_transformer.layers.transformer_layer import TransformerLayer
+from keras_transformer.layers.transformer_layer import named_attributes
 from keras_transformer.presets import PRESETS
 
 
@@ -36,8 +40,8 @@ class Transformer(keras.Model):
         activation: Activation of the feed-forward networks.
         attention_window: Number of positions that self-attention attends to, r of
             section 4, in encoder and decoder. If `None`, all.
-        score: Score function of all attentions: `"scaled_dot"` (the paper), `"dot"`,
-            or `"additive"`.
+        score_mode: Score function of all attentions: `"scaled_dot"` (the paper),
+            `"dot"`, or `"additive"`.
         pad_id: Id of the padding.
         output_size: Number of ids, from 0, that the model predicts, such as the
             symbols of trees. If `None`, the whole vocabulary.
@@ -64,11 +68,12 @@ class Transformer(keras.Model):
         normalization="post",
         activation="relu",
         attention_window=None,
-        score="scaled_dot",
+        score_mode="scaled_dot",
         pad_id=0,
         output_size=None,
         **kwargs,
     ):
+        score_mode = take_score_mode(kwargs, score_mode)
         super().__init__(**kwargs)
         _check_arguments(d_model, num_heads, key_dim, value_dim, positions)
         self.vocabulary_size = vocabulary_size
@@ -85,7 +90,7 @@ class Transformer(keras.Model):
         self.normalization = normalization
         self.activation = keras.activations.get(activation)
         self.attention_window = attention_window
-        self.score = score
+        self.score_mode = score_mode
         self.pad_id = pad_id
         self.output_size = output_size
         policy = self.dtype_policy
@@ -97,7 +102,7 @@ class Transformer(keras.Model):
             dtype=policy,
             name="token_embedding",
         )
-        # Source and target learn positions of their own; sinusoids have no weights.
+        # Learned positions of source and target differ; sinusoids have no weights.
         self.source_positions = PositionalEncoding(
             positions, max_length, dtype=policy, name="source_positions"
         )
@@ -105,26 +110,12 @@ class Transformer(keras.Model):
             positions, max_length, dtype=policy, name="target_positions"
         )
         self.dropout_layer = Dropout(dropout, dtype=policy, name="embedding_dropout")
-        stack = self._stack_options()
-        self.encoder = Encoder(**stack, name="encoder")
-        self.decoder = Decoder(**stack, name="decoder")
-
-    def _stack_options(self):
-        """Arguments of the encoder and the decoder."""
-        return {
-            "num_layers": self.num_layers,
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim or self.d_model // self.num_heads,
-            "d_ff": self.d_ff,
-            "value_dim": self.value_dim or self.d_model // self.num_heads,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "normalization": self.normalization,
-            "activation": self.activation,
-            "attention_window": self.attention_window,
-            "score": self.score,
-            "dtype": self.dtype_policy,
+        options = named_attributes(self, TransformerLayer) | {
+            "key_dim": key_dim or d_model // num_heads,
+            "value_dim": value_dim or d_model // num_heads,
         }
+        self.encoder = Encoder(num_layers, **options, dtype=policy, name="encoder")
+        self.decoder = Decoder(num_layers, **options, dtype=policy, name="decoder")
 
     @classmethod
     def from_preset(cls, name, vocabulary_size, **changes):
@@ -199,16 +190,13 @@ class Transformer(keras.Model):
         )
 
     def decode(self, target_ids, encoder_output, source_mask=None, training=None):
-        """Computes the logits of every next target token from `encode`'s output.
+        """Like `call`, from the output of `encode`.
 
         Args:
             target_ids: `[batch, target_length]`.
             encoder_output: `[batch, source_length, d_model]`.
             source_mask: `[batch, source_length]`, bool, True = token.
             training: Whether dropout is applied.
-
-        Returns:
-            `[batch, target_length, num_outputs]`, float32.
         """
         decoder_output = self.decoder(
             self.embed_target(target_ids, training=training),
@@ -230,12 +218,11 @@ class Transformer(keras.Model):
             `[batch, target_length, d_model]`, or a pair of it and the scores of each
             decoder layer, see `Decoder`.
         """
-        source_ids = inputs["source_ids"]
-        encoder_output = self.encode(source_ids, training=training)
+        encoder_output = self.encode(inputs["source_ids"], training=training)
         return self.decoder(
             self.embed_target(inputs["target_ids"], training=training),
             encoder_output,
-            source_mask=padding_mask(source_ids, self.pad_id),
+            source_mask=padding_mask(inputs["source_ids"], self.pad_id),
             return_attention_scores=return_attention_scores,
             training=training,
         )
@@ -253,18 +240,12 @@ class Transformer(keras.Model):
             reads target token i and predicts label i. Each row sums to 1 over tokens
             and is exactly 0 on padding; rows of padding mean nothing.
         """
-        source_ids = inputs["source_ids"]
-        source_mask = padding_mask(source_ids, self.pad_id)
-        options = {
-            "source_mask": source_mask,
-            "return_attention_scores": True,
-            "training": False,
-        }
-        encoder_output, encoder_scores = self.encoder(
-            self.embed_source(source_ids), **options
-        )
-        target = self.embed_target(inputs["target_ids"])
-        _, decoder_scores = self.decoder(target, encoder_output, **options)
+        source_mask = padding_mask(inputs["source_ids"], self.pad_id)
+        options = {"source_mask": source_mask, "return_attention_scores": True}
+        source = self.embed_source(inputs["source_ids"], training=False)
+        target = self.embed_target(inputs["target_ids"], training=False)
+        output, encoder_scores = self.encoder(source, **options, training=False)
+        _, decoder_scores = self.decoder(target, output, **options, training=False)
         self_scores, cross_scores = zip(*decoder_scores, strict=True)
         return {
             "encoder": ops.stack(encoder_scores, axis=1),
@@ -277,26 +258,13 @@ class Transformer(keras.Model):
         return keras.KerasTensor(shape, dtype="float32")
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "num_layers": self.num_layers,
-            "d_model": self.d_model,
-            "d_ff": self.d_ff,
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "positions": self.positions,
-            "max_length": self.max_length,
-            "normalization": self.normalization,
-            "activation": keras.activations.serialize(self.activation),
-            "attention_window": self.attention_window,
-            "score": self.score,
-            "pad_id": self.pad_id,
-            "output_size": self.output_size,
-        }
+        arguments = named_attributes(self, Transformer)
+        activation = keras.activations.serialize(self.activation)
+        return {**super().get_config(), **arguments, "activation": activation}
+
+    @classmethod
+    def from_config(cls, config):
+        return super().from_config(rename_score(config))
 
 
 def _check_arguments(d_model, num_heads, key_dim, value_dim, positions):

@@ -87,13 +87,8 @@ class DecoderLayer(TransformerLayer):
         x = self.feed_forward_add_norm(x, y, training=training)
         return (x, (self_scores, cross_scores)) if return_attention_scores else x
 
-    def compute_output_spec(
-        self, inputs, encoder_output, *, return_attention_scores=False, **kwargs
-    ):
-        output = self._output_spec(inputs)
-        if not return_attention_scores:
-            return output
-        return output, (
-            self._scores_spec(inputs, inputs),
-            self._scores_spec(inputs, encoder_output),
+    def scores_spec(self, inputs, encoder_output):
+        return (
+            self._attention_spec(inputs, inputs),
+            self._attention_spec(inputs, encoder_output),
         )

@@ -7,11 +7,13 @@ from keras import ops
 
 from keras_transformer.layers.masks import causal_mask
 from keras_transformer.layers.masks import combine_masks
+from keras_transformer.layers.renamed import rename_score
+from keras_transformer.layers.renamed import take_score_mode
 from keras_transformer.numerics.dropout import Dropout
 from keras_transformer.numerics.matrices import Dense
 from keras_transformer.numerics.softmax import masked_softmax
 
-SCORES = ("scaled_dot", "dot", "additive")
+SCORE_MODES = ("scaled_dot", "dot", "additive")
 
 
 def attention(logits, value, mask=None, dropout=None, training=None):
@@ -51,14 +53,14 @@ class MultiHeadAttention(keras.layers.Layer):
         output_dim: Width of the output. If `None`, the query's width is used.
         dropout: Rate on the attention scores, in [0, 1). The paper uses none.
         use_bias: Whether the four projections have biases.
-        score: How a query and a key give a logit (section 3.2.1): `"scaled_dot"` (the
-            paper), `"dot"` without the division by sqrt(d_k), or `"additive"`, the
-            sum of `w tanh(q + k)` with weights w `[num_heads, key_dim]` (Bahdanau et
-            al., 2015), whose memory also grows with key_dim.
+        score_mode: How a query and a key give a logit (section 3.2.1): `"scaled_dot"`
+            (the paper), `"dot"` without the division by sqrt(d_k), or `"additive"`,
+            the sum of `w tanh(q + k)` with weights w `[num_heads, key_dim]` (Bahdanau
+            et al., 2015), whose memory also grows with key_dim.
 
     Raises:
-        ValueError: If a size is below 1, `dropout` is outside [0, 1), or `score` is
-            unknown.
+        ValueError: If a size is below 1, `dropout` is outside [0, 1), or `score_mode`
+            is unknown.
     """
 
     def __init__(
@@ -69,13 +71,15 @@ class MultiHeadAttention(keras.layers.Layer):
         output_dim=None,
         dropout=0.0,
         use_bias=False,
-        score="scaled_dot",
+        score_mode="scaled_dot",
         **kwargs,
     ):
+        score_mode = take_score_mode(kwargs, score_mode)
         super().__init__(**kwargs)
-        if score not in SCORES:
+        if score_mode not in SCORE_MODES:
             raise ValueError(
-                f"`score` must be one of {', '.join(SCORES)}. Received: {score!r}."
+                f"`score_mode` must be one of {', '.join(SCORE_MODES)}. "
+                f"Received: {score_mode!r}."
             )
         for name, size in (
             ("num_heads", num_heads),
@@ -93,7 +97,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.output_dim = output_dim
         self.dropout = dropout
         self.use_bias = use_bias
-        self.score = score
+        self.score_mode = score_mode
         self.supports_masking = True
         key_width = num_heads * key_dim
         value_width = num_heads * (value_dim or key_dim)
@@ -114,7 +118,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.output_dense = self._dense(self.output_dim or query_shape[-1], "output")
         width = self.num_heads * (self.value_dim or self.key_dim)
         self.output_dense.build((*query_shape[:-1], width))
-        if self.score == "additive":
+        if self.score_mode == "additive":
             self.score_weights = self.add_weight(
                 name="score_weights",
                 shape=(self.num_heads, self.key_dim),
@@ -208,7 +212,7 @@ class MultiHeadAttention(keras.layers.Layer):
         )
 
     def attention_logits(self, query, key):
-        """Computes the attention logits by the layer's `score`.
+        """Computes the attention logits by the layer's `score_mode`.
 
         Args:
             query: `[batch, num_heads, ..., target_length, key_dim]`.
@@ -217,9 +221,9 @@ class MultiHeadAttention(keras.layers.Layer):
         Returns:
             `[batch, num_heads, ..., target_length, source_length]`.
         """
-        if self.score == "additive":
+        if self.score_mode == "additive":
             return self._additive_logits(query, key)
-        if self.score == "scaled_dot":
+        if self.score_mode == "scaled_dot":
             query = query * ops.cast(1.0 / math.sqrt(self.key_dim), query.dtype)
         return ops.matmul(query, ops.swapaxes(key, -1, -2))
 
@@ -254,6 +258,10 @@ class MultiHeadAttention(keras.layers.Layer):
         shape = (batch, self.num_heads, target_length, value.shape[1])
         return output, keras.KerasTensor(shape, dtype="float32")
 
+    @classmethod
+    def from_config(cls, config):
+        return super().from_config(rename_score(config))
+
     def get_config(self):
         return {
             **super().get_config(),
@@ -263,5 +271,5 @@ class MultiHeadAttention(keras.layers.Layer):
             "output_dim": self.output_dim,
             "dropout": self.dropout,
             "use_bias": self.use_bias,
-            "score": self.score,
+            "score_mode": self.score_mode,
         }

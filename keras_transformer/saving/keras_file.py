@@ -273,6 +273,9 @@ def _check_settings(settings):
     """Returns the settings, with defaults for missing ones."""
     if not isinstance(settings, dict):
         raise ModelError(f"{_CONFIG} has no settings")
+    if "score" in settings:  # version 0.1
+        settings = {"score_mode": settings["score"], **settings}
+        del settings["score"]
     for name, value in settings.items():
         is_large = type(value) is int and value >= 2**31
         if is_large or (isinstance(value, str) and len(value) > 100):

@@ -197,7 +197,7 @@ def test_a_constructor_argument_is_listed_in_the_recipe_schema_only():
     [
         {},
         {"positions": "learned", "max_length": 31, "normalization": "pre"},
-        {"key_dim": 5, "value_dim": 7, "score": "additive", "activation": "gelu"},
+        {"key_dim": 5, "value_dim": 7, "score_mode": "additive", "activation": "gelu"},
         {"attention_window": 3, "dtype": "mixed_bfloat16"},
     ],
 )
