@@ -94,13 +94,9 @@ class Transformer(keras.Model):
         self.pad_id = pad_id
         self.output_size = output_size
         policy = self.dtype_policy
+        sizes = {"pad_id": pad_id, "output_size": output_size}
         self.token_embedding = TokenEmbedding(
-            vocabulary_size,
-            d_model,
-            pad_id,
-            output_size,
-            dtype=policy,
-            name="token_embedding",
+            vocabulary_size, d_model, **sizes, dtype=policy, name="token_embedding"
         )
         # Learned positions of source and target differ; sinusoids have no weights.
         self.source_positions = PositionalEncoding(
@@ -110,10 +106,9 @@ class Transformer(keras.Model):
             positions, max_length, dtype=policy, name="target_positions"
         )
         self.dropout_layer = Dropout(dropout, dtype=policy, name="embedding_dropout")
-        options = named_attributes(self, TransformerLayer) | {
-            "key_dim": key_dim or d_model // num_heads,
-            "value_dim": value_dim or d_model // num_heads,
-        }
+        options = named_attributes(self, TransformerLayer)
+        options["key_dim"] = key_dim or d_model // num_heads
+        options["value_dim"] = value_dim or d_model // num_heads
         self.encoder = Encoder(num_layers, **options, dtype=policy, name="encoder")
         self.decoder = Decoder(num_layers, **options, dtype=policy, name="decoder")
 
@@ -125,11 +120,11 @@ class Transformer(keras.Model):
             name: A key of `PRESETS`.
             vocabulary_size: Number of ids.
             **changes: Constructor arguments that differ from the preset. If `d_model`
-                or `num_heads` changes, `key_dim` and `value_dim` follow from them
-                unless given.
+                or `num_heads` changes, `key_dim` and `value_dim` are inferred unless
+                given.
 
         Raises:
-            ValueError: If there is no such preset.
+            ValueError: If `name` is unknown.
         """
         if name not in PRESETS:
             raise ValueError(
@@ -171,12 +166,12 @@ class Transformer(keras.Model):
         return self.token_embedding(decoder_output, reverse=True)
 
     def embed_source(self, source_ids, training=None):
-        """`[batch, source_length]` ids to vectors with positions and dropout."""
+        """`[batch, source_length]` ids to `[batch, source_length, d_model]` vectors."""
         x = self.source_positions(self.token_embedding(source_ids))
         return self.dropout_layer(x, training=training)
 
     def embed_target(self, target_ids, start_index=0, training=None):
-        """Like `embed_source`, for targets from position `start_index` on."""
+        """Like `embed_source`, for targets from position `start_index`."""
         x = self.token_embedding(target_ids)
         x = self.target_positions(x, start_index=start_index)
         return self.dropout_layer(x, training=training)
@@ -209,11 +204,6 @@ class Transformer(keras.Model):
     def decoder_output(self, inputs, training=None, return_attention_scores=False):
         """Like `call`, before the projection to logits.
 
-        Args:
-            inputs: As in `call`.
-            training: Whether dropout is applied.
-            return_attention_scores: Whether to return the decoder's scores, too.
-
         Returns:
             `[batch, target_length, d_model]`, or a pair of it and the scores of each
             decoder layer, see `Decoder`.
@@ -231,14 +221,14 @@ class Transformer(keras.Model):
         """Returns the scores of every head of every layer, without dropout.
 
         Args:
-            inputs: As in `call`.
+            inputs: Same as in `call`.
 
         Returns:
             Mapping of `"encoder"` `[batch, num_layers, num_heads, source_length,
             source_length]`, `"decoder"` `[..., target_length, target_length]`, and
             `"cross"` `[..., target_length, source_length]`, float32. Target row i
             reads target token i and predicts label i. Each row sums to 1 over tokens
-            and is exactly 0 on padding; rows of padding mean nothing.
+            and is exactly 0 on padding; rows of padding have no meaning.
         """
         source_mask = padding_mask(inputs["source_ids"], self.pad_id)
         options = {"source_mask": source_mask, "return_attention_scores": True}

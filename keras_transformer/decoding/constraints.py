@@ -1,7 +1,7 @@
-"""Prefixes and forbidden phrases, as a decoder around another one.
+"""Prefixes and forbidden phrases: a decoder that constrains another one.
 
-Both work on log-probabilities, which stay the model's own: a search adds up how
-probable the model finds the text that it is forced to write.
+Log-probabilities stay the model's own: a search adds the log-probability of each token
+that it is forced to generate.
 """
 
 import numpy as np
@@ -18,15 +18,13 @@ class ConstrainedDecoder:
     Args:
         decoder: Decoder, see `beam_search`.
         beam_size: Hypotheses or samples per sentence.
-        limits: Maximum length, scalar or `[batch]`, as `max_length` of `beam_search`.
-            At the last position, where a sequence may be cut off, only tokens that it
-            may end with are allowed.
+        limits: `max_length` of `beam_search`, scalar or `[batch]`. At the last position
+            only tokens that a sequence may end with are allowed.
         ids: `SpecialIds`.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each sentence,
-            then padding. They are forced even if they are forbidden. If `None`,
-            there are none.
-        next_states: int32 array `[num_states, vocabulary]`, see `forbidden_phrases`:
-            the state after each token, from state 0, or -1 for a forbidden token.
+            then padding. They are forced even if they are forbidden. If `None`, there
+            are none.
+        next_states: int32 array `[num_states, vocabulary]`, see `forbidden_phrases`.
             Logits without a column are forbidden, too. If `None`, nothing is.
     """
 
@@ -102,13 +100,13 @@ class ConstrainedDecoder:
 
     @property
     def compact(self):
-        """The inner decoder's `compact`, or `None`."""
+        """Like the inner decoder's `compact`, or `None`."""
         if self._decoder.compact is None:
             return None
         return lambda cache: {**cache, "inner": self._decoder.compact(cache["inner"])}
 
     def _advance(self, states, tokens):
-        """States after one more token; state 0 after a prefix that was forbidden."""
+        """Returns the states after a token; state 0 after a forbidden prefix."""
         flat = ops.reshape(self._tables, (-1,))
         places = states * self._tables.shape[1] + ops.cast(tokens, "int32")
         return ops.maximum(ops.take(flat, places, axis=0), 0)

@@ -38,8 +38,8 @@ def sample(
     Args:
         cache: Nest of tensors whose leading axis is batch * num_samples.
         sampling: `Sampling`; its `extra_length` is not used here.
-        seed: `keras.random.SeedGenerator` in place of `sampling.seed`. Samples of a
-            seed are the same with and without `drop_finished`.
+        seed: `keras.random.SeedGenerator` in place of `sampling.seed`. A seed gives the
+            same samples with and without `drop_finished`.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_samples, buffer_length]`, including
@@ -101,8 +101,8 @@ def _initial_state(max_lengths, shape, ids, seed):
         log_probs=ops.zeros(shape[:2], dtype="float32"),
         last_ids=ops.full(shape[:2], ids.start, dtype="int32"),
         ended=ops.broadcast_to(done[:, None], shape[:2]),
-        # All drawn at once, one number per token: a sentence's samples do not depend
-        # on when others leave the batch.
+        # All are drawn at once, one per token, so that a sentence's samples do not
+        # depend on when others leave the batch.
         uniforms=keras.random.uniform(shape, dtype="float32", seed=seed),
         max_lengths=max_lengths,
         done=done,

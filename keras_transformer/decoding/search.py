@@ -1,4 +1,4 @@
-"""From source ids to target ids: what `Translator` and the export both compile."""
+"""Translation of source ids to target ids, compiled by `Translator` and exports."""
 
 from keras import ops
 
@@ -39,11 +39,11 @@ def translate_ids(
         search: `BeamSearch`. A translation has at most `extra_length` more tokens
             than its source, both end ids counted, its prefix not.
         ids: `SpecialIds`.
-        n_best: Hypotheses to return per sentence, see `beam_search`.
+        n_best: See `beam_search`.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
-            translation, then padding. If `None`, there are none.
-        next_states: int32 `[num_states, vocabulary]`, what must not be generated, see
-            `forbidden_phrases`. If `None`, nothing.
+            translation, then padding, or `None`.
+        next_states: int32 `[num_states, vocabulary]`, see `forbidden_phrases`, or
+            `None`.
         vocabulary_size: See `beam_search`.
         drop_finished: See `beam_search`.
         decoder: `IncrementalDecoder` of the model. If `None`, one is made.

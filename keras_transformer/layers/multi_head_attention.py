@@ -81,12 +81,9 @@ class MultiHeadAttention(keras.layers.Layer):
                 f"`score_mode` must be one of {', '.join(SCORE_MODES)}. "
                 f"Received: {score_mode!r}."
             )
-        for name, size in (
-            ("num_heads", num_heads),
-            ("key_dim", key_dim),
-            ("value_dim", value_dim),
-            ("output_dim", output_dim),
-        ):
+        sizes = {"num_heads": num_heads, "key_dim": key_dim}
+        sizes |= {"value_dim": value_dim, "output_dim": output_dim}
+        for name, size in sizes.items():
             if size is not None and size < 1:
                 raise ValueError(f"`{name}` must be at least 1. Received: {size}.")
         if not 0 <= dropout < 1:
@@ -99,11 +96,9 @@ class MultiHeadAttention(keras.layers.Layer):
         self.use_bias = use_bias
         self.score_mode = score_mode
         self.supports_masking = True
-        key_width = num_heads * key_dim
-        value_width = num_heads * (value_dim or key_dim)
-        self.query_dense = self._dense(key_width, "query")
-        self.key_dense = self._dense(key_width, "key")
-        self.value_dense = self._dense(value_width, "value")
+        self.query_dense = self._dense(num_heads * key_dim, "query")
+        self.key_dense = self._dense(num_heads * key_dim, "key")
+        self.value_dense = self._dense(num_heads * (value_dim or key_dim), "value")
         self.dropout_layer = Dropout(
             dropout, dtype=self.dtype_policy, name="attention_dropout"
         )
@@ -116,8 +111,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.key_dense.build(key_shape or value_shape)
         self.value_dense.build(value_shape)
         self.output_dense = self._dense(self.output_dim or query_shape[-1], "output")
-        width = self.num_heads * (self.value_dim or self.key_dim)
-        self.output_dense.build((*query_shape[:-1], width))
+        self.output_dense.build((*query_shape[:-1], self.value_dense.units))
         if self.score_mode == "additive":
             self.score_weights = self.add_weight(
                 name="score_weights",
@@ -144,9 +138,9 @@ class MultiHeadAttention(keras.layers.Layer):
             query: `[batch, target_length, width]`.
             value: `[batch, source_length, width]`.
             key: `[batch, source_length, width]`. If `None`, `value` is used.
-            query_mask: Ignored: only keys are masked.
+            query_mask: Ignored, because only keys are masked.
             value_mask: `[batch, source_length]`, bool; Keras fills it in.
-            key_mask: `[batch, source_length]`, bool; Keras fills it in.
+            key_mask: Same as `value_mask`.
             attention_mask: `[batch, 1 or target_length, source_length]`, bool,
                 True = attend.
             return_attention_scores: Whether to return the scores, too.
@@ -178,9 +172,6 @@ class MultiHeadAttention(keras.layers.Layer):
             key: `[batch, num_heads, source_length, key_dim]`.
             value: `[batch, num_heads, source_length, value_dim]`.
             mask: `[batch, 1 or target_length, source_length]`, bool, or `None`.
-            causal: Whether position i attends to keys up to i only.
-            training: Whether dropout is applied.
-            return_scores: Whether the scores are needed.
 
         Returns:
             `[batch, num_heads, target_length, value_dim]` and the scores `[batch,
@@ -195,21 +186,14 @@ class MultiHeadAttention(keras.layers.Layer):
         return attention(logits, value, mask, self.dropout_layer, training)
 
     def project_key_value(self, value, key=None):
-        """Projects to keys and values per head.
-
-        Args:
-            value: `[batch, source_length, width]`.
-            key: `[batch, source_length, width]`. If `None`, `value` is used.
+        """Projects `[batch, source_length, width]` to keys and values per head.
 
         Returns:
             Keys `[batch, num_heads, source_length, key_dim]` and values `[batch,
             num_heads, source_length, value_dim]`.
         """
-        key = value if key is None else key
-        return (
-            self.split_heads(self.key_dense(key)),
-            self.split_heads(self.value_dense(value)),
-        )
+        key = self.split_heads(self.key_dense(value if key is None else key))
+        return key, self.split_heads(self.value_dense(value))
 
     def attention_logits(self, query, key):
         """Computes the attention logits by the layer's `score_mode`.

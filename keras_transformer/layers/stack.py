@@ -40,7 +40,7 @@ class Stack(TransformerLayer):
 
         Args:
             inputs: `[batch, length, d_model]`.
-            *args: More arguments of each layer.
+            *args: Further arguments of each layer.
             return_attention_scores: Whether to return the scores, too.
             **kwargs: Keyword arguments of each layer.
 

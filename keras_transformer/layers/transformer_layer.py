@@ -111,7 +111,7 @@ class TransformerLayer(keras.layers.Layer):
             return output
         return output, self.scores_spec(inputs, encoder_output)
 
-    def _scores_spec(self, queries, keys):
+    def _attention_spec(self, queries, keys):
         shape = (queries.shape[0], self.num_heads, queries.shape[1], keys.shape[1])
         return keras.KerasTensor(shape, dtype="float32")
 
