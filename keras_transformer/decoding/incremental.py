@@ -57,7 +57,7 @@ def arrange_weights(model, packed=False):
         packed: Whether to use `pack_kernel`, for single sentences under XLA.
 
     Returns:
-        `Weights`. Those of quantized layers are `None`.
+        `Weights`. Quantized layers keep their own kernels.
     """
 
     def arrange(kernel):

@@ -1,4 +1,4 @@
-"""Word alignments: scores made up so that the words that belong together are known."""
+"""Word alignments from attention scores with known word pairs."""
 
 import keras
 import numpy as np
@@ -28,7 +28,7 @@ def test_words_of_maps_subwords_to_words():
     row = [b"The", b" un", b"known", b".", b" ", b"x", b" \t", b" a b", b"", b" "]
     assert words_of(row) == [0, 1, 1, 1, 2, 2, 3, 4, 4, -1]
     assert words_of([b" ", b" ", b"a", b" b ", b"c"]) == [0, 0, 0, 1, 2]
-    # Only ASCII white space separates: not U+00A0, which is two bytes here.
+    # Only ASCII white space separates words. U+00A0 is two bytes here.
     assert words_of([b"a", b"\xc2", b"\xa0", b"b"]) == [0, 0, 0, 0]
     assert words_of([b" ", b"\n"]) == [-1, -1]
     assert words_of([]) == []
@@ -82,7 +82,7 @@ def test_align_words_is_empty_without_words():
 
 
 class CopyingModel:
-    """Its last two layers attend to the predicted token, the first to the start."""
+    """Last two layers attend to the predicted token, the first to the start."""
 
     vocabulary_size = num_outputs = 999
     positions = "sinusoidal"
@@ -95,7 +95,7 @@ class CopyingModel:
         found += 1e-6
         found /= ops.sum(found, axis=-1, keepdims=True)
         start = ops.zeros_like(found) + ops.one_hot(0, ops.shape(source_ids)[1])
-        # Two heads, of which one is not sure.
+        # Two heads, one of them uncertain.
         heads = ops.stack([found, found / 2 + 0.01], axis=1)
         first = ops.stack([start, start], axis=1) * 5.0
         return None, [(None, scores) for scores in (first, heads, heads)]
@@ -166,7 +166,7 @@ def test_align_is_independent_of_batch(tokenizer):
     )
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     for layer in model.decoder.layers:
-        # Heads of a new model look everywhere alike.
+        # The heads of a new model attend to all tokens equally.
         kernel = layer.cross_attention.query_dense.kernel
         kernel.assign(kernel * 10)
     sources = [source for source, *_ in PAIRS] + ["d e f h i j k l"]

@@ -14,7 +14,7 @@ from keras_transformer.decoding.forbidden import TEXT_BOUNDARIES
 from keras_transformer.decoding.forbidden import forbidden_texts
 from keras_transformer.decoding.forbidden import parse_phrase
 
-# Of all strings of these, many hold the phrases below.
+# Random strings of these often contain the phrases below.
 CHARACTERS = "abé .…猫"
 PHRASES = [
     "ab",
@@ -33,7 +33,7 @@ PHRASES = [
 
 
 def expression(phrase):
-    """The same phrase by Python's regular expressions."""
+    """Returns the phrase as a regular expression."""
     words = re.escape(phrase.removesuffix("*"))
     plain = phrase.removesuffix("*")
     before = "(?<![abé猫])" if plain[0] in "abé" else ""
@@ -42,7 +42,7 @@ def expression(phrase):
 
 
 def first_hit(table, ids):
-    """How many tokens can be written before one is forbidden; None: all can."""
+    """Returns how many tokens precede the first forbidden one, or `None`."""
     state = 0
     for count, token in enumerate(ids):
         state = table[state, token]
@@ -68,7 +68,7 @@ def test_forbidden_texts_match_regular_expressions(seed):
             planted = map(tokens.index, draw.choice(phrases).removesuffix("*"))
             place = draw.randrange(len(ids))
             ids[place:place] = planted
-        # A sub-word vocabulary begins a text with a space, which counts for no word.
+        # A subword vocabulary begins a text with a space, which counts for no word.
         text = "".join(tokens[each] for each in ids)
         held = any(each.search(text) for each in expressions)
         blank = tokens.index(" ")

@@ -221,7 +221,7 @@ def test_translator_is_traced_once_for_all_batches(model, monkeypatch):
     greedy = translator.with_search(beam_size=1)
     greedy.translate(LINES)
     assert len(traces) == 2
-    # Equal settings share what has been compiled.
+    # Equal settings share a compiled function.
     greedy.with_search(beam_size=4).translate(LINES)
     translator.with_search(beam_size=1).translate(LINES)
     assert len(traces) == 2
@@ -272,7 +272,7 @@ def test_ids_without_a_subword_are_never_generated(beam_size):
     padded.build({"source_ids": (None, None), "target_ids": (None, None)})
     (table,) = [w for w in padded.weights if w.shape == (padded.vocabulary_size, 24)]
     rows = table.numpy()
-    # Either of two opposite rows has the highest logit, whatever the state.
+    # One of two opposite rows always has the highest logit.
     rows[size] = 50 * np.random.default_rng(3).normal(size=24)
     rows[size + 1] = -rows[size]
     table.assign(rows)
