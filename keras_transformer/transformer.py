@@ -9,6 +9,10 @@ from keras_transformer.layers import Encoder
 from keras_transformer.layers import PositionalEncoding
 from keras_transformer.layers import TokenEmbedding
 from keras_transformer.layers import padding_mask
+from keras_transformer.layers.renamed import rename_score
+from keras_transformer.layers.renamed import take_score_mode
+from keras_transformer.layers.transformer_layer import TransformerLayer
+from keras_transformer.layers.transformer_layer import named_attributes
 from keras_transformer.presets import PRESETS
 
 
@@ -36,8 +40,8 @@ class Transformer(keras.Model):
         activation: Activation of the feed-forward networks.
         attention_window: Number of positions that self-attention attends to, r of
             section 4, in encoder and decoder. If `None`, all.
-        score: Score function of all attentions: `"scaled_dot"` (the paper), `"dot"`,
-            or `"additive"`.
+        score_mode: Score function of all attentions: `"scaled_dot"` (the paper),
+            `"dot"`, or `"additive"`.
         pad_id: Id of the padding.
         output_size: Number of ids, from 0, that the model predicts, such as the
             symbols of trees. If `None`, the whole vocabulary.
@@ -64,11 +68,12 @@ class Transformer(keras.Model):
         normalization="post",
         activation="relu",
         attention_window=None,
-        score="scaled_dot",
+        score_mode="scaled_dot",
         pad_id=0,
         output_size=None,
         **kwargs,
     ):
+        score_mode = take_score_mode(kwargs, score_mode)
         super().__init__(**kwargs)
         _check_arguments(d_model, num_heads, key_dim, value_dim, positions)
         self.vocabulary_size = vocabulary_size
@@ -85,19 +90,15 @@ class Transformer(keras.Model):
         self.normalization = normalization
         self.activation = keras.activations.get(activation)
         self.attention_window = attention_window
-        self.score = score
+        self.score_mode = score_mode
         self.pad_id = pad_id
         self.output_size = output_size
         policy = self.dtype_policy
+        sizes = {"pad_id": pad_id, "output_size": output_size}
         self.token_embedding = TokenEmbedding(
-            vocabulary_size,
-            d_model,
-            pad_id,
-            output_size,
-            dtype=policy,
-            name="token_embedding",
+            vocabulary_size, d_model, **sizes, dtype=policy, name="token_embedding"
         )
-        # Source and target learn positions of their own; sinusoids have no weights.
+        # Learned positions of source and target differ; sinusoids have no weights.
         self.source_positions = PositionalEncoding(
             positions, max_length, dtype=policy, name="source_positions"
         )
@@ -105,26 +106,11 @@ class Transformer(keras.Model):
             positions, max_length, dtype=policy, name="target_positions"
         )
         self.dropout_layer = Dropout(dropout, dtype=policy, name="embedding_dropout")
-        stack = self._stack_options()
-        self.encoder = Encoder(**stack, name="encoder")
-        self.decoder = Decoder(**stack, name="decoder")
-
-    def _stack_options(self):
-        """Arguments of the encoder and the decoder."""
-        return {
-            "num_layers": self.num_layers,
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim or self.d_model // self.num_heads,
-            "d_ff": self.d_ff,
-            "value_dim": self.value_dim or self.d_model // self.num_heads,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "normalization": self.normalization,
-            "activation": self.activation,
-            "attention_window": self.attention_window,
-            "score": self.score,
-            "dtype": self.dtype_policy,
-        }
+        options = named_attributes(self, TransformerLayer)
+        options["key_dim"] = key_dim or d_model // num_heads
+        options["value_dim"] = value_dim or d_model // num_heads
+        self.encoder = Encoder(num_layers, **options, dtype=policy, name="encoder")
+        self.decoder = Decoder(num_layers, **options, dtype=policy, name="decoder")
 
     @classmethod
     def from_preset(cls, name, vocabulary_size, **changes):
@@ -134,11 +120,11 @@ class Transformer(keras.Model):
             name: A key of `PRESETS`.
             vocabulary_size: Number of ids.
             **changes: Constructor arguments that differ from the preset. If `d_model`
-                or `num_heads` changes, `key_dim` and `value_dim` follow from them
-                unless given.
+                or `num_heads` changes, `key_dim` and `value_dim` are inferred unless
+                given.
 
         Raises:
-            ValueError: If there is no such preset.
+            ValueError: If `name` is unknown.
         """
         if name not in PRESETS:
             raise ValueError(
@@ -180,12 +166,12 @@ class Transformer(keras.Model):
         return self.token_embedding(decoder_output, reverse=True)
 
     def embed_source(self, source_ids, training=None):
-        """`[batch, source_length]` ids to vectors with positions and dropout."""
+        """`[batch, source_length]` ids to `[batch, source_length, d_model]` vectors."""
         x = self.source_positions(self.token_embedding(source_ids))
         return self.dropout_layer(x, training=training)
 
     def embed_target(self, target_ids, start_index=0, training=None):
-        """Like `embed_source`, for targets from position `start_index` on."""
+        """Like `embed_source`, for targets from position `start_index`."""
         x = self.token_embedding(target_ids)
         x = self.target_positions(x, start_index=start_index)
         return self.dropout_layer(x, training=training)
@@ -199,16 +185,13 @@ class Transformer(keras.Model):
         )
 
     def decode(self, target_ids, encoder_output, source_mask=None, training=None):
-        """Computes the logits of every next target token from `encode`'s output.
+        """Like `call`, from the output of `encode`.
 
         Args:
             target_ids: `[batch, target_length]`.
             encoder_output: `[batch, source_length, d_model]`.
             source_mask: `[batch, source_length]`, bool, True = token.
             training: Whether dropout is applied.
-
-        Returns:
-            `[batch, target_length, num_outputs]`, float32.
         """
         decoder_output = self.decoder(
             self.embed_target(target_ids, training=training),
@@ -221,21 +204,15 @@ class Transformer(keras.Model):
     def decoder_output(self, inputs, training=None, return_attention_scores=False):
         """Like `call`, before the projection to logits.
 
-        Args:
-            inputs: As in `call`.
-            training: Whether dropout is applied.
-            return_attention_scores: Whether to return the decoder's scores, too.
-
         Returns:
             `[batch, target_length, d_model]`, or a pair of it and the scores of each
             decoder layer, see `Decoder`.
         """
-        source_ids = inputs["source_ids"]
-        encoder_output = self.encode(source_ids, training=training)
+        encoder_output = self.encode(inputs["source_ids"], training=training)
         return self.decoder(
             self.embed_target(inputs["target_ids"], training=training),
             encoder_output,
-            source_mask=padding_mask(source_ids, self.pad_id),
+            source_mask=padding_mask(inputs["source_ids"], self.pad_id),
             return_attention_scores=return_attention_scores,
             training=training,
         )
@@ -244,27 +221,21 @@ class Transformer(keras.Model):
         """Returns the scores of every head of every layer, without dropout.
 
         Args:
-            inputs: As in `call`.
+            inputs: Same as in `call`.
 
         Returns:
             Mapping of `"encoder"` `[batch, num_layers, num_heads, source_length,
             source_length]`, `"decoder"` `[..., target_length, target_length]`, and
             `"cross"` `[..., target_length, source_length]`, float32. Target row i
             reads target token i and predicts label i. Each row sums to 1 over tokens
-            and is exactly 0 on padding; rows of padding mean nothing.
+            and is exactly 0 on padding; rows of padding have no meaning.
         """
-        source_ids = inputs["source_ids"]
-        source_mask = padding_mask(source_ids, self.pad_id)
-        options = {
-            "source_mask": source_mask,
-            "return_attention_scores": True,
-            "training": False,
-        }
-        encoder_output, encoder_scores = self.encoder(
-            self.embed_source(source_ids), **options
-        )
-        target = self.embed_target(inputs["target_ids"])
-        _, decoder_scores = self.decoder(target, encoder_output, **options)
+        source_mask = padding_mask(inputs["source_ids"], self.pad_id)
+        options = {"source_mask": source_mask, "return_attention_scores": True}
+        source = self.embed_source(inputs["source_ids"], training=False)
+        target = self.embed_target(inputs["target_ids"], training=False)
+        output, encoder_scores = self.encoder(source, **options, training=False)
+        _, decoder_scores = self.decoder(target, output, **options, training=False)
         self_scores, cross_scores = zip(*decoder_scores, strict=True)
         return {
             "encoder": ops.stack(encoder_scores, axis=1),
@@ -277,26 +248,13 @@ class Transformer(keras.Model):
         return keras.KerasTensor(shape, dtype="float32")
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "num_layers": self.num_layers,
-            "d_model": self.d_model,
-            "d_ff": self.d_ff,
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "positions": self.positions,
-            "max_length": self.max_length,
-            "normalization": self.normalization,
-            "activation": keras.activations.serialize(self.activation),
-            "attention_window": self.attention_window,
-            "score": self.score,
-            "pad_id": self.pad_id,
-            "output_size": self.output_size,
-        }
+        arguments = named_attributes(self, Transformer)
+        activation = keras.activations.serialize(self.activation)
+        return {**super().get_config(), **arguments, "activation": activation}
+
+    @classmethod
+    def from_config(cls, config):
+        return super().from_config(rename_score(config))
 
 
 def _check_arguments(d_model, num_heads, key_dim, value_dim, positions):

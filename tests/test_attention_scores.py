@@ -27,7 +27,7 @@ def built(**options):
     for layer in model.decoder.layers:
         attentions += layer.self_attention, layer.cross_attention
     for attention in attentions:
-        # The heads of a new model attend to all keys alike.
+        # The heads of a new model attend to all keys equally.
         kernel = attention.query_dense.kernel
         kernel.assign(kernel * 10)
     return model
@@ -133,9 +133,9 @@ def test_attention_scores_match_the_paper_in_numpy(options):
             _, _, num_queries, num_keys = expected[kind].shape
             real = found[row, :, :, :num_queries, :num_keys]
             np.testing.assert_allclose(real, expected[kind], atol=1e-4)
-            # Heads that attend to all keys alike would prove little.
+            # Heads that attend to all keys equally would prove little.
             assert np.ptp(expected[kind], axis=-1).max() > 0.3
-            # Nothing is on padding.
+            # Padding has no score.
             assert np.all(found[row, :, :, :num_queries, num_keys:] == 0)
 
 

@@ -11,7 +11,7 @@ MAX_CHARACTERS = 1 << 22
 
 
 def log_warning(index, text):
-    """Logs a warning about the line of that index, from 0."""
+    """Logs a warning about the line with this index, from 0."""
     logging.getLogger("keras_transformer").warning("line %d: %s", index + 1, text)
 
 
@@ -45,14 +45,14 @@ def check_pairs(sources, targets, name="targets"):
     sources, targets = check_texts(sources), check_texts(targets, name)
     if len(sources) != len(targets):
         raise ValueError(
-            f"There must be as many `{name}` as lines. "
+            f"The lines and `{name}` must be equal in number. "
             f"Received: {len(sources)} and {len(targets)}."
         )
     return sources, targets
 
 
 def check_compatible(model, tokenizer):
-    """Checks that a model reads all ids of a tokenizer and generates its end id.
+    """Checks that a model has all ids of a tokenizer and generates its end id.
 
     Raises:
         ValueError: If it does not.
@@ -84,7 +84,7 @@ def encode_texts(tokenizer, texts):
 
 
 def encode_prefixes(tokenizer, prefixes, model):
-    """Same as `encode_texts`, for the beginnings of translations.
+    """Like `encode_texts`, for the beginnings of translations.
 
     Raises:
         ModelError: If the model cannot generate a prefix.

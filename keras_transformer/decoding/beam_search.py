@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.deprecated import convert_search_arguments
+from keras_transformer.decoding.deprecated import accept_old_arguments
 from keras_transformer.decoding.loop import StepFunction
 from keras_transformer.decoding.loop import decode_loop
 from keras_transformer.decoding.loop import has_dynamic_shapes
@@ -22,71 +22,63 @@ NEG_INF = float("-inf")
 SOFTMAX_MIN_SIZE = 1024
 
 
+@accept_old_arguments
 def beam_search(
-    decoder=None,
-    cache=None,
-    context=None,
-    batch_size=None,
-    max_length=None,
+    decoder,
+    cache,
+    context,
+    batch_size,
+    max_length,
     search=BeamSearch(),
     ids=SpecialIds(),
     n_best=1,
     vocabulary_size=None,
     buffer_length=None,
     drop_finished="auto",
-    **old,
 ):
     """Runs beam search and returns the highest-scoring sequences.
 
     Each step keeps the `beam_size` most probable continuations of a sentence's alive
     hypotheses. Those that end leave the beam with score `log-probability /
-    penalty(length)`; the others stay alive. A sentence is done when no alive
-    hypothesis can beat its `n_best`-th best finished one: a log-probability only falls
-    and the penalty only grows, so `log-probability / penalty(longest length allowed)`
-    bounds every continuation. With `patience` it is also done once enough hypotheses
-    have finished. With `beam_size=1` this is greedy search.
+    penalty(length)`. If none has ended at the maximum length, the unfinished ones are
+    returned, scored in the same way. With `beam_size=1` this is greedy search.
 
-    If nothing has ended at the longest length allowed, the unfinished hypotheses are
-    returned, scored in the same way.
+    A sentence is done when no alive hypothesis can beat its `n_best`-th best finished
+    one. A log-probability only falls and the penalty only grows, so `log-probability /
+    penalty(max_length)` bounds every continuation. With `patience` it is also done
+    once enough hypotheses have finished.
 
     Args:
-        decoder: Object with `step`, `reorder`, `compact`, and `gives_log_probs`, see
-            `StepFunction`, or a plain step function.
+        decoder: `StepFunction`, an object with its attributes, or a plain step
+            function.
         cache: Nest of tensors whose leading axis is batch * beam_size (any multiple of
             batch if `reorder` leaves them in place).
         context: Nest of tensors whose leading axis is batch; row i serves rows i *
             beam_size to (i + 1) * beam_size - 1. It is never copied per hypothesis.
         batch_size: Int or scalar tensor.
-        max_length: Maximum number of tokens to generate, including the end id: scalar,
-            or `[batch]` for a limit per sentence. A sentence with limit 0 gets the
-            empty sequence with score 0.
+        max_length: Maximum number of tokens to generate, including the end id, scalar
+            or `[batch]`. A sentence with 0 gets the empty sequence with score 0.
         search: `BeamSearch`; its `extra_length` is not used here.
         ids: `SpecialIds`. All but the end id are never generated; log-probabilities
             are still relative to the model's whole vocabulary.
-        n_best: Hypotheses to return per sentence, at most `beam_size`; or a scalar
-            int32 tensor: the search ends as for that number, and returns `beam_size`
-            hypotheses, the first `n_best` of which are the same.
-        vocabulary_size: Ids from this one on are never generated, for an output matrix
+        n_best: Hypotheses to return per sentence, at most `beam_size`. If a scalar
+            int32 tensor, `beam_size` are returned, of which the first `n_best` count.
+        vocabulary_size: Ids from this one are never generated, for an output matrix
             with more rows than the tokenizer has ids. If `None`, all may be.
-        buffer_length: Length of the result, at least the largest `max_length` (the
-            default). Required under `jax.jit` if `max_length` is a tensor.
+        buffer_length: Length of the result. If `None`, the largest `max_length`.
+            Required under `jax.jit` if `max_length` is a tensor.
         drop_finished: Whether finished sentences leave the batch: `True`, `False`, or
             `"auto"` (on all backends but JAX). Pass `False` for XLA.
-        **old: Keyword arguments of version 0.1.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, n_best, buffer_length]`, including the
         end id, then padding; float32 `[batch, n_best]`, highest first. Slots without a
-        hypothesis have score minus infinity and contain only padding. If `n_best` is a
-        tensor, `beam_size` stands in for it.
+        hypothesis have score minus infinity and contain only padding.
 
     Raises:
         ValueError: If `n_best` is below 1 or above `beam_size`, or the end id is
             another special id, too.
     """
-    search, decoder, ids, drop_finished = convert_search_arguments(
-        search, decoder, ids, drop_finished, old
-    )
     decoder = StepFunction.of(decoder)
     beam_size = search.beam_size
     if _is_number(n_best) and not 1 <= n_best <= beam_size:
@@ -100,7 +92,7 @@ def beam_search(
     def step(state, cache, context, index):
         last_ids = ops.reshape(state.last_ids, (-1, 1))
         logits, cache = decoder.step(last_ids, cache, context, index)
-        log_probs, tokens = _best_tokens(
+        best = _best_tokens(
             logits,
             beam_size,
             vocabulary_size,
@@ -108,9 +100,7 @@ def beam_search(
             decoder.gives_log_probs,
             has_dynamic_shapes(drop_finished),
         )
-        state, parents = _expand_beams(
-            state, log_probs, tokens, index, search, ids.end, n_best
-        )
+        state, parents = _expand_beams(state, *best, index, search, ids.end, n_best)
         if beam_size > 1:
             cache = decoder.reorder(cache, parents)
         return state, cache
@@ -145,20 +135,17 @@ class BeamState(NamedTuple):
 
 def _initial_state(max_lengths, shape, num_places, ids):
     batch_size, beam_size, buffer_length = shape
-    # Only the first slot is alive, or the first step would find each token beam_size
-    # times.
+    # With more than one slot alive, the first step would find each token repeatedly.
     first = ops.broadcast_to(ops.arange(beam_size) == 0, (batch_size, beam_size))
     done = max_lengths <= 0
     empty = ops.logical_and(done[:, None], first[:, :num_places])
+    alive = ops.logical_and(first, ops.logical_not(done[:, None]))
+    places = (batch_size, num_places, buffer_length)
     return BeamState(
         alive_sequences=ops.full(shape, ids.pad, dtype="int32"),
-        alive_log_probs=_zero_where(
-            ops.logical_and(first, ops.logical_not(done[:, None]))
-        ),
+        alive_log_probs=_zero_where(alive),
         last_ids=ops.full((batch_size, beam_size), ids.start, dtype="int32"),
-        finished_sequences=ops.full(
-            (batch_size, num_places, buffer_length), ids.pad, dtype="int32"
-        ),
+        finished_sequences=ops.full(places, ids.pad, dtype="int32"),
         finished_scores=_zero_where(empty),
         num_finished=ops.zeros_like(max_lengths),
         max_lengths=max_lengths,
@@ -182,11 +169,11 @@ def _best_tokens(
     Args:
         logits: `[rows, vocabulary]` or `[rows, 1, vocabulary]`.
         num_tokens: Minimum number of tokens per row.
-        vocabulary_size: Ids from this one on are not among them, or `None`.
+        vocabulary_size: Ids from this one are excluded. If `None`, none is.
         forbidden: Ids that get minus infinity.
         gives_log_probs: Whether the logits are log-probabilities.
-        one_by_one: Whether operations run one by one, not fused by XLA; one softmax
-            is then the fastest way to normalize.
+        one_by_one: Whether operations are not fused by XLA; one softmax is then the
+            fastest way to normalize.
 
     Returns:
         float32 and int32 `[rows, k]`.
@@ -214,7 +201,7 @@ def _best_tokens(
 
 
 def _normalize_by_first(best, tokens, logits):
-    """Log-probabilities of `best`, from the probability of each row's first token."""
+    """Returns log-probabilities from the probability of each row's first token."""
     probabilities = ops.softmax(logits, axis=-1)
     num_rows, size = ops.shape(logits)
     places = ops.arange(num_rows, dtype="int32") * size + tokens[:, 0]
@@ -226,7 +213,7 @@ def _normalize_by_first(best, tokens, logits):
 
 
 def _normalize_by_largest(best, logits, whole):
-    """Log-probabilities of `best`; `whole`: the largest of all logits is among them."""
+    """Returns log-probabilities; `whole` if `best` contains the largest logit."""
     # Not a slice: XLA sorts everything if more than one slice reads a top-k.
     largest = ops.max(best if whole else logits, axis=-1, keepdims=True)
     total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
@@ -238,12 +225,8 @@ def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
 
     Args:
         state: `BeamState` with hypotheses of `index` tokens.
-        log_probs: float32 `[batch * beam_size, k]`, of each hypothesis's best tokens.
+        log_probs: float32 `[batch * beam_size, k]`, from `_best_tokens`.
         tokens: int32 `[batch * beam_size, k]`.
-        index: Scalar int32.
-        search: `BeamSearch`.
-        end_id: Int.
-        n_best: See `beam_search`.
 
     Returns:
         `(state, parents)`: hypotheses of `index + 1` tokens, and the row that each
@@ -278,12 +261,7 @@ def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
 
 
 def _continue(state, log_probs, tokens):
-    """Selects the best continuations of each sentence.
-
-    Returns:
-        Log-probabilities and tokens `[batch, beam_size]`, and the rows that they
-        continue, `[batch * beam_size]`.
-    """
+    """Selects the best continuations of each sentence, `[batch, beam_size]`."""
     beam_size, num_tokens = state.last_ids.shape[1], tokens.shape[1]
     first_row = ops.arange(ops.shape(state.done)[0], dtype="int32")[:, None] * beam_size
     candidates = ops.reshape(log_probs, (-1, beam_size, num_tokens))
@@ -322,29 +300,21 @@ def _update_finished(state, sequences, log_probs, ended, finished, length, searc
 
 
 def _is_done(state, alive_log_probs, length, search, n_best):
-    """bool `[batch]`: whether no alive hypothesis can change the result."""
-    penalty = search.penalty(state.max_lengths)
-    bound = ops.max(alive_log_probs, axis=1) / penalty
+    """Returns whether no alive hypothesis can change the result, bool `[batch]`."""
+    bound = ops.max(alive_log_probs, axis=1) / search.penalty(state.max_lengths)
     last = state.finished_scores[:, -1]
     if not _is_number(n_best):
         last = ops.take(state.finished_scores, n_best - 1, axis=1)
     done = ops.logical_or(length >= state.max_lengths, bound <= last)
     if search.patience is not None:
-        threshold = _finished_threshold(search, n_best)
-        done = ops.logical_or(done, state.num_finished >= threshold)
+        threshold = int(min(search.patience * search.beam_size, 2**30) + 0.5)
+        larger = max if _is_number(n_best) else ops.maximum
+        done = ops.logical_or(done, state.num_finished >= larger(threshold, n_best))
     return ops.logical_or(state.done, done)
 
 
-def _finished_threshold(search, n_best):
-    """Returns how many finished hypotheses stop the search of a sentence."""
-    threshold = int(min(search.patience * search.beam_size, 2**30) + 0.5)
-    if _is_number(n_best):
-        return max(threshold, n_best)
-    return ops.maximum(threshold, n_best)
-
-
 def _select(sequences, rows, num_rows):
-    """Takes rows, counted over all sentences, to `[batch, num_rows, length]`."""
+    """Takes rows, numbered over all sentences, to `[batch, num_rows, length]`."""
     length = ops.shape(sequences)[2]
     sequences = ops.take(ops.reshape(sequences, (-1, length)), rows, axis=0)
     return ops.reshape(sequences, (-1, num_rows, length))

@@ -2,15 +2,14 @@
 
 All hypotheses of a sentence store their keys and values in one array, `[batch,
 num_heads, slots, dim]`. At each position, every hypothesis adds one slot, which never
-moves. When hypotheses are reordered, only `Cache.ancestors` is, which marks the slots
-that each hypothesis attends to. So no key is copied, and the keys of a sentence are
-read once for its whole beam.
+moves. Reordering hypotheses changes only `Cache.ancestors`, which marks the slots that
+each hypothesis attends to. So no key is copied, and the keys of a sentence are read
+once for its whole beam.
 
 `Growing` caches append to a small recent part, which `compact` merges into the main
-part every `COMPACT_INTERVAL` positions. Slots that no hypothesis attends to any more
-are dropped then: the hypotheses of a beam soon share most of their past, so that a
-late position reads little more than an early one. `Buffer` caches have a fixed
-capacity, for XLA and JAX, which need static shapes.
+part every `COMPACT_INTERVAL` positions. It also drops the slots that no hypothesis
+attends to any more: hypotheses of a beam soon share most of their past. `Buffer`
+caches have a fixed capacity, for XLA and JAX, which need static shapes.
 """
 
 from typing import Any
@@ -51,7 +50,7 @@ class Buffer(NamedTuple):
     value: Any  # [batch, num_heads, slots, value_dim]
 
     def append(self, key, value, place):
-        """Writes the slots of a position to those of position `place`."""
+        """Overwrites the slots of position `place`."""
         slot = place * key.shape[2]
         key = ops.swapaxes(key, 2, 3)
         return Buffer(
@@ -87,7 +86,7 @@ class Cache(NamedTuple):
         return self.beam_size == 1 and not self.is_buffer
 
     def biases(self):
-        """Returns the attention bias over each part, for all layers.
+        """Returns the attention bias over each part, which all layers share.
 
         Returns:
             List of float32 `[batch, 1, beam_size, slots]`, or of `None`.
@@ -102,7 +101,7 @@ class Cache(NamedTuple):
 
 
 def empty_cache(attentions, batch_size, beam_size=1, max_length=None, window=None):
-    """Returns the cache of no positions.
+    """Returns a cache without positions.
 
     Args:
         attentions: The `MultiHeadAttention` of each layer.
@@ -120,34 +119,22 @@ def empty_cache(attentions, batch_size, beam_size=1, max_length=None, window=Non
     def empty_layer(attention):
         batch, dtype = (batch_size, attention.num_heads), attention.compute_dtype
         key_dim = attention.key_dim
-        value_dim = attention.value_dim or key_dim
+        value = ops.zeros((*batch, slots, attention.value_dim or key_dim), dtype=dtype)
         if max_length is not None:
-            return Buffer(
-                ops.zeros((*batch, key_dim, slots), dtype=dtype),
-                ops.zeros((*batch, slots, value_dim), dtype=dtype),
-            )
+            return Buffer(ops.zeros((*batch, key_dim, slots), dtype=dtype), value)
         key = ops.zeros((*batch, 0, key_dim), dtype=dtype)
-        value = ops.zeros((*batch, 0, value_dim), dtype=dtype)
         return Growing(key, value, key, value)
 
-    return Cache(
-        tuple(map(empty_layer, attentions)),
-        ops.zeros((batch_size, beam_size, slots), dtype="bool"),
-    )
+    ancestors = ops.zeros((batch_size, beam_size, slots), dtype="bool")
+    return Cache(tuple(map(empty_layer, attentions)), ancestors)
 
 
 def extend(cache, index, window=None):
-    """Makes room for one more position of every hypothesis.
-
-    Args:
-        cache: `Cache` whose layers do not have the position yet.
-        index: Number of the position, scalar int32.
-        window: Positions that self-attention attends to, the new one included. If
-            `None`, all.
+    """Prepares the cache for position `index` of every hypothesis.
 
     Returns:
-        The cache, in which each hypothesis attends to its own new slot and a window's
-        oldest position is gone, and the `place` to append to.
+        The cache, in which each hypothesis attends to its own new slot and the oldest
+        position of a full `window` is dropped, and the `place` to append to.
     """
     if cache.is_buffer:
         return _extend_buffer(cache, index)
@@ -179,7 +166,7 @@ def _extend_buffer(cache, index):
 
 
 def _newest(cache, count):
-    """Drops all slots but the last `count` ones, which are in the recent part."""
+    """Drops all slots but the last `count` ones; a window has only recent ones."""
 
     def newest(x):
         return x[:, :, -count:] if count else x[:, :, :0]
@@ -213,8 +200,8 @@ def reorder(cache, parents):
 def compact(cache, window=None):
     """Merges the recent parts into the main ones and drops unreachable slots.
 
-    Each step copies the recent part, this the whole cache: call it every
-    `COMPACT_INTERVAL` positions. Buffers and windows have nothing to merge.
+    This copies the whole cache, so call it every `COMPACT_INTERVAL` positions. Buffers
+    and windows have nothing to merge.
     """
     if cache.is_buffer or window is not None:
         return cache
@@ -246,9 +233,8 @@ def reachable_slots(ancestors):
         ancestors: `[batch, beam_size, slots]`, bool.
 
     Returns:
-        int32 `[batch, num_reachable]` in ascending order, as many as the sentence
-        with the most has. A sentence with fewer is padded with slots that none of its
-        hypotheses attends to.
+        int32 `[batch, num_reachable]` in ascending order, where `num_reachable` is the
+        largest count in the batch. Other sentences are padded with unreachable slots.
     """
     reachable = ops.any(ancestors, axis=1)
     num_reachable = ops.max(ops.sum(ops.cast(reachable, "int32"), axis=1))

@@ -1,4 +1,4 @@
-"""Compilation and threads, the only part of decoding that depends on the backend."""
+"""Compilation and threads, which depend on the Keras backend."""
 
 from concurrent import futures
 
@@ -40,7 +40,7 @@ def parallel_map(function, items, num_threads):
         function: A compiled function, or a function that calls one.
         items: Iterable.
         num_threads: Items that are computed at a time, one thread each. JAX and
-            PyTorch use one: their settings belong to the thread that made them.
+            PyTorch use one, because their settings belong to a thread.
 
     Returns:
         List of (item, result) pairs in any order.

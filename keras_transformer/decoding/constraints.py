@@ -1,7 +1,7 @@
-"""Prefixes and forbidden phrases, as a decoder around another one.
+"""Prefixes and forbidden phrases: a decoder that constrains another one.
 
-Both work on log-probabilities, which stay the model's own: a search adds up how
-probable the model finds the text that it is forced to write.
+Log-probabilities stay the model's own: a search adds the log-probability of each token
+that it is forced to generate.
 """
 
 import numpy as np
@@ -13,28 +13,34 @@ from keras_transformer.decoding.options import SpecialIds
 
 
 class ConstrainedDecoder:
-    """A decoder whose sequences have given beginnings or lack forbidden phrases.
+    """Decoder that forces prefixes and excludes forbidden phrases.
 
     Args:
         decoder: Decoder, see `beam_search`.
-        limits: Maximum length, scalar or `[batch]`, as `max_length` of `beam_search`.
-            At the last position, where a sequence may be cut off, only tokens that it
-            may end with are allowed.
+        beam_size: Hypotheses or samples per sentence.
+        limits: `max_length` of `beam_search`, scalar or `[batch]`. At the last position
+            only tokens that a sequence may end with are allowed.
         ids: `SpecialIds`.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each sentence,
-            then padding. They are forced even if they are forbidden. If `None`,
-            there are none.
-        next_states: int32 array `[num_states, vocabulary]`, see `forbidden_phrases`:
-            the state after each token, from state 0, or -1 for a forbidden token.
+            then padding. They are forced even if they are forbidden. If `None`, there
+            are none.
+        next_states: int32 array `[num_states, vocabulary]`, see `forbidden_phrases`.
             Logits without a column are forbidden, too. If `None`, nothing is.
     """
 
     gives_log_probs = True
 
     def __init__(
-        self, decoder, limits, ids=SpecialIds(), prefix_ids=None, next_states=None
+        self,
+        decoder,
+        beam_size,
+        limits,
+        ids=SpecialIds(),
+        prefix_ids=None,
+        next_states=None,
     ):
         self._decoder = StepFunction.of(decoder)
+        self._beam_size = beam_size
         self._limits = limits
         self._pad_id = ids.pad
         self._prefix_ids = prefix_ids
@@ -49,12 +55,7 @@ class ConstrainedDecoder:
                 np.concatenate([next_states, may_be_last]).astype("int32")
             )
 
-    def begin(self, source_ids, beam_size=1, max_length=None):
-        """Like the inner decoder's `begin`."""
-        cache, context = self._decoder.begin(source_ids, beam_size, max_length)
-        return self.wrap(cache, context, ops.shape(source_ids)[0], beam_size)
-
-    def wrap(self, cache, context, batch_size, beam_size):
+    def wrap(self, cache, context, batch_size):
         """Adds this decoder's state to a cache of no positions and its context."""
         cache, context = {"inner": cache}, {"inner": context}
         if self._prefix_ids is not None:
@@ -65,8 +66,7 @@ class ConstrainedDecoder:
         if self._tables is not None:
             limits = ops.convert_to_tensor(self._limits, dtype="int32")
             context["limit"] = ops.broadcast_to(limits, (batch_size,))
-            cache["state"] = ops.zeros((batch_size * beam_size,), dtype="int32")
-        self._beam_size = beam_size
+            cache["state"] = ops.zeros((batch_size * self._beam_size,), dtype="int32")
         return cache, context
 
     def step(self, ids, cache, context, index):
@@ -100,19 +100,19 @@ class ConstrainedDecoder:
 
     @property
     def compact(self):
-        """The inner decoder's `compact`, or `None`."""
+        """Like the inner decoder's `compact`, or `None`."""
         if self._decoder.compact is None:
             return None
         return lambda cache: {**cache, "inner": self._decoder.compact(cache["inner"])}
 
     def _advance(self, states, tokens):
-        """States after one more token; state 0 after a prefix that was forbidden."""
+        """Returns the states after a token; state 0 after a forbidden prefix."""
         flat = ops.reshape(self._tables, (-1,))
         places = states * self._tables.shape[1] + ops.cast(tokens, "int32")
         return ops.maximum(ops.take(flat, places, axis=0), 0)
 
 
 def _fit_columns(states, size):
-    """Pads or trims to as many columns as there are logits."""
+    """Pads or trims the columns to `size`, the number of logits."""
     missing = max(0, size - states.shape[-1])
     return ops.pad(states[:, :size], [[0, 0], [0, missing]], constant_values=-1)

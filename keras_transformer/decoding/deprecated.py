@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import warnings
 
 from keras_transformer.decoding.loop import StepFunction
@@ -51,33 +52,39 @@ def replace_fields(settings, options, argument, stacklevel=4):
     return dataclasses.replace(settings, **options)
 
 
-def convert_search_arguments(settings, decoder, ids, drop_finished, options):
-    """Converts keyword arguments of a search.
+def accept_old_arguments(search):
+    """Decorates a search so that it also accepts the old keyword arguments."""
+    signature = inspect.signature(search)
+    names = signature.parameters
 
-    Args:
-        settings: `BeamSearch` or `Sampling`.
-        decoder: Decoder, step function, or `None`.
-        ids: `SpecialIds`.
-        drop_finished: The new name of `compaction`.
-        options: Mapping of old names to values.
+    @functools.wraps(search)
+    def wrapper(*args, **kwargs):
+        old = {name: kwargs.pop(name) for name in [*kwargs] if name not in names}
+        if not old:
+            return search(*args, **kwargs)
+        given = signature.bind_partial(*args, **kwargs)
+        given.apply_defaults()
+        _convert(given.arguments, old)
+        return search(*given.args, **given.kwargs)
 
-    Returns:
-        `(settings, decoder, ids, drop_finished)`.
+    return wrapper
+
+
+def _convert(arguments, options):
+    """Applies old keyword arguments to the arguments of a search, in place.
 
     Raises:
         TypeError: If a name is unknown.
         ValueError: If `forbidden_ids` has more than one id.
     """
-    if not options:
-        return settings, decoder, ids, drop_finished
-    options = dict(options)
     # The search's caller, two functions further away.
     take = functools.partial(take_renamed, options, stacklevel=5)
     if not options.keys().isdisjoint(_STEP):
-        step = {"step": decoder}
+        step = {"step": arguments.get("decoder")}
         for old, new in _STEP.items():
             step[new] = take(old, f"StepFunction({new})", step.get(new))
-        decoder = StepFunction(**step)
+        arguments["decoder"] = StepFunction(**step)
+    ids = arguments["ids"]
     changes = {}
     for old, new in _IDS.items():
         number = getattr(ids, new)
@@ -88,7 +95,8 @@ def convert_search_arguments(settings, decoder, ids, drop_finished, options):
             f"`forbidden_ids` must have at most one id. Received: {forbidden}."
         )
     changes["unknown"] = forbidden[0] if forbidden else None
-    drop_finished = take("compaction", "drop_finished", drop_finished)
-    argument = "search" if hasattr(settings, "beam_size") else "sampling"
-    settings = replace_fields(settings, options, argument, stacklevel=5)
-    return settings, decoder, ids._replace(**changes), drop_finished
+    arguments["ids"] = ids._replace(**changes)
+    drop_finished = arguments["drop_finished"]
+    arguments["drop_finished"] = take("compaction", "drop_finished", drop_finished)
+    name = "search" if "search" in arguments else "sampling"
+    arguments[name] = replace_fields(arguments[name], options, name, stacklevel=5)

@@ -1,4 +1,4 @@
-"""Several models that decode as one: the mean of their probabilities."""
+"""Ensembles, which decode with the mean of several models' probabilities."""
 
 import math
 
@@ -8,8 +8,8 @@ from keras import ops
 class Ensemble:
     """Models of one vocabulary that predict the mean of their probabilities.
 
-    It has what searches and `Translator` need of a `Transformer`. Its logits are
-    `log(mean of the models' probabilities)`.
+    It replaces a `Transformer` in searches and `Translator`. Its logits are `log(mean
+    of the models' probabilities)`.
 
     Args:
         models: `Transformer`s, at least one.
@@ -40,7 +40,7 @@ class Ensemble:
 
 
 class EnsembleDecoder:
-    """Decoders that step together; made inside the function that is compiled.
+    """Decoders that step in parallel; made inside the function that is compiled.
 
     Args:
         decoders: List of `IncrementalDecoder`, one per model.
@@ -84,6 +84,6 @@ class EnsembleDecoder:
 
 
 def _log_mean(logits):
-    """The logarithm of the mean of probabilities, shaped as each of `logits`."""
+    """Returns the logarithm of the mean probabilities, shaped like each of `logits`."""
     log_probs = ops.stack([ops.log_softmax(each, axis=-1) for each in logits])
     return ops.logsumexp(log_probs, axis=0) - math.log(len(logits))

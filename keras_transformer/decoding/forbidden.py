@@ -13,7 +13,7 @@ _ANYTHING_MORE = "*"
 
 
 class Phrase(NamedTuple):
-    """Symbols in a row, found anywhere or only between what separates words."""
+    """A sequence of symbols, found anywhere or only next to word boundaries."""
 
     symbols: tuple
     at_start: bool = False  # only after a boundary
@@ -21,37 +21,38 @@ class Phrase(NamedTuple):
 
 
 def forbidden_phrases(spellings, phrases, boundaries=()):
-    """Which tokens complete a forbidden phrase, whatever came before.
+    """Builds the automaton that finds tokens which complete a forbidden phrase.
 
-    An automaton in the manner of Aho and Corasick (1975) follows what has been
-    written, so that a phrase is found however it is split into tokens.
+    It follows Aho and Corasick (1975) on symbols, so a phrase is found however it is
+    split into tokens.
 
     Args:
-        spellings: for each id a sequence of int symbols that it writes, such as its
-            bytes. One that writes nothing is never forbidden.
-        phrases: list of `Phrase`, none of them empty.
-        boundaries: sequences of symbols that separate words.
+        spellings: For each id, the sequence of int symbols that it writes, such as its
+            bytes. An id that writes nothing is never forbidden.
+        phrases: List of `Phrase`.
+        boundaries: Sequences of symbols that separate words.
 
     Returns:
-        int32 [num_states, num_ids]: the state after each token, -1 for a token that
+        int32 `[num_states, num_ids]`: the state after each token, -1 for a token that
         would complete a phrase. A search begins in state 0.
 
     Raises:
-        ValueError: a phrase without symbols, or phrases too many or too long.
+        ValueError: If a phrase has no symbols, or the phrases are too many or too long.
     """
     if any(not phrase.symbols for phrase in phrases):
         raise ValueError(f"`phrases` must not be empty. Received: {phrases}.")
     delta = _transitions(phrases, boundaries)
     columns = {symbol: column for column, symbol in enumerate(sorted(delta[ROOT]))}
-    # One column more for all symbols that no phrase and no boundary has.
+    # The last column is for all symbols that no phrase and no boundary contains.
     table = np.full((len(delta), len(columns) + 1), ROOT, "int32")
     for state, row in enumerate(delta):
         for symbol, target in row.items():
             table[state, columns[symbol]] = target
     if len(delta) * len(spellings) > MAX_ENTRIES:
         raise ValueError(
-            f"The forbidden phrases are too many or too long: {len(delta)} states for "
-            f"{len(spellings)} ids, of which {MAX_ENTRIES} products are the most."
+            "The forbidden phrases are too many or too long. States times ids must be "
+            f"at most {MAX_ENTRIES}. Received: {len(delta)} states, "
+            f"{len(spellings)} ids."
         )
     states = np.arange(len(delta), dtype="int32")
     after = np.empty((len(spellings), len(delta)), "int32")
@@ -65,7 +66,7 @@ def forbidden_phrases(spellings, phrases, boundaries=()):
 
 
 def _transitions(phrases, boundaries):
-    """For each state a dict from symbols to states; all have the same symbols."""
+    """Returns a dict from symbols to states per state; all have the same symbols."""
     boundaries = [tuple(boundary) for boundary in boundaries]
     trie = [{}, {}]
     root, after_boundary = ROOT, 1
@@ -74,7 +75,7 @@ def _transitions(phrases, boundaries):
         for end in ends:
             start = after_boundary if phrase.at_start else root
             _insert(trie, start, (*phrase.symbols, *end), _FORBIDDEN)
-    # Where a boundary is also a phrase's beginning, that state stands for both.
+    # A boundary may also begin a phrase; that state then represents both.
     doubles = {_insert(trie, root, boundary, after_boundary) for boundary in boundaries}
     symbols = {symbol for row in trie for symbol in row}
     delta = [None] * len(trie)
@@ -85,7 +86,7 @@ def _transitions(phrases, boundaries):
         if target > after_boundary:
             fails[target] = after_boundary if target in doubles else root
             queue.append(target)
-    for state in queue:  # which grows, breadth first
+    for state in queue:  # grows in the loop, breadth first
         fallback = delta[fails[state]]
         delta[state] = row = dict(fallback)
         for symbol, target in trie[state].items():
@@ -102,7 +103,7 @@ def _transitions(phrases, boundaries):
 
 
 def _insert(trie, state, symbols, last):
-    """Adds a path that ends in state `last`; where one is there, returns its end."""
+    """Adds a path that ends in state `last`, or returns the end of an existing one."""
     for symbol in symbols[:-1]:
         target = trie[state].get(symbol)
         if target is None:
@@ -118,16 +119,16 @@ def _insert(trie, state, symbols, last):
 
 
 def parse_phrase(text):
-    """A phrase as a user writes it: whole words, or with `*` at its end their start.
+    """Parses a phrase of whole words, or of beginnings of words if `*` ends it.
 
-    Only letters and digits of scripts that put spaces between words need a boundary
-    beside them, so that a phrase of Chinese or Japanese is found anywhere.
+    Only letters and digits of scripts with spaces between words need a boundary, so
+    phrases in Chinese or Japanese are found anywhere.
 
     Returns:
         `Phrase` of bytes.
 
     Raises:
-        ValueError: nothing is left of it without white space and `*`.
+        ValueError: If only white space and `*` are given.
     """
     open_end = text.rstrip().endswith(_ANYTHING_MORE)
     words = " ".join(text.rstrip().removesuffix(_ANYTHING_MORE).split())
@@ -150,21 +151,21 @@ def _text_boundaries():
             yield tuple(chr(code).encode())
 
 
-# In UTF-8: what separates words in ASCII, Latin-1 and General Punctuation.
+# Word separators of ASCII, Latin-1, and General Punctuation, in UTF-8.
 TEXT_BOUNDARIES = tuple(_text_boundaries())
 
 
 def forbidden_texts(tokenizer, texts):
-    """`forbidden_phrases` of a tokenizer's ids and phrases as a user writes them.
+    """Like `forbidden_phrases`, for the ids of a tokenizer.
 
     Args:
-        tokenizer: with `piece_bytes`, `start_id` and `end_id`.
-        texts: list of str, see `parse_phrase`.
+        tokenizer: Tokenizer with `piece_bytes`.
+        texts: List of str, see `parse_phrase`.
 
     Raises:
-        ValueError: a text that is no phrase, or too many of them.
+        ValueError: If a text is not a phrase, or there are too many.
     """
     spellings = tokenizer.piece_bytes()
-    # A text's ends are its first and last word's, even of one without its space.
+    # The ends of a text are word boundaries.
     spellings[tokenizer.start_id] = spellings[tokenizer.end_id] = b" "
     return forbidden_phrases(spellings, list(map(parse_phrase, texts)), TEXT_BOUNDARIES)

@@ -1,9 +1,9 @@
 """Decoding with a KV cache, one position at a time; inference only.
 
-`IncrementalDecoder.step` computes for one position what `Transformer.decode` computes
-for all of them at once, with the same layers in the same order. A step has few
-numbers and many operations, whose count decides how long it takes. So its arrays have
-two axes, `[batch * beam_size, width]`, and queries, keys, and values are one product.
+`IncrementalDecoder.step` applies the layers of `Transformer.decode`, in the same order,
+to one position. Its arrays are small, so that the number of operations decides how long
+a step takes. So arrays have two axes, `[batch * beam_size, width]`, and queries, keys,
+and values are one product.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from keras_transformer.numerics.softmax import weighted_values
 
 
 class Context(NamedTuple):
-    """The encoder's output as cross-attention reads it; one row serves a whole beam."""
+    """Keys and values of the encoder's output; one row serves a whole beam."""
 
     # Keys [batch, num_heads, source_length, key_dim] and values per layer.
     layers: tuple
@@ -29,7 +29,7 @@ class Context(NamedTuple):
 
 
 class LayerWeights(NamedTuple):
-    """Kernels of a decoder layer, arranged for steps; `None`: as the layer has them."""
+    """Arranged kernels of a decoder layer. If `None`, the layer's own are used."""
 
     qkv: Any = None  # the fused kernel of queries, keys, and values
     attention_output: Any = None
@@ -54,11 +54,10 @@ def arrange_weights(model, packed=False):
 
     Args:
         model: `Transformer`.
-        packed: Whether to pack all kernels, for lone sentences under XLA, see
-            `pack_kernel`.
+        packed: Whether to use `pack_kernel`, for single sentences under XLA.
 
     Returns:
-        `Weights`. A quantized layer keeps its kernels.
+        `Weights`. Quantized layers keep their own kernels.
     """
 
     def arrange(kernel):
@@ -99,9 +98,9 @@ class IncrementalDecoder:
 
     Args:
         model: `Transformer`.
-        weights: `Weights`. If `None`, the layers' own are used.
+        weights: `Weights`. If `None`, the layers' kernels are used.
         encode: Function from source ids to the encoder's output. If `None`, the
-            model's own.
+            model's `encode`.
     """
 
     gives_log_probs = False
@@ -121,7 +120,7 @@ class IncrementalDecoder:
                 `None`, the cache grows.
 
         Returns:
-            `Cache` of no positions, and `Context`.
+            Empty `Cache`, and `Context`.
         """
         model = self.model
         encoder_output = self.encode(source_ids)
@@ -159,7 +158,7 @@ class IncrementalDecoder:
         model, weights = self.model, self.weights
         cache, place = kv_cache.extend(cache, index, model.attention_window)
         biases = cache.biases()
-        # One layout of slots in all layers, so that one bias serves them all.
+        # All layers share one slot layout, so one bias serves them all.
         source_bias = context.bias[:, None, None]
         x = model.embed_target(ids, start_index=index, training=False)
         x = ops.reshape(x, (-1, x.shape[-1]))
@@ -172,11 +171,12 @@ class IncrementalDecoder:
             strict=True,
         ):
             y = layer.self_attention_add_norm.sublayer_input(x)
-            query, key, value = _project(layer.self_attention, y, cache, kernels.qkv)
+            attention = layer.self_attention
+            query, key, value = _project(attention, y, cache.beam_size, kernels.qkv)
             layer_cache = layer_cache.append(key, value, place)
             caches.append(layer_cache)
-            y = _attend(layer.self_attention, query, layer_cache.parts(), biases)
-            y = _dense(layer.self_attention.output_dense, y, kernels.attention_output)
+            y = _attend(attention, query, layer_cache.parts(), biases)
+            y = _dense(attention.output_dense, y, kernels.attention_output)
             x = layer.self_attention_add_norm(x, y)
 
             attention = layer.cross_attention
@@ -210,7 +210,7 @@ class IncrementalDecoder:
 
 
 def _dense(dense, x, kernel=None):
-    """Applies a `Dense` layer to `[rows, width]`, with `kernel` in place of its own."""
+    """Applies a `Dense` layer to `[rows, width]`, with an arranged `kernel`."""
     if kernel is None:
         return dense(x)
     y = packed_matmul(x, kernel)
@@ -219,19 +219,13 @@ def _dense(dense, x, kernel=None):
     return y if dense.activation is None else dense.activation(y)
 
 
-def _project(attention, x, cache, qkv=None):
-    """Projects new positions to queries, keys, and values.
-
-    Args:
-        attention: `MultiHeadAttention`.
-        x: `[batch * beam_size, width]`.
-        cache: `Cache`.
-        qkv: The fused kernel, or `None`.
+def _project(attention, x, beam_size, qkv=None):
+    """Projects `[batch * beam_size, width]` to queries, keys, and values.
 
     Returns:
         List of three `[batch, num_heads, beam_size, dim]`.
     """
-    heads, beam_size = attention.num_heads, cache.beam_size
+    heads = attention.num_heads
     if qkv is None:
         denses = attention.query_dense, attention.key_dense, attention.value_dense
         return [_split_heads(dense(x), beam_size, heads) for dense in denses]
@@ -244,7 +238,7 @@ def _project(attention, x, cache, qkv=None):
 
 
 def _attend(attention, query, parts, biases):
-    """Attention over keys and values in one part or two.
+    """Computes attention over keys and values in one part or two.
 
     Args:
         attention: `MultiHeadAttention`.

@@ -1,4 +1,4 @@
-"""Length penalties, by which a hypothesis's log-probability is divided.
+"""Length penalties, which divide a hypothesis's log-probability.
 
 A length counts generated tokens, including the end id but not the start id.
 """
@@ -9,22 +9,14 @@ from keras import ops
 
 
 def gnmt(length, alpha):
-    """Computes GNMT's penalty, `((5 + length) / 6) ** alpha` (paper section 6.1).
-
-    Args:
-        length: Integer or float tensor of any shape, at least 1.
-        alpha: Float, at least 0; 0 means no penalty.
-
-    Returns:
-        float32 tensor of the shape of `length`.
-    """
+    """Computes GNMT's `((5 + length) / 6) ** alpha` (section 6.1), float32."""
     return ops.power((5.0 + ops.cast(length, "float32")) / 6.0, float(alpha))
 
 
 def power(length, alpha):
-    """Computes `length ** alpha`, as in fairseq, Marian, and CTranslate2.
+    """Computes `length ** alpha`, as in fairseq, Marian, and CTranslate2, float32.
 
-    Arguments and result match `gnmt`. With `alpha=1`, scores are means per token.
+    With `alpha=1`, scores are means per token.
     """
     return ops.power(ops.cast(length, "float32"), float(alpha))
 

@@ -1,4 +1,4 @@
-"""The loop of beam search and sampling: steps, and sentences that leave the batch."""
+"""Decoding loop of beam search and sampling, which drops finished sentences."""
 
 from typing import Any
 from typing import NamedTuple
@@ -17,17 +17,17 @@ class StepFunction(NamedTuple):
     """A decoder made of plain functions, for any model and any cache.
 
     Args:
-        step: Function `(ids, cache, context, index) -> (logits, cache)` with ids int32
-            `[batch * beam_size, 1]`, the scalar int32 position `index` of these ids,
-            and logits `[batch * beam_size, vocabulary]` or `[batch * beam_size, 1,
+        step: Function `(ids, cache, context, index) -> (logits, cache)`: ids int32
+            `[batch * beam_size, 1]`, their position `index`, a scalar int32, and
+            logits `[batch * beam_size, vocabulary]` or `[batch * beam_size, 1,
             vocabulary]`.
-        reorder: Function `(cache, parents) -> cache`; parents int32 `[batch *
-            beam_size]` is the row that each row continues. If `None`, all tensors of
+        reorder: Function `(cache, parents) -> cache`; parents, int32 `[batch *
+            beam_size]`, is the row that each row continues. If `None`, all tensors of
             the cache are reordered along their first axis.
         compact: Function `cache -> cache` that is called every `COMPACT_INTERVAL`
-            steps. If `None`, none is.
-        gives_log_probs: Whether `step` returns log-probabilities, to be added up as
-            they are. An id of minus infinity is never generated.
+            steps, or `None`.
+        gives_log_probs: Whether `step` returns log-probabilities, which are added
+            unchanged. An id of minus infinity is never generated.
     """
 
     step: Any
@@ -49,9 +49,8 @@ def decode_loop(
 ):
     """Calls `step` until every sentence is done or `num_steps` steps are taken.
 
-    With `drop_finished`, sentences that are done leave the batch whenever a quarter of
-    it is done, so that later steps cost only what the other sentences need. Results
-    are the same with and without.
+    With `drop_finished`, finished sentences leave the batch whenever they are a quarter
+    of it, so later steps compute only the others. Results are the same.
 
     Args:
         step: Function `(state, cache, context, index) -> (state, cache)`; `index` is a
@@ -60,14 +59,12 @@ def decode_loop(
         state: NamedTuple of tensors whose leading axis is batch; its field `done` is
             bool `[batch]`.
         cache: Nest of tensors whose leading axes are multiples of batch; the rows of a
-            sentence are adjacent. With `drop_finished`, other axes may grow from step
-            to step if they begin at 0.
+            sentence are adjacent. With `drop_finished`, other axes may grow if they
+            begin at 0.
         context: Nest of tensors whose leading axis is batch.
         num_steps: Scalar integer.
-        drop_finished: `True`, `False`, or `"auto"` (on if the backend has dynamic
-            shapes: not on JAX; pass `False` for XLA).
-        compact: Function `cache -> cache`, called with `drop_finished` at least every
-            `COMPACT_INTERVAL` steps, or `None`.
+        drop_finished: See `beam_search`.
+        compact: See `StepFunction`; called with `drop_finished` only.
 
     Returns:
         The state of all sentences, in their original order.
@@ -115,7 +112,7 @@ def decode_loop(
 
 
 def has_dynamic_shapes(drop_finished):
-    """Resolves `drop_finished` (`True`, `False`, or `"auto"`) on this backend."""
+    """Returns whether finished sentences are dropped, which needs dynamic shapes."""
     if drop_finished == "auto":
         return keras.backend.backend() != "jax"
     return bool(drop_finished)
@@ -140,10 +137,10 @@ def _take_sentences(nest, sentences, batch_size):
 
 
 def known_vocabulary_size(logits):
-    """Returns the last axis of `logits` as an int.
+    """Returns the size of the last axis.
 
     Raises:
-        ValueError: If its size is not static.
+        ValueError: If it is not static.
     """
     if logits.shape[-1] is None:
         raise ValueError(

@@ -7,7 +7,7 @@ from keras_transformer.decoding.length_penalty import get_length_penalty
 
 
 class SpecialIds(NamedTuple):
-    """Ids that are not subwords; of these, a search generates only `end`."""
+    """Ids that are not subwords. A search generates only `end` of these."""
 
     pad: int = 0
     unknown: int | None = 1
@@ -48,8 +48,8 @@ class BeamSearch:
         length_penalty: Exponent alpha of the length penalty, at least 0.
         length_penalty_kind: `"gnmt"` or `"power"`, see `length_penalty`.
         patience: A sentence also ends when `patience * beam_size` hypotheses have
-            finished (Kasai et al., 2022); 1 is the rule of fairseq and CTranslate2.
-            If `None`, it ends when no better hypothesis is possible.
+            finished (Kasai et al., 2022); fairseq and CTranslate2 use 1. If `None`, it
+            ends when no better hypothesis is possible.
         extra_length: Tokens by which a translation may exceed its source (paper: 50).
 
     Raises:
@@ -73,8 +73,8 @@ class BeamSearch:
 
     def penalty(self, length):
         """Returns the length penalty of hypotheses of `length` tokens, float32."""
-        penalty = get_length_penalty(self.length_penalty_kind, self.length_penalty)
-        return penalty(length)
+        kind, alpha = self.length_penalty_kind, self.length_penalty
+        return get_length_penalty(kind, alpha)(length)
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,7 @@ class Sampling:
         top_p: Sample from the nucleus: the smallest set of most likely tokens whose
             probability reaches this value, in (0, 1] (Holtzman et al., 2020). If
             `None`, from all.
-        seed: The same lines and seed give the same samples. If `None`, a new seed is
-            drawn.
+        seed: The same lines and seed give the same samples. If `None`, a seed is drawn.
         extra_length: Tokens by which a translation may exceed its source.
 
     Raises:

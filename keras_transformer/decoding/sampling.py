@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding.deprecated import convert_search_arguments
+from keras_transformer.decoding.deprecated import accept_old_arguments
 from keras_transformer.decoding.loop import StepFunction
 from keras_transformer.decoding.loop import decode_loop
 from keras_transformer.decoding.loop import known_vocabulary_size
@@ -17,19 +17,19 @@ from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.decoding.top_k import top_k as largest
 
 
+@accept_old_arguments
 def sample(
-    decoder=None,
-    cache=None,
-    context=None,
-    batch_size=None,
-    max_length=None,
+    decoder,
+    cache,
+    context,
+    batch_size,
+    max_length,
     sampling=Sampling(),
     ids=SpecialIds(),
     vocabulary_size=None,
     buffer_length=None,
     drop_finished="auto",
     seed=None,
-    **old,
 ):
     """Draws sequences token by token from the model's distribution.
 
@@ -38,8 +38,8 @@ def sample(
     Args:
         cache: Nest of tensors whose leading axis is batch * num_samples.
         sampling: `Sampling`; its `extra_length` is not used here.
-        seed: `keras.random.SeedGenerator` in place of `sampling.seed`. Samples of a
-            seed are the same with and without `drop_finished`.
+        seed: `keras.random.SeedGenerator` in place of `sampling.seed`. A seed gives the
+            same samples with and without `drop_finished`.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_samples, buffer_length]`, including
@@ -49,9 +49,6 @@ def sample(
     Raises:
         ValueError: If the end id is another special id, too.
     """
-    sampling, decoder, ids, drop_finished = convert_search_arguments(
-        sampling, decoder, ids, drop_finished, old
-    )
     decoder = StepFunction.of(decoder)
     num_samples = sampling.num_samples
     forbidden = ids.never_generated()
@@ -104,8 +101,8 @@ def _initial_state(max_lengths, shape, ids, seed):
         log_probs=ops.zeros(shape[:2], dtype="float32"),
         last_ids=ops.full(shape[:2], ids.start, dtype="int32"),
         ended=ops.broadcast_to(done[:, None], shape[:2]),
-        # All drawn at once, one number per token: a sentence's samples do not depend
-        # on when others leave the batch.
+        # All are drawn at once, one per token, so that a sentence's samples do not
+        # depend on when others leave the batch.
         uniforms=keras.random.uniform(shape, dtype="float32", seed=seed),
         max_lengths=max_lengths,
         done=done,

@@ -1,10 +1,10 @@
-"""From source ids to target ids: what `Translator` and the export both compile."""
+"""Translation of source ids to target ids, compiled by `Translator` and exports."""
 
 from keras import ops
 
 from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.constraints import ConstrainedDecoder
-from keras_transformer.decoding.deprecated import convert_search_arguments
+from keras_transformer.decoding.deprecated import accept_old_arguments
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.ensemble import EnsembleDecoder
 from keras_transformer.decoding.incremental import IncrementalDecoder
@@ -16,6 +16,7 @@ from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.decoding.sampling import sample
 
 
+@accept_old_arguments
 def translate_ids(
     model,
     source_ids,
@@ -27,7 +28,6 @@ def translate_ids(
     vocabulary_size=None,
     drop_finished="auto",
     decoder=None,
-    **old,
 ):
     """Returns the best translations of a batch of source rows.
 
@@ -39,23 +39,19 @@ def translate_ids(
         search: `BeamSearch`. A translation has at most `extra_length` more tokens
             than its source, both end ids counted, its prefix not.
         ids: `SpecialIds`.
-        n_best: Hypotheses to return per sentence, see `beam_search`.
+        n_best: See `beam_search`.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
-            translation, then padding. If `None`, there are none.
-        next_states: int32 `[num_states, vocabulary]`, what must not be generated, see
-            `forbidden_phrases`. If `None`, nothing.
+            translation, then padding, or `None`.
+        next_states: int32 `[num_states, vocabulary]`, see `forbidden_phrases`, or
+            `None`.
         vocabulary_size: See `beam_search`.
         drop_finished: See `beam_search`.
         decoder: `IncrementalDecoder` of the model. If `None`, one is made.
-        **old: Keyword arguments of version 0.1.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, n_best, source_length + extra_length +
         prefix_length]` and float32 `[batch, n_best]`, see `beam_search`.
     """
-    search, _, ids, drop_finished = convert_search_arguments(
-        search, None, ids, drop_finished, old
-    )
     begun = _begin(
         decoder or _decoder_of(model, drop_finished),
         source_ids,
@@ -76,6 +72,7 @@ def translate_ids(
     )
 
 
+@accept_old_arguments
 def sample_ids(
     model,
     source_ids,
@@ -86,7 +83,6 @@ def sample_ids(
     vocabulary_size=None,
     drop_finished="auto",
     seed=None,
-    **old,
 ):
     """Returns translations drawn at random; the arguments match `translate_ids`.
 
@@ -94,9 +90,6 @@ def sample_ids(
         sampling: `Sampling`.
         seed: See `sample`.
     """
-    sampling, _, ids, drop_finished = convert_search_arguments(
-        sampling, None, ids, drop_finished, old
-    )
     begun = _begin(
         _decoder_of(model, drop_finished),
         source_ids,
@@ -147,12 +140,15 @@ def _begin(
         room = extra_length + _num_tokens(prefix_ids, ids.pad)
         buffer_length = buffer_length + ops.shape(prefix_ids)[1]
     max_length = ops.where(lengths > 1, lengths + room, 0)
-    if prefix_ids is not None or next_states is not None:
-        decoder = ConstrainedDecoder(decoder, max_length, ids, prefix_ids, next_states)
     # A growing cache costs only what is filled, but needs dynamic shapes.
     grows = has_dynamic_shapes(drop_finished)
     capacity = None if grows else buffer_length
     cache, context = decoder.begin(source_ids, beam_size, capacity)
+    if prefix_ids is not None or next_states is not None:
+        decoder = ConstrainedDecoder(
+            decoder, beam_size, max_length, ids, prefix_ids, next_states
+        )
+        cache, context = decoder.wrap(cache, context, batch_size)
     return {
         "decoder": decoder,
         "cache": cache,

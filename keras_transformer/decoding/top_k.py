@@ -39,7 +39,7 @@ def top_k(x, k):
 
 
 def _block_width(size, k):
-    """The divisor of `size` that leaves the least to rank; `None` if none pays off."""
+    """Returns the divisor of `size` that leaves the least to rank, or `None`."""
     left = {
         width: size // width + k * width
         for width in range(2, size // k + 1)

@@ -48,10 +48,10 @@ BATCH_TOKENS = 4096
 class Translator:
     """Translates text with a `Transformer` or an `Ensemble` (section 6.1).
 
-    Lines are sorted by length and searched in batches; results have the order of the
+    Lines are sorted by length and searched in batches; results are in the order of the
     input. A blank line gives an empty translation. A line of more than
-    `max_source_length` subwords is translated in segments, with a warning. They are
-    split at the end of a sentence or at white space, and joined by spaces.
+    `max_source_length` subwords is translated in segments, with a warning. It is split
+    at the end of a sentence or at white space; translations are joined by spaces.
 
     Args:
         model: `Transformer`, or `Ensemble`, which cannot align.
@@ -61,8 +61,8 @@ class Translator:
         max_source_length: Maximum length of a source row, end id included.
         batch_tokens: Source positions per batch, padding included. If `None`, 4096,
             and fewer for more than 4 hypotheses per sentence.
-        forbidden: Phrases that no translation contains: whole words, or the beginnings
-            of words if `*` ends the phrase.
+        forbidden: Phrases that no translation contains: whole words, or beginnings of
+            words if `*` ends the phrase.
         parallel_parts: Batches that are searched or scored in parallel, one thread
             each, for CPUs. TensorFlow only.
         warn: Function of a line's index, from 0, and a text. If `None`, warnings go to
@@ -127,7 +127,7 @@ class Translator:
         self._generator = keras.random.SeedGenerator(0)
 
     def with_search(self, forbidden=None, **changes):
-        """Returns a translator with other settings that shares all else with this one.
+        """Returns a translator with other settings that shares everything else.
 
         Args:
             forbidden: Phrases that no translation contains. If `None`, unchanged.
@@ -214,7 +214,8 @@ class Translator:
         generator = self._generator
         find = self._compile_search(
             ("sample", sampling),
-            *(sample_ids, prefixes),
+            sample_ids,
+            prefixes,
             sampling=sampling,
             seed=generator,
         )
@@ -367,7 +368,7 @@ class Translator:
         return 4 * BATCH_TOKENS // most_rows
 
     def _run(self, find, lines, prefixes, batch_tokens, num_threads=1):
-        """Runs a compiled search and returns translations by line and rank."""
+        """Runs a compiled search and returns the translations of each line."""
         lines = check_texts(lines)
         if prefixes is not None:
             _, prefixes = check_pairs(lines, prefixes, "prefixes")

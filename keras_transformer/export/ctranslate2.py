@@ -110,8 +110,8 @@ def _specification(model, max_length):
             "CTranslate2's encoder has no restricted self-attention. Received: "
             f"attention_window={model.attention_window}"
         )
-    if model.score != "scaled_dot":
-        raise ExportError(f"CTranslate2 has no score function {model.score!r}")
+    if model.score_mode != "scaled_dot":
+        raise ExportError(f"CTranslate2 has no score function {model.score_mode!r}")
     activation = keras.activations.serialize(model.activation)
     if activation not in _ACTIVATIONS:
         raise ExportError(

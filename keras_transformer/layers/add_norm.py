@@ -48,20 +48,11 @@ class AddNorm(keras.layers.Layer):
         self.layer_norm.build(inputs_shape)
 
     def sublayer_input(self, inputs):
-        """Returns what the sublayer reads: `inputs`, normalized if `"pre"`."""
+        """Returns the sublayer's input: `inputs`, normalized if `"pre"`."""
         return self.layer_norm(inputs) if self.normalization == "pre" else inputs
 
     def call(self, inputs, sublayer_output, training=None):
-        """Adds the two and, if `"post"`, normalizes the sum.
-
-        Args:
-            inputs: `[batch, length, d_model]`, the residual stream.
-            sublayer_output: `[batch, length, d_model]`.
-            training: Whether dropout is applied.
-
-        Returns:
-            `[batch, length, d_model]`.
-        """
+        """`[batch, length, d_model]` twice to their sum, normalized if `"post"`."""
         summed = inputs + self.dropout_layer(sublayer_output, training=training)
         return self.layer_norm(summed) if self.normalization == "post" else summed
 

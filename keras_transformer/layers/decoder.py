@@ -54,17 +54,3 @@ class Decoder(Stack):
             return_attention_scores=return_attention_scores,
             training=training,
         )
-
-    def compute_output_spec(
-        self, inputs, encoder_output, *, return_attention_scores=False, **kwargs
-    ):
-        output = self._output_spec(inputs)
-        if not return_attention_scores:
-            return output
-        return output, [
-            (
-                self._scores_spec(inputs, inputs),
-                self._scores_spec(inputs, encoder_output),
-            )
-            for _ in self.layers
-        ]

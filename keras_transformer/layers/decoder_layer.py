@@ -44,14 +44,7 @@ class DecoderLayer(TransformerLayer):
     ):
         """Applies self-attention, cross-attention, and the feed-forward network.
 
-        Args:
-            inputs: `[batch, target_length, d_model]`.
-            encoder_output: `[batch, source_length, d_model]`.
-            source_mask: `[batch, source_length]`, bool, True = token.
-            encoder_output_mask: The same, filled in by Keras; combined with
-                `source_mask`.
-            return_attention_scores: Whether to return the scores, too.
-            training: Whether dropout is applied.
+        The arguments match `Decoder.call`.
 
         Returns:
             `[batch, target_length, d_model]`, or a pair of it and the scores of
@@ -59,12 +52,10 @@ class DecoderLayer(TransformerLayer):
             cross-attention, `[batch, num_heads, target_length, source_length]`,
             float32.
         """
-        options = {
-            "return_attention_scores": return_attention_scores,
-            "training": training,
-        }
-        source_mask = combine_masks(source_mask, encoder_output_mask)
-        attention_mask = None if source_mask is None else source_mask[:, None, :]
+        options = {"return_attention_scores": return_attention_scores}
+        options["training"] = training
+        mask = combine_masks(source_mask, encoder_output_mask)
+        mask = None if mask is None else mask[:, None, :]
         x = inputs
         # Padding follows the tokens, so that the causal mask alone hides it.
         y = self.self_attention_add_norm.sublayer_input(x)
@@ -75,11 +66,7 @@ class DecoderLayer(TransformerLayer):
 
         y = self.cross_attention_add_norm.sublayer_input(x)
         y, cross_scores = with_scores(
-            self.cross_attention,
-            y,
-            encoder_output,
-            attention_mask=attention_mask,
-            **options,
+            self.cross_attention, y, encoder_output, attention_mask=mask, **options
         )
         x = self.cross_attention_add_norm(x, y, training=training)
 
@@ -87,13 +74,8 @@ class DecoderLayer(TransformerLayer):
         x = self.feed_forward_add_norm(x, y, training=training)
         return (x, (self_scores, cross_scores)) if return_attention_scores else x
 
-    def compute_output_spec(
-        self, inputs, encoder_output, *, return_attention_scores=False, **kwargs
-    ):
-        output = self._output_spec(inputs)
-        if not return_attention_scores:
-            return output
-        return output, (
-            self._scores_spec(inputs, inputs),
-            self._scores_spec(inputs, encoder_output),
+    def scores_spec(self, inputs, encoder_output):
+        return (
+            self._attention_spec(inputs, inputs),
+            self._attention_spec(inputs, encoder_output),
         )

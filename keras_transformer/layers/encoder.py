@@ -56,9 +56,3 @@ class Encoder(Stack):
             return_attention_scores=return_attention_scores,
             training=training,
         )
-
-    def compute_output_spec(self, inputs, *, return_attention_scores=False, **kwargs):
-        if not return_attention_scores:
-            return self._output_spec(inputs)
-        scores = [self._scores_spec(inputs, inputs) for _ in self.layers]
-        return self._output_spec(inputs), scores

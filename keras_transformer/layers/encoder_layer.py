@@ -69,7 +69,5 @@ class EncoderLayer(TransformerLayer):
         x = self.feed_forward_add_norm(x, y, training=training)
         return (x, scores) if return_attention_scores else x
 
-    def compute_output_spec(self, inputs, *, return_attention_scores=False, **kwargs):
-        if not return_attention_scores:
-            return self._output_spec(inputs)
-        return self._output_spec(inputs), self._scores_spec(inputs, inputs)
+    def scores_spec(self, inputs, encoder_output):
+        return self._attention_spec(inputs, inputs)

@@ -7,11 +7,13 @@ from keras import ops
 
 from keras_transformer.layers.masks import causal_mask
 from keras_transformer.layers.masks import combine_masks
+from keras_transformer.layers.renamed import rename_score
+from keras_transformer.layers.renamed import take_score_mode
 from keras_transformer.numerics.dropout import Dropout
 from keras_transformer.numerics.matrices import Dense
 from keras_transformer.numerics.softmax import masked_softmax
 
-SCORES = ("scaled_dot", "dot", "additive")
+SCORE_MODES = ("scaled_dot", "dot", "additive")
 
 
 def attention(logits, value, mask=None, dropout=None, training=None):
@@ -51,14 +53,14 @@ class MultiHeadAttention(keras.layers.Layer):
         output_dim: Width of the output. If `None`, the query's width is used.
         dropout: Rate on the attention scores, in [0, 1). The paper uses none.
         use_bias: Whether the four projections have biases.
-        score: How a query and a key give a logit (section 3.2.1): `"scaled_dot"` (the
-            paper), `"dot"` without the division by sqrt(d_k), or `"additive"`, the
-            sum of `w tanh(q + k)` with weights w `[num_heads, key_dim]` (Bahdanau et
-            al., 2015), whose memory also grows with key_dim.
+        score_mode: How a query and a key give a logit (section 3.2.1): `"scaled_dot"`
+            (the paper), `"dot"` without the division by sqrt(d_k), or `"additive"`,
+            the sum of `w tanh(q + k)` with weights w `[num_heads, key_dim]` (Bahdanau
+            et al., 2015), whose memory also grows with key_dim.
 
     Raises:
-        ValueError: If a size is below 1, `dropout` is outside [0, 1), or `score` is
-            unknown.
+        ValueError: If a size is below 1, `dropout` is outside [0, 1), or `score_mode`
+            is unknown.
     """
 
     def __init__(
@@ -69,20 +71,19 @@ class MultiHeadAttention(keras.layers.Layer):
         output_dim=None,
         dropout=0.0,
         use_bias=False,
-        score="scaled_dot",
+        score_mode="scaled_dot",
         **kwargs,
     ):
+        score_mode = take_score_mode(kwargs, score_mode)
         super().__init__(**kwargs)
-        if score not in SCORES:
+        if score_mode not in SCORE_MODES:
             raise ValueError(
-                f"`score` must be one of {', '.join(SCORES)}. Received: {score!r}."
+                f"`score_mode` must be one of {', '.join(SCORE_MODES)}. "
+                f"Received: {score_mode!r}."
             )
-        for name, size in (
-            ("num_heads", num_heads),
-            ("key_dim", key_dim),
-            ("value_dim", value_dim),
-            ("output_dim", output_dim),
-        ):
+        sizes = {"num_heads": num_heads, "key_dim": key_dim}
+        sizes |= {"value_dim": value_dim, "output_dim": output_dim}
+        for name, size in sizes.items():
             if size is not None and size < 1:
                 raise ValueError(f"`{name}` must be at least 1. Received: {size}.")
         if not 0 <= dropout < 1:
@@ -93,13 +94,11 @@ class MultiHeadAttention(keras.layers.Layer):
         self.output_dim = output_dim
         self.dropout = dropout
         self.use_bias = use_bias
-        self.score = score
+        self.score_mode = score_mode
         self.supports_masking = True
-        key_width = num_heads * key_dim
-        value_width = num_heads * (value_dim or key_dim)
-        self.query_dense = self._dense(key_width, "query")
-        self.key_dense = self._dense(key_width, "key")
-        self.value_dense = self._dense(value_width, "value")
+        self.query_dense = self._dense(num_heads * key_dim, "query")
+        self.key_dense = self._dense(num_heads * key_dim, "key")
+        self.value_dense = self._dense(num_heads * (value_dim or key_dim), "value")
         self.dropout_layer = Dropout(
             dropout, dtype=self.dtype_policy, name="attention_dropout"
         )
@@ -112,9 +111,8 @@ class MultiHeadAttention(keras.layers.Layer):
         self.key_dense.build(key_shape or value_shape)
         self.value_dense.build(value_shape)
         self.output_dense = self._dense(self.output_dim or query_shape[-1], "output")
-        width = self.num_heads * (self.value_dim or self.key_dim)
-        self.output_dense.build((*query_shape[:-1], width))
-        if self.score == "additive":
+        self.output_dense.build((*query_shape[:-1], self.value_dense.units))
+        if self.score_mode == "additive":
             self.score_weights = self.add_weight(
                 name="score_weights",
                 shape=(self.num_heads, self.key_dim),
@@ -140,9 +138,9 @@ class MultiHeadAttention(keras.layers.Layer):
             query: `[batch, target_length, width]`.
             value: `[batch, source_length, width]`.
             key: `[batch, source_length, width]`. If `None`, `value` is used.
-            query_mask: Ignored: only keys are masked.
+            query_mask: Ignored, because only keys are masked.
             value_mask: `[batch, source_length]`, bool; Keras fills it in.
-            key_mask: `[batch, source_length]`, bool; Keras fills it in.
+            key_mask: Same as `value_mask`.
             attention_mask: `[batch, 1 or target_length, source_length]`, bool,
                 True = attend.
             return_attention_scores: Whether to return the scores, too.
@@ -174,9 +172,6 @@ class MultiHeadAttention(keras.layers.Layer):
             key: `[batch, num_heads, source_length, key_dim]`.
             value: `[batch, num_heads, source_length, value_dim]`.
             mask: `[batch, 1 or target_length, source_length]`, bool, or `None`.
-            causal: Whether position i attends to keys up to i only.
-            training: Whether dropout is applied.
-            return_scores: Whether the scores are needed.
 
         Returns:
             `[batch, num_heads, target_length, value_dim]` and the scores `[batch,
@@ -191,24 +186,17 @@ class MultiHeadAttention(keras.layers.Layer):
         return attention(logits, value, mask, self.dropout_layer, training)
 
     def project_key_value(self, value, key=None):
-        """Projects to keys and values per head.
-
-        Args:
-            value: `[batch, source_length, width]`.
-            key: `[batch, source_length, width]`. If `None`, `value` is used.
+        """Projects `[batch, source_length, width]` to keys and values per head.
 
         Returns:
             Keys `[batch, num_heads, source_length, key_dim]` and values `[batch,
             num_heads, source_length, value_dim]`.
         """
-        key = value if key is None else key
-        return (
-            self.split_heads(self.key_dense(key)),
-            self.split_heads(self.value_dense(value)),
-        )
+        key = self.split_heads(self.key_dense(value if key is None else key))
+        return key, self.split_heads(self.value_dense(value))
 
     def attention_logits(self, query, key):
-        """Computes the attention logits by the layer's `score`.
+        """Computes the attention logits by the layer's `score_mode`.
 
         Args:
             query: `[batch, num_heads, ..., target_length, key_dim]`.
@@ -217,9 +205,9 @@ class MultiHeadAttention(keras.layers.Layer):
         Returns:
             `[batch, num_heads, ..., target_length, source_length]`.
         """
-        if self.score == "additive":
+        if self.score_mode == "additive":
             return self._additive_logits(query, key)
-        if self.score == "scaled_dot":
+        if self.score_mode == "scaled_dot":
             query = query * ops.cast(1.0 / math.sqrt(self.key_dim), query.dtype)
         return ops.matmul(query, ops.swapaxes(key, -1, -2))
 
@@ -254,6 +242,10 @@ class MultiHeadAttention(keras.layers.Layer):
         shape = (batch, self.num_heads, target_length, value.shape[1])
         return output, keras.KerasTensor(shape, dtype="float32")
 
+    @classmethod
+    def from_config(cls, config):
+        return super().from_config(rename_score(config))
+
     def get_config(self):
         return {
             **super().get_config(),
@@ -263,5 +255,5 @@ class MultiHeadAttention(keras.layers.Layer):
             "output_dim": self.output_dim,
             "dropout": self.dropout,
             "use_bias": self.use_bias,
-            "score": self.score,
+            "score_mode": self.score_mode,
         }

@@ -20,7 +20,7 @@ def sinusoids(positions, d_model):
     rates = ops.exp(dims * (-math.log(10000.0) / d_model))
     angles = ops.cast(positions, "float32")[:, None] * rates[None, :]
     pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
-    # [length, d_model / 2, 2] to one row a position: sin, cos, sin, cos
+    # [length, d_model / 2, 2] to one row per position: sin, cos, sin, cos
     return ops.reshape(pairs, (-1, 2 * dims.shape[0]))[:, :d_model]
 
 
@@ -70,8 +70,8 @@ class PositionalEncoding(keras.layers.Layer):
             start_index: Position of the first vector, an int or a scalar tensor.
 
         Returns:
-            Same shape as `inputs`. Past `max_length`, the last learned position is
-            repeated.
+            `[batch, length, d_model]`. Past `max_length`, the last learned position
+            repeats.
 
         Raises:
             ValueError: If `length` is static and above `max_length`.

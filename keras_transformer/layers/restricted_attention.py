@@ -52,7 +52,9 @@ class RestrictedSelfAttention(MultiHeadAttention):
                 "`attention_mask` must have the shape [batch, 1, length]. "
                 f"Received: shape {tuple(mask.shape)}."
             )
-        before, after = self._reach(causal)
+        before, after = (self.window - 1) // 2, self.window // 2
+        if causal:
+            before, after = self.window - 1, 0
         size = max(before, after, 1)
         # Number of neighboring blocks on each side.
         sides = 1, 0 if causal else 1
@@ -63,35 +65,28 @@ class RestrictedSelfAttention(MultiHeadAttention):
         # [batch or 1, 1, blocks, 1, keys] and [size, keys]
         key_mask = ops.cast(ops.swapaxes(key_mask, -1, -2), "bool")
         block_mask = ops.logical_and(key_mask, _band(size, sides, before, after))
-        block_keys = _with_neighbors(_split_blocks(key, size), sides)
-        block_values = _with_neighbors(_split_blocks(value, size), sides)
-        logits = self.attention_logits(_split_blocks(query, size), block_keys)
-        context, _ = attention(
-            logits, block_values, block_mask, self.dropout_layer, training
-        )
+        keys = _with_neighbors(_split_blocks(key, size), sides)
+        values = _with_neighbors(_split_blocks(value, size), sides)
+        logits = self.attention_logits(_split_blocks(query, size), keys)
+        context, _ = attention(logits, values, block_mask, self.dropout_layer, training)
         # [batch, num_heads, blocks, size, value_dim] to [batch, num_heads, length, ...]
         batch, dim = ops.shape(context)[0], context.shape[-1]
         context = ops.reshape(context, (batch, self.num_heads, -1, dim))[:, :, :length]
         if not return_scores:
             return context, None
-        mask = combine_masks(mask, self._neighborhood(length, before, after))
+        mask = combine_masks(mask, _neighborhood(length, before, after))
         scores = masked_softmax(self.attention_logits(query, key), mask[:, None])
         return context, scores
 
-    def _neighborhood(self, length, before, after):
-        """`[1, length, length]`, bool: the keys that each query may attend to."""
-        positions = ops.arange(length, dtype="int32")
-        distance = positions[None, :] - positions[:, None]
-        return ops.logical_and(distance >= -before, distance <= after)[None]
-
-    def _reach(self, causal):
-        """Number of positions before and after its own that a position attends to."""
-        if causal:
-            return self.window - 1, 0
-        return (self.window - 1) // 2, self.window // 2
-
     def get_config(self):
         return {**super().get_config(), "window": self.window}
+
+
+def _neighborhood(length, before, after):
+    """`[1, length, length]`, bool: the keys that each query may attend to."""
+    positions = ops.arange(length, dtype="int32")
+    distance = positions[None, :] - positions[:, None]
+    return ops.logical_and(distance >= -before, distance <= after)[None]
 
 
 def _split_blocks(x, size):

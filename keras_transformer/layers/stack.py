@@ -40,27 +40,25 @@ class Stack(TransformerLayer):
 
         Args:
             inputs: `[batch, length, d_model]`.
-            *args: More arguments of each layer.
-            return_attention_scores: Whether to return the scores of all layers, too.
+            *args: Further arguments of each layer.
+            return_attention_scores: Whether to return the scores, too.
             **kwargs: Keyword arguments of each layer.
 
         Returns:
-            `[batch, length, d_model]`, or a pair of it and the list of what each
-            layer returns as its scores.
+            `[batch, length, d_model]`, or a pair of it and the list of the layers'
+            scores.
         """
         x, scores = inputs, []
+        kwargs["return_attention_scores"] = return_attention_scores
         for layer in self.layers:
-            x, layer_scores = with_scores(
-                layer,
-                x,
-                *args,
-                return_attention_scores=return_attention_scores,
-                **kwargs,
-            )
+            x, layer_scores = with_scores(layer, x, *args, **kwargs)
             scores.append(layer_scores)
         if self.final_norm is not None:
             x = self.final_norm(x)
         return (x, scores) if return_attention_scores else x
+
+    def scores_spec(self, inputs, encoder_output):
+        return [layer.scores_spec(inputs, encoder_output) for layer in self.layers]
 
     def get_config(self):
         return {**super().get_config(), "num_layers": self.num_layers}

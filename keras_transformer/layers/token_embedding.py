@@ -57,8 +57,7 @@ class TokenEmbedding(keras.layers.Layer):
         """Returns vectors of ids or, with `reverse`, logits of vectors.
 
         Args:
-            inputs: Ids `[batch, length]`, or with `reverse` vectors `[batch,
-                length, d_model]`.
+            inputs: `[batch, length]`, or with `reverse` `[batch, length, d_model]`.
             reverse: Whether to project vectors to logits.
 
         Returns:

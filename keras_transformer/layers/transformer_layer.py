@@ -1,10 +1,14 @@
 """Base class of encoder layers, decoder layers, and their stacks."""
 
+import inspect
+
 import keras
 
 from keras_transformer.layers.add_norm import AddNorm
 from keras_transformer.layers.feed_forward import FeedForward
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.layers.renamed import rename_score
+from keras_transformer.layers.renamed import take_score_mode
 from keras_transformer.layers.restricted_attention import RestrictedSelfAttention
 
 
@@ -22,7 +26,7 @@ class TransformerLayer(keras.layers.Layer):
         activation: Activation of the feed-forward network.
         attention_window: Number of positions that self-attention attends to, see
             `RestrictedSelfAttention`. If `None`, all of them.
-        score: Score function of all attentions, see `MultiHeadAttention`.
+        score_mode: Score function of all attentions, see `MultiHeadAttention`.
     """
 
     def __init__(
@@ -36,9 +40,10 @@ class TransformerLayer(keras.layers.Layer):
         normalization="post",
         activation="relu",
         attention_window=None,
-        score="scaled_dot",
+        score_mode="scaled_dot",
         **kwargs,
     ):
+        score_mode = take_score_mode(kwargs, score_mode)
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.key_dim = key_dim
@@ -49,23 +54,16 @@ class TransformerLayer(keras.layers.Layer):
         self.normalization = normalization
         self.activation = keras.activations.get(activation)
         self.attention_window = attention_window
-        self.score = score
+        self.score_mode = score_mode
         self.supports_masking = True
 
     def options(self):
         """Returns the arguments listed above."""
-        return {
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "d_ff": self.d_ff,
-            "value_dim": self.value_dim,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "normalization": self.normalization,
-            "activation": self.activation,
-            "attention_window": self.attention_window,
-            "score": self.score,
-        }
+        return named_attributes(self, TransformerLayer)
+
+    @classmethod
+    def from_config(cls, config):
+        return super().from_config(rename_score(config))
 
     def get_config(self):
         activation = keras.activations.serialize(self.activation)
@@ -84,7 +82,7 @@ class TransformerLayer(keras.layers.Layer):
             self.key_dim,
             value_dim=self.value_dim,
             dropout=self.attention_dropout,
-            score=self.score,
+            score_mode=self.score_mode,
             dtype=self.dtype_policy,
             name=name,
             **kwargs,
@@ -100,12 +98,29 @@ class TransformerLayer(keras.layers.Layer):
             self.dropout, self.normalization, dtype=self.dtype_policy, name=name
         )
 
-    def _output_spec(self, inputs):
-        return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
+    def compute_output_spec(
+        self,
+        inputs,
+        encoder_output=None,
+        *,
+        return_attention_scores=False,
+        **kwargs,
+    ):
+        output = keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
+        if not return_attention_scores:
+            return output
+        return output, self.scores_spec(inputs, encoder_output)
 
-    def _scores_spec(self, queries, keys):
+    def _attention_spec(self, queries, keys):
         shape = (queries.shape[0], self.num_heads, queries.shape[1], keys.shape[1])
         return keras.KerasTensor(shape, dtype="float32")
+
+
+def named_attributes(instance, layer_class):
+    """Returns the attributes that are named like the arguments of a constructor."""
+    parameters = inspect.signature(layer_class.__init__).parameters
+    names = [name for name in parameters if name not in ("self", "kwargs")]
+    return {name: getattr(instance, name) for name in names}
 
 
 def with_scores(layer, *args, return_attention_scores, **kwargs):

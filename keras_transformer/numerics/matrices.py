@@ -7,12 +7,12 @@ from keras import ops
 
 # Preferred number of columns of a block.
 BLOCK_COLUMNS = 64
-# A large kernel has at most so many pieces, each of at least so many numbers.
+# Maximum number of pieces of a kernel, and minimum number of elements of each.
 MAX_PIECES, MIN_PIECE_SIZE = 4, 2**17
 
 
 def apply_flattened(function, x):
-    """Applies a function of a matrix to `x`, whose last axis holds the rows.
+    """Applies a function of a matrix to the rows of `x`, its last axis.
 
     Keras multiplies an array of three axes by a matrix through a dozen operations on
     shapes, which cost more than the product if there are few rows.
@@ -28,7 +28,7 @@ def apply_flattened(function, x):
         return function(x)
     result = function(ops.reshape(x, (-1, x.shape[-1])))
     leading = x.shape[1:-1]
-    # If only the first axis is dynamic, nothing has to be computed to restore it.
+    # If only the first axis is dynamic, reshaping infers it without an operation.
     first = -1 if None not in leading else ops.shape(x)[0]
     if None in leading:
         leading = ops.shape(x)[1:-1]

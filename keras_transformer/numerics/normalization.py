@@ -8,7 +8,7 @@ from keras_transformer.numerics.gradients import custom_gradient
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """Keras's `LayerNormalization` in about half the time over the last axis.
+    """Keras's `LayerNormalization`, faster over the last axis.
 
     Keras writes several arrays as large as the input; here the scale stays one number
     per row until it is applied. Arguments, weights and results match

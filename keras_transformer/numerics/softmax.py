@@ -1,11 +1,11 @@
-"""Softmax of attention: masked in a whole pass, unnormalized in a decoding step."""
+"""Softmax of attention, masked for whole sequences or unnormalized for a step."""
 
 from keras import ops
 
 from keras_transformer.numerics.gradients import custom_gradient
 
-# Finite, so that a row whose keys are all masked gives no NaN. Next to any allowed
-# key its exponential is exactly 0.
+# Finite, so that a row whose keys are all masked gives no NaN. Compared with any
+# allowed key, its exponential is exactly 0.
 MASKED_LOGIT = -1e30
 
 
@@ -52,8 +52,7 @@ def masked_softmax(attention_logits, attention_mask=None, training=False):
     if not training:
         return forward(attention_logits)
 
-    # The score of a masked key is 0, and so is its gradient through a softmax: two
-    # passes over the scores fewer than the gradients of the three steps above.
+    # Masked keys have score 0 and so gradient 0, which saves two memory passes.
     @custom_gradient
     def with_gradient(logits):
         scores = forward(logits)
@@ -70,10 +69,9 @@ def masked_softmax(attention_logits, attention_mask=None, training=False):
 def weighted_values(logits, values):
     """Computes softmax(logits) times values, for keys and values in several parts.
 
-    The softmax spans all parts, as if they were concatenated. The division comes
-    last, on the product, which is smaller than the scores. For a decoding step:
-    TensorFlow's own softmax spreads even tiny inputs over threads, which costs more
-    than these operations.
+    The softmax spans all parts, as if they were concatenated. The product is divided
+    last, because it is smaller than the scores. TensorFlow's softmax spreads even tiny
+    inputs over threads, which costs more than these operations.
 
     Args:
         logits: List of float32 `[..., queries, slots]`, the last of them not empty.

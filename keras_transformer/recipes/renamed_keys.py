@@ -2,6 +2,7 @@
 
 # Keys of version 0.1 and their new names.
 RENAMED_KEYS = {
+    "model.score": "model.score_mode",
     "training.keep": "training.keep_checkpoints",
     "training.average": "training.average_checkpoints",
     "training.on_nan": "training.on_nonfinite",

@@ -71,7 +71,7 @@ class ModelSettings(Section):
     normalization: Literal["post", "pre"] = "post"
     activation: Text = "relu"
     attention_window: PositiveInt | None = None
-    score: Literal["scaled_dot", "dot", "additive"] = "scaled_dot"
+    score_mode: Literal["scaled_dot", "dot", "additive"] = "scaled_dot"
 
     @model_validator(mode="before")
     @classmethod

@@ -77,6 +77,9 @@ class _Settings(ModelSettings):
     @classmethod
     def _apply_preset(cls, values: Any):
         # Missing settings have the defaults of `Transformer`, not of a preset.
+        if isinstance(values, dict) and "score" in values:  # version 0.1
+            values = {"score_mode": values["score"], **values}
+            del values["score"]
         return values
 
 

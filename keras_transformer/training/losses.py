@@ -12,12 +12,7 @@ from keras_transformer.training.replicas import global_sum
 def cross_entropy(labels, logits):
     """Computes the negative log-likelihood of each label, in nats.
 
-    Args:
-        labels: `[batch, target_length]`, integers.
-        logits: `[batch, target_length, vocabulary_size]`.
-
-    Returns:
-        `[batch, target_length]`, float32.
+    The arguments and the result match `smoothed_cross_entropy`.
     """
     logits = ops.cast(logits, "float32")
     return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
@@ -66,7 +61,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         super().__init__(name=name, **kwargs)
         if not 0 <= label_smoothing < 1:
             raise ValueError(
-                f"`label_smoothing` must lie in [0, 1). Received: {label_smoothing}."
+                f"`label_smoothing` must be in [0, 1). Received: {label_smoothing}."
             )
         self.label_smoothing = label_smoothing
         self.pad_id = pad_id
@@ -77,11 +72,10 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         Args:
             y_true: Labels `[batch, target_length]`, integers.
             y_pred: Logits `[batch, target_length, vocabulary_size]`.
-            sample_weight: `[batch]` or `[batch, target_length]`, weights of rows or
-                tokens.
+            sample_weight: `[batch]` or `[batch, target_length]`.
 
         Returns:
-            Scalar, float32. The sum over the replicas is the mean over the tokens of
+            Scalar, float32; its sum over all replicas is the mean over the tokens of
             the global batch.
         """
         labels = ops.cast(y_true, "int32")
@@ -97,7 +91,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         return ops.sum(losses * weights) / ops.maximum(tokens, 1e-9)
 
     def call(self, y_true, y_pred):
-        """Computes the loss per token, `[batch, target_length]`, including padding."""
+        """Computes the loss of each label, `[batch, target_length]`, with padding."""
         labels = ops.cast(y_true, "int32")
         return smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
 

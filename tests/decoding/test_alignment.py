@@ -1,4 +1,4 @@
-"""Word alignments: scores made up so that the words that belong together are known."""
+"""Word alignments from attention scores with known word pairs."""
 
 import keras
 import numpy as np
@@ -24,11 +24,11 @@ def tokenizer(request):
     return pipelines.train_tokenizer(request.param, TEXT, size)
 
 
-def test_sub_words_to_words():
+def test_words_of_maps_subwords_to_words():
     row = [b"The", b" un", b"known", b".", b" ", b"x", b" \t", b" a b", b"", b" "]
     assert words_of(row) == [0, 1, 1, 1, 2, 2, 3, 4, 4, -1]
     assert words_of([b" ", b" ", b"a", b" b ", b"c"]) == [0, 0, 0, 1, 2]
-    # Only ASCII white space separates: not U+00A0, which is two bytes here.
+    # Only ASCII white space separates words. U+00A0 is two bytes here.
     assert words_of([b"a", b"\xc2", b"\xa0", b"b"]) == [0, 0, 0, 0]
     assert words_of([b" ", b"\n"]) == [-1, -1]
     assert words_of([]) == []
@@ -45,7 +45,7 @@ def test_sub_words_to_words():
         " ",
     ],
 )
-def test_surfaces_spell_the_text(tokenizer, text):
+def test_token_surfaces_spell_the_text(tokenizer, text):
     (ids,) = tokenizer.tokenize([text]).to_list()
     ((row,), words) = token_surfaces(tokenizer, [ids]), text.encode().split()
     indices = words_of(row)
@@ -58,22 +58,22 @@ def test_surfaces_spell_the_text(tokenizer, text):
         assert alone.strip() == word
 
 
-def test_sub_words_summed_by_hand():
-    # Target words: sub-words 0 and 1, a space, sub-word 3. Source words: sub-word 0,
-    # sub-words 1 and 2, a space.
+def test_align_words_sums_subwords():
+    # Target words: subwords 0 and 1, a space, subword 3. Source words: subword 0,
+    # subwords 1 and 2, a space.
     scores = [
         [0.40, 0.10, 0.15, 0.35],
         [0.20, 0.30, 0.10, 0.40],
         [0.00, 0.00, 1.00, 0.00],
         [0.30, 0.10, 0.19, 0.41],
     ]
-    # 0.6 against 0.65, though sub-word 0 has the highest score; 0.3 against 0.29.
+    # 0.6 against 0.65, though subword 0 has the highest score; 0.3 against 0.29.
     pairs = align_words(np.array(scores), [0, 1, 1, -1], [0, 0, -1, 1])
     assert pairs == [(1, 0), (0, 1)]
     assert format_pharaoh(pairs) == "1-0 0-1"
 
 
-def test_nothing_to_align():
+def test_align_words_is_empty_without_words():
     scores = np.ones((2, 3))
     assert align_words(scores, [-1, -1, -1], [0, 0]) == []
     assert align_words(scores, [0, 1, 2], [-1, -1]) == []
@@ -82,7 +82,7 @@ def test_nothing_to_align():
 
 
 class CopyingModel:
-    """Its last two layers attend to the predicted token, the first to the start."""
+    """Last two layers attend to the predicted token, the first to the start."""
 
     vocabulary_size = num_outputs = 999
     positions = "sinusoidal"
@@ -95,13 +95,13 @@ class CopyingModel:
         found += 1e-6
         found /= ops.sum(found, axis=-1, keepdims=True)
         start = ops.zeros_like(found) + ops.one_hot(0, ops.shape(source_ids)[1])
-        # Two heads, of which one is not sure.
+        # Two heads, one of them uncertain.
         heads = ops.stack([found, found / 2 + 0.01], axis=1)
         first = ops.stack([start, start], axis=1) * 5.0
         return None, [(None, scores) for scores in (first, heads, heads)]
 
 
-def test_scores_of_the_last_layers():
+def test_alignment_scores_average_the_last_layers():
     source_ids = ops.convert_to_tensor([[7, 8, 3], [8, 3, 0]])
     target_ids = ops.convert_to_tensor([[2, 8, 7, 7], [2, 8, 0, 0]])
     scores = alignment_scores(CopyingModel(), source_ids, target_ids)
@@ -125,7 +125,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 4096])
-def test_words_that_move(tokenizer, batch_tokens):
+def test_align_follows_words_that_move(tokenizer, batch_tokens):
     translator = Translator(CopyingModel(), tokenizer, batch_tokens=batch_tokens)
     sources, targets, expected = zip(*PAIRS, strict=True)
     found = translator.align(list(sources), list(targets))
@@ -133,7 +133,7 @@ def test_words_that_move(tokenizer, batch_tokens):
     assert translator.align([], []) == []
 
 
-def test_pairs_too_long_are_left_empty_with_a_warning(tokenizer):
+def test_align_warns_of_pairs_that_are_too_long(tokenizer):
     warnings = []
     translator = Translator(
         CopyingModel(),
@@ -154,19 +154,19 @@ def test_pairs_too_long_are_left_empty_with_a_warning(tokenizer):
     assert f" and {num_ids} in the translation" in warnings[1][1]
 
 
-def test_lists_that_do_not_match(tokenizer):
+def test_align_rejects_lists_of_different_lengths(tokenizer):
     with pytest.raises(ValueError, match="Received: 1 and 2"):
         Translator(CopyingModel(), tokenizer).align(["a"], ["b", "c"])
 
 
-def test_a_transformer_alone_and_in_a_batch(tokenizer):
+def test_align_is_independent_of_batch(tokenizer):
     keras.utils.set_random_seed(0)
     model = kt.Transformer(
         *(tokenizer.vocabulary_size, 3, 16, 20, 2), normalization="pre"
     )
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     for layer in model.decoder.layers:
-        # Heads of a new model look everywhere alike.
+        # The heads of a new model attend to all tokens equally.
         kernel = layer.cross_attention.query_dense.kernel
         kernel.assign(kernel * 10)
     sources = [source for source, *_ in PAIRS] + ["d e f h i j k l"]
@@ -182,7 +182,7 @@ def test_a_transformer_alone_and_in_a_batch(tokenizer):
     assert len({i for i, _ in together[-1]}) > 1
 
 
-def test_learned_positions_limit_the_target(tokenizer):
+def test_align_limits_the_target_to_learned_positions(tokenizer):
     model = kt.Transformer(
         *(tokenizer.vocabulary_size, 1, 8, 8, 2), positions="learned", max_length=9
     )

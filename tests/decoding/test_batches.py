@@ -13,7 +13,7 @@ def translator():
 
 
 @pytest.mark.parametrize("bad", ["abc", b"abc", ["a", None], ["a", b"b"], [3]])
-def test_anything_but_a_list_of_texts_is_refused(translator, bad):
+def test_check_texts_rejects_anything_but_lists_of_str(translator, bad):
     calls = [
         translator.translate,
         translator.n_best,

@@ -1,4 +1,4 @@
-"""The KV cache against lists of what each hypothesis has appended."""
+"""KV cache compared with lists of the slots that each hypothesis appended."""
 
 from types import SimpleNamespace
 
@@ -24,7 +24,7 @@ grows = pytest.mark.skipif(
 
 
 class Hypotheses:
-    """A cache of two layers, and for each hypothesis the list of its own slots.
+    """A cache of two layers, and the list of slots of each hypothesis.
 
     Each slot has a key and a value that no other slot has.
     """
@@ -68,7 +68,7 @@ class Hypotheses:
         self.cache = kv_cache.compact(self.cache, self.window)
 
     def num_reachable(self):
-        """The most slots that the hypotheses of a sentence have, all together."""
+        """Returns the largest number of slots that a sentence's hypotheses have."""
         return max(
             len({slot[:2] for history in row for slot in history})
             for row in self.histories

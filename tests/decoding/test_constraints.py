@@ -52,11 +52,10 @@ def start(tables, rows, max_length, prefixes=None, sequences=None):
         sequences = automaton(sequences, tables.shape[-1])
     prefix_ids = None if prefixes is None else padded(prefixes)
     decoder = ConstrainedDecoder(
-        table_step(rows), max_length, prefix_ids=prefix_ids, next_states=sequences
+        table_step(rows), rows, max_length, prefix_ids=prefix_ids, next_states=sequences
     )
-    cache, context = decoder.wrap(
-        table_cache(len(tables), rows), {"tables": tables}, len(tables), rows
-    )
+    cache = table_cache(len(tables), rows)
+    cache, context = decoder.wrap(cache, {"tables": tables}, len(tables))
     return decoder, cache, context, len(tables), max_length
 
 
@@ -279,10 +278,10 @@ def test_compiled_constrained_search_accepts_any_batch_size():
     def compiled(tables, prefix_ids):
         batch = tf.shape(tables)[0]
         decoder = ConstrainedDecoder(
-            table_step(3), 9, prefix_ids=prefix_ids, next_states=automaton(SEQUENCES)
+            table_step(3), 3, 9, prefix_ids=prefix_ids, next_states=automaton(SEQUENCES)
         )
         cache = {"before": tf.fill([batch * 3], START)}
-        cache, context = decoder.wrap(cache, {"tables": tables}, batch, 3)
+        cache, context = decoder.wrap(cache, {"tables": tables}, batch)
         return beam_search(decoder, cache, context, batch, 9, BeamSearch(3))
 
     for batch, prefixes in ((3, PREFIXES), (2, [[], []])):

@@ -14,7 +14,7 @@ from keras_transformer.decoding.forbidden import TEXT_BOUNDARIES
 from keras_transformer.decoding.forbidden import forbidden_texts
 from keras_transformer.decoding.forbidden import parse_phrase
 
-# Of all strings of these, many hold the phrases below.
+# Random strings of these often contain the phrases below.
 CHARACTERS = "abé .…猫"
 PHRASES = [
     "ab",
@@ -33,7 +33,7 @@ PHRASES = [
 
 
 def expression(phrase):
-    """The same phrase by Python's regular expressions."""
+    """Returns the phrase as a regular expression."""
     words = re.escape(phrase.removesuffix("*"))
     plain = phrase.removesuffix("*")
     before = "(?<![abé猫])" if plain[0] in "abé" else ""
@@ -42,7 +42,7 @@ def expression(phrase):
 
 
 def first_hit(table, ids):
-    """How many tokens can be written before one is forbidden; None: all can."""
+    """Returns how many tokens precede the first forbidden one, or `None`."""
     state = 0
     for count, token in enumerate(ids):
         state = table[state, token]
@@ -52,7 +52,7 @@ def first_hit(table, ids):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_texts_against_regular_expressions(seed):
+def test_forbidden_texts_match_regular_expressions(seed):
     draw = random.Random(seed)
     phrases = draw.sample(PHRASES, draw.randint(1, 4))
     tokens = [*CHARACTERS, *("".join(draw.choices(CHARACTERS, k=3)) for _ in range(9))]
@@ -68,7 +68,7 @@ def test_texts_against_regular_expressions(seed):
             planted = map(tokens.index, draw.choice(phrases).removesuffix("*"))
             place = draw.randrange(len(ids))
             ids[place:place] = planted
-        # A sub-word vocabulary begins a text with a space, which counts for no word.
+        # A subword vocabulary begins a text with a space, which counts for no word.
         text = "".join(tokens[each] for each in ids)
         held = any(each.search(text) for each in expressions)
         blank = tokens.index(" ")
@@ -78,7 +78,7 @@ def test_texts_against_regular_expressions(seed):
     assert hits > 10
 
 
-def test_bytes_of_a_character_in_several_tokens():
+def test_phrase_is_found_in_tokens_of_single_bytes():
     spellings = [bytes([byte]) for byte in range(256)]
     table = forbidden_phrases(spellings, [parse_phrase("é")], TEXT_BOUNDARIES)
     assert first_hit(table, " é ".encode()) == 3
@@ -86,7 +86,7 @@ def test_bytes_of_a_character_in_several_tokens():
     assert first_hit(table, "„é“".encode()) == len("„é".encode()) + 2
 
 
-def test_every_split_of_a_word_by_a_real_tokenizer():
+def test_phrase_is_found_in_every_split_by_a_tokenizer():
     texts = ["der Hund und die Hunde", "ein Hund bellt", "Bund und Hand"] * 3
     tokenizer = pipelines.train_tokenizer("bpe", texts, 300)
     table = forbidden_texts(tokenizer, ["Hund", "Ka*"])
@@ -125,7 +125,7 @@ def test_every_split_of_a_word_by_a_real_tokenizer():
         assert (first_hit(table, [*ids, tokenizer.end_id]) is None) == allowed, text
 
 
-def test_sequences_that_overlap():
+def test_overlapping_phrases_are_found():
     spellings = [(number,) for number in range(4)]
     table = forbidden_phrases(spellings, [Phrase((1, 2, 1, 3)), Phrase((2, 2))])
     assert first_hit(table, [1, 2, 1, 2, 1, 3]) == 5
@@ -133,14 +133,14 @@ def test_sequences_that_overlap():
     assert first_hit(table, [1, 2, 1, 1, 2, 1, 2, 1]) is None
 
 
-def test_a_phrase_that_holds_another():
+def test_phrase_within_another_is_found():
     spellings = [(number,) for number in range(4)]
     table = forbidden_phrases(spellings, [Phrase((1, 2, 3)), Phrase((2,))])
     assert first_hit(table, [1, 2]) == 1
     assert first_hit(table, [1, 3, 1]) is None
 
 
-def test_mistakes(monkeypatch):
+def test_forbidden_texts_reject_invalid_phrases(monkeypatch):
     assert parse_phrase(" a  b* ") == Phrase((97, 32, 98), at_start=True)
     for text in ("", "  ", "*", " *", " * "):
         with pytest.raises(ValueError, match="is no phrase that can be forbidden"):
@@ -148,5 +148,7 @@ def test_mistakes(monkeypatch):
     with pytest.raises(ValueError, match="must not be empty"):
         forbidden_phrases([(1,)], [Phrase(())])
     monkeypatch.setattr(forbidden, "MAX_ENTRIES", 9)
-    with pytest.raises(ValueError, match="too many or too long: 4 states for 3 ids"):
+    with pytest.raises(
+        ValueError, match=r"too many or too long.*Received: 4 states, 3"
+    ):
         forbidden_phrases([(0,), (1,), (2,)], [Phrase((1, 2, 1))])

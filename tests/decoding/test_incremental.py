@@ -26,8 +26,8 @@ VARIANTS = {
     "post-norm": {},
     "pre-norm": {"normalization": "pre"},
     "widths": {"key_dim": 5, "value_dim": 2},
-    "dot": {"score": "dot"},
-    "additive": {"score": "additive", "normalization": "pre"},
+    "dot": {"score_mode": "dot"},
+    "additive": {"score_mode": "additive", "normalization": "pre"},
     "learned": {"positions": "learned", "max_length": 7},
     "short window": {"attention_window": 3},
     "long window": {"attention_window": 30},
@@ -42,6 +42,8 @@ STEPS = 7
 
 
 def built(**options):
+    # Rounding to int8 makes other weights differ by a step in rare cases.
+    keras.utils.set_random_seed(1)
     model = kt.Transformer(**{**SIZES, **options})
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     randomize(model)
@@ -49,7 +51,7 @@ def built(**options):
 
 
 def sources(model):
-    """Of five tokens, of three, and of none."""
+    """Returns rows of five tokens, of three, and of none."""
     rows = np.full((3, 6), model.pad_id, "int32")
     rows[0, :5] = [11, 4, 40, 9, 3]
     rows[1, :3] = [23, 8, 3]

@@ -4,27 +4,27 @@ import pytest
 from keras_transformer.decoding.length_penalty import get_length_penalty
 
 
-def test_gnmt_by_hand():
+def test_gnmt_matches_hand_calculation():
     penalty = get_length_penalty("gnmt", 0.5)
     np.testing.assert_allclose(penalty(np.array([1, 19])), [1.0, 2.0], rtol=1e-6)
 
 
-def test_power_by_hand():
+def test_power_matches_hand_calculation():
     penalty = get_length_penalty("power", 1.5)
     np.testing.assert_allclose(penalty(np.array([1, 4, 9])), [1, 8, 27], rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["gnmt", "power"])
-def test_alpha_0_is_no_penalty(kind):
+def test_penalty_is_one_if_alpha_is_0(kind):
     penalty = get_length_penalty(kind, 0)
     np.testing.assert_array_equal(penalty(np.array([1, 7, 50])), [1, 1, 1])
 
 
-def test_negative_alpha():
+def test_penalty_rejects_a_negative_alpha():
     with pytest.raises(ValueError, match=r"at least 0.*length_penalty=-0\.1"):
         get_length_penalty("gnmt", -0.1)
 
 
-def test_unknown_kind():
+def test_penalty_rejects_an_unknown_kind():
     with pytest.raises(ValueError, match=r"gnmt.*power.*'google'"):
         get_length_penalty("google", 0.6)

@@ -11,7 +11,7 @@ from keras_transformer.decoding import Translator
 LINES = ["abc", "", "gfedcba"]
 
 
-def test_old_arguments_warn_and_have_the_same_effect():
+def test_translator_accepts_old_arguments_with_a_warning():
     model = characters_model()
     search = BeamSearch(beam_size=3, extra_length=4)
     translator = Translator(model, Characters(), search=search)
@@ -35,6 +35,6 @@ def test_old_arguments_warn_and_have_the_same_effect():
     assert {each.filename for each in caught} == {__file__}
 
 
-def test_unknown_arguments_are_refused():
+def test_translator_rejects_unknown_arguments():
     with pytest.raises(TypeError, match="'beams'"):
         Translator(characters_model(), Characters(), beams=3)

@@ -1,4 +1,4 @@
-"""Settings of searches: what they accept, and what follows from them."""
+"""Settings of searches: accepted values and derived ones."""
 
 import dataclasses
 
@@ -49,7 +49,7 @@ def test_sampling_rejects_settings_out_of_range(options, message):
 
 @pytest.mark.parametrize("cls", [BeamSearch, Sampling])
 def test_settings_are_values(cls):
-    """Equal ones are one key of a mapping, and none can change after its checks."""
+    """Equal settings are the same key of a mapping, and none can be changed."""
     settings = cls(extra_length=7)
     assert {settings: 1}[dataclasses.replace(cls(), extra_length=7)] == 1
     assert settings != cls()

@@ -8,7 +8,7 @@ from keras_transformer.decoding.top_k import top_k
 @pytest.mark.parametrize(
     ("size", "k"), [(360, 1), (360, 5), (1000, 7), (37, 3), (1009, 4), (12, 12)]
 )
-def test_equals_sorting(size, k):
+def test_top_k_matches_sorting(size, k):
     x = np.random.default_rng(size + k).permutation(11 * size).reshape(11, size)
     x = x.astype("float32")
     values, indices = top_k(x, k)
@@ -17,7 +17,7 @@ def test_equals_sorting(size, k):
     np.testing.assert_array_equal(values, np.take_along_axis(x, expected, axis=1))
 
 
-def test_best_values_in_one_block():
+def test_top_k_finds_values_in_one_block():
     x = np.zeros((2, 400), "float32")
     x[0, 40:47] = [3, 9, 5, 7, 4, 8, 6]
     x[1, [0, 399]] = 2, 1
@@ -27,13 +27,13 @@ def test_best_values_in_one_block():
 
 
 @pytest.mark.parametrize("fill", [0.0, -np.inf])
-def test_ties_give_different_indices(fill):
+def test_top_k_of_ties_gives_different_indices(fill):
     x = np.full((3, 400), fill, "float32")
     _, indices = top_k(x, 7)
     assert all(len(set(row)) == 7 for row in np.array(indices))
 
 
-def test_blocks_are_used_where_they_pay():
+def test_top_k_uses_blocks_for_large_rows():
     assert _block_width(8000, 7) == 32
     assert _block_width(8009, 7) is None  # prime
     assert _block_width(20, 7) is None

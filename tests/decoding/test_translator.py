@@ -52,14 +52,16 @@ def translator(model, warnings):
 LINES = ["abc", "", "gfedcba", "a", " \t ", "bad cafe.", "abc", "a!b"]
 
 
-def test_order_and_blank_lines(translator):
+def test_translate_keeps_order_and_blank_lines(translator):
     together = translator.translate(LINES)
     assert [bool(text) for text in together] == [bool(line.strip()) for line in LINES]
     assert together == [translator.translate([line])[0] for line in LINES]
     assert len(set(together)) > 4
 
 
-def test_batches_side_by_side_give_the_same(model, translator, batches_at_once):
+def test_parallel_batches_give_the_same_translations(
+    model, translator, batches_at_once
+):
     several = translator_of(model, parallel_parts=3)
     lines = LINES * 7
     found = several.n_best(lines)
@@ -71,7 +73,7 @@ def test_batches_side_by_side_give_the_same(model, translator, batches_at_once):
     assert batches_at_once == [3, 1, 3, 1]
 
 
-def test_an_end_that_never_comes(model):
+def test_translator_rejects_a_model_without_the_end_id(model):
     short = kt.Transformer(
         model.vocabulary_size, 1, 24, 40, 3, output_size=Characters.end_id
     )
@@ -81,8 +83,8 @@ def test_an_end_that_never_comes(model):
         Translator(model, Characters(), parallel_parts=0)
 
 
-def test_nothing_comes_but_outputs(model):
-    """Searched, drawn and scored, of a model that puts out the first ids alone."""
+def test_translator_generates_outputs_only(model):
+    """Search, sampling, and scoring with a model of few outputs."""
     fewer = kt.Transformer(model.vocabulary_size, 1, 24, 40, 3, output_size=8)
     fewer.build({"source_ids": (None, None), "target_ids": (None, None)})
     fewer.set_weights(model.get_weights())
@@ -99,14 +101,14 @@ def test_nothing_comes_but_outputs(model):
         translator.n_best(["abc"], prefixes=["be"])
 
 
-def test_batches_are_really_side_by_side():
-    """Each waits until three have begun: one at a time would never end."""
+def test_batches_run_in_parallel():
+    """Each call waits until three have started, so a sequential map would hang."""
     meeting = threading.Barrier(3)
     found = parallel_map(lambda item: (meeting.wait(60), -item)[1], range(6), 3)
     assert sorted(found) == [(item, -item) for item in range(6)]
 
 
-def test_what_fails_in_a_batch_ends_them_all():
+def test_failure_in_a_batch_ends_the_others():
     begun = []
 
     def fail(item):
@@ -120,17 +122,17 @@ def test_what_fails_in_a_batch_ends_them_all():
     assert len(begun) < 100
 
 
-def test_n_best_list_longer_than_the_beam_is_refused(translator):
+def test_n_best_rejects_lists_longer_than_the_beam(translator):
     with pytest.raises(ModelError, match="a beam size of at least 4"):
         translator.n_best(["a"], 4)
 
 
-def test_no_lines(translator):
+def test_translator_accepts_an_empty_list(translator):
     assert translator.translate([]) == []
     assert translator.score([], []) == []
 
 
-def test_n_best(translator):
+def test_n_best_returns_ranked_translations(translator):
     for line, ranked in zip(LINES, translator.n_best(LINES), strict=True):
         if not line.strip():
             assert ranked == [Translation("", 0.0)]
@@ -143,7 +145,7 @@ def test_n_best(translator):
     assert best == translator.translate(LINES)
 
 
-def test_scores_of_its_own_translations(translator):
+def test_score_matches_the_scores_of_n_best(translator):
     found = translator.n_best(LINES)
     pairs = [
         (line, each)
@@ -162,7 +164,7 @@ def test_scores_of_its_own_translations(translator):
     )
 
 
-def test_scores_do_not_depend_on_batch_mates(translator):
+def test_score_is_independent_of_batch(translator):
     targets = LINES[::-1]
     together = [one.log_prob for one in translator.score(LINES, targets)]
     alone = [
@@ -173,13 +175,13 @@ def test_scores_do_not_depend_on_batch_mates(translator):
     assert max(together) < 0
 
 
-def test_pairs_that_do_not_match(translator):
+def test_score_rejects_lists_of_different_lengths(translator):
     with pytest.raises(ValueError, match="Received: 2 and 1"):
         translator.score(["a", "b"], ["c"])
 
 
 @pytest.mark.fault("F19", "translated in pieces, with a warning")
-def test_long_line_is_translated_in_pieces(translator, warnings):
+def test_long_line_is_translated_in_segments(translator, warnings):
     warnings.clear()
     lines = ["abc", "abc. dad. fed! bad!"]
     found = translator.translate(lines)
@@ -191,7 +193,7 @@ def test_long_line_is_translated_in_pieces(translator, warnings):
     assert "2 segments" in text
 
 
-def test_line_of_ten_thousand_words(model, caplog):
+def test_translator_accepts_ten_thousand_words(model, caplog):
     search = BeamSearch(beam_size=1, extra_length=0)
     translator = Translator(model, Characters(), search=search, max_source_length=200)
     with caplog.at_level(logging.WARNING, logger="keras_transformer"):
@@ -201,7 +203,7 @@ def test_line_of_ten_thousand_words(model, caplog):
 
 
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="runs untraced")
-def test_one_trace_whatever_the_batches(model, monkeypatch):
+def test_translator_is_traced_once_for_all_batches(model, monkeypatch):
     traces = []
 
     def search(*arguments, **options):
@@ -219,13 +221,13 @@ def test_one_trace_whatever_the_batches(model, monkeypatch):
     greedy = translator.with_search(beam_size=1)
     greedy.translate(LINES)
     assert len(traces) == 2
-    # Equal settings share what has been compiled.
+    # Equal settings share a compiled function.
     greedy.with_search(beam_size=4).translate(LINES)
     translator.with_search(beam_size=1).translate(LINES)
     assert len(traces) == 2
 
 
-def test_samples(translator):
+def test_sample_repeats_by_seed(translator):
     sampling = Sampling(num_samples=3, seed=1, extra_length=4)
     first = translator.sample(LINES, sampling)
     assert first == translator.sample(LINES, sampling)
@@ -237,7 +239,7 @@ def test_samples(translator):
     assert [ranked[0].text for ranked in best] == greedy
 
 
-def test_two_tokenizers(model):
+def test_translator_accepts_two_tokenizers(model):
     class Shifted(Characters):
         def detokenize(self, ids):
             return tf.strings.upper(super().detokenize(ids))
@@ -249,11 +251,11 @@ def test_two_tokenizers(model):
 
 
 @pytest.mark.fault("F16", "half surrogate pairs become question marks")
-def test_lone_surrogates_do_not_crash(translator):
+def test_translator_accepts_lone_surrogates(translator):
     assert len(translator.translate(["a\udcffb"])) == 1
 
 
-def test_learned_positions_limit_the_source():
+def test_translator_limits_the_source_to_learned_positions():
     model = kt.Transformer(
         20, 1, d_model=8, d_ff=8, num_heads=2, positions="learned", max_length=6
     )
@@ -263,14 +265,14 @@ def test_learned_positions_limit_the_source():
 
 @pytest.mark.fault("F22", "never generated, however probable; text comes out")
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_ids_without_a_sub_word_are_never_generated(beam_size):
+def test_ids_without_a_subword_are_never_generated(beam_size):
     keras.utils.set_random_seed(3)
     size = Characters.vocabulary_size
     padded = kt.Transformer(-(-size // 8) * 8, 1, d_model=24, d_ff=8, num_heads=3)
     padded.build({"source_ids": (None, None), "target_ids": (None, None)})
     (table,) = [w for w in padded.weights if w.shape == (padded.vocabulary_size, 24)]
     rows = table.numpy()
-    # Either of two opposite rows has the highest logit, whatever the state.
+    # One of two opposite rows always has the highest logit.
     rows[size] = 50 * np.random.default_rng(3).normal(size=24)
     rows[size + 1] = -rows[size]
     table.assign(rows)
@@ -291,7 +293,7 @@ def test_ids_without_a_sub_word_are_never_generated(beam_size):
 
 
 class SeenIds(Characters):
-    """Keeps what it is to detokenise."""
+    """Records the ids that it detokenizes."""
 
     def __init__(self, seen):
         self.seen = seen
@@ -303,7 +305,7 @@ class SeenIds(Characters):
 
 @pytest.mark.fault("F26", "beam 1 is greedy; alone as among long neighbours, in 1e-5")
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_lines_alone_and_among_long_ones(model, beam_size):
+def test_translation_is_independent_of_long_lines_in_the_batch(model, beam_size):
     search = BeamSearch(beam_size=beam_size, extra_length=4)
     translator = Translator(model, Characters(), search=search, max_source_length=300)
     lines = [*LINES, "abcdefg" * 40, "gfedcba" * 30]
@@ -321,14 +323,14 @@ def test_lines_alone_and_among_long_ones(model, beam_size):
 
 
 @pytest.mark.fault("F21", "refused with both sizes")
-def test_tokenizer_larger_than_the_model():
+def test_translator_rejects_a_tokenizer_larger_than_the_model():
     model = kt.Transformer(7, 1, d_model=8, d_ff=8, num_heads=2)
     with pytest.raises(ValueError, match="14 and 7"):
         Translator(model, Characters())
 
 
 @pytest.mark.fault("F27", "a whole model: cut at the limit, the score finite")
-def test_a_model_that_never_ends():
+def test_translation_ends_at_the_maximum_length():
     """Its last layer gives one vector; the end id's embedding points away from it."""
     keras.utils.set_random_seed(21)
     model = kt.Transformer(

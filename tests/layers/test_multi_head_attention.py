@@ -283,23 +283,23 @@ def test_attention_rejects_dropout_out_of_range(dropout):
         MultiHeadAttention(3, 5, dropout=dropout)
 
 
-@pytest.mark.parametrize("score", ["dot", "additive"])
-def test_attention_with_other_scores_passes_all_layer_checks(score):
-    kwargs = {"num_heads": 3, "key_dim": 5, "dropout": 0.1, "score": score}
+@pytest.mark.parametrize("score_mode", ["dot", "additive"])
+def test_attention_with_other_scores_passes_all_layer_checks(score_mode):
+    kwargs = {"num_heads": 3, "key_dim": 5, "dropout": 0.1, "score_mode": score_mode}
     inputs = {"query": QUERY, "value": VALUE, "attention_mask": MASK}
-    num_weights = 5 if score == "additive" else 4
+    num_weights = 5 if score_mode == "additive" else 4
     check_layer(MultiHeadAttention, kwargs, inputs, (2, 5, 7), num_weights, 1)
 
 
-@pytest.mark.parametrize("score", ["dot", "additive"])
-def test_attention_with_other_scores_matches_their_formulas(score):
+@pytest.mark.parametrize("score_mode", ["dot", "additive"])
+def test_attention_with_other_scores_matches_their_formulas(score_mode):
     """Section 3.2.1, in float64, pair by pair."""
-    layer = built(3, 5, score=score)
+    layer = built(3, 5, score_mode=score_mode)
     _, scores = layer(QUERY, VALUE, attention_mask=MASK, return_attention_scores=True)
     found = numpy(scores)
     q = (QUERY @ numpy(layer.query_dense.kernel)).reshape(2, 5, 3, 5)
     k = (VALUE @ numpy(layer.key_dense.kernel)).reshape(2, 3, 3, 5)
-    if score == "additive":
+    if score_mode == "additive":
         w = numpy(layer.score_weights)
     for row in range(2):
         for head in range(3):
@@ -309,7 +309,7 @@ def test_attention_with_other_scores_matches_their_formulas(score):
                     one, other = q[row, i, head], k[row, j, head]
                     logits[j] = (
                         one @ other
-                        if score == "dot"
+                        if score_mode == "dot"
                         else w[head] @ np.tanh(one + other)
                     )
                 expected = np.exp(logits - logits.max())
@@ -319,6 +319,6 @@ def test_attention_with_other_scores_matches_their_formulas(score):
                 )
 
 
-def test_attention_rejects_unknown_score():
+def test_attention_rejects_unknown_score_mode():
     with pytest.raises(ValueError, match=r"scaled_dot, dot, additive.*'cosine'"):
-        MultiHeadAttention(2, 3, score="cosine")
+        MultiHeadAttention(2, 3, score_mode="cosine")

@@ -24,7 +24,7 @@ KEYS = [
     *("data.kind", "data.train", "data.train.source", "data.max_length", "data.size"),
     *("data.train.trees", "data.validation", "data.words", "data.name", "data"),
     *("tokenizer.kind", "tokenizer.dropout", "tokenizer", "model.preset", "model"),
-    *("model.d_model", "model.activation", "model.score", "model.max_length"),
+    *("model.d_model", "model.activation", "model.score_mode", "model.max_length"),
     *("training.steps", "training.seed", "training.early_stopping", "training"),
     *(
         "training.checkpoint_minutes",

@@ -352,6 +352,12 @@ def test_load_recipe_rejects_old_and_new_key_together(recipe_path):
     )
 
 
+def test_old_key_of_the_score_mode_works(recipe_path, caplog):
+    recipe_path.write_text(f"{MINIMAL}model: {{score: dot}}")
+    assert load_recipe(recipe_path).model.score_mode == "dot"
+    assert "model.score is now model.score_mode" in caplog.text
+
+
 def test_decoding_section_matches_beam_search():
     fields = {field.name: field.default for field in dataclasses.fields(BeamSearch)}
     settings = DecodingSettings.model_fields

@@ -197,7 +197,7 @@ def test_settings_cover_all_constructor_arguments():
     [
         {},
         {"positions": "learned", "max_length": 31, "normalization": "pre"},
-        {"key_dim": 5, "value_dim": 7, "score": "additive", "activation": "gelu"},
+        {"key_dim": 5, "value_dim": 7, "score_mode": "additive", "activation": "gelu"},
         {"attention_window": 3, "dtype": "mixed_bfloat16"},
     ],
 )

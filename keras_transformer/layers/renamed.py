@@ -1,0 +1,19 @@
+"""`score`, the name of `score_mode` in version 0.1, accepted for one release."""
+
+import warnings
+
+
+def take_score_mode(kwargs, score_mode):
+    """Returns `score_mode`, or `score` if it is among the keyword arguments."""
+    if "score" not in kwargs:
+        return score_mode
+    warnings.warn(
+        "`score=` is deprecated. Use `score_mode=`.", DeprecationWarning, stacklevel=3
+    )
+    return kwargs.pop("score")
+
+
+def rename_score(config):
+    """Returns a stored config with `score` renamed to `score_mode`."""
+    names = {"score": "score_mode"}
+    return {names.get(name, name): value for name, value in config.items()}
