@@ -62,7 +62,7 @@ class SavedModelHandler(ModelHandler):
             return [_one_line(text) for text in found["translations"].numpy()]
         sources, targets = (list(side) for side in zip(*batch, strict=True))
         scored = run(inputs=tf.constant(sources), targets=tf.constant(targets))
-        return [f"{log_prob:.6f}" for log_prob in np.array(scored["log_probs"])]
+        return [f"{log_prob:.6f}" for log_prob in scored["log_probs"].numpy()]
 
 
 def run_with_beam(

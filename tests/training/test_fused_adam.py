@@ -33,7 +33,8 @@ def trained(cls, sparse, steps=20, **kwargs):
             # Keras would square each of a row's slices by itself.
             gradients[0] = tf.convert_to_tensor(gradients[0])
         step(gradients)
-    return [np.array(variable) for variable in (*variables, *optimizer.variables)]
+    results = (*variables, *optimizer.variables)
+    return [np.asarray(variable) for variable in results]
 
 
 @pytest.mark.parametrize(
