@@ -44,7 +44,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
     )
     try:
         assert holder.stdout.readline() == "held\n"
-        message = rf"another process trains here \(process {holder.pid}\)"
+        message = rf"process {holder.pid} is already training here"
         for _ in range(2):
             with pytest.raises(RunError, match=message), run_folder.lock(tmp_path):
                 pytest.fail("locked twice")
