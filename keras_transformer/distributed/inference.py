@@ -39,7 +39,7 @@ class SavedModelHandler(ModelHandler):
     Args:
         path: Folder with `saved_model.pb`, visible to every worker.
         task: `TRANSLATE` or `SCORE`.
-        batch_size: The largest number of lines per batch.
+        batch_size: Largest number of lines per batch.
     """
 
     def __init__(self, path, task=TRANSLATE, batch_size=64):
@@ -77,8 +77,7 @@ def run_with_beam(
         output: Folder of the output files, one per source. The output of `a.en.gz` is
             `a.en`. A score is the natural logarithm of the translation's probability.
         targets: Paths of the translations to score, line by line.
-        batch_size: The largest number of lines per batch. The export's own limit
-            applies as well.
+        batch_size: Largest number of lines per batch. The export may lower it.
         beam_options: Command-line options of Beam and its runner.
 
     Returns:
@@ -170,5 +169,5 @@ class _WriteLines(beam.DoFn):
 
 
 def _one_line(text):
-    # Byte subwords can spell a line end, but every output must be one line.
+    # Byte subwords can spell a line end, but every translation must be one line.
     return text.decode("utf-8", "replace").replace("\r", " ").replace("\n", " ")

@@ -208,7 +208,7 @@ def test_a_mistake_of_the_chief_ends_both(tmp_path):
     with workers(tmp_path) as both:
         assert both.codes() == [2, 2], both.text(0) + both.text(1)
         assert "config.yaml" in both.text(0)
-        assert "error: worker 1: worker 0 failed; its log says why" in both.text(1)
+        assert "error: worker 1: worker 0 failed. See its log" in both.text(1)
 
 
 @pytest.mark.parametrize(
