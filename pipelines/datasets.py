@@ -28,26 +28,27 @@ def training_dataset(
     """Returns an endless dataset of shuffled batches for training.
 
     Each epoch contains every pair once, or as often as `corpus.weights` requires. Its
-    order depends on the seed and the epoch alone. Replicas and shards do not change
-    which pairs share a batch.
+    order depends on the seed and the epoch alone. The numbers of replicas and shards do
+    not change which pairs share a batch.
 
     Args:
         corpus: The `EncodedCorpus`.
-        batch_tokens: The largest number of ids on each side of a batch, padding
-            included (25,000 in the paper). Rows added for replicas do not count.
+        batch_tokens: Largest number of ids on each side of a batch, padding included
+            (25,000 in the paper). Rows added for replicas do not count.
         seed: Seed of the orders, not negative.
-        start_step: The number of batches to skip, for resuming.
-        num_replicas: Rows of padding make the number of rows a multiple of this.
+        start_step: Number of batches to skip, for resuming.
+        num_replicas: Number of replicas. Rows of padding make the number of rows a
+            multiple of it.
         pad_to_bucket: Whether to pad every batch to its bucket's full shape. XLA then
             compiles one shape per bucket.
         shard: `(index, count)`. The dataset contains every `count`-th row of each
-            batch, from row `index` on.
+            batch, starting with row `index`.
 
     Returns:
         Dataset of `({"source_ids": int32 [batch, source_length], "target_ids": int32
         [batch, target_length]}, labels int32 [batch, target_length])`. `target_ids`
         begin with the start id. `labels` are the same rows shifted by one position,
-        ending in the end id.
+        with the end id at the end.
 
     Raises:
         DataError: If the longest sentence exceeds the budget.
@@ -94,13 +95,11 @@ def training_dataset(
 def batch_indices(
     corpus: EncodedCorpus, batch_tokens: int, seed: int, step: int
 ) -> np.ndarray:
-    """Returns the pairs in a batch of `training_dataset`, the rows of all workers.
+    """Returns the pairs in a batch of `training_dataset`, with the rows of all workers.
 
     Args:
-        corpus: Same as for `training_dataset`.
-        batch_tokens: Same as for `training_dataset`.
-        seed: Same as for `training_dataset`.
-        step: The batch's number, counted from 1.
+        corpus, batch_tokens, seed: See `training_dataset`.
+        step: Number of the batch, counted from 1.
 
     Returns:
         int64 array of the pairs' indices in the corpus.
@@ -117,7 +116,7 @@ def epoch_rows(corpus: EncodedCorpus) -> np.ndarray:
     """Returns the rows of a corpus in an epoch of training, in no particular order.
 
     Returns:
-        int64 array. With weights it is a sample of about the size of an epoch.
+        int64 array. With weights, it is a sample of about the size of an epoch.
     """
     if corpus.weights is None:
         return np.arange(corpus.num_pairs)
@@ -126,9 +125,7 @@ def epoch_rows(corpus: EncodedCorpus) -> np.ndarray:
 
 
 def evaluation_dataset(
-    corpus: EncodedCorpus,
-    batch_tokens: int,
-    num_replicas: int = 1,
+    corpus: EncodedCorpus, batch_tokens: int, num_replicas: int = 1
 ) -> tf.data.Dataset:
     """Returns a dataset of every pair once, sorted by length, under the token budget.
 
@@ -184,7 +181,7 @@ def _ids_dataset(dataset: tf.data.Dataset, padded_batch) -> tf.data.Dataset:
 
     dataset = dataset.map(load, num_parallel_calls=2, deterministic=True)
     options = tf.data.Options()
-    # Workers split batches by `shard`. TensorFlow would split the corpus instead.
+    # `shard` splits each batch among the workers. TensorFlow would split the corpus.
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
     )
@@ -212,7 +209,7 @@ def _batch(
     source_ids = np.pad(corpus.rows("source", here, source_length), missing)
     labels = np.pad(corpus.rows("target", here, target_length), missing)
     target_ids = np.zeros_like(labels)
-    # The end id is a label only, so the shift drops it from the decoder's input.
+    # The end id is only a label, so the shift drops it from the decoder's input.
     target_ids[:, 1:] = np.where(labels[:, 1:] != Tokenizer.pad_id, labels[:, :-1], 0)
     target_ids[: len(here), 0] = Tokenizer.start_id
     return source_ids, target_ids, labels

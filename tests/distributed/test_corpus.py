@@ -226,7 +226,7 @@ def test_mistakes_are_told(corpus, records, tmp_path):
         (folder / "long.en").write_text("Hund " * 99 + "\n")
         (folder / "long.de").write_text("Hund\n")
         encoded(folder, tmp_path / "c", names=["long{}"])
-    with pytest.raises(DataError, match=r"no list of records"):
+    with pytest.raises(DataError, match="must be a list of records"):
         RecordFolder(tmp_path / "c")
     with pytest.raises(DataError, match="no encoded corpus"):
         EncodedCorpus.load(tmp_path / "c")

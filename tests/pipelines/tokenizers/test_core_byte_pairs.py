@@ -113,7 +113,7 @@ def test_bytes_that_are_no_character(tokenizer, core):
 def test_symbols_are_refused():
     texts = ["NP (NP VP (VP"] * 50
     tokenizer = pipelines.train_tokenizer("bpe", texts, 272, symbols=["(NP", "(VP"])
-    with pytest.raises(DataError, match=r"symbols of its own.*\(NP"):
+    with pytest.raises(DataError, match=r"user-defined symbols.*\(NP"):
         CoreOpsBytePairTokenizer(tokenizer)
 
 

@@ -307,7 +307,7 @@ def test_dropout_leaves_out_merges():
 
 def test_word_pieces_have_no_merges_to_leave_out():
     tokenizer = train_tokenizer("word_piece", ["ein Mann läuft"] * 9, 284)
-    with pytest.raises(DataError, match=r"tokenizer\.dropout needs byte pairs"):
+    with pytest.raises(DataError, match=r"dropout needs tokenizer\.kind bpe"):
         tokenizer.sample(["ein"], 0.1, 1)
 
 
