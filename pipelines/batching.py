@@ -187,7 +187,7 @@ def epoch_order(
         for start in range(0, len(positions), bucket.batch_size)
     ]
     random.shuffle(batches)
-    # Whatever its place in this order, the batch that is not full is emitted last.
+    # The batch that is not full is emitted last, even if it comes earlier here.
     positions = np.concatenate(batches)
     return order[positions], bucket_of_position[positions]
 

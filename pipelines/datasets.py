@@ -53,8 +53,7 @@ def training_dataset(
     Raises:
         DataError: If the longest sentence exceeds the budget.
     """
-    index, count = shard
-    if not 0 <= index < count:
+    if not 0 <= shard[0] < shard[1]:
         raise ValueError(
             f"`shard` must be (index, count) with index < count. Received: {shard}."
         )
@@ -65,11 +64,11 @@ def training_dataset(
         )
     buckets, leaf_of_pair = _plan(corpus, batch_tokens)
     steps = batches_per_epoch(buckets)
-    multiple = math.lcm(num_replicas, count)
+    multiple = math.lcm(num_replicas, shard[1])
 
     def padded_batch(indices, bucket):
         bucket = buckets[bucket] if pad_to_bucket else None
-        return _batch(corpus, indices, multiple, bucket, index, count)
+        return _batch(corpus, indices, multiple, bucket, shard)
 
     def one_epoch(epoch):
         order, bucket_of_position = tf.numpy_function(
@@ -134,7 +133,7 @@ def evaluation_dataset(
     batches = sorted_batches(corpus.source_lengths, corpus.target_lengths, batch_tokens)
 
     def padded_batch(number, _):
-        return _batch(corpus, batches[number], num_replicas, None, 0, 1)
+        return _batch(corpus, batches[number], num_replicas)
 
     numbers = tf.data.Dataset.range(len(batches)).map(lambda number: (number, number))
     return _ids_dataset(numbers, padded_batch)
@@ -192,19 +191,18 @@ def _batch(
     corpus: EncodedCorpus,
     indices: np.ndarray,
     multiple: int,
-    bucket: Bucket | None,
-    shard_index: int,
-    shard_count: int,
+    bucket: Bucket | None = None,
+    shard: tuple[int, int] = (0, 1),
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Gathers source ids, target ids and labels, each int32 `[batch, length]`."""
     num_rows = bucket.batch_size if bucket else len(indices)
-    num_rows = -(-num_rows // multiple) * multiple // shard_count
+    num_rows = -(-num_rows // multiple) * multiple // shard[1]
     if bucket:
         source_length, target_length = bucket.source_length, bucket.target_length
     else:
         source_length = int(corpus.source_lengths[indices].max())
         target_length = int(corpus.target_lengths[indices].max())
-    here = indices[shard_index::shard_count]
+    here = indices[shard[0] :: shard[1]]
     missing = ((0, num_rows - len(here)), (0, 0))
     source_ids = np.pad(corpus.rows("source", here, source_length), missing)
     labels = np.pad(corpus.rows("target", here, target_length), missing)

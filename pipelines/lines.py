@@ -47,7 +47,7 @@ def raw_lines(path: str | os.PathLike) -> Iterator[bytes]:
 def opened_lines(
     file: BinaryIO, path: str | os.PathLike, errors: str = "raise"
 ) -> Iterator[str | None]:
-    """Like `read_lines`, but for an open binary file."""
+    """Like `read_lines`, but reads an open binary file."""
     yield from decode_lines(_guard(_decompress(file, path), path), path, errors)
 
 

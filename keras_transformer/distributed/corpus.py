@@ -20,6 +20,7 @@ import uuid
 import zlib
 
 import apache_beam as beam
+import tensorflow as tf
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -28,9 +29,10 @@ from apache_beam.options.pipeline_options import SetupOptions
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import content_hash
 from keras_transformer.pipelines.lines import opened_lines
+from keras_transformer.pipelines.sources.records import FORMAT
+from keras_transformer.pipelines.sources.records import RECORDS
+from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 
-RECORDS = "records.json"
-FORMAT = 1
 # Reasons in `dropped`.
 INVALID, EMPTY, TOO_LONG = "invalid_utf8", "empty", "too_long"
 UNEVEN, REPEATED = "uneven", "repeated"
@@ -52,7 +54,7 @@ def encode_with_beam(
 
     Args:
         sources: Paths of text files, plain or .gz, on any filesystem that Beam
-            supports. One worker reads each file, so many files are faster than few.
+            supports. One worker reads each file, so a few large files are slow.
         targets: Paths of their translations, line by line, in the same order.
         tokenizer_folder: Folder that `Tokenizer.save` wrote, visible to every worker.
         output: The output folder. It must not contain such a corpus.
@@ -72,8 +74,6 @@ def encode_with_beam(
         DataError: If files do not pair up or cannot be read, if no pair is left, or if
             the folder contains a corpus or cannot be created.
     """
-    from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
-
     sources, targets = [*map(os.fspath, sources)], [*map(os.fspath, targets)]
     output = os.fspath(output)
     if not sources or len(sources) != len(targets):
@@ -193,7 +193,7 @@ def run_beam(build, beam_options=()):
 
 
 def open_lines(path, errors="drop"):
-    """Like `read_lines`, but for files on any of Beam's filesystems.
+    """Like `read_lines`, but reads from any of Beam's filesystems.
 
     Raises:
         DataError: If the file cannot be read, or is a truncated or damaged .gz file.
@@ -283,8 +283,6 @@ class _Tokenize(beam.DoFn):
         self._tokenizer = None
 
     def setup(self):
-        from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
-
         self._tokenizer = load_tokenizer(self._folder)
 
     def process(self, batch):
@@ -317,8 +315,6 @@ class _WriteShard(beam.DoFn):
         self._shards = shards
 
     def process(self, element):
-        import tensorflow as tf
-
         shard, pairs = element
         name = f"records-{shard:05}-of-{self._shards:05}.tfrecord"
         pairs = sorted(pairs)
@@ -335,8 +331,6 @@ class _WriteShard(beam.DoFn):
 
 
 def _example(source, target):
-    import tensorflow as tf
-
     def ids(values):
         return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 

@@ -10,6 +10,7 @@ import pathlib
 
 import apache_beam as beam
 import numpy as np
+import tensorflow as tf
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics import Metrics
 from apache_beam.metrics import MetricsFilter
@@ -51,8 +52,6 @@ class SavedModelHandler(ModelHandler):
         return load_saved_model(pathlib.Path(self.path))
 
     def run_inference(self, batch, model, inference_args=None):
-        import tensorflow as tf
-
         run = model.signatures[_SIGNATURES[self.task]]
         if self.task == TRANSLATE:
             found = run(inputs=tf.constant(batch))

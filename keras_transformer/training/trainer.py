@@ -156,16 +156,14 @@ class Trainer:
                 on_signal.interruptible,
             )
             callbacks.append(validation)
-        callbacks.append(
-            PeriodicCheckpoint(
-                self.progress,
-                self.save,
-                checkpoint_minutes,
-                checkpoint_steps,
-                self._workers,
-            )
+        checkpoint = PeriodicCheckpoint(
+            self.progress,
+            self.save,
+            checkpoint_minutes,
+            checkpoint_steps,
+            self._workers,
         )
-        callbacks.append(on_signal)
+        callbacks += [checkpoint, on_signal]
         with on_signal, progress_bar or contextlib.nullcontext():
             self._fit(dataset, steps, validation, callbacks)
 

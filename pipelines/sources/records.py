@@ -13,7 +13,8 @@ from keras_transformer.pipelines.sources.base import Pairs
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 
-_FORMAT = 1
+RECORDS = "records.json"
+FORMAT = 1
 _CHUNK_PAIRS = 8192
 
 
@@ -34,7 +35,7 @@ class RecordFolder(Pairs):
 
     def __init__(self, folder: str | os.PathLike):
         self.folder = os.fspath(folder)
-        path = os.path.join(self.folder, "records.json")
+        path = os.path.join(self.folder, RECORDS)
         try:
             with open(path, encoding="utf-8") as file:
                 self.facts = json.load(file)
@@ -42,7 +43,7 @@ class RecordFolder(Pairs):
                 (os.path.join(self.folder, shard["name"]), shard["num_pairs"])
                 for shard in self.facts["shards"]
             ]
-            known = self.facts["format"] == _FORMAT
+            known = self.facts["format"] == FORMAT
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path}: must be a list of records, written by keras-transformer "
@@ -102,8 +103,7 @@ class RecordFolder(Pairs):
                 ) from None
             if found != num_pairs:
                 raise DataError(
-                    f"{path}: contains {found} records, but records.json lists "
-                    f"{num_pairs}."
+                    f"{path}: has {found} records, but {RECORDS} lists {num_pairs}."
                 )
 
     def fingerprint(self) -> str:

@@ -217,7 +217,7 @@ def escape(sentence: str) -> str:
 
 
 def escape_tensor(strings):
-    """Like `escape`, but for a string tensor."""
+    """Like `escape`, but takes a string tensor."""
     strings = tf.strings.regex_replace(strings, ESCAPE, ESCAPED_ESCAPE)
     return tf.strings.regex_replace(strings, SPACE_MARK, ESCAPED_SPACE_MARK)
 
