@@ -45,7 +45,7 @@ def test_two_workers_match_one_process_for_plain_model(tmp_path):
         _, errors = process.communicate(timeout=LIMIT)
         assert process.returncode == 0, errors[-4000:]
 
-    model, figures = fit(Workers())
+    model, metrics = fit(Workers())
     expected = weights_of(model)
     for index in range(2):
         with np.load(tmp_path / f"{index}.npz") as stored:
@@ -54,7 +54,7 @@ def test_two_workers_match_one_process_for_plain_model(tmp_path):
                     stored[f"arr_{number}"], value, rtol=1e-3, atol=2e-5
                 )
             for name in ("perplexity", "accuracy"):
-                assert float(stored[name]) == pytest.approx(figures[name], 1e-4)
+                assert float(stored[name]) == pytest.approx(metrics[name], 1e-4)
 
 
 def test_distribute_splits_rows_among_replicas(tmp_path):

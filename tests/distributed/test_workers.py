@@ -114,9 +114,9 @@ def test_two_workers_match_one_process(whole, tmp_path, record_property):
     assert [row["split"] for row in logs] == [row["split"] for row in one_logs]
     assert len(logs) == STEPS // 12
     for row, one_row in zip(logs, one_logs, strict=True):
-        figures = {key: one_row[key] for key in one_row if key != "split"}
+        metrics = {key: one_row[key] for key in one_row if key != "split"}
         del row["split"]
-        assert row == pytest.approx(figures, rel=1e-4)
+        assert row == pytest.approx(metrics, rel=1e-4)
     # Only the chief prints and writes. It writes the same files as one process.
     assert files(folder / "run") == files(tmp_path / "run")
     assert f"steps: {STEPS}" in chief and "x 2 device(s)" in chief

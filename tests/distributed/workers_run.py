@@ -49,10 +49,10 @@ def fit(workers):
 
 if __name__ == "__main__":
     workers = Workers()
-    model, figures = fit(workers)
+    model, metrics = fit(workers)
     np.savez(
         pathlib.Path(sys.argv[1]) / f"{workers.index}.npz",
         *weights_of(model),
-        perplexity=figures["perplexity"],
-        accuracy=figures["accuracy"],
+        perplexity=metrics["perplexity"],
+        accuracy=metrics["accuracy"],
     )

@@ -130,8 +130,8 @@ def main(folder, names):
     assert strategy.num_replicas_in_sync == 2
     for name in names:
         with strategy.scope():
-            model, figures = RUNS[name]()
-        np.savez(folder / f"{name}.npz", *weights_of(model), **figures)
+            model, metrics = RUNS[name]()
+        np.savez(folder / f"{name}.npz", *weights_of(model), **metrics)
     if names:
         return
     with strategy.scope():

@@ -32,10 +32,10 @@ def load_arrays(path):
     """Returns the weights and the metrics in an .npz file."""
     with np.load(path) as stored:
         weights = [stored[name] for name in stored if name.startswith("arr_")]
-        figures = {
+        metrics = {
             name: float(stored[name]) for name in stored if not name.startswith("arr_")
         }
-    return weights, figures
+    return weights, metrics
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def load_arrays(path):
     ],
 )
 def test_two_replicas_match_one_replica(tmp_path, name):
-    weights, figures = load_arrays(run_on_two_replicas(tmp_path, name) / f"{name}.npz")
-    model, expected_figures = RUNS[name]()
+    weights, metrics = load_arrays(run_on_two_replicas(tmp_path, name) / f"{name}.npz")
+    model, expected_metrics = RUNS[name]()
     # In half precision, sums over parts of a batch round differently.
     tolerance = 3e-3 if name == "float16" else 2e-5
     expected = weights_of(model)
@@ -56,8 +56,8 @@ def test_two_replicas_match_one_replica(tmp_path, name):
         np.testing.assert_allclose(weight, value, rtol=1e-3, atol=tolerance)
     if name == "plain":
         # Keras averages this loss over rows instead of tokens.
-        assert figures["loss"] == pytest.approx(expected_figures["loss"], 1e-4)
-    assert figures == pytest.approx(expected_figures, 5e-3 if "16" in name else 1e-4)
+        assert metrics["loss"] == pytest.approx(expected_metrics["loss"], 1e-4)
+    assert metrics == pytest.approx(expected_metrics, 5e-3 if "16" in name else 1e-4)
 
 
 @pytest.mark.slow

@@ -146,8 +146,8 @@ def test_epoch_metrics_weight_tokens():
 def test_batch_of_padding_changes_nothing():
     model = tiny_training_model(sgd())
     before = weights_of(model)
-    figures = fit(model, 1, lengths=((0, 0), (0, 0), (3, 0)))
-    assert figures["loss"] == 0.0
+    metrics = fit(model, 1, lengths=((0, 0), (0, 0), (3, 0)))
+    assert metrics["loss"] == 0.0
     for weight, expected in zip(weights_of(model), before, strict=True):
         np.testing.assert_array_equal(weight, expected)
 
@@ -158,9 +158,9 @@ def test_batch_of_padding_changes_nothing():
 def test_parts_match_whole_batch(trained, parts, parallel_parts):
     """7 rows are divided into 2, 3, 6 and 11 parts with different numbers of tokens."""
     model = tiny_training_model(sgd(), parts, parallel_parts=parallel_parts)
-    figures = fit(model, 5)
+    metrics = fit(model, 5)
     assert_same_weights(model, trained[0])
-    assert figures == pytest.approx(trained[1], 1e-4)
+    assert metrics == pytest.approx(trained[1], 1e-4)
     assert int(model.optimizer.iterations) == 5
 
 
@@ -179,12 +179,12 @@ def test_parallel_parts_match_sequential_parts(at_once, num_layers):
         )
         for parallel in at_once
     ]
-    figures = []
+    metrics = []
     for model in models:
         keras.utils.set_random_seed(5)
-        figures.append(fit(model, 8))
-    for model, found in zip(models[1:], figures[1:], strict=True):
-        assert found == figures[0]
+        metrics.append(fit(model, 8))
+    for model, found in zip(models[1:], metrics[1:], strict=True):
+        assert found == metrics[0]
         assert_same_weights(model, models[0], rtol=0, atol=0)
 
 
@@ -247,6 +247,6 @@ def test_float16_overflow_skips_update():
 def test_xla_step_matches_plain_step(trained, parts):
     model = tiny_training_model(sgd(), parts)
     model.compile(sgd(), jit_compile=True)
-    figures = fit(model, 5)
+    metrics = fit(model, 5)
     assert_same_weights(model, trained[0])
-    assert figures == pytest.approx(trained[1], 1e-4)
+    assert metrics == pytest.approx(trained[1], 1e-4)
