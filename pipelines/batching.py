@@ -104,9 +104,9 @@ def sample_weighted_pairs(
 ) -> np.ndarray:
     """Samples the pairs of an epoch by their weights.
 
-    The integer part of a weight is a number of occurrences. The fractional part is a
-    rate: the pairs of a bucket with the same fraction are sampled at it, rounded up.
-    A bucket therefore has the same number of pairs in every epoch.
+    A pair occurs at least as often as the integer part of its weight. In addition, the
+    pairs of a bucket with the same fractional part are sampled at that rate, rounded
+    up. A bucket therefore has the same number of pairs in every epoch.
 
     Returns:
         int64 array of the pairs' indices, not shuffled.

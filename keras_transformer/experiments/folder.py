@@ -125,7 +125,7 @@ def claim(folder, recipe, allow_changes=False):
 
     Raises:
         RunError: If the folder contains checkpoints with a different recipe. Changed
-            shapes of model or vocabulary are always refused, as is a finished model
+            shapes of model or vocabulary are always rejected, as is a finished model
             without checkpoints.
     """
     path = folder / CONFIG
