@@ -50,7 +50,7 @@ def fixed_exports(folder):
     model = kt.Transformer(workload.VOCABULARY, **workload.settings("base"))
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     embeddings = model.token_embedding.embeddings
-    rows = np.array(embeddings)
+    rows = np.array(np.asarray(embeddings))
     # A logit of 0 is never among the best of 8,000 normal ones.
     rows[tokenizer.end_id] = 0
     embeddings.assign(rows)

@@ -2,12 +2,12 @@
 
 "Sentence pairs were batched together by approximate sequence length" (the paper,
 section 5.1). A pair has two lengths, so a bucket is a rectangle in the plane of source
-and target lengths. The corpus is split in two repeatedly, each time where the split
-saves the most padding. The result is a binary tree whose leaves are the buckets.
+and target lengths. The corpus is repeatedly split in two where that saves the most
+padding. The result is a binary tree whose leaves are the buckets.
 
 Pairs left over from a bucket's last batch move to the parent bucket, up to the root.
-An epoch contains every pair once and at most one batch that is not full. This module
-uses NumPy only.
+An epoch contains every pair once, and at most one of its batches is not full. This
+module uses NumPy only.
 """
 
 import dataclasses
@@ -28,8 +28,8 @@ class Bucket:
     Attributes:
         source_length: Length of the longest source.
         target_length: Length of the longest target.
-        batch_size: The number of pairs that fill the token budget.
-        num_pairs: The number of the corpus's pairs in the bucket.
+        batch_size: Number of pairs that fill the token budget.
+        num_pairs: Number of pairs of an epoch in the bucket.
         parent: Index of the bucket that this one was split from, -1 for the root.
     """
 
@@ -52,11 +52,10 @@ def plan_buckets(
     Args:
         source_lengths: int array `[num_pairs]`.
         target_lengths: int array `[num_pairs]`.
-        batch_tokens: The largest number of ids on each side of a batch, padding
-            included.
-        max_leaves: The largest number of buckets, parents not counted.
-        weights: float array `[num_pairs]`, how many times an epoch contains each
-            pair. If `None`, each pair occurs once.
+        batch_tokens: Largest number of ids on each side of a batch, padding included.
+        max_leaves: Largest number of leaves.
+        weights: float array `[num_pairs]`, the number of times that an epoch contains
+            each pair. If `None`, each pair occurs once.
 
     Returns:
         buckets: The tree as a list, every parent before its children, the root first.
@@ -105,9 +104,9 @@ def sample_weighted_pairs(
 ) -> np.ndarray:
     """Samples the pairs of an epoch by their weights.
 
-    Each pair occurs as often as the whole part of its weight. In addition, the pairs of
-    a bucket whose weights have the same fraction are sampled at that rate, rounded up.
-    A bucket therefore has the same number of pairs in every epoch.
+    A pair occurs at least as often as the integer part of its weight. In addition, the
+    pairs of a bucket with the same fractional part are sampled at that rate, rounded
+    up. A bucket therefore has the same number of pairs in every epoch.
 
     Returns:
         int64 array of the pairs' indices, not shuffled.
@@ -118,7 +117,7 @@ def sample_weighted_pairs(
     for fraction in np.unique(fractions[fractions > 0]):
         for leaf in np.unique(leaf_of_pair):
             members = np.flatnonzero((leaf_of_pair == leaf) & (fractions == fraction))
-            # Without rounding, the weight 1.3 would draw 31 of 100 instead of 30.
+            # Without rounding, a weight of 1.3 would draw 31 of 100 instead of 30.
             count = int(np.ceil(round(fraction * len(members), 6)))
             drawn.append(random.choice(members, count, replace=False))
     return np.concatenate(drawn)
@@ -140,7 +139,11 @@ def check_budget(
 def batches_per_epoch(buckets: Sequence[Bucket]) -> int:
     """Returns the number of batches in an epoch."""
     num_batches = 0
-    waiting = _leaf_sizes(buckets)
+    parents = {bucket.parent for bucket in buckets}
+    waiting = [
+        0 if number in parents else bucket.num_pairs
+        for number, bucket in enumerate(buckets)
+    ]
     for number in range(len(buckets) - 1, 0, -1):
         full, rest = divmod(waiting[number], buckets[number].batch_size)
         num_batches += full
@@ -155,7 +158,7 @@ def epoch_order(
     epoch: int,
     weights: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Shuffles the corpus for an epoch, determined by the arguments alone.
+    """Shuffles the corpus for an epoch. Equal arguments give equal orders.
 
     Returns:
         order: int64 array `[num_pairs]`, the pairs batch by batch, with batches in
@@ -184,7 +187,7 @@ def epoch_order(
         for start in range(0, len(positions), bucket.batch_size)
     ]
     random.shuffle(batches)
-    # The batch that is not full is emitted last, wherever it is in this order.
+    # The batch that is not full is emitted last, even if it comes earlier here.
     positions = np.concatenate(batches)
     return order[positions], bucket_of_position[positions]
 
@@ -197,7 +200,7 @@ def padding_fraction(
     """Returns the fraction of padding among all ids of both sides of batches.
 
     Args:
-        batches: For each batch the indices of its pairs.
+        batches: The indices of each batch's pairs.
         source_lengths: int array `[num_pairs]`.
         target_lengths: int array `[num_pairs]`.
     """
@@ -212,7 +215,7 @@ def padding_fraction(
 def sorted_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, batch_tokens: int
 ) -> list[np.ndarray]:
-    """Splits the corpus, sorted by length, into batches under the budget.
+    """Sorts the corpus by length and splits it into batches under the budget.
 
     Returns:
         List of the indices of each batch's pairs.
@@ -231,18 +234,10 @@ def sorted_batches(
 
 
 def _positions(bucket_of_position: np.ndarray, num_buckets: int) -> list[np.ndarray]:
-    """Returns the positions of each bucket, ascending."""
+    """Returns the positions of each bucket in ascending order."""
     by_bucket = np.argsort(bucket_of_position, kind="stable")
     sizes = np.bincount(bucket_of_position, minlength=num_buckets)
     return np.split(by_bucket, np.cumsum(sizes)[:-1])
-
-
-def _leaf_sizes(buckets: Sequence[Bucket]) -> list[int]:
-    parents = {bucket.parent for bucket in buckets}
-    return [
-        0 if number in parents else bucket.num_pairs
-        for number, bucket in enumerate(buckets)
-    ]
 
 
 def _bucket(
@@ -261,12 +256,12 @@ def _best_split(
     Args:
         cells: int array `[num_cells, 2]`, distinct (source, target) lengths.
         counts: int array `[num_cells]`, the number of pairs per cell.
-        batch_tokens: The budget.
+        batch_tokens: The token budget.
 
     Returns:
-        saved: The number of padding ids saved, 0 if no split gives two useful halves.
-        axis: 0 to split by source length, 1 by target length.
-        cut: The longest length of the lower half.
+        saved: Number of padding ids saved, 0 if no split gives two useful halves.
+        axis: 0 to split by source length, 1 to split by target length.
+        cut: Longest length of the lower half.
     """
     best = (0, 0, 0)
     whole = int(counts.sum() * cells.max(axis=0).sum())
@@ -277,11 +272,8 @@ def _best_split(
         above = counts.sum() - below
         longest_below = np.maximum.accumulate(ordered)[:-1]
         longest_above = np.maximum.accumulate(ordered[::-1])[::-1][1:]
-        saved = (
-            whole
-            - below * longest_below.sum(axis=1)
-            - above * longest_above.sum(axis=1)
-        )
+        saved = whole - below * longest_below.sum(axis=1)
+        saved -= above * longest_above.sum(axis=1)
         useful = (
             (ordered[:-1, axis] < ordered[1:, axis])
             & (below * longest_below.max(axis=1) >= _MIN_BATCHES * batch_tokens)

@@ -17,9 +17,9 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 def reservoir_sample(items: Iterable[Item], size: int, seed: int = 0) -> list[Item]:
-    """Draws at most `size` items uniformly without replacement, in one pass.
+    """Samples at most `size` items uniformly without replacement, in one pass.
 
-    If there are no more than `size` items, all are returned in order.
+    If there are at most `size` items, all are returned in order.
     """
     items = iter(items)
     drawn = list(itertools.islice(items, size))

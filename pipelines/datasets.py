@@ -28,32 +28,32 @@ def training_dataset(
     """Returns an endless dataset of shuffled batches for training.
 
     Each epoch contains every pair once, or as often as `corpus.weights` requires. Its
-    order depends on the seed and the epoch alone. Replicas and shards do not change
-    which pairs share a batch.
+    order depends on the seed and the epoch alone. The numbers of replicas and shards do
+    not change which pairs share a batch.
 
     Args:
         corpus: The `EncodedCorpus`.
-        batch_tokens: The largest number of ids on each side of a batch, padding
-            included (25,000 in the paper). Rows added for replicas do not count.
+        batch_tokens: Largest number of ids on each side of a batch, padding included
+            (25,000 in the paper). Rows added for replicas do not count.
         seed: Seed of the orders, not negative.
-        start_step: The number of batches to skip, for resuming.
-        num_replicas: Rows of padding make the number of rows a multiple of this.
+        start_step: Number of batches to skip, for resuming.
+        num_replicas: Number of replicas. Rows of padding make the number of rows a
+            multiple of it.
         pad_to_bucket: Whether to pad every batch to its bucket's full shape. XLA then
             compiles one shape per bucket.
         shard: `(index, count)`. The dataset contains every `count`-th row of each
-            batch, from row `index` on.
+            batch, starting with row `index`.
 
     Returns:
         Dataset of `({"source_ids": int32 [batch, source_length], "target_ids": int32
         [batch, target_length]}, labels int32 [batch, target_length])`. `target_ids`
         begin with the start id. `labels` are the same rows shifted by one position,
-        ending in the end id.
+        with the end id at the end.
 
     Raises:
         DataError: If the longest sentence exceeds the budget.
     """
-    index, count = shard
-    if not 0 <= index < count:
+    if not 0 <= shard[0] < shard[1]:
         raise ValueError(
             f"`shard` must be (index, count) with index < count. Received: {shard}."
         )
@@ -64,11 +64,11 @@ def training_dataset(
         )
     buckets, leaf_of_pair = _plan(corpus, batch_tokens)
     steps = batches_per_epoch(buckets)
-    multiple = math.lcm(num_replicas, count)
+    multiple = math.lcm(num_replicas, shard[1])
 
     def padded_batch(indices, bucket):
         bucket = buckets[bucket] if pad_to_bucket else None
-        return _batch(corpus, indices, multiple, bucket, index, count)
+        return _batch(corpus, indices, multiple, bucket, shard)
 
     def one_epoch(epoch):
         order, bucket_of_position = tf.numpy_function(
@@ -94,13 +94,11 @@ def training_dataset(
 def batch_indices(
     corpus: EncodedCorpus, batch_tokens: int, seed: int, step: int
 ) -> np.ndarray:
-    """Returns the pairs in a batch of `training_dataset`, the rows of all workers.
+    """Returns the pairs in a batch of `training_dataset`, with the rows of all workers.
 
     Args:
-        corpus: Same as for `training_dataset`.
-        batch_tokens: Same as for `training_dataset`.
-        seed: Same as for `training_dataset`.
-        step: The batch's number, counted from 1.
+        corpus, batch_tokens, seed: See `training_dataset`.
+        step: Number of the batch, counted from 1.
 
     Returns:
         int64 array of the pairs' indices in the corpus.
@@ -117,7 +115,7 @@ def epoch_rows(corpus: EncodedCorpus) -> np.ndarray:
     """Returns the rows of a corpus in an epoch of training, in no particular order.
 
     Returns:
-        int64 array. With weights it is a sample of about the size of an epoch.
+        int64 array. With weights, it is a sample of about the size of an epoch.
     """
     if corpus.weights is None:
         return np.arange(corpus.num_pairs)
@@ -126,9 +124,7 @@ def epoch_rows(corpus: EncodedCorpus) -> np.ndarray:
 
 
 def evaluation_dataset(
-    corpus: EncodedCorpus,
-    batch_tokens: int,
-    num_replicas: int = 1,
+    corpus: EncodedCorpus, batch_tokens: int, num_replicas: int = 1
 ) -> tf.data.Dataset:
     """Returns a dataset of every pair once, sorted by length, under the token budget.
 
@@ -137,7 +133,7 @@ def evaluation_dataset(
     batches = sorted_batches(corpus.source_lengths, corpus.target_lengths, batch_tokens)
 
     def padded_batch(number, _):
-        return _batch(corpus, batches[number], num_replicas, None, 0, 1)
+        return _batch(corpus, batches[number], num_replicas)
 
     numbers = tf.data.Dataset.range(len(batches)).map(lambda number: (number, number))
     return _ids_dataset(numbers, padded_batch)
@@ -184,7 +180,7 @@ def _ids_dataset(dataset: tf.data.Dataset, padded_batch) -> tf.data.Dataset:
 
     dataset = dataset.map(load, num_parallel_calls=2, deterministic=True)
     options = tf.data.Options()
-    # Workers split batches by `shard`. TensorFlow would split the corpus instead.
+    # `shard` splits each batch among the workers. TensorFlow would split the corpus.
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
     )
@@ -195,24 +191,23 @@ def _batch(
     corpus: EncodedCorpus,
     indices: np.ndarray,
     multiple: int,
-    bucket: Bucket | None,
-    shard_index: int,
-    shard_count: int,
+    bucket: Bucket | None = None,
+    shard: tuple[int, int] = (0, 1),
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Gathers source ids, target ids and labels, each int32 `[batch, length]`."""
     num_rows = bucket.batch_size if bucket else len(indices)
-    num_rows = -(-num_rows // multiple) * multiple // shard_count
+    num_rows = -(-num_rows // multiple) * multiple // shard[1]
     if bucket:
         source_length, target_length = bucket.source_length, bucket.target_length
     else:
         source_length = int(corpus.source_lengths[indices].max())
         target_length = int(corpus.target_lengths[indices].max())
-    here = indices[shard_index::shard_count]
+    here = indices[shard[0] :: shard[1]]
     missing = ((0, num_rows - len(here)), (0, 0))
     source_ids = np.pad(corpus.rows("source", here, source_length), missing)
     labels = np.pad(corpus.rows("target", here, target_length), missing)
     target_ids = np.zeros_like(labels)
-    # The end id is a label only, so the shift drops it from the decoder's input.
+    # The end id is only a label, so the shift drops it from the decoder's input.
     target_ids[:, 1:] = np.where(labels[:, 1:] != Tokenizer.pad_id, labels[:, :-1], 0)
     target_ids[: len(here), 0] = Tokenizer.start_id
     return source_ids, target_ids, labels

@@ -31,14 +31,14 @@ class EncodedCorpus:
             contains each row once.
 
     Attributes:
-        num_pairs: The number of rows. Each kept pair has one row per segmentation.
+        num_pairs: Number of rows. Each kept pair has one row per segmentation.
         source_lengths: int32 array `[num_pairs]`, end ids included.
         target_lengths: int32 array `[num_pairs]`, end ids included.
         dropped: For each reason ("invalid_utf8", "empty", "too_long") a dict of the
             `count` and the first places (`first`: "file:line", or "pair 7").
-        report: One line with the numbers of kept and dropped pairs.
-        weights: float array `[num_pairs]`, how many times an epoch of training
-            contains each row, or `None` for once each.
+        report: A line with the numbers of kept and dropped pairs.
+        weights: float array `[num_pairs]`, the number of times that an epoch contains
+            each row, or `None` for once each.
     """
 
     def __init__(self, folder: str | os.PathLike, weights=None):
@@ -64,7 +64,7 @@ class EncodedCorpus:
 
     @classmethod
     def load(cls, folder: str | os.PathLike, weights=None) -> "EncodedCorpus":
-        """Opens a corpus that `encode_corpus` wrote. The arguments match the class.
+        """Opens a corpus that `encode_corpus` wrote. Arguments match the constructor.
 
         Raises:
             DataError: If the folder contains no corpus, or a damaged one.
@@ -109,7 +109,7 @@ class EncodedCorpus:
         Args:
             side: "source" or "target".
             indices: int array of rows.
-            length: The width, at least that of the longest row.
+            length: Number of columns, at least the length of the longest row.
         """
         starts = self._offsets[side][indices]
         lengths = self._offsets[side][indices + 1] - starts
@@ -141,7 +141,7 @@ def side_files(side: str) -> tuple[str, str]:
 
 
 def corpus_report(facts: dict) -> str:
-    """Returns one line with the numbers of kept and dropped pairs."""
+    """Returns a line with the numbers of kept and dropped pairs."""
     dropped = [
         f"{reason['count']:,} {DROP_REASONS[name]} ({', '.join(reason['first'])}"
         + (", ...)" if reason["count"] > len(reason["first"]) else ")")

@@ -48,18 +48,17 @@ def encode_corpus(
 
     If the folder already contains the same text, encoded with the same tokenizers and
     options, it is opened without encoding again. A source whose `fingerprint()` is
-    `None` is always encoded again.
+    `None` is always encoded.
 
     Args:
         pairs: A source or any iterable of (source, target) texts.
         source_tokenizer: Tokenizer of the source texts.
         target_tokenizer: Tokenizer of the target texts, the same object if shared.
-        folder: The folder to write. An existing corpus in it is replaced.
-        max_length: Pairs with a side of more ids than this, end id included, are
+        folder: The output folder. An existing corpus in it is replaced.
+        max_length: Largest number of ids of a side, end id included. Longer pairs are
             dropped.
-        dropout: Probability of skipping a merge of subwords in training text, see
-            `Tokenizer.sample`.
-        segmentations: The number of segmentations per pair, 1 without dropout.
+        dropout: Probability of skipping a merge of subwords, see `Tokenizer.sample`.
+        segmentations: Number of segmentations per pair, 1 without dropout.
         seed: Seed of the dropout.
 
     Raises:
@@ -108,7 +107,7 @@ def encode_corpus(
 
 
 def _remove_corpus(folder: str | os.PathLike) -> None:
-    """Removes an older corpus, and nothing else that is stored in the folder."""
+    """Removes an older corpus, but no other file in the folder."""
     if not os.path.isdir(folder):
         return
     for name in [FACTS, DROPPED, *itertools.chain(*map(side_files, SIDES))]:
@@ -118,8 +117,8 @@ def _remove_corpus(folder: str | os.PathLike) -> None:
         os.rmdir(folder)
     except OSError:
         raise DataError(
-            f"{os.fspath(folder)}: contains other files. Token ids need a folder of "
-            "their own."
+            f"{os.fspath(folder)}: contains other files. Choose an empty folder for "
+            "the token ids."
         ) from None
 
 
@@ -133,10 +132,10 @@ def _fingerprint(pairs, tokenizers, max_length, sampling) -> str | None:
 
 
 def _encode_texts(pairs, tokenizers, sampling):
-    """Yields chunks of a text as ids.
+    """Tokenizes a text in chunks.
 
     Yields:
-        reasons: Object array `[chunk]`, why each pair is dropped, "" if it is kept.
+        reasons: Object array `[chunk]`, the reason why each pair is dropped, or "".
         sides: For each side a list of segmentations, each a RaggedTensor int32
             `[chunk, (length)]`.
     """
@@ -155,30 +154,24 @@ def _encode_texts(pairs, tokenizers, sampling):
         yield (
             reasons,
             [
-                _segment(tokenizer, side, sampling, [num_read, number])
-                for number, (tokenizer, side) in enumerate(
-                    zip(tokenizers, sides, strict=True)
+                _segment(
+                    tokenizers[number], sides[number], sampling, [num_read, number]
                 )
+                for number in (0, 1)
             ],
         )
         num_read += len(chunk)
 
 
 def _check_ids(id_chunks):
-    """Yields the same as `_encode_texts` from the chunks of `Pairs.id_chunks`."""
+    """Like `_encode_texts`, but takes the chunks of `Pairs.id_chunks`."""
     for sides in id_chunks:
         empty = np.any([side.row_lengths().numpy() == 0 for side in sides], axis=0)
         reasons = np.where(empty, "empty", "").astype(object)
         yield reasons, [[side] for side in sides]
 
 
-def _write_corpus(
-    encoded,
-    locate,
-    tokenizers: tuple[Tokenizer, Tokenizer],
-    folder: str,
-    max_length: int,
-) -> dict:
+def _write_corpus(encoded, locate, tokenizers, folder: str, max_length: int) -> dict:
     """Writes ids and offsets of both sides and returns the counts."""
     dropped = {reason: {"count": 0, "first": []} for reason in DROP_REASONS}
     num_read = 0

@@ -26,9 +26,9 @@ def read_lines(path: str | os.PathLike, errors: str = "raise") -> Iterator[str |
 
     Args:
         path: The file.
-        errors: Treatment of a line that is not UTF-8: "raise" a `DataError` with file
-            and line, "drop" it (yields `None`, which keeps line numbers correct) or
-            "replace" invalid bytes with U+FFFD.
+        errors: Treatment of a line that is not UTF-8. "raise" raises a `DataError`
+            with file and line. "drop" yields `None`, so that line numbers stay correct.
+            "replace" replaces invalid bytes with U+FFFD.
 
     Raises:
         DataError: If the file is missing, unreadable, a directory, or a damaged or
@@ -39,7 +39,7 @@ def read_lines(path: str | os.PathLike, errors: str = "raise") -> Iterator[str |
 
 
 def raw_lines(path: str | os.PathLike) -> Iterator[bytes]:
-    """Yields the lines of `read_lines` as bytes with their line ends."""
+    """Like `read_lines`, but yields bytes that include the line ends."""
     with _open_file(path) as file:
         yield from _guard(_decompress(file, path), path)
 
@@ -47,7 +47,7 @@ def raw_lines(path: str | os.PathLike) -> Iterator[bytes]:
 def opened_lines(
     file: BinaryIO, path: str | os.PathLike, errors: str = "raise"
 ) -> Iterator[str | None]:
-    """Yields the lines of an open binary file, otherwise same as `read_lines`."""
+    """Like `read_lines`, but reads an open binary file."""
     yield from decode_lines(_guard(_decompress(file, path), path), path, errors)
 
 
@@ -58,8 +58,8 @@ def decode_lines(
 
     Args:
         lines: An open binary file or any iterable of lines of bytes.
-        name: The name of the text in messages, such as "standard input".
-        errors: Same as for `read_lines`.
+        name: Name of the text in messages, such as "standard input".
+        errors: See `read_lines`.
     """
     if errors not in ("raise", "drop", "replace"):
         raise ValueError(

@@ -10,7 +10,7 @@ class NpyWriter:
 
     Args:
         path: The file. An existing one is replaced.
-        dtype: The element type.
+        dtype: Element type.
     """
 
     def __init__(self, path: str | os.PathLike, dtype: np.typing.DTypeLike):
@@ -31,7 +31,7 @@ class NpyWriter:
         self._file.close()
 
     def _write_header(self):
-        # NumPy pads the header, so that it has the same size for any length.
+        # NumPy pads the header to the same size for any length.
         header = {
             "descr": np.lib.format.dtype_to_descr(self._dtype),
             "fortran_order": False,

@@ -2,8 +2,8 @@
 
 It serves corpora that are too large for one machine. The runner's workers read, check
 and tokenize the files and distribute the pairs over shards. The output does not depend
-on the number of workers: a pair's shard is determined by the number of its file and its
-line, and pairs keep that order within a shard.
+on the number of workers: the numbers of a pair's file and line determine its shard and
+its place in the shard.
 
 The output folder contains `records-00000-of-00016.tfrecord` and so on, the tokenizer,
 and `records.json`, which is written last (see `RecordFolder`). Each record is a
@@ -20,6 +20,7 @@ import uuid
 import zlib
 
 import apache_beam as beam
+import tensorflow as tf
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -28,14 +29,13 @@ from apache_beam.options.pipeline_options import SetupOptions
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import content_hash
 from keras_transformer.pipelines.lines import opened_lines
+from keras_transformer.pipelines.sources.records import FORMAT
+from keras_transformer.pipelines.sources.records import RECORDS
+from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 
-RECORDS = "records.json"
-FORMAT = 1
 # Reasons in `dropped`.
-INVALID, EMPTY, TOO_LONG, UNEVEN, REPEATED = (
-    *("invalid_utf8", "empty", "too_long"),
-    *("uneven", "repeated"),
-)
+INVALID, EMPTY, TOO_LONG = "invalid_utf8", "empty", "too_long"
+UNEVEN, REPEATED = "uneven", "repeated"
 _MISSING = object()
 
 
@@ -54,28 +54,26 @@ def encode_with_beam(
 
     Args:
         sources: Paths of text files, plain or .gz, on any filesystem that Beam
-            supports. One worker reads each file, so there should be many files.
+            supports. One worker reads each file, so a few large files are slow.
         targets: Paths of their translations, line by line, in the same order.
         tokenizer_folder: Folder that `Tokenizer.save` wrote, visible to every worker.
-        output: The folder to write. It must not contain such a corpus.
-        shards: The number of output files.
-        max_length: Pairs with a side of more ids than this, end id included, are
+        output: The output folder. It must not contain such a corpus.
+        shards: Number of output files.
+        max_length: Largest number of ids of a side, end id included. Longer pairs are
             dropped.
-        max_ratio: Pairs whose longer side has more than `max_ratio` times the ids of
-            the shorter, end ids included, are dropped. If `None`, none are.
+        max_ratio: Largest ratio of the two sides' numbers of ids, end ids included.
+            Pairs above it are dropped. If `None`, no pair is dropped for its ratio.
         deduplicate: Whether to keep only the first of pairs with the same texts.
         beam_options: Command-line options of Beam and its runner.
 
     Returns:
-        Content of `records.json`: `num_read`, `num_pairs`, `dropped` by reason,
-        `shards` with their `name`, `num_pairs` and `sha256`, and more.
+        The content of `records.json`. It includes `num_read`, `num_pairs`, `dropped`
+        by reason, and `shards` with their `name`, `num_pairs` and `sha256`.
 
     Raises:
         DataError: If files do not pair up or cannot be read, if no pair is left, or if
             the folder contains a corpus or cannot be created.
     """
-    from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
-
     sources, targets = [*map(os.fspath, sources)], [*map(os.fspath, targets)]
     output = os.fspath(output)
     if not sources or len(sources) != len(targets):
@@ -121,7 +119,7 @@ def encode_with_beam(
 
 
 def _read_pairs(pipeline, files, deduplicate):
-    """Returns collections of pairs of texts and, in a list, of counts."""
+    """Returns a collection of pairs of texts and a list of collections of counts."""
     read = (
         pipeline
         | "files" >> beam.Create(files)
@@ -140,7 +138,7 @@ def _read_pairs(pipeline, files, deduplicate):
 
 
 def _write_shards(pairs, counts, encode, output, shards):
-    """Returns collections of the list of shards and of the dict of counts."""
+    """Returns collections with the list of shards and with the dict of counts."""
     encoded = (
         pairs
         | "batch" >> beam.BatchElements(min_batch_size=64, max_batch_size=4096)
@@ -172,11 +170,11 @@ def run_beam(build, beam_options=()):
         Beam's result with the counters of its workers.
 
     Raises:
-        DataError: If a worker raised it.
+        DataError: If a worker raised one.
     """
     # Later options override earlier ones, so a caller can ask for more messages.
     options = PipelineOptions(["--default_sdk_harness_log_level=ERROR", *beam_options])
-    # Workers import this package and need nothing else from the caller's session.
+    # Workers import this package, so they do not need the caller's session.
     options.view_as(SetupOptions).save_main_session = False
     try:
         with beam.Pipeline(options=options) as pipeline:
@@ -185,7 +183,7 @@ def run_beam(build, beam_options=()):
     except DataError:
         raise
     except Exception as error:
-        # Runners report a worker's error as text, together with its origin.
+        # Runners report a worker's error as text that also names its origin.
         _, found, text = str(error).rpartition("DataError: ")
         if not found:
             raise
@@ -195,7 +193,7 @@ def run_beam(build, beam_options=()):
 
 
 def open_lines(path, errors="drop"):
-    """Yields the lines of a file on Beam's filesystems, by the rules of `read_lines`.
+    """Like `read_lines`, but reads from any of Beam's filesystems.
 
     Raises:
         DataError: If the file cannot be read, or is a truncated or damaged .gz file.
@@ -217,13 +215,13 @@ def write_file(path, chunks):
         for chunk in chunks:
             file.write(chunk)
     if FileSystems.exists(path):
-        # An attempt that the runner abandoned wrote the same content.
+        # The runner abandoned an attempt that had written the same content.
         FileSystems.delete([path])
     FileSystems.rename([temporary], [path])
 
 
 def line_pairs(source, target, errors="drop"):
-    """Yields `(line number from 1, source, target)` for the lines of two files.
+    """Yields `(line number, source, target)` for the lines of two files, from line 1.
 
     Raises:
         DataError: If one file has more lines than the other.
@@ -285,8 +283,6 @@ class _Tokenize(beam.DoFn):
         self._tokenizer = None
 
     def setup(self):
-        from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
-
         self._tokenizer = load_tokenizer(self._folder)
 
     def process(self, batch):
@@ -296,14 +292,14 @@ class _Tokenize(beam.DoFn):
             for side in zip(*texts, strict=True)
         ]
         for place, source, target in zip(places, *sides, strict=True):
-            reason = self._problem(len(source) + 1, len(target) + 1)
+            reason = self._drop_reason(len(source) + 1, len(target) + 1)
             if reason:
                 yield beam.pvalue.TaggedOutput("counts", (reason, 1))
             else:
                 shard = zlib.crc32(f"{place[0]}:{place[1]}".encode()) % self._shards
                 yield shard, (place, source, target)
 
-    def _problem(self, *lengths):
+    def _drop_reason(self, *lengths):
         if max(lengths) > self._max_length:
             return TOO_LONG
         if self._max_ratio and max(lengths) > self._max_ratio * min(lengths):
@@ -312,15 +308,13 @@ class _Tokenize(beam.DoFn):
 
 
 class _WriteShard(beam.DoFn):
-    """Writes (shard, pairs) to a file of records and yields its entry for the list."""
+    """Writes (shard, pairs) to a file of records and yields its entry in the list."""
 
     def __init__(self, output, shards):
         self._output = output
         self._shards = shards
 
     def process(self, element):
-        import tensorflow as tf
-
         shard, pairs = element
         name = f"records-{shard:05}-of-{self._shards:05}.tfrecord"
         pairs = sorted(pairs)
@@ -337,8 +331,6 @@ class _WriteShard(beam.DoFn):
 
 
 def _example(source, target):
-    import tensorflow as tf
-
     def ids(values):
         return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
@@ -347,7 +339,7 @@ def _example(source, target):
 
 
 def _read_facts(path):
-    """Reads `records.json`, or deletes it and raises a `DataError` without pairs."""
+    """Reads `records.json`. If it has no pairs, deletes it and raises `DataError`."""
     with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
         facts = json.loads(file.read())
     if not facts["num_pairs"]:

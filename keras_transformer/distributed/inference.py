@@ -10,6 +10,7 @@ import pathlib
 
 import apache_beam as beam
 import numpy as np
+import tensorflow as tf
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics import Metrics
 from apache_beam.metrics import MetricsFilter
@@ -39,7 +40,7 @@ class SavedModelHandler(ModelHandler):
     Args:
         path: Folder with `saved_model.pb`, visible to every worker.
         task: `TRANSLATE` or `SCORE`.
-        batch_size: The largest number of lines per batch.
+        batch_size: Largest number of lines per batch.
     """
 
     def __init__(self, path, task=TRANSLATE, batch_size=64):
@@ -51,8 +52,6 @@ class SavedModelHandler(ModelHandler):
         return load_saved_model(pathlib.Path(self.path))
 
     def run_inference(self, batch, model, inference_args=None):
-        import tensorflow as tf
-
         run = model.signatures[_SIGNATURES[self.task]]
         if self.task == TRANSLATE:
             found = run(inputs=tf.constant(batch))
@@ -62,7 +61,7 @@ class SavedModelHandler(ModelHandler):
             return [_one_line(text) for text in found["translations"].numpy()]
         sources, targets = (list(side) for side in zip(*batch, strict=True))
         scored = run(inputs=tf.constant(sources), targets=tf.constant(targets))
-        return [f"{log_prob:.6f}" for log_prob in np.array(scored["log_probs"])]
+        return [f"{log_prob:.6f}" for log_prob in scored["log_probs"].numpy()]
 
 
 def run_with_beam(
@@ -77,8 +76,7 @@ def run_with_beam(
         output: Folder of the output files, one per source. The output of `a.en.gz` is
             `a.en`. A score is the natural logarithm of the translation's probability.
         targets: Paths of the translations to score, line by line.
-        batch_size: The largest number of lines per batch. The export's own limit
-            applies as well.
+        batch_size: Largest number of lines per batch. The export may lower it.
         beam_options: Command-line options of Beam and its runner.
 
     Returns:
@@ -170,5 +168,5 @@ class _WriteLines(beam.DoFn):
 
 
 def _one_line(text):
-    # Byte subwords can spell a line end, but every output must be one line.
+    # Byte subwords can spell a line end, but every translation must be one line.
     return text.decode("utf-8", "replace").replace("\r", " ").replace("\n", " ")

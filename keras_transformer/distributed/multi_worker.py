@@ -20,7 +20,7 @@ _PATCHED = "_keras_transformer_patched"
 
 
 def patch_fit():
-    """Makes `fit` work under several workers; changes nothing for one process."""
+    """Makes `fit` work with several workers. With one process, nothing changes."""
     if getattr(trainer, _PATCHED, False):
         return
     reduce_per_replica = trainer.reduce_per_replica
@@ -58,9 +58,9 @@ def watch_workers(jobs, timeout_seconds, start_seconds):
     """Makes TensorFlow detect lost workers. Call it before creating the strategy.
 
     Args:
-        jobs: Number of tasks by job name; the chief's job is first.
-        timeout_seconds: Seconds without a heartbeat after which a worker is lost and
-            collective operations on the others raise an error.
+        jobs: Number of tasks by job name, with the chief's job first.
+        timeout_seconds: Seconds without a heartbeat after which a worker is lost.
+            Collective operations on the others then raise an error.
         start_seconds: Seconds that a worker waits for the first one.
     """
     context.context().configure_coordination_service(
@@ -68,7 +68,7 @@ def watch_workers(jobs, timeout_seconds, start_seconds):
         service_leader=f"/job:{next(iter(jobs))}/replica:0/task:0",
         cluster_register_timeout_in_ms=round(1000 * start_seconds),
         heartbeat_timeout_in_ms=round(1000 * timeout_seconds),
-        # At the end, do not wait for a lost worker.
+        # A lost worker must not delay the shutdown of the others.
         shutdown_barrier_timeout_in_ms=round(1000 * timeout_seconds),
         coordinated_jobs=[
             coordination_config_pb2.CoordinatedJob(name=name, num_tasks=count)

@@ -27,7 +27,7 @@ _JOBS = ("chief", "worker")
 
 
 class Workers:
-    """This process and the others that train with it; alone without `TF_CONFIG`.
+    """The processes that train together. Without `TF_CONFIG`, this process is alone.
 
     Create it before any other use of TensorFlow, which configures devices only once.
 
@@ -61,7 +61,7 @@ class Workers:
             self.count,
             start_seconds,
         )
-        # TensorFlow holds Python's lock while it waits, and the chief waits forever.
+        # TensorFlow holds Python's lock while it waits, and the chief has no timeout.
         faulthandler.dump_traceback_later(start_seconds + 30, exit=True)
         try:
             self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -72,7 +72,7 @@ class Workers:
             ) from error
         finally:
             faulthandler.cancel_dump_traceback_later()
-        # TensorFlow installs a handler that ignores SIGTERM.
+        # TensorFlow's own handler ignores SIGTERM, so Python's is installed again.
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
     @property
@@ -89,7 +89,7 @@ class Workers:
 
         Raises:
             WorkersError: On the other workers, if `function` failed on the chief. The
-                chief raises the error itself.
+                chief raises the original error.
         """
         if self.count == 1:
             return function()
@@ -104,7 +104,7 @@ class Workers:
             raise failure
         if "failed" in received:
             raise WorkersError(
-                f"worker {self.index}: worker 0 failed; its log says why"
+                f"worker {self.index}: worker 0 failed. See its log for the reason"
             )
         return received["result"]
 
@@ -112,7 +112,7 @@ class Workers:
         """Returns the elementwise sum over the workers of a list of integers."""
         if self.count == 1:
             return list(values)
-        # A constant might be placed on a device that the workers do not share.
+        # A constant could be on a device that the workers do not share.
         values = tf.identity(np.asarray(values, "int32"))
         return self.strategy.reduce("SUM", values, axis=None).numpy().tolist()
 
@@ -157,7 +157,7 @@ class Workers:
             who = " and ".join(f"worker {number}" for number in sorted(others))
             raise WorkerLost(
                 f"worker {self.index}: {who or 'another worker'} has ended or cannot "
-                "be reached; training stopped. Start all workers again: they resume "
+                "be reached, so training stopped. Start all workers again to resume "
                 "from the last checkpoint"
             ) from error
 

@@ -8,7 +8,7 @@ from keras_transformer.experiments.folder import TOKENIZER
 from keras_transformer.parsing import TreeFiles
 from keras_transformer.pipelines.sources.phrases import phrases
 
-# File in the tokenizer's folder: the fingerprint of the text that it was learned from.
+# File in the tokenizer's folder with the fingerprint of its training text.
 _TEXT_FINGERPRINT = "text.sha256"
 
 
@@ -19,7 +19,7 @@ def prepare_corpora(recipe, output, pairs, has_begun=False):
         recipe: A `Recipe`.
         output: The run folder.
         pairs: Sources by split.
-        has_begun: Whether the run has a checkpoint, which fixes its vocabulary.
+        has_begun: Whether the run has a checkpoint, so that its vocabulary is fixed.
 
     Raises:
         DataError: If the text cannot be read or gives no vocabulary of this size.
@@ -63,7 +63,7 @@ def _prepare_tokenizer(settings, pairs, folder, has_begun):
     note = folder / _TEXT_FINGERPRINT
     text = pairs.fingerprint()
     if folder.is_dir():
-        # Before the first checkpoint, the text may still be fixed.
+        # Before the first checkpoint, users may still correct the text.
         if has_begun or not note.is_file() or note.read_text() == text:
             return pipelines.load_tokenizer(folder)
         shutil.rmtree(folder)
@@ -103,25 +103,15 @@ def load_pairs(recipe):
             split: pipelines.as_pairs(pairs)
             for split, pairs in splits._asdict().items()
         }
-    if data.kind == "tfds":
 
-        def source(split):
-            return pipelines.TfdsPairs(
-                data.name,
-                split,
-                source_language=data.source_language,
-                target_language=data.target_language,
-                data_dir=data.data_dir,
-            )
-    elif data.kind == "trees":
-
-        def source(split):
+    def source(split):
+        if data.kind == "tfds":
+            languages = data.source_language, data.target_language
+            return pipelines.TfdsPairs(data.name, split, *languages, data.data_dir)
+        if data.kind == "trees":
             weights = getattr(split, "weights", None)
             return TreeFiles(split.trees, weights, data.words)
-    else:
-
-        def source(split):
-            return pipelines.TextFiles(split.source, split.target)
+        return pipelines.TextFiles(split.source, split.target)
 
     splits = {name: getattr(data, name) for name in ("train", "validation", "test")}
     pairs = {}
@@ -144,7 +134,7 @@ def check_targets(model, corpus, pairs):
     rows = corpus.rows_outside(model.output_size)
     if len(rows):
         raise DataError(
-            f"{pairs.locate(int(corpus.numbers(rows)[0]))}: a label, a tag or brackets "
-            f"without a symbol in the vocabulary ({len(rows)} such trees). The "
-            "vocabulary was made from other trees"
+            f"{pairs.locate(int(corpus.numbers(rows)[0]))}: the vocabulary lacks the "
+            f"symbol of a label, a tag or brackets ({len(rows)} such trees). It was "
+            "learned from other trees"
         )

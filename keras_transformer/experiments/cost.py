@@ -16,21 +16,17 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
     and a causal mask saves nothing.
 
     Args:
-        settings: Mapping with `num_layers`, `d_model`, `d_ff`, `num_heads`, `key_dim`
+        settings: A mapping with `num_layers`, `d_model`, `d_ff`, `num_heads`, `key_dim`
             and `value_dim`, as in `PRESETS`, and optionally `attention_window`.
         vocabulary_size: Number of logits.
         source_lengths: Number of source ids of each pair.
         target_lengths: Number of target ids of each pair.
-
-    Returns:
-        The number of operations, a float.
     """
     d_model, d_ff = settings["d_model"], settings["d_ff"]
     keys = settings["num_heads"] * settings["key_dim"]
     values = settings["num_heads"] * settings["value_dim"]
     source = np.asarray(source_lengths, np.float64)
     target = np.asarray(target_lengths, np.float64)
-
     window = settings.get("attention_window") or np.inf
 
     def attention(queries, memory, window=np.inf):
@@ -49,18 +45,13 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
 
 
 def training_flops(settings, vocabulary_size, source_lengths, target_lengths):
-    """Counts the operations of training once on sentence pairs.
-
-    The backward pass costs twice the forward pass. The arguments match
-    `forward_flops`.
-    """
+    """Like `forward_flops`, plus the backward pass, which costs twice as much."""
     return 3 * forward_flops(settings, vocabulary_size, source_lengths, target_lengths)
 
 
 def training_cost(recipe, model, corpus, progress, devices):
     """Returns a line with the training cost, counted and estimated as in Table 2."""
-    precision = recipe.training.mixed_precision or "float32"
-    precision = precision.removeprefix("auto_")
+    precision = (recipe.training.mixed_precision or "float32").removeprefix("auto_")
     settings = {
         **recipe.model.constructor_arguments(),
         "key_dim": model.key_dim or model.d_model // model.num_heads,
@@ -89,30 +80,30 @@ def training_cost(recipe, model, corpus, progress, devices):
 def measure_flops(size=2048, repeats=3, precision="float32", num_parallel=1):
     """Measures the operations per second of matrix products on the default device.
 
-    The paper estimates a rate per kind of GPU (footnote 5: 9.5 TFLOP/s for a P100).
-    This measurement takes a fraction of a second.
+    The paper estimates this rate for each kind of GPU (footnote 5: 9.5 TFLOP/s for a
+    P100).
 
     Args:
         size: Rows and columns of the square matrices.
         repeats: Number of measurements; the fastest counts.
         precision: Dtype of the matrices.
-        num_parallel: Products to compute in parallel, the same number as
-            `TrainingModel.parallel_parts`, see `configure_threads`.
+        num_parallel: Number of products to compute in parallel, as many as the
+            `parallel_parts` of the `TrainingModel`.
     """
     lefts = tf.cast(tf.random.normal([num_parallel, size, size]), precision)
     right = tf.cast(tf.random.normal([size, size]), precision)
 
     @tf.function
     def products():
-        # One element of each product, so that little is copied from the device.
+        # One element per product, so that little is copied from the device.
         return [tf.matmul(lefts[i], right)[0, 0] for i in range(num_parallel)]
 
-    fastest = float("inf")
-    for repeat in range(repeats + 1):
+    def seconds():
         start = time.perf_counter()
         for number in products():
             number.numpy()
-        # The first repetition compiles.
-        if repeat:
-            fastest = min(fastest, time.perf_counter() - start)
+        return time.perf_counter() - start
+
+    seconds()  # compiles
+    fastest = min(seconds() for _ in range(repeats))
     return 2.0 * num_parallel * size**3 / fastest

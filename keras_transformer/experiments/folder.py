@@ -19,9 +19,15 @@ from keras_transformer.saving.names import TOKENIZER
 
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
-# Output of a run. Its ids are not listed: they are rewritten if text or vocabulary
-# differ.
-_MADE = (TOKENIZER, _CHECKPOINTS, "logs", "metrics.jsonl", "best.keras", MODEL)
+# Output of a run, except its ids, which are rewritten if text or vocabulary differ.
+_OUTPUT = (TOKENIZER, _CHECKPOINTS, "logs", "metrics.jsonl", "best.keras", MODEL)
+# Files that a killed process leaves incomplete.
+_LEFTOVERS = (
+    *(".*-[0-9]*.keras", ".*-[0-9]*.jsonl", ".*-[0-9]*.yaml"),
+    *(".probe-[0-9]*.tmp", "*/.probe-[0-9]*.tmp", "*/*.[0-9]*.tmp"),
+    *(f"{_CHECKPOINTS}/ckpt-*_temp", f"{_CHECKPOINTS}/ckpt-*.tempstate*"),
+    *(f"{_CHECKPOINTS}/.saved-[0-9]*.json", f"{_CHECKPOINTS}/.checkpoint-[0-9]*"),
+)
 # Keys that may change between two starts: length of training, and decoding.
 _FREE = {
     "training": {
@@ -41,7 +47,7 @@ def create(folder):
     """Creates the folder and checks that it is writable.
 
     Raises:
-        StorageError: If it is not.
+        StorageError: If the folder is not writable.
     """
     for each in (folder, folder / _CHECKPOINTS):
         check_writable(each)
@@ -49,7 +55,7 @@ def create(folder):
 
 @contextlib.contextmanager
 def lock(folder, name=_LOCK):
-    """Locks a run folder for this process; the end of the process unlocks it.
+    """Locks a run folder for this process, until the end of the process at the latest.
 
     Args:
         folder: The run folder.
@@ -65,7 +71,7 @@ def lock(folder, name=_LOCK):
             file.seek(0)
             owner = file.read().strip() or "unknown"
             raise RunBusy(
-                f"{folder}: another process trains here (process {owner})"
+                f"{folder}: process {owner} is already training here"
             ) from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
@@ -74,11 +80,7 @@ def lock(folder, name=_LOCK):
 
 
 def check_restart(folder, recipe):
-    """Checks that a restart does not delete the initial model.
-
-    Args:
-        folder: The run folder whose contents are about to be deleted.
-        recipe: The recipe of the new start.
+    """Checks that a restart in `folder` does not delete the recipe's initial model.
 
     Raises:
         RunError: If `training.initial_model` is the folder or inside it.
@@ -98,23 +100,12 @@ def clean(folder, restart=False):
         folder: The run folder.
         restart: Whether to remove all output of the run, including its vocabulary.
     """
-    for name in _MADE if restart else ():
+    for name in _OUTPUT if restart else ():
         _remove(folder / name)
-    leftovers = [
-        *folder.glob(".*-[0-9]*.keras"),
-        *folder.glob(".*-[0-9]*.jsonl"),
-        *folder.glob(".*-[0-9]*.yaml"),
-        *folder.glob(".probe-[0-9]*.tmp"),
-        *folder.glob("*/.probe-[0-9]*.tmp"),
-        *folder.glob("*/*.[0-9]*.tmp"),
-        *(folder / _CHECKPOINTS).glob("ckpt-*_temp"),
-        *(folder / _CHECKPOINTS).glob("ckpt-*.tempstate*"),
-        *(folder / _CHECKPOINTS).glob(".saved-[0-9]*.json"),
-        *(folder / _CHECKPOINTS).glob(".checkpoint-[0-9]*"),
-    ]
-    for path in leftovers:
-        _remove(path)
-    # Data without an index is left if a process was killed between the two.
+    for pattern in _LEFTOVERS:
+        for path in list(folder.glob(pattern)):
+            _remove(path)
+    # A process that is killed between writing data and index leaves only the data.
     for path in (folder / _CHECKPOINTS).glob("ckpt-*.data-*"):
         if not path.with_name(path.name.partition(".data-")[0] + ".index").exists():
             _remove(path)
@@ -134,11 +125,12 @@ def claim(folder, recipe, allow_changes=False):
 
     Raises:
         RunError: If the folder contains checkpoints with a different recipe. Changed
-            shapes of model or vocabulary are always refused, as is a finished model
+            shapes of model or vocabulary are always rejected, as is a finished model
             without checkpoints.
     """
     path = folder / CONFIG
-    was_run = _has_begun(folder) or (folder / _CHECKPOINTS / SAVED).is_file()
+    begun = _has_begun(folder)
+    was_run = begun or (folder / _CHECKPOINTS / SAVED).is_file()
     if (folder / MODEL).is_file() and not was_run:
         raise RunError(
             f"{folder / MODEL}: the checkpoints of this model are missing, so training "
@@ -147,7 +139,6 @@ def claim(folder, recipe, allow_changes=False):
         )
     if path.is_file():
         changed = [*_changed_keys(load_recipe(path), recipe)]
-        begun = _has_begun(folder)
         if changed and begun and not allow_changes:
             raise RunError(
                 f"{folder} contains a run with a different recipe "
@@ -161,18 +152,18 @@ def claim(folder, recipe, allow_changes=False):
                 f"{', '.join(fixed)}. Choose another --output, or pass --restart"
             )
         if changed and not begun:
-            # An earlier start failed; its vocabulary may belong to different text.
+            # The vocabulary of a failed start may belong to different text.
             _remove(folder / TOKENIZER)
     dump_recipe(recipe, path)
 
 
 def check_text(folder, progress, fingerprint, allow_changes=False):
-    """Stores the fingerprint of the training text and checks that it is unchanged.
+    """Checks that the training text is unchanged and stores its fingerprint.
 
     Args:
         folder: The run folder.
         progress: The restored `Progress`, which is updated.
-        fingerprint: Fingerprint of the encoded text. If `None`, it is unknown.
+        fingerprint: Fingerprint of the encoded text, or `None` if it is unknown.
         allow_changes: Whether the text may differ.
 
     Raises:
@@ -188,9 +179,9 @@ def check_text(folder, progress, fingerprint, allow_changes=False):
 
 
 def check_replicas(folder, progress, replicas, allow_changes=False):
-    """Stores the number of replicas and checks that it is unchanged.
+    """Checks that the number of replicas is unchanged and stores it.
 
-    Each replica draws its own dropout, so their number changes the weights. The
+    Each replica draws its own dropout masks, so their number changes the weights. The
     arguments match `check_text`.
 
     Raises:
@@ -199,8 +190,8 @@ def check_replicas(folder, progress, replicas, allow_changes=False):
     changed = progress.replicas not in (None, replicas)
     if changed and not allow_changes:
         raise RunError(
-            f"{folder}: the run began on {progress.replicas} replica(s), but now there "
-            f"are {replicas}. Pass --allow-changes or --restart"
+            f"{folder}: the run began on {progress.replicas} replica(s). Now there are "
+            f"{replicas}. Pass --allow-changes or --restart"
         )
     progress.replicas = replicas
 
@@ -208,8 +199,9 @@ def check_replicas(folder, progress, replicas, allow_changes=False):
 def _changed_keys(old, new):
     old, new = (recipe.model_dump(exclude=_FREE) for recipe in (old, new))
     for section in old:
-        for key in sorted({*(old[section] or {}), *(new[section] or {})}):
-            if (old[section] or {}).get(key) != (new[section] or {}).get(key):
+        before, after = old[section] or {}, new[section] or {}
+        for key in sorted({*before, *after}):
+            if before.get(key) != after.get(key):
                 yield f"{section}.{key}"
 
 

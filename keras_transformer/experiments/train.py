@@ -48,7 +48,7 @@ def train(
     """Trains the model that a recipe describes, or resumes the run in `output`.
 
     With several workers (`TF_CONFIG`), each calls this function. All need access to
-    `output`, to which only the first of them writes.
+    `output`, but only the first worker writes to it.
 
     Args:
         recipe: A `Recipe`, the name of a shipped recipe, or the path of a YAML file.
@@ -60,8 +60,8 @@ def train(
         worker_timeout: Seconds without a heartbeat after which a worker is lost.
 
     Returns:
-        A mapping of results and paths for people to read; empty on all workers except
-        the first.
+        A mapping of results and paths for users to read. It is empty on all workers
+        except the first.
 
     Raises:
         RecipeError: If the recipe cannot be read.
@@ -70,10 +70,10 @@ def train(
             different recipe or text, or if its checkpoints are missing.
         StorageError: If `output` cannot be written, or the disk is full.
         CheckpointError: If the checkpoints in `output` do not fit.
-        ModelError: If `training.initial_model` does not match the recipe, or no model
-            can have the recipe's settings.
+        ModelError: If `training.initial_model` does not match the recipe, or the
+            recipe's model settings are invalid.
         TrainingFault: If losses or gradients are not finite, see `on_nonfinite`.
-        KeyboardInterrupt: On Ctrl-C, after the state was saved.
+        KeyboardInterrupt: On Ctrl-C, after saving.
         WorkersError: If `TF_CONFIG` cannot be used, or the first worker failed.
         WorkerLost: If another worker ended or cannot be reached.
     """

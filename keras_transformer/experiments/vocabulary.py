@@ -38,7 +38,7 @@ def update_vocabulary(model, tokenizer, sentences, num_pieces):
     larger.build({"source_ids": (None, None), "target_ids": (None, None)})
     old_matrix = model.token_embedding.embeddings
     for old, new in zip(model.weights, larger.weights, strict=True):
-        values = np.array(old)
+        values = np.asarray(old)
         if old is old_matrix:
             added = [values[ids].mean(axis=0) for ids in growth.replaced]
             values = np.concatenate([values, added]).astype(values.dtype)

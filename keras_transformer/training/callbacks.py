@@ -1,4 +1,4 @@
-"""Callbacks between training steps: step counter, faults, validation, checkpoints."""
+"""Callbacks after each step: step counter, skipped steps, validation, checkpoints."""
 
 import contextlib
 import dataclasses
@@ -22,14 +22,14 @@ class Progress:
     Attributes:
         step: Number of the last step.
         seconds: Training time over all starts.
-        checkpoint_seconds: Training time since the last checkpoint by minutes.
+        checkpoint_seconds: Training time since the last timed checkpoint.
         best_score: Best validation score.
-        best_step: Its step.
-        validations_since_best: Validations since then.
+        best_step: Step of the best score.
+        validations_since_best: Number of validations since the best score.
         skipped: Steps whose update was skipped.
         skipped_in_a_row: Steps skipped since the last update.
         metrics: Sums of the training metrics since the last line of the log.
-        validation_due: Whether this step's validation was interrupted.
+        validation_due: Whether the validation after `step` was interrupted.
         text: Fingerprint of the training text.
         replicas: Number of replicas that compute each step.
     """
@@ -84,8 +84,8 @@ class SkippedUpdates(keras.callbacks.Callback):
 
     Args:
         progress: The run's `Progress`.
-        on_skip: Function of the reason, called after each such step. It returns the
-            beginning of the error message.
+        on_skip: Function of the reason, called after each skipped step. It returns
+            the beginning of the error message.
         allowed: Number of consecutive skipped steps after which training continues.
 
     Raises:
@@ -110,7 +110,7 @@ class SkippedUpdates(keras.callbacks.Callback):
         if progress.skipped_in_a_row > self.allowed:
             raise TrainingFault(
                 f"{message}. Training stopped after {progress.skipped_in_a_row} such "
-                "steps in a row; the last checkpoint is from before them"
+                "steps in a row. The last checkpoint is from before them"
             )
 
 
@@ -120,13 +120,13 @@ class Validation(keras.callbacks.Callback):
     Args:
         progress: The run's `Progress`.
         validate: Function without arguments that returns a mapping of metrics,
-            `metric` among them.
+            including `metric`.
         every: Steps between validations.
         metric: The key of `HIGHER_IS_BETTER` that decides which model is best.
-        on_result: Function of the metrics.
+        on_result: Function of the metrics, called after each validation.
         on_best: Function without arguments, called after a new best score.
         patience: Number of validations without a better score after which training
-            stops. If `None`, it never does.
+            stops. If `None`, it never stops early.
         interruptible: Context manager inside which a signal ends `validate` at once.
     """
 
@@ -157,7 +157,7 @@ class Validation(keras.callbacks.Callback):
             self.model.stop_training |= self.is_over()
 
     def run(self):
-        """Validates. A checkpoint that a signal writes meanwhile marks it as due."""
+        """Validates. If a signal interrupts it, the checkpoint records it as due."""
         self.progress.validation_due = True
         with self.interruptible():
             metrics = self.validate()
@@ -182,7 +182,7 @@ class PeriodicCheckpoint(keras.callbacks.Callback):
         save: Function without arguments.
         minutes: Minutes of training between checkpoints (paper: 10).
         steps: Steps between checkpoints, instead of minutes.
-        workers: The `Workers` that train together; their clocks differ.
+        workers: The `Workers` that train together and agree on the time.
     """
 
     def __init__(self, progress, save, minutes=None, steps=None, workers=None):

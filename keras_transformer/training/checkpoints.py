@@ -29,13 +29,13 @@ class Checkpoints:
 
     A checkpoint contains the weights, the optimizer's slots and step, the states of the
     random generators for dropout, and the run's progress. It is complete and on disk
-    before it gets its name and before an older one is deleted.
+    before it is renamed to its final name and before an older one is deleted.
 
     Args:
         model: A built and compiled `TrainingModel`.
         folder: Folder of the checkpoints.
         keep: Number of checkpoints to keep.
-        writes: Whether this process writes checkpoints; only one worker does.
+        writes: Whether this process writes checkpoints. Only one worker does.
     """
 
     def __init__(self, model, folder, keep=5, writes=True):
@@ -55,8 +55,8 @@ class Checkpoints:
         """Writes the checkpoint of `step` and deletes the oldest.
 
         Args:
-            step: The number of the step.
-            progress: A mapping of JSON values.
+            step: Number of the step.
+            progress: Mapping of JSON values.
 
         Returns:
             The path of the checkpoint, or `None` if this process writes none.
@@ -90,9 +90,9 @@ class Checkpoints:
             file.unlink(missing_ok=True)
 
     def _delete_old(self, step):
-        """Deletes all but the newest, and the damaged ones that `restore` found."""
+        """Deletes old checkpoints and the damaged ones that `restore` found."""
         self._damaged.discard(str(self.folder / f"ckpt-{step}"))
-        # Later steps are damaged, unless nothing was restored.
+        # Checkpoints of later steps are damaged, unless nothing was restored.
         readable = [
             path
             for path in checkpoint_paths(self.folder)
@@ -100,7 +100,7 @@ class Checkpoints:
         ]
         self._write_state_file(readable[-self._keep :])
         for path in (*self._damaged, *readable[: -self._keep]):
-            # The index first: data without an index is no checkpoint.
+            # Without its index, data is not a checkpoint, so the index goes first.
             pathlib.Path(f"{path}.index").unlink(missing_ok=True)
             for file in self.folder.glob(f"{pathlib.Path(path).name}.*"):
                 file.unlink(missing_ok=True)
@@ -110,7 +110,7 @@ class Checkpoints:
         """Restores the newest readable checkpoint.
 
         Returns:
-            Its `progress`, or `None` if no checkpoint was ever written.
+            Its progress, or `None` if no checkpoint was ever written.
 
         Raises:
             CheckpointError: If checkpoints exist, but none can be read or fits, or if
@@ -141,7 +141,7 @@ class Checkpoints:
         return None
 
     def _write_state_file(self, paths):
-        """Writes the list for TensorFlow's tools; `checkpoint_paths` ignores it."""
+        """Writes TensorFlow's list of checkpoints, which `checkpoint_paths` ignores."""
         names = [pathlib.Path(path).name for path in paths]
         lines = [f'model_checkpoint_path: "{names[-1]}"']
         lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]

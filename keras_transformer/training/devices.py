@@ -5,14 +5,17 @@ import os
 
 import tensorflow as tf
 
+_OPTION = "auto_mixed_precision_onednn_bfloat16"
+
 
 def configure_threads(parallel_parts):
     """Divides the cores among the parts of a batch that are computed in parallel.
 
-    The operations of a small model are too short for several threads: on two cores,
+    The operations of a small model are too short for several threads. On two cores,
     two parts with one thread each finish sooner than one part with two threads.
-    Nothing changes for one part, if TF_NUM_INTRAOP_THREADS or TF_NUM_INTEROP_THREADS
-    is set, or once TensorFlow has computed something, which fixes its thread pools.
+
+    Nothing changes for one part, or if TF_NUM_INTRAOP_THREADS or TF_NUM_INTEROP_THREADS
+    is set. TensorFlow's first operation fixes its thread pools.
 
     Args:
         parallel_parts: See `TrainingModel`.
@@ -41,17 +44,14 @@ def _num_cores():
     return os.cpu_count() or 1
 
 
-_OPTION = "auto_mixed_precision_onednn_bfloat16"
-
-
 @contextlib.contextmanager
 def automatic_bfloat16(enabled=True):
-    """Functions first called inside compute their matrix products in bfloat16.
+    """Makes functions that are first called inside multiply matrices in bfloat16.
 
     Keras's `mixed_bfloat16` computes everything in bfloat16, which costs a CPU more
     than its products save. Here the graph optimizer casts the products, and operations
-    between them that it considers safe. This needs a CPU with AVX512-BF16 or AMX; on
-    other CPUs and on GPUs nothing changes. Weights and optimizer slots stay float32.
+    between them that it considers safe. Weights and optimizer slots stay float32.
+    On GPUs and on CPUs without AVX512-BF16 or AMX nothing changes.
 
     Args:
         enabled: If false, nothing changes.

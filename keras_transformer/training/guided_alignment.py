@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-# Keeps the logarithm finite if no attention weight is on the aligned positions.
+# Keeps the logarithm finite if the aligned positions have no attention weight.
 _SMALLEST = 1e-6
 
 
@@ -10,15 +10,14 @@ class GuidedAlignment:
     """Auxiliary loss that trains one cross-attention head to follow an alignment.
 
     The loss is the negative logarithm of the total attention weight on the aligned
-    source positions. How the head divides the weight among them is free, and so are
-    the other heads.
+    source positions. It constrains neither the division among them nor other heads.
 
     Args:
         aligned: Function of the inputs, `{"source_ids": [batch, source_length],
             "target_ids": [batch, target_length]}`. It returns `[batch, target_length,
             source_length]`, bool: the source positions aligned with the token that the
-            target position predicts. Target positions without any have no loss.
-        weight: Factor on the mean loss per target token.
+            target position predicts. Unaligned target positions have no loss.
+        weight: Factor of the mean loss per target token.
         layer: Index of the decoder layer. If `None`, the last of the lower half.
         head: Index of the head.
 
@@ -73,8 +72,8 @@ def next_words(begins_word, stands_for_word, pad_id=0):
     """Returns an `aligned` function that aligns target positions with the next word.
 
     The target is a linearized tree with one symbol per word. A position is aligned with
-    the subwords of the first word without a symbol so far, and after the last word
-    with what follows it.
+    the subwords of the first word without a symbol so far. After the last word it is
+    aligned with the end id.
 
     Args:
         begins_word: `[vocabulary_size]`, bool, ids that begin a source word, including

@@ -1,10 +1,10 @@
-"""Sums over replicas and workers. On backends other than TensorFlow there is one."""
+"""Sums over replicas and workers. Backends other than TensorFlow have one replica."""
 
 import keras
 
 
 def global_sum(value):
-    """Returns the sum of `value` over all replicas, outside a step `value` itself."""
+    """Returns the sum of `value` over all replicas, or `value` outside a step."""
     context = _replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return value
@@ -32,7 +32,7 @@ def default_strategy():
 
 
 class SingleProcess:
-    """Stands in for `distributed.Workers` where one process trains."""
+    """The interface of `distributed.Workers` for a single process."""
 
     is_chief = True
     count = 1

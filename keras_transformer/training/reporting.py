@@ -24,7 +24,7 @@ class MetricsLog:
     Args:
         folder: The run folder.
         progress: The run's `Progress`.
-        writes: Whether this process writes; only one worker does.
+        writes: Whether this process writes. Only one worker does.
     """
 
     def __init__(self, folder, progress, writes=True):
@@ -41,17 +41,14 @@ class MetricsLog:
         if not self.writes:
             return
         # JSON cannot represent non-finite numbers.
-        self.note(
-            split,
-            {
-                name: round(float(value), 6) if math.isfinite(value) else None
-                for name, value in metrics.items()
-            },
-        )
-        step = self.progress.step
-        with self._writers[split].as_default():
+        finite = {
+            name: round(float(value), 6) if math.isfinite(value) else None
+            for name, value in metrics.items()
+        }
+        self.note(split, finite)
+        with self._writers[split].as_default(step=self.progress.step):
             for name, value in metrics.items():
-                tf.summary.scalar(name, float(value), step=step)
+                tf.summary.scalar(name, float(value))
         self._writers[split].flush()
 
     def note(self, split, values):
@@ -68,7 +65,7 @@ class MetricsLog:
             file.write(json.dumps(row, allow_nan=False) + "\n")
 
     def rewind(self):
-        """Removes the lines of steps after the current one, which will be repeated."""
+        """Removes the lines of later steps, which training will repeat."""
         if not self.writes or not self._path.is_file():
             return
         lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -102,11 +99,10 @@ class TrainingLog(keras.callbacks.Callback):
         self._tokens = float(self.model.token_counter.result())
 
     def on_epoch_begin(self, epoch, logs=None):
-        # Keras has just reset the metrics; a resumed run continues with its sums.
+        # Keras has just reset the metrics, but a resumed run continues with its sums.
         stored = self.log.progress.metrics
         if stored:
-            sums = metric_sums(self.model)
-            for variable, value in zip(sums, stored, strict=True):
+            for variable, value in zip(metric_sums(self.model), stored, strict=True):
                 variable.assign(value)
 
     def on_train_batch_end(self, batch, logs=None):
@@ -117,7 +113,7 @@ class TrainingLog(keras.callbacks.Callback):
         tokens = float(self.model.token_counter.result())
         metrics = {name: float(value) for name, value in logs.items()}
         metrics["tokens_per_second"] = (tokens - self._tokens) / max(seconds, 1e-9)
-        # The rate of the next update, since Keras counts completed updates.
+        # Keras counts completed updates, so this is the rate of the next one.
         rate = tf.convert_to_tensor(self.model.optimizer.learning_rate)
         metrics["learning_rate"] = float(rate)
         self.log.write("train", metrics)
@@ -134,12 +130,12 @@ def metric_sums(model):
 class ProgressBar(keras.callbacks.Callback):
     """Shows loss, target tokens per second and remaining time on standard error.
 
-    It is a bar on a terminal, otherwise occasional lines.
+    A terminal shows a bar. Otherwise, a line is written from time to time.
 
     Args:
         progress: The run's `Progress`.
         steps: Number of the run's last step.
-        line_seconds: Seconds between lines without a terminal.
+        line_seconds: Seconds between lines.
     """
 
     def __init__(self, progress, steps, line_seconds=30.0):
@@ -183,7 +179,7 @@ class ProgressBar(keras.callbacks.Callback):
         self._tokens = float(self.model.token_counter.result())
 
     def on_train_batch_end(self, batch, logs=None):
-        # Reading a metric waits for the device, so it happens only before an update.
+        # Reading a metric waits for the device, so it is read only for a new line.
         now = time.monotonic()
         if now - self._shown < self._interval and self.progress.step < self.steps:
             return

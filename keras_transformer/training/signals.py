@@ -8,19 +8,19 @@ import keras
 
 from keras_transformer.training.replicas import SingleProcess
 
-# A second Ctrl-C raises an exception, so that temporary files are removed.
+# A second Ctrl-C raises `KeyboardInterrupt`, so that temporary files are removed.
 _SECOND = {signal.SIGINT: signal.default_int_handler}
 
 
 class _Stop(BaseException):
-    """Leaves an `interruptible` block; no `except Exception` catches it."""
+    """Ends an `interruptible` block. It passes through `except Exception`."""
 
 
 class SaveOnSignal(keras.callbacks.Callback):
     """Finishes the step, saves and stops training on Ctrl-C and SIGTERM.
 
     After `save`, Ctrl-C raises `KeyboardInterrupt` and SIGTERM `SystemExit(143)`. A
-    second signal does not wait: Ctrl-C raises at once, SIGTERM ends the process. A
+    second Ctrl-C raises at once, and a second SIGTERM ends the process at once. A
     signal to one of several workers stops all of them at the same step.
 
     Args:
@@ -39,7 +39,7 @@ class SaveOnSignal(keras.callbacks.Callback):
         self._may_raise = False
 
     def __enter__(self):
-        # Python lets only the main thread handle signals.
+        # In Python, only the main thread can handle signals.
         if threading.current_thread() is threading.main_thread():
             for number in self.SIGNALS:
                 self._previous[number] = signal.signal(number, self._receive)
@@ -47,15 +47,16 @@ class SaveOnSignal(keras.callbacks.Callback):
 
     def __exit__(self, error, *_):
         self._restore()
-        # The signal may arrive after the last step or when `interruptible` is left.
+        # The signal may arrive after the last step or at the end of `interruptible`.
         if error is None or issubclass(error, _Stop):
             self._stop_if_requested()
 
     @contextlib.contextmanager
     def interruptible(self):
-        """Inside, a signal saves and raises at once, without waiting for a step.
+        """Makes a signal save and raise at once, instead of at the end of the step.
 
-        Several workers wait for the end of the next step, which they reach together.
+        With several workers, a signal still waits for the end of the step, which they
+        reach together.
         """
         if self.workers.count > 1:
             yield

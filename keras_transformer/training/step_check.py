@@ -19,7 +19,7 @@ FAULT_REASONS = {
     GRADIENT: "the gradient is not finite",
     EXPLOSION: "the gradient's norm exceeds training.max_gradient_norm",
 }
-# Below this scale, overflows are no longer caused by the loss scale (fairseq's bound).
+# Below this bound, which fairseq uses too, the loss scale does not cause overflows.
 MIN_LOSS_SCALE = 1e-4
 
 
@@ -27,10 +27,8 @@ class CheckedUpdate:
     """Updates the weights unless the step is invalid.
 
     Args:
-        global_clipnorm: Norm to which the gradient of the global batch, over all
-            variables, is scaled down if it is larger. If `None`, it never is.
-        max_gradient_norm: Norm above which the step updates nothing, measured before
-            clipping. If `None`, any finite norm is accepted.
+        global_clipnorm: See `TrainingModel`.
+        max_gradient_norm: See `TrainingModel`.
     """
 
     def __init__(self, global_clipnorm=None, max_gradient_norm=None):
@@ -41,7 +39,7 @@ class CheckedUpdate:
         """Applies the gradients of a valid step.
 
         Args:
-            optimizer: A Keras optimizer, perhaps a `LossScaleOptimizer`.
+            optimizer: A Keras optimizer, such as a `LossScaleOptimizer`.
             gradients: Gradients of this replica, as `apply_gradients` accepts them.
             variables: Variables, one per gradient.
             loss_sum: Sum of this replica's loss, float32 scalar.
@@ -59,7 +57,7 @@ class CheckedUpdate:
         if not is_scaled:
             apply_if(tf.equal(fault, OK), optimizer, gradients, variables)
             return fault
-        # Keras skips the update itself, but checks the first replica only.
+        # Keras also skips overflows, but it checks the first replica only.
         overflows = global_sum(tf.cast(~tf.math.is_finite(total), tf.float32)) > 0
         invalid = overflows | tf.not_equal(fault, OK)
         first = gradients[0] + tf.where(invalid, float("nan"), 0.0)
@@ -77,7 +75,7 @@ class CheckedUpdate:
             norm /= loss_scale
         too_large = False
         if self.max_gradient_norm is not None:
-            # The optimizer responds to overflows by lowering the loss scale.
+            # After overflows, the optimizer lowers the loss scale.
             too_large = tf.math.is_finite(norm) & (norm > self.max_gradient_norm)
         if self.global_clipnorm is not None:
             factor = tf.minimum(1.0, self.global_clipnorm / tf.maximum(norm, 1e-12))
@@ -86,7 +84,7 @@ class CheckedUpdate:
 
 
 def check_step(tokens, loss_sum, gradient_sum, loss_scale=None, too_large=False):
-    """Returns what is wrong with a step, the same on all replicas.
+    """Returns the fault of a step, the same on all replicas.
 
     Args:
         tokens: Number of target tokens in the global batch, float32 scalar.

@@ -39,7 +39,7 @@ class Trainer:
         model: A built and compiled `TrainingModel`.
         folder: The run folder, which must exist.
         keep: Number of checkpoints to keep.
-        workers: The `Workers` that train together; only the first of them writes. If
+        workers: The `Workers` that train together. Only the first of them writes. If
             `None`, this process trains alone.
         tokenizer_fingerprint: Fingerprint to store in the saved models. If `None`,
             none is stored.
@@ -116,8 +116,7 @@ class Trainer:
             metric: The metric that chooses the best model and stops early, a key of
                 `callbacks.HIGHER_IS_BETTER`.
             patience: Number of validations without a better value after which training
-                stops. A run that has stopped does not continue. If `None`, it never
-                stops early.
+                stops, also in later calls. If `None`, it never stops early.
             log_steps: Steps between lines of the training metrics.
             bar: Whether to show progress on standard error.
             max_consecutive_skips: Number of consecutive steps whose update may be
@@ -128,8 +127,8 @@ class Trainer:
         Raises:
             TrainingFault: After more than `max_consecutive_skips` such steps. Nothing
                 is saved, so the last checkpoint is from before them.
-            KeyboardInterrupt: On Ctrl-C, after the step was finished and saved.
-            SystemExit: On SIGTERM, after the same, with code 143.
+            KeyboardInterrupt: On Ctrl-C, after finishing and saving the step.
+            SystemExit: On SIGTERM, after finishing and saving the step, with code 143.
         """
         on_signal = SaveOnSignal(self.save, self._workers)
         progress_bar = validation = None
@@ -157,16 +156,14 @@ class Trainer:
                 on_signal.interruptible,
             )
             callbacks.append(validation)
-        callbacks.append(
-            PeriodicCheckpoint(
-                self.progress,
-                self.save,
-                checkpoint_minutes,
-                checkpoint_steps,
-                self._workers,
-            )
+        checkpoint = PeriodicCheckpoint(
+            self.progress,
+            self.save,
+            checkpoint_minutes,
+            checkpoint_steps,
+            self._workers,
         )
-        callbacks.append(on_signal)
+        callbacks += [checkpoint, on_signal]
         with on_signal, progress_bar or contextlib.nullcontext():
             self._fit(dataset, steps, validation, callbacks)
 
@@ -176,8 +173,8 @@ class Trainer:
         remaining = steps - self.progress.step
         if remaining <= 0 or (validation and validation.is_over()):
             return
-        # One epoch over an endless dataset: if the number of batches were unknown,
-        # Keras would count one iteration too many per epoch.
+        # The dataset is endless: with an unknown number of batches, Keras would count
+        # one iteration too many per epoch.
         self.model.fit(
             dataset,
             steps_per_epoch=remaining,

@@ -18,7 +18,7 @@ GPU_CHUNK_TOKENS = 8192
 
 
 class _GlobalSum(keras.metrics.Sum):
-    """A sum whose value is the same on all replicas: each worker can read it alone."""
+    """A sum with the same value on all replicas, which each worker can read alone."""
 
     def add_variable(self, *args, **kwargs):
         return super().add_variable(*args, aggregation="only_first_replica", **kwargs)
@@ -30,28 +30,28 @@ class TrainingModel(keras.Model):
     Plain `transformer.compile(loss=SmoothedCrossEntropy(), ...)` computes the same
     updates. This step is faster and needs less memory: logits exist only for some
     tokens at a time, and one pass computes loss, gradient, perplexity and accuracy.
-    It can also accumulate gradients. Each batch is cut along its rows into
-    `gradient_accumulation_steps * parallel_parts` parts, of which `parallel_parts` are
-    computed at a time. Together they make one update, normalized by the number of
-    target tokens in the global batch.
+
+    Each batch is divided along its rows into `gradient_accumulation_steps *
+    parallel_parts` parts, of which `parallel_parts` are computed at a time. Together
+    they make one update, normalized by the number of target tokens in the global batch.
 
     A step with a non-finite loss or gradient, or without a target token, updates
-    nothing and counts in no metric. `last_fault` holds the reason.
+    nothing and counts in no metric. `last_fault` stores the reason.
 
     Args:
         transformer: The model to train.
         label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
-        gradient_accumulation_steps: Parts of a batch that are computed one after
-            another. More of them need less memory.
-        global_clipnorm: Norm to which the gradient of the global batch, over all
-            variables, is scaled down if it is larger. If `None`, it never is.
+        gradient_accumulation_steps: Number of parts of a batch that are computed one
+            after another. More parts need less memory.
+        global_clipnorm: Largest norm of the global batch's gradient over all
+            variables. Larger gradients are scaled down. If `None`, none are.
         max_gradient_norm: Norm above which the step updates nothing, measured before
             clipping. If `None`, any finite norm is accepted.
-        parallel_parts: Parts that are computed in parallel. On a CPU, one core per
-            part gives better utilization than all cores on one part, see
+        parallel_parts: Number of parts that are computed in parallel. On a CPU, one
+            core per part gives better utilization than all cores on one part, see
             `configure_threads`.
-        guided_alignment: A `GuidedAlignment`, whose loss is added to the loss of the
-            tokens, in the metrics too. If `None`, attention is not guided.
+        guided_alignment: A `GuidedAlignment` whose loss is added to the tokens' loss,
+            also in the metrics. If `None`, attention is not guided.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class TrainingModel(keras.Model):
         self.parallel_parts = parallel_parts
         self.guided_alignment = guided_alignment
         self.checked_update = CheckedUpdate(global_clipnorm, max_gradient_norm)
-        # Of the last step: a key of step_check.FAULT_REASONS, or step_check.OK.
+        # `step_check.OK`, or a key of `step_check.FAULT_REASONS`.
         self.last_fault = self.add_weight(
             shape=(),
             initializer="zeros",
@@ -91,7 +91,7 @@ class TrainingModel(keras.Model):
         self.loss_metric = _TokenMean(name="loss")
         self.perplexity_metric = Perplexity()
         self.accuracy_metric = TokenAccuracy()
-        # Not among `metrics`, so that `fit` never resets it. Float32 would end at 2^24.
+        # `fit` would reset it in `metrics`. Float32 would stop counting at 2^24.
         self.token_counter = _GlobalSum(name="tokens", dtype="float64")
 
     @property
@@ -115,7 +115,7 @@ class TrainingModel(keras.Model):
             The metrics since they were last reset.
         """
         inputs, labels = data
-        # The step calls methods of the transformer, which do not build it.
+        # Unlike `call`, the methods that this step calls do not build the transformer.
         self.build({name: ids.shape for name, ids in inputs.items()})
         tokens = global_sum(self._num_tokens(labels))
         gradients, sums = self._gradients_in_parts(
@@ -151,7 +151,7 @@ class TrainingModel(keras.Model):
         return tape.gradient(loss, variables, unconnected_gradients="zero"), sums
 
     def _gradients_in_parts(self, inputs, labels, scale):
-        """Same as `_gradients`, summed over the parts of the batch."""
+        """Like `_gradients`, but sums over the parts of the batch."""
         parts = self.gradient_accumulation_steps * self.parallel_parts
         if parts == 1:
             return self._gradients(inputs, labels, scale)
@@ -186,7 +186,7 @@ class TrainingModel(keras.Model):
         return gradients, sums
 
     def _sums(self, inputs, labels, training):
-        """Returns sums over tokens: loss, negative log-likelihood, correct ones."""
+        """Returns sums over tokens: loss, negative log-likelihood, correct tokens."""
         vectors, scores = self._decoder_output(inputs, training)
         # [batch, target_length, d_model] to one row per token
         vectors = tf.reshape(vectors, [-1, vectors.shape[-1]])
@@ -205,7 +205,7 @@ class TrainingModel(keras.Model):
         return [loss, nll, correct]
 
     def _decoder_output(self, inputs, training):
-        """Returns the decoder output and, if attention is guided, a layer's scores."""
+        """Returns the decoder output and the guided layer's scores, or `None`."""
         guided = self.guided_alignment
         if guided is None:
             return self.transformer.decoder_output(inputs, training=training), None
@@ -218,13 +218,13 @@ class TrainingModel(keras.Model):
     def _chunk_tokens(self):
         if tf.config.list_physical_devices("GPU"):
             return GPU_CHUNK_TOKENS
-        # Few enough for the CPU cache, but more for wide embeddings, which each chunk
-        # reads.
+        # Few enough for the CPU cache. Wide embeddings, which each chunk reads, need
+        # larger chunks.
         return 2 * self.transformer.d_model
 
     def _update_metrics(self, sums, tokens):
-        # Each replica counts the global batch: a mean of per-replica means would not
-        # weight tokens equally.
+        # A mean of per-replica means would not weight tokens equally, so each replica
+        # counts the global batch.
         sums = tf.unstack(global_sum(tf.stack(sums)))
         for metric, total in zip(self.metrics, sums, strict=True):
             metric.update_sums(total, tokens)

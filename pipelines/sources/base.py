@@ -15,9 +15,9 @@ Pair = tuple[str | None, str | None]
 class Pairs:
     """A source of sentence pairs that can be iterated more than once.
 
-    Iterating yields `(source, target)`. A side whose text cannot be read is `None`.
-    A subclass defines `__iter__` and overrides the methods for which it has a better
-    answer than the default. `as_pairs` wraps lists of pairs.
+    Iteration yields `(source, target)`. A side whose text cannot be read is `None`.
+    Subclasses define `__iter__` and override the methods whose defaults do not suit
+    them. `as_pairs` wraps lists of pairs.
     """
 
     def __iter__(self) -> Iterator[Pair]:
@@ -27,20 +27,20 @@ class Pairs:
         """Returns the place of a pair for messages, such as `file:line`.
 
         Args:
-            number: The pair's position in the source, counted from 1.
+            number: Position of the pair in the source, counted from 1.
         """
         return f"pair {number}"
 
     def fingerprint(self) -> str | None:
         """Returns a string that changes with the pairs.
 
-        It lets `encode_corpus` reuse ids that it wrote before. `None`, the default,
-        means that the source cannot detect changes.
+        With it, `encode_corpus` can reuse ids that it wrote before. `None`, the
+        default, means that the source cannot detect changes.
         """
         return None
 
     def weights(self, numbers: np.ndarray) -> np.ndarray | None:
-        """Returns how many times an epoch of training contains each pair.
+        """Returns the number of times that an epoch contains each pair.
 
         Args:
             numbers: int array of the pairs' positions, counted from 1.
@@ -51,22 +51,22 @@ class Pairs:
         return None
 
     def sentences(self) -> Iterator[str | None]:
-        """Yields the texts from which a shared vocabulary is learned."""
+        """Yields the texts to learn a shared vocabulary from."""
         return itertools.chain.from_iterable(self)
 
     def symbols(self) -> list[str]:
-        """Returns words that need an id of their own in the vocabulary."""
+        """Returns words that need their own ids in the vocabulary."""
         return []
 
     def tokenizer(self) -> Tokenizer | None:
-        """Returns the tokenizer of pairs that are already ids, `None` for texts."""
+        """Returns the tokenizer of pairs that are already ids, or `None` for texts."""
         return None
 
     def id_chunks(self, tokenizer: Tokenizer) -> Iterator[list[tf.RaggedTensor]] | None:
-        """Returns an iterator over pairs that are already ids, `None` for texts.
+        """Returns an iterator over pairs that are already ids, or `None` for texts.
 
         Args:
-            tokenizer: The tokenizer that the ids must belong to.
+            tokenizer: The tokenizer that must have produced the ids.
 
         Returns:
             Iterator over `[source_ids, target_ids]`, each a RaggedTensor int32
@@ -84,5 +84,5 @@ class _IterablePairs(Pairs):
 
 
 def as_pairs(pairs: Pairs | Iterable[Pair]) -> Pairs:
-    """Returns `pairs` itself if it is a `Pairs`, else wraps the iterable."""
+    """Wraps an iterable as `Pairs`. Returns a `Pairs` unchanged."""
     return pairs if isinstance(pairs, Pairs) else _IterablePairs(pairs)

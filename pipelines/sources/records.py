@@ -13,12 +13,13 @@ from keras_transformer.pipelines.sources.base import Pairs
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 
-_FORMAT = 1
+RECORDS = "records.json"
+FORMAT = 1
 _CHUNK_PAIRS = 8192
 
 
 class RecordFolder(Pairs):
-    """Shards of ids and their tokenizer, as `corpus prepare` writes them.
+    """Shards of ids and their tokenizer, written by `corpus prepare`.
 
     It is a source for `encode_corpus`, but yields no texts.
 
@@ -34,7 +35,7 @@ class RecordFolder(Pairs):
 
     def __init__(self, folder: str | os.PathLike):
         self.folder = os.fspath(folder)
-        path = os.path.join(self.folder, "records.json")
+        path = os.path.join(self.folder, RECORDS)
         try:
             with open(path, encoding="utf-8") as file:
                 self.facts = json.load(file)
@@ -42,14 +43,14 @@ class RecordFolder(Pairs):
                 (os.path.join(self.folder, shard["name"]), shard["num_pairs"])
                 for shard in self.facts["shards"]
             ]
-            known = self.facts["format"] == _FORMAT
+            known = self.facts["format"] == FORMAT
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{path}: no list of records, as keras-transformer corpus prepare "
-                f"writes it ({error!r})."
+                f"{path}: must be a list of records, written by keras-transformer "
+                f"corpus prepare ({error!r})."
             ) from None
         if not known:
-            raise DataError(f"{path}: written by another version of the package.")
+            raise DataError(f"{path}: was written by another version of the package.")
 
     def tokenizer(self) -> Tokenizer:
         """Returns the tokenizer that produced the ids.
@@ -71,7 +72,7 @@ class RecordFolder(Pairs):
         Each is a RaggedTensor int32 `[chunk, (length)]` without end ids.
 
         Args:
-            tokenizer: The tokenizer that the ids must belong to.
+            tokenizer: The tokenizer that must have produced the ids.
 
         Raises:
             DataError: If a shard is missing, truncated or altered, or another tokenizer
@@ -91,7 +92,7 @@ class RecordFolder(Pairs):
                         if tf.reduce_any(
                             (ids < 0) | (ids >= tokenizer.vocabulary_size)
                         ):
-                            raise DataError(f"{path}: ids outside the vocabulary.")
+                            raise DataError(f"{path}: has ids outside the vocabulary.")
                     yield [tf.cast(side, tf.int32) for side in sides]
             except tf.errors.NotFoundError:
                 raise DataError(f"{path}: no such file.") from None
@@ -102,8 +103,7 @@ class RecordFolder(Pairs):
                 ) from None
             if found != num_pairs:
                 raise DataError(
-                    f"{path}: contains {found} records, but records.json lists "
-                    f"{num_pairs}."
+                    f"{path}: has {found} records, but {RECORDS} lists {num_pairs}."
                 )
 
     def fingerprint(self) -> str:

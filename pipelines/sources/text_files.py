@@ -16,7 +16,7 @@ Path = str | os.PathLike
 class TextFiles(Pairs):
     """Line-aligned text files, plain or ``.gz``.
 
-    Iterating yields `(source, target)`. A side that is not UTF-8 is `None`, so the
+    Iteration yields `(source, target)`. A side that is not UTF-8 is `None`, so the
     i-th pair is always line i, counted through all files.
 
     Args:
@@ -24,9 +24,9 @@ class TextFiles(Pairs):
         target: Path or list of paths of the target language, in the same order.
 
     Raises:
-        DataError: If the numbers of files differ. While iterating, before the first
-            pair, if a file cannot be read or is empty, or if the numbers of lines of
-            two files differ.
+        DataError: If the numbers of files differ. Before the first pair of an
+            iteration, if a file cannot be read or is empty, or if the numbers of lines
+            of two files differ.
     """
 
     def __init__(self, source: Path | Sequence[Path], target: Path | Sequence[Path]):

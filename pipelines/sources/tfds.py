@@ -9,10 +9,10 @@ from keras_transformer.pipelines.sources.base import Pairs
 
 
 class TfdsPairs(Pairs):
-    """A translation dataset of TFDS, in the order in which it is stored.
+    """A translation dataset of TFDS, in its stored order.
 
-    Iterating yields `(source, target)`. A side that is not UTF-8 is `None`. A dataset
-    that is not prepared is downloaded and prepared when iteration begins.
+    Iteration yields `(source, target)`. A side that is not UTF-8 is `None`. The first
+    iteration downloads and prepares the dataset if necessary.
 
     The dataset must have texts by language: a `Translation` feature
     (`wmt14_translate/de-en`), a text feature per language (`TranslateFolder`), or
@@ -27,8 +27,8 @@ class TfdsPairs(Pairs):
         data_dir: The folder of TFDS's data. If `None`, TFDS's default is used.
 
     Raises:
-        DataError: While iterating, before the first pair, if the dataset, the split or
-            a language does not exist or the dataset cannot be prepared.
+        DataError: Before the first pair of an iteration, if the dataset, the split or
+            a language does not exist, or the dataset cannot be prepared.
     """
 
     def __init__(
@@ -63,13 +63,8 @@ class TfdsPairs(Pairs):
         for example in tfds.as_numpy(dataset):
             texts = example[feature] if feature else example
             if "language" in texts and "translation" in texts:
-                texts = dict(
-                    zip(
-                        map(_decoded, texts["language"]),
-                        texts["translation"],
-                        strict=True,
-                    )
-                )
+                languages = map(_decoded, texts["language"])
+                texts = dict(zip(languages, texts["translation"], strict=True))
                 if source not in texts or target not in texts:
                     continue
             yield _decoded(texts[source]), _decoded(texts[target])
@@ -78,7 +73,7 @@ class TfdsPairs(Pairs):
         """Returns a string that changes with the version, split and languages.
 
         It is `None` for a dataset without a stored size (`TranslateFolder`), whose text
-        may change under the same version.
+        may change while the version stays the same.
         """
         builder = self._prepared_builder()
         if not builder.info.dataset_size:
@@ -123,7 +118,7 @@ class TfdsPairs(Pairs):
 
 
 def _translation_key(features, source: str, target: str) -> str | None:
-    """Returns the key of the feature with the texts, `None` for the example itself."""
+    """Returns the key of the feature with the texts, or `None` for the example."""
     candidates = {None: features, **features}
     for key, feature in candidates.items():
         languages = getattr(feature, "languages", None) or _keys(feature)

@@ -18,7 +18,7 @@ class Tokenizer(tf.Module):
 
     Attributes:
         kind: "bpe", "word_piece" or "keras_hub".
-        vocabulary_size: The number of ids, special ids included.
+        vocabulary_size: Number of ids, special ids included.
     """
 
     kind: str
@@ -41,12 +41,12 @@ class Tokenizer(tf.Module):
     def sample(self, strings, dropout, seed):
         """Splits texts into subwords at random with BPE-dropout, for training only.
 
-        Each merge of two subwords is skipped with probability `dropout`, so that a
-        model sees words in many segmentations (Provilkov et al., ACL 2020).
+        Each merge of two subwords is skipped with probability `dropout`. A model thus
+        sees words in many segmentations (Provilkov et al., ACL 2020).
 
         Args:
             strings: List of str.
-            dropout: The probability, in [0, 1). With 0 the result matches `tokenize`.
+            dropout: Probability in [0, 1). With 0, the result matches `tokenize`.
             seed: Seed of the random numbers.
 
         Returns:
@@ -55,14 +55,16 @@ class Tokenizer(tf.Module):
         Raises:
             DataError: If the tokenizer has no merges.
         """
-        raise DataError(f"tokenizer.dropout needs byte pairs. Received: {self.kind}.")
+        raise DataError(
+            f"tokenizer.dropout needs tokenizer.kind bpe. Received: {self.kind}."
+        )
 
     def detokenize(self, ids):
-        """Joins subwords to text. Never raises, whatever the ids.
+        """Joins subwords to text. No ids raise an error.
 
         Args:
             ids: RaggedTensor or dense int tensor `[batch, length]`. Padding ids, start
-                ids and ids outside the vocabulary are skipped. A row stops before its
+                ids and ids outside the vocabulary are skipped. A row ends before its
                 first end id.
 
         Returns:
@@ -71,7 +73,7 @@ class Tokenizer(tf.Module):
         return self._join(self._text_ids(ids))
 
     def pieces(self) -> list[str]:
-        """Returns the subwords in the order of their ids, as the file spells them."""
+        """Returns the subwords in the order of their ids, spelled as in the file."""
 
     def piece_bytes(self) -> list[bytes]:
         """Returns the bytes that each id adds to a text, in the order of the ids.
@@ -88,7 +90,7 @@ class Tokenizer(tf.Module):
         """Returns a hash that is equal for tokenizers that produce equal ids."""
 
     def _join(self, ids):
-        """Joins ids without special ones: RaggedTensor int32 to string `[batch]`."""
+        """Joins ids without special ids: RaggedTensor int32 to string `[batch]`."""
 
     def _text_ids(self, ids):
         """Removes ids that are not text: RaggedTensor int32 `[batch, (length)]`."""
@@ -97,7 +99,7 @@ class Tokenizer(tf.Module):
         flat_ids, rows = ids.flat_values, ids.value_rowids()
         is_end = tf.cast(flat_ids == self.end_id, tf.int32)
         ends_before = tf.cumsum(is_end, exclusive=True)
-        # The number of ends before each row. The last row may be empty.
+        # Number of end ids before each row. The last row may be empty.
         at_row_start = tf.gather(tf.concat([ends_before, [0]], 0), ids.row_starts())
         in_text = ends_before + is_end == tf.gather(at_row_start, rows)
         in_range = (flat_ids >= 0) & (flat_ids < self.vocabulary_size)

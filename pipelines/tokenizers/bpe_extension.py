@@ -1,9 +1,9 @@
 """Extends an existing BPE vocabulary with merges learned from new text.
 
 SentencePiece splits a word by merging neighbors, the pair with the highest score first.
-New pieces get scores below all existing ones, in the order in which they are learned.
-A word is therefore first split by the old merges, and new merges are applied to the
-result. Old pieces keep their ids, and texts without a new piece keep their split.
+New pieces get scores below all existing scores, in the order of learning. A word is
+therefore split by the old merges first, and the new merges are applied to the result.
+Old pieces keep their ids, and texts without a new piece keep their split.
 """
 
 import heapq
@@ -23,7 +23,7 @@ from keras_transformer.pipelines.tokenizers.byte_pairs import escape
 
 _Piece = sentencepiece_model_pb2.ModelProto.SentencePiece
 _WORD = re.compile(f"{SPACE_MARK}[^{SPACE_MARK}]+")
-# A pair that occurs once is not a pattern.
+# Rarer characters and pairs are not learned.
 _MIN_COUNT = 2
 
 
@@ -50,7 +50,7 @@ def extend_bpe(
     Args:
         tokenizer: The tokenizer to extend.
         sentences: Texts, read once. `None` and blank texts are skipped.
-        num_pieces: The largest number of pieces to add. The text may give fewer.
+        num_pieces: Largest number of pieces to add. The text may provide fewer.
     """
     model = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
     counts = Counter()
@@ -78,20 +78,20 @@ class _Learner:
     """The words of a text in their current split, and their pairs of neighbors.
 
     Attributes:
-        replaced: Dict of the new pieces, in the order in which they are learned, to
-            the old ids that spell them.
+        replaced: Dict from the new pieces, in the order of learning, to the old ids
+            that spell them.
     """
 
     def __init__(self, model, counts):
         self._spec = model.trainer_spec
         self._ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
-        # The rank of each piece that a merge may produce.
+        # Scores of the pieces that a merge may produce.
         self._scores = {
             piece.piece: piece.score
             for piece in model.pieces
             if piece.type == _Piece.NORMAL
         }
-        # Symbols of trees are matched before any merge, so words with one are skipped.
+        # Symbols are matched before any merge, so words with a symbol are skipped.
         fixed = {p.piece for p in model.pieces if p.type == _Piece.USER_DEFINED}
         processor = sentencepiece.SentencePieceProcessor(
             model_proto=model.SerializeToString()
@@ -127,15 +127,13 @@ class _Learner:
             if len(self.replaced) == most or uncovered <= left:
                 break
             uncovered -= missing[character]
-            self._add(
-                character,
-                [self._ids[f"<0x{byte:02X}>"] for byte in character.encode()],
-            )
+            spelling = [self._ids[f"<0x{byte:02X}>"] for byte in character.encode()]
+            self._add(character, spelling)
         for number in range(len(self._words)):
             self._count_pairs(number, 1)
 
     def add_pair(self):
-        """Adds a piece for the most frequent pair. Returns False if no pair is left."""
+        """Adds a piece for the most frequent pair. Returns whether there was a pair."""
         while self._heap:
             count, left, right = heapq.heappop(self._heap)
             now = self._pairs[left, right]
@@ -173,7 +171,7 @@ class _Learner:
                     heapq.heappush(self._heap, (-self._pairs[pair], *pair))
 
     def _split(self, word):
-        """Merges as SentencePiece does: highest score first, then leftmost."""
+        """Applies merges like SentencePiece: highest score first, then leftmost."""
         word = list(word)
         while True:
             best = max(
@@ -190,7 +188,7 @@ class _Learner:
             word[place : place + 2] = [word[place] + word[place + 1]]
 
     def _may_merge(self, left, right):
-        """Whether SentencePiece's training would allow the merged piece."""
+        """Returns whether SentencePiece's training would allow the merged piece."""
         joined = left + right
         letters = joined.removeprefix(SPACE_MARK)
         if len(joined) > self._spec.max_sentencepiece_length or SPACE_MARK in letters:
@@ -202,7 +200,7 @@ class _Learner:
 
 
 def _kind(character):
-    """Returns the class of a character. A piece has characters of one class."""
+    """Returns the class of a character. All characters of a piece have one class."""
     category = unicodedata.category(character)[0]
     if category == "M":
         return "L"
@@ -213,7 +211,7 @@ def _kind(character):
 
 
 def _joined_bytes(pieces):
-    """Returns pieces in which the bytes of each character are joined again."""
+    """Returns the pieces, with byte pieces joined to the characters that they spell."""
     joined, pending = [], b""
     for piece in pieces:
         if len(piece) == 6 and piece.startswith("<0x"):

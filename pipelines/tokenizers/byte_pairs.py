@@ -19,15 +19,15 @@ from keras_transformer.pipelines.tokenizers.base import write_atomically
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
 from keras_transformer.pipelines.tokenizers.model_check import check_sentencepiece_model
 
-# SentencePiece writes a space as U+2581, so a real U+2581 would come back as a space.
-# It is escaped with a private character, which is escaped with itself.
+# SentencePiece writes a space as U+2581 and would decode a real U+2581 to a space. It
+# is escaped with a private-use character, which is escaped with itself.
 ESCAPE = "\uf8fe"
 ESCAPED_ESCAPE = ESCAPE + "0"
 ESCAPED_SPACE_MARK = ESCAPE + "1"
 
 
 class BytePairTokenizer(Tokenizer):
-    """SentencePiece model with byte fallback, which leaves no input unknown.
+    """SentencePiece model with byte fallback, so that no input is unknown.
 
     The ids match the sentencepiece library for the same model file, except for texts
     with U+2581 or U+F8FE, which the library cannot round-trip.
@@ -48,7 +48,7 @@ class BytePairTokenizer(Tokenizer):
         check_sentencepiece_model(model)
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        # The library's messages quote the model, which may not be UTF-8.
+        # If the model is not UTF-8, a message that quotes it is a `ValueError`.
         except (RuntimeError, ValueError):
             raise DataError("not a SentencePiece model.") from None
         ids = (
@@ -91,9 +91,7 @@ class BytePairTokenizer(Tokenizer):
             return getattr(self._sentencepiece, method)(argument)
 
     def tokenize(self, strings):
-        strings = tf.strings.regex_replace(strings, ESCAPE, ESCAPED_ESCAPE)
-        strings = tf.strings.regex_replace(strings, SPACE_MARK, ESCAPED_SPACE_MARK)
-        return self._call("tokenize", strings)
+        return self._call("tokenize", escape_tensor(strings))
 
     def sample(self, strings: Sequence[str], dropout: float, seed: int):
         processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
@@ -111,15 +109,15 @@ class BytePairTokenizer(Tokenizer):
                     )
                 )
 
-        # The generator is per thread and is seeded only once, on first use.
+        # Each thread has its own generator, which is seeded only on first use.
         thread = threading.Thread(target=split)
         thread.start()
         thread.join()
         return tf.ragged.constant(rows, tf.int32, ragged_rank=1)
 
     def _join(self, ids):
-        # SentencePiece removes all spaces at the start of a text. A leading letter
-        # keeps them; it is removed again together with the space that encoding added.
+        # SentencePiece removes all spaces at the start of a text, so a letter is put in
+        # front. The letter is removed again, with the space that encoding added.
         num_rows = ids.nrows()
         rows = tf.concat([tf.range(num_rows), ids.value_rowids()], axis=0)
         anchors = tf.fill([num_rows], self._anchor_id)
@@ -132,8 +130,7 @@ class BytePairTokenizer(Tokenizer):
         )
         strings = self._call("detokenize", anchored)
         strings = tf.strings.regex_replace(strings, "^A ?", "", replace_global=False)
-        strings = tf.strings.regex_replace(strings, ESCAPED_SPACE_MARK, SPACE_MARK)
-        return tf.strings.regex_replace(strings, ESCAPED_ESCAPE, ESCAPE)
+        return unescape_tensor(strings)
 
     def pieces(self) -> list[str]:
         processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
@@ -179,12 +176,11 @@ def train_byte_pairs(
 
     Args:
         sentences: Texts.
-        vocabulary_size: The number of ids.
+        vocabulary_size: Number of ids.
         split_digits: Whether every digit is a separate subword.
-        character_coverage: Share of the text's characters that have an id of their
-            own. Rarer characters are spelled in bytes.
-        symbols: Words that have an id of their own at the start of a text or after a
-            space.
+        character_coverage: Fraction of the text's characters that have their own ids.
+            Rarer characters are spelled in bytes.
+        symbols: Words that have their own ids at the start of a text or after a space.
 
     Raises:
         DataError: If the text does not allow a vocabulary of that size.
@@ -218,6 +214,18 @@ def escape(sentence: str) -> str:
     """Escapes the characters that SentencePiece uses as marks."""
     sentence = sentence.replace(ESCAPE, ESCAPED_ESCAPE)
     return sentence.replace(SPACE_MARK, ESCAPED_SPACE_MARK)
+
+
+def escape_tensor(strings):
+    """Like `escape`, but takes a string tensor."""
+    strings = tf.strings.regex_replace(strings, ESCAPE, ESCAPED_ESCAPE)
+    return tf.strings.regex_replace(strings, SPACE_MARK, ESCAPED_SPACE_MARK)
+
+
+def unescape_tensor(strings):
+    """Reverses `escape_tensor`."""
+    strings = tf.strings.regex_replace(strings, ESCAPED_SPACE_MARK, SPACE_MARK)
+    return tf.strings.regex_replace(strings, ESCAPED_ESCAPE, ESCAPE)
 
 
 def _training_error(message: str, vocabulary_size: int) -> DataError:

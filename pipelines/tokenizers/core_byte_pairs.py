@@ -1,4 +1,4 @@
-"""Byte-pair tokenizer of core TensorFlow operations, for servers without others."""
+"""Byte-pair tokenizer for servers that have only TensorFlow's core operations."""
 
 import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
@@ -6,10 +6,9 @@ from sentencepiece import sentencepiece_model_pb2
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
-from keras_transformer.pipelines.tokenizers.byte_pairs import ESCAPE
-from keras_transformer.pipelines.tokenizers.byte_pairs import ESCAPED_ESCAPE
-from keras_transformer.pipelines.tokenizers.byte_pairs import ESCAPED_SPACE_MARK
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
+from keras_transformer.pipelines.tokenizers.byte_pairs import escape_tensor
+from keras_transformer.pipelines.tokenizers.byte_pairs import unescape_tensor
 
 # Pads the rows of shorter words. -2 and below encode characters without an id.
 _NOTHING = -1
@@ -20,8 +19,8 @@ class CoreOpsBytePairTokenizer(Tokenizer):
     """Computes the ids of a `BytePairTokenizer` without tensorflow-text operations.
 
     Pieces do not span spaces, so all words of a batch are merged in parallel. Each
-    iteration of a loop applies the best merge of every word, the leftmost of equal
-    ones, as SentencePiece does. The word with the most merges determines the number of
+    iteration applies the best merge of every word. Of equal merges, the leftmost comes
+    first, as in SentencePiece. The word with the most merges determines the number of
     iterations, so a text without spaces has quadratic cost.
 
     Invalid UTF-8 becomes one U+FFFD per ill-formed sequence, while SentencePiece
@@ -49,7 +48,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         for number, piece in enumerate(model.pieces):
             if piece.type == piece_type.USER_DEFINED:
                 raise DataError(
-                    f"the vocabulary has symbols of its own, such as {piece.piece!r}, "
+                    f"the vocabulary has user-defined symbols such as {piece.piece!r}, "
                     "which core TensorFlow operations cannot find."
                 )
             if piece.type == piece_type.NORMAL:
@@ -85,9 +84,8 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         self._written = tf.constant(written)
 
     def tokenize(self, strings):
-        strings = tf.strings.regex_replace(strings, ESCAPE, ESCAPED_ESCAPE)
-        strings = tf.strings.regex_replace(strings, SPACE_MARK, ESCAPED_SPACE_MARK)
         # SentencePiece puts a space in front of each text that is not empty.
+        strings = escape_tensor(strings)
         strings = tf.strings.regex_replace(strings, "(?s)^(.)", " \\1")
         codes = tf.strings.unicode_decode(strings, "UTF-8", errors="replace")
         rows, codes = codes.value_rowids(), codes.flat_values
@@ -159,8 +157,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         # Encoding added this space.
         strings = tf.strings.regex_replace(strings, "^ ", "", replace_global=False)
         strings = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", "replace")
-        strings = tf.strings.regex_replace(strings, ESCAPED_SPACE_MARK, SPACE_MARK)
-        return tf.strings.regex_replace(strings, ESCAPED_ESCAPE, ESCAPE)
+        return unescape_tensor(strings)
 
     def pieces(self):
         return self._source().pieces()

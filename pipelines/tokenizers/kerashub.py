@@ -18,12 +18,12 @@ _SPECIAL_PIECES = ("[PAD]", "[UNK]", "[START]", "[END]")
 class KerasHubTokenizer(Tokenizer):
     """Adapts a `keras_hub.tokenizers.Tokenizer` to the interface of this package.
 
-    KerasHub's tokenizers have different special ids, and some have none. The adapter
-    therefore renumbers the vocabulary: padding is 0, unknown 1, start 2, end 3, and all
-    other ids follow in their order. If all four special ids are given and differ, the
-    size of the vocabulary does not change.
+    The special ids of KerasHub's tokenizers differ, and some have none. The adapter
+    renumbers the vocabulary: padding is 0, unknown 1, start 2, end 3, and all other ids
+    follow in order. If four different special ids are given, the size of the vocabulary
+    does not change.
 
-    Whether text survives a round trip depends on the wrapped tokenizer. WordPiece, for
+    The wrapped tokenizer determines whether text survives a round trip. WordPiece, for
     example, does not store spaces.
 
         hub = keras_hub.tokenizers.SentencePieceTokenizer(proto="spm.model")
@@ -39,7 +39,7 @@ class KerasHubTokenizer(Tokenizer):
         end_id: End id in `tokenizer`. If `None`, it has none.
 
     Raises:
-        ValueError: If `tokenizer` returns strings or rows of a fixed length, or a
+        ValueError: If `tokenizer` returns strings or rows of a fixed length, or if a
             special id is outside its vocabulary.
     """
 
@@ -52,7 +52,7 @@ class KerasHubTokenizer(Tokenizer):
         length = getattr(tokenizer, "sequence_length", None)
         if "int" not in tokenizer.compute_dtype or length is not None:
             raise ValueError(
-                "`tokenizer` must return ids in rows of their own length. Received: "
+                "`tokenizer` must return ids in rows of variable length. Received: "
                 f"dtype={tokenizer.compute_dtype}, sequence_length={length}."
             )
         size = tokenizer.vocabulary_size()
@@ -68,7 +68,7 @@ class KerasHubTokenizer(Tokenizer):
         ordinary = np.array([each for each in range(size) if each not in given], int)
         first = len(special_ids)
         self.vocabulary_size = first + len(ordinary)
-        # Tables between both numberings, with -1 for ids that are removed.
+        # Tables between the two numberings. Ids that are removed map to -1.
         self._from_hub = np.full(size, -1, np.int32)
         self._from_hub[ordinary] = np.arange(first, self.vocabulary_size)
         self._to_hub = np.array([-1] * first + [*ordinary], np.int32)
@@ -125,10 +125,10 @@ class KerasHubTokenizer(Tokenizer):
         return [b""] * first + [spell(piece) for piece in self.pieces()[first:]]
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Raises a `DataError`: `load_tokenizer` reads this package's files only."""
+        """Raises a `DataError`: `load_tokenizer` only reads this package's files."""
         raise DataError(
-            "a KerasHub tokenizer cannot be saved with a model. Save it with its own "
-            "`save_to_preset`, and wrap it again after loading."
+            "a KerasHub tokenizer cannot be saved with a model. Save it with its "
+            "`save_to_preset` method, and wrap it again after loading."
         )
 
     def fingerprint(self) -> str:
@@ -146,7 +146,7 @@ class KerasHubTokenizer(Tokenizer):
 
 
 def _renumber(ids: tf.RaggedTensor, table: np.ndarray) -> tf.RaggedTensor:
-    """Replaces ids by their entries in `table`, and removes those without one."""
+    """Replaces ids by their entries in `table` and removes ids without an entry."""
     flat_ids = tf.cast(ids.flat_values, tf.int32)
     in_range = (flat_ids >= 0) & (flat_ids < len(table))
     found = tf.gather(table, tf.where(in_range, flat_ids, 0))
@@ -172,8 +172,8 @@ def _sentencepiece_speller(proto: bytes):
 
 
 def _byte_level_speller():
-    # GPT-2's alphabet: printable Latin-1 characters are their own bytes, and the other
-    # bytes follow in order from U+0100.
+    # GPT-2's alphabet: printable Latin-1 characters stand for their own bytes, and
+    # characters from U+0100 on for the other bytes, in order.
     printable = (*range(33, 127), *range(161, 173), *range(174, 256))
     bytes_of = {chr(byte): byte for byte in printable}
     others = sorted(set(range(256)) - set(printable))

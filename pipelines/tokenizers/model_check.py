@@ -14,16 +14,16 @@ MAX_PIECE_LENGTH = 1_000
 def check_sentencepiece_model(content: bytes) -> None:
     """Rejects models that `train_byte_pairs` cannot have written.
 
-    The library trusts the tables in a model and reads a damaged normalization table
-    beyond its end. Models of this package have no such table.
+    The library trusts the tables in a model and reads beyond the end of a damaged
+    normalization table. Models of this package have no such table.
 
     Args:
         content: Content of the model file.
 
     Raises:
-        DataError: If the content is too large, is not a model, lacks byte fallback or
-            contains a normalization table, a piece that is empty, repeated, too long
-            or not text, or a score that is not finite.
+        DataError: If the content is too large, is not a model, or lacks byte fallback.
+            If it has a normalization table. If a piece is empty, repeated, too long or
+            not text, or if a score is not finite.
     """
     if len(content) > MAX_MODEL_BYTES:
         raise DataError(

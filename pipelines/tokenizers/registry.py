@@ -30,12 +30,11 @@ def train_tokenizer(
         kind: "bpe" (byte pairs) or "word_piece".
         sentences: Texts, read once. Chain both languages for a shared vocabulary.
             `None` and blank texts are skipped.
-        vocabulary_size: The number of ids, special ids and bytes included.
+        vocabulary_size: Number of ids, special ids and bytes included.
         split_digits: Whether every digit is a separate subword.
-        max_sentences: The largest number of texts to train on. A larger corpus is
-            sampled at random.
-        symbols: Words that are never split and have ids of their own (byte pairs
-            only).
+        max_sentences: Largest number of texts to train on. A larger corpus is sampled
+            at random.
+        symbols: Words that are never split and have their own ids (byte pairs only).
 
     Raises:
         DataError: If there is no text, or too little for a vocabulary of that size.

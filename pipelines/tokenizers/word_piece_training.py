@@ -18,10 +18,10 @@ from keras_transformer.pipelines.tokenizers.word_pieces import WordPieceTokenize
 from keras_transformer.pipelines.tokenizers.word_pieces import WordSplitter
 
 _CHUNK_SENTENCES = 8192
-# The learner examines every part of every word, so long and rare words are skipped.
+# The learner examines every substring of a word, so long and rare words are skipped.
 _MAX_WORD_LENGTH = 40
 _MAX_WORDS = 200_000
-# The search stops at this many times the wanted pieces. The rarest are cut off.
+# The search accepts this many times the wanted pieces and drops the rarest.
 _SLACK = 1.1
 
 
@@ -35,9 +35,9 @@ def train_word_pieces(
 
     Args:
         sentences: Texts.
-        vocabulary_size: The number of ids.
+        vocabulary_size: Number of ids.
         split_digits: Whether every digit is a separate subword.
-        character_coverage: Share of the text's characters that are in the alphabet.
+        character_coverage: Fraction of the text's characters that the alphabet covers.
             Rarer characters are spelled in bytes.
 
     Raises:
@@ -77,7 +77,7 @@ def _alphabet(sentences: list[str], coverage: float) -> list[str]:
 
 
 def _word_counts(sentences: list[str], splitter: WordSplitter) -> list[tuple[str, int]]:
-    """Returns the most frequent words with their counts, without the bytes."""
+    """Returns the most frequent words and their counts, without byte pieces."""
     counts = Counter()
     for chunk in chunks(sentences, _CHUNK_SENTENCES):
         counts.update(splitter(tf.constant(chunk)).flat_values.numpy().tolist())
@@ -93,10 +93,10 @@ def _word_counts(sentences: list[str], splitter: WordSplitter) -> list[tuple[str
 def _learn(
     word_counts: list[tuple[str, int]], fixed: set[str], vocabulary_size: int
 ) -> list[str]:
-    """Learns at least as many pieces as the vocabulary has room for, sorted by count.
+    """Learns enough pieces to fill the vocabulary, sorted by count.
 
-    The learner is given the count from which part of a word becomes a piece. A lower
-    count gives more pieces, so this searches for the highest sufficient count.
+    The learner turns every substring with a minimum count into a piece. A lower minimum
+    gives more pieces, so this searches for the highest minimum that gives enough.
     """
     params = learner.Params(
         upper_thresh=None,
@@ -112,13 +112,14 @@ def _learn(
         reserved_tokens=[],
     )
     room = vocabulary_size - len(fixed)
+    excluded = fixed | {SUFFIX + SPACE_MARK}
     low, high = 1, max((count for _, count in word_counts), default=1)
     enough, most = None, 0
     while low <= high:
         threshold = int((low * high) ** 0.5)
         pieces = learner.learn_with_thresh(word_counts, threshold, params)
-        # A space mark cannot be a suffix, because marks only begin words.
-        pieces = [piece for piece in pieces if piece not in fixed | {"##" + SPACE_MARK}]
+        # A space mark only begins words, so it cannot be a suffix.
+        pieces = [piece for piece in pieces if piece not in excluded]
         most = max(most, len(pieces))
         if len(pieces) >= room:
             enough = pieces

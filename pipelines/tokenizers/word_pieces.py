@@ -1,8 +1,8 @@
 """WordPiece tokenizer (the paper's English-French vocabulary, section 5.1).
 
-A text becomes words that spell it completely. Each space is a mark in front of the
-next word. A character outside the alphabet is spelled in its UTF-8 bytes, each of them
-a word. Every word can be built from the pieces, so no input is unknown and
+A text is split into words that spell it completely. Each space is a mark in front of
+the next word. A character outside the alphabet is spelled in its UTF-8 bytes, each of
+which is a word. Every word can be built from the pieces, so no input is unknown and
 `detokenize(tokenize(text))` returns the text.
 """
 
@@ -23,7 +23,8 @@ _MAX_BYTES = 64 << 20
 _MAX_PIECE_BYTES = 4_000
 SUFFIX = "##"
 SPECIAL_PIECES = ["[PAD]", "[UNK]", "[START]", "[END]"]
-# Byte b is the private-use character U+E000 + b. Real ones are spelled in bytes.
+# Byte b is the private-use character U+E000 + b. In a text, such characters are spelled
+# in bytes.
 BYTE_PIECES = [chr(0xE000 + byte) for byte in range(256)]
 _BYTE_OF_PIECE = {piece: bytes([byte]) for byte, piece in enumerate(BYTE_PIECES)}
 _UNKNOWN_SURFACE = " \u2047 "
@@ -35,8 +36,8 @@ class WordPieceTokenizer(Tokenizer):
     Args:
         vocabulary: The pieces in the order of their ids: the four special pieces, the
             256 bytes, the space mark, then pieces that begin a word and "##" pieces
-            that continue one. The alphabet is the set of characters present in both
-            forms.
+            that continue a word. The alphabet is the set of characters that occur in
+            both forms.
         split_digits: Whether every digit is a separate word.
 
     Raises:
@@ -57,15 +58,12 @@ class WordPieceTokenizer(Tokenizer):
             )
         self.vocabulary_size = len(vocabulary)
         self._vocabulary = tuple(vocabulary)
-        self._content = json.dumps(
-            {
-                "kind": self.kind,
-                "split_digits": split_digits,
-                "vocabulary": list(vocabulary),
-            },
-            ensure_ascii=False,
-            indent=0,
-        ).encode()
+        fields = {
+            "kind": self.kind,
+            "split_digits": split_digits,
+            "vocabulary": list(vocabulary),
+        }
+        self._content = json.dumps(fields, ensure_ascii=False, indent=0).encode()
         alphabet = {
             piece
             for piece in distinct
@@ -81,7 +79,7 @@ class WordPieceTokenizer(Tokenizer):
         self._pieces = tensorflow_text.WordpieceTokenizer(
             table,
             suffix_indicator=SUFFIX,
-            # With the default limit longer words become unknown.
+            # With the default limit, longer words would become unknown.
             max_bytes_per_word=1 << 30,
             max_chars_per_token=max(map(len, vocabulary)),
             token_out_type=tf.int32,
@@ -97,7 +95,7 @@ class WordPieceTokenizer(Tokenizer):
     def _join(self, ids):
         strings = tf.strings.reduce_join(tf.gather(self._surfaces, ids), axis=1)
         strings = tf.strings.regex_replace(strings, "^ ", "", replace_global=False)
-        # A model can generate bytes in an order that is not UTF-8.
+        # A model can generate bytes that are not UTF-8.
         return tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
 
     def pieces(self) -> list[str]:
@@ -171,7 +169,7 @@ class WordSplitter(tf.Module):
 
     def __call__(self, strings):
         """Splits texts: string tensor `[batch]` to RaggedTensor `[batch, (words)]`."""
-        # Without a dtype an empty list becomes a float tensor.
+        # Without a dtype, an empty list would become a float tensor.
         strings = tf.convert_to_tensor(strings, tf.string)
         characters = tf.strings.unicode_split(strings, "UTF-8", errors="replace")
         spelled = self._known.lookup(characters.flat_values)

@@ -236,7 +236,7 @@ def test_other_trees_for_an_old_vocabulary(trained, folder, run_command, tmp_pat
     )
     assert result.exit_code == 2
     assert (
-        "new.trees:2: a label, a tag or brackets without a symbol in the vocabulary "
+        "new.trees:2: the vocabulary lacks the symbol of a label, a tag or brackets "
     ) in result.stderr
 
 

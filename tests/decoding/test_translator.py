@@ -340,9 +340,10 @@ def test_translation_ends_at_the_maximum_length():
     norm = model.decoder.layers[-1].feed_forward_add_norm.layer_norm
     norm.gamma.assign(np.zeros(24))
     norm.beta.assign(np.ones(24))
-    embeddings = np.array(model.token_embedding.embeddings)
+    variable = model.token_embedding.embeddings
+    embeddings = np.array(np.asarray(variable))
     embeddings[Characters.end_id] = -1e4
-    model.token_embedding.embeddings.assign(embeddings)
+    variable.assign(embeddings)
     search = BeamSearch(beam_size=3, extra_length=4)
     translator = Translator(model, Characters(), search=search, max_source_length=12)
     for line in ("abc", "gfedcba"):

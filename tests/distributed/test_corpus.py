@@ -1,4 +1,4 @@
-"""A corpus through Apache Beam on two workers, and training on what it writes."""
+"""A corpus prepared by Apache Beam on two workers, and training on it."""
 
 import gzip
 import json
@@ -27,25 +27,26 @@ MAX_RATIO = 8.0
 SHARDS = 4
 
 
-def line(rng):
+def random_line(rng):
     return " ".join(rng.choice(WORDS, rng.integers(3, 9)))
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Folder of three pairs of files with all that must be dropped, and a tokenizer.
+    """Returns a folder with three pairs of files, the pairs to keep, and a tokenizer.
 
-    `kept` are the (source, target) texts that shall be left, file by file in order.
+    The files contain every kind of pair that must be dropped. The (source, target)
+    texts to keep are listed file by file, in order.
     """
     folder = tmp_path_factory.mktemp("text")
     rng = np.random.default_rng(1)
     kept, seen = [], set()
     for number in range(3):
-        pairs = [(line(rng), line(rng)) for _ in range(60)]
+        pairs = [(random_line(rng), random_line(rng)) for _ in range(60)]
         pairs[7] = ("", "leer")
         pairs[9] = (" ".join(["Hund"] * 200), "lang")
         pairs[20] = ("ein", " ".join(["Mann"] * 20))
-        pairs[30] = ("der Hund 1", "the dog 1")  # in every file once
+        pairs[30] = ("der Hund 1", "the dog 1")  # once in every file
         ending = ".gz" if number == 1 else ""
         for side, name in enumerate(("en", "de")):
             rows = [pair[side].encode() for pair in pairs]
@@ -65,7 +66,7 @@ def corpus(tmp_path_factory):
     return folder, kept, tokenizer
 
 
-def encoded(folder, output, options=(), names=("0{}", "1{}.gz", "2{}"), **changes):
+def encode(folder, output, options=(), names=("0{}", "1{}.gz", "2{}"), **changes):
     return beam_corpus.encode_with_beam(
         [folder / name.format(".en") for name in names],
         [folder / name.format(".de") for name in names],
@@ -84,16 +85,16 @@ def encoded(folder, output, options=(), names=("0{}", "1{}.gz", "2{}"), **change
 
 @pytest.fixture(scope="module")
 def records(corpus, tmp_path_factory):
-    """What two processes made of the corpus."""
+    """Returns the folder that two processes wrote, and its facts."""
     output = tmp_path_factory.mktemp("records")
-    return output, encoded(corpus[0], output, TWO_WORKERS)
+    return output, encode(corpus[0], output, TWO_WORKERS)
 
 
 def content(folder):
     return {path.name: path.read_bytes() for path in folder.glob("*.tfrecord")}
 
 
-def test_what_is_kept_and_what_is_dropped(corpus, records, tmp_path):
+def test_corpus_keeps_and_drops_pairs(corpus, records, tmp_path):
     _, kept, tokenizer = corpus
     output, facts = records
     assert facts == json.loads((output / "records.json").read_text())
@@ -103,12 +104,12 @@ def test_what_is_kept_and_what_is_dropped(corpus, records, tmp_path):
     assert len(facts["shards"]) == SHARDS
     assert facts["dropped"]["invalid_utf8"] == 3
     assert facts["dropped"]["empty"] == 3
-    # The overlong one and the uneven one are the same in all files.
+    # The overlong pair and the uneven pair are the same in all files.
     assert facts["dropped"]["too_long"] == 1
     assert facts["dropped"]["uneven"] == 1
     assert sum(facts["dropped"].values()) == 180 - len(kept)
 
-    # The same pairs, tokenised here and now, are the oracle.
+    # The expected ids come from tokenizing the same pairs in this process.
     ids = encode_corpus(
         RecordFolder(output), tokenizer, tokenizer, tmp_path / "a", MAX_LENGTH
     )
@@ -122,15 +123,15 @@ def test_what_is_kept_and_what_is_dropped(corpus, records, tmp_path):
     assert len(pairs(ids)) == len(kept) > 150
 
 
-def test_the_files_depend_on_no_worker(corpus, records, tmp_path):
-    encoded(corpus[0], tmp_path)
+def test_corpus_is_independent_of_workers(corpus, records, tmp_path):
+    encode(corpus[0], tmp_path)
     assert content(tmp_path) == content(records[0])
     assert sorted(content(tmp_path)) == [
         f"records-{shard:05}-of-00004.tfrecord" for shard in range(SHARDS)
     ]
 
 
-def test_training_reads_records_and_resumes_exactly(corpus, records, tmp_path):
+def test_training_on_records_resumes_exactly(corpus, records, tmp_path):
     kept, output = corpus[1], records[0]
 
     def run(name, steps):
@@ -168,7 +169,7 @@ def test_training_reads_records_and_resumes_exactly(corpus, records, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["cut", "altered", "missing", "fewer", "tokenizer"])
-def test_damaged_records_are_told(corpus, records, tmp_path, how):
+def test_damaged_records_are_rejected(corpus, records, tmp_path, how):
     output, _ = records
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -198,7 +199,7 @@ def test_damaged_records_are_told(corpus, records, tmp_path, how):
     assert not (tmp_path / "ids").exists()
 
 
-def test_ids_of_another_vocabulary(records, tmp_path):
+def test_records_reject_other_tokenizer(records, tmp_path):
     other = train_tokenizer("bpe", WORDS * 9, 290)
     with pytest.raises(DataError, match="the run's tokenizer did not produce"):
         encode_corpus(
@@ -206,27 +207,27 @@ def test_ids_of_another_vocabulary(records, tmp_path):
         )
 
 
-def test_mistakes_are_told(corpus, records, tmp_path):
+def test_corpus_rejects_invalid_input(corpus, records, tmp_path):
     folder, *_ = corpus
     with pytest.raises(DataError, match="already contains a corpus"):
-        encoded(folder, records[0])
+        encode(folder, records[0])
     (folder / "short.en").write_text("one\n")
     (folder / "short.de").write_text("eins\nzwei\n")
     with pytest.raises(
         DataError, match=r"short.en has 1 lines but .*short.de has more"
     ):
-        encoded(folder, tmp_path / "a", names=["short{}"])
+        encode(folder, tmp_path / "a", names=["short{}"])
     whole = (folder / "1.en.gz").read_bytes()
     (folder / "torn.en.gz").write_bytes(whole[: len(whole) // 2])
     (folder / "torn.de.gz").write_bytes((folder / "1.de.gz").read_bytes())
     with pytest.raises(DataError, match=r"torn.en.gz: the gzip file is cut off"):
-        encoded(folder, tmp_path / "b", names=["torn{}.gz"])
+        encode(folder, tmp_path / "b", names=["torn{}.gz"])
     assert not list(tmp_path.rglob("records.json"))
     with pytest.raises(DataError, match="no training examples: 1 pairs read"):
         (folder / "long.en").write_text("Hund " * 99 + "\n")
         (folder / "long.de").write_text("Hund\n")
-        encoded(folder, tmp_path / "c", names=["long{}"])
-    with pytest.raises(DataError, match=r"no list of records"):
+        encode(folder, tmp_path / "c", names=["long{}"])
+    with pytest.raises(DataError, match="must be a list of records"):
         RecordFolder(tmp_path / "c")
     with pytest.raises(DataError, match="no encoded corpus"):
         EncodedCorpus.load(tmp_path / "c")

@@ -1,4 +1,4 @@
-"""A corpus translated and scored by an export, on two workers of Apache Beam."""
+"""Translation and scoring with an export on two workers of Apache Beam."""
 
 import gzip
 
@@ -23,7 +23,7 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lines")
     (folder / "a.de").write_text("".join(f"{text}\n" for text in TEXTS))
     with gzip.open(folder / "b.de.gz", "wt") as file:
-        file.write("\n".join(SECOND))  # no line end at the end
+        file.write("\n".join(SECOND))  # the last line has no line end
     (folder / "c.de").write_text("")
     return [folder / name for name in ("a.de", "b.de.gz", "c.de")]
 
@@ -32,7 +32,7 @@ def lines_of(path):
     return path.read_text(encoding="utf-8").split("\n")
 
 
-def test_every_line_is_translated_in_its_place(tiny_export, files, tmp_path):
+def test_translation_keeps_line_order(tiny_export, files, tmp_path):
     written = beam_inference.run_with_beam(
         tiny_export, "translate", files, tmp_path / "out", beam_options=TWO_WORKERS
     )
@@ -49,7 +49,7 @@ def test_every_line_is_translated_in_its_place(tiny_export, files, tmp_path):
     assert len(list((tmp_path / "out").iterdir())) == 3
 
 
-def test_scores_of_given_translations(tiny_export, files, tmp_path):
+def test_score_matches_export_signature(tiny_export, files, tmp_path):
     source, target = tmp_path / "a.de", tmp_path / "a.en"
     source.write_text("".join(f"{text}\n" for text in TEXTS))
     target.write_text("".join(f"{text}\n" for text in reversed(TEXTS)))
@@ -69,7 +69,7 @@ def test_scores_of_given_translations(tiny_export, files, tmp_path):
         )
 
 
-def test_no_file_is_overwritten(tiny_export, tmp_path):
+def test_existing_files_are_not_overwritten(tiny_export, tmp_path):
     source, target = tmp_path / "a.de", tmp_path / "b.de"
     source.write_text("Hund\n")
     target.write_text("Katze\n")
@@ -78,7 +78,7 @@ def test_no_file_is_overwritten(tiny_export, tmp_path):
     assert source.read_text() == "Hund\n"
 
 
-def test_a_hostile_export_is_refused(tmp_path):
+def test_hostile_export_is_rejected(tmp_path):
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def steal(inputs):
         tf.io.write_file(str(tmp_path / "stolen"), inputs[0])
@@ -94,7 +94,7 @@ def test_a_hostile_export_is_refused(tmp_path):
     assert not (tmp_path / "stolen").exists()
 
 
-def test_lines_that_are_cut_are_told(tiny_export, tmp_path, caplog):
+def test_truncated_lines_are_reported(tiny_export, tmp_path, caplog):
     path = tmp_path / "a.de"
     path.write_text("Hund\n" + "Hund " * 200 + "\n" + "Katze " * 300 + "\n")
     with caplog.at_level("WARNING", "keras_transformer"):
@@ -102,7 +102,7 @@ def test_lines_that_are_cut_are_told(tiny_export, tmp_path, caplog):
     assert "2 lines exceed the export's maximum length" in caplog.text
 
 
-def test_a_batch_is_no_larger_than_the_export_takes(tiny_model, tmp_path):
+def test_batch_size_respects_export_limit(tiny_model, tmp_path):
     version = export_saved_model(*tiny_model, tmp_path / "small", max_batch_size=2)
     (tmp_path / "a.de").write_text("Hund\n" * 5)
     beam_inference.run_with_beam(
@@ -111,7 +111,7 @@ def test_a_batch_is_no_larger_than_the_export_takes(tiny_model, tmp_path):
     assert (tmp_path / "out" / "a.de").read_text().count("\n") == 5
 
 
-def test_mistakes_are_told_before_the_work(tiny_export, tmp_path):
+def test_invalid_paths_are_rejected_first(tiny_export, tmp_path):
     (tmp_path / "file").write_text("old")
     for output, targets, message in (
         (tmp_path / "out", ["a.de"], "target files are for scoring only"),
@@ -125,7 +125,7 @@ def test_mistakes_are_told_before_the_work(tiny_export, tmp_path):
     assert (tmp_path / "file").read_text() == "old"
 
 
-def test_files_of_one_name(tiny_export, tmp_path):
+def test_input_files_need_different_names(tiny_export, tmp_path):
     with pytest.raises(DataError, match="different names"):
         beam_inference.run_with_beam(
             tiny_export, "translate", ["x/a.en", "y/a.en.gz"], tmp_path / "out"

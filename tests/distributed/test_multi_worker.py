@@ -1,4 +1,4 @@
-"""What is mended in Keras: `fit` of any model by several workers."""
+"""Keras's patched `fit` with several workers."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from keras_transformer.pipelines import training_dataset
 SCRIPT = pathlib.Path(__file__).resolve().parent / "workers_run.py"
 
 
-def test_two_workers_fit_a_plain_model_as_one_process_does(tmp_path):
+def test_two_workers_match_one_process_for_plain_model(tmp_path):
     addresses = cluster(2)
     processes = [
         subprocess.Popen(
@@ -42,10 +42,10 @@ def test_two_workers_fit_a_plain_model_as_one_process_does(tmp_path):
         for job in ("chief", "worker")
     ]
     for process in processes:
-        _, told = process.communicate(timeout=LIMIT)
-        assert process.returncode == 0, told[-4000:]
+        _, errors = process.communicate(timeout=LIMIT)
+        assert process.returncode == 0, errors[-4000:]
 
-    model, figures = fit(Workers())
+    model, metrics = fit(Workers())
     expected = weights_of(model)
     for index in range(2):
         with np.load(tmp_path / f"{index}.npz") as stored:
@@ -54,11 +54,11 @@ def test_two_workers_fit_a_plain_model_as_one_process_does(tmp_path):
                     stored[f"arr_{number}"], value, rtol=1e-3, atol=2e-5
                 )
             for name in ("perplexity", "accuracy"):
-                assert float(stored[name]) == pytest.approx(figures[name], 1e-4)
+                assert float(stored[name]) == pytest.approx(metrics[name], 1e-4)
 
 
-def test_the_rows_of_a_worker_with_several_replicas(tmp_path):
-    """Two workers of two replicas hold each row of a batch once, besides padding."""
+def test_distribute_splits_rows_among_replicas(tmp_path):
+    """Two workers with two replicas each have every row of a batch once."""
 
     class Strategy:
         num_replicas_in_sync = 4

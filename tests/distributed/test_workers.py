@@ -1,4 +1,4 @@
-"""Several processes train one model: as one does, and none goes on alone."""
+"""Several processes train one model like a single process, and stop together."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from keras_transformer.saving.load import load_model
 STEPS = 48
 BATCH_TOKENS = 1486
 TIMEOUT = 10
-# Beyond the timeout: until the coordinator tells the others, and they have ended.
+# Seconds after the timeout for the coordinator to inform the others, and for their end.
 GRACE = 20
 SETTINGS = [
     "data.size=900",
@@ -42,12 +42,12 @@ SETTINGS = [
     "training.validation_steps=12",
     "training.validation_bleu=false",
 ]
-# Of a log's line, what is a time.
+# Keys of a log's row that contain times.
 TIMES = {"seconds", "tokens_per_second"}
 
 
-def workers(folder, dropout=0.0):
-    """Two workers on their way, in the run folder `folder/run`."""
+def start_workers(folder, dropout=0.0):
+    """Starts two workers that train in the run folder `folder/run`."""
     folder.mkdir(exist_ok=True)
     arguments = ["train", "phrases", "--output", folder / "run"]
     for setting in (*SETTINGS, f"model.dropout={dropout}"):
@@ -55,8 +55,8 @@ def workers(folder, dropout=0.0):
     return worker_processes.Workers([*arguments, "--worker-timeout", TIMEOUT], folder)
 
 
-def finished(folder, dropout=0.0):
-    with workers(folder, dropout) as both:
+def run_workers(folder, dropout=0.0):
+    with start_workers(folder, dropout) as both:
         assert both.codes() == [0, 0], both.text(0)[-3000:] + both.text(1)[-3000:]
         return both.text(0), both.text(1)
 
@@ -72,7 +72,7 @@ def log(run):
 
 
 def files(run):
-    """Names of a run's files, without what names a process or a time."""
+    """Returns the names of a run's files, without process ids and times."""
     return sorted(
         re.sub(r"tfevents.*", "tfevents", str(path.relative_to(run)))
         for path in run.rglob("*")
@@ -82,14 +82,14 @@ def files(run):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Folder of a run that nothing disturbed, and what both workers said."""
+    """Returns the folder of an undisturbed run and the output of both workers."""
     folder = tmp_path_factory.mktemp("whole")
-    return folder, finished(folder)
+    return folder, run_workers(folder)
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F30", "a batch of one row for two workers; as one process")
-def test_two_workers_train_as_one_process(whole, tmp_path, record_property):
+@pytest.mark.fault("F30", "a batch of one row for two workers: same as one process")
+def test_two_workers_match_one_process(whole, tmp_path, record_property):
     folder, (chief, other) = whole
     recipe = load_recipe("phrases", [*SETTINGS, "model.dropout=0.0"])
     train(recipe, tmp_path / "run", progress=False)
@@ -114,18 +114,18 @@ def test_two_workers_train_as_one_process(whole, tmp_path, record_property):
     assert [row["split"] for row in logs] == [row["split"] for row in one_logs]
     assert len(logs) == STEPS // 12
     for row, one_row in zip(logs, one_logs, strict=True):
-        figures = {key: one_row[key] for key in one_row if key != "split"}
+        metrics = {key: one_row[key] for key in one_row if key != "split"}
         del row["split"]
-        assert row == pytest.approx(figures, rel=1e-4)
-    # The chief alone tells and writes; one process writes the same files.
+        assert row == pytest.approx(metrics, rel=1e-4)
+    # Only the chief prints and writes. It writes the same files as one process.
     assert files(folder / "run") == files(tmp_path / "run")
     assert f"steps: {STEPS}" in chief and "x 2 device(s)" in chief
     assert "steps:" not in other and "step " not in other
 
 
-def interrupted(folder, victim, number, dropout=0.0):
-    """Sends a signal to one of two workers; exit code and text of the other."""
-    with workers(folder, dropout) as both:
+def interrupt_run(folder, victim, number, dropout=0.0):
+    """Signals one of two workers. Returns exit code, text and seconds of the other."""
+    with start_workers(folder, dropout) as both:
         both.wait_for_step(folder / "run", 5)
         start = time.monotonic()
         both.processes[victim].send_signal(number)
@@ -140,14 +140,14 @@ def interrupted(folder, victim, number, dropout=0.0):
 @pytest.mark.slow
 @pytest.mark.fault(
     "F29",
-    "the other ends with code 75 and names it; both, started again, go on exactly",
+    "the other ends with code 75 and names it; restarted, both resume exactly",
 )
-def test_a_worker_is_killed(whole, tmp_path, record_property):
-    code, text, seconds = interrupted(tmp_path, 1, signal.SIGKILL)
+def test_training_resumes_after_killed_worker(whole, tmp_path, record_property):
+    code, text, seconds = interrupt_run(tmp_path, 1, signal.SIGKILL)
     assert code == 75, text
     assert "error: worker 0: worker 1 has ended or cannot be reached" in text
     assert "Traceback" not in text
-    finished(tmp_path)
+    run_workers(tmp_path)
     for value, expected in zip(
         weights(tmp_path / "run"), weights(whole[0] / "run"), strict=True
     ):
@@ -155,34 +155,34 @@ def test_a_worker_is_killed(whole, tmp_path, record_property):
     assert log(tmp_path / "run") == log(whole[0] / "run")
     record_property(
         "happened",
-        f"ended {seconds:.0f} s later (timeout {TIMEOUT} s); bit-identical after it",
+        f"ended after {seconds:.0f} s (timeout {TIMEOUT} s); bit-identical afterwards",
     )
 
 
 @pytest.fixture(scope="module")
 def whole_with_dropout(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dropout")
-    finished(folder, dropout=0.2)
+    run_workers(folder, dropout=0.2)
     return folder
 
 
 @pytest.mark.slow
 @pytest.mark.fault(
     "F29",
-    "the other ends with code 75 and names it; both, started again, go on exactly",
+    "the other ends with code 75 and names it; restarted, both resume exactly",
 )
 @pytest.mark.parametrize(
     ("victim", "number"),
     [(0, signal.SIGKILL), (1, signal.SIGSTOP)],
     ids=["chief killed", "worker stopped"],
 )
-def test_the_chief_is_killed_or_a_worker_hangs(
+def test_training_resumes_after_killed_chief_or_hung_worker(
     whole_with_dropout, tmp_path, victim, number
 ):
-    code, text, _ = interrupted(tmp_path, victim, number, dropout=0.2)
+    code, text, _ = interrupt_run(tmp_path, victim, number, dropout=0.2)
     assert code == 75, text
     assert f"worker {victim} has ended or cannot be reached" in text
-    finished(tmp_path, dropout=0.2)
+    run_workers(tmp_path, dropout=0.2)
     for value, expected in zip(
         weights(tmp_path / "run"), weights(whole_with_dropout / "run"), strict=True
     ):
@@ -190,8 +190,8 @@ def test_the_chief_is_killed_or_a_worker_hangs(
 
 
 @pytest.mark.slow
-def test_sigterm_to_one_ends_both_after_a_checkpoint(tmp_path):
-    with workers(tmp_path) as both:
+def test_sigterm_to_one_worker_stops_both(tmp_path):
+    with start_workers(tmp_path) as both:
         both.wait_for_step(tmp_path / "run", 5)
         both.processes[1].send_signal(signal.SIGTERM)
         assert both.codes() == [143, 143], both.text(0) + both.text(1)
@@ -201,18 +201,18 @@ def test_sigterm_to_one_ends_both_after_a_checkpoint(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_mistake_of_the_chief_ends_both(tmp_path):
-    """A run folder that cannot be used: the other worker does not wait for it."""
+def test_error_of_chief_stops_both_workers(tmp_path):
+    """If the chief cannot use the run folder, the other worker does not wait."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text("data: {kind: none}\n")
-    with workers(tmp_path) as both:
+    with start_workers(tmp_path) as both:
         assert both.codes() == [2, 2], both.text(0) + both.text(1)
         assert "config.yaml" in both.text(0)
-        assert "error: worker 1: worker 0 failed; its log says why" in both.text(1)
+        assert "error: worker 1: worker 0 failed. See its log" in both.text(1)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("{", "must be JSON"),
         ('{"cluster": {"worker": ["a:1", "b:1"]}}', "must be JSON"),
@@ -228,9 +228,9 @@ def test_a_mistake_of_the_chief_ends_both(tmp_path):
         ),
     ],
 )
-def test_a_mistake_in_tf_config(monkeypatch, text, told):
+def test_workers_reject_invalid_tf_config(monkeypatch, text, message):
     monkeypatch.setenv("TF_CONFIG", text)
-    with pytest.raises(WorkersError, match=told):
+    with pytest.raises(WorkersError, match=message):
         Workers()
 
 
@@ -242,7 +242,7 @@ def test_a_mistake_in_tf_config(monkeypatch, text, told):
         '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}',
     ],
 )
-def test_one_worker_is_no_cluster(monkeypatch, text):
+def test_single_worker_trains_alone(monkeypatch, text):
     monkeypatch.setenv("TF_CONFIG", text)
     alone = Workers()
     assert (alone.index, alone.count, alone.is_chief) == (0, 1, True)

@@ -1,6 +1,6 @@
-"""Run by test_multi_worker.py, once for each worker: plain `fit` of a plain model.
+"""Trains a plain Keras model with `fit`. Run by test_multi_worker.py for each worker.
 
-Nothing is built before `fit`, which then has Keras build it from a batch.
+The model is not built before `fit`, so Keras builds it from a batch.
 """
 
 import pathlib
@@ -23,7 +23,7 @@ STEPS = 10
 
 
 def fit(workers):
-    """A model trained on the batches of `dataset()`, and its last figures."""
+    """Returns a model trained on the batches of `dataset()`, and its metrics."""
     keras.utils.set_random_seed(3)
     with workers.strategy.scope():
         model = kt.Transformer(
@@ -49,10 +49,10 @@ def fit(workers):
 
 if __name__ == "__main__":
     workers = Workers()
-    model, figures = fit(workers)
+    model, metrics = fit(workers)
     np.savez(
         pathlib.Path(sys.argv[1]) / f"{workers.index}.npz",
         *weights_of(model),
-        perplexity=figures["perplexity"],
-        accuracy=figures["accuracy"],
+        perplexity=metrics["perplexity"],
+        accuracy=metrics["accuracy"],
     )

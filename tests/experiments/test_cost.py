@@ -1,4 +1,4 @@
-"""Floating-point operations, against weights that a built model has."""
+"""Floating-point operations against the weights of a built model."""
 
 import numpy as np
 import pytest
@@ -18,23 +18,25 @@ SETTINGS = {
 VOCABULARY = 31
 
 
-def kernel_weights(part):
-    """Number of weights of a model's part that multiply each token."""
+def count_kernel_weights(part):
+    """Returns the number of weights in part of a model that multiply each token."""
     return sum(np.prod(w.shape) for w in part.weights if len(w.shape) > 1)
 
 
 @pytest.mark.parametrize(("source", "target"), [([1], [1]), ([4, 1, 9], [3, 8, 2])])
-def test_counts_each_weight_and_each_pair_of_positions(source, target):
+def test_forward_flops_match_weights_and_positions(source, target):
     model = kt.Transformer(VOCABULARY, **SETTINGS)
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     source, target = np.array(source), np.array(target)
-    # Keys and values of the cross-attention are the source's, in 2 layers of 3 heads.
+    # Cross-attention, in 2 layers of 3 heads, projects the source to keys and values.
     of_source = 2 * 3 * 12 * (5 + 7)
-    expected = 2 * source.sum() * (kernel_weights(model.encoder) + of_source)
+    expected = 2 * source.sum() * (count_kernel_weights(model.encoder) + of_source)
     expected += (
-        2 * target.sum() * (kernel_weights(model.decoder) - of_source + 12 * VOCABULARY)
+        2
+        * target.sum()
+        * (count_kernel_weights(model.decoder) - of_source + 12 * VOCABULARY)
     )
-    # Each layer's attentions: a product over key_dim and one over value_dim a pair.
+    # Each attention has two products per pair of positions, of key_dim and value_dim.
     pairs = (source**2 + target**2 + source * target).sum()
     expected += 2 * 2 * pairs * 3 * (5 + 7)
     found = forward_flops(SETTINGS, VOCABULARY, source, target)
@@ -42,8 +44,8 @@ def test_counts_each_weight_and_each_pair_of_positions(source, target):
     assert training_flops(SETTINGS, VOCABULARY, source, target) == 3 * found
 
 
-def test_base_on_sentences_of_25_tokens_is_near_six_times_the_weights():
-    """The usual estimate: 6 operations a weight and token, half on each side."""
+def test_training_flops_of_base_match_usual_estimate():
+    """The usual estimate is 6 operations per weight and token, half on each side."""
     settings = kt.PRESETS["base"]
     found = training_flops(settings, 37_000, [25] * 40, [25] * 40)
     encoder = 6 * (4 * 512**2 + 2 * 512 * 2048)
@@ -51,12 +53,12 @@ def test_base_on_sentences_of_25_tokens_is_near_six_times_the_weights():
     assert found == pytest.approx(6 * 1000 * (encoder + decoder), 0.02)
 
 
-def test_a_window_bounds_what_self_attention_costs():
+def test_attention_window_reduces_forward_flops():
     def cost(length, **changes):
         settings = {**SETTINGS, **changes}
         return forward_flops(settings, VOCABULARY, [length], [length])
 
     assert cost(9, attention_window=9) == cost(9) == cost(9, attention_window=None)
-    # 2 layers, in encoder and decoder: 9 x 5 pairs of positions less each.
+    # The 2 layers of encoder and decoder each save 9 x 5 pairs of positions.
     less = 2 * 2 * 9 * 5 * 2 * 3 * (5 + 7)
     assert cost(9) - cost(9, attention_window=4) == less

@@ -1,4 +1,4 @@
-"""Whose a run's folder is, and what is left in it after a crash."""
+"""Run folders: locks, changed recipes and leftovers of a crash."""
 
 import os
 import signal
@@ -25,17 +25,17 @@ def recipe(*overrides):
     return load_recipe("phrases", overrides)
 
 
-def begun(folder):
-    """As after a checkpoint."""
+def add_checkpoint(folder):
+    """Adds the files of a checkpoint."""
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / "ckpt-3.index").touch()
     (folder / "tokenizer").mkdir()
 
 
 @pytest.mark.fault(
-    "X01", "the second is refused and told the first's number; free after SIGKILL"
+    "X01", "the second is rejected and shown the first's id; free after SIGKILL"
 )
-def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
+def test_lock_rejects_second_process(tmp_path):
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -44,7 +44,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
     )
     try:
         assert holder.stdout.readline() == "held\n"
-        message = rf"another process trains here \(process {holder.pid}\)"
+        message = rf"process {holder.pid} is already training here"
         for _ in range(2):
             with pytest.raises(RunError, match=message), run_folder.lock(tmp_path):
                 pytest.fail("locked twice")
@@ -59,10 +59,8 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
             assert (tmp_path / ".lock").read_text() == f"{os.getpid()}\n"
 
 
-@pytest.mark.fault(
-    "F02", "half-written files are removed at the next start, nothing else"
-)
-def test_leftovers_of_a_killed_process_go_and_nothing_else(tmp_path):
+@pytest.mark.fault("F02", "the next start removes incomplete files and nothing else")
+def test_clean_removes_only_leftovers(tmp_path):
     kept = [
         "config.yaml",
         "model.keras",
@@ -104,15 +102,15 @@ def test_leftovers_of_a_killed_process_go_and_nothing_else(tmp_path):
 
 
 @pytest.mark.fault(
-    "F06", "an error that lists the changed keys; `--allow-changes` goes on"
+    "F06", "an error that lists the changed keys; `--allow-changes` resumes"
 )
-def test_a_begun_run_keeps_its_recipe(tmp_path):
+def test_claim_rejects_changed_recipe(tmp_path):
     run_folder.claim(tmp_path, recipe())
-    # Nothing is begun: another recipe may have the folder, with its own vocabulary.
+    # Before the first checkpoint, another recipe may use the folder.
     (tmp_path / "tokenizer").mkdir()
     run_folder.claim(tmp_path, recipe("model.d_ff=30"))
     assert not (tmp_path / "tokenizer").exists()
-    begun(tmp_path)
+    add_checkpoint(tmp_path)
     with pytest.raises(RunError, match=r"\(model\.d_ff, training\.seed\)\."):
         run_folder.claim(tmp_path, recipe("training.seed=9"))
     assert load_recipe(tmp_path / "config.yaml").model.d_ff == 30
@@ -124,10 +122,10 @@ def test_a_begun_run_keeps_its_recipe(tmp_path):
     assert (tmp_path / "tokenizer").exists()
 
 
-@pytest.mark.fault("F06", "another shape of model or vocabulary: refused, always")
-def test_a_begun_run_keeps_its_shape(tmp_path):
+@pytest.mark.fault("F06", "another shape of model or vocabulary: always rejected")
+def test_claim_rejects_changed_shape(tmp_path):
     run_folder.claim(tmp_path, recipe())
-    begun(tmp_path)
+    add_checkpoint(tmp_path)
     before = (tmp_path / "config.yaml").read_text()
     for change in ("model.d_ff=30", "tokenizer.vocabulary_size=999"):
         key = change.partition("=")[0]
@@ -137,8 +135,8 @@ def test_a_begun_run_keeps_its_shape(tmp_path):
         assert (tmp_path / "config.yaml").read_text() == before
 
 
-@pytest.mark.fault("X02", "a run is not restarted from a model that lies in it")
-def test_restart_spares_the_initial_model(tmp_path):
+@pytest.mark.fault("X02", "a run is not restarted from a model in its own folder")
+def test_restart_keeps_initial_model(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     for inside in (folder, folder / "best.keras", folder / ".." / "run" / "x.keras"):
@@ -150,10 +148,8 @@ def test_restart_spares_the_initial_model(tmp_path):
     run_folder.check_restart(folder, recipe())
 
 
-@pytest.mark.fault(
-    "F06", "other text or sub-words: an error; `--allow-changes` goes on"
-)
-def test_a_begun_run_keeps_its_text(tmp_path):
+@pytest.mark.fault("F06", "other text or subwords: an error; `--allow-changes` resumes")
+def test_check_text_rejects_changed_text(tmp_path):
     progress = Progress()
     run_folder.check_text(tmp_path, progress, "a")
     run_folder.check_text(tmp_path, progress, "a")
@@ -162,33 +158,31 @@ def test_a_begun_run_keeps_its_text(tmp_path):
     assert progress.text == "a"
     run_folder.check_text(tmp_path, progress, "b", allow_changes=True)
     assert progress.text == "b"
-    # A text that cannot be told apart is taken on trust.
+    # A text without a fingerprint is not checked.
     run_folder.check_text(tmp_path, progress, None)
     run_folder.check_text(tmp_path, progress, "c")
 
 
 @pytest.mark.fault("F06", "another number of replicas: an error with both")
-def test_a_begun_run_keeps_its_replicas(tmp_path):
+def test_check_replicas_rejects_changed_number(tmp_path):
     progress = Progress()
     for _ in range(2):
         run_folder.check_replicas(tmp_path, progress, 2)
-    with pytest.raises(
-        RunError, match=r"on 2 replica\(s\), but now there are 4.*--all"
-    ):
+    with pytest.raises(RunError, match=r"on 2 replica\(s\)\. Now there are 4.*--all"):
         run_folder.check_replicas(tmp_path, progress, 4)
     assert progress.replicas == 2
     run_folder.check_replicas(tmp_path, progress, 4, allow_changes=True)
     assert progress.replicas == 4
 
 
-@pytest.mark.fault("X02", "refused, unless a new run begins with its weights")
-def test_an_average_is_not_gone_on_from(tmp_path):
+@pytest.mark.fault("X02", "rejected, unless a new run starts with its weights")
+def test_claim_rejects_model_without_checkpoints(tmp_path):
     (tmp_path / "model.keras").touch()
     with pytest.raises(RunError, match=r"model\.keras: the checkpoints.*--from"):
         run_folder.claim(tmp_path, recipe())
     run_folder.clean(tmp_path, restart=True)
     run_folder.claim(tmp_path, recipe())
-    # Beside a checkpoint it is the end of a run, which may go on.
+    # With a checkpoint, it is the result of a run that can resume.
     (tmp_path / "model.keras").touch()
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "ckpt-3.index").touch()

@@ -1,4 +1,4 @@
-"""The same seed gives the same losses, weights and translations; another does not."""
+"""The seed determines losses, weights and translations."""
 
 import json
 
@@ -17,7 +17,7 @@ TEXTS = ["three miles", "May 5, 2021", "12%"]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """(losses of every step, weights, translations) of three runs, by name."""
+    """Returns (losses of every step, weights, translations) of three runs by name."""
     found = {}
     with pytest.MonkeyPatch.context() as patch:
         fit = trainer.Trainer.fit
@@ -56,7 +56,7 @@ def run(folder, seed):
 
 @pytest.mark.slow
 @pytest.mark.fault("F31", "same seed: the same losses, weights and translations")
-def test_the_same_seed_gives_the_same(results, record_property):
+def test_same_seed_gives_same_results(results, record_property):
     losses, weights, translations = results["first"]
     assert len(losses) == STEPS
     assert losses[-1] < losses[0]
@@ -65,11 +65,11 @@ def test_the_same_seed_gives_the_same(results, record_property):
     for weight, expected in zip(again[1], weights, strict=True):
         np.testing.assert_array_equal(weight, expected)
     assert again[2] == translations
-    record_property("happened", f"the losses of {STEPS} steps equal to the last digit")
+    record_property("happened", f"bit-identical losses of {STEPS} steps")
 
 
 @pytest.mark.slow
 @pytest.mark.fault("F31", "another seed: other losses")
-def test_another_seed_gives_others(results):
+def test_other_seed_gives_other_losses(results):
     losses, other = results["first"][0], results["other"][0]
     assert sum(one != two for one, two in zip(losses, other, strict=True)) > 95

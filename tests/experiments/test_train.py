@@ -53,7 +53,7 @@ def weights(path):
     return [weight.numpy() for weight in keras.saving.load_model(path).weights]
 
 
-def test_a_run_is_a_folder(run):
+def test_train_writes_run_folder(run):
     folder, summary = run
     names = {path.name for path in folder.iterdir()}
     expected = {"config.yaml", "tokenizer", "cache", "checkpoints", "logs"}
@@ -61,8 +61,8 @@ def test_a_run_is_a_folder(run):
     assert load_recipe(folder / "config.yaml") == small_recipe()
     assert summary["steps"] == 7
     assert summary["averaged checkpoints"] == 2
-    # 6 operations for each of 16 x 380 embedding weights and 2,500 others on either
-    # side, and each token of 7 batches, which have some padding.
+    # 6 operations per weight and token: 16 x 380 embedding weights and 2,500 others on
+    # each side, and 7 batches with some padding.
     tokens = 7 * small_recipe().training.batch_tokens
     counted = float(summary["training cost"].split(" operations counted; ")[0])
     assert 0.5 < counted / (6 * tokens * (16 * 380 + 5000)) < 1.5
@@ -72,7 +72,7 @@ def test_a_run_is_a_folder(run):
     assert rows[0]["perplexity"] > 1 and 0 <= rows[0]["bleu"] <= 100
 
 
-def test_the_model_is_the_mean_of_the_last_checkpoints(run, tmp_path):
+def test_model_is_mean_of_last_checkpoints(run, tmp_path):
     folder, _ = run
     single = []
     for number in (6, 7):
@@ -90,21 +90,21 @@ def test_the_model_is_the_mean_of_the_last_checkpoints(run, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F05", "stopped and given more steps: as one run bit by bit")
-def test_more_steps_go_on_as_if_never_stopped(run, tmp_path):
+@pytest.mark.fault("F05", "stopped and given more steps: bit-identical to one run")
+def test_train_resumes_with_more_steps(run, tmp_path):
     folder, _ = run
     again = tmp_path / "again"
     shutil.copytree(folder, again)
     train(small_recipe("training.steps=11"), again, progress=False)
     whole = tmp_path / "whole"
     train(small_recipe("training.steps=11"), whole, progress=False)
-    # The stop at step 7 left a checkpoint there that the other run does not have.
+    # Only the stopped run has a checkpoint of step 7, so only the last one is compared.
     one, other = (weights(average_run(path, last=1)[0]) for path in (again, whole))
     for left, right in zip(one, other, strict=True):
         np.testing.assert_array_equal(left, right)
 
 
-def test_another_recipe_does_not_touch_a_run(run):
+def test_train_rejects_other_recipe(run):
     folder, _ = run
     before = (folder / "config.yaml").read_bytes()
     with pytest.raises(RunError, match=r"model\.d_ff, training\.seed"):
@@ -112,7 +112,7 @@ def test_another_recipe_does_not_touch_a_run(run):
     assert (folder / "config.yaml").read_bytes() == before
 
 
-def test_a_start_that_failed_can_be_mended(tmp_path):
+def test_train_retries_failed_start(tmp_path):
     with pytest.raises(DataError, match=r"tokenizer\.vocabulary_size=9000"):
         train(small_recipe("tokenizer.vocabulary_size=9000"), tmp_path, progress=False)
     with pytest.raises(DataError, match=r"training\.batch_tokens=3"):
@@ -126,7 +126,7 @@ def test_a_start_that_failed_can_be_mended(tmp_path):
     assert load_run(tmp_path)[1].vocabulary_size == 380
 
 
-def test_word_pieces_and_learned_positions_train(tmp_path):
+def test_train_with_word_pieces_and_learned_positions(tmp_path):
     recipe = small_recipe(
         "tokenizer.kind=word_piece",
         "tokenizer.vocabulary_size=450",
@@ -146,10 +146,10 @@ def test_word_pieces_and_learned_positions_train(tmp_path):
 
 
 @pytest.mark.fault(
-    "F10", "a real run: step and pairs named, the finite checkpoint kept"
+    "F10", "a real run: names step and pairs, keeps the finite checkpoint"
 )
-def test_a_run_that_diverges_stops_and_names_the_pairs(tmp_path):
-    """A rate of 1e30 makes the second loss infinite: nothing of it is kept."""
+def test_diverging_run_stops_and_names_pairs(tmp_path):
+    """A rate of 1e30 makes the second loss infinite, so its update is skipped."""
     overrides = (
         "training.learning_rate=1e30",
         "training.warmup_steps=1",
@@ -167,7 +167,7 @@ def test_a_run_that_diverges_stops_and_names_the_pairs(tmp_path):
     assert set(pairs) <= set(range(1, len(all_pairs) + 1))
     paths = checkpoint_paths(tmp_path / "checkpoints")
     assert [path.rpartition("-")[2] for path in paths] == ["1"]
-    # The same run, told to leave such batches out, finds no other.
+    # A run that skips such batches finds no other.
     with pytest.raises(TrainingFault, match=r"step 4: .* 3 such steps"):
         train(
             small_recipe(*overrides[:3], "training.max_consecutive_skips=2"),
@@ -176,8 +176,8 @@ def test_a_run_that_diverges_stops_and_names_the_pairs(tmp_path):
         )
 
 
-def test_a_text_mended_before_the_first_checkpoint(tmp_path, caplog):
-    """Vocabulary and log are those of the mended text alone."""
+def test_train_accepts_corrected_text_before_first_checkpoint(tmp_path, caplog):
+    """Vocabulary and log contain the corrected text only."""
     text = ["die Katze", "der Hund", "ein Pferd und eine Kuh", "zwei Esel"] * 20
     source, target = tmp_path / "a.de", tmp_path / "a.en"
     target.write_text("".join(f"{line}\n" for line in text))
@@ -189,26 +189,26 @@ def test_a_text_mended_before_the_first_checkpoint(tmp_path, caplog):
         keys += [*own, "tokenizer.vocabulary_size=290", "training.steps=2", *overrides]
         return train(load_recipe("files", keys), output, progress=False)
 
-    mended, fresh = tmp_path / "mended", tmp_path / "fresh"
+    corrected, fresh = tmp_path / "corrected", tmp_path / "fresh"
     with pytest.raises(DataError, match=r"training\.batch_tokens=3"):
-        start(mended, "training.batch_tokens=3")
-    first = (mended / "tokenizer" / "tokenizer.model").read_bytes()
-    (mended / "metrics.jsonl").write_text('{"split": "validation", "step": 1}\n{"sp')
+        start(corrected, "training.batch_tokens=3")
+    first = (corrected / "tokenizer" / "tokenizer.model").read_bytes()
+    (corrected / "metrics.jsonl").write_text('{"split": "validation", "step": 1}\n{"sp')
     source.write_text("".join(f"{line}\n" for line in ["", *text[1:]]))
     with caplog.at_level("WARNING", "keras_transformer"):
-        # The same keys: only the text differs.
+        # Only the text differs, not the recipe.
         with pytest.raises(DataError, match=r"training\.batch_tokens=3"):
-            start(mended, "training.batch_tokens=3")
-        second = (mended / "tokenizer" / "tokenizer.model").read_bytes()
-        start(mended)
+            start(corrected, "training.batch_tokens=3")
+        second = (corrected / "tokenizer" / "tokenizer.model").read_bytes()
+        start(corrected)
     start(fresh)
     assert first != second
     assert second == (fresh / "tokenizer" / "tokenizer.model").read_bytes()
-    assert (mended / "metrics.jsonl").read_text() == ""
+    assert (corrected / "metrics.jsonl").read_text() == ""
     assert "data.train: 79 of 80 pairs kept; dropped: 1" in caplog.text
 
 
-def test_a_model_that_cannot_be_is_told_before_the_text_is_read(tmp_path):
+def test_train_rejects_invalid_model_before_reading_text(tmp_path):
     with pytest.raises(ModelError, match=r"the recipe's model: .*rleu"):
         train(small_recipe("model.activation=rleu"), tmp_path, progress=False)
     assert not (tmp_path / "tokenizer").exists()
@@ -216,9 +216,9 @@ def test_a_model_that_cannot_be_is_told_before_the_text_is_read(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.fault("F03", "all checkpoints gone: an error unless `--restart`")
-@pytest.mark.fault("F06", "the changed key is named; `--allow-changes` goes on")
-def test_lost_checkpoints_and_another_text_stop_the_run(run, tmp_path):
-    """Nothing starts over, or goes on with other text, unless told to."""
+@pytest.mark.fault("F06", "the changed key is named; `--allow-changes` resumes")
+def test_train_rejects_lost_checkpoints_and_changed_text(run, tmp_path):
+    """Only options make a run start over or resume with other text."""
     folder, _ = run
     lost = tmp_path / "lost"
     shutil.copytree(folder, lost)
@@ -233,7 +233,7 @@ def test_lost_checkpoints_and_another_text_stop_the_run(run, tmp_path):
 
     changed = tmp_path / "changed"
     shutil.copytree(folder, changed)
-    # The cache is of another seed's phrases, as if the files had been edited.
+    # Another seed gives other phrases, as if text files had been edited.
     other = small_recipe("data.seed=5", "training.steps=8")
     with pytest.raises(RunError, match=r"different recipe \(data\.seed\)"):
         train(other, changed, progress=False)
@@ -242,15 +242,15 @@ def test_lost_checkpoints_and_another_text_stop_the_run(run, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("X02", "a run: refused; --from begins a new one with its weights")
-def test_a_run_begins_with_an_averages_weights(run, tmp_path):
+@pytest.mark.fault("X02", "a run: rejected; --from starts a new one with its weights")
+def test_new_run_starts_with_averaged_weights(run, tmp_path):
     folder, _ = run
     average = tmp_path / "average"
     shutil.copytree(folder, average)
     shutil.rmtree(average / "checkpoints")
     with pytest.raises(RunError, match=r"checkpoints of this model are.*--from"):
         train(small_recipe(), average, progress=False)
-    # A rate so low that one step moves nothing: what is left is where it began.
+    # At this rate, one step changes nothing, so the weights are still the initial ones.
     recipe = small_recipe(
         "training.steps=1",
         "training.learning_rate=1e-9",

@@ -12,7 +12,7 @@ from keras_transformer.pipelines.batching import sorted_batches
 
 
 def random_lengths(num_pairs, seed=0):
-    """Lengths like those of translations: correlated, a few of them long."""
+    """Returns lengths like in translations: correlated, a few of them long."""
     generator = np.random.default_rng(seed)
     source = generator.gamma(5, 3, num_pairs).astype(int) + 2
     target = (source * generator.normal(1.1, 0.25, num_pairs)).astype(int).clip(2)
@@ -20,7 +20,7 @@ def random_lengths(num_pairs, seed=0):
 
 
 def epoch_batches(buckets, leaves, seed, epoch):
-    """Batches by the definition: full ones of each bucket, then what is left."""
+    """Returns batches by definition: full batches of each bucket, then the rest."""
     order, numbers = epoch_order(buckets, leaves, seed, epoch)
     batches = []
     for number, bucket in enumerate(buckets):
@@ -33,7 +33,7 @@ def epoch_batches(buckets, leaves, seed, epoch):
 @pytest.mark.parametrize("num_pairs", [1, 2, 103, 5003])
 @pytest.mark.parametrize("batch_tokens", [97, 701])
 @pytest.mark.parametrize("seed", [0, 5])
-def test_an_epoch_holds_every_pair_once_in_its_bucket(num_pairs, batch_tokens, seed):
+def test_epoch_contains_every_pair_once_in_its_bucket(num_pairs, batch_tokens, seed):
     lengths = random_lengths(num_pairs, seed)
     buckets, leaves = plan_buckets(*lengths, batch_tokens)
     batches = epoch_batches(buckets, leaves, seed, epoch=3)
@@ -51,7 +51,7 @@ def test_an_epoch_holds_every_pair_once_in_its_bucket(num_pairs, batch_tokens, s
     assert short in ([], [0])
 
 
-def test_the_tree_of_buckets():
+def test_buckets_form_a_tree():
     lengths = random_lengths(5003)
     buckets, leaves = plan_buckets(*lengths, 499, max_leaves=11)
     parents = {bucket.parent for bucket in buckets}
@@ -73,7 +73,7 @@ def test_the_tree_of_buckets():
         assert lengths[1][inside].max() == buckets[leaf].target_length
 
 
-def test_the_first_split_is_the_best_by_brute_force():
+def test_first_split_matches_brute_force():
     source, target = random_lengths(397, seed=2)
     buckets, leaves = plan_buckets(source, target, 60, max_leaves=2)
     assert len(buckets) == 3
@@ -96,7 +96,7 @@ def test_the_first_split_is_the_best_by_brute_force():
     assert len(costs) > 20
 
 
-def test_order_is_a_function_of_seed_and_epoch_alone():
+def test_epoch_order_depends_on_seed_and_epoch():
     lengths = random_lengths(1009)
     buckets, leaves = plan_buckets(*lengths, 499)
     orders = {
@@ -110,8 +110,8 @@ def test_order_is_a_function_of_seed_and_epoch_alone():
         assert epoch_order(buckets, leaves, seed, epoch)[0].tobytes() == order
 
 
-def test_positions_are_batches_one_after_the_other_and_mixed():
-    """So that batches come out of their buckets in this order."""
+def test_epoch_order_shuffles_batches():
+    """In this order, the positions fill the buckets batch by batch."""
     lengths = random_lengths(5003)
     buckets, leaves = plan_buckets(*lengths, 499)
     order, numbers = epoch_order(buckets, leaves, seed=1, epoch=0)
@@ -119,17 +119,17 @@ def test_positions_are_batches_one_after_the_other_and_mixed():
     while at < len(order):
         bucket = buckets[numbers[at]]
         batch = numbers[at : at + bucket.batch_size]
-        # The only short one may stand anywhere.
+        # The one batch that is not full may be anywhere.
         size = len(batch) if (batch == batch[0]).all() else (batch == 0).argmin()
         widths.append(bucket.source_length)
         at += size
     assert len(widths) == batches_per_epoch(buckets)
-    # Sorted by length, neighbours would be alike.
+    # If the batches were sorted by length, neighbors would be similar.
     differences = np.abs(np.subtract.outer(widths, widths)).mean()
     assert np.abs(np.diff(widths)).mean() > 0.8 * differences
 
 
-def test_who_moves_up_to_a_parent_changes_with_the_epoch():
+def test_leftover_pairs_change_with_the_epoch():
     lengths = random_lengths(5003)
     buckets, leaves = plan_buckets(*lengths, 499)
     moved = []
@@ -140,15 +140,15 @@ def test_who_moves_up_to_a_parent_changes_with_the_epoch():
     assert len(moved[0] & moved[1]) < len(moved[0]) / 2
 
 
-def test_padding_fraction_by_hand():
+def test_padding_fraction_matches_hand_calculation():
     source, target = np.array([3, 5, 5, 1]), np.array([2, 2, 7, 7])
-    # Source: 3+5 of 10 and 5+1 of 10; target: 2+2 of 4 and 7+7 of 14.
+    # The source has 3+5 of 10 and 5+1 of 10 ids, the target 2+2 of 4 and 7+7 of 14.
     waste = padding_fraction([np.array([0, 1]), np.array([2, 3])], source, target)
     assert waste == pytest.approx(1 - (8 + 6 + 4 + 14) / (10 + 10 + 4 + 14))
     assert padding_fraction([np.array([2])], source, target) == 0
 
 
-def test_buckets_waste_less_than_a_third_of_one_bucket():
+def test_buckets_reduce_padding_to_a_third():
     lengths = random_lengths(20_011)
     wastes = []
     for max_leaves in (1, 32):
@@ -158,7 +158,7 @@ def test_buckets_waste_less_than_a_third_of_one_bucket():
     assert wastes[1] < wastes[0] / 3
 
 
-def test_sorted_batches_hold_every_pair_once_under_the_budget():
+def test_sorted_batches_contain_every_pair_once():
     source, target = random_lengths(1009)
     batches = sorted_batches(source, target, 499)
     assert sorted(np.concatenate(batches).tolist()) == list(range(1009))
@@ -169,7 +169,7 @@ def test_sorted_batches_hold_every_pair_once_under_the_budget():
             assert max(source[more].max(), target[more].max()) * len(more) > 499
 
 
-def test_the_budget_must_hold_the_longest_sentence():
+def test_budget_below_longest_sentence_is_rejected():
     source, target = np.array([3, 11, 4]), np.array([5, 6, 12])
     message = r"training\.batch_tokens=11, longest sentence=12"
     for plan in (plan_buckets, sorted_batches):

@@ -23,7 +23,7 @@ START, END = 2, 3
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Pairs that all differ: each row of ids tells which pair it is."""
+    """Returns pairs that all differ, so that each row identifies its pair."""
     generator = np.random.default_rng(11)
     words = ["eins", "two", "drei", "four", "fünf", "six", "sieben"]
 
@@ -50,12 +50,12 @@ def batches(dataset, count=None):
 
 
 def indices(batch, index_of_source):
-    """The pairs of a batch, from its rows of source ids; rows of padding left out."""
+    """Returns the pairs of a batch, found by its source ids, without padding rows."""
     rows = [tuple(row[row != 0].tolist()) for row in batch[0]]
     return [index_of_source[row] for row in rows if row]
 
 
-def equal(left, right):
+def are_equal(left, right):
     return len(left) == len(right) and all(
         np.array_equal(a, b)
         for one, other in zip(left, right, strict=True)
@@ -63,7 +63,7 @@ def equal(left, right):
     )
 
 
-def test_rows_are_the_pairs_shifted_by_one(corpus, index_of_source):
+def test_labels_are_target_ids_shifted_by_one(corpus, index_of_source):
     dataset = training_dataset(corpus, BUDGET, seed=5)
     spec = tf.TensorSpec([None, None], tf.int32)
     names = {"source_ids": spec, "target_ids": spec}
@@ -80,7 +80,7 @@ def test_rows_are_the_pairs_shifted_by_one(corpus, index_of_source):
             assert not source_ids[row, len(source) :].any()
 
 
-def test_every_pair_once_an_epoch_under_the_budget(corpus, index_of_source):
+def test_epoch_contains_every_pair_once_under_budget(corpus, index_of_source):
     steps = steps_per_epoch(corpus, BUDGET)
     assert 25 < steps < 60
     three_epochs = batches(training_dataset(corpus, BUDGET, seed=3), 3 * steps)
@@ -97,7 +97,7 @@ def test_every_pair_once_an_epoch_under_the_budget(corpus, index_of_source):
     assert seen[0] != seen[1] != seen[2] != seen[0]
 
 
-def test_a_batch_lies_in_one_bucket(corpus, index_of_source):
+def test_batch_belongs_to_one_bucket(corpus, index_of_source):
     buckets, leaves = plan_buckets(corpus.source_lengths, corpus.target_lengths, BUDGET)
     ancestors = []
     for bucket in buckets:
@@ -113,63 +113,65 @@ def test_a_batch_lies_in_one_bucket(corpus, index_of_source):
         alone += len(inside) == 1
         assert batch[0].shape[1] <= buckets[number].source_length
         assert batch[1].shape[1] <= buckets[number].target_length
-    # Batches of what was left over in several buckets are the exception.
+    # Batches of pairs left over from several buckets are the exception.
     assert alone > steps / 2
 
 
-def test_order_depends_on_seed_and_epoch_alone(corpus, index_of_source):
+def test_order_depends_on_seed_and_epoch(corpus, index_of_source):
     steps = steps_per_epoch(corpus, BUDGET)
     first = batches(training_dataset(corpus, BUDGET, seed=8), 2 * steps)
     tf.random.set_seed(99)
     np.random.seed(99)
-    assert equal(first, batches(training_dataset(corpus, BUDGET, seed=8), 2 * steps))
+    assert are_equal(
+        first, batches(training_dataset(corpus, BUDGET, seed=8), 2 * steps)
+    )
     dataset = training_dataset(corpus, BUDGET, seed=8)
     next(iter(dataset))
-    assert equal(first[:steps], batches(dataset, steps))
+    assert are_equal(first[:steps], batches(dataset, steps))
     second = batches(training_dataset(corpus, BUDGET, seed=8, start_step=steps), steps)
-    assert equal(first[steps:], second)
+    assert are_equal(first[steps:], second)
     other = batches(training_dataset(corpus, BUDGET, seed=9), steps)
-    assert not equal(first[:steps], other)
+    assert not are_equal(first[:steps], other)
 
 
 @pytest.mark.parametrize("epochs", [0, 1, 3])
 @pytest.mark.parametrize("offset", [-1, 0, 1, 17])
-def test_start_step_equals_skipping(corpus, epochs, offset):
+def test_start_step_skips_batches(corpus, epochs, offset):
     steps = steps_per_epoch(corpus, BUDGET)
     start = max(0, epochs * steps + offset)
     skipped = training_dataset(corpus, BUDGET, seed=2).skip(start)
     jumped = training_dataset(corpus, BUDGET, seed=2, start_step=start)
-    assert equal(batches(skipped, steps + 3), batches(jumped, steps + 3))
+    assert are_equal(batches(skipped, steps + 3), batches(jumped, steps + 3))
 
 
-def test_the_pairs_of_a_step_can_be_told(corpus, index_of_source):
+def test_batch_indices_match_training_dataset(corpus, index_of_source):
     per_epoch = steps_per_epoch(corpus, BUDGET)
     for step in (1, 2, per_epoch, per_epoch + 1, 2 * per_epoch - 3):
         (found,) = batches(training_dataset(corpus, BUDGET, 5, step - 1), 1)
-        told = batch_indices(corpus, BUDGET, 5, step)
-        assert told.tolist() == indices(found, index_of_source)
+        located = batch_indices(corpus, BUDGET, 5, step)
+        assert located.tolist() == indices(found, index_of_source)
 
 
-def test_batches_are_mixed_over_the_epoch(corpus):
+def test_batches_are_shuffled(corpus):
     steps = steps_per_epoch(corpus, BUDGET)
     widths = [b[0].shape[1] for b in batches(training_dataset(corpus, BUDGET), steps)]
-    # Sorted by length, neighbours would be alike: their steps are a random walk's.
+    # If the batches were sorted by length, neighbors would be similar.
     walk = np.abs(np.diff(widths)).mean()
     assert walk > 0.5 * np.abs(np.subtract.outer(widths, widths)).mean()
 
 
-def test_endless(corpus):
+def test_training_dataset_is_endless(corpus):
     dataset = training_dataset(corpus, BUDGET)
     assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
 
 
-def without_padding_rows(batch):
+def remove_padding_rows(batch):
     real = batch[0].any(axis=1)
     return tuple(array[real] for array in batch)
 
 
 @pytest.mark.parametrize("num_replicas", [2, 3, 8])
-def test_replicas_only_add_rows_of_padding(corpus, num_replicas):
+def test_replicas_only_add_padding_rows(corpus, num_replicas):
     alone = batches(training_dataset(corpus, BUDGET, seed=4), 60)
     padded = batches(
         training_dataset(corpus, BUDGET, seed=4, num_replicas=num_replicas), 60
@@ -180,13 +182,11 @@ def test_replicas_only_add_rows_of_padding(corpus, num_replicas):
         assert len(wide[0]) - len(batch[0]) < num_replicas
         extra = [array[len(batch[0]) :] for array in wide]
         assert not any(array.any() for array in extra)
-    assert equal(alone, [without_padding_rows(batch) for batch in padded])
+    assert are_equal(alone, [remove_padding_rows(batch) for batch in padded])
 
 
 @pytest.mark.parametrize(("count", "num_replicas"), [(2, 2), (3, 1), (2, 6)])
-def test_shards_part_every_batch_without_overlap(
-    corpus, index_of_source, count, num_replicas
-):
+def test_shards_divide_every_batch(corpus, index_of_source, count, num_replicas):
     arguments = {"seed": 4, "num_replicas": num_replicas}
     whole = batches(training_dataset(corpus, BUDGET, **arguments), 31)
     shards = [
@@ -203,7 +203,7 @@ def test_shards_part_every_batch_without_overlap(
         assert len(parts[0][0]) * count % num_replicas == 0
 
 
-def test_padded_to_buckets_there_are_few_shapes(corpus, index_of_source):
+def test_pad_to_bucket_gives_few_shapes(corpus, index_of_source):
     steps = steps_per_epoch(corpus, BUDGET)
     free = batches(training_dataset(corpus, BUDGET, seed=6), steps)
     fixed = batches(training_dataset(corpus, BUDGET, seed=6, pad_to_bucket=True), steps)
@@ -222,7 +222,7 @@ def test_padded_to_buckets_there_are_few_shapes(corpus, index_of_source):
         assert padded[1].sum() == batch[1].sum()
 
 
-def test_evaluation_holds_every_pair_once(corpus, index_of_source):
+def test_evaluation_dataset_contains_every_pair_once(corpus, index_of_source):
     dataset = evaluation_dataset(corpus, BUDGET)
     taken = batches(dataset)
     assert len(taken) == dataset.cardinality()
@@ -230,23 +230,23 @@ def test_evaluation_holds_every_pair_once(corpus, index_of_source):
     assert Counter(pairs) == Counter(range(NUM_PAIRS))
     for source_ids, target_ids, _ in taken:
         assert max(source_ids.size, target_ids.size) <= BUDGET
-    assert equal(taken, batches(dataset))
+    assert are_equal(taken, batches(dataset))
     padded = batches(evaluation_dataset(corpus, BUDGET, num_replicas=4))
     assert {len(batch[0]) % 4 for batch in padded} == {0}
-    assert equal(taken, [without_padding_rows(batch) for batch in padded])
+    assert are_equal(taken, [remove_padding_rows(batch) for batch in padded])
 
 
-def test_a_corpus_of_one_pair(tmp_path):
+def test_datasets_accept_single_pair(tmp_path):
     tokenizer = train_tokenizer("bpe", ["a b c"], 265)
     corpus = encode_corpus([("a b", "c")], tokenizer, tokenizer, tmp_path / "ids")
     assert steps_per_epoch(corpus, 100) == 1
     taken = batches(training_dataset(corpus, 100), 3)
-    assert equal(taken[:1], taken[1:2])
+    assert are_equal(taken[:1], taken[1:2])
     assert taken[0][2].tolist() == [corpus.pair(0)[1].tolist()]
     assert len(batches(evaluation_dataset(corpus, 100))) == 1
 
 
-def test_mistakes(corpus):
+def test_training_dataset_rejects_invalid_arguments(corpus):
     longest = int(max(corpus.source_lengths.max(), corpus.target_lengths.max()))
     for use in (training_dataset, evaluation_dataset, steps_per_epoch):
         with pytest.raises(DataError, match=f"training.batch_tokens={longest - 1},"):
@@ -259,8 +259,8 @@ def test_mistakes(corpus):
             training_dataset(corpus, BUDGET, shard=shard)
 
 
-def test_two_mirrored_replicas_share_each_batch(corpus):
-    """In a process of its own: the devices are chosen before TensorFlow starts."""
+def test_mirrored_replicas_share_each_batch(corpus):
+    """The test needs a new process, since devices are set before TensorFlow starts."""
     script = f"""
 import numpy as np
 import tensorflow as tf
@@ -287,8 +287,8 @@ print("shared")
     assert done.stdout.endswith("shared\n"), done.stderr
 
 
-def test_padding_fraction_on_real_text(data_dir, tmp_path):
-    """8,000 byte pairs and batches of 4,096 tokens waste less than a tenth."""
+def test_padding_is_below_a_tenth_on_real_text(data_dir, tmp_path):
+    """The vocabulary has 8,000 byte pairs, and the batches have 4,096 tokens."""
     folder = data_dir / "multi30k"
     files = TextFiles(folder / "train.en.gz", folder / "train.de.gz")
     tokenizer = train_tokenizer("bpe", (text for pair in files for text in pair), 8000)

@@ -42,8 +42,8 @@ def expected_ids(tokenizer, text):
     return [*tokenizer.tokenize([text]).to_list()[0], END]
 
 
-def test_every_pair_is_there_in_order_with_its_end(tokenizers, tmp_path, monkeypatch):
-    # Chunks that do not divide the number of pairs.
+def test_corpus_contains_every_pair_in_order(tokenizers, tmp_path, monkeypatch):
+    # The number of pairs is not a multiple of the chunk size.
     monkeypatch.setattr(encoding, "_CHUNK_PAIRS", 7)
     pairs = list(zip(sentences(31, 3), sentences(31, 4), strict=True))
     corpus = encode_corpus(pairs, *tokenizers, tmp_path / "ids")
@@ -74,9 +74,9 @@ def test_rows_are_padded(tokenizers, tmp_path):
         assert row.tolist() == ids + [0] * (29 - len(ids))
 
 
-def test_large_vocabularies_are_stored_whole(tokenizers, tmp_path):
-    class Wide:
-        """Ids beyond 16 bits."""
+def test_large_ids_are_stored_exactly(tokenizers, tmp_path):
+    class WideTokenizer:
+        """Returns ids that need more than 16 bits."""
 
         vocabulary_size = 70_001
         end_id = END
@@ -89,15 +89,15 @@ def test_large_vocabularies_are_stored_whole(tokenizers, tmp_path):
             return ids.with_flat_values(ids.flat_values + 69_500)
 
     corpus = encode_corpus(
-        [("ein Mann", "ein Mann")], Wide(), tokenizers[0], tmp_path / "a"
+        [("ein Mann", "ein Mann")], WideTokenizer(), tokenizers[0], tmp_path / "a"
     )
     source, target = corpus.pair(0)
     assert (source[:-1] - 69_500).tolist() == target[:-1].tolist()
     assert source[-1] == END
 
 
-@pytest.mark.fault("F14", "train: dropped, counted, its line named; the rest aligned")
-def test_dropped_pairs_are_counted_with_their_lines(tokenizers, tmp_path):
+@pytest.mark.fault("F14", "train: dropped, counted, line named; the rest aligned")
+def test_dropped_pairs_are_counted_with_lines(tokenizers, tmp_path):
     source = [line.encode() for line in sentences(23, 5)]
     target = [line.encode() for line in sentences(23, 6)]
     source[4] = b""
@@ -130,7 +130,7 @@ def test_dropped_pairs_are_counted_with_their_lines(tokenizers, tmp_path):
         f"8 with an empty side ({name}:5, {name}:8, {name}:16, {name}:17, {name}:18, "
         f"...); 1 longer than data.max_length ({name}:12)"
     )
-    # What is left is still aligned.
+    # The remaining pairs are still aligned.
     kept = [n for n in range(23) if n not in (4, 7, 8, 11, 12, *range(15, 21))]
     for index, line in enumerate(kept):
         expected = expected_ids(tokenizers[1], target[line].decode())
@@ -139,7 +139,7 @@ def test_dropped_pairs_are_counted_with_their_lines(tokenizers, tmp_path):
     assert numbers.tolist() == [line + 1 for line in kept]
 
 
-def test_segmentations_of_a_pair_stand_together(tokenizers, tmp_path, monkeypatch):
+def test_segmentations_of_a_pair_are_adjacent(tokenizers, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "_CHUNK_PAIRS", 7)
     pairs = list(zip(sentences(31, 3), sentences(31, 4), strict=True))
     pairs[8] = ("", "ein")
@@ -171,7 +171,7 @@ def test_segmentations_of_a_pair_stand_together(tokenizers, tmp_path, monkeypatc
     assert corpus.pair(0)[0].tolist() != other.pair(0)[0].tolist()
 
 
-def test_max_length_counts_the_end_id(tokenizers, tmp_path):
+def test_max_length_includes_end_id(tokenizers, tmp_path):
     pairs = list(zip(sentences(41, 7), sentences(41, 8), strict=True))
     longest = [
         max(len(expected_ids(*side)) for side in zip(tokenizers, pair, strict=True))
@@ -183,7 +183,7 @@ def test_max_length_counts_the_end_id(tokenizers, tmp_path):
     assert max(corpus.source_lengths.max(), corpus.target_lengths.max()) == limit
 
 
-def test_pairs_of_an_iterable_are_named_by_number(tokenizers, tmp_path):
+def test_iterable_pairs_are_named_by_number(tokenizers, tmp_path):
     pairs = [("ein", "ein"), ("", "ein"), ("ein", None), ("ein", "\ud800")]
     corpus = encode_corpus(iter(pairs), *tokenizers, tmp_path / "ids")
     assert corpus.num_pairs == 1
@@ -200,7 +200,7 @@ def test_pairs_of_an_iterable_are_named_by_number(tokenizers, tmp_path):
         ([], "0 of 0"),
     ],
 )
-def test_nothing_left_is_an_error(tokenizers, tmp_path, pairs, reason):
+def test_corpus_without_pairs_is_rejected(tokenizers, tmp_path, pairs, reason):
     with pytest.raises(
         DataError, match=rf"no training examples: .*{reason}.*max_length=2"
     ):
@@ -208,9 +208,7 @@ def test_nothing_left_is_an_error(tokenizers, tmp_path, pairs, reason):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_cache_is_reused_only_for_the_same_text_tokenizers_and_length(
-    tokenizers, tmp_path, monkeypatch
-):
+def test_cache_is_reused_only_for_same_inputs(tokenizers, tmp_path, monkeypatch):
     lines = [line.encode() for line in sentences(11, 9)]
     source = write(tmp_path / "a", lines)
     target = write(tmp_path / "b", lines[::-1])
@@ -233,7 +231,7 @@ def test_cache_is_reused_only_for_the_same_text_tokenizers_and_length(
     corpus, again = encode()
     assert not again
     assert corpus.num_pairs == 11
-    # Another time of change is not another text.
+    # A new modification time does not change the text.
     os.utime(source, (1, 1))
     assert not encode()[1]
     assert encode(max_length=255)[1]
@@ -244,7 +242,7 @@ def test_cache_is_reused_only_for_the_same_text_tokenizers_and_length(
     assert again
     expected = expected_ids(tokenizers[0], (lines[-1] + b" ein").decode())
     assert corpus.pair(10)[0].tolist() == expected
-    # An iterable cannot tell what it holds.
+    # An iterable has no fingerprint.
     for _ in range(2):
         before = len(encoded)
         encode_corpus([("ein", "ein")], *tokenizers, tmp_path / "ids")
@@ -254,7 +252,7 @@ def test_cache_is_reused_only_for_the_same_text_tokenizers_and_length(
 @pytest.mark.parametrize(
     "name", ["corpus.json", "dropped.npy", "source_ids.npy", "target_offsets.npy"]
 )
-def test_a_damaged_cache_is_named_and_written_again(tokenizers, tmp_path, name):
+def test_damaged_cache_is_rewritten(tokenizers, tmp_path, name):
     lines = [line.encode() for line in sentences(11, 10)]
     files = TextFiles(write(tmp_path / "a", lines), write(tmp_path / "b", lines))
     encode_corpus(files, *tokenizers, tmp_path / "ids")
@@ -266,16 +264,16 @@ def test_a_damaged_cache_is_named_and_written_again(tokenizers, tmp_path, name):
     assert corpus.num_pairs == EncodedCorpus.load(tmp_path / "ids").num_pairs == 11
 
 
-class Runs:
-    """What numpy would run if it unpickled it."""
+class Executed:
+    """An object that opens a file when it is unpickled."""
 
     def __reduce__(self):
         return open, ("unpickled", "w")
 
 
-@pytest.mark.fault("F23", "arrays with pickles or wrong offsets are no cache")
+@pytest.mark.fault("F23", "arrays with pickles or wrong offsets are rejected")
 @pytest.mark.parametrize("name", ["dropped", "source_ids", "target_offsets"])
-def test_a_hostile_cache_is_not_used(tokenizers, tmp_path, name, monkeypatch):
+def test_hostile_cache_is_rejected(tokenizers, tmp_path, name, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [line.encode() for line in sentences(11, 10)]
     files = TextFiles(write(tmp_path / "a", lines), write(tmp_path / "b", lines))
@@ -283,12 +281,12 @@ def test_a_hostile_cache_is_not_used(tokenizers, tmp_path, name, monkeypatch):
     path = tmp_path / "ids" / f"{name}.npy"
     whole = np.load(path)
     pickled = np.empty(1, object)
-    pickled[0] = Runs()
+    pickled[0] = Executed()
     shifted = whole.copy()
     shifted[len(shifted) // 2 :] += 7
     hostile = [
         lambda: np.save(path, pickled, allow_pickle=True),
-        lambda: path.write_bytes(pickle.dumps(Runs())),
+        lambda: path.write_bytes(pickle.dumps(Executed())),
         lambda: path.write_bytes(b""),
         lambda: np.savez(open(path, "wb"), x=whole),  # noqa: SIM115
         lambda: np.save(path, whole.astype(float)),
@@ -303,7 +301,7 @@ def test_a_hostile_cache_is_not_used(tokenizers, tmp_path, name, monkeypatch):
         again = encode_corpus(files, *tokenizers, tmp_path / "ids").pair(3)
         assert [side.tolist() for side in again] == [side.tolist() for side in good]
     assert not (tmp_path / "unpickled").exists()
-    # It would have run.
+    # Unpickling would have opened the file.
     np.save(path, pickled, allow_pickle=True)
     np.load(path, allow_pickle=True)
     assert (tmp_path / "unpickled").exists()
@@ -313,7 +311,7 @@ def test_a_hostile_cache_is_not_used(tokenizers, tmp_path, name, monkeypatch):
     "content",
     ["[]", "null", "{}", "[" * 9000, '{"num_pairs": 1e9}', '{"num_pairs": "a"}'],
 )
-def test_a_hostile_description_is_not_used(tokenizers, tmp_path, content):
+def test_hostile_description_is_rejected(tokenizers, tmp_path, content):
     encode_corpus([("ein", "ein")], *tokenizers, tmp_path / "ids")
     path = tmp_path / "ids" / "corpus.json"
     facts = json.loads(path.read_text())
@@ -324,7 +322,7 @@ def test_a_hostile_description_is_not_used(tokenizers, tmp_path, content):
         EncodedCorpus.load(tmp_path / "ids")
 
 
-def test_load_without_a_corpus(tmp_path):
+def test_load_rejects_folder_without_corpus(tmp_path):
     with pytest.raises(DataError, match="no encoded corpus here"):
         EncodedCorpus.load(tmp_path / "missing")
     (tmp_path / "corpus.json").write_text(json.dumps({"a": 1}))
@@ -332,15 +330,15 @@ def test_load_without_a_corpus(tmp_path):
         EncodedCorpus.load(tmp_path)
 
 
-def test_a_folder_with_other_files_is_left_alone(tokenizers, tmp_path):
+def test_folder_with_other_files_is_unchanged(tokenizers, tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(DataError, match="contains other files"):
         encode_corpus([("ein", "ein")], *tokenizers, tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "mine"
 
 
-@pytest.mark.fault("F20", "an error before training, and no short corpus")
-def test_errors_of_the_source_leave_nothing_behind(tokenizers, tmp_path):
+@pytest.mark.fault("F20", "an error before training, and no incomplete corpus")
+def test_source_error_leaves_no_corpus(tokenizers, tmp_path):
     texts = gzip.compress(b"ein Mann\n" * 5003)
     data = tmp_path / "data"
     data.mkdir()

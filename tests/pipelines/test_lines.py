@@ -8,7 +8,7 @@ from keras_transformer.pipelines import decode_lines
 from keras_transformer.pipelines import read_lines
 from keras_transformer.pipelines.lines import count_lines
 
-# Each is one line: only \n ends a line.
+# Each text is one line, because only \n ends a line.
 ODD_LINES = ["a\u2028b", "c\x0bd\x0ce", "f\x85g", "h\ri", "\x1cj\x1dk\x1e", "", " l "]
 
 
@@ -19,22 +19,22 @@ def write(path, content: bytes):
     return path
 
 
-@pytest.mark.fault("F15", "a line ends at \\n only")
+@pytest.mark.fault("F15", "only \\n ends a line")
 @pytest.mark.parametrize("name", ["text.txt", "text.gz"])
-def test_only_the_newline_ends_a_line(tmp_path, name):
+def test_only_newline_ends_a_line(tmp_path, name):
     path = write(tmp_path / name, "\n".join(ODD_LINES).encode())
     assert list(read_lines(path)) == ODD_LINES
     assert count_lines(path) == len(ODD_LINES)
 
 
-@pytest.mark.fault("F15", "one CR is taken off, at the end of a line")
-def test_one_carriage_return_is_taken_off_the_end_only(tmp_path):
+@pytest.mark.fault("F15", "one CR at the end of a line is removed")
+def test_one_trailing_carriage_return_is_removed(tmp_path):
     path = write(tmp_path / "dos.txt", b"\ra\r\nb\rc\r\r\nd\r")
     assert list(read_lines(path)) == ["\ra", "b\rc\r", "d"]
 
 
-@pytest.mark.fault("F15", "a BOM is taken off once")
-def test_byte_order_mark_only_at_the_start_of_the_file(tmp_path):
+@pytest.mark.fault("F15", "one BOM at the start is removed")
+def test_byte_order_mark_is_removed_at_file_start(tmp_path):
     path = write(tmp_path / "bom.txt", "\ufeff\ufeffa\n\ufeffb\n".encode())
     assert list(read_lines(path)) == ["\ufeffa", "\ufeffb"]
 
@@ -51,15 +51,15 @@ def test_last_line_needs_no_newline(tmp_path, content, lines):
         assert count_lines(path) == len(lines)
 
 
-def test_lines_longer_than_a_block_are_whole(tmp_path):
+def test_long_lines_are_complete(tmp_path):
     long = "x" * (3 << 20)
     path = write(tmp_path / "long.txt", f"{long}\n{long}y".encode())
     assert list(read_lines(path)) == [long, long + "y"]
     assert count_lines(path) == 2
 
 
-@pytest.mark.fault("F16", "named, dropped or replaced, as asked")
-def test_invalid_utf8_is_named_dropped_or_replaced(tmp_path):
+@pytest.mark.fault("F16", "reported, dropped or replaced, depending on the option")
+def test_invalid_utf8_is_reported_dropped_or_replaced(tmp_path):
     path = write(tmp_path / "latin.gz", b"ok\nna\xefve\ntrunc\xe2\x82\nlast")
     with pytest.raises(DataError, match=r"latin\.gz:2: not UTF-8 \(byte 0xef at .* 3 "):
         list(read_lines(path))
@@ -68,7 +68,7 @@ def test_invalid_utf8_is_named_dropped_or_replaced(tmp_path):
     assert list(read_lines(path, errors="replace")) == replaced
 
 
-def test_decode_lines_names_the_stream():
+def test_decode_lines_names_stream():
     with pytest.raises(DataError, match=r"^standard input:3: not UTF-8"):
         list(decode_lines([b"a\n", b"b\n", b"\xff\n"], "standard input"))
     with pytest.raises(ValueError, match="errors='ignore'"):
@@ -76,7 +76,7 @@ def test_decode_lines_names_the_stream():
 
 
 @pytest.mark.fault("F20", "an error that names the file and the last good line")
-def test_gzip_cut_off_is_an_error_after_the_good_lines(tmp_path):
+def test_truncated_gzip_fails_after_good_lines(tmp_path):
     whole = gzip.compress("".join(f"line {n}\n" for n in range(100_003)).encode())
     path = tmp_path / "cut.gz"
     path.write_bytes(whole[: len(whole) // 2])
@@ -91,8 +91,8 @@ def test_gzip_cut_off_is_an_error_after_the_good_lines(tmp_path):
         list(read_lines(path))
 
 
-@pytest.mark.fault("F20", "an error that names the file, or the very same lines")
-def test_altered_gzip_is_never_other_text(tmp_path):
+@pytest.mark.fault("F20", "an error that names the file, or the same lines")
+def test_altered_gzip_never_changes_text(tmp_path):
     content = "".join(f"Zeile {n} läuft {n * n}\n" for n in range(900)).encode()
     whole = gzip.compress(content)
     expected = content.decode().split("\n")[:-1]
@@ -115,7 +115,7 @@ def test_altered_gzip_is_never_other_text(tmp_path):
                 assert str(error).startswith(f"{path}:")
                 errors += 1
             else:
-                # An empty file holds no gzip member at all.
+                # An empty file has no gzip member.
                 if changed:
                     assert found in (expected, len(expected))
     assert errors > 500
@@ -126,7 +126,7 @@ def test_altered_gzip_is_never_other_text(tmp_path):
 
 
 @pytest.mark.fault("F20", "an error that names the file and the reason")
-def test_files_that_cannot_be_read(tmp_path):
+def test_unreadable_files_are_rejected(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     (tmp_path / "folder.gz").mkdir()

@@ -1,4 +1,4 @@
-"""Run by test_trainer.py, which interrupts it: trains in the folder given."""
+"""Trains in a folder until test_trainer.py interrupts it."""
 
 import pathlib
 import sys

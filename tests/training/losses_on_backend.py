@@ -1,4 +1,4 @@
-"""Run by test_losses.py on the backend KERAS_BACKEND: prints four figures."""
+"""Prints four results on the backend KERAS_BACKEND. Run by test_losses.py."""
 
 import sys
 

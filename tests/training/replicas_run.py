@@ -1,10 +1,10 @@
-"""Run by test_replicas.py: trains on two replicas and writes the weights.
+"""Trains on two replicas and writes the weights. Run by test_replicas.py.
 
     replicas_run.py FOLDER NAME...
 
-trains what RUNS names; without a name, what goes wrong and is resumed.
-
-Logical devices can be set only before TensorFlow's first use of a device.
+The script trains the models of RUNS that are named. Without a name, it trains with
+overflows and with a resumed run. It runs in a new process because logical devices must
+be set before TensorFlow uses a device.
 """
 
 import pathlib
@@ -23,8 +23,8 @@ from training_samples import weights_of
 from keras_transformer import training
 
 STEPS = 10
-# Global batches of 6 rows: 12 tokens and an empty row on the first replica, 9 on the
-# other; and one with only padding on the other.
+# Global batches of 6 rows. In the first, a replica has 12 tokens and an empty row, and
+# the other 9 tokens. In the second, a replica has only padding.
 LENGTHS = ((5, 7), (2, 5), (0, 0), (4, 2), (7, 1), (3, 6))
 LAST_PADDED = ((5, 7), (2, 3), (4, 2), (0, 0), (0, 0), (0, 0))
 
@@ -55,7 +55,7 @@ def plain():
     return fit(model)
 
 
-class OverflowOnTheSecond(training.TrainingModel):
+class OverflowOnSecondReplica(training.TrainingModel):
     """A model whose second replica overflows."""
 
     def _gradients(self, inputs, labels, scale):
@@ -72,7 +72,7 @@ def clipped():
     return fit(model)
 
 
-# Each trains a model and returns it with its figures.
+# Functions that train a model and return it with its metrics.
 RUNS = {
     "step": step,
     "plain": plain,
@@ -83,8 +83,8 @@ RUNS = {
 
 
 def skipped():
-    """The number of steps that are left out for the second replica's sake."""
-    model = OverflowOnTheSecond(tiny_transformer())
+    """Returns the fault of a step in which the second replica overflows."""
+    model = OverflowOnSecondReplica(tiny_transformer())
     model.compile(sgd())
     before = weights_of(model)
     model.fit(dataset(), steps_per_epoch=2, verbose=0)
@@ -95,8 +95,8 @@ def skipped():
 
 
 def overflow():
-    """The loss scale after a step in which one replica overflows."""
-    model = OverflowOnTheSecond(tiny_transformer(dtype="mixed_float16"))
+    """Returns the loss scale after a step in which one replica overflows."""
+    model = OverflowOnSecondReplica(tiny_transformer(dtype="mixed_float16"))
     model.compile(keras.optimizers.LossScaleOptimizer(sgd(), initial_scale=64.0))
     before = weights_of(model)
     model.fit(dataset(), steps_per_epoch=1, verbose=0)
@@ -106,7 +106,7 @@ def overflow():
 
 
 def resumed(folder):
-    """Weights of an interrupted and of an uninterrupted run, with dropout."""
+    """Returns the weights of a resumed and of an uninterrupted run, with dropout."""
 
     def trainer(name, seed):
         (folder / name).mkdir(exist_ok=True)
@@ -130,8 +130,8 @@ def main(folder, names):
     assert strategy.num_replicas_in_sync == 2
     for name in names:
         with strategy.scope():
-            model, figures = RUNS[name]()
-        np.savez(folder / f"{name}.npz", *weights_of(model), **figures)
+            model, metrics = RUNS[name]()
+        np.savez(folder / f"{name}.npz", *weights_of(model), **metrics)
     if names:
         return
     with strategy.scope():

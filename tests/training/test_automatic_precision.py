@@ -1,4 +1,4 @@
-"""TensorFlow's own mixed precision on CPUs, on for as long as it is asked for."""
+"""TensorFlow's automatic mixed precision on CPUs."""
 
 import json
 import pathlib
@@ -15,12 +15,12 @@ from keras_transformer.training import automatic_bfloat16
 CPU = pathlib.Path("/proc/cpuinfo")
 pytestmark = pytest.mark.skipif(
     not CPU.is_file() or "avx512_bf16" not in CPU.read_text(),
-    reason="this CPU has no products in bfloat16",
+    reason="this CPU cannot multiply in bfloat16",
 )
 
 
-def error_of_a_product():
-    """Of factors whose exact product float64 has, relative to the largest."""
+def product_error():
+    """Returns the largest error of a float32 product, relative to its largest value."""
     generator = np.random.default_rng(4)
     left, right = generator.normal(size=(2, 256, 256))
     left, right = left.astype("float32"), right.astype("float32")
@@ -29,17 +29,17 @@ def error_of_a_product():
     return np.abs(product(left, right) - exact).max() / np.abs(exact).max()
 
 
-def test_products_are_rounded_within_and_exact_after():
-    assert error_of_a_product() < 1e-6
+def test_automatic_bfloat16_ends_with_its_context():
+    assert product_error() < 1e-6
     with automatic_bfloat16(False):
-        assert error_of_a_product() < 1e-6
+        assert product_error() < 1e-6
     with automatic_bfloat16():
-        # bfloat16 keeps 8 bits.
-        assert 1e-4 < error_of_a_product() < 2**-7
-    assert error_of_a_product() < 1e-6
+        # bfloat16 has 8 bits of precision.
+        assert 1e-4 < product_error() < 2**-7
+    assert product_error() < 1e-6
 
 
-def test_a_recipe_asks_for_it(tmp_path):
+def test_recipe_enables_automatic_bfloat16(tmp_path):
     def perplexities(precision):
         settings = [
             "data.size=900",

@@ -1,4 +1,4 @@
-"""What happens between steps, with a clock in the test's hand."""
+"""Callbacks, with a clock that the test controls."""
 
 import contextlib
 import io
@@ -21,7 +21,7 @@ from keras_transformer.training import signals
 
 
 class Clock:
-    """Stands in for the module `time`."""
+    """Replaces the module `time`."""
 
     def __init__(self):
         self.now = 100.0
@@ -38,8 +38,8 @@ def clock(monkeypatch):
     return clock
 
 
-def steps_saved(progress, clock, minutes_a_step, **settings):
-    """Steps after which a checkpoint is written, of 20 steps."""
+def steps_saved(progress, clock, minutes_per_step, **settings):
+    """Returns the steps, of 20, after which a checkpoint is written."""
     saved = []
     counter = callbacks.StepCounter(progress)
     periodic = callbacks.PeriodicCheckpoint(
@@ -47,27 +47,27 @@ def steps_saved(progress, clock, minutes_a_step, **settings):
     )
     counter.on_train_begin()
     for _ in range(20):
-        clock.now += 60 * minutes_a_step
+        clock.now += 60 * minutes_per_step
         counter.on_train_batch_end(0)
         periodic.on_train_batch_end(0)
     return saved
 
 
-def test_checkpoints_by_minutes(clock):
-    # Steps of 4 minutes: 12, 24, ... are the first not before 10 minutes each.
+def test_periodic_checkpoint_saves_every_ten_minutes(clock):
+    # With steps of 4 minutes, 12 minutes are the first time of at least 10.
     progress = callbacks.Progress()
     assert steps_saved(progress, clock, 4, minutes=10) == [3, 6, 9, 12, 15, 18]
     assert progress.seconds == 20 * 4 * 60
-    # 2 steps since the last: a resumed run does not begin a new period.
+    # A resumed run continues the period, of which 2 steps have passed.
     assert steps_saved(progress, clock, 4, minutes=10)[:2] == [21, 24]
 
 
-def test_checkpoints_by_steps(clock):
+def test_periodic_checkpoint_saves_every_seven_steps(clock):
     progress = callbacks.Progress(step=5)
     assert steps_saved(progress, clock, 60, steps=7) == [7, 14, 21]
 
 
-def test_time_between_two_starts_does_not_count(clock):
+def test_step_counter_ignores_time_between_starts(clock):
     progress = callbacks.Progress()
     steps_saved(progress, clock, 1, steps=100)
     clock.now += 1e6
@@ -84,7 +84,7 @@ def test_time_between_two_starts_does_not_count(clock):
         ("bleu", [math.nan, 0.0], (0.0, 2), 0),
     ],
 )
-def test_what_counts_as_better(metric, scores, best, since):
+def test_progress_records_best_score(metric, scores, best, since):
     progress = callbacks.Progress()
     for score in scores:
         progress.step += 1
@@ -94,7 +94,7 @@ def test_what_counts_as_better(metric, scores, best, since):
 
 
 class ScriptedValidation:
-    """Gives figures from a list, and keeps the weights of each time."""
+    """Returns scores from a list and records the weights of each call."""
 
     def __init__(self, model, metric, scores):
         self.model = model
@@ -110,13 +110,13 @@ class ScriptedValidation:
 @pytest.mark.parametrize(
     ("metric", "scores", "best"),
     [
-        # Best at the second; the third and the fifth after it are not better.
+        # The second score is the best. An equal score is not better.
         ("bleu", [10.0, 20.0, 15.0, 20.0, 19.0], 1),
         ("perplexity", [10.0, 7.0, 7.0, 8.0, 9.0], 1),
     ],
 )
-def test_best_model_and_early_stopping_over_two_starts(tmp_path, metric, scores, best):
-    """Stopped at 16 by patience 3, of which 2 before the interruption at step 12."""
+def test_validation_stops_early_across_starts(tmp_path, metric, scores, best):
+    """The first start ends with 2 validations since the best, the second with 3."""
     model = tiny_training_model()
     validate = ScriptedValidation(model, metric, scores)
     settings = {"validation_steps": 4, "metric": metric, "patience": 3, "bar": False}
@@ -138,7 +138,7 @@ def test_best_model_and_early_stopping_over_two_starts(tmp_path, metric, scores,
         weights_of(stored), validate.weights[best], strict=True
     ):
         np.testing.assert_array_equal(weight, expected)
-    # A third start finds that training had stopped.
+    # A third start does not train.
     third = training.Trainer(model, tmp_path)
     third.restore()
     third.fit(dataset(20), 100, validate=validate, **settings)
@@ -151,15 +151,15 @@ def test_best_model_and_early_stopping_over_two_starts(tmp_path, metric, scores,
 
 
 class Model:
-    """As much of a model as the progress bar looks at."""
+    """The part of a model that the progress bar uses."""
 
     def __init__(self):
         self.tokens = 0.0
         self.token_counter = types.SimpleNamespace(result=lambda: self.tokens)
 
 
-def test_progress_line(clock, capsys):
-    """Step 5 of 20 in a run resumed at 3: two steps of 10 s, 700 tokens each."""
+def test_progress_bar_prints_lines_without_terminal(clock, capsys):
+    """A run is resumed at step 3 and has two steps of 10 s and 700 tokens each."""
     progress = callbacks.Progress(step=3)
     bar = reporting.ProgressBar(progress, 20, line_seconds=20.0)
     model = Model()
@@ -179,7 +179,7 @@ def test_progress_line(clock, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     first, last = captured.err.splitlines()
-    # 15 steps of 10 s are left.
+    # 15 steps of 10 s remain.
     assert first == "step 5 of 20: loss 4.568, 70 target tokens/s, 2:30 left"
     assert last == (
         "step 20 of 20: loss 1.250, 0 target tokens/s, "
@@ -187,7 +187,7 @@ def test_progress_line(clock, capsys):
     )
 
 
-def test_bar_on_a_terminal(monkeypatch):
+def test_progress_bar_draws_on_terminal(monkeypatch):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
     monkeypatch.setattr(reporting, "Console", lambda stderr: console)
@@ -206,7 +206,7 @@ def test_bar_on_a_terminal(monkeypatch):
     ("seconds", "text"),
     [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (7384, "2:03:04")],
 )
-def test_time_left(seconds, text):
+def test_clock_formats_seconds(seconds, text):
     assert reporting._clock(seconds) == text
 
 
@@ -214,7 +214,7 @@ def log_of(folder, step=0):
     return reporting.MetricsLog(folder, callbacks.Progress(step=step, seconds=12.34))
 
 
-def test_log_is_json_also_of_what_is_no_number(tmp_path):
+def test_metrics_log_writes_null_for_infinity(tmp_path):
     log_of(tmp_path, 7).write("validation", {"perplexity": math.inf, "bleu": 1 / 3})
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(line, parse_constant=pytest.fail) == {
@@ -226,7 +226,7 @@ def test_log_is_json_also_of_what_is_no_number(tmp_path):
     }
 
 
-def test_log_of_steps_that_come_again_is_dropped(tmp_path):
+def test_metrics_log_rewind_drops_later_steps(tmp_path):
     for step in (100, 200, 300):
         log_of(tmp_path, step).write("train", {"loss": 1.0})
     path = tmp_path / "metrics.jsonl"
@@ -244,7 +244,7 @@ def test_log_of_steps_that_come_again_is_dropped(tmp_path):
     ]
 
 
-def test_a_signal_after_the_last_step_is_not_lost():
+def test_save_on_signal_raises_after_last_step():
     saved = []
     with contextlib.suppress(KeyboardInterrupt):
         with signals.SaveOnSignal(lambda: saved.append(1)) as on_signal:

@@ -1,4 +1,4 @@
-"""Checkpoints: kept, averaged, damaged, of another model, restored."""
+"""Checkpoints: rotation, averages, damage, other models and resuming."""
 
 import dataclasses
 import logging
@@ -22,14 +22,14 @@ from keras_transformer.training.checkpoints import Checkpoints
 
 
 def shift_weights(model, amount):
-    """Adds a number to all weights, so that each checkpoint holds others."""
+    """Adds a number to all weights, so that each checkpoint has different ones."""
     transformer = getattr(model, "transformer", model)
     transformer.set_weights([weight + amount for weight in weights_of(transformer)])
 
 
 @pytest.fixture
 def saved(tmp_path):
-    """A folder with the checkpoints of steps 10, 20 and 30, and their weights."""
+    """Returns a folder with checkpoints of steps 10, 20 and 30, and their weights."""
     model = tiny_training_model()
     checkpoints = Checkpoints(model, tmp_path, keep=3)
     weights = {}
@@ -76,16 +76,16 @@ def assert_weights(model, expected):
         np.testing.assert_array_equal(weight, value)
 
 
-def test_the_last_are_kept_and_named_by_step(tmp_path):
+def test_checkpoints_keep_the_last_three(tmp_path):
     checkpoints = Checkpoints(tiny_training_model(), tmp_path, keep=3)
     for step in (2, 7, 9, 10, 110):
         checkpoints.save(step, {})
-    # By number, not by the alphabet.
+    # The order is numerical, not alphabetical.
     assert steps_in(tmp_path) == [9, 10, 110]
     assert len(list(tmp_path.glob("*.data-*"))) == 3
 
 
-def test_keeping_goes_on_after_a_restart(saved):
+def test_checkpoints_keep_the_last_three_after_restart(saved):
     folder, _ = saved
     checkpoints = Checkpoints(tiny_training_model(), folder, keep=3)
     checkpoints.restore()
@@ -93,19 +93,19 @@ def test_keeping_goes_on_after_a_restart(saved):
     assert steps_in(folder) == [20, 30, 40]
 
 
-def test_restore_brings_back_the_newest(saved):
+def test_restore_loads_newest_checkpoint(saved):
     folder, weights = saved
     model = tiny_training_model(seed=8)
     assert Checkpoints(model, folder).restore() == {"step": 30}
     assert_weights(model, weights[30])
 
 
-def test_an_empty_folder_has_none(tmp_path):
+def test_restore_returns_none_for_new_folder(tmp_path):
     assert Checkpoints(tiny_training_model(), tmp_path / "new").restore() is None
 
 
-@pytest.mark.fault("F03", "found by their index files; keeping goes on")
-def test_without_the_state_file(saved):
+@pytest.mark.fault("F03", "found by their index files; rotation continues")
+def test_restore_works_without_state_file(saved):
     folder, weights = saved
     (folder / "checkpoint").unlink()
     model = tiny_training_model(seed=8)
@@ -116,9 +116,9 @@ def test_without_the_state_file(saved):
     assert steps_in(folder) == [20, 30, 40]
 
 
-@pytest.mark.fault("F04", "a warning that names the file; the one before is used")
+@pytest.mark.fault("F04", "a warning names the file; the previous one is used")
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_one_is_reported_and_the_one_before_used(saved, caplog, how):
+def test_restore_falls_back_from_damaged_checkpoint(saved, caplog, how):
     folder, weights = saved
     damage(folder, 30, how)
     model = tiny_training_model(seed=8)
@@ -130,8 +130,8 @@ def test_a_damaged_one_is_reported_and_the_one_before_used(saved, caplog, how):
     assert "\n" not in record.message
 
 
-@pytest.mark.fault("F04", "all damaged: an error, no start from step 0")
-def test_all_damaged(saved):
+@pytest.mark.fault("F04", "all damaged: an error instead of a start from step 0")
+def test_restore_rejects_only_damaged_checkpoints(saved):
     folder, _ = saved
     for step, how in zip((10, 20, 30), DAMAGES, strict=False):
         damage(folder, step, how)
@@ -146,7 +146,7 @@ def test_all_damaged(saved):
         ({"num_layers": 2}, r"ckpt-30: the checkpoint has no weight .*layer"),
     ],
 )
-def test_another_models_checkpoint_is_named(saved, changes, named):
+def test_restore_names_mismatched_weight(saved, changes, named):
     folder, _ = saved
     model = tiny_training_model(**changes)
     before = weights_of(model)
@@ -165,15 +165,15 @@ def test_another_models_checkpoint_is_named(saved, changes, named):
         lambda: keras.optimizers.Adam(training.PaperSchedule(12), amsgrad=True),
     ],
 )
-def test_another_optimizers_checkpoint_is_not_called_damaged(saved, optimizer):
+def test_restore_rejects_other_optimizer(saved, optimizer):
     folder, _ = saved
     with pytest.raises(CheckpointError, match="ckpt-30: does not fit"):
         Checkpoints(tiny_training_model(optimizer()), folder).restore()
 
 
 @pytest.mark.parametrize("name", ["a", "model", "transformer"])
-def test_names_of_the_models_do_not_matter(tmp_path, name):
-    """Also where one is a part of another: "model" of "training_model"."""
+def test_restore_ignores_model_names(tmp_path, name):
+    """One name may be a part of another: "model" of "training_model"."""
     transformer = tiny_transformer(name=name)
     model = training.TrainingModel(transformer, name="training_model")
     model.compile(keras.optimizers.SGD(0.1))
@@ -184,7 +184,7 @@ def test_names_of_the_models_do_not_matter(tmp_path, name):
 
 
 @pytest.mark.parametrize("last", [1, 2, 3, 20])
-def test_average_equals_numpys_mean(saved, last):
+def test_average_matches_numpy_mean(saved, last):
     folder, weights = saved
     model = tiny_transformer(seed=8)
     paths = average_checkpoints(model, folder, last)
@@ -196,7 +196,7 @@ def test_average_equals_numpys_mean(saved, last):
 
 
 @pytest.mark.parametrize("how", ["data cut off", "index empty"])
-def test_average_leaves_a_damaged_one_out(saved, caplog, how):
+def test_average_skips_damaged_checkpoint(saved, caplog, how):
     folder, weights = saved
     damage(folder, 20, how)
     model = tiny_transformer(seed=8)
@@ -208,52 +208,51 @@ def test_average_leaves_a_damaged_one_out(saved, caplog, how):
     assert "ckpt-20" in caplog.text
 
 
-def test_average_of_nothing(tmp_path):
+def test_average_requires_a_checkpoint(tmp_path):
     with pytest.raises(CheckpointError, match="no checkpoint"):
         average_checkpoints(tiny_transformer(), tmp_path)
     with pytest.raises(ValueError, match="Received: 0"):
         average_checkpoints(tiny_transformer(), tmp_path, last=0)
 
 
-def run(folder, seed=3):
-    """A `Trainer` whose model has dropout and half-precision loss scaling."""
+def make_trainer(folder, seed=3):
+    """Returns a `Trainer` whose model has dropout."""
     folder.mkdir(exist_ok=True)
     model = tiny_training_model(seed=seed, dropout=0.3, attention_dropout=0.2)
     return training.Trainer(model, folder)
 
 
 @pytest.mark.fault(
-    "F05", "weights, Adam's slots and step, dropout's states equal bit by bit"
+    "F05", "weights, Adam's slots and step, and dropout's states are bit-identical"
 )
 def test_resume_gives_bit_identical_weights(tmp_path):
-    """Weights, Adam's slots and step, dropout's random states: none may be missing."""
-    whole = run(tmp_path / "whole")
+    whole = make_trainer(tmp_path / "whole")
     whole.fit(dataset(), 9, bar=False)
-    run(tmp_path / "cut").fit(dataset(), 4, bar=False)
-    second = run(tmp_path / "cut", seed=8)
+    make_trainer(tmp_path / "cut").fit(dataset(), 4, bar=False)
+    second = make_trainer(tmp_path / "cut", seed=8)
     assert second.restore() == 4
     second.fit(dataset(4), 9, bar=False)
     assert_weights(second.model, weights_of(whole.model))
     assert int(second.model.optimizer.iterations) == 9
-    # The test can fail: without the restored states the weights differ.
-    third = run(tmp_path / "cut2", seed=8)
+    # Without the restored states, the weights differ, so this test can fail.
+    third = make_trainer(tmp_path / "cut2", seed=8)
     third.model.transformer.set_weights(weights_of(second.model))
     third.fit(dataset(), 1, bar=False)
     whole.fit(dataset(), 10, bar=False)
     assert not np.array_equal(weights_of(third.model)[0], weights_of(whole.model)[0])
 
 
-def test_a_resumed_run_knows_where_it_stood(tmp_path):
-    first = run(tmp_path)
+def test_restore_loads_progress(tmp_path):
+    first = make_trainer(tmp_path)
     first.progress.best_score, first.progress.best_step = 17.25, 2
     first.progress.validations_since_best = 3
     first.progress.seconds = 1000.0
     first.fit(dataset(), 2, bar=False)
-    second = run(tmp_path)
+    second = make_trainer(tmp_path)
     second.restore()
     assert dataclasses.asdict(second.progress) == dataclasses.asdict(first.progress)
     assert second.progress.seconds > 1000.0
-    # Nothing left to do, and no second checkpoint of the same step.
+    # No step remains, and the same step gets no second checkpoint.
     newest = tmp_path / "checkpoints" / "ckpt-2.index"
     written = newest.stat().st_mtime_ns
     second.fit(dataset(2), 2, bar=False)
@@ -280,8 +279,8 @@ def test_replace_file_is_all_or_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_failed_save_leaves_the_old_model(tmp_path, monkeypatch):
-    trainer = run(tmp_path)
+def test_failed_save_keeps_old_model(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path)
     path = trainer.save_model("best.keras")
     before = path.read_bytes()
 

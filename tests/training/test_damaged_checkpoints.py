@@ -1,4 +1,4 @@
-"""Checkpoints with flipped bits, lost state files, and what is kept after them."""
+"""Checkpoints with flipped bits or broken state files, and rotation after them."""
 
 import logging
 import random
@@ -16,22 +16,22 @@ FLIPS = 20
 
 @pytest.fixture
 def saved(tmp_path):
-    """A model, the checkpoints of steps 10, 20 and 30 of it, and their weights."""
+    """Returns a model, a folder with 3 of its checkpoints, and their weights."""
     model = tiny_training_model()
     checkpoints = Checkpoints(model, tmp_path, keep=3)
     weights = {}
     for step in (10, 20, 30):
-        change(model)
+        shift_weights(model)
         weights[step] = weights_of(model)
         checkpoints.save(step, {"step": step})
     return model, tmp_path, weights
 
 
-def change(model):
+def shift_weights(model):
     model.transformer.set_weights([weight + 0.25 for weight in weights_of(model)])
 
 
-def same(weights, others):
+def are_equal(weights, others):
     return all(map(np.array_equal, weights, others))
 
 
@@ -39,9 +39,9 @@ def steps_in(folder):
     return [int(path.rpartition("-")[2]) for path in checkpoint_paths(folder)]
 
 
-@pytest.mark.fault("F04", "one bit flipped anywhere in either file: found or harmless")
+@pytest.mark.fault("F04", "one flipped bit in either file: detected or harmless")
 @pytest.mark.parametrize("name", ["ckpt-30.index", "ckpt-30.data-00000-of-00001"])
-def test_a_flipped_bit_never_becomes_a_weight(saved, name, caplog, record_property):
+def test_restore_never_loads_a_flipped_bit(saved, name, caplog, record_property):
     model, folder, weights = saved
     path = folder / name
     whole = path.read_bytes()
@@ -52,20 +52,20 @@ def test_a_flipped_bit_never_becomes_a_weight(saved, name, caplog, record_proper
         content = bytearray(whole)
         content[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
         path.write_bytes(content)
-        change(model)
+        shift_weights(model)
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             step = checkpoints.restore()["step"]
-        assert same(weights_of(model), weights[step])
+        assert are_equal(weights_of(model), weights[step])
         assert ("ckpt-30" in caplog.text) == (step == 20)
         found += step == 20
-    # A few bytes are neither data nor checked, such as what fills up a block.
+    # A few bytes, such as a block's padding, are not data and not checked.
     assert found > 0.8 * FLIPS
-    record_property("happened", f"{found} of {FLIPS} found, the others harmless")
+    record_property("happened", f"{found} of {FLIPS} detected, the others harmless")
 
 
-@pytest.mark.fault("F04", "training goes on from the one before, and replaces it")
-def test_a_damaged_one_is_not_kept_for_its_number(saved):
+@pytest.mark.fault("F04", "training resumes from the previous one and replaces it")
+def test_save_deletes_damaged_checkpoint(saved):
     model, folder, _ = saved
     path = folder / "ckpt-30.index"
     path.write_bytes(path.read_bytes()[:50])
@@ -74,26 +74,26 @@ def test_a_damaged_one_is_not_kept_for_its_number(saved):
     checkpoints.save(25, {"step": 25})
     assert steps_in(folder) == [20, 25]
     assert Checkpoints(model, folder).restore() == {"step": 25}
-    # Whole ones of later steps are not the saver's to delete.
+    # Undamaged checkpoints of later steps are not deleted.
     Checkpoints(model, folder, keep=1).save(21, {"step": 21})
     assert steps_in(folder) == [21, 25]
 
 
-@pytest.mark.fault("F03", "empty or garbage: the index files count; rotation goes on")
+@pytest.mark.fault("F03", "empty or garbage: ignored; rotation continues")
 @pytest.mark.parametrize("content", [b"", b"\x00\xff garbage {", b'model: "nowhere"'])
-def test_a_useless_state_file(saved, content):
+def test_restore_ignores_broken_state_file(saved, content):
     model, folder, weights = saved
     (folder / "checkpoint").write_bytes(content)
-    change(model)
+    shift_weights(model)
     checkpoints = Checkpoints(model, folder, keep=2)
     assert checkpoints.restore() == {"step": 30}
-    assert same(weights_of(model), weights[30])
+    assert are_equal(weights_of(model), weights[30])
     checkpoints.save(40, {"step": 40})
     assert steps_in(folder) == [30, 40]
     assert len(list(folder.glob("ckpt-*.data-*"))) == 2
 
 
-def test_the_state_file_is_tensorflows(saved):
+def test_tensorflow_reads_state_file(saved):
     import tensorflow as tf
 
     _, folder, _ = saved

@@ -1,4 +1,4 @@
-"""Losses and gradients that are not finite: left out, told, and the end of it."""
+"""Invalid steps: skipped, reported, and the end of training after too many."""
 
 import json
 import math
@@ -27,8 +27,8 @@ REASON = {
 }
 
 
-class Poisoned(training.TrainingModel):
-    """Gives a loss or gradient that is none for batches with a source of `MARK`."""
+class FaultyModel(training.TrainingModel):
+    """Computes an infinite loss or gradient for sources that contain `MARK`."""
 
     kind = "loss"
 
@@ -49,8 +49,8 @@ class Poisoned(training.TrainingModel):
         return tf.where(marked, float("inf"), 0.0)
 
 
-def poisoned(kind, parts=1, optimizer=None, jit_compile=False, **changes):
-    model = Poisoned(tiny_transformer(**changes), 0.1, parts)
+def faulty_model(kind, parts=1, optimizer=None, jit_compile=False, **changes):
+    model = FaultyModel(tiny_transformer(**changes), 0.1, parts)
     model.kind = kind
     model.compile(optimizer or paper_adam(), jit_compile=jit_compile)
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
@@ -58,7 +58,7 @@ def poisoned(kind, parts=1, optimizer=None, jit_compile=False, **changes):
 
 
 def batches(steps, kind=None, bad=BAD_STEPS):
-    """The batches of the steps given, counted from 1; those of `bad` are bad."""
+    """Returns batches of steps, counted from 1. The steps in `bad` are invalid."""
     found = []
     for step in steps:
         inputs, labels = batch(step)
@@ -79,9 +79,9 @@ def batches(steps, kind=None, bad=BAD_STEPS):
 
 @pytest.mark.fault(
     "F10",
-    "no update, told with its step; weights, slots and metrics as without the batch",
+    "no update; step reported; weights, slots and metrics as without the batch",
 )
-@pytest.mark.fault("X04", "no update, told with its step")
+@pytest.mark.fault("X04", "no update; step reported")
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -92,16 +92,16 @@ def batches(steps, kind=None, bad=BAD_STEPS):
         pytest.param("gradient", {"jit_compile": True}, marks=pytest.mark.slow),
     ],
 )
-def test_a_bad_batch_leaves_no_trace(tmp_path, kind, options):
-    """As if it had not been among the batches: weights, Adam's slots, metrics."""
+def test_invalid_step_changes_nothing(tmp_path, kind, options):
+    """Weights, Adam's slots and metrics match a run without the invalid batches."""
     every = range(1, STEPS + 1)
-    model = poisoned(kind, **options)
+    model = faulty_model(kind, **options)
     trainer = training.Trainer(model, tmp_path)
     trainer.fit(
         batches(every, kind), STEPS, log_steps=STEPS, bar=False, max_consecutive_skips=1
     )
     good = [step for step in every if step not in BAD_STEPS]
-    other = poisoned(kind, **options)
+    other = faulty_model(kind, **options)
     history = other.fit(batches(good), verbose=0).history
     assert int(model.optimizer.iterations) == len(good)
     for weight, expected in zip(weights_of(model), weights_of(other), strict=True):
@@ -127,8 +127,8 @@ def test_a_bad_batch_leaves_no_trace(tmp_path, kind, options):
     "F10",
     "`on_nonfinite: stop`: one line with step and lines; the last checkpoint is older",
 )
-def test_stop_at_the_first(tmp_path, caplog):
-    model = poisoned("loss")
+def test_training_stops_at_first_invalid_step(tmp_path, caplog):
+    model = faulty_model("loss")
     trainer = training.Trainer(model, tmp_path)
     with pytest.raises(TrainingFault) as raised:
         trainer.fit(
@@ -138,13 +138,13 @@ def test_stop_at_the_first(tmp_path, caplog):
             bar=False,
             locate_batch=lambda step: [f"a.en:{10 * step + n}" for n in range(5)],
         )
-    told = "the loss is not finite; its batch: a.en:30, a.en:31, a.en:32 and 2 more"
-    assert str(raised.value).startswith(f"step 3: {told}. Training stopped")
+    reason = "the loss is not finite; its batch: a.en:30, a.en:31, a.en:32 and 2 more"
+    assert str(raised.value).startswith(f"step 3: {reason}. Training stopped")
     row = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert row["batch"] == [f"a.en:{n}" for n in range(30, 35)]
-    # The next start begins before the bad batch, and may be told to leave it out.
+    # The next start resumes before the invalid batch and skips it if asked to.
     assert len(checkpoint_paths(tmp_path / "checkpoints")) == 1
-    again = training.Trainer(poisoned("loss", seed=8), tmp_path)
+    again = training.Trainer(faulty_model("loss", seed=8), tmp_path)
     assert again.restore() == 2
     again.fit(
         batches(range(3, STEPS + 1), "loss"), STEPS, bar=False, max_consecutive_skips=1
@@ -155,11 +155,11 @@ def test_stop_at_the_first(tmp_path, caplog):
 
 @pytest.mark.fault(
     "F10",
-    "after too many in a row training stops; no checkpoint holds a number that is none",
+    "after too many in a row training stops; all checkpoints are finite",
 )
 @pytest.mark.parametrize(("bad", "stops_at"), [((2, 3, 5, 6), None), ((4, 5, 6), 6)])
-def test_too_many_in_a_row(tmp_path, bad, stops_at):
-    trainer = training.Trainer(poisoned("gradient"), tmp_path)
+def test_training_stops_after_consecutive_invalid_steps(tmp_path, bad, stops_at):
+    trainer = training.Trainer(faulty_model("gradient"), tmp_path)
     steps = range(1, STEPS + 1)
 
     def fit():
@@ -177,20 +177,20 @@ def test_too_many_in_a_row(tmp_path, bad, stops_at):
     with pytest.raises(TrainingFault, match="3 such steps in a row"):
         fit()
     assert trainer.progress.step == stops_at
-    # Steps that updated nothing were saved as they were: finite.
+    # The skipped steps were saved with finite weights.
     assert trainer.restore() == stops_at - 1
     assert all(np.all(np.isfinite(weight)) for weight in weights_of(trainer.model))
 
 
-@pytest.mark.fault("F11", "at a scale below 1e-4 it counts as a fault")
-def test_endless_overflow_of_float16_is_a_fault():
-    """At a scale of 1e-3 Keras halves it; below 1e-4 the scale is not to blame."""
+@pytest.mark.fault("F11", "at a loss scale below 1e-4, the step is invalid")
+def test_float16_overflow_at_small_scale_is_a_fault():
+    """Keras halves a loss scale of 1e-3. Below 1e-4, the scale is not the cause."""
     optimizer = keras.optimizers.LossScaleOptimizer(paper_adam(), initial_scale=1e-3)
-    model = poisoned("gradient", optimizer=optimizer, dtype="mixed_float16")
-    every_bad = range(1, 6)
+    model = faulty_model("gradient", optimizer=optimizer, dtype="mixed_float16")
+    bad_steps = range(1, 6)
     faults = []
-    for step in every_bad:
-        model.fit(batches([step], "gradient", every_bad), verbose=0)
+    for step in bad_steps:
+        model.fit(batches([step], "gradient", bad_steps), verbose=0)
         faults.append(int(model.last_fault))
     # Scales 1e-3, 5e-4, 2.5e-4, 1.25e-4, 6e-5.
     assert faults[:4] == [0] * 4
@@ -201,11 +201,11 @@ def test_endless_overflow_of_float16_is_a_fault():
 
 @pytest.mark.fault(
     "X03",
-    "beyond `max_gradient_norm`: no update, told; the others as without the limit",
+    "above `max_gradient_norm`: no update, reported; others as without the limit",
 )
 @pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
-def test_an_exploding_gradient_updates_nothing(tmp_path, dtype):
-    """The third batch's loss weighs a thousand times what it should."""
+def test_exploding_gradient_updates_nothing(tmp_path, dtype):
+    """The gradient of the third batch is a thousand times too large."""
 
     class Exploding(training.TrainingModel):
         def _gradients(self, inputs, labels, scale):
@@ -242,7 +242,7 @@ def test_an_exploding_gradient_updates_nothing(tmp_path, dtype):
     pairs = zip(weights_of(trainer.model), weights_of(expected.model), strict=True)
     for weight, value in pairs:
         np.testing.assert_allclose(weight, value, atol=1e-6)
-    # Without a limit the step moves the weights far.
+    # Without a limit, the step changes the weights a lot.
     free = trained((1, 2, 3, 4), (3,), None)
     moved = max(
         np.max(np.abs(weight - value))
@@ -253,8 +253,8 @@ def test_an_exploding_gradient_updates_nothing(tmp_path, dtype):
     assert moved > 0.1
 
 
-def test_global_clipnorm_scales_the_whole_gradient():
-    """SGD's update is its rate times the gradient: norm by norm."""
+def test_global_clipnorm_scales_whole_gradient():
+    """SGD's update is its rate times the gradient."""
 
     def update(global_clipnorm, parts=1):
         transformer = tiny_transformer()

@@ -1,4 +1,4 @@
-"""A checkpoints' folder that somebody else wrote."""
+"""Checkpoint folders from untrusted sources."""
 
 import pytest
 import tensorflow as tf
@@ -8,14 +8,14 @@ from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.training.checkpoints import Checkpoints
 
 
-@pytest.mark.fault("F23", "what a forged state file names elsewhere is not deleted")
-@pytest.mark.parametrize("begun", [True, False])
-def test_a_forged_state_file_deletes_nothing_elsewhere(tmp_path, begun):
+@pytest.mark.fault("F23", "a forged state file: no file elsewhere is deleted")
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_forged_state_file_deletes_nothing_elsewhere(tmp_path, has_checkpoint):
     folder, others = tmp_path / "run", tmp_path / "others"
     others.mkdir()
     model = tiny_training_model()
     Checkpoints(model, folder, keep=3).save(10, {})
-    if not begun:
+    if not has_checkpoint:
         for path in folder.iterdir():
             path.unlink()
     names = [str(others / f"ckpt-{step}") for step in (1, 2, 3)]

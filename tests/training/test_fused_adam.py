@@ -9,7 +9,7 @@ SHAPES = [(5, 7), (3,), ()]
 
 
 def trained(cls, sparse, steps=20, **kwargs):
-    """Values and slots after steps on random gradients, one of them sparse."""
+    """Returns values and slots after steps on random gradients, one of them sparse."""
     rng = np.random.default_rng(1)
     variables = [
         keras.Variable(rng.normal(size=shape), dtype="float32") for shape in SHAPES
@@ -26,14 +26,15 @@ def trained(cls, sparse, steps=20, **kwargs):
         gradients = [
             tf.constant(rng.normal(size=shape), tf.float32) for shape in SHAPES
         ]
-        # Rows 1 and 4, row 1 twice: the sum counts.
+        # Row 1 occurs twice: its slices must be added.
         rows = tf.constant([1, 4, 1])
         gradients[0] = tf.IndexedSlices(gradients[0][:3], rows, tf.constant([5, 7]))
         if not sparse:
-            # Keras would square each of a row's slices by itself.
+            # Keras would square each slice of a row separately.
             gradients[0] = tf.convert_to_tensor(gradients[0])
         step(gradients)
-    return [np.array(variable) for variable in (*variables, *optimizer.variables)]
+    results = (*variables, *optimizer.variables)
+    return [np.asarray(variable) for variable in results]
 
 
 @pytest.mark.parametrize(
@@ -47,27 +48,27 @@ def trained(cls, sparse, steps=20, **kwargs):
         {"gradient_accumulation_steps": 2},
     ],
 )
-def test_equals_keras(kwargs):
-    check_equal(
+def test_fused_adam_matches_keras(kwargs):
+    assert_close(
         trained(training.FusedAdam, sparse=False, **kwargs),
         trained(keras.optimizers.Adam, sparse=False, **kwargs),
     )
 
 
-def test_slices_of_a_row_add_up():
-    check_equal(
+def test_fused_adam_adds_slices_of_a_row():
+    assert_close(
         trained(training.FusedAdam, sparse=True),
         trained(keras.optimizers.Adam, sparse=False),
     )
 
 
-def check_equal(found, expected):
+def assert_close(found, expected):
     assert len(found) == len(expected)
     for mine, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine, other, rtol=2e-5, atol=1e-6)
 
 
-def test_config_round_trip():
+def test_fused_adam_config_round_trip():
     optimizer = training.FusedAdam(0.1, 0.8, 0.9, 1e-5)
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert isinstance(again, training.FusedAdam)

@@ -23,7 +23,7 @@ def diagonal(inputs):
 
 
 def test_next_words_matches_hand_calculation():
-    """Words are 10, with parts 11 and 12, and 20; 5 and 6 stand for words."""
+    """The words are 10 11 12 and 20. The symbols 5 and 6 represent words."""
     begins = np.isin(np.arange(30), [10, 20, 3])
     stands = np.isin(np.arange(30), [5, 6])
     aligned = training.next_words(begins, stands)
@@ -81,7 +81,7 @@ def guided_model(weight, **options):
 
 
 def test_train_step_adds_guided_alignment_loss():
-    """They match `attention_scores`, which training does not use."""
+    """The expected loss comes from `attention_scores`, which training does not use."""
     inputs, labels = batch(0)
     model = guided_model(0.8)
     transformer = model.transformer
@@ -91,7 +91,7 @@ def test_train_step_adds_guided_alignment_loss():
         np.array(diagonal(inputs))
         & np.array(padding_mask(inputs["source_ids"]))[:, None, :]
     )
-    # A source that is padding there has no weight: the smallest one counts.
+    # Padding in the source has no weight, so the smallest weight counts.
     found = (scores * aligned).sum(axis=-1) + 1e-6
     has_any = np.array(diagonal(inputs)).any(axis=-1)
     guided = -np.log(found[:, : labels.shape[1]])[is_token & has_any].sum()
@@ -124,10 +124,10 @@ def test_guided_head_learns_the_alignment():
     model = tiny_training_model(keras.optimizers.Adam(0.01), num_layers=3)
     model.guided_alignment = training.GuidedAlignment(diagonal, head=1)
 
-    def looked():
+    def aligned_weight():
         scores = np.array(model.transformer.attention_scores(inputs)["cross"])
         return np.einsum("btt->", scores[:, 1, 1]) / ids.size
 
-    assert looked() < 0.3
+    assert aligned_weight() < 0.3
     model.fit(tf.data.Dataset.from_tensors((inputs, labels)).repeat(100), verbose=0)
-    assert looked() > 0.9
+    assert aligned_weight() > 0.9

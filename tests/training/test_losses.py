@@ -28,7 +28,7 @@ def random_logits(seed=5, shape=LABELS.shape):
 
 
 def dense_loss(labels, logits, label_smoothing):
-    """Keras's own, over one-hot vectors, then the mean over the tokens."""
+    """Returns the token mean of Keras's cross-entropy over one-hot vectors."""
     one_hot = tf.one_hot(labels, VOCABULARY)
     losses = keras.losses.CategoricalCrossentropy(
         from_logits=True, label_smoothing=label_smoothing, reduction="none"
@@ -38,7 +38,7 @@ def dense_loss(labels, logits, label_smoothing):
 
 
 @pytest.mark.parametrize("label_smoothing", SMOOTHINGS)
-def test_equals_the_dense_loss(label_smoothing):
+def test_smoothed_cross_entropy_matches_dense_loss(label_smoothing):
     logits = random_logits()
     loss = training.SmoothedCrossEntropy(label_smoothing)(LABELS, logits)
     dense = dense_loss(LABELS, logits, label_smoothing)
@@ -46,7 +46,7 @@ def test_equals_the_dense_loss(label_smoothing):
 
 
 @pytest.mark.parametrize("label_smoothing", SMOOTHINGS)
-def test_gradients_equal_those_of_the_dense_loss(label_smoothing):
+def test_smoothed_cross_entropy_gradient_matches_dense_loss(label_smoothing):
     logits = tf.constant(random_logits())
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(logits)
@@ -58,7 +58,7 @@ def test_gradients_equal_those_of_the_dense_loss(label_smoothing):
     assert np.all(np.abs(gradients[LABELS != 0]).max(axis=-1) > 0)
 
 
-def test_one_token_by_hand():
+def test_smoothed_cross_entropy_matches_hand_calculation():
     # p = (1/2, 1/4, 1/4), label 1, smoothing 0.3: the target is (0.1, 0.8, 0.1).
     logits = np.log([[[0.5, 0.25, 0.25]]]).astype("float32")
     loss = training.SmoothedCrossEntropy(0.3)(np.array([[1]]), logits)
@@ -66,7 +66,7 @@ def test_one_token_by_hand():
     assert float(loss) == pytest.approx(by_hand, 1e-6)
 
 
-def test_padding_counts_nowhere():
+def test_smoothed_cross_entropy_ignores_padding():
     logits = random_logits()
     loss = training.SmoothedCrossEntropy(0.1)
     wider = np.pad(LABELS, ((0, 3), (0, 2)))
@@ -77,14 +77,14 @@ def test_padding_counts_nowhere():
     )
 
 
-def test_another_pad_id():
+def test_smoothed_cross_entropy_accepts_other_pad_id():
     logits = random_logits()
     moved = np.where(LABELS == 0, 8, LABELS)
     loss = training.SmoothedCrossEntropy(0.1, pad_id=8)(moved, logits)
     assert float(loss) == pytest.approx(float(dense_loss(LABELS, logits, 0.1)), 1e-6)
 
 
-def test_a_batch_of_padding_gives_zero():
+def test_loss_and_accuracy_of_padding_are_zero():
     labels = np.zeros((2, 3), "int32")
     logits = tf.constant(random_logits(shape=labels.shape))
     with tf.GradientTape() as tape:
@@ -97,7 +97,7 @@ def test_a_batch_of_padding_gives_zero():
     assert float(metric.result()) == 0.0
 
 
-def test_logits_far_apart_stay_finite():
+def test_smoothed_cross_entropy_is_finite_for_large_logits():
     logits = np.zeros((1, 1, VOCABULARY), "float32")
     logits[..., 4] = 1e4
     loss = training.SmoothedCrossEntropy(0.1)
@@ -106,7 +106,7 @@ def test_logits_far_apart_stay_finite():
 
 
 @pytest.mark.parametrize("shape", ["rows", "tokens"])
-def test_sample_weight_weighs_tokens(shape):
+def test_sample_weight_weights_tokens(shape):
     logits = random_logits()
     row_weights = np.array([0.5, 2.0, 7.0, 1.0])
     weights = (LABELS != 0) * row_weights[:, None]
@@ -119,7 +119,7 @@ def test_sample_weight_weighs_tokens(shape):
     assert float(loss) == pytest.approx(expected, 1e-5)
 
 
-def test_bfloat16_logits_are_computed_in_float32():
+def test_smoothed_cross_entropy_computes_in_float32():
     logits = tf.cast(random_logits(), tf.bfloat16)
     loss = training.SmoothedCrossEntropy(0.1)(LABELS, logits)
     assert loss.dtype == tf.float32
@@ -128,7 +128,7 @@ def test_bfloat16_logits_are_computed_in_float32():
 
 
 @pytest.mark.parametrize("label_smoothing", [-0.1, 1.0])
-def test_smoothing_outside_its_range_is_refused(label_smoothing):
+def test_label_smoothing_rejects_values_outside_range(label_smoothing):
     with pytest.raises(ValueError, match=f"Received: {label_smoothing}"):
         training.SmoothedCrossEntropy(label_smoothing)
 
@@ -141,7 +141,7 @@ def test_smoothing_outside_its_range_is_refused(label_smoothing):
         training.TokenAccuracy(pad_id=1),
     ],
 )
-def test_config_round_trip(part):
+def test_losses_and_metrics_config_round_trip(part):
     config = keras.saving.serialize_keras_object(part)
     again = keras.saving.deserialize_keras_object(config)
     assert type(again) is type(part)
@@ -149,8 +149,8 @@ def test_config_round_trip(part):
     assert again.pad_id == 1
 
 
-def test_metrics_weigh_tokens_over_batches():
-    """Batches of 7, 1 and 0 tokens; the padding's logits are right by chance."""
+def test_metrics_weight_tokens_over_batches():
+    """The batches have 7, 1 and 0 tokens. The logits of the padding are correct."""
     perplexity, accuracy = training.Perplexity(), training.TokenAccuracy()
     total, correct, tokens = 0.0, 0, 0
     for seed, labels in enumerate((LABELS, LABELS[1:3], LABELS[2:3])):
@@ -171,8 +171,7 @@ def test_metrics_weigh_tokens_over_batches():
 
 
 @pytest.mark.parametrize("backend", ["numpy", "jax", "torch"])
-def test_without_tensorflow(backend):
-    """Losses, metrics and schedules give the same numbers on other backends."""
+def test_losses_metrics_and_schedules_match_on_backend(backend):
     pytest.importorskip("scipy" if backend == "numpy" else backend)
     result = subprocess.run(
         [sys.executable, str(HERE / "losses_on_backend.py")],

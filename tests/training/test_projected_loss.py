@@ -1,4 +1,4 @@
-"""The chunked loss against Keras's dense one and automatic differentiation."""
+"""The chunked loss against Keras's dense loss and automatic differentiation."""
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ def batch():
     vectors = rng.normal(size=(TOKENS, D_MODEL)).astype("float32")
     matrix = rng.normal(size=(VOCABULARY, D_MODEL)).astype("float32")
     labels = rng.integers(0, VOCABULARY, TOKENS).astype("int32")
-    labels[:3] = labels[3]  # rows of the matrix that several tokens share
+    labels[:3] = labels[3]  # several tokens share a row of the matrix
     weights = rng.choice([0.0, 1.0, 2.5], TOKENS).astype("float32")
     return [tf.constant(x) for x in (vectors, matrix, labels, weights)]
 
@@ -34,7 +34,7 @@ def dense(vectors, matrix, labels, weights, smoothing):
 
 @pytest.mark.parametrize("chunk_tokens", [1, 8, 29, 64])
 @pytest.mark.parametrize("smoothing", [0.0, 0.13])
-def test_equals_the_dense_loss(batch, smoothing, chunk_tokens):
+def test_projected_loss_matches_dense_loss(batch, smoothing, chunk_tokens):
     vectors, matrix, labels, weights = batch
 
     @tf.function
@@ -60,13 +60,13 @@ def test_equals_the_dense_loss(batch, smoothing, chunk_tokens):
     np.testing.assert_allclose(correct, np.sum(hits * weights.numpy()), rtol=1e-6)
 
 
-def test_large_logits_do_not_overflow(batch):
+def test_projected_loss_is_finite_for_large_logits(batch):
     vectors, matrix, labels, weights = batch
     sums = projected_loss(1e3 * vectors, matrix, labels, weights, 0.1, 8)
     assert np.all(np.isfinite(sums))
 
 
-def test_tokens_without_weight_count_nowhere(batch):
+def test_projected_loss_ignores_tokens_without_weight(batch):
     vectors, matrix, labels, weights = batch
     kept = weights > 0
     sums = projected_loss(*batch, 0.1, 8)

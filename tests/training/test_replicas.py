@@ -1,4 +1,4 @@
-"""Two replicas train as one does on the same global batches."""
+"""Training on two replicas matches training on one with the same global batches."""
 
 import pathlib
 import subprocess
@@ -12,8 +12,8 @@ from training_samples import weights_of
 SCRIPT = pathlib.Path(__file__).resolve().parent / "replicas_run.py"
 
 
-def on_two_replicas(folder, *names):
-    """Has two logical CPU devices under MirroredStrategy fill the folder."""
+def run_on_two_replicas(folder, *names):
+    """Trains on two logical CPU devices and returns the folder of the results."""
     result = subprocess.run(
         [sys.executable, str(SCRIPT), str(folder), *names],
         capture_output=True,
@@ -24,18 +24,18 @@ def on_two_replicas(folder, *names):
 
 
 @pytest.fixture(scope="module")
-def faults(tmp_path_factory):
-    return on_two_replicas(tmp_path_factory.mktemp("replicas"))
+def fault_runs(tmp_path_factory):
+    return run_on_two_replicas(tmp_path_factory.mktemp("replicas"))
 
 
-def arrays(path):
-    """Weights and figures of an .npz."""
+def load_arrays(path):
+    """Returns the weights and the metrics in an .npz file."""
     with np.load(path) as stored:
         weights = [stored[name] for name in stored if name.startswith("arr_")]
-        figures = {
+        metrics = {
             name: float(stored[name]) for name in stored if not name.startswith("arr_")
         }
-    return weights, figures
+    return weights, metrics
 
 
 @pytest.mark.parametrize(
@@ -45,34 +45,34 @@ def arrays(path):
         for name in RUNS
     ],
 )
-def test_two_replicas_give_one_replicas_weights(tmp_path, name):
-    weights, figures = arrays(on_two_replicas(tmp_path, name) / f"{name}.npz")
-    model, expected_figures = RUNS[name]()
-    # Half precision rounds a part's sums otherwise than the whole's.
+def test_two_replicas_match_one_replica(tmp_path, name):
+    weights, metrics = load_arrays(run_on_two_replicas(tmp_path, name) / f"{name}.npz")
+    model, expected_metrics = RUNS[name]()
+    # In half precision, sums over parts of a batch round differently.
     tolerance = 3e-3 if name == "float16" else 2e-5
     expected = weights_of(model)
     assert len(weights) == len(expected) > 10
     for weight, value in zip(weights, expected, strict=True):
         np.testing.assert_allclose(weight, value, rtol=1e-3, atol=tolerance)
     if name == "plain":
-        # Keras weighs this loss by rows: 1 replica and 2 agree, but tokens differ.
-        assert figures["loss"] == pytest.approx(expected_figures["loss"], 1e-4)
-    assert figures == pytest.approx(expected_figures, 5e-3 if "16" in name else 1e-4)
+        # Keras averages this loss over rows instead of tokens.
+        assert metrics["loss"] == pytest.approx(expected_metrics["loss"], 1e-4)
+    assert metrics == pytest.approx(expected_metrics, 5e-3 if "16" in name else 1e-4)
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F11", "on one replica of two: both leave the update out")
-def test_an_overflow_on_one_replica_skips_the_step_on_all(faults):
-    assert arrays(faults / "overflow.npz")[1] == {
+@pytest.mark.fault("F11", "on one replica of two: both skip the update")
+def test_overflow_on_one_replica_skips_step_on_all(fault_runs):
+    assert load_arrays(fault_runs / "overflow.npz")[1] == {
         "scale": 32.0,
         "fault": 3.0,
     }
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F05", "on two replicas: weights equal bit by bit")
-def test_two_replicas_resume_bit_by_bit(faults):
-    cut, _ = arrays(faults / "cut.npz")
-    whole, _ = arrays(faults / "whole.npz")
+@pytest.mark.fault("F05", "on two replicas: bit-identical weights")
+def test_two_replicas_resume_bit_identically(fault_runs):
+    cut, _ = load_arrays(fault_runs / "cut.npz")
+    whole, _ = load_arrays(fault_runs / "whole.npz")
     for weight, expected in zip(cut, whole, strict=True):
         np.testing.assert_array_equal(weight, expected)

@@ -1,4 +1,4 @@
-"""Step by step as if never interrupted: losses, rates, gradients, validations."""
+"""Resumed runs match uninterrupted ones: losses, rates, gradients, validations."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ from training_samples import tiny_transformer
 from keras_transformer import training
 
 
-class Measured(training.TrainingModel):
+class NormRecorder(training.TrainingModel):
     """Records the norm of each step's gradient."""
 
     def _gradients_in_parts(self, inputs, labels, scale):
@@ -25,9 +25,9 @@ class Measured(training.TrainingModel):
         return gradients, sums
 
 
-def run(folder, seed=3):
+def make_trainer(folder, seed=3):
     transformer = tiny_transformer(seed=seed, dropout=0.3, attention_dropout=0.2)
-    model = Measured(transformer, 0.1)
+    model = NormRecorder(transformer, 0.1)
     model.norms = []
     model.compile(optimizer=paper_adam())
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
@@ -35,7 +35,7 @@ def run(folder, seed=3):
 
 
 def rows(folder):
-    """The log without what a clock decides."""
+    """Returns the rows of the log without times."""
     clocks = ("seconds", "tokens_per_second")
     return [
         {name: value for name, value in json.loads(line).items() if name not in clocks}
@@ -43,13 +43,13 @@ def rows(folder):
     ]
 
 
-@pytest.mark.fault("F05", "loss, rate and gradient's norm of every step equal")
-def test_every_step_is_as_if_never_interrupted(tmp_path):
-    whole = run(tmp_path / "whole")
+@pytest.mark.fault("F05", "equal loss, rate and gradient norm of every step")
+def test_resumed_steps_match_uninterrupted_run(tmp_path):
+    whole = make_trainer(tmp_path / "whole")
     whole.fit(dataset(), 11, log_steps=1, bar=False)
-    cut = run(tmp_path / "cut")
+    cut = make_trainer(tmp_path / "cut")
     cut.fit(dataset(), 4, log_steps=1, bar=False)
-    resumed = run(tmp_path / "cut", seed=8)
+    resumed = make_trainer(tmp_path / "cut", seed=8)
     assert resumed.restore() == 4
     resumed.fit(dataset(4), 11, log_steps=1, bar=False)
     assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
@@ -59,17 +59,17 @@ def test_every_step_is_as_if_never_interrupted(tmp_path):
     assert len(set(norms)) == 11
 
 
-def test_a_line_of_the_log_goes_on_with_its_sums(tmp_path):
-    """Stopped at step 4, the line of step 6 tells of steps 1 to 6."""
-    run(tmp_path / "whole").fit(dataset(), 6, log_steps=6, bar=False)
-    run(tmp_path / "cut").fit(dataset(), 4, log_steps=6, bar=False)
-    resumed = run(tmp_path / "cut", seed=8)
+def test_resumed_log_line_includes_earlier_steps(tmp_path):
+    """After a stop at step 4, the line of step 6 covers steps 1 to 6."""
+    make_trainer(tmp_path / "whole").fit(dataset(), 6, log_steps=6, bar=False)
+    make_trainer(tmp_path / "cut").fit(dataset(), 4, log_steps=6, bar=False)
+    resumed = make_trainer(tmp_path / "cut", seed=8)
     resumed.restore()
     resumed.fit(dataset(4), 6, log_steps=6, bar=False)
     assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
 
 
-@pytest.mark.fault("F07", "in validation: ends it, saves; the next start makes it good")
+@pytest.mark.fault("F07", "in validation: saved at once; the next start repeats it")
 @pytest.mark.parametrize(
     ("number", "raised"),
     [
@@ -77,7 +77,7 @@ def test_a_line_of_the_log_goes_on_with_its_sums(tmp_path):
         (signal.SIGINT, KeyboardInterrupt),
     ],
 )
-def test_a_signal_ends_a_validation(tmp_path, number, raised):
+def test_signal_interrupts_validation(tmp_path, number, raised):
     scores = {2: 3.0, 4: 2.0, 6: 2.5}
 
     def fit(trainer, validate, first=0):
@@ -91,10 +91,10 @@ def test_a_signal_ends_a_validation(tmp_path, number, raised):
             bar=False,
         )
 
-    whole = run(tmp_path / "whole")
+    whole = make_trainer(tmp_path / "whole")
     fit(whole, lambda: {"perplexity": scores[whole.progress.step]})
 
-    cut = run(tmp_path / "cut")
+    cut = make_trainer(tmp_path / "cut")
 
     def interrupted():
         if cut.progress.step == 4:
@@ -107,7 +107,7 @@ def test_a_signal_ends_a_validation(tmp_path, number, raised):
         fit(cut, interrupted)
     assert time.monotonic() - started < 50
     assert raised is KeyboardInterrupt or error.value.code == 143
-    resumed = run(tmp_path / "cut", seed=8)
+    resumed = make_trainer(tmp_path / "cut", seed=8)
     assert resumed.restore() == 4
     assert resumed.progress.validation_due
     validated = []

@@ -9,22 +9,22 @@ from keras_transformer import training
 
 
 def paper_rate(step, d_model, warmup_steps):
-    """Equation 3, written as in the paper; steps from 1."""
+    """Computes Equation 3 as in the paper, for steps from 1."""
     return d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
-def rates(schedule, steps):
-    """Rates of the updates 1, 2, ...; Keras numbers them from 0."""
+def update_rates(schedule, steps):
+    """Returns the rates of the updates 1, 2, ..., which Keras numbers from 0."""
     return np.array([float(schedule(step)) for step in range(steps)])
 
 
 @pytest.mark.parametrize("step", [1, 2, 3999, 4000, 4001, 16_000, 100_000])
-def test_paper_schedule_is_equation_3(step):
+def test_paper_schedule_matches_equation_3(step):
     schedule = training.PaperSchedule(512)
     assert float(schedule(step - 1)) == pytest.approx(paper_rate(step, 512, 4000), 1e-5)
 
 
-def test_base_model_figures():
+def test_paper_schedule_of_base_model():
     # 512^-0.5 * 4000^-0.5, and a quarter of the steps back: half of it.
     schedule = training.PaperSchedule(512)
     assert float(schedule(3999)) == pytest.approx(6.9877e-4, 1e-4)
@@ -33,29 +33,29 @@ def test_base_model_figures():
 
 @pytest.mark.parametrize("warmup_steps", [1, 2, 7, 31])
 @pytest.mark.parametrize("kind", ["paper", "inverse_sqrt"])
-def test_peak_is_at_warmup_steps(kind, warmup_steps):
+def test_paper_schedule_peaks_at_warmup_steps(kind, warmup_steps):
     schedule, peak = {
         "paper": (training.PaperSchedule(7, warmup_steps), (7 * warmup_steps) ** -0.5),
         "inverse_sqrt": (training.InverseSquareRoot(0.003, warmup_steps), 0.003),
     }[kind]
-    values = rates(schedule, 97)
+    values = update_rates(schedule, 97)
     assert np.argmax(values) + 1 == warmup_steps
     assert values[warmup_steps - 1] == pytest.approx(peak, 1e-6)
     assert np.all(np.diff(values[:warmup_steps]) > 0)
     assert np.all(np.diff(values[warmup_steps - 1 :]) < 0)
 
 
-def test_inverse_square_root_has_the_papers_shape():
-    values = rates(training.InverseSquareRoot(0.003, 7), 41)
+def test_inverse_square_root_is_proportional_to_paper():
+    values = update_rates(training.InverseSquareRoot(0.003, 7), 41)
     paper = [paper_rate(step, 1, 7) for step in range(1, 42)]
     np.testing.assert_allclose(values / 0.003, paper / np.max(paper), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("steps", "cooldown"), [(20, 1), (20, 5), (20, 20)])
-def test_cooldown_falls_linearly_to_zero(steps, cooldown):
+def test_linear_cooldown_falls_to_zero(steps, cooldown):
     inner = training.InverseSquareRoot(0.003, 4)
-    values = rates(training.LinearCooldown(inner, steps, cooldown), steps + 3)
-    expected = rates(inner, steps + 3)
+    values = update_rates(training.LinearCooldown(inner, steps, cooldown), steps + 3)
+    expected = update_rates(inner, steps + 3)
     for k in range(cooldown):  # the k-th update before the last
         expected[steps - 1 - k] *= (k + 1) / cooldown
     expected[steps:] = 0.0
@@ -63,17 +63,19 @@ def test_cooldown_falls_linearly_to_zero(steps, cooldown):
 
 
 @pytest.mark.parametrize("cooldown", [0, 21])
-def test_cooldown_outside_the_steps_is_refused(cooldown):
+def test_linear_cooldown_rejects_invalid_steps(cooldown):
     with pytest.raises(ValueError, match=f"cooldown_steps={cooldown}, steps=20"):
         training.LinearCooldown(training.InverseSquareRoot(1.0), 20, cooldown)
 
 
-def test_scale_is_a_factor():
+def test_paper_schedule_scale_is_a_factor():
     plain, scaled = (
         training.PaperSchedule(64, 7),
         training.PaperSchedule(64, 7, scale=2.5),
     )
-    np.testing.assert_allclose(rates(scaled, 17), 2.5 * rates(plain, 17), rtol=1e-6)
+    np.testing.assert_allclose(
+        update_rates(scaled, 17), 2.5 * update_rates(plain, 17), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,23 +86,23 @@ def test_scale_is_a_factor():
         training.LinearCooldown(training.PaperSchedule(96, 13), 29, 11),
     ],
 )
-def test_config_round_trip(schedule):
+def test_schedules_config_round_trip(schedule):
     config = keras.saving.serialize_keras_object(schedule)
     again = keras.saving.deserialize_keras_object(config)
     assert again.get_config() == schedule.get_config()
-    np.testing.assert_array_equal(rates(again, 29), rates(schedule, 29))
+    np.testing.assert_array_equal(update_rates(again, 29), update_rates(schedule, 29))
 
 
 @pytest.mark.parametrize(
     "schedule", [training.PaperSchedule, training.InverseSquareRoot]
 )
-def test_warmup_below_one_is_refused(schedule):
+def test_schedules_reject_warmup_below_one(schedule):
     with pytest.raises(ValueError, match=r"warmup_steps.*Received: 0"):
         schedule(64, warmup_steps=0)
 
 
-def test_fit_applies_the_rate_of_step_1_first():
-    """With a gradient of 1, the weight is minus the sum of the rates so far."""
+def test_fit_starts_with_rate_of_step_1():
+    """With a gradient of 1, the weight is minus the sum of the rates."""
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
     schedule = training.PaperSchedule(1, 3)
     model.compile(

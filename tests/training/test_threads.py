@@ -1,4 +1,4 @@
-"""TensorFlow fixes its threads once per process, so each case starts a process."""
+"""Thread settings, which TensorFlow fixes once, so that each case needs a process."""
 
 import os
 import subprocess

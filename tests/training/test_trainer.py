@@ -1,4 +1,4 @@
-"""The Trainer as users see it: logs, interruption, and that a model learns."""
+"""The `Trainer`: logs, interruption, and a model that learns."""
 
 import json
 import os
@@ -29,7 +29,7 @@ SCRIPT = pathlib.Path(__file__).resolve().parent / "interrupted_run.py"
 
 
 def tensorboard_scalars(folder):
-    """{name: {step: value}} of the event files in a folder."""
+    """Returns `{name: {step: value}}` of the event files in a folder."""
     scalars = {}
     for path in folder.glob("events.out.tfevents.*"):
         for record in tf.data.TFRecordDataset(str(path)):
@@ -40,8 +40,8 @@ def tensorboard_scalars(folder):
     return scalars
 
 
-def test_logs_of_a_run(tmp_path, capsys):
-    """The figures every 4 steps are those steps' own, weighed by tokens."""
+def test_trainer_logs_metrics_every_four_steps(tmp_path, capsys):
+    """Each line has the metrics of its 4 steps, weighted by tokens."""
     model = tiny_training_model()
     trainer = training.Trainer(model, tmp_path)
     scores = iter([3.0, 2.5])
@@ -64,7 +64,7 @@ def test_logs_of_a_run(tmp_path, capsys):
     ]
     assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
 
-    # The same steps once more, by fit alone: 4 of them make an epoch's figures.
+    # In plain `fit` of the same steps, epochs of 4 steps give the expected metrics.
     again = tiny_training_model()
     history = again.fit(dataset(), steps_per_epoch=4, epochs=2, verbose=0).history
     for index, row in enumerate((rows[0], rows[2])):
@@ -96,8 +96,8 @@ def _checkpoints(folder):
     return checkpoint_paths(folder / "checkpoints")
 
 
-def interrupt(folder, number):
-    """Starts a run, sends it a signal in mid-training, returns its exit code."""
+def interrupt_run(folder, number):
+    """Starts a run, sends it a signal and returns its exit code."""
     process = subprocess.Popen(
         [sys.executable, str(SCRIPT), str(folder)], stdout=subprocess.PIPE, text=True
     )
@@ -111,9 +111,9 @@ def interrupt(folder, number):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F07", "step finished and saved, exit code 130; goes on bit by bit")
-def test_ctrl_c_saves_and_the_run_goes_on_from_there(tmp_path):
-    assert interrupt(tmp_path / "cut", signal.SIGINT) == 130
+@pytest.mark.fault("F07", "step finished and saved, exit code 130; exact resume")
+def test_ctrl_c_saves_and_run_resumes(tmp_path):
+    assert interrupt_run(tmp_path / "cut", signal.SIGINT) == 130
     trainer = trainer_in(tmp_path / "cut", seed=8)
     step = trainer.restore()
     assert 3 <= step < STEPS
@@ -128,23 +128,23 @@ def test_ctrl_c_saves_and_the_run_goes_on_from_there(tmp_path):
 
 @pytest.mark.fault("F07", "step finished and saved, exit code 143")
 def test_sigterm_saves_and_exits_with_143(tmp_path):
-    assert interrupt(tmp_path, signal.SIGTERM) == 143
+    assert interrupt_run(tmp_path, signal.SIGTERM) == 143
     assert len(_checkpoints(tmp_path)) == 1
 
 
-def test_handlers_are_put_back(tmp_path):
+def test_trainer_restores_signal_handlers(tmp_path):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     trainer_in(tmp_path).fit(dataset(), 1, bar=False)
     after = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert after == before
 
 
-# The copy task: words of 1 to 7 random ids, which the model must give back.
+# The copy task: the model must repeat words of 1 to 7 random ids.
 VOCABULARY, LONGEST = 14, 7
 
 
-def words(rng, count):
-    """Rows of ids, the end id, and padding: `[count, LONGEST + 1]`."""
+def random_words(rng, count):
+    """Returns rows of ids, the end id and padding: `[count, LONGEST + 1]`."""
     ids = rng.integers(4, VOCABULARY, (count, LONGEST + 1))
     lengths = rng.integers(1, LONGEST + 1, (count, 1))
     positions = np.arange(LONGEST + 1)
@@ -155,15 +155,15 @@ def words(rng, count):
 def copy_batches(seed):
     rng = np.random.default_rng(seed)
     while True:
-        labels = words(rng, 64)
+        labels = random_words(rng, 64)
         starts = np.full((64, 1), START)
         shifted = np.where(labels[:, 1:] > 0, labels[:, :-1], 0)
         target_ids = np.concatenate([starts, shifted], axis=1).astype("int32")
         yield {"source_ids": labels, "target_ids": target_ids}, labels
 
 
-def greedy(model, source_ids):
-    """The likeliest id at each position, until all rows have ended."""
+def decode_greedily(model, source_ids):
+    """Returns the most probable ids, until all rows have ended."""
     target_ids = np.full((len(source_ids), 1), START, "int32")
     ended = np.zeros(len(source_ids), bool)
     for _ in range(LONGEST + 1):
@@ -176,8 +176,8 @@ def greedy(model, source_ids):
 
 
 @pytest.mark.slow
-def test_copy_task(tmp_path):
-    """More than 99 % of unseen tokens are copied, after seconds of training."""
+def test_model_learns_to_copy(tmp_path):
+    """The model copies more than 99% of unseen tokens after seconds of training."""
     keras.utils.set_random_seed(1)
     transformer = kt.Transformer(
         VOCABULARY,
@@ -200,9 +200,9 @@ def test_copy_task(tmp_path):
     trainer = training.Trainer(model, tmp_path)
     started = time.process_time()
     trainer.fit(batches, 700, bar=False)
-    # Of computing, whatever else the machine does.
+    # CPU time does not depend on the machine's other work.
     assert time.process_time() - started < 60
-    unseen = words(np.random.default_rng(2), 211)
-    copies = greedy(transformer, unseen)
+    unseen = random_words(np.random.default_rng(2), 211)
+    copies = decode_greedily(transformer, unseen)
     exact = np.mean((copies == unseen)[unseen > 0])
     assert exact > 0.99, exact

@@ -1,4 +1,4 @@
-"""The training step: what it computes, in parts, in other precisions, compiled."""
+"""The training step: results, parts, precisions and compilation."""
 
 import keras
 import numpy as np
@@ -14,12 +14,12 @@ from training_samples import weights_of
 
 from keras_transformer import training
 
-# Tokens a row differ, and the number of rows is no multiple of 3.
+# The rows have different numbers of tokens. Their number is not a multiple of 3.
 SEVEN_ROWS = ((5, 7), (2, 3), (0, 0), (4, 2), (7, 1), (3, 6), (6, 4))
 
 
 def fit(model, steps, lengths=SEVEN_ROWS):
-    """Trains and returns the figures of the whole pass."""
+    """Trains and returns the metrics of the epoch."""
     history = model.fit(
         dataset(lengths=lengths), steps_per_epoch=steps, epochs=1, verbose=0
     ).history
@@ -27,7 +27,7 @@ def fit(model, steps, lengths=SEVEN_ROWS):
 
 
 def sgd():
-    # Unlike Adam's, its updates grow with the gradients.
+    # Unlike Adam's updates, SGD's grow with the gradients.
     return keras.optimizers.SGD(0.5)
 
 
@@ -38,14 +38,14 @@ def assert_same_weights(model, other, rtol=1e-4, atol=1e-5):
 
 @pytest.fixture(scope="module")
 def trained():
-    """A model after 5 steps of SGD, and its figures."""
+    """Returns a model after 5 steps of SGD, and its metrics."""
     model = tiny_training_model(sgd())
     return model, fit(model, 5)
 
 
 @pytest.fixture(scope="module")
 def plain():
-    """The transformer itself after the same 5 steps, compiled as any Keras model."""
+    """Returns the transformer after the same 5 steps of plain Keras training."""
     model = tiny_transformer()
     model.compile(
         sgd(),
@@ -55,29 +55,29 @@ def plain():
     return model, fit(model, 5)
 
 
-def test_training_moves_the_weights(trained):
+def test_training_changes_weights(trained):
     untrained = weights_of(tiny_transformer())
     for weight, before in zip(weights_of(trained[0]), untrained, strict=True):
         assert np.max(np.abs(weight - before)) > 1e-3
 
 
-def test_plain_compile_gives_the_same_weights(trained, plain):
+def test_train_step_matches_plain_compile(trained, plain):
     assert_same_weights(trained[0], plain[0])
 
 
-def test_plain_compile_gives_the_same_weights_with_the_papers_adam():
+def test_train_step_matches_plain_compile_with_adam():
     model, other = tiny_training_model(), tiny_transformer()
     other.compile(paper_adam(), loss=training.SmoothedCrossEntropy(0.1))
     fit(model, 5), fit(other, 5)
     assert_same_weights(model, other, atol=1e-4)
 
 
-def test_plain_compile_gives_the_same_metrics(trained, plain):
+def test_metrics_match_plain_compile(trained, plain):
     for name in ("perplexity", "accuracy"):
         assert trained[1][name] == pytest.approx(plain[1][name], 1e-5)
 
 
-def test_loss_of_a_step_equals_the_loss_class():
+def test_train_step_loss_matches_loss_class():
     inputs, labels = batch(0, SEVEN_ROWS)
     model = tiny_training_model(sgd(), smoothing=0.2)
     loss = training.SmoothedCrossEntropy(0.2)(labels, model.transformer(inputs))
@@ -85,8 +85,8 @@ def test_loss_of_a_step_equals_the_loss_class():
 
 
 @pytest.mark.parametrize("output_size", [None, 20])
-def test_gradients_equal_autodiff_of_the_loss_class(output_size):
-    """One step of plain SGD at rate 1 subtracts the gradient."""
+def test_train_step_gradient_matches_loss_class(output_size):
+    """A step of SGD with rate 1 subtracts the gradient."""
     inputs, labels = batch(0, SEVEN_ROWS)
     labels = np.minimum(labels, (output_size or 99) - 1)
     model = tiny_training_model(keras.optimizers.SGD(1.0), output_size=output_size)
@@ -104,8 +104,8 @@ def test_gradients_equal_autodiff_of_the_loss_class(output_size):
         np.testing.assert_allclose(start - variable.numpy(), gradient, atol=2e-6)
 
 
-def test_metrics_of_an_epoch_weigh_tokens():
-    """By hand over batches of 19, 3 and 0 tokens, without an update."""
+def test_epoch_metrics_weight_tokens():
+    """The batches have 19, 3 and 0 tokens. The weights do not change."""
     batches = [
         batch(seed, lengths)
         for seed, lengths in enumerate([((3, 9), (2, 10)), ((4, 3),), ((0, 0), (2, 0))])
@@ -143,11 +143,11 @@ def test_metrics_of_an_epoch_weigh_tokens():
     assert int(model.token_counter.result()) == 22
 
 
-def test_a_batch_of_padding_changes_nothing():
+def test_batch_of_padding_changes_nothing():
     model = tiny_training_model(sgd())
     before = weights_of(model)
-    figures = fit(model, 1, lengths=((0, 0), (0, 0), (3, 0)))
-    assert figures["loss"] == 0.0
+    metrics = fit(model, 1, lengths=((0, 0), (0, 0), (3, 0)))
+    assert metrics["loss"] == 0.0
     for weight, expected in zip(weights_of(model), before, strict=True):
         np.testing.assert_array_equal(weight, expected)
 
@@ -155,12 +155,12 @@ def test_a_batch_of_padding_changes_nothing():
 @pytest.mark.parametrize(
     ("parts", "parallel_parts"), [(2, 1), (3, 1), (11, 1), (1, 2), (2, 3)]
 )
-def test_parts_equal_the_whole(trained, parts, parallel_parts):
-    """7 rows in 2, 3, 6 and 11 parts, of unlike numbers of tokens."""
+def test_parts_match_whole_batch(trained, parts, parallel_parts):
+    """7 rows are divided into 2, 3, 6 and 11 parts with different numbers of tokens."""
     model = tiny_training_model(sgd(), parts, parallel_parts=parallel_parts)
-    figures = fit(model, 5)
+    metrics = fit(model, 5)
     assert_same_weights(model, trained[0])
-    assert figures == pytest.approx(trained[1], 1e-4)
+    assert metrics == pytest.approx(trained[1], 1e-4)
     assert int(model.optimizer.iterations) == 5
 
 
@@ -168,8 +168,8 @@ def test_parts_equal_the_whole(trained, parts, parallel_parts):
     ("at_once", "num_layers"),
     [((1, 4), 1), pytest.param((1, 2, 4, 4), 3, marks=pytest.mark.slow)],
 )
-def test_side_by_side_or_one_by_one_to_the_last_bit(at_once, num_layers):
-    """Also the masks of dropout, whichever part is the first to end."""
+def test_parallel_parts_match_sequential_parts(at_once, num_layers):
+    """The dropout masks do not depend on the order in which the parts end."""
     models = [
         tiny_training_model(
             parts=4 // parallel,
@@ -179,17 +179,17 @@ def test_side_by_side_or_one_by_one_to_the_last_bit(at_once, num_layers):
         )
         for parallel in at_once
     ]
-    figures = []
+    metrics = []
     for model in models:
         keras.utils.set_random_seed(5)
-        figures.append(fit(model, 8))
-    for model, found in zip(models[1:], figures[1:], strict=True):
-        assert found == figures[0]
+        metrics.append(fit(model, 8))
+    for model, found in zip(models[1:], metrics[1:], strict=True):
+        assert found == metrics[0]
         assert_same_weights(model, models[0], rtol=0, atol=0)
 
 
 def losses_over_three_passes(**changes):
-    """A model after 60 steps on one batch, and its loss in each third of them."""
+    """Returns a model after 60 steps on one batch, and its losses per 20 steps."""
     model = tiny_training_model(paper_adam(20), **changes)
     one_batch = tf.data.Dataset.from_tensors(batch(0)).repeat()
     history = model.fit(one_batch, steps_per_epoch=20, epochs=3, verbose=0).history
@@ -223,8 +223,8 @@ def test_mixed_precision_learns(exact_losses, precision, parts):
 @pytest.mark.fault(
     "F11", "the scale halves, no update, `iterations` unchanged; then it trains"
 )
-def test_a_gradient_that_overflows_is_skipped():
-    """A scale beyond float16: no update and half the scale, until it fits."""
+def test_float16_overflow_skips_update():
+    """With a scale beyond float16, updates are skipped and the scale is halved."""
     optimizer = keras.optimizers.LossScaleOptimizer(sgd(), initial_scale=2.0**30)
     model = tiny_training_model(optimizer, dtype="mixed_float16")
     before = weights_of(model)
@@ -244,9 +244,9 @@ def test_a_gradient_that_overflows_is_skipped():
 
 
 @pytest.mark.parametrize("parts", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_compiled_by_xla(trained, parts):
+def test_xla_step_matches_plain_step(trained, parts):
     model = tiny_training_model(sgd(), parts)
     model.compile(sgd(), jit_compile=True)
-    figures = fit(model, 5)
+    metrics = fit(model, 5)
     assert_same_weights(model, trained[0])
-    assert figures == pytest.approx(trained[1], 1e-4)
+    assert metrics == pytest.approx(trained[1], 1e-4)

@@ -63,7 +63,7 @@ def expand_rows(names):
             )
         wanted.update(found)
     if not wanted:
-        raise RecipeError("no row named")
+        raise RecipeError("rows must name at least one row of Table 3")
     return [row for row in PAPER if row in wanted]
 
 
@@ -71,8 +71,8 @@ def row_recipe(recipe, row, scale=1, seed=1):
     """Returns the recipe with the model and training of a row.
 
     Data, tokenizer, schedule, normalization and activation are unchanged. As in the
-    paper, the model is the last checkpoint, and the search uses beam size 4 and alpha
-    0.6. The row `big` trains three times as long as the others.
+    paper, the model is the last checkpoint, without averaging. The search uses beam
+    size 4 and alpha 0.6. The row `big` trains three times as long as the others.
 
     Args:
         recipe: A `Recipe`.

@@ -1,4 +1,4 @@
-"""Trains and evaluates rows of Table 3, each of them once."""
+"""Trains and evaluates each row of Table 3 once."""
 
 import json
 import pathlib
@@ -47,7 +47,7 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
     """
     output = pathlib.Path(output)
     if getattr(recipe.data, "validation", True) is None:
-        raise RecipeError("data.validation must be given: it evaluates the rows")
+        raise RecipeError("data.validation must be given: the rows are evaluated on it")
     if recipe.data.kind == "trees":
         raise RecipeError("data.kind must not be trees: Table 3 is about translation")
     # All recipes and stored results are checked before hours of training.
@@ -99,7 +99,7 @@ def _train_row(folder, job, row, seed, progress):
 
 
 def _finished_results(jobs):
-    """Returns the stored results, including those of other processes."""
+    """Returns the stored results, including results of other processes."""
     found = [_finished(folder, job) for *_, folder, job in jobs]
     return [result for result in found if result is not None]
 
@@ -116,7 +116,7 @@ def _finished(folder, recipe):
     stored = json.loads(path.read_text(encoding="utf-8"))
     if _read_recipe(stored) != recipe:
         raise RecipeError(
-            f"{path}: has a different recipe or scale. Choose another --output"
+            f"{path} has a different recipe or scale. Choose another --output"
         )
     return stored
 

@@ -1,4 +1,4 @@
-"""Tables and a plot of the results next to those of the paper."""
+"""Tables and a plot that compare results with the paper."""
 
 import csv
 import statistics
@@ -7,26 +7,6 @@ from matplotlib.figure import Figure
 
 from keras_transformer.experiments.table3.rows import PAPER
 from keras_transformer.files import replace_file
-
-HEAD = (
-    "row",
-    "N",
-    "d_model",
-    "d_ff",
-    "h",
-    "d_k",
-    "d_v",
-    "dropout",
-    "smoothing",
-    "positions",
-    "steps",
-    "parameters",
-    "PPL",
-    "BLEU",
-    "paper's PPL",
-    "paper's BLEU",
-    "paper's parameters (M)",
-)
 
 
 def write_tables(results, output, scale=1):
@@ -38,15 +18,16 @@ def write_tables(results, output, scale=1):
         scale: Divisor of all widths.
     """
     by_row = _by_row(results)
-    rows = [_line(row, of_row) for row, of_row in by_row.items()]
+    rows = [_columns(row, of_row) for row, of_row in by_row.items()]
     counts = sorted(map(len, by_row.values()))
     runs = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-    markdown = _markdown(rows, results[0]["signature"], scale, runs)
+    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+    markdown = _markdown(lines, results[0]["signature"], scale, runs)
     with (
         replace_file(output / "table.csv") as temporary,
         open(temporary, "w", newline="", encoding="utf-8") as file,
     ):
-        csv.writer(file, lineterminator="\n").writerows([HEAD, *rows])
+        csv.writer(file, lineterminator="\n").writerows(lines)
     with replace_file(output / "table.md") as temporary:
         temporary.write_text(markdown, encoding="utf-8")
     with replace_file(output / "table.png") as temporary:
@@ -61,33 +42,36 @@ def _by_row(results):
     }
 
 
-def _line(row, results):
+def _columns(row, results):
+    """Returns a row's cells by the head of their column."""
     model = results[0]["recipe"]["model"]
     training = results[0]["recipe"]["training"]
     paper = PAPER[row]
-    return [
-        row,
-        model["num_layers"],
-        model["d_model"],
-        model["d_ff"],
-        model["num_heads"],
-        model["key_dim"],
-        model["value_dim"],
-        model["dropout"],
-        training["label_smoothing"],
-        model["positions"],
-        training["steps"],
-        results[0]["parameters"],
-        round(statistics.mean(result["perplexity"] for result in results), 3),
-        round(statistics.mean(result["bleu"] for result in results), 2),
-        paper.perplexity,
-        paper.bleu,
-        "" if paper.millions is None else paper.millions,
-    ]
+    perplexity = statistics.mean(result["perplexity"] for result in results)
+    return {
+        "row": row,
+        "N": model["num_layers"],
+        "d_model": model["d_model"],
+        "d_ff": model["d_ff"],
+        "h": model["num_heads"],
+        "d_k": model["key_dim"],
+        "d_v": model["value_dim"],
+        "dropout": model["dropout"],
+        "smoothing": training["label_smoothing"],
+        "positions": model["positions"],
+        "steps": training["steps"],
+        "parameters": results[0]["parameters"],
+        "PPL": round(perplexity, 3),
+        "BLEU": round(statistics.mean(result["bleu"] for result in results), 2),
+        "paper's PPL": paper.perplexity,
+        "paper's BLEU": paper.bleu,
+        "paper's parameters (M)": "" if paper.millions is None else paper.millions,
+    }
 
 
-def _markdown(rows, signature, scale, runs):
-    lines = [HEAD, ["---"] * len(HEAD), *rows]
+def _markdown(lines, signature, scale, runs):
+    head, *rows = lines
+    lines = [head, ["---"] * len(head), *rows]
     text = "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
     about = (
         f"\nWidths divided by {scale}; mean of {runs} run(s) per row; last checkpoint, "
@@ -101,13 +85,15 @@ def _plot(rows, path):
     """Plots the difference of each row from base, here and in the paper."""
     figure = Figure(figsize=(10, 6))  # pyplot would use the user's backend
     axes = figure.subplots(2, 1, sharex=True)
-    names = [row[0] for row in rows]
-    base = next((row for row in rows if row[0] == "base"), None)
-    for axis, ours, papers, label in (
-        (axes[0], HEAD.index("BLEU"), HEAD.index("paper's BLEU"), "BLEU"),
-        (axes[1], HEAD.index("PPL"), HEAD.index("paper's PPL"), "perplexity"),
+    names = [row["row"] for row in rows]
+    base = next((row for row in rows if row["row"] == "base"), None)
+    for axis, name, label in zip(
+        axes, ("BLEU", "PPL"), ("BLEU", "perplexity"), strict=True
     ):
-        for column, style, who in ((ours, "o", "here"), (papers, "x", "paper")):
+        for column, style, who in (
+            (name, "o", "here"),
+            (f"paper's {name}", "x", "paper"),
+        ):
             zero = base[column] if base else 0.0
             axis.plot(names, [row[column] - zero for row in rows], style, label=who)
         axis.axhline(0, color="grey", linewidth=0.8)

@@ -1,4 +1,4 @@
-"""Table 3 on the embedded phrases, very small."""
+"""Table 3 with tiny models on the embedded phrases."""
 
 import csv
 import json
@@ -27,14 +27,14 @@ def recipe(*overrides):
     return load_recipe("phrases", [*SMALL, *overrides])
 
 
-def test_names_of_rows():
+def test_expand_rows_orders_and_expands_names():
     assert table3.expand_rows("base") == ["base"]
     assert table3.expand_rows("B, big,A2,base") == ["base", "A2", "B1", "B2", "big"]
     every = table3.expand_rows("base,A,B,C,D,E,big")
     assert len(every) == 20 and every[0] == "base" and every[-2:] == ["E", "big"]
     with pytest.raises(RecipeError, match=r"no row 'F' in Table 3; it has base, A1"):
         table3.expand_rows("A,F")
-    with pytest.raises(RecipeError, match="no row named"):
+    with pytest.raises(RecipeError, match="at least one row"):
         table3.expand_rows(" , ")
 
 
@@ -53,8 +53,8 @@ def test_names_of_rows():
         ("big", {"d_model": 256, "d_ff": 1024, "dropout": 0.3}, {"steps": 6}),
     ],
 )
-def test_rows_keep_the_papers_proportions(row, model, training):
-    """Of Table 3, widths divided by 4; what a row does not name is base's."""
+def test_row_recipe_matches_table_3(row, model, training):
+    """The widths of Table 3 are divided by 4. Rows differ from base as in the table."""
     found = table3.row_recipe(recipe(), row, scale=4, seed=5)
     for name, value in model.items():
         assert getattr(found.model, name) == value, name
@@ -66,34 +66,34 @@ def test_rows_keep_the_papers_proportions(row, model, training):
     assert (found.decoding.beam_size, found.decoding.length_penalty) == (4, 0.6)
 
 
-def test_a_scale_that_does_not_divide_is_refused():
+def test_row_recipe_rejects_indivisible_scale():
     with pytest.raises(RecipeError, match=r"row A4: key_dim=16 .* --scale 32"):
         table3.row_recipe(recipe(), "A4", scale=32)
 
 
 @pytest.mark.slow
-def test_rows_are_trained_once_and_laid_beside_the_papers(tmp_path):
+def test_ablate_trains_each_row_once(tmp_path):
     table3.ablate(recipe(), ["C1"], tmp_path, scale=32, progress=False)
     model = tmp_path / "runs" / "C1-seed1" / "model.keras"
     before = model.stat().st_mtime_ns
-    told = []
+    finished = []
     results = table3.ablate(
         recipe(),
         ["C1", "C2"],
         tmp_path,
         scale=32,
         progress=False,
-        on_row=lambda row, seed, result: told.append((row, seed)),
+        on_row=lambda row, seed, result: finished.append((row, seed)),
     )
-    assert told == [("C1", 1), ("C2", 1)]
+    assert finished == [("C1", 1), ("C2", 1)]
     assert model.stat().st_mtime_ns == before
     with open(tmp_path / "table.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["row"] for row in rows] == ["C1", "C2"]
     assert [row["N"] for row in rows] == ["2", "4"]
     assert rows[0]["paper's BLEU"] == "23.7"
-    # 380 rows of 16; each layer: 4 and 8 square matrices, two feed-forward networks,
-    # and their norms, one more of which ends each pre-norm stack.
+    # An embedding of 380 rows of 16. Each layer has 4 or 8 square matrices, a
+    # feed-forward network and norms, and a norm ends each pre-norm stack.
     feed_forward = 2 * 16 * 64 + 64 + 16
     layer = 12 * 16**2 + 2 * feed_forward + 5 * 2 * 16
     assert int(rows[0]["parameters"]) == 380 * 16 + 2 * layer + 2 * 2 * 16
@@ -110,19 +110,19 @@ def test_rows_are_trained_once_and_laid_beside_the_papers(tmp_path):
 
 
 @pytest.mark.slow
-def test_rows_of_another_process_are_left_to_it(tmp_path):
+def test_ablate_skips_rows_of_other_processes(tmp_path):
     taken = tmp_path / "runs" / "C1-seed1"
     run_folder.create(taken)
     arguments = {"output": tmp_path, "scale": 32, "progress": False}
     with run_folder.lock(taken, ".row.lock"):
         found = table3.ablate(recipe(), ["C1", "C2"], **arguments)
         assert [result["row"] for result in found] == ["C2"]
-        with pytest.raises(RunBusy, match="C1-seed1: another process trains here"):
+        with pytest.raises(RunBusy, match=r"C1-seed1: process \d+ is already training"):
             table3.ablate(recipe(), ["C1"], **arguments)
     assert not (taken / "result.json").exists()
-    with run_folder.lock(taken), pytest.raises(RunBusy):  # whoever trains there
+    with run_folder.lock(taken), pytest.raises(RunBusy):  # locked by `train` itself
         table3.ablate(recipe(), ["C1"], **arguments)
-    # A result from before a key was there.
+    # An older result lacks a key.
     path = tmp_path / "runs" / "C2-seed1" / "result.json"
     stored = json.loads(path.read_text(encoding="utf-8"))
     del stored["recipe"]["training"]["guided_alignment"]
@@ -133,7 +133,7 @@ def test_rows_of_another_process_are_left_to_it(tmp_path):
     assert text.count("\n| C") == 2
 
 
-def test_the_table_tells_how_many_runs_it_has_of_a_row(tmp_path):
+def test_table_states_runs_per_row(tmp_path):
     recipes = {row: row_recipe(recipe(), row, 32) for row in ("C1", "C2")}
     results = [
         {
@@ -151,7 +151,7 @@ def test_the_table_tells_how_many_runs_it_has_of_a_row(tmp_path):
     assert "mean of 2 run(s) per row" in (tmp_path / "table.md").read_text()
 
 
-def test_without_validation_there_is_nothing_to_measure(tmp_path):
+def test_ablate_requires_validation_data(tmp_path):
     files = load_recipe(
         "files", ["data.train.source=a", "data.train.target=b", "training.steps=1"]
     )

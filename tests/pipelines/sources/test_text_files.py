@@ -20,7 +20,7 @@ def write(tmp_path):
     return write
 
 
-def test_several_files_in_order_and_more_than_once(write):
+def test_text_files_iterate_in_order_and_repeatedly(write):
     files = TextFiles(
         [write("a.en", "one", "two"), write("b.en.gz", "three")],
         [write("a.de.gz", "eins", "zwei"), write("b.de", "drei")],
@@ -30,20 +30,20 @@ def test_several_files_in_order_and_more_than_once(write):
     assert list(files) == pairs
 
 
-def test_a_single_path_is_a_list_of_one(write, tmp_path):
+def test_text_files_accept_single_path(write, tmp_path):
     source, target = write("a", "x"), write("b", "y")
     assert list(TextFiles(source, tmp_path / "b")) == [("x", "y")]
     assert TextFiles(source, target).source == [source]
 
 
-def test_undecodable_sides_are_none_so_that_lines_stay_aligned(write):
+def test_invalid_utf8_becomes_none(write):
     files = TextFiles(
         write("a", "1", b"\xff", "3"), write("b.gz", "eins", "zwei", b"\xc3")
     )
     assert list(files) == [("1", "eins"), (None, "zwei"), ("3", None)]
 
 
-def test_pairs_are_located_by_file_and_line(write):
+def test_locate_returns_file_and_line(write):
     first, second = write("a", "1", "2", "3"), write("b.gz", "4", "5")
     files = TextFiles([first, second], [first, second])
     places = [files.locate(number) for number in range(1, 6)]
@@ -56,38 +56,38 @@ def test_pairs_are_located_by_file_and_line(write):
 
 
 @pytest.mark.fault("F13", "an error with both counts before any pair is read")
-def test_different_line_counts_are_named_before_any_pair(write):
+def test_different_line_counts_are_rejected_before_any_pair(write):
     files = TextFiles(
         [write("a.en", "1"), write("b.en", "2", "3", "4")],
         [write("a.de", "1"), write("b.de.gz", "2", "3")],
     )
-    # The first files agree, the second do not: still nothing is given out.
+    # Although the first two files agree, no pair is yielded.
     with pytest.raises(DataError, match=r"b\.en has 3 lines but .*b\.de\.gz has 2"):
         next(iter(files))
 
 
 @pytest.mark.fault("F12", "an error that names the file")
 @pytest.mark.parametrize("name", ["empty.de", "empty.de.gz"])
-def test_empty_file(write, name):
+def test_empty_file_is_rejected(write, name):
     with pytest.raises(DataError, match=rf"{name}: the file is empty"):
         list(TextFiles(write("a.en", "1"), write(name)))
 
 
-def test_missing_file_is_named_by_iteration_and_fingerprint(write, tmp_path):
+def test_missing_file_is_rejected(write, tmp_path):
     files = TextFiles(write("a.en", "1"), tmp_path / "no.de")
     for use in (list, TextFiles.fingerprint):
         with pytest.raises(DataError, match=r"no\.de: no such file"):
             use(files)
 
 
-def test_numbers_of_files_must_agree(write):
+def test_different_numbers_of_files_are_rejected(write):
     with pytest.raises(DataError, match=r"2 source files .* 1 target files"):
         TextFiles([write("a", "1"), write("b", "2")], [write("c", "3")])
     with pytest.raises(DataError, match="at least one"):
         TextFiles([], [])
 
 
-def test_fingerprint_follows_content_order_and_side(write):
+def test_fingerprint_depends_on_content_order_and_side(write):
     a, b, c = write("a", "1"), write("b", "2"), write("c", "1")
     fingerprints = [
         TextFiles(*sides).fingerprint()

@@ -38,7 +38,7 @@ class SmallTranslate(tfds.core.GeneratorBasedBuilder):
 
 
 class SmallTalks(tfds.core.GeneratorBasedBuilder):
-    """Like ted_multi_translate: a nested feature of varying languages."""
+    """A dataset like ted_multi_translate, whose texts have varying languages."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -77,17 +77,17 @@ def folder_builder(tmp_path):
     return tfds.folder_dataset.TranslateFolder(str(tmp_path))
 
 
-def test_a_prepared_builder_gives_every_pair_in_both_directions(data_dir_of_tfds):
+def test_tfds_pairs_yields_both_directions(data_dir_of_tfds):
     name = "small_translate/de-en"
     own = TfdsPairs(name, "train", data_dir=data_dir_of_tfds)
     turned = TfdsPairs(name, "train", "en", "de", data_dir=data_dir_of_tfds)
-    # TFDS stores examples in the order of a hash, the same each time.
+    # TFDS stores examples in the order of a hash, which is always the same.
     assert sorted(turned) == sorted(PAIRS)
     assert [(source, target) for target, source in own] == list(turned)
     assert list(turned) == list(turned)
 
 
-def test_splits_and_subsplits(data_dir_of_tfds):
+def test_tfds_pairs_accepts_subsplits(data_dir_of_tfds):
     name = "small_translate/de-en"
     assert list(TfdsPairs(name, "validation", data_dir=data_dir_of_tfds)) == [
         ("d", "e")
@@ -100,18 +100,18 @@ def test_splits_and_subsplits(data_dir_of_tfds):
     assert sorted(parts[0] + parts[1]) == sorted(PAIRS)
 
 
-def test_nested_languages_skip_examples_that_lack_one(data_dir_of_tfds):
+def test_tfds_pairs_skips_examples_without_both_languages(data_dir_of_tfds):
     pairs = TfdsPairs("small_talks", "train", "de", "en", data_dir_of_tfds)
     assert sorted(pairs) == [("b", "a"), ("h", "i")]
 
 
-def test_translate_folder_in_file_order(folder_builder):
+def test_tfds_pairs_reads_translate_folder(folder_builder):
     assert list(TfdsPairs(folder_builder, "train", "en", "de")) == PAIRS
-    # Its text may change under the same version: never taken for cached.
+    # Its text may change while the version stays the same, so it is never cached.
     assert TfdsPairs(folder_builder, "train", "en", "de").fingerprint() is None
 
 
-def test_fingerprint_tells_splits_and_directions_apart(data_dir_of_tfds, tmp_path):
+def test_fingerprint_depends_on_split_and_direction(data_dir_of_tfds, tmp_path):
     name = "small_translate/de-en"
     arguments = [
         ("train", "en", "de"),
@@ -145,7 +145,7 @@ def test_fingerprint_tells_splits_and_directions_apart(data_dir_of_tfds, tmp_pat
         (("small_talks",), "Received: None, None"),
     ],
 )
-def test_mistakes_are_named(data_dir_of_tfds, arguments, message):
+def test_tfds_pairs_rejects_invalid_arguments(data_dir_of_tfds, arguments, message):
     pairs = TfdsPairs(*arguments, data_dir=data_dir_of_tfds)
     with pytest.raises(DataError, match=message) as caught:
         next(iter(pairs))

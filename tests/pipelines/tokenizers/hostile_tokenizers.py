@@ -1,9 +1,9 @@
-"""A process that reads altered tokenizer files, any of which may end it.
+"""Reads altered tokenizer files in a process that any of them may end.
 
     python hostile_tokenizers.py FOLDER FIRST COUNT
 
-FOLDER holds a good tokenizer. Prints how many were refused with a `DataError` and how
-many were used; what else is raised ends it with a traceback.
+FOLDER contains a valid tokenizer. The script prints the number of altered files that a
+`DataError` rejected and the number of files used. Any other error ends the process.
 """
 
 import json
@@ -36,7 +36,7 @@ NUMBERS = [-1, 0, 1, 2, 3, 299, 300, 10**6, 2**31 - 1, -(2**31)]
 
 
 def altered(content, draw):
-    """The file cut, with other bytes, or written anew with other fields."""
+    """Returns the file truncated, with other bytes, or with other fields."""
     kind = draw.randrange(6)
     if kind == 0:
         return content[: draw.randrange(len(content))]
@@ -61,7 +61,7 @@ def altered(content, draw):
 def _fields(fields, draw):
     vocabulary = fields["vocabulary"]
     for _ in range(draw.randint(1, 3)):
-        # The first 261 must be as they are.
+        # The first 261 pieces must not change.
         place = draw.randrange(255, len(vocabulary))
         what = draw.randrange(6)
         if what == 0:
@@ -119,7 +119,7 @@ def _settings(model, draw):
 
 
 def use(tokenizer):
-    """Everything that training, translating and exporting do with a tokenizer."""
+    """Uses a tokenizer like training, translation and export do."""
     import tensorflow as tf
 
     texts = tf.constant([text.encode() for text in TEXTS])

@@ -1,4 +1,4 @@
-"""A vocabulary that goes on learning, against the sentencepiece library."""
+"""Vocabulary extension against the sentencepiece library."""
 
 import random
 
@@ -47,7 +47,7 @@ def old():
 
 
 @pytest.fixture(scope="module")
-def growth(old):
+def extension(old):
     return extend_bpe(old, [*NEW, None, "", "  "], 60)
 
 
@@ -55,27 +55,27 @@ def ids(tokenizer, texts):
     return tokenizer.tokenize(texts).to_list()
 
 
-def test_old_pieces_keep_their_ids(old, growth):
-    pieces = growth.tokenizer.pieces()
+def test_extension_keeps_old_ids(old, extension):
+    pieces = extension.tokenizer.pieces()
     assert pieces[:330] == old.pieces()
-    assert len(set(pieces)) == len(pieces) == growth.tokenizer.vocabulary_size == 390
-    assert len(growth.replaced) == 60
+    assert len(set(pieces)) == len(pieces) == extension.tokenizer.vocabulary_size == 390
+    assert len(extension.replaced) == 60
 
 
-def test_new_pieces_replace_what_spelt_them(old, growth):
-    spelt = growth.tokenizer.piece_bytes()
-    for number, replaced in enumerate(growth.replaced, start=330):
+def test_extension_lists_replaced_ids(old, extension):
+    spelled = extension.tokenizer.piece_bytes()
+    for number, replaced in enumerate(extension.replaced, start=330):
         assert max(replaced) < 330
-        assert spelt[number] == b"".join(old.piece_bytes()[each] for each in replaced)
-    # Characters that took bytes before have ids of their own.
-    assert {"ż", "猫", "П", "ħ"} <= set(growth.tokenizer.pieces()[330:])
-    assert len(ids(growth.tokenizer, ["żżż"])[0]) < len(ids(old, ["żżż"])[0])
+        assert spelled[number] == b"".join(old.piece_bytes()[each] for each in replaced)
+    # Characters that were spelled in bytes have their own ids.
+    assert {"ż", "猫", "П", "ħ"} <= set(extension.tokenizer.pieces()[330:])
+    assert len(ids(extension.tokenizer, ["żżż"])[0]) < len(ids(old, ["żżż"])[0])
 
 
-def test_merges_are_used(growth):
-    """But for those that went into later ones whole."""
-    pieces = growth.tokenizer.pieces()
-    used = {each for row in ids(growth.tokenizer, NEW) for each in row}
+def test_new_pieces_are_used(extension):
+    """Pieces that are part of later pieces are an exception."""
+    pieces = extension.tokenizer.pieces()
+    used = {each for row in ids(extension.tokenizer, NEW) for each in row}
     merges = [each for each in range(330, 390) if len(pieces[each]) > 1]
     swallowed = {
         each
@@ -88,10 +88,10 @@ def test_merges_are_used(growth):
     assert "▁Quark" in pieces
 
 
-def test_new_text_gets_shorter_and_comes_back(old, growth):
-    before, after = ids(old, NEW), ids(growth.tokenizer, NEW)
+def test_extension_shortens_new_text(old, extension):
+    before, after = ids(old, NEW), ids(extension.tokenizer, NEW)
     assert sum(map(len, after)) < 0.6 * sum(map(len, before))
-    texts = growth.tokenizer.detokenize(growth.tokenizer.tokenize(NEW)).numpy()
+    texts = extension.tokenizer.detokenize(extension.tokenizer.tokenize(NEW)).numpy()
     assert [text.decode() for text in texts] == NEW
 
 
@@ -100,32 +100,32 @@ LETTERS = st.text(alphabet="QuarkHndtlZo sä1987ż猫П.!ung", max_size=24)
 
 @settings(max_examples=300, deadline=None)
 @given(LETTERS)
-def test_only_what_holds_a_new_piece_is_split_anew(old, growth, text):
-    """New pieces spelt out by the old ones that they replace give the old split."""
-    first, second = ids(old, [text])[0], ids(growth.tokenizer, [text])[0]
+def test_texts_without_new_pieces_keep_their_split(old, extension, text):
+    """Both splits spell the same bytes, with or without new pieces."""
+    first, second = ids(old, [text])[0], ids(extension.tokenizer, [text])[0]
     if max(second, default=0) < 330:
         assert second == first
-    spelt = growth.tokenizer.piece_bytes()
-    assert b"".join(spelt[each] for each in second) == b"".join(
+    spelled = extension.tokenizer.piece_bytes()
+    assert b"".join(spelled[each] for each in second) == b"".join(
         old.piece_bytes()[each] for each in first
     )
 
 
-def test_what_is_learnt_is_how_sentencepiece_splits(old):
-    """The learner's words, split by its own merges, are the library's own splits."""
+def test_learner_splits_like_sentencepiece(old):
+    """The learner's splits of its words match the library's."""
     from sentencepiece import sentencepiece_model_pb2
 
     from keras_transformer.pipelines.tokenizers import bpe_extension
 
     learners = []
 
-    class Kept(bpe_extension._Learner):
+    class RecordingLearner(bpe_extension._Learner):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             learners.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bpe_extension, "_Learner", Kept)
+        patch.setattr(bpe_extension, "_Learner", RecordingLearner)
         grown = extend_bpe(old, NEW, 60).tokenizer
     (learner,) = learners
     processor = sentencepiece.SentencePieceProcessor(model_proto=grown.model)
@@ -139,11 +139,11 @@ def test_what_is_learnt_is_how_sentencepiece_splits(old):
     assert proto.trainer_spec.vocab_size == 390
 
 
-def test_the_most_frequent_pair_comes_first():
+def test_most_frequent_pair_is_learned_first():
     old = train_tokenizer("bpe", ["a b c d ab"], 267, split_digits=True)
     assert "▁ab" not in old.pieces()
     grown = extend_bpe(old, ["cd cd cd da da", "11 11 11 11", "c", "b-d b-d"], 9)
-    # Digits stay alone and hyphens apart; "da" is there twice, "cd" three times.
+    # Digits and hyphens are not merged. "da" occurs twice, "cd" three times.
     added = [piece for piece in grown.tokenizer.pieces()[267:] if len(piece) > 1]
     assert added[0] in ("cd", "▁c")
     assert set(added) >= {"▁cd"} or "cd" in added
@@ -151,7 +151,7 @@ def test_the_most_frequent_pair_comes_first():
     assert not any("-" in piece and len(piece) > 1 for piece in added)
 
 
-def test_symbols_stay_whole():
+def test_symbols_are_not_split():
     symbols = ["(NP", "NP)", "XX"]
     old = train_tokenizer("bpe", OLD, 340, symbols=symbols)
     grown = extend_bpe(old, ["(NP XX NP) Quark"] * 4, 9).tokenizer
@@ -159,13 +159,13 @@ def test_symbols_stay_whole():
     assert len(ids(grown, ["Quark"])[0]) < len(ids(old, ["Quark"])[0])
 
 
-def test_a_text_that_has_nothing_new(old):
+def test_text_without_new_pieces_adds_none(old):
     assert extend_bpe(old, ["x"], 5).replaced == []
     assert extend_bpe(old, [], 5).tokenizer.vocabulary_size == 330
 
 
-def test_saved_and_loaded(growth, tmp_path):
-    growth.tokenizer.save(tmp_path)
+def test_extended_tokenizer_saves_and_loads(extension, tmp_path):
+    extension.tokenizer.save(tmp_path)
     again = load_tokenizer(tmp_path)
-    assert again.fingerprint() == growth.tokenizer.fingerprint()
-    assert ids(again, NEW[:5]) == ids(growth.tokenizer, NEW[:5])
+    assert again.fingerprint() == extension.tokenizer.fingerprint()
+    assert ids(again, NEW[:5]) == ids(extension.tokenizer, NEW[:5])

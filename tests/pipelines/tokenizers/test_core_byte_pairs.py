@@ -1,4 +1,4 @@
-"""The tokenizer of TensorFlow's own operations equals the sentencepiece library."""
+"""The tokenizer of core TensorFlow operations matches the sentencepiece library."""
 
 import gzip
 
@@ -59,7 +59,7 @@ def core(tokenizer):
     return CoreOpsBytePairTokenizer(tokenizer)
 
 
-def test_phrases(tokenizer, core):
+def test_core_tokenizer_matches_library_on_phrases(tokenizer, core):
     _, held_out, _ = phrases(size=1200, held_out=50)
     texts = [text for pair in held_out for text in pair]
     assert ids_of(core, texts) == library_ids(tokenizer, texts)
@@ -67,34 +67,33 @@ def test_phrases(tokenizer, core):
     assert [text.decode() for text in decoded.numpy()] == texts
 
 
-def test_odd_texts(tokenizer, core):
+def test_core_tokenizer_matches_library_on_odd_texts(tokenizer, core):
     assert ids_of(core, ODD) == ids_of(tokenizer, ODD)
     decoded = core.detokenize(core.tokenize(tf.constant(ODD)))
     assert [text.decode() for text in decoded.numpy()] == ODD
 
 
-def test_no_texts(core):
+def test_core_tokenizer_accepts_empty_batch(core):
     assert ids_of(core, tf.zeros([0], tf.string)) == []
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=4))
-def test_any_text(tokenizer, core, texts):
+def test_core_tokenizer_matches_library_on_random_text(tokenizer, core, texts):
     texts = [*texts, "und am " + "".join(texts)]
     assert ids_of(core, texts) == ids_of(tokenizer, texts)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text("ab ", max_size=60))
-def test_many_equal_merges(tokenizer, core, text):
-    """Where one merge fits at several places, the leftmost is made first."""
+def test_leftmost_of_equal_merges_comes_first(tokenizer, core, text):
     assert ids_of(core, [text]) == library_ids(tokenizer, [text])
 
 
-def test_ids_of_a_model_become_the_same_text(tokenizer, core):
+def test_core_tokenizer_detokenizes_like_library(tokenizer, core):
     generator = tf.random.Generator.from_seed(3)
     rows = generator.uniform([40, 30], -3, tokenizer.vocabulary_size + 3, tf.int32)
-    # Without the ids of bytes, which rarely make characters.
+    # Random byte ids rarely form characters, so they are removed.
     is_byte = [piece.startswith("<0x") for piece in tokenizer.pieces()]
     numbers = tf.clip_by_value(rows, 0, tokenizer.vocabulary_size - 1)
     rows = tf.where(tf.gather(is_byte, numbers), 0, rows)
@@ -102,23 +101,23 @@ def test_ids_of_a_model_become_the_same_text(tokenizer, core):
     assert found.tolist() == tokenizer.detokenize(rows).numpy().tolist()
 
 
-def test_bytes_that_are_no_character(tokenizer, core):
-    """One U+FFFD for an ill-formed sequence, where SentencePiece has one a byte."""
+def test_invalid_utf8_becomes_replacement_characters(tokenizer, core):
+    """There is one per ill-formed sequence. SentencePiece writes one per byte."""
     pieces = tokenizer.pieces()
     ids = [[pieces.index("<0xE2>"), pieces.index("<0x82>"), pieces.index("<0x41>")]]
     assert core.detokenize(tf.constant(ids)).numpy()[0].decode() == "\ufffdA"
     assert tokenizer.detokenize(tf.constant(ids)).numpy()[0].decode() == "\ufffd\ufffdA"
 
 
-def test_symbols_are_refused():
+def test_core_tokenizer_rejects_symbols():
     texts = ["NP (NP VP (VP"] * 50
     tokenizer = pipelines.train_tokenizer("bpe", texts, 272, symbols=["(NP", "(VP"])
-    with pytest.raises(DataError, match=r"symbols of its own.*\(NP"):
+    with pytest.raises(DataError, match=r"user-defined symbols.*\(NP"):
         CoreOpsBytePairTokenizer(tokenizer)
 
 
 @pytest.mark.parametrize("languages", [("en", "de"), ("en", "fr")])
-def test_a_real_corpus(data_dir, languages):
+def test_core_tokenizer_matches_library_on_corpus(data_dir, languages):
     texts = []
     for language in languages:
         with gzip.open(data_dir / f"multi30k/val.{language}.gz", "rt") as file:

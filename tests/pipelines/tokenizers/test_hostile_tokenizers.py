@@ -1,4 +1,4 @@
-"""Tokenizer files that a stranger cut or altered, in a process of their own."""
+"""Tokenizer files that were truncated or altered, read in a separate process."""
 
 import ast
 import pathlib
@@ -17,7 +17,7 @@ SENTENCES = ["der Hund läuft", "ein Hund und noch ein Hund", "die Katze schläf
 
 
 def run(folder, kind, first, count):
-    """What the process that reads altered files counted; it must end by itself."""
+    """Returns the counts of a process that reads altered files."""
     train_tokenizer(kind, SENTENCES, 300).save(folder)
     done = subprocess.run(
         [sys.executable, str(CHILD), str(folder), str(first), str(count)],
@@ -31,7 +31,7 @@ def run(folder, kind, first, count):
 
 @pytest.mark.fault("F24", "one line that names the file; no signal, no other error")
 @pytest.mark.parametrize("kind", ["bpe", "word_piece"])
-def test_altered_files_are_refused_or_used(tmp_path, kind, record_property):
+def test_altered_files_are_rejected_or_used(tmp_path, kind, record_property):
     outcomes = run(tmp_path, kind, 0, 120)
     record_property("happened", f"{kind}: {outcomes}")
     assert sum(outcomes.values()) == 120
@@ -66,7 +66,7 @@ def change(content, alter):
         (lambda m: m.ClearField("pieces"), "not a SentencePiece model"),
     ],
 )
-def test_reasons(tmp_path, alter, reason):
+def test_model_check_reports_reason(tmp_path, alter, reason):
     train_tokenizer("bpe", SENTENCES, 300).save(tmp_path)
     path = tmp_path / "tokenizer.model"
     path.write_bytes(change(path.read_bytes(), alter))
@@ -74,7 +74,7 @@ def test_reasons(tmp_path, alter, reason):
         load_tokenizer(tmp_path)
 
 
-def test_a_file_that_is_too_large(tmp_path):
+def test_too_large_file_is_rejected(tmp_path):
     for kind in ("bpe", "word_piece"):
         folder = tmp_path / kind
         tokenizer = train_tokenizer(kind, SENTENCES, 300)

@@ -40,7 +40,7 @@ NASTY = [
     "\ufeffx",
     "\ufffd",
     "\ufffe\uffff\U0010ffff",
-    # What the tokenizers use themselves.
+    # Marks that the tokenizers use.
     "\u2581",
     "a\u2581b",
     "\u2581 \u2581 ",
@@ -56,7 +56,7 @@ NASTY = [
     " A",
     "A b",
     "A\u2581",
-    # Composed, decomposed, joined.
+    # Composed, decomposed and joined characters.
     "é e\u0301 \u0301",
     "👩‍👩‍👧‍👦 🏳️‍🌈 🇩🇪",
     "日本語のテキスト",
@@ -83,7 +83,7 @@ def round_trip(tokenizer, texts):
     return [text.decode() for text in tokenizer.detokenize(ids).numpy()]
 
 
-def test_facts(tokenizer):
+def test_tokenizer_attributes(tokenizer):
     assert tokenizer.kind in KINDS
     assert tokenizer.vocabulary_size == 380
     ids = (
@@ -95,10 +95,10 @@ def test_facts(tokenizer):
     assert ids == (0, 1, 2, 3)
 
 
-@pytest.mark.fault("F17", "the text comes back from its ids")
-def test_nasty_texts_come_back(tokenizer):
+@pytest.mark.fault("F17", "the ids decode to the same text")
+def test_unusual_texts_round_trip(tokenizer):
     assert round_trip(tokenizer, NASTY) == NASTY
-    # The same one by one: what a text becomes does not depend on its neighbours.
+    # The result for a text does not depend on the rest of the batch.
     assert [round_trip(tokenizer, [text])[0] for text in NASTY] == NASTY
 
 
@@ -111,12 +111,12 @@ ALPHABET = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(texts=st.lists(st.text(ALPHABET, max_size=40), max_size=20))
 @example(texts=[])
-@pytest.mark.fault("F17", "the text comes back from its ids")
-def test_any_text_comes_back(tokenizer, texts):
+@pytest.mark.fault("F17", "the ids decode to the same text")
+def test_random_text_round_trips(tokenizer, texts):
     assert round_trip(tokenizer, texts) == texts
 
 
-def test_digits_are_split_on_demand(tokenizer, digit_tokenizer):
+def test_split_digits_separates_digits(tokenizer, digit_tokenizer):
     text = " 1234567890 a12b 3"
     assert round_trip(digit_tokenizer, [text]) == [text]
     assert round_trip(digit_tokenizer, NASTY) == NASTY
@@ -133,7 +133,7 @@ def test_digits_are_split_on_demand(tokenizer, digit_tokenizer):
     assert max(map(digits, pieces(tokenizer))) == 2
 
 
-def test_in_a_graph_equals_outside(tokenizer):
+def test_graph_matches_eager_mode(tokenizer):
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def ids_of(texts):
         ids = tokenizer.tokenize(texts)
@@ -147,23 +147,23 @@ def test_in_a_graph_equals_outside(tokenizer):
     assert [len(tensor) for tensor in ids_of(tf.constant([], tf.string))] == [0, 1, 0]
 
 
-def test_works_inside_tf_data(tokenizer):
+def test_tokenizer_works_inside_tf_data(tokenizer):
     dataset = tf.data.Dataset.from_tensor_slices(SENTENCES[:5]).batch(3)
     dataset = dataset.map(lambda texts: tokenizer.detokenize(tokenizer.tokenize(texts)))
     texts = [text.decode() for batch in dataset for text in batch.numpy()]
     assert texts == SENTENCES[:5]
 
 
-def test_setting_a_seed_does_no_harm(tokenizer):
+def test_tokenizer_works_after_seeding(tokenizer):
     ids = tokenizer.tokenize(["ein Hund"]).to_list()
-    # TensorFlow drops the resources of eager operations when it is seeded.
+    # Seeding TensorFlow deletes the resources of eager operations.
     tf.random.set_seed(17)
     assert tokenizer.tokenize(["ein Hund"]).to_list() == ids
     tf.random.set_seed(19)
     assert tokenizer.detokenize(tf.constant(ids)).numpy().tolist() == [b"ein Hund"]
 
 
-def test_module_saved_and_loaded_gives_the_same(tokenizer, tmp_path):
+def test_saved_module_gives_same_results(tokenizer, tmp_path):
     module = tf.Module()
     module.tokenizer = tokenizer
     module.serve = tf.function(
@@ -177,7 +177,7 @@ def test_module_saved_and_loaded_gives_the_same(tokenizer, tmp_path):
     np.testing.assert_array_equal(loaded.serve(texts), expected)
 
 
-def test_detokenize_stops_at_the_end_and_skips_what_is_not_text(tokenizer):
+def test_detokenize_stops_at_end_and_skips_special_ids(tokenizer):
     hello, dogs = (ids for ids in tokenizer.tokenize(["Two dogs", " run"]).to_list())
     size = tokenizer.vocabulary_size
     rows = [
@@ -190,7 +190,7 @@ def test_detokenize_stops_at_the_end_and_skips_what_is_not_text(tokenizer):
         [0, 0, 2],
     ]
     expected = ["Two dogs", "Two dogs run", "", "", "Two dogs run", "", ""]
-    # The second word has a dummy space of its own, which stands inside now.
+    # Each part was encoded with a leading space, so two spaces precede "run".
     expected = [text.replace("dogs run", "dogs  run") for text in expected]
     ragged = tf.ragged.constant(rows, tf.int32)
     assert [text.decode() for text in tokenizer.detokenize(ragged).numpy()] == expected
@@ -204,14 +204,14 @@ def test_detokenize_stops_at_the_end_and_skips_what_is_not_text(tokenizer):
     )
 
 
-@pytest.mark.fault("F22", "skipped; detokenising never raises")
-def test_detokenize_never_raises_and_gives_utf8(tokenizer):
+@pytest.mark.fault("F22", "skipped; detokenization raises no error")
+def test_detokenize_returns_utf8_for_any_ids(tokenizer):
     generator = np.random.default_rng(5)
     ids = generator.integers(-3, tokenizer.vocabulary_size + 3, [500, 23])
     ids[ids == 3] = 7
     for text in tokenizer.detokenize(ids).numpy():
         text.decode()
-    # Every id by itself, the bytes that are not UTF-8 among them.
+    # Single ids include the bytes that are not UTF-8.
     every = np.arange(tokenizer.vocabulary_size)[:, np.newaxis]
     texts = [text.decode() for text in tokenizer.detokenize(every).numpy()]
     assert texts.count("\ufffd") == 128
@@ -225,7 +225,7 @@ def test_invalid_utf8_becomes_replacement_characters(tokenizer):
     assert set(texts[1]) == {"\ufffd"}
 
 
-def test_save_and_load(tokenizer, tmp_path):
+def test_tokenizer_saves_and_loads(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "new" / "folder")
     loaded = load_tokenizer(tmp_path / "new" / "folder")
     assert type(loaded) is type(tokenizer)
@@ -246,7 +246,7 @@ def test_split_digits_survives_saving(digit_tokenizer, tmp_path):
 
 
 @pytest.mark.fault("F24", "one line that names the file")
-def test_damaged_files_are_named(tokenizer, tmp_path):
+def test_damaged_files_are_rejected(tokenizer, tmp_path):
     with pytest.raises(DataError, match="no tokenizer here"):
         load_tokenizer(tmp_path)
     with pytest.raises(DataError, match="no tokenizer here"):
@@ -260,7 +260,7 @@ def test_damaged_files_are_named(tokenizer, tmp_path):
             load_tokenizer(tmp_path)
 
 
-def test_a_sentencepiece_model_without_bytes_is_refused(tmp_path):
+def test_sentencepiece_model_without_bytes_is_rejected(tmp_path):
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(SENTENCES),
         model_prefix=str(tmp_path / "tokenizer"),
@@ -272,7 +272,7 @@ def test_a_sentencepiece_model_without_bytes_is_refused(tmp_path):
         load_tokenizer(tmp_path)
 
 
-def test_byte_pairs_equal_the_sentencepiece_library(tmp_path):
+def test_byte_pairs_match_sentencepiece(tmp_path):
     tokenizer = train_tokenizer("bpe", SENTENCES, 380)
     tokenizer.save(tmp_path)
     library = sentencepiece.SentencePieceProcessor(
@@ -284,16 +284,16 @@ def test_byte_pairs_equal_the_sentencepiece_library(tmp_path):
     assert ids == [0, 1, 2, 3]
 
 
-def test_dropout_leaves_out_merges():
-    """A text of one letter has one merge, with the space that encoding adds."""
+def test_dropout_skips_merges():
+    """A text of one letter has one merge, of the added space and the letter."""
     text = "ein Mann ▁ a läuft a\uf8fe und a eine a Frau a"
     tokenizer = train_tokenizer("bpe", [text] * 9, 300)
     assert tokenizer.tokenize(["a"]).row_lengths().numpy() == 1
     for dropout in (0.1, 0.6):
         lengths = tokenizer.sample(["a"] * 3000, dropout, 7).row_lengths().numpy()
-        left_out = np.mean(lengths == 2)
-        # Four standard deviations of a mean of 3,000.
-        assert abs(left_out - dropout) < 4 * (dropout * (1 - dropout) / 3000) ** 0.5
+        skipped = np.mean(lengths == 2)
+        # Four standard deviations of the mean of 3,000 samples.
+        assert abs(skipped - dropout) < 4 * (dropout * (1 - dropout) / 3000) ** 0.5
     texts = [text, "", "a  a", "läuft 漢"]
     exact = tokenizer.tokenize(texts)
     assert tokenizer.sample(texts, 0.0, 3).to_list() == exact.to_list()
@@ -305,24 +305,24 @@ def test_dropout_leaves_out_merges():
     assert tokenizer.sample(texts, 0.5, 4).to_list() != sampled.to_list()
 
 
-def test_word_pieces_have_no_merges_to_leave_out():
+def test_word_pieces_reject_dropout():
     tokenizer = train_tokenizer("word_piece", ["ein Mann läuft"] * 9, 284)
-    with pytest.raises(DataError, match=r"tokenizer\.dropout needs byte pairs"):
+    with pytest.raises(DataError, match=r"dropout needs tokenizer\.kind bpe"):
         tokenizer.sample(["ein"], 0.1, 1)
 
 
-@pytest.mark.fault("F18", "spelt in bytes, never unknown")
-def test_rare_characters_are_spelt_in_bytes(tokenizer):
+@pytest.mark.fault("F18", "spelled in bytes, never unknown")
+def test_rare_characters_are_spelled_in_bytes(tokenizer):
     ids = tokenizer.tokenize(["日"]).to_list()[0]
     assert len([id_ for id_ in ids if 4 <= id_ < 260]) == 3
 
 
-def test_training_again_gives_the_same(tokenizer):
+def test_training_is_deterministic(tokenizer):
     again = train_tokenizer(tokenizer.kind, iter(SENTENCES), 380)
     assert again.fingerprint() == tokenizer.fingerprint()
 
 
-def test_bytes_of_the_pieces_spell_the_text(tokenizer):
+def test_piece_bytes_spell_the_text(tokenizer):
     written = tokenizer.piece_bytes()
     assert len(written) == tokenizer.vocabulary_size
     for text in ("ein  Hund 😀!", " x", "Straße\tß", "猫"):
@@ -331,7 +331,7 @@ def test_bytes_of_the_pieces_spell_the_text(tokenizer):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_largest_vocabulary_named_works_and_one_more_does_not(kind):
+def test_error_names_largest_possible_vocabulary(kind):
     sentences = ["abc abd", "abc ade"]
     with pytest.raises(
         DataError, match=r"vocabulary_size=9000 .* possible value is \d+"
@@ -344,7 +344,7 @@ def test_the_largest_vocabulary_named_works_and_one_more_does_not(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_smallest_vocabulary_named_works_and_one_less_does_not(kind):
+def test_error_names_smallest_possible_vocabulary(kind):
     with pytest.raises(DataError, match=r"vocabulary_size=9 must be at least") as error:
         train_tokenizer(kind, SENTENCES, 9)
     smallest = int(str(error.value).split("at least ")[1].split(",")[0])
@@ -356,7 +356,7 @@ def test_the_smallest_vocabulary_named_works_and_one_less_does_not(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_odd_training_text(kind):
+def test_training_accepts_unusual_text(kind):
     sentences = [None, "", " ", "a\x00b", "a\u2581b\uf8fe\ue000", "x" * 70_000, "ab ab"]
     tokenizer = train_tokenizer(kind, sentences * 3 + SENTENCES, 380)
     assert round_trip(tokenizer, NASTY) == NASTY
@@ -365,13 +365,13 @@ def test_odd_training_text(kind):
             train_tokenizer(kind, nothing, 400)
 
 
-def test_unknown_kind():
+def test_train_tokenizer_rejects_unknown_kind():
     with pytest.raises(DataError, match=r"kind must be one of bpe, word_piece.*'bep'"):
         train_tokenizer("bep", SENTENCES, 400)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_real_text_comes_back(kind, data_dir):
+def test_real_text_round_trips(kind, data_dir):
     folder = data_dir / "multi30k"
     training = TextFiles(folder / "val.en.gz", folder / "val.de.gz")
     tokenizer = train_tokenizer(
@@ -383,6 +383,6 @@ def test_real_text_comes_back(kind, data_dir):
     texts = [text for pair in held_out for text in pair]
     assert round_trip(tokenizer, texts) == texts
     lengths = tokenizer.tokenize([pair[1] for pair in held_out]).row_lengths()
-    # German it has learnt: an id stands for more than three characters.
+    # The tokenizer has learned German, so an id spells more than three characters.
     characters = sum(len(pair[1]) for pair in held_out)
     assert characters / int(tf.reduce_sum(lengths)) > 3

@@ -17,7 +17,7 @@ SENTENCES = [
 ] * 7
 
 
-def test_word_pieces_equal_a_search_by_hand():
+def test_word_pieces_match_hand_calculation():
     pieces = ["a", "b", "c", "##a", "##b", "##c", ".", "##."]
     pieces += ["▁ab", "##bc", "▁a", "##cab", "▁.", "##ca"]
     vocabulary = [*SPECIAL_PIECES, *BYTE_PIECES, "▁", *pieces]
@@ -27,7 +27,7 @@ def test_word_pieces_equal_a_search_by_hand():
         return [vocabulary.index(piece) for piece in expected]
 
     cases = {
-        # Longest match first, from the left.
+        # From the left, the longest match comes first.
         "abcab": ids("▁ab", "##cab"),
         "acabc": ids("▁a", "##cab", "##c"),
         "abc": ids("▁ab", "##c"),
@@ -35,29 +35,29 @@ def test_word_pieces_equal_a_search_by_hand():
         "b .c": ids("▁", "##b", "▁.", "c"),
         "  a": ids("▁", "▁", "▁a"),
         "ba": ids("▁", "##b", "##a"),
-        # ä is no letter of this alphabet: two bytes, then a word without a space.
+        # The alphabet lacks ä, so it becomes two bytes, then a word without a space.
         "aäb": ids("▁a", BYTE_PIECES[0xC3], BYTE_PIECES[0xA4], "b"),
     }
     assert tokenizer.tokenize(list(cases)).to_list() == list(cases.values())
 
 
-def test_no_text_has_no_pieces():
+def test_empty_text_has_no_pieces():
     tokenizer = train_tokenizer("word_piece", SENTENCES, 360)
     rows = tokenizer.tokenize([])
     assert rows.shape[0] == 0 and rows.dtype == "int32"
     assert tokenizer.tokenize(["", "Hund"]).row_lengths().numpy()[0] == 0
 
 
-def test_word_pieces_learn_what_is_frequent():
+def test_word_pieces_learn_frequent_words():
     tokenizer = train_tokenizer("word_piece", SENTENCES, 360)
     ids = tokenizer.tokenize(["Two dogs run (fast)"]).to_list()[0]
     assert len(ids) < len("Two dogs run (fast)") / 1.8
-    # All characters of the text have a piece: the bytes are not needed.
+    # All characters of the text have a piece, so no bytes are used.
     flat = tokenizer.tokenize(SENTENCES).flat_values.numpy()
     assert flat.min() >= len(SPECIAL_PIECES) + len(BYTE_PIECES)
 
 
-def test_word_piece_file_of_another_shape(tmp_path):
+def test_word_pieces_reject_invalid_files(tmp_path):
     path = tmp_path / "tokenizer.json"
     good = [*SPECIAL_PIECES, *BYTE_PIECES, "▁", "a", "##a"]
     for vocabulary, problem in [
