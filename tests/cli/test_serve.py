@@ -1,4 +1,4 @@
-"""Mistakes in what `serve` is given; what it does is in tests/serving."""
+"""Argument errors of `serve`; the server is tested in tests/serving."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from keras_transformer import serving
 from keras_transformer.serving.server import listen
 
 
-def test_what_is_not_there(tmp_path, run_command):
+def test_serve_rejects_invalid_arguments(tmp_path, run_command):
     result = run_command("serve", tmp_path / "nowhere")
     assert (result.exit_code, result.stderr) == (
         2,
@@ -24,7 +24,7 @@ def test_what_is_not_there(tmp_path, run_command):
     )
 
 
-def test_a_port_that_is_taken(tmp_path, run_command, monkeypatch):
+def test_serve_reports_an_occupied_port_first(tmp_path, run_command, monkeypatch):
     def never(*_):
         raise AssertionError("the model is loaded before the port is tried")
 
@@ -40,7 +40,7 @@ def test_a_port_that_is_taken(tmp_path, run_command, monkeypatch):
     assert error.value.filename == "no.such.host.invalid:0"
 
 
-def test_without_the_extra(tmp_path, run_command, monkeypatch):
+def test_serve_names_the_missing_extra(tmp_path, run_command, monkeypatch):
     from keras_transformer.cli import serve
 
     monkeypatch.setattr(serve, "_REQUIRED", ("no_such_module",))

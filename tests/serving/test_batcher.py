@@ -49,7 +49,7 @@ def hold(model, batcher):
     return future
 
 
-def test_what_waits_goes_together_and_comes_back_to_each(model):
+def test_batcher_merges_waiting_requests(model):
     batcher = Batcher(model, max_batch_size=5, max_wait=0)
     hold(model, batcher)
     futures = [submit(batcher, 1, 2), submit(batcher, 3), submit(batcher, 4, 5, 6)]
@@ -64,7 +64,7 @@ def test_what_waits_goes_together_and_comes_back_to_each(model):
     batcher.close(20)
 
 
-def test_a_large_request_goes_in_parts(model):
+def test_batcher_splits_large_requests(model):
     batcher = Batcher(model, max_batch_size=4, max_wait=0)
     values = list(range(1, 12))
     assert submit(batcher, *values).result(20)["y"].tolist() == [2 * v for v in values]
@@ -72,7 +72,7 @@ def test_a_large_request_goes_in_parts(model):
     batcher.close(20)
 
 
-def test_an_idle_worker_waits_for_more_but_not_long(model):
+def test_batcher_waits_up_to_max_wait(model):
     batcher = Batcher(model, max_batch_size=3, max_wait=30)
     started = time.monotonic()
     futures = [submit(batcher, value) for value in (1, 2, 3)]
@@ -85,7 +85,7 @@ def test_an_idle_worker_waits_for_more_but_not_long(model):
     batcher.close(20)
 
 
-def test_what_does_not_merge_goes_alone_and_whole(model):
+def test_batcher_runs_unmergeable_requests_whole(model):
     batcher = Batcher(model, lambda name: name != "b", max_batch_size=2, max_wait=0)
     hold(model, batcher)
     futures = [submit(batcher, 1, 2, 3, signature="b") for _ in range(2)]
@@ -96,7 +96,7 @@ def test_what_does_not_merge_goes_alone_and_whole(model):
     batcher.close(20)
 
 
-def test_a_full_queue_refuses_at_once_and_recovers(model):
+def test_batcher_refuses_when_full_and_recovers(model):
     batcher = Batcher(model, max_wait=0, queue_size=4)
     first = hold(model, batcher)
     waiting = submit(batcher, 1, 2, 3)
@@ -114,7 +114,7 @@ def test_a_full_queue_refuses_at_once_and_recovers(model):
     batcher.close(20)
 
 
-def test_one_that_fails_fails_alone(model):
+def test_batcher_isolates_failing_requests(model):
     batcher = Batcher(model, max_wait=0)
     hold(model, batcher)
     futures = [submit(batcher, 1), submit(batcher, -1), submit(batcher, 3)]
@@ -127,7 +127,7 @@ def test_one_that_fails_fails_alone(model):
     batcher.close(20)
 
 
-def test_nobody_waits_for_what_is_late_or_given_up(model):
+def test_batcher_drops_expired_and_cancelled_requests(model):
     batcher = Batcher(model, max_wait=0)
     hold(model, batcher)
     late, gone = submit(batcher, 1, timeout=0.01), submit(batcher, 2)
@@ -144,7 +144,7 @@ def test_nobody_waits_for_what_is_late_or_given_up(model):
     batcher.close(20)
 
 
-def test_closing_finishes_what_is_there_and_takes_no_more(model):
+def test_close_finishes_queued_requests(model):
     batcher = Batcher(model, max_wait=0)
     hold(model, batcher)
     waiting = submit(batcher, 1)
@@ -158,7 +158,7 @@ def test_closing_finishes_what_is_there_and_takes_no_more(model):
     assert waiting.result(0)["y"].tolist() == [2]
 
 
-def test_closing_does_not_wait_for_ever(model):
+def test_close_respects_its_timeout(model):
     batcher = Batcher(model, max_wait=0)
     hold(model, batcher)
     waiting = submit(batcher, 1)
@@ -167,7 +167,7 @@ def test_closing_does_not_wait_for_ever(model):
         waiting.result(0)
 
 
-def test_many_threads_each_get_their_own(model):
+def test_batcher_serves_many_threads(model):
     seen = []
     batcher = Batcher(
         model, max_batch_size=8, max_wait=0.001, observe=lambda *each: seen.append(each)

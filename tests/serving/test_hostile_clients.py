@@ -76,7 +76,7 @@ def head(*headers, path=PATH, method="POST"):
     ],
     ids=range(17),
 )
-def test_what_is_no_request(port, data, caplog):
+def test_server_survives_malformed_requests(port, data, caplog):
     answer = talk(port, data)
     status = int(answer.split(b" ", 2)[1]) if answer else None
     assert status in (None, 100, 200, 400, 404, 405, 408, 413, 414, 431, 501)
@@ -87,7 +87,7 @@ def test_what_is_no_request(port, data, caplog):
 
 
 @pytest.mark.fault("X05", "random bytes over sockets: the server stays up")
-def test_random_bytes(port, caplog):
+def test_server_survives_random_bytes(port, caplog):
     draw = random.Random(1)
     good = head("Content-Length: 19", "Connection: close") + b'{"inputs": ["a b"]}'
     statuses = set()
@@ -107,7 +107,7 @@ def test_random_bytes(port, caplog):
 
 
 @pytest.mark.fault("F25", "a client that does not read its answer is hung up on")
-def test_clients_that_do_not_read(port):
+def test_server_drops_clients_that_do_not_read(port):
     body = json.dumps({"inputs": ["x" * 900_000]}).encode()
     request = head(f"Content-Length: {len(body)}") + body
     with contextlib.ExitStack() as stack:
@@ -147,7 +147,7 @@ def check(port):
 
 
 @pytest.mark.fault("F17", "the server gives one translation for each text")
-def test_any_text(port):
+def test_server_translates_any_text(port):
     # A text in brackets, or with a secret in it, is something else to this model.
     texts = ANY_TEXT.filter(lambda text: text[:1] != "(" and "secret" not in text)
     assert fuzz(st.lists(texts, min_size=1, max_size=9), check(port), 100)

@@ -85,7 +85,7 @@ def expect(locator):
     return playwright.expect(locator)
 
 
-def test_type_translate_and_hover(opened):
+def test_page_translates_and_shows_attention(opened):
     page = opened()
     shoot(page, "empty")
     translate(page, SENTENCE)
@@ -113,7 +113,7 @@ def test_type_translate_and_hover(opened):
     expect(target.get_by_role("button").last).to_have_text("Two!")
 
 
-def test_by_keyboard_alone(opened):
+def test_page_works_by_keyboard(opened):
     page = opened()
     # A browser gives the focus when it first draws; keys before that go nowhere.
     expect(page.locator("#source")).to_be_focused()
@@ -138,7 +138,7 @@ def test_by_keyboard_alone(opened):
     expect(page.locator("#best")).to_have_text("three two one!")
 
 
-def test_on_a_phone(opened):
+def test_page_fits_a_phone(opened):
     page = opened(360, 740)
     translate(
         page, SENTENCE + " beside Donaudampfschifffahrtsgesellschaftskapitänsmütze"
@@ -151,7 +151,7 @@ def test_on_a_phone(opened):
     assert box["height"] >= 44
 
 
-def test_in_the_dark(opened):
+def test_page_supports_dark_mode(opened):
     page = opened(scheme="dark")
     translate(page, SENTENCE)
     expect(page.locator("#attention-card")).to_be_visible()
@@ -166,7 +166,7 @@ def test_in_the_dark(opened):
 @pytest.mark.parametrize(
     "selector", ["body", ".note", "#best", "h2", ".main", "#message"]
 )
-def test_text_stands_out(opened, selector):
+def test_page_text_has_enough_contrast(opened, selector):
     page = opened()
     translate(page, " ")
     expect(page.get_by_role("alert")).to_be_visible()
@@ -198,7 +198,7 @@ def contrast(page, selector):
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_errors_are_shown_and_go_again(opened):
+def test_page_shows_and_clears_errors(opened):
     page = opened()
     translate(page, "secret")
     alert = page.get_by_role("alert")
@@ -220,7 +220,7 @@ def test_errors_are_shown_and_go_again(opened):
     expect(alert).to_be_hidden()
 
 
-def test_a_text_that_is_too_long(opened):
+def test_page_rejects_long_texts(opened):
     page = opened()
     asked = []
     page.on("request", lambda request: asked.append(request.url))
@@ -237,14 +237,14 @@ def test_a_text_that_is_too_long(opened):
     expect(page.locator("#cut")).to_be_visible()
 
 
-def test_what_a_text_spells_is_not_run(opened):
+def test_page_escapes_text(opened):
     page = opened()
     translate(page, "<img src=x onerror=alert(1)> <b>x</b>")
     expect(page.locator("#best")).to_have_text("<b>x</b> onerror=alert(1)> src=x <img")
     assert page.locator("main img, main b").count() == 0
 
 
-def test_trees_are_drawn(opened):
+def test_page_draws_trees(opened):
     page = opened()
     tree = "(S (NP (DT The) (NN dog)) (VP (VBD saw) (NP (PRP$ its) (NN shadow))) (. .))"
     translate(page, tree)
@@ -259,7 +259,7 @@ def test_trees_are_drawn(opened):
         expect(page.locator("#tree-card")).to_be_hidden()
 
 
-def test_an_export_without_attention(browser, opened):
+def test_page_hides_missing_attention(browser, opened):
     with served(FakeModel(attend=False), Limits()) as number:
         page = opened(number=number)
         translate(page, "a b")

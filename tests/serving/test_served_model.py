@@ -34,7 +34,7 @@ ODD = [
 ]
 
 
-def test_batches_are_no_larger_than_the_export_takes(tiny_export):
+def test_server_respects_the_batch_size_of_the_export(tiny_export):
     model = ServedModel(tiny_export.parent)
     model.max_batch_size = 2
     sizes, real = [], model.run
@@ -66,7 +66,7 @@ def translator(tiny_model):
     return kt.Translator(*tiny_model, **SEARCH)
 
 
-def test_it_serves_what_the_translator_gives(port, translator):
+def test_server_matches_the_translator(port, translator):
     body = {"inputs": TEXTS}
     status, answer = predict(port, body, "tiny")
     expected = translator.n_best(TEXTS, 1)
@@ -84,7 +84,7 @@ def test_it_serves_what_the_translator_gives(port, translator):
         assert [*pool.map(alone, TEXTS * 4)] == texts * 4
 
 
-def test_signatures_and_what_goes_together(model):
+def test_served_model_describes_its_signatures(model):
     assert model.inputs["serving_default"] == {"inputs": Input("string", 1)}
     assert model.inputs["encode"] == {"source_ids": Input("int32", 2)}
     merged = {name for name in model.inputs if model.merges(name)}
@@ -96,7 +96,7 @@ def test_signatures_and_what_goes_together(model):
     assert signatures["score"]["method_name"] == "tensorflow/serving/predict"
 
 
-def test_every_signature_answers(port):
+def test_server_runs_every_signature(port):
     pair = {"inputs": ["ein Hund"], "targets": ["läuft"]}
     ids = {"source_ids": [[7, 9, 3]]}
     for name, inputs, outputs in (
@@ -112,13 +112,13 @@ def test_every_signature_answers(port):
     assert (len(answer["outputs"][0]), len(answer["outputs"][0][0])) == (3, 24)
 
 
-def test_what_the_graph_refuses_is_told_in_a_line(port):
+def test_server_reports_assertions_in_one_line(port):
     body = {"signature_name": "encode", "inputs": {"source_ids": [[300]]}}
     message = "source_ids must be from 0 to 299"
     assert predict(port, body, "tiny") == (400, {"error": message})
 
 
-def test_odd_texts_have_one_translation_each(port):
+def test_server_translates_odd_texts(port):
     texts = [each if isinstance(each, str) else each.decode() for each in ODD]
     texts.append("Hund " * 900)
     status, answer = predict(port, {"inputs": texts}, "tiny")
@@ -126,7 +126,7 @@ def test_odd_texts_have_one_translation_each(port):
     assert len(answer["outputs"]["translations"]) == len(texts)
 
 
-def test_folders(tiny_export, tmp_path):
+def test_served_model_finds_the_newest_version(tiny_export, tmp_path):
     for version in ("2", "10"):
         (tmp_path / "many" / version).parent.mkdir(exist_ok=True)
         shutil.copytree(tiny_export, tmp_path / "many" / version)
@@ -139,7 +139,7 @@ def test_folders(tiny_export, tmp_path):
         ServedModel(tmp_path / "empty")
 
 
-def test_the_command_serves_and_stops_cleanly(tiny_export):
+def test_serve_stops_cleanly_on_sigterm(tiny_export):
     # Whoever sets a log level is shown what libraries say while they load.
     hidden = {"TF_CPP_MIN_LOG_LEVEL"}
     process = subprocess.Popen(
@@ -203,7 +203,7 @@ def addresses_of(port):
     return found
 
 
-def test_a_lone_surrogate_in_json(port):
+def test_server_replaces_lone_surrogates(port):
     body = json.dumps({"inputs": ["\ud800 Hund"]})
     status, answer = predict(port, body, "tiny")
     expected = predict(port, {"inputs": ["? Hund"]}, "tiny")[1]["outputs"]

@@ -36,7 +36,7 @@ def port():
         yield port
 
 
-def test_rows_and_columns(port):
+def test_predict_accepts_rows_and_columns(port):
     """The examples of TF-Serving's page, in its four forms."""
     status, answer = predict(port, {"inputs": ["a b", "c"]})
     assert status == 200
@@ -69,7 +69,7 @@ def test_rows_and_columns(port):
     assert versioned[0] == 200
 
 
-def test_status_metadata_and_health(port):
+def test_server_reports_status_and_metadata(port):
     for path in (PATH, f"{PATH}/versions/7"):
         status, _, answer = ask(port, "GET", path)
         assert status == 200
@@ -88,7 +88,7 @@ def test_status_metadata_and_health(port):
     assert ask(port, "GET", "/health")[::2] == (200, {"status": "ok"})
 
 
-def test_metrics_count(port):
+def test_metrics_count_requests_and_rows(port):
     def value(text, name):
         found = [line for line in text.splitlines() if line.startswith(name + " ")]
         return float(found[0].split()[-1]) if found else 0.0
@@ -157,7 +157,7 @@ BAD = {
 
 @pytest.mark.fault("F25", "status 400 with one line")
 @pytest.mark.parametrize("body", BAD)
-def test_bad_requests_are_told(port, body):
+def test_predict_explains_bad_requests(port, body):
     status, answer = predict(port, body)
     assert status == 400
     assert list(answer) == ["error"]
@@ -165,7 +165,7 @@ def test_bad_requests_are_told(port, body):
     assert len(answer["error"]) < 200
 
 
-def test_bytes_that_are_no_text(port):
+def test_predict_handles_invalid_unicode(port):
     status, answer = predict(port, b'{"inputs": ["\xff"]}')
     assert (status, answer) == (400, {"error": "JSON Parse error: not UTF-8"})
     # A lone surrogate has no UTF-8.
@@ -175,7 +175,7 @@ def test_bytes_that_are_no_text(port):
     assert predict(port, {"inputs": ["\0 猫 \u202e"]})[0] == 200
 
 
-def test_paths_that_are_not_there(port):
+def test_unknown_paths_are_errors(port):
     for method, path, status, text in (
         ("GET", "/v1/models/other", 404, "Servable not found for request: other"),
         ("POST", "/v1/models/other:predict", 404, "not found"),
@@ -194,7 +194,7 @@ def test_paths_that_are_not_there(port):
 
 
 @pytest.mark.fault("F25", "status 413; the server stays up")
-def test_a_body_that_is_too_large(port):
+def test_predict_refuses_large_bodies(port):
     large = json.dumps({"inputs": ["a" * 30_000]})
     status, headers, answer = ask(port, "POST", f"{PATH}:predict", large)
     assert status == 413 and headers["Connection"] == "close"
@@ -215,7 +215,7 @@ def test_a_body_that_is_too_large(port):
 
 
 @pytest.mark.fault("F25", "status 500 without a path or traceback")
-def test_what_goes_wrong_inside_stays_inside(port, caplog):
+def test_internal_errors_reveal_nothing(port, caplog):
     status, headers, answer = ask(
         port, "POST", f"{PATH}:predict", {"inputs": ["secret"]}
     )
@@ -257,13 +257,13 @@ HEAD = f"POST {PATH}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n".en
         ([HEAD + b"\r\n"], b"HTTP/1.1 408"),
     ],
 )
-def test_slow_clients_are_sent_away(port, pieces, answer):
+def test_slow_clients_are_disconnected(port, pieces, answer):
     seconds, received = slow_client(port, pieces, 0.05)
     assert received[:12] == answer
     assert 0.5 < seconds < 6
 
 
-def test_a_second_request_byte_by_byte(port):
+def test_slow_second_request_is_disconnected(port):
     first = f"GET {PATH} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
         client.sendall(first)
@@ -276,7 +276,7 @@ def test_a_second_request_byte_by_byte(port):
         assert time.monotonic() - started < 6
 
 
-def test_a_client_that_goes_in_the_middle(port, caplog):
+def test_disconnected_client_is_counted(port, caplog):
     def gone():
         text = ask(port, "GET", "/metrics")[2].decode()
         return 'keras_transformer_rejected_total{reason="gone"} 1.0' in text
@@ -290,7 +290,7 @@ def test_a_client_that_goes_in_the_middle(port, caplog):
 
 
 @pytest.mark.fault("F25", "30 slow clients hold no other")
-def test_slow_clients_do_not_hold_others(port):
+def test_slow_clients_do_not_block_others(port):
     with contextlib.ExitStack() as stack:
         for _ in range(30):
             client = socket.create_connection(("127.0.0.1", port))
@@ -331,7 +331,7 @@ def test_concurrent_requests_share_batches():
     assert len(model.batches) < 30
 
 
-def test_overload_is_refused_quickly_and_passes():
+def test_overload_is_refused_and_recovers():
     model = FakeModel(seconds=0.3)
     limits = Limits(max_batch_size=2, queue_size=4, max_texts=4)
     with served(model, limits) as port:
@@ -359,13 +359,13 @@ def test_overload_is_refused_quickly_and_passes():
         assert predict(port, {"inputs": ["a b"]})[0] == 200
 
 
-def test_an_answer_that_takes_too_long():
+def test_predict_times_out():
     limits = Limits(request_timeout=0.2)
     with served(FakeModel(seconds=1.0), limits) as port:
         assert predict(port, {"inputs": ["a"]}) == (504, {"error": "Deadline exceeded"})
 
 
-def test_what_is_in_flight_is_finished():
+def test_shutdown_finishes_requests_in_flight():
     found = []
     with served(FakeModel(seconds=0.8), Limits()) as port:
         asking = threading.Thread(
