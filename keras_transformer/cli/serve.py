@@ -25,12 +25,20 @@ def serve(
     host: Annotated[
         str, Option(help="Address to bind; 0.0.0.0 accepts connections from any host.")
     ] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str],
+        Option(
+            metavar="NAME",
+            help="Host name that requests may use besides --host, localhost and IP "
+            "addresses. Repeatable.",
+        ),
+    ] = (),
     name: Annotated[
         str | None,
         Option(help="Name of the model in URLs (default: the folder's name)."),
     ] = None,
     max_batch_size: Annotated[
-        int, Option(min=1, help="Maximum texts per batch of the model.")
+        int, Option(min=1, help="Maximum rows per batch of the model.")
     ] = 32,
     max_wait_ms: Annotated[
         float, Option(min=0, help="Milliseconds to wait for a batch to fill up.")
@@ -53,13 +61,13 @@ def serve(
 ):
     """Serve an exported model with TF-Serving's REST API.
 
-    The root URL shows a page to try the model. The newest version is served until
-    Ctrl-C or SIGTERM, which let current requests finish. There is no authentication;
-    the default address 127.0.0.1 accepts connections from this machine only.
+    The root URL shows a page to try the model. Ctrl-C and SIGTERM stop the server after
+    current requests finish. There is no authentication; the default address 127.0.0.1
+    accepts connections from this machine only.
 
     \b
     keras-transformer serve saved_models/mine
-    curl -d '{"instances": ["A man rides a bike."]}' \\
+    curl --json '{"instances": ["A man rides a bike."]}' \\
       http://127.0.0.1:8501/v1/models/mine:predict
     """
     console.require_exists(model)
@@ -96,5 +104,5 @@ def serve(
     def report_url(url):
         console.print_status(f"{served.name}, version {served.version}, at {url}")
 
-    serving.serve(served, host, port, limits, report_url)
+    serving.serve(served, host, port, limits, report_url, allow_host)
     console.print_status("stopped")

@@ -1,6 +1,7 @@
-"""The signatures of a SavedModel, for the server."""
+"""A SavedModel with the interface that the server needs."""
 
 import json
+import math
 import re
 
 from google.protobuf import json_format
@@ -13,30 +14,36 @@ from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.errors import invalid
 from keras_transformer.serving.protocol import Input
 
+_WARM_UP = {
+    Input("string", 1): [b"a", b"a b c d e f g"],
+    Input("int32", 2): [[4, 5, 3]],
+}
+
 
 class ServedModel:
     """The newest version of an export.
 
     Args:
         folder: `saved_models/NAME`, or one version's folder.
-        name: Name in URLs. If `None`, the folder's.
+        name: Name in URLs. If `None`, the folder's name.
 
     Attributes:
         name: Name in URLs.
         version: int.
-        inputs: Mapping of each signature's name to its inputs, name to `Input`.
-        metadata: TF-Serving's description of the signatures, for JSON.
+        inputs: Mapping of each signature's name to its inputs, a mapping of names to
+            `Input`.
+        metadata: TF-Serving's description of the signatures, as JSON values.
         max_batch_size: Maximum rows per batch, `None` if unknown.
 
     Raises:
-        ModelError: If there is no export, or it cannot be loaded.
+        ModelError: If there is no export or it cannot be loaded.
     """
 
     def __init__(self, folder, name=None):
         path = newest_version(folder) if folder.is_dir() else None
         if path is None:
             raise ModelError(f"{folder}: no SavedModel here; export writes one")
-        # `folder` may be a copy of a version under any name.
+        # The folder of a version may have been copied under any name.
         is_version = path.name.isdecimal()
         self.version = int(path.name) if is_version else 1
         self.name = name or (path.parent if is_version else path).resolve().name
@@ -52,13 +59,33 @@ class ServedModel:
     def merges(self, signature):
         """Returns whether rows of several requests can share a batch.
 
-        They can if rows are texts and no output is padded to the longest of its batch.
+        They can if rows are texts and outputs are not padded to the longest row.
         """
         outputs = self._signatures[signature].structured_outputs.values()
         kinds = self.inputs[signature].values()
         return all(kind == Input("string", 1) for kind in kinds) and all(
             None not in output.shape[1:] for output in outputs
         )
+
+    def min_values(self, signature, columns):
+        """Returns a lower bound on the number of values in an answer.
+
+        It is exact for outputs that are as long as the rows of ids, as in `encode`.
+        """
+        column = next(iter(columns.values()))
+        length = len(column[0]) if isinstance(column[0], list) else 1
+        outputs = self._signatures[signature].structured_outputs.values()
+        is_encoder = len(outputs) == 1
+        return len(column) * sum(
+            math.prod(size or (length if is_encoder else 1) for size in each.shape[1:])
+            for each in outputs
+        )
+
+    def warm_up_requests(self):
+        """Yields (signature, columns) of a small request per signature."""
+        for signature, inputs in self.inputs.items():
+            if all(each in _WARM_UP for each in inputs.values()):
+                yield signature, {name: _WARM_UP[each] for name, each in inputs.items()}
 
     def run(self, signature, columns):
         """Runs a signature on the columns from `parse_request`.
@@ -67,7 +94,7 @@ class ServedModel:
             Mapping of output names to arrays.
 
         Raises:
-            RequestError: If the graph refuses the columns or memory is exhausted.
+            RequestError: If the graph rejects the columns or memory is exhausted.
         """
         import tensorflow as tf
 
@@ -94,9 +121,9 @@ def _inputs(function):
 
 
 def _assertion(message):
-    """Returns the text of a graph's assertion without the rest of the message."""
+    """Returns the text of a graph's assertion from an error message."""
     found = re.search(r"assertion failed: \[([^\]]*)\]", message)
-    return found[1] if found else "The model refuses these inputs"
+    return found[1] if found else "The model rejects these inputs"
 
 
 def _metadata(path):

@@ -1,6 +1,9 @@
 """Time limits for clients that send or read too slowly."""
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from keras_transformer.serving.protocol import error_body
 
 
 def slow_client_protocol(limits):
@@ -52,6 +55,17 @@ def slow_client_protocol(limits):
             super().timeout_keep_alive_handler()
             # Closing waits for the client to read the rest.
             self.loop.call_later(limits.idle_timeout, self.transport.abort)
+
+        def send_400_response(self, msg):
+            """Answers malformed HTTP in the format of all other errors."""
+            headers = [("Content-Type", "application/json"), ("Connection", "close")]
+            for event in (
+                h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+                h11.Data(data=error_body(msg)),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event))
+            self.transport.close()
 
         def _between_requests(self):
             return self.cycle is None or self.cycle.response_complete

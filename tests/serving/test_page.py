@@ -1,4 +1,7 @@
-"""The page in headless Chromium; KERAS_TRANSFORMER_SHOTS names where pictures go."""
+"""The page in headless Chromium.
+
+KERAS_TRANSFORMER_SHOTS is a folder for screenshots.
+"""
 
 import os
 import pathlib
@@ -43,7 +46,7 @@ def port():
 
 @pytest.fixture
 def opened(browser, port):
-    """Function that opens the page; what it complains of or asks others for fails."""
+    """Function that opens the page; errors and foreign requests fail the test."""
     contexts, complaints = [], []
 
     def opened(width=1100, height=800, scheme="light", number=port):
@@ -98,14 +101,14 @@ def test_page_translates_and_shows_attention(opened):
     source = page.get_by_role("group", name="Words of the text")
     expect(target.get_by_role("button")).to_have_count(9)
     shoot(page, "translated")
-    # The fake looks from the first word of the translation at the last of the text.
+    # In the fake model, the first target word attends to the last source word.
     target.get_by_role("button", name="grass").hover()
     expect(source.get_by_role("button", name="grass")).to_have_text("grass80 %")
     expect(page.locator("#looks")).to_contain_text("grass looks at grass 80 %, Two 2 %")
     shoot(page, "hover")
     source.get_by_role("button", name="Two").hover()
     expect(page.locator("#looks")).to_contain_text("Two is looked at by Two 80 %")
-    # Another of the list, and back again.
+    # The second candidate.
     ranked.nth(1).get_by_role("button").click()
     expect(page.locator("#best")).to_have_text(backwards + "!")
     pressed = ranked.nth(1).get_by_role("button")
@@ -115,7 +118,7 @@ def test_page_translates_and_shows_attention(opened):
 
 def test_page_works_by_keyboard(opened):
     page = opened()
-    # A browser gives the focus when it first draws; keys before that go nowhere.
+    # Keys before the first paint are lost, since the focus is set then.
     expect(page.locator("#source")).to_be_focused()
     page.keyboard.type("one two")
     page.keyboard.press("Shift+Enter")
@@ -174,8 +177,8 @@ def test_page_text_has_enough_contrast(opened, selector):
 
 
 def contrast(page, selector):
-    """WCAG's ratio between an element's text and what is behind it."""
-    colours = page.evaluate(
+    """Returns WCAG's contrast ratio of an element's text and its background."""
+    colors = page.evaluate(
         """selector => {
           let at = document.querySelector(selector);
           const front = getComputedStyle(at).color;
@@ -187,14 +190,14 @@ def contrast(page, selector):
         selector,
     )
 
-    def luminance(colour):
+    def luminance(color):
         red, green, blue = (
             c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
-            for c in (int(n) / 255 for n in re.findall(r"\d+", colour)[:3])
+            for c in (int(n) / 255 for n in re.findall(r"\d+", color)[:3])
         )
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    light, dark = sorted(map(luminance, colours), reverse=True)
+    light, dark = sorted(map(luminance, colors), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -233,7 +236,7 @@ def test_page_rejects_long_texts(opened):
     expect(box).to_have_attribute("aria-invalid", "true")
     shoot(page, "long")
     assert asked == []
-    translate(page, "word " * 25)  # longer than the model reads
+    translate(page, "word " * 25)  # truncated by the fake model
     expect(page.locator("#cut")).to_be_visible()
 
 

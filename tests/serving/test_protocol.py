@@ -1,4 +1,4 @@
-"""The request parser against whatever may come."""
+"""The request parser on arbitrary bodies."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The server over a real SavedModel, in this process and as the command."""
+"""The server with a real SavedModel, in this process and as a command."""
 
 import concurrent.futures
 import json
@@ -140,7 +140,7 @@ def test_served_model_finds_the_newest_version(tiny_export, tmp_path):
 
 
 def test_serve_stops_cleanly_on_sigterm(tiny_export):
-    # Whoever sets a log level is shown what libraries say while they load.
+    # With a log level, libraries print messages while they load.
     hidden = {"TF_CPP_MIN_LOG_LEVEL"}
     process = subprocess.Popen(
         [
@@ -182,14 +182,14 @@ def test_serve_stops_cleanly_on_sigterm(tiny_export):
 
 
 def waits(port):
-    """Whether the model is at work, or rows wait for it."""
+    """Returns whether rows wait in the queue."""
     text = ask(port, "GET", "/metrics")[2].decode()
     (line,) = re.findall(r"^keras_transformer_queue_rows (.*)$", text, re.MULTILINE)
     return float(line) > 0
 
 
 def addresses_of(port):
-    """Where a port is listened at, as Linux writes it."""
+    """Returns the addresses at which a port listens, in Linux's notation."""
     tables = [pathlib.Path("/proc/net/tcp"), pathlib.Path("/proc/net/tcp6")]
     if not tables[0].exists():
         pytest.skip("no /proc/net")

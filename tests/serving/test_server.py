@@ -1,4 +1,4 @@
-"""The server over HTTP, with a model that needs no TensorFlow."""
+"""The server over HTTP, with a model without TensorFlow."""
 
 import concurrent.futures
 import contextlib
@@ -37,7 +37,7 @@ def port():
 
 
 def test_predict_accepts_rows_and_columns(port):
-    """The examples of TF-Serving's page, in its four forms."""
+    """The four forms in TF-Serving's documentation."""
     status, answer = predict(port, {"inputs": ["a b", "c"]})
     assert status == 200
     assert answer["outputs"]["translations"] == ["b a", "c"]
@@ -58,7 +58,7 @@ def test_predict_accepts_rows_and_columns(port):
             "b a"
         ]
     ids = {"signature_name": "translate_ids", "instances": [[1, 2], [3, 4]]}
-    # One output comes without its name.
+    # A single output has no name.
     assert predict(port, ids) == (200, {"predictions": [[2, 1], [4, 3]]})
     ids = {"signature_name": "translate_ids", "inputs": {"source_ids": [[1, 2]]}}
     assert predict(port, ids) == (200, {"outputs": [[2, 1]]})
@@ -86,6 +86,7 @@ def test_server_reports_status_and_metadata(port):
         assert answer["model_spec"] == spec
         assert "signature_def" in answer["metadata"]
     assert ask(port, "GET", "/health")[::2] == (200, {"status": "ok"})
+    assert ask(port, "GET", "/ready")[::2] == (200, {"status": "ready"})
 
 
 def test_metrics_count_requests_and_rows(port):
@@ -114,24 +115,24 @@ BAD = {
     "{": "JSON Parse error",
     "[]": "must be an object",
     "null": "must be an object",
-    '{"instances": ["a"], "inputs": ["a"]}': "either",
-    "{}": "either",
-    '{"instances": []}': "not empty",
-    '{"instances": "a"}': "must be a list",
+    '{"instances": ["a"], "inputs": ["a"]}': "either 'instances' or",
+    "{}": "either 'instances' or",
+    '{"instances": []}': "non-empty list",
+    '{"instances": "a"}': "non-empty list",
     '{"instances": [1]}': "must be a string. Received: a number",
     '{"instances": [null]}': "Received: null",
     '{"instances": [true]}': "Received: true",
     '{"instances": [["a"]]}': "Received: a list",
-    '{"instances": [{"inputs": "a"}, "b"]}': "all objects",
+    '{"instances": [{"inputs": "a"}, "b"]}': "either all objects",
     '{"instances": [{"input": "a"}]}': "Missing named input: inputs",
     '{"instances": [{"inputs": "a", "more": 1}]}': 'Unknown named input: "more"',
-    '{"instances": [{"b64": "?"}]}': "not base64",
-    '{"inputs": {"inputs": "a"}}': "must be a list",
-    '{"inputs": []}': "not empty",
+    '{"instances": [{"b64": "?"}]}': "must be base64",
+    '{"inputs": {"inputs": "a"}}': "non-empty list",
+    '{"inputs": []}': "non-empty list",
     '{"inputs": ["a"], "model": 1}': 'Unknown key in request: "model"',
-    '{"inputs": [NaN]}': "cannot be read",
-    '{"inputs": [' + "9" * 5000 + "]}": "cannot be read",
-    '{"inputs": ' + "[" * 9000 + "}": "nested too deep",
+    '{"inputs": [NaN]}': "invalid number",
+    '{"inputs": [' + "9" * 5000 + "]}": "invalid number",
+    '{"inputs": ' + "[" * 9000 + "}": "nested too deeply",
     '{"signature_name": "none", "inputs": ["a"]}': "none",
     '{"signature_name": 1, "inputs": ["a"]}': "must be a string value",
     '{"signature_name": "a\\nb", "inputs": ["a"]}': r'"a\nb" not found',
@@ -140,18 +141,20 @@ BAD = {
     '{"signature_name": "' + "\\ud800" * 99 + '"}': '..." not found',
     '{"inputs": ["a"], "' + "\\ud800" * 99 + '": 1}': "Unknown key in request",
     '{"signature_name": "attend", "instances": ["a"]}': "name its inputs",
-    '{"signature_name": "attend", "inputs": {"inputs": ["a"], "targets": []}}': "empty",
+    '{"signature_name": "attend", "inputs": {"inputs": ["a"], "targets": []}}': (
+        "non-empty list"
+    ),
     '{"signature_name": "attend", "inputs": {"inputs": ["a"], "targets": ["b", ""]}}': (
         "same number of rows"
     ),
-    '{"signature_name": "translate_ids", "instances": [[1, 2], [3]]}': "one length",
+    '{"signature_name": "translate_ids", "instances": [[1, 2], [3]]}': "equal length",
     '{"signature_name": "translate_ids", "instances": [[1.5]]}': "32-bit integers",
     '{"signature_name": "translate_ids", "instances": [[9999999999]]}': "32-bit",
     '{"signature_name": "translate_ids", "instances": [[true]]}': "32-bit",
     '{"signature_name": "translate_ids", "instances": [[]]}': "at least one column",
-    '{"signature_name": "translate_ids", "instances": [3]}': "lists of one length",
-    json.dumps({"inputs": ["a"] * 6}): "5 rows at most. Received: 6",
-    json.dumps({"inputs": ["a" * 201]}): "200 characters at most. Received: 201",
+    '{"signature_name": "translate_ids", "instances": [3]}': "lists of equal length",
+    json.dumps({"inputs": ["a"] * 6}): "at most 5 rows. Received: 6",
+    json.dumps({"inputs": ["a" * 201]}): "at most 200 characters. Received: 201",
 }
 
 
@@ -168,7 +171,7 @@ def test_predict_explains_bad_requests(port, body):
 def test_predict_handles_invalid_unicode(port):
     status, answer = predict(port, b'{"inputs": ["\xff"]}')
     assert (status, answer) == (400, {"error": "JSON Parse error: not UTF-8"})
-    # A lone surrogate has no UTF-8.
+    # UTF-8 cannot encode a lone surrogate.
     assert predict(port, '{"inputs": ["\\ud800 a"]}')[1]["outputs"]["translations"] == [
         "a ?"
     ]
@@ -177,10 +180,18 @@ def test_predict_handles_invalid_unicode(port):
 
 def test_unknown_paths_are_errors(port):
     for method, path, status, text in (
-        ("GET", "/v1/models/other", 404, "Servable not found for request: other"),
-        ("POST", "/v1/models/other:predict", 404, "not found"),
-        ("POST", f"{PATH}/versions/8:predict", 404, "not found"),
-        ("GET", f"{PATH}/versions/8", 404, "not found"),
+        (
+            "GET",
+            "/v1/models/other",
+            404,
+            "Servable not found for request: Latest(other)",
+        ),
+        ("POST", "/v1/models/other:predict", 404, "request: Latest(other)"),
+        ("GET", "/v1/models/other/metadata", 404, "request: Latest(other)"),
+        ("POST", f"{PATH}/versions/8:predict", 404, "request: Specific(fake, 8)"),
+        ("GET", f"{PATH}/versions/8", 404, "request: Specific(fake, 8)"),
+        ("GET", f"{PATH}/versions/8/metadata", 404, "request: Specific(fake, 8)"),
+        ("GET", f"{PATH}/", 404, "Malformed request: GET"),
         ("POST", f"{PATH}:classify", 400, "Malformed request: POST"),
         ("GET", "/v2/x", 404, "Malformed request"),
         ("GET", "/../../etc/passwd", 404, "Malformed request"),
@@ -198,14 +209,14 @@ def test_predict_refuses_large_bodies(port):
     large = json.dumps({"inputs": ["a" * 30_000]})
     status, headers, answer = ask(port, "POST", f"{PATH}:predict", large)
     assert status == 413 and headers["Connection"] == "close"
-    assert "20,000 bytes at most" in answer["error"]
+    assert "at most 20,000 bytes" in answer["error"]
 
     def chunks():
         for _ in range(100):
             yield b"x" * 1000
 
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    # The server may hang up while the rest is still on its way.
+    # The server may disconnect before it has received the rest.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.request("POST", f"{PATH}:predict", chunks(), encode_chunked=True)
     with contextlib.suppress(ConnectionResetError):
@@ -220,13 +231,13 @@ def test_internal_errors_reveal_nothing(port, caplog):
         port, "POST", f"{PATH}:predict", {"inputs": ["secret"]}
     )
     assert (status, answer) == (500, {"error": "Internal error"})
-    assert "secret.py" in caplog.text  # for the one who runs it
+    assert "secret.py" in caplog.text  # but the log names it
     assert "server" not in headers
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
 def slow_client(port, pieces, pause):
-    """Sends pieces with pauses; seconds until the server answered or hung up."""
+    """Sends pieces with pauses; returns the duration and the answer."""
     started = time.monotonic()
     received = b""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
@@ -244,10 +255,11 @@ def slow_client(port, pieces, pause):
     return time.monotonic() - started, received
 
 
-HEAD = f"POST {PATH}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n".encode()
+HEAD = f"POST {PATH}:predict HTTP/1.1\r\nHost: localhost\r\n".encode()
+HEAD += b"Content-Type: application/json\r\nContent-Length: 1000\r\n"
 
 
-@pytest.mark.fault("F25", "status 408 or hung up on")
+@pytest.mark.fault("F25", "status 408 or disconnected")
 @pytest.mark.parametrize(
     ("pieces", "answer"),
     [
@@ -264,7 +276,7 @@ def test_slow_clients_are_disconnected(port, pieces, answer):
 
 
 def test_slow_second_request_is_disconnected(port):
-    first = f"GET {PATH} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    first = f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
         client.sendall(first)
         assert client.recv(4096).startswith(b"HTTP/1.1 200")
@@ -289,7 +301,7 @@ def test_disconnected_client_is_counted(port, caplog):
     assert caplog.text == ""
 
 
-@pytest.mark.fault("F25", "30 slow clients hold no other")
+@pytest.mark.fault("F25", "30 slow clients do not block others")
 def test_slow_clients_do_not_block_others(port):
     with contextlib.ExitStack() as stack:
         for _ in range(30):

@@ -1,4 +1,4 @@
-"""A server in a process of its own that is told to stop."""
+"""Signals to a server in another process."""
 
 import pathlib
 import signal
