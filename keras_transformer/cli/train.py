@@ -94,7 +94,7 @@ def train(
     if output is None:
         raise UserError("--output RUN, the folder to write the run to, is missing")
     if output.exists() and not output.is_dir():
-        raise UserError(f"{output}: a file, where the run's folder was expected")
+        raise UserError(f"{output}: must be a folder, not a file")
 
     console.load_tensorflow()
     hint = f"resume from the last checkpoint in {output / 'checkpoints'}"

@@ -48,6 +48,8 @@ def visualize(
     console.require_exists(model)
     if not output.name:
         raise UserError(f"--output {output}: a folder; add a name for the files")
+    if output.suffix in (".png", ".html"):
+        output = output.with_suffix("")
     console.require_folder(output)
     opened = console.opened_model(model, ["attention"])
     if target is None:

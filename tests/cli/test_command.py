@@ -196,7 +196,7 @@ FAKE = textwrap.dedent("""
             time.sleep({seconds})
             return [[Translation(s, 0.0)] for s in sentences]
     models.open_model = lambda path, warn, **_: Model()
-    sys.argv = ["keras-transformer", "translate", "."]
+    sys.argv = ["keras-transformer", "translate", ".", *{options!r}]
     from keras_transformer.cli import main
     main()
 """)
@@ -204,7 +204,7 @@ FAKE = textwrap.dedent("""
 
 def test_translate_ends_quietly_on_a_broken_pipe():
     process = subprocess.Popen(
-        [sys.executable, "-c", FAKE.format(seconds=0)],
+        [sys.executable, "-c", FAKE.format(seconds=0, options=[])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -221,7 +221,7 @@ def test_translate_ends_quietly_on_a_broken_pipe():
 
 def test_translate_exits_with_130_on_ctrl_c():
     process = subprocess.Popen(
-        [sys.executable, "-c", FAKE.format(seconds=60)],
+        [sys.executable, "-c", FAKE.format(seconds=60, options=[])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -238,6 +238,51 @@ def test_translate_exits_with_130_on_ctrl_c():
     assert process.returncode == 130
     assert errors.strip().endswith("interrupted")
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("path", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_output_to_a_descriptor_does_not_truncate_its_file(tmp_path, path):
+    """As in `{ echo before; keras-transformer translate . -o PATH; } > file`."""
+    code = FAKE.format(seconds=0, options=["-o", path])
+    with open(tmp_path / "file", "wb") as file:
+        file.write(b"before\n")
+        file.flush()
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, input=b"line\n", stdout=file, timeout=120)
+    assert done.returncode == 0
+    lines = (tmp_path / "file").read_bytes().splitlines()
+    assert lines[0] == b"before" and len(lines) == 2
+
+
+def test_average_and_export_name_the_expected_folder(
+    run_command, model_path, translator, tmp_path
+):
+    file = tmp_path / "run" / "model.keras"
+    file.touch()
+    result = run_command("average", file)
+    assert result.exit_code == 2
+    expected = f"{file}: must be a run folder. Did you mean {file.parent}?"
+    assert result.stderr == f"error: {expected}\n"
+    result = run_command("export", model_path, file)
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {file}: must be a folder, not a file\n"
+
+
+@pytest.mark.parametrize("name", ["att", "att.png", "att.html"])
+def test_visualize_accepts_a_name_with_a_suffix(
+    run_command, model_path, translator, tmp_path, monkeypatch, name
+):
+    from keras_transformer import visualization
+
+    translator.model = translator.tokenizer = None
+    monkeypatch.setattr(visualization, "attention_of", lambda *_: None)
+    for function in ("write_figure", "write_page"):
+        write = lambda attention, path, *_: path.touch()  # noqa: E731
+        monkeypatch.setattr(visualization, function, write)
+    output = tmp_path / name
+    result = run_command("visualize", model_path, "--source", "x", "--output", output)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{tmp_path / 'att.png'}\n{tmp_path / 'att.html'}\n"
 
 
 def test_visualize_requires_a_file_name(run_command, model_path):

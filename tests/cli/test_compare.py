@@ -105,6 +105,24 @@ def test_compare_prints_a_line_per_system(compare, files):
     assert "SACREBLEU_SEED" not in os.environ
 
 
+@pytest.mark.parametrize("test", ["bootstrap", "randomization"])
+def test_compare_finds_no_difference_between_equal_scores(
+    files, run_command, tmp_path, test
+):
+    lines = (files / "a").read_text("utf-8").splitlines()
+    # No word of the first line is in its reference, before and after.
+    texts = {"a": ["x y z", *lines[1:]], "b": ["u v w", *lines[1:]]}
+    texts["same"] = texts["a"]
+    for name, text in texts.items():
+        (tmp_path / name).write_text("\n".join(text) + "\n", "utf-8")
+    result = run_command(
+        *("compare", "-r", files / "ref", "--json", "--test", test, "--samples", "50"),
+        *(tmp_path / name for name in texts),
+    )
+    (found,) = json.loads(result.stdout)
+    assert [each["p_value"] for each in found["systems"]] == [None, 1.0, 1.0]
+
+
 def test_compare_rejects_invalid_arguments(compare, files, run_command, tmp_path):
     short = tmp_path / "short"
     short.write_text("x\n")

@@ -274,7 +274,7 @@ def test_average_refuses_unusable_outputs(folder, trained, run_command):
     mistakes = {
         folder / "average": "must end in .keras",
         folder / "average.h5": "must end in .keras",
-        trained[0]: "a folder, where a file was expected",
+        trained[0]: "must be a file, not a folder",
         folder / "missing" / "a.keras": f"there is no folder {folder / 'missing'}",
     }
     for output, message in mistakes.items():
