@@ -218,7 +218,9 @@ def test_predict_refuses_large_bodies(port):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     # The server may disconnect before it has received the rest.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        connection.request("POST", f"{PATH}:predict", chunks(), encode_chunked=True)
+        kind = {"Content-Type": "application/json"}
+        path = f"{PATH}:predict"
+        connection.request("POST", path, chunks(), kind, encode_chunked=True)
     with contextlib.suppress(ConnectionResetError):
         assert connection.getresponse().status == 413
     connection.close()
