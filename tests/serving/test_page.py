@@ -103,11 +103,13 @@ def test_page_translates_and_shows_attention(opened):
     shoot(page, "translated")
     # In the fake model, the first target word attends to the last source word.
     target.get_by_role("button", name="grass").hover()
-    expect(source.get_by_role("button", name="grass")).to_have_text("grass80 %")
-    expect(page.locator("#looks")).to_contain_text("grass looks at grass 80 %, Two 2 %")
+    expect(source.get_by_role("button", name="grass")).to_have_text("grass80%")
+    expect(page.locator("#summary")).to_contain_text(
+        "grass attends to grass 80%, Two 2%"
+    )
     shoot(page, "hover")
     source.get_by_role("button", name="Two").hover()
-    expect(page.locator("#looks")).to_contain_text("Two is looked at by Two 80 %")
+    expect(page.locator("#summary")).to_contain_text("Two is attended to by Two 80%")
     # The second candidate.
     ranked.nth(1).get_by_role("button").click()
     expect(page.locator("#best")).to_have_text(backwards + "!")
@@ -120,23 +122,21 @@ def test_page_works_by_keyboard(opened):
     page = opened()
     # Keys before the first paint are lost, since the focus is set then.
     expect(page.locator("#source")).to_be_focused()
-    page.keyboard.type("one two")
-    page.keyboard.press("Shift+Enter")
-    page.keyboard.type("three")
+    page.keyboard.type("one two three")
     page.keyboard.press("Enter")
     expect(page.locator("#best")).to_have_text("three two one")
     expect(page.locator("#attention-card")).to_be_visible()
-    for _ in range(3):  # the button, the toggle, the first word
+    # The buttons Translate and Copy, the n-best list, the checkbox, the first word.
+    for _ in range(6):
         page.keyboard.press("Tab")
     expect(
         page.get_by_role("group", name="Words of the text").get_by_text("one")
     ).to_be_focused()
-    expect(page.locator("#looks")).to_contain_text("one is looked at by one 80 %")
+    expect(page.locator("#summary")).to_contain_text("one is attended to by one 80%")
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineWidth")
     assert outline == "3px"
-    for _ in range(6):
-        page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
+    for _ in range(2):
+        page.keyboard.press("Shift+Tab")
     page.keyboard.press("Enter")
     expect(page.locator("#best")).to_have_text("three two one!")
 
@@ -190,10 +190,14 @@ def contrast(page, selector):
         selector,
     )
 
+    return contrast_of(*([int(n) for n in re.findall(r"\d+", c)] for c in colors))
+
+
+def contrast_of(*colors):
     def luminance(color):
         red, green, blue = (
             c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
-            for c in (int(n) / 255 for n in re.findall(r"\d+", color)[:3])
+            for c in (n / 255 for n in color[:3])
         )
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
@@ -205,7 +209,7 @@ def test_page_shows_and_clears_errors(opened):
     page = opened()
     translate(page, "secret")
     alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("Something went wrong in the server")
+    expect(alert).to_contain_text("The server failed")
     expect(page.locator("#n-best-card")).to_be_hidden()
     shoot(page, "error")
     page.route("**/*:predict", lambda route: route.abort())
@@ -223,13 +227,114 @@ def test_page_shows_and_clears_errors(opened):
     expect(alert).to_be_hidden()
 
 
+def test_page_translates_each_line(opened):
+    page = opened()
+    translate(page, "one two\n\n  three four \nfive")
+    expect(page.locator("#best")).to_have_text("two one\n\nfour three\nfive")
+    expect(page.locator("#several")).to_be_visible()
+    expect(page.locator("#n-best-card")).to_be_hidden()
+    translate(page, "\none two\n")
+    expect(page.locator("#best")).to_have_text("two one")
+    expect(page.locator("#several")).to_be_hidden()
+    expect(page.locator("#n-best-card")).to_be_visible()
+
+
+def test_page_keeps_the_focus_on_translate(opened):
+    page = opened()
+    translate(page, "a b")
+    expect(page.locator("#best")).to_have_text("b a")
+    expect(page.get_by_role("button", name="Translate")).to_be_focused()
+
+
+def test_page_marks_an_outdated_translation(opened):
+    page = opened()
+    translate(page, "a b")
+    expect(page.locator("#best")).to_have_text("b a")
+    expect(page.locator("#stale")).to_be_hidden()
+    page.get_by_role("textbox", name="Text").fill("a b c")
+    expect(page.locator("#stale")).to_be_visible()
+    page.get_by_role("textbox", name="Text").fill("a b")
+    expect(page.locator("#stale")).to_be_hidden()
+
+
+def test_page_copies_the_translation(opened):
+    page = opened()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    expect(page.get_by_role("button", name="Copy")).to_be_hidden()
+    translate(page, "a b")
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == "b a"
+
+
+def test_page_does_not_move_while_hovering(opened):
+    page = opened(360, 740)
+    translate(page, " ".join(f"Donaudampfschifffahrt{n}" for n in range(9)))
+    expect(page.locator("#attention-card")).to_be_visible()
+    height = page.evaluate("document.documentElement.scrollHeight")
+    words = page.get_by_role("group", name="Words of the translation")
+    box = words.bounding_box()
+    for button in words.get_by_role("button").all():
+        button.hover()
+        moved = words.evaluate("e => e.getBoundingClientRect().top + scrollY")
+        assert moved == pytest.approx(box["y"], abs=1)
+    assert page.evaluate("document.documentElement.scrollHeight") == height
+
+
+def test_page_keeps_the_button_next_to_a_long_text(opened):
+    page = opened()
+    button = page.get_by_role("button", name="Translate")
+    top = button.bounding_box()["y"]
+    translate(page, "word " * 59)
+    expect(page.locator("#n-best-card")).to_be_visible()
+    assert button.bounding_box()["y"] == pytest.approx(top, abs=1)
+
+
+def test_page_aligns_right_to_left_text(opened):
+    page = opened()
+    translate(page, "שלום עולם")
+    text = page.locator("#n-best .text").first
+    expect(text).to_have_text("עולם שלום")
+    style = text.evaluate(
+        "e => [getComputedStyle(e).direction, getComputedStyle(e).textAlign]"
+    )
+    assert style == ["rtl", "start"]
+    # The page is in English, its texts are in an unknown language.
+    assert page.locator("html").get_attribute("lang") == "en"
+    for locator in (text, page.locator("#best"), page.locator("#source")):
+        assert locator.get_attribute("lang") == ""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_borders_and_strongest_attention_have_enough_contrast(opened, scheme):
+    page = opened(scheme=scheme)
+    translate(page, "a b")
+    expect(page.locator("#attention-card")).to_be_visible()
+    style = page.evaluate(
+        """() => {
+          const [word] = document.querySelectorAll(".word");
+          word.style.background = "rgba(var(--mark), .7)";
+          const of = element => getComputedStyle(element);
+          return [of(word).backgroundColor, of(word).color, of(word).borderTopColor,
+                  of(document.querySelector(".card")).backgroundColor];
+        }"""
+    )
+    mark, text, border, card = (
+        [float(n) for n in re.findall(r"[\d.]+", color)] for color in style
+    )
+    alpha = mark[3]
+    blended = [alpha * a + (1 - alpha) * b for a, b in zip(mark, card, strict=False)]
+    assert contrast_of(text, blended) >= 4.5
+    assert contrast_of(border, card) >= 3
+
+
 def test_page_rejects_long_texts(opened):
     page = opened()
     asked = []
     page.on("request", lambda request: asked.append(request.url))
     translate(page, "word " * 61)
     expect(page.get_by_role("alert")).to_contain_text(
-        "too long: 305 characters, where 300 are allowed"
+        "The text has 305 characters, but at most 300 are allowed"
     )
     expect(page.locator("#count")).to_have_text("305 of 300 characters")
     box = page.get_by_role("textbox", name="Text")
