@@ -70,10 +70,10 @@ def compare(
     keras-transformer compare --reference test.de a.de b.de
     """
     if len(systems) < 2:
-        raise UserError("a baseline and at least one system are needed")
+        raise UserError("BASELINE SYSTEM...: at least two files are needed")
     names = list(map(str, systems))
     if len(set(names)) < len(names):
-        raise UserError("a file is given twice; compare different ones")
+        raise UserError("files must differ; one of them is given twice")
     console.require_exists(reference, *systems)
     console.check_bleu_tokenizer(tokenize)
     texts = [read_parallel_lines(path, reference) for path in systems]

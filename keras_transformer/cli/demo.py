@@ -29,9 +29,8 @@ def demo(
 ):
     """Train, evaluate and export a model in about 5 minutes.
 
-    The data are phrases that CLDR writes in two languages: dates, times, numbers,
-    amounts, measures, names. They are part of an installed package; the network is not
-    used.
+    The data are phrases from CLDR in two languages: dates, times, numbers, amounts,
+    measures and names. They come with an installed package and need no network.
 
     \b
     keras-transformer demo
@@ -48,10 +47,10 @@ def demo(
         seconds = time.monotonic() - started
         console.print_status(f"[{number}/4] {text} ({seconds:.0f} s so far)")
 
-    console.print_status("The demo takes about 5 minutes at most on 2 CPU cores.")
+    console.print_status("The demo takes at most about 5 minutes on 2 CPU cores.")
     if (output / "config.yaml").exists():
         console.print_status(
-            f"{output} already contains a run, which is resumed; --output names another"
+            f"resuming the run in {output}; --output selects another folder"
         )
     begin_stage(1, f"training the recipe phrases, {recipe.training.steps} steps")
 
@@ -82,7 +81,7 @@ def demo(
     unit = 2**30 if sys.platform == "darwin" else 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
     typer.echo(
-        f"\nexact: {exact:.1f} % of {len(sources)} held-out phrases\n"
+        f"\nexact: {exact:.1f}% of {len(sources)} held-out phrases\n"
         f"{bleu.metric}: {bleu.score:.2f}  {bleu.signature}\n"
         f"time: {time.monotonic() - started:.0f} s, memory: {peak:.1f} GiB at most\n"
         f"run: {output} (model, tokenizer, checkpoints, logs)\n"

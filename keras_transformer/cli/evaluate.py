@@ -64,8 +64,8 @@ def evaluate(
     """Translate a test set and score it with sacreBLEU.
 
     The metric compound_bleu follows the paper: text is tokenized and compounds are
-    split at hyphens. The metric f1 parses sentences and compares the trees with
-    those of --reference.
+    split at hyphens. The metric f1 parses sentences and compares the trees with the
+    ones in --reference.
 
     \b
     keras-transformer evaluate runs/mine --source test.en --reference test.de
@@ -170,5 +170,5 @@ def _perplexity(translator, sources, references):
         "metric": "perplexity",
         "name": "perplexity",
         "score": perplexity_of(scored),
-        "signature": f"per sub-word, ends of sentences counted, {num_tokens} in all",
+        "signature": f"per subword with end ids, {num_tokens} in total",
     }

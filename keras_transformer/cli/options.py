@@ -99,7 +99,7 @@ OtherModels = Annotated[
     Option(
         metavar="RUN",
         help="Another model with the same vocabulary, whose probabilities are "
-        "averaged with those of MODEL. Repeatable.",
+        "averaged with the ones of MODEL. Repeatable.",
     ),
 ]
 ParallelParts = Annotated[

@@ -62,7 +62,7 @@ def parse(
             found = parse_sentences(translator, sentences)
             for each in found:
                 write_line("" if each.tree is None else str(each.tree))
-            # The report needs to know only whether there is a tree.
+            # The report only needs the presence of a tree; trees take memory.
             parses += [each._replace(tree=bool(each.tree) or None) for each in found]
     console.print_status(repair_report(parses))
 

@@ -48,7 +48,7 @@ def train(
         bool,
         Option(
             "--deterministic",
-            help="Make repeated trainings give the same weights on a GPU, too. Sets "
+            help="Make training reproducible on a GPU, too. Sets "
             "training.deterministic.",
         ),
     ] = False,
@@ -92,7 +92,7 @@ def train(
         console.print_status(f"--from {initial_model}: using the weights of {weights}")
     loaded = load_recipe(recipe, overrides, keys)
     if output is None:
-        raise UserError("--output RUN, the folder to write the run to, is missing")
+        raise UserError("--output RUN, the folder of the run, is missing")
     if output.exists() and not output.is_dir():
         raise UserError(f"{output}: must be a folder, not a file")
 

@@ -169,7 +169,7 @@ def translate(
 
 @dataclasses.dataclass
 class _Job:
-    """A translator and the options that concern each chunk.
+    """A translator with the options of each chunk.
 
     `drawn` contains the options of sampling and is `None` for beam search.
     """
@@ -183,10 +183,10 @@ class _Job:
     has_alignments: bool
 
     def output_lines(self, pairs, num_done, size, total):
-        """Yields the output for pairs of a line and a prefix, but for finished lines.
+        """Yields the output lines for (line, prefix) pairs after the finished ones.
 
-        Chunks are translated as a whole, so that a resumed output has the same batches,
-        and with them the same translations, as an uninterrupted one.
+        A resumed chunk is translated again as a whole, since the batches affect the
+        last digits of scores.
         """
         skip = num_done // CHUNK_SIZE * CHUNK_SIZE
         for start, chunk in in_chunks(pairs, size, "translating", total, skip=skip):
@@ -214,7 +214,7 @@ class _Job:
 
         from keras_transformer.decoding import Sampling
 
-        # The seed depends on the chunk's place, not on what was drawn before.
+        # The seed depends on the position, so that resuming gives the same samples.
         seeds = np.random.SeedSequence([self.drawn["seed"], start + 1])
         options = {**self.drawn, "seed": int(seeds.generate_state(1)[0])}
         extra_length = self.translator.search.extra_length
@@ -239,7 +239,7 @@ class _Job:
 
 
 def _check_settings(sampling, drawn, searched):
-    """Raises `UserError` if an option is out of range or not one of this mode."""
+    """Raises `UserError` if an option is out of range or belongs to the other mode."""
     for name, value in (searched if sampling else drawn).items():
         if value is not None:
             reason = "--sampling has no beam" if sampling else "needs --sampling"

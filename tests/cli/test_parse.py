@@ -170,7 +170,7 @@ def test_evaluate_compares_source_and_trees(trained, folder, run_command, tmp_pa
     source.write_text("\n".join([*lines[:5], "other words", *lines[6:]]))
     result = run_command(*arguments, "--source", source)
     assert result.exit_code == 2
-    assert f"{source}:6: not the words of the tree at {toy}:6" in result.stderr
+    assert f"{source}:6: words differ from the tree at {toy}:6" in result.stderr
     source.write_text("one line")
     assert "has 1 lines but" in run_command(*arguments, "--source", source).stderr
 

@@ -353,9 +353,7 @@ def test_open_model_rejects_another_tokenizer(folder, trained):
         open_model(strange / "model.keras")
 
 
-@pytest.mark.fault(
-    "F07", "the command: saved, exit code 130, one line that tells how to go on"
-)
+@pytest.mark.fault("F07", "the command: saved, exit code 130, one line about resuming")
 def test_train_resumes_after_a_signal(folder, train_arguments):
     run = folder / "interrupted"
     command = [sys.executable, "-c", "from keras_transformer.cli import main; main()"]
