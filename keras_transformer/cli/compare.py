@@ -30,10 +30,7 @@ class Test(enum.StrEnum):
 def compare(
     systems: Annotated[
         list[pathlib.Path],
-        Argument(
-            metavar="BASELINE SYSTEM...",
-            help="Files of translations; each is compared with the first.",
-        ),
+        Argument(metavar="BASELINE SYSTEM...", help="Files of translations."),
     ],
     reference: Annotated[
         pathlib.Path, Option("--reference", "-r", help="Reference translations.")
@@ -47,11 +44,7 @@ def compare(
     ] = Test.BOOTSTRAP,
     samples: Annotated[
         int | None,
-        Option(
-            min=1,
-            help="Number of resamples or trials (default: 1000 for bootstrap, 10000 "
-            "for randomization).",
-        ),
+        Option(min=1, help="Number of samples (default: 1000, randomization 10000)."),
     ] = None,
     seed: Annotated[int, Option(min=1, help="Seed for the resampling.")] = 12345,
     tokenize: options.BleuTokenizer = "13a",

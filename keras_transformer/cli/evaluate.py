@@ -36,11 +36,7 @@ def evaluate(
     ],
     source: Annotated[
         pathlib.Path | None,
-        Option(
-            "--source",
-            "-s",
-            help="Text to translate; optional for f1 (the trees' words).",
-        ),
+        Option("--source", "-s", help="Text to translate (default for f1: the words)."),
     ] = None,
     metric: Annotated[
         list[Metric], Option("--metric", "-m", help="Metric to compute. Repeatable.")

@@ -89,27 +89,17 @@ Patience = Annotated[
     float | None,
     Option(
         callback=_check_patience,
-        help="Stop when patience x beam size hypotheses have finished (1 in "
-        "CTranslate2 and fairseq). Default: the model's setting, or search until no "
-        "better hypothesis is possible.",
+        help="Stop when patience x beam size hypotheses have finished (default: the "
+        "model's setting, or when no better hypothesis is possible).",
     ),
 ]
 OtherModels = Annotated[
     list[pathlib.Path],
-    Option(
-        metavar="RUN",
-        help="Another model with the same vocabulary, whose probabilities are "
-        "averaged with the ones of MODEL. Repeatable.",
-    ),
+    Option(metavar="RUN", help="Model to average with, same vocabulary. Repeatable."),
 ]
 ParallelParts = Annotated[
     int,
-    Option(
-        min=1,
-        metavar="N",
-        help="Batches to decode in parallel, sharing the cores of a CPU. One per core "
-        "is fastest for long inputs, but needs more memory.",
-    ),
+    Option(min=1, metavar="N", help="Batches to decode in parallel on a CPU."),
 ]
 BleuTokenizer = Annotated[
     str,

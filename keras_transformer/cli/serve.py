@@ -27,11 +27,7 @@ def serve(
     ] = "127.0.0.1",
     allow_host: Annotated[
         list[str],
-        Option(
-            metavar="NAME",
-            help="Host name that requests may use besides --host, localhost and IP "
-            "addresses. Repeatable.",
-        ),
+        Option(metavar="NAME", help="Further host name in requests. Repeatable."),
     ] = (),
     name: Annotated[
         str | None,
@@ -44,10 +40,10 @@ def serve(
         float, Option(min=0, help="Milliseconds to wait for a batch to fill up.")
     ] = 5,
     queue_size: Annotated[
-        int, Option(min=1, help="Maximum queued texts; further requests get 503.")
+        int, Option(min=1, help="Maximum queued rows; further requests get 503.")
     ] = 512,
     max_texts: Annotated[
-        int | None, Option(min=1, help="Maximum texts per request (default: 256).")
+        int | None, Option(min=1, help="Maximum rows per request (default: 256).")
     ] = None,
     max_text_length: Annotated[
         int, Option(min=1, help="Maximum characters per text; longer ones get 400.")
@@ -63,7 +59,8 @@ def serve(
 
     The root URL shows a page to try the model. Ctrl-C and SIGTERM stop the server after
     current requests finish. There is no authentication; the default address 127.0.0.1
-    accepts connections from this machine only.
+    accepts connections from this machine only. Requests may address --host, localhost,
+    IP addresses and each --allow-host.
 
     \b
     keras-transformer serve saved_models/mine

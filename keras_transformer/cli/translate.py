@@ -34,16 +34,10 @@ def translate(
         int, Option(min=1, help="Translations per line, best first.")
     ] = 1,
     scores: Annotated[
-        bool,
-        Option("--scores", help="Print a score and a tab before each translation."),
+        bool, Option("--scores", help="Print a score before each translation.")
     ] = False,
     alignments: Annotated[
-        bool,
-        Option(
-            "--alignments",
-            help="Print a tab and word alignments after each translation: pairs i-j "
-            "of source word i and target word j, from 0.",
-        ),
+        bool, Option("--alignments", help="Print alignments after each translation.")
     ] = False,
     ensemble: options.OtherModels = (),
     prefix: Annotated[
@@ -55,11 +49,7 @@ def translate(
     ] = None,
     forbid: Annotated[
         list[str],
-        Option(
-            metavar="WORDS",
-            help="Word or phrase to keep out of all translations; 'walk*' excludes "
-            "every word that starts with walk. Repeatable.",
-        ),
+        Option(metavar="WORDS", help="Phrase to exclude from outputs. Repeatable."),
     ] = (),
     forbid_file: Annotated[
         pathlib.Path | None,
@@ -69,20 +59,13 @@ def translate(
         bool, Option("--sampling", help="Draw --n-best translations at random.")
     ] = False,
     temperature: Annotated[
-        float | None,
-        Option(
-            help="Sampling temperature (default 1). Low values favor likely tokens."
-        ),
+        float | None, Option(help="Sampling temperature (default: 1).")
     ] = None,
     top_k: Annotated[
         int | None, Option(min=1, help="Sample from the k likeliest tokens.")
     ] = None,
     top_p: Annotated[
-        float | None,
-        Option(
-            help="Sample from the smallest set of tokens whose probability reaches "
-            "this value (nucleus sampling)."
-        ),
+        float | None, Option(help="Probability mass to sample from (nucleus sampling).")
     ] = None,
     seed: Annotated[
         int | None, Option(min=0, help="Sampling seed (default: 1).")
@@ -95,8 +78,10 @@ def translate(
     """Translate text line by line.
 
     An empty line gives an empty translation. With --n-best K, each input line gives up
-    to K output lines, which start with the line number and a tab. The columns are
-    number, score, translation and alignments, as far as they are requested.
+    to K output lines, which start with the line number. Tabs separate the columns:
+    number, score, translation and alignments, as far as they are requested. Alignments
+    are pairs i-j of source word i and target word j, from 0. The forbidden word 'walk*'
+    stands for all words that start with walk.
 
     \b
     echo "A man rides a bike." | keras-transformer translate runs/mine
