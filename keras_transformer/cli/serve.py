@@ -54,10 +54,14 @@ def serve(
     timeout: Annotated[
         float, Option(min=0.1, help="Seconds before a request gets 504.")
     ] = 60,
+    no_reload: Annotated[
+        bool, Option("--no-reload", help="Do not load versions that appear later.")
+    ] = False,
 ):
     """Serve an exported model with TF-Serving's REST API.
 
-    The root URL shows a page to try the model. Ctrl-C and SIGTERM stop the server after
+    The root URL shows a page to try the model. A newer version replaces the served one
+    without losing requests. Ctrl-C and SIGTERM stop the server after
     current requests finish. There is no authentication; the default address 127.0.0.1
     accepts connections from this machine only. Requests may address --host, localhost,
     IP addresses and each --allow-host.
@@ -96,6 +100,7 @@ def serve(
         max_text_length=max_text_length,
         max_body_bytes=max_body_bytes,
         request_timeout=timeout,
+        reload_interval=None if no_reload else 1.0,
     )
 
     def report_url(url):

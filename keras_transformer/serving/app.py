@@ -21,11 +21,10 @@ from keras_transformer.serving.errors import not_found
 from keras_transformer.serving.hosts import check_host
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.monitoring import Monitoring
-from keras_transformer.serving.page import content_security_policy
-from keras_transformer.serving.page import render_page
 from keras_transformer.serving.protocol import error_body
 from keras_transformer.serving.protocol import format_response
 from keras_transformer.serving.protocol import parse_request
+from keras_transformer.serving.versions import Versions
 
 _LOG = logging.getLogger("keras_transformer.serving")
 _JSON = "application/json"
@@ -46,27 +45,32 @@ def build_app(model, limits=None, hosts=()):
             IP addresses.
 
     Returns:
-        `FastAPI`. Its state has `batcher`, which is closed at shutdown, and `is_warm`.
+        `FastAPI`. Its state has `batcher`, which is closed at shutdown, and `versions`.
     """
     limits = limits or Limits()
     monitoring = Monitoring(lambda: batcher.num_waiting)
+    versions = Versions(model, limits)
+
+    def max_batch_size(key):
+        model, _ = key
+        return min(limits.max_batch_size, model.max_batch_size or math.inf)
+
+    # The batcher's signatures are pairs of a version and the name of its signature.
     batcher = Batcher(
-        model.run,
-        model.merges,
-        max_batch_size=min(
-            limits.max_batch_size, model.max_batch_size or limits.max_batch_size
-        ),
+        lambda key, columns: key[0].run(key[1], columns),
+        lambda key: key[0].merges(key[1]),
+        max_batch_size,
         max_wait=limits.max_wait,
         queue_size=limits.queue_size,
         max_values=limits.max_values,
-        observe=monitoring.count_batch,
+        observe=lambda key, *counts: monitoring.count_batch(key[1], *counts),
     )
 
     @contextlib.asynccontextmanager
     async def lifespan(app):
-        warming_up = asyncio.create_task(_warm_up(app, model))
+        running = asyncio.create_task(versions.run(batcher))
         yield
-        warming_up.cancel()
+        running.cancel()
         await asyncio.to_thread(batcher.close, limits.shutdown_timeout)
 
     app = FastAPI(
@@ -78,47 +82,45 @@ def build_app(model, limits=None, hosts=()):
         title="serve",
     )
     app.state.batcher = batcher
-    app.state.is_warm = False
-    _add_model_routes(app, model, limits)
-    _add_server_routes(app, monitoring, render_page(model, limits))
-    _add_middleware(app, model, monitoring, hosts)
+    app.state.versions = versions
+    _add_model_routes(app, model.name, limits)
+    _add_server_routes(app, monitoring)
+    _add_middleware(app, model.name, monitoring, hosts)
     return app
 
 
-async def _warm_up(app, model):
-    """Runs the model's warm-up requests, which make later requests fast."""
-    for signature, columns in model.warm_up_requests():
-        try:
-            future = app.state.batcher.submit(signature, columns, math.inf)
-            await asyncio.wrap_future(future)
-        except Exception:
-            _LOG.warning("warm-up of %s failed", signature, exc_info=True)
-    app.state.is_warm = True
-
-
-def _add_model_routes(app, model, limits):
+def _add_model_routes(app, name, limits):
     """Adds TF-Serving's routes of a model."""
-    path = f"/v1/models/{model.name}"
-    version = f"{path}/versions/{model.version}"
-    batcher = app.state.batcher
+    path = f"/v1/models/{name}"
+    of_version = f"{path}/versions/{{version}}"
+    batcher, versions = app.state.batcher, app.state.versions
+
+    def find(version):
+        """Returns the current version unless a request names another one."""
+        if version not in (None, str(versions.model.version)):
+            raise _no_version(name, version)
+        return versions.model
 
     @app.post(f"{path}:predict")
-    @app.post(f"{version}:predict")
-    async def predict(request: Request):
+    @app.post(f"{of_version}:predict")
+    async def predict(request: Request, version: str | None = None):
+        model = find(version)
         body = await _read_body(request, limits)
         parsed = parse_request(body, model.inputs, limits)
         if model.min_values(parsed.signature, parsed.columns) > limits.max_values:
             raise too_many_values(limits.max_values)
         timeout = limits.request_timeout
-        future = batcher.submit(parsed.signature, parsed.columns, timeout)
+        key = (model, parsed.signature)
+        future = batcher.submit(key, parsed.columns, timeout)
         outputs = await _wait_for(future, request, timeout)
         content = await asyncio.to_thread(format_response, outputs, parsed.by_row)
         return Response(content, media_type=_JSON)
 
     @app.get(path)
-    @app.get(version)
-    async def status():
-        state = "AVAILABLE" if app.state.is_warm else "LOADING"
+    @app.get(of_version)
+    async def status(version: str | None = None):
+        model = find(version)
+        state = "AVAILABLE" if versions.is_warm else "LOADING"
         return {
             "model_version_status": [
                 {
@@ -130,8 +132,9 @@ def _add_model_routes(app, model, limits):
         }
 
     @app.get(f"{path}/metadata")
-    @app.get(f"{version}/metadata")
-    async def metadata():
+    @app.get(f"{of_version}/metadata")
+    async def metadata(version: str | None = None):
+        model = find(version)
         return {
             "model_spec": {
                 "name": model.name,
@@ -142,14 +145,14 @@ def _add_model_routes(app, model, limits):
         }
 
 
-def _add_server_routes(app, monitoring, page):
+def _add_server_routes(app, monitoring):
     """Adds the page, health, readiness and metrics."""
-    page_headers = {"Content-Security-Policy": content_security_policy(page)}
-    batcher = app.state.batcher
+    batcher, versions = app.state.batcher, app.state.versions
 
     @app.api_route("/", methods=["GET", "HEAD"])
     async def root():
-        return Response(page, media_type="text/html", headers=page_headers)
+        headers = {"Content-Security-Policy": versions.policy}
+        return Response(versions.page, media_type="text/html", headers=headers)
 
     @app.get("/health")
     async def health():
@@ -159,7 +162,7 @@ def _add_server_routes(app, monitoring, page):
     async def ready():
         if not batcher.is_open:
             return _state("shutting down", "ready")
-        return _state("ready" if app.state.is_warm else "warming up", "ready")
+        return _state("ready" if versions.is_warm else "warming up", "ready")
 
     @app.get("/metrics")
     @app.get("/monitoring/prometheus/metrics")  # TF-Serving's path
@@ -172,7 +175,7 @@ def _state(state, good):
     return Response(f'{{"status":"{state}"}}', status, media_type=_JSON)
 
 
-def _add_middleware(app, model, monitoring, hosts):
+def _add_middleware(app, name, monitoring, hosts):
     """Checks hosts, counts requests and converts errors to `{"error": message}`."""
 
     @app.middleware("http")
@@ -200,7 +203,7 @@ def _add_middleware(app, model, monitoring, hosts):
 
     @app.exception_handler(HTTPException)
     async def unknown_path(request, error):
-        return _error_response(_path_error(request, error, model), monitoring)
+        return _error_response(_path_error(request, error, name), monitoring)
 
 
 async def _read_body(request, limits):
@@ -264,7 +267,7 @@ def _error_response(error, monitoring):
     return response
 
 
-def _path_error(request, error, model):
+def _path_error(request, error, model_name):
     """Returns the error for an unknown path or method, worded as in TF-Serving."""
     path = request.url.path
     malformed = f"Malformed request: {request.method} {path[:100]}"
@@ -276,11 +279,15 @@ def _path_error(request, error, model):
             return invalid(malformed)
         name, _, version = target.removesuffix("/metadata").partition("/versions/")
         if version:
-            servable = f"Specific({name[:100]}, {version[:20]})"
-            return not_found(f"Servable not found for request: {servable}")
-        if name != model.name and "/" not in name:
+            return _no_version(name, version)
+        if name != model_name and "/" not in name:
             return not_found(f"Servable not found for request: Latest({name[:100]})")
     return not_found(malformed)
+
+
+def _no_version(name, version):
+    servable = f"Specific({name[:100]}, {version[:20]})"
+    return not_found(f"Servable not found for request: {servable}")
 
 
 def _kind(path):

@@ -91,7 +91,8 @@ class Batcher:
             value per row, by input. `outputs` are arrays with the rows as leading axis.
         merges: Function of a signature that returns whether requests can share a
             batch.
-        max_batch_size: Maximum rows per batch.
+        max_batch_size: Maximum rows per batch, or a function of a signature that
+            returns it.
         max_wait: Seconds that an idle worker waits for a batch to fill up.
         queue_size: Maximum number of waiting rows.
         max_values: Maximum numbers and texts in the outputs of a request.
@@ -110,7 +111,10 @@ class Batcher:
     ):
         self._run = run
         self._merges = merges
-        self._max_batch_size = max_batch_size
+        is_constant = isinstance(max_batch_size, int)
+        self._max_batch_size = (
+            (lambda signature: max_batch_size) if is_constant else max_batch_size
+        )
         self._max_wait = max_wait
         self._queue_size = queue_size
         self._max_values = max_values
@@ -208,7 +212,7 @@ class Batcher:
                 if job.signature == first.signature
             )
             remaining = until - time.monotonic()
-            if rows >= self._max_batch_size or remaining <= 0:
+            if rows >= self._max_batch_size(first.signature) or remaining <= 0:
                 return
             self._changed.wait(remaining)
 
@@ -228,7 +232,7 @@ class Batcher:
         jobs = [first]
         if self._merges(first.signature):
             jobs = [job for job in self._jobs if job.signature == first.signature]
-        batch, room = [], self._max_batch_size
+        batch, room = [], self._max_batch_size(first.signature)
         for job in jobs:
             count = min(room, job.num_waiting)
             batch.append((job, slice(job.num_taken, job.num_taken + count)))

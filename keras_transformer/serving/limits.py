@@ -32,6 +32,7 @@ class Limits(BaseModel):
     idle_timeout: Seconds = 10.0  # without data; then the connection is closed
     shutdown_timeout: Seconds = 30.0  # to finish requests in progress
     max_connections: Count = 1024
+    reload_interval: Seconds | None = 1.0  # between checks for a new version
 
     @model_validator(mode="after")
     def _check_queue_size(self):

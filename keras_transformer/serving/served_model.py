@@ -1,5 +1,6 @@
 """A SavedModel with the interface that the server needs."""
 
+import contextlib
 import json
 import math
 import re
@@ -21,7 +22,7 @@ _WARM_UP = {
 
 
 class ServedModel:
-    """The newest version of an export.
+    """A version of an export, the newest at the time of loading.
 
     Args:
         folder: `saved_models/NAME`, or one version's folder.
@@ -46,6 +47,7 @@ class ServedModel:
         # The folder of a version may have been copied under any name.
         is_version = path.name.isdecimal()
         self.version = int(path.name) if is_version else 1
+        self._folder = folder
         self.name = name or (path.parent if is_version else path).resolve().name
         self._loaded = load_saved_model(path)
         self.max_batch_size = max_batch_size(path)
@@ -55,6 +57,20 @@ class ServedModel:
             for signature, function in self._signatures.items()
         }
         self.metadata = _metadata(path)
+
+    def find_newer(self):
+        """Returns the number and the size in bytes of a newer version, or `None`."""
+        # Other processes write and delete versions meanwhile.
+        with contextlib.suppress(OSError):
+            path = newest_version(self._folder)
+            if path not in (None, self._folder) and int(path.name) > self.version:
+                files = [file for file in path.rglob("*") if file.is_file()]
+                return int(path.name), sum(file.stat().st_size for file in files)
+        return None
+
+    def reload(self):
+        """Returns a `ServedModel` of the newest version."""
+        return ServedModel(self._folder, self.name)
 
     def merges(self, signature):
         """Returns whether rows of several requests can share a batch.

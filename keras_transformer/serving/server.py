@@ -89,7 +89,7 @@ class _Server(uvicorn.Server):
 
 async def _run(server, listening, host, started):
     async def report():
-        while not (server.started and server.config.app.state.is_warm):
+        while not (server.started and server.config.app.state.versions.is_warm):
             await asyncio.sleep(0.01)
         port = listening.getsockname()[1]
         started(f"http://{f'[{host}]' if ':' in host else host}:{port}/")

@@ -31,6 +31,7 @@ class FakeModel:
     metadata: dict = {"signature_def": {"signature_def": {}}}  # noqa: RUF012
 
     max_batch_size = None
+    newer = None
 
     def __init__(self, seconds=0.0, attend=True, warm_up=()):
         self.inputs = {
@@ -46,6 +47,12 @@ class FakeModel:
 
     def merges(self, signature):
         return signature in ("serving_default", "translate_n_best")
+
+    def find_newer(self):
+        return self.newer and self.newer.version
+
+    def reload(self):
+        return self.newer
 
     def warm_up_requests(self):
         return self.warm_up

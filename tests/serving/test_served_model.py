@@ -139,6 +139,20 @@ def test_served_model_finds_the_newest_version(tiny_export, tmp_path):
         ServedModel(tmp_path / "empty")
 
 
+def test_server_loads_a_newer_version(tiny_export, tmp_path):
+    folder = tmp_path / "mine"
+    shutil.copytree(tiny_export, folder / "1")
+    with served(ServedModel(folder), Limits(reload_interval=0.1)) as port:
+        shutil.copytree(tiny_export, tmp_path / "copy")
+        (tmp_path / "copy").rename(folder / "2")
+
+        def state():
+            return ask(port, "GET", "/v1/models/mine")[2]["model_version_status"][0]
+
+        wait_until(lambda: state()["version"] == "2", "version 2", 60)
+        assert predict(port, {"inputs": ["ein Hund"]}, "mine")[0] == 200
+
+
 def test_serve_stops_cleanly_on_sigterm(tiny_export):
     # With a log level, libraries print messages while they load.
     hidden = {"TF_CPP_MIN_LOG_LEVEL"}

@@ -163,6 +163,51 @@ def test_failed_warm_up_does_not_stop_the_server(caplog):
     assert "warm-up of serving_default failed" in caplog.text
 
 
+def test_newer_version_replaces_the_served_one():
+    """Every request is answered, and the later ones by the new version."""
+    old, new = FakeModel(seconds=0.02), FakeModel(seconds=0.02)
+    new.version = 8
+    new.warm_up = [("serving_default", {"inputs": [b"a"]})]
+    with served(old, Limits(reload_interval=0.05)) as port:
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            asked = [pool.submit(predict, port, {"inputs": ["a b"]}) for _ in range(9)]
+            old.newer = new
+            wait_until(lambda: version_of(port) == "8", "the new version", 20)
+            assert {future.result()[0] for future in asked} == {200}
+        num_old = len(old.batches)
+        assert predict(port, {"inputs": ["a b"]})[0] == 200
+        assert len(old.batches) == num_old
+        for number, status in ((7, 404), (8, 200)):
+            path = f"{PATH}/versions/{number}"
+            assert ask(port, "GET", path)[0] == status
+            found = ask(port, "POST", f"{path}:predict", {"inputs": ["a b"]})
+            assert found[0] == status
+        assert b'"version": 8' in ask(port, "GET", "/")[2]
+
+
+def test_broken_version_leaves_the_served_one(caplog):
+    model = FakeModel()
+    model.newer = FakeModel()
+    model.newer.version = 8
+    tries = []
+
+    def reload():
+        tries.append(1)
+        raise OSError("cut off")
+
+    model.reload = reload
+    with served(model, Limits(reload_interval=0.02)) as port:
+        wait_until(lambda: tries, "the new version", 20)
+        time.sleep(0.2)
+        assert version_of(port) == "7"
+    assert len(tries) == 1
+    assert "cannot be loaded" in caplog.text
+
+
+def version_of(port):
+    return ask(port, "GET", PATH)[2]["model_version_status"][0]["version"]
+
+
 def test_draining_server_is_not_ready():
     found = []
     model = FakeModel(seconds=2.0)
