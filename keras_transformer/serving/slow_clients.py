@@ -6,6 +6,20 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from keras_transformer.serving.protocol import error_body
 
 
+class _JsonErrorProtocol(H11Protocol):
+    """HTTP/1.1 whose errors have the format of all other errors."""
+
+    def send_400_response(self, msg):
+        headers = [("Content-Type", "application/json"), ("Connection", "close")]
+        for event in (
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=error_body(msg)),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event))
+        self.transport.close()
+
+
 def slow_client_protocol(limits):
     """Returns uvicorn's HTTP/1.1 protocol with limits that it lacks.
 
@@ -14,7 +28,7 @@ def slow_client_protocol(limits):
             for reading an answer, `max_connections` the number of connections.
     """
 
-    class Protocol(H11Protocol):
+    class Protocol(_JsonErrorProtocol):
         _timer = None
         _unread = None
 
@@ -55,17 +69,6 @@ def slow_client_protocol(limits):
             super().timeout_keep_alive_handler()
             # Closing waits for the client to read the rest.
             self.loop.call_later(limits.idle_timeout, self.transport.abort)
-
-        def send_400_response(self, msg):
-            """Answers malformed HTTP in the format of all other errors."""
-            headers = [("Content-Type", "application/json"), ("Connection", "close")]
-            for event in (
-                h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-                h11.Data(data=error_body(msg)),
-                h11.EndOfMessage(),
-            ):
-                self.transport.write(self.conn.send(event))
-            self.transport.close()
 
         def _between_requests(self):
             return self.cycle is None or self.cycle.response_complete
