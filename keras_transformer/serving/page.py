@@ -6,7 +6,8 @@ import importlib.resources
 import json
 import re
 
-_PLACEHOLDER = "/*SETTINGS*/null"
+# Placeholders in page.html and page.js.
+_STYLE, _SCRIPT, _SETTINGS = "/*STYLE*/", "/*SCRIPT*/", "/*SETTINGS*/null"
 
 
 def render_page(model, limits):
@@ -26,9 +27,14 @@ def render_page(model, limits):
     }
     # "</script>" in a name would end the script.
     text = json.dumps(settings, ensure_ascii=False).replace("<", "\\u003c")
+    script = _read("page.js").replace(_SETTINGS, text)
+    page = _read("page.html").replace(_STYLE, _read("page.css"))
+    return page.replace(_SCRIPT, script).encode()
+
+
+def _read(name):
     files = importlib.resources.files("keras_transformer.serving")
-    template = files.joinpath("page.html").read_text(encoding="utf-8")
-    return template.replace(_PLACEHOLDER, text).encode()
+    return files.joinpath(name).read_text(encoding="utf-8")
 
 
 def content_security_policy(page):
