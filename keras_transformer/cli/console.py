@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib.util
 import os
 import pathlib
 import re
@@ -91,6 +92,16 @@ def require_writable(path: pathlib.Path | None) -> None:
     if path.is_dir():
         raise UserError(f"{path}: must be a file, not a folder")
     require_folder(path)
+
+
+def require_extra(extra, *packages):
+    """Raises `UserError` unless the packages of an optional extra are installed."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise UserError(
+                f"{package} is not installed: "
+                f'pip install "keras-transformer-seq2seq[{extra}]"'
+            )
 
 
 def refuse_workers(name):

@@ -1,7 +1,6 @@
 """keras-transformer corpus prepare, translate and score"""
 
 import enum
-import importlib.util
 import pathlib
 from typing import Annotated
 
@@ -153,10 +152,7 @@ def _run(task, model, source, target, output, batch_size, beam_option):
 
 def _load_beam(model):
     console.require_exists(model)
-    if importlib.util.find_spec("apache_beam") is None:
-        raise UserError(
-            "Apache Beam is not installed: pip install keras-transformer-seq2seq[beam]"
-        )
+    console.require_extra("beam", "apache_beam")
     console.load_tensorflow()
 
 

@@ -12,7 +12,6 @@ from typer import Option
 import keras_transformer
 from keras_transformer.cli import console
 from keras_transformer.cli import options
-from keras_transformer.cli.lines import in_chunks
 
 _NUM_SHOWN = 5
 
@@ -64,7 +63,7 @@ def demo(
     sources, references = _test_phrases(recipe.data)
     begin_stage(2, f"translating {len(sources)} held-out phrases")
     run = console.opened_model(output)
-    hypotheses = _translate(run, sources)
+    hypotheses = run.translate(sources)
     exact = 100 * sum(map(str.__eq__, hypotheses, references)) / len(sources)
     bleu = evaluation.bleu(hypotheses, references)
 
@@ -72,7 +71,7 @@ def demo(
     exported = export_translator(run, saved_model)
     begin_stage(4, "translating with the exported model")
     shown = sources[:_NUM_SHOWN]
-    served = _translate(console.opened_model(exported), shown)
+    served = console.opened_model(exported).translate(shown)
 
     width = max(map(len, shown))
     for source, translation in zip(shown, served, strict=True):
@@ -102,9 +101,3 @@ def _test_phrases(data):
         held_out=data.held_out,
     ).test
     return map(list, zip(*test, strict=True))
-
-
-def _translate(model, sentences):
-    """Returns the best translation of each sentence."""
-    chunks = in_chunks(sentences, len(sentences), "translating", unit="phrases")
-    return [text for _, chunk in chunks for text in model.translate(chunk)]

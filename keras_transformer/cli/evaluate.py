@@ -15,6 +15,7 @@ from keras_transformer.cli import options
 from keras_transformer.cli.lines import CHUNK_SIZE
 from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import read_parallel_lines
+from keras_transformer.cli.lines import score_pairs
 from keras_transformer.errors import UserError
 
 
@@ -91,7 +92,7 @@ def evaluate(
     search["patience"] = patience
     warnings = console.LineWarnings(origin)
     translator = console.opened_model(
-        *(model, needs, ensemble, parallel_parts, search, warnings)
+        model, needs, ensemble, parallel_parts, search, warnings
     )
     outputs, details = [], {}
     if is_parsing:
@@ -158,9 +159,7 @@ def _perplexity(translator, sources, references):
     from keras_transformer.evaluation.perplexity import perplexity_of
 
     pairs = list(zip(sources, references, strict=True))
-    scored = []
-    for _, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring"):
-        scored += translator.score(*map(list, zip(*chunk, strict=True)))
+    scored = list(score_pairs(translator, pairs))
     num_tokens = sum(pair.num_tokens for pair in scored)
     return {
         "metric": "perplexity",

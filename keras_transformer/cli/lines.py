@@ -77,6 +77,12 @@ def in_chunks(items, size, description, total=None, unit="lines", skip=0):
             advance(len(chunk))
 
 
+def score_pairs(translator, pairs):
+    """Yields a `PairScore` per (source, target) pair, with progress."""
+    for _, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring"):
+        yield from translator.score(*map(list, zip(*chunk, strict=True)))
+
+
 def read_parallel_lines(source, target):
     """Returns the lines of two files that are aligned line by line.
 

@@ -48,7 +48,7 @@ def parse(
     parses = []
     with console.open_output(output) as write_line:
         translator = console.opened_model(
-            *(model, ["parse"], ensemble, parallel_parts, search, warnings)
+            model, ["parse"], ensemble, parallel_parts, search, warnings
         )
 
         from keras_transformer.parsing.parser import parse_sentences

@@ -1,6 +1,5 @@
 """keras-transformer serve"""
 
-import importlib.util
 import pathlib
 from typing import Annotated
 
@@ -9,8 +8,6 @@ from typer import Option
 
 from keras_transformer.cli import console
 from keras_transformer.errors import UserError
-
-_REQUIRED = ("fastapi", "uvicorn", "prometheus_client")
 
 
 @console.command
@@ -72,12 +69,7 @@ def serve(
       http://127.0.0.1:8501/v1/models/mine:predict
     """
     console.require_exists(model)
-    missing = [each for each in _REQUIRED if importlib.util.find_spec(each) is None]
-    if missing:
-        raise UserError(
-            f"{missing[0]} is not installed: "
-            'pip install "keras-transformer-seq2seq[serve]"'
-        )
+    console.require_extra("serve", "fastapi", "uvicorn", "prometheus_client")
     if max_texts is None:
         max_texts = min(256, queue_size)
     if max_texts > queue_size:

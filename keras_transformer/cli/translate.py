@@ -126,9 +126,7 @@ def translate(
         warnings,
     )
     drawn = _with_defaults(drawn) if sampling else None
-    job = _Job(
-        *(translator, warnings, n_best, drawn, needs["prefixes"], scores, alignments)
-    )
+    job = _Job(translator, warnings, n_best, drawn, scores, alignments)
 
     def write_all(write_line, num_done):
         pairs = _with_prefixes(input_lines(input_path), prefix, prefix_file)
@@ -163,7 +161,6 @@ class _Job:
     warnings: console.LineWarnings
     num_candidates: int
     drawn: dict | None
-    has_prefixes: bool
     has_scores: bool
     has_alignments: bool
 
@@ -192,7 +189,7 @@ class _Job:
 
     def _candidates(self, start, lines, prefixes):
         """Returns the translations of each line of a chunk, best first."""
-        given = {"prefixes": prefixes} if self.has_prefixes else {}
+        given = {} if None in prefixes else {"prefixes": prefixes}
         if self.drawn is None:
             return self.translator.n_best(lines, self.num_candidates, **given)
         import numpy as np

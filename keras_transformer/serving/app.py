@@ -107,7 +107,7 @@ def _add_model_routes(app, name, limits):
         model = find(version)
         body = await _read_body(request, limits)
         parsed = parse_request(body, model.inputs, limits)
-        if model.min_values(parsed.signature, parsed.columns) > limits.max_values:
+        if model.estimate_values(parsed.signature, parsed.columns) > limits.max_values:
             raise too_many_values(limits.max_values)
         timeout = limits.request_timeout
         key = (model, parsed.signature)

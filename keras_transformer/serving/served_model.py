@@ -83,19 +83,16 @@ class ServedModel:
             None not in output.shape[1:] for output in outputs
         )
 
-    def min_values(self, signature, columns):
-        """Returns a lower bound on the number of values in an answer.
+    def estimate_values(self, signature, columns):
+        """Estimates the number of values in an answer before it is computed.
 
-        It is exact for outputs that are as long as the rows of ids, as in `encode`.
+        Unknown axes count as long as the rows of ids, which is exact for `encode`.
         """
         column = next(iter(columns.values()))
         length = len(column[0]) if isinstance(column[0], list) else 1
         outputs = self._signatures[signature].structured_outputs.values()
-        is_encoder = len(outputs) == 1
-        return len(column) * sum(
-            math.prod(size or (length if is_encoder else 1) for size in each.shape[1:])
-            for each in outputs
-        )
+        sizes = [math.prod(n or length for n in each.shape[1:]) for each in outputs]
+        return len(column) * sum(sizes)
 
     def warm_up_requests(self):
         """Yields (signature, columns) of a small request per signature."""

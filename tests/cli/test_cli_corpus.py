@@ -109,7 +109,7 @@ def test_corpus_rejects_invalid_arguments(run_command, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for command, message in (
         (["corpus", "prepare", tmp_path / "none"], "none: no such file or folder"),
-        (["corpus", "prepare", tmp_path], "Apache Beam is not installed: pip install"),
+        (["corpus", "prepare", tmp_path], "apache_beam is not installed: pip install"),
         (["beam", "encode"], "--model MODEL is missing"),
     ):
         result = run_command(*command, *files)

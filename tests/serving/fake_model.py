@@ -57,7 +57,7 @@ class FakeModel:
     def warm_up_requests(self):
         return self.warm_up
 
-    def min_values(self, signature, columns):
+    def estimate_values(self, signature, columns):
         column = next(iter(columns.values()))
         return len(column) * (
             len(column[0]) if signature == "translate_ids" else len(column)

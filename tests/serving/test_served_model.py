@@ -112,6 +112,19 @@ def test_server_runs_every_signature(port):
     assert (len(answer["outputs"][0]), len(answer["outputs"][0][0])) == (3, 24)
 
 
+def test_estimated_values_are_exact_for_encode(model):
+    columns = {"source_ids": [[7, 9, 3], [7, 3, 0]]}
+    (output,) = model.run("encode", columns).values()
+    assert model.estimate_values("encode", columns) == output.size
+
+
+def test_warm_up_requests_cover_every_signature(model):
+    requests = dict(model.warm_up_requests())
+    assert set(requests) == set(model.inputs)
+    for signature, columns in requests.items():
+        assert model.run(signature, columns)
+
+
 def test_server_reports_assertions_in_one_line(port):
     body = {"signature_name": "encode", "inputs": {"source_ids": [[300]]}}
     message = "source_ids must be from 0 to 299"
