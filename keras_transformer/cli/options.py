@@ -95,7 +95,9 @@ Patience = Annotated[
 ]
 OtherModels = Annotated[
     list[pathlib.Path],
-    Option(metavar="RUN", help="Model to average with, same vocabulary. Repeatable."),
+    Option(
+        metavar="RUN", help="Model with the same vocabulary to average. Repeatable."
+    ),
 ]
 ParallelParts = Annotated[
     int,
