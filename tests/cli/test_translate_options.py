@@ -276,11 +276,11 @@ def test_patience_must_be_positive(translate, patience):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--prefix", "a"], "a SavedModel cannot take prefixes; use the run folder or"),
+        (["--prefix", "a"], "a SavedModel cannot use prefixes; use the run folder or"),
         (["--forbid", "a"], "cannot search with other settings or forbidden words"),
-        (["--sampling"], "a SavedModel cannot draw translations at random"),
+        (["--sampling"], "a SavedModel cannot sample translations"),
         (["--alignments"], "a SavedModel cannot align words"),
-        (["--n-best", "2"], "a SavedModel cannot list several translations"),
+        (["--n-best", "2"], "a SavedModel cannot return several translations"),
         (["--beam-size", "2"], "a SavedModel cannot search with other settings"),
     ],
 )
