@@ -45,10 +45,7 @@ Deduplicate = Annotated[
 BatchSize = Annotated[int, Option(min=1, help="Maximum lines per batch.")]
 BeamOptions = Annotated[
     list[str],
-    Option(
-        metavar="OPTION",
-        help="Beam or runner option, e.g. runner=FlinkRunner. Repeatable.",
-    ),
+    Option(metavar="OPTION", help="Option like runner=FlinkRunner. Repeatable."),
 ]
 
 

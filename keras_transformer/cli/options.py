@@ -55,11 +55,7 @@ RecipeName = Annotated[
 ]
 Overrides = Annotated[
     list[str],
-    Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Replace a recipe key, e.g. training.steps=500. Repeatable.",
-    ),
+    Option("--set", metavar="KEY=VALUE", help="Replace a recipe key. Repeatable."),
 ]
 InputPath = Annotated[
     pathlib.Path | None,
@@ -95,9 +91,7 @@ Patience = Annotated[
 ]
 OtherModels = Annotated[
     list[pathlib.Path],
-    Option(
-        metavar="RUN", help="Model with the same vocabulary to average. Repeatable."
-    ),
+    Option(metavar="RUN", help="Further model of the same vocabulary. Repeatable."),
 ]
 ParallelParts = Annotated[
     int,

@@ -24,11 +24,7 @@ def parse(
     ensemble: options.OtherModels = (),
     parallel_parts: options.ParallelParts = 1,
     split_words: Annotated[
-        bool,
-        Option(
-            "--split-words",
-            help="Split words like the Penn Treebank instead of at white space.",
-        ),
+        bool, Option("--split-words", help="Split words like the Penn Treebank.")
     ] = False,
 ):
     """Print the constituency tree of each line in brackets.

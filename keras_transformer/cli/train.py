@@ -25,9 +25,7 @@ def train(
     overrides: options.Overrides = (),
     initial_model: Annotated[
         pathlib.Path | None,
-        Option(
-            "--from", metavar="MODEL", help="Run folder or .keras file to fine-tune."
-        ),
+        Option("--from", metavar="MODEL", help="Run or .keras file to fine-tune."),
     ] = None,
     allow_changes: Annotated[
         bool, Option("--allow-changes", help="Resume with a changed recipe or text.")

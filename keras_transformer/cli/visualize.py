@@ -23,8 +23,7 @@ def visualize(
     model: options.WeightsModel,
     source: Annotated[str, Option("--source", "-s", help="Sentence to translate.")],
     target: Annotated[
-        str | None,
-        Option("--target", "-t", help="Its translation (default: the model's own)."),
+        str | None, Option("--target", "-t", help="Translation (default: the model's).")
     ] = None,
     output: Annotated[
         pathlib.Path,
