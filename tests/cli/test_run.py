@@ -255,7 +255,7 @@ def test_average_matches_the_mean_of_the_last_checkpoints(folder, trained, run_c
     output = folder / "average.keras"
     result = run_command("average", trained[0], "--last", "2", "--output", output)
     assert result.exit_code == 0, result.stderr
-    assert f"copy {trained[0] / 'tokenizer'} there" in result.stderr
+    assert f"copy {trained[0] / 'tokenizer'} next to it" in result.stderr
     assert result.stdout == f"{output}\n"
     stored = [
         tf.train.load_checkpoint(str(trained[0] / "checkpoints" / f"ckpt-{step}"))
