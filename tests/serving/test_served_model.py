@@ -44,6 +44,7 @@ def test_server_respects_the_batch_size_of_the_export(tiny_export):
         return real(signature, columns)
 
     model.run = run
+    model.warm_up_requests = list
     with served(model, Limits(max_batch_size=32)) as port:
         status, answer = predict(port, {"instances": TEXTS}, model.name)
     assert status == 200 and len(answer["predictions"]) == len(TEXTS)
