@@ -99,7 +99,7 @@ def test_update_vocabulary_command(tiny_model, run_command, tmp_path):
     again = run_command(*command, *texts, "--output", output)
     assert again.exit_code == 2 and "grown: already exists" in again.stderr
     nothing = run_command(*command, "--output", tmp_path / "x")
-    assert nothing.exit_code == 2 and "the new text, is missing" in nothing.stderr
+    assert nothing.exit_code == 2 and "--text is missing" in nothing.stderr
     # The model can be trained further.
     settings = [
         f"data.train.source={tmp_path / 'a'}",
