@@ -252,7 +252,7 @@ def test_parsing_errors_are_one_line(
     toy = folder / "toy.trees"
     for command, message in (
         ([*arguments, broken], f"{broken}:2: 1 bracket(s)"),
-        ([*arguments, empty], f"{empty}: there are no trees"),
+        ([*arguments, empty], f"{empty}: contains no trees"),
         ([*arguments, tmp_path / "none"], "none: no such file"),
         ([*arguments, toy, "--metric", "bleu"], "--metric f1: cannot be combined"),
         (["evaluate", trained, "--reference", toy], "--source, the text"),
