@@ -15,7 +15,7 @@ from keras_transformer.cli import options
 from keras_transformer.cli.lines import CHUNK_SIZE
 from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import read_parallel_lines
-from keras_transformer.cli.lines import score_pairs
+from keras_transformer.cli.lines import score_in_chunks
 from keras_transformer.errors import UserError
 
 
@@ -159,7 +159,7 @@ def _perplexity(translator, sources, references):
     from keras_transformer.evaluation.perplexity import perplexity_of
 
     pairs = list(zip(sources, references, strict=True))
-    scored = list(score_pairs(translator, pairs))
+    scored = list(score_in_chunks(translator, pairs))
     num_tokens = sum(pair.num_tokens for pair in scored)
     return {
         "metric": "perplexity",

@@ -77,7 +77,7 @@ def in_chunks(items, size, description, total=None, unit="lines", skip=0):
             advance(len(chunk))
 
 
-def score_pairs(translator, pairs):
+def score_in_chunks(translator, pairs):
     """Yields a `PairScore` per (source, target) pair, with progress."""
     for _, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring"):
         yield from translator.score(*map(list, zip(*chunk, strict=True)))

@@ -3,7 +3,7 @@
 from keras_transformer.cli import console
 from keras_transformer.cli import options
 from keras_transformer.cli.lines import read_parallel_lines
-from keras_transformer.cli.lines import score_pairs
+from keras_transformer.cli.lines import score_in_chunks
 
 
 @console.command
@@ -27,7 +27,7 @@ def score(
     scores = []
     with console.open_output(output) as write_line:
         translator = console.opened_model(model, ["score"], ensemble)
-        for pair in score_pairs(translator, pairs):
+        for pair in score_in_chunks(translator, pairs):
             write_line(f"{pair.log_prob:.6f}")
             scores.append(pair)
     console.print_status(f"perplexity per subword: {perplexity_of(scores):.4f}")
