@@ -51,7 +51,7 @@ setup(
     package_data={
         "keras_transformer.recipes": ["*.yaml"],
         "keras_transformer.saving": ["*.json"],
-        "keras_transformer.serving": ["*.html"],
+        "keras_transformer.serving": ["*.html", "*.css", "*.js"],
         "keras_transformer.visualization": ["*.html"],
     },
     install_requires=[

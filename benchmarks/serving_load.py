@@ -74,7 +74,8 @@ class Client:
         body = json.dumps({"inputs": texts})
         started = time.perf_counter()
         try:
-            self._connection.request("POST", self._path, body)
+            headers = {"Content-Type": "application/json"}
+            self._connection.request("POST", self._path, body, headers)
             answer = self._connection.getresponse()
             content = answer.read()
         except (OSError, http.client.HTTPException) as error:

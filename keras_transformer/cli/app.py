@@ -1,4 +1,4 @@
-"""The command line: its commands in the order in which users meet them."""
+"""The command line, with commands in the order in which users need them."""
 
 import importlib
 from typing import Annotated
@@ -10,7 +10,7 @@ import keras_transformer
 from keras_transformer.cli import corpus
 from keras_transformer.cli import options
 
-# Plain text instead of boxes: a message stays one line, however wide the terminal.
+# Boxes would break messages into several lines.
 app = typer.Typer(
     name="keras-transformer",
     add_completion=False,
@@ -47,7 +47,7 @@ def keras_transformer_command(
     """
 
 
-# Each module defines a command of its own name.
+# Each module defines the command of the same name.
 COMMANDS = (
     *("demo", "train", "evaluate", "translate", "score", "average", "export"),
     *("info", "compare", "filter", "update_vocabulary", "serve", "parse"),

@@ -28,6 +28,8 @@ def average(
     keras-transformer average runs/mine --last 5
     """
     console.require_exists(run)
+    if run.is_file():
+        raise UserError(f"{run}: must be a run folder. Did you mean {run.parent}?")
     console.require_writable(output)
     if output is not None and output.suffix != ".keras":
         raise UserError(f"--output {output}: must end in .keras")
@@ -40,5 +42,5 @@ def average(
     typer.echo(path)
     if path.resolve().parent != run.resolve():
         console.print_status(
-            f"the model needs its tokenizer beside it: copy {run / 'tokenizer'} there"
+            f"the model needs its tokenizer: copy {run / 'tokenizer'} next to it"
         )

@@ -30,10 +30,7 @@ class Test(enum.StrEnum):
 def compare(
     systems: Annotated[
         list[pathlib.Path],
-        Argument(
-            metavar="BASELINE SYSTEM...",
-            help="Files of translations; each is compared with the first.",
-        ),
+        Argument(metavar="BASELINE SYSTEM...", help="Files of translations."),
     ],
     reference: Annotated[
         pathlib.Path, Option("--reference", "-r", help="Reference translations.")
@@ -47,11 +44,7 @@ def compare(
     ] = Test.BOOTSTRAP,
     samples: Annotated[
         int | None,
-        Option(
-            min=1,
-            help="Number of resamples or trials (default: 1000 for bootstrap, 10000 "
-            "for randomization).",
-        ),
+        Option(min=1, help="Number of samples (default: 1000, randomization 10000)."),
     ] = None,
     seed: Annotated[int, Option(min=1, help="Seed for the resampling.")] = 12345,
     tokenize: options.BleuTokenizer = "13a",
@@ -70,10 +63,10 @@ def compare(
     keras-transformer compare --reference test.de a.de b.de
     """
     if len(systems) < 2:
-        raise UserError("a baseline and at least one system are needed")
+        raise UserError("BASELINE SYSTEM...: at least two files are needed")
     names = list(map(str, systems))
     if len(set(names)) < len(names):
-        raise UserError("a file is given twice; compare different ones")
+        raise UserError("files must differ; one of them is given twice")
     console.require_exists(reference, *systems)
     console.check_bleu_tokenizer(tokenize)
     texts = [read_parallel_lines(path, reference) for path in systems]

@@ -2,8 +2,10 @@
 
 import contextlib
 import functools
+import importlib.util
 import os
 import pathlib
+import re
 import signal
 import sys
 import threading
@@ -16,7 +18,7 @@ from keras_transformer.files import replace_file
 USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-# Users who set a log level want to see TensorFlow's messages.
+# A log level in the environment requests TensorFlow's messages.
 SHOW_LIBRARIES = "TF_CPP_MIN_LOG_LEVEL" in os.environ
 
 
@@ -42,7 +44,7 @@ def command(function):
             sys.stdout.flush()
             return result
         except BrokenPipeError:
-            # The reader has left: nothing more may reach the pipe at exit.
+            # Flushing the closed pipe at exit would fail.
             with contextlib.suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(BROKEN_PIPE) from None
@@ -88,8 +90,18 @@ def require_writable(path: pathlib.Path | None) -> None:
     if path.suffix == ".gz":
         raise UserError(f"{path}: output is not compressed; remove .gz from the name")
     if path.is_dir():
-        raise UserError(f"{path}: a folder, where a file was expected")
+        raise UserError(f"{path}: must be a file, not a folder")
     require_folder(path)
+
+
+def require_extra(extra, *packages):
+    """Raises `UserError` unless the packages of an optional extra are installed."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise UserError(
+                f"{package} is not installed: "
+                f'pip install "keras-transformer-seq2seq[{extra}]"'
+            )
 
 
 def refuse_workers(name):
@@ -159,7 +171,7 @@ def load_tensorflow() -> None:
 
 @contextlib.contextmanager
 def resume_hint(hint):
-    """Ends an interrupted command with a hint: the same command will `hint`."""
+    """Prints on Ctrl-C what running the same command again will do."""
     try:
         yield
     except KeyboardInterrupt:
@@ -174,8 +186,7 @@ class LineWarnings:
         prefix: Text before the number.
 
     Attributes:
-        numbers: The number of each line that the translator is given, from 1 on unless
-            it is set.
+        numbers: Sequence of the numbers of the translator's lines.
     """
 
     def __init__(self, prefix="line"):
@@ -186,12 +197,12 @@ class LineWarnings:
         warn(f"{self._prefix} {self.numbers[index]}: {text}")
 
 
-# Abilities that a model may lack: a phrase for messages, and if an ensemble has them.
+# Abilities that a SavedModel lacks: a phrase for messages, and if ensembles have it.
 _ABILITIES = {
     "search": ("search with other settings or forbidden words", True),
-    "prefixes": ("take prefixes", True),
-    "n_best": ("list several translations", True),
-    "sample": ("draw translations at random", True),
+    "prefixes": ("use prefixes", True),
+    "n_best": ("return several translations", True),
+    "sample": ("sample translations", True),
     "score": ("score given translations", True),
     "parse": ("parse", True),
     "align": ("align words", False),
@@ -203,12 +214,11 @@ _ABILITIES = {
 def opened_model(
     path, needs=(), ensemble=(), parallel_parts=1, search=None, warnings=None
 ):
-    """Opens a model quietly, with its warnings on standard error.
+    """Opens a model and prints its warnings on standard error.
 
     Args:
         path: Run folder, `.keras` file or SavedModel folder.
-        needs: Abilities that the command requires, e.g. `("score",)`. A SavedModel
-            has none of them.
+        needs: Keys of `_ABILITIES` that the command requires.
         ensemble: Paths of further models, as in `open_model`.
         parallel_parts: Number of batches to decode in parallel.
         search: Dict of arguments for `with_search`. `None` values are ignored.
@@ -255,6 +265,10 @@ def open_output(path: pathlib.Path | None):
     if path is None:
         yield line_writer(sys.stdout.buffer)
         return
+    if (descriptor := _descriptor(path)) is not None:
+        with open(descriptor, "wb", closefd=False) as file:
+            yield line_writer(file)
+        return
     require_writable(path)
     if path.exists() and not path.is_file():
         with open(path, "wb") as file:
@@ -263,6 +277,16 @@ def open_output(path: pathlib.Path | None):
     path = path.resolve()  # a link stays a link
     with replace_file(path) as temporary, open(temporary, "wb") as file:
         yield line_writer(file)
+
+
+def _descriptor(path):
+    """Returns the number of an open descriptor that `path` names, or `None`.
+
+    Opening such a path again would truncate a file to which output is redirected.
+    """
+    named = {"/dev/stdout": 1, "/dev/stderr": 2}
+    found = re.fullmatch(r"/dev/fd/(\d+)|/proc/self/fd/(\d+)", str(path))
+    return int(found[1] or found[2]) if found else named.get(str(path))
 
 
 def line_writer(file):

@@ -1,7 +1,6 @@
 """keras-transformer corpus prepare, translate and score"""
 
 import enum
-import importlib.util
 import pathlib
 from typing import Annotated
 
@@ -46,10 +45,7 @@ Deduplicate = Annotated[
 BatchSize = Annotated[int, Option(min=1, help="Maximum lines per batch.")]
 BeamOptions = Annotated[
     list[str],
-    Option(
-        metavar="OPTION",
-        help="Beam or runner option, e.g. runner=FlinkRunner. Repeatable.",
-    ),
+    Option(metavar="OPTION", help="Option like runner=FlinkRunner. Repeatable."),
 ]
 
 
@@ -153,10 +149,7 @@ def _run(task, model, source, target, output, batch_size, beam_option):
 
 def _load_beam(model):
     console.require_exists(model)
-    if importlib.util.find_spec("apache_beam") is None:
-        raise UserError(
-            "Apache Beam is not installed: pip install keras-transformer-seq2seq[beam]"
-        )
+    console.require_extra("beam", "apache_beam")
     console.load_tensorflow()
 
 
@@ -177,7 +170,7 @@ def beam(
     batch_size: BatchSize = 64,
     option: Annotated[list[str], Option("--beam")] = (),
 ):
-    """Old name of the commands `corpus prepare`, `corpus translate`, `corpus score`."""
+    """Old name of the commands `corpus prepare`, `translate` and `score`."""
     name = "prepare" if task is Task.encode else task.value
     console.warn(f"beam {task.value} is now called corpus {name}")
     if model is None:

@@ -12,7 +12,6 @@ from typer import Option
 import keras_transformer
 from keras_transformer.cli import console
 from keras_transformer.cli import options
-from keras_transformer.cli.lines import in_chunks
 
 _NUM_SHOWN = 5
 
@@ -29,9 +28,8 @@ def demo(
 ):
     """Train, evaluate and export a model in about 5 minutes.
 
-    The data are phrases that CLDR writes in two languages: dates, times, numbers,
-    amounts, measures, names. They are part of an installed package; the network is not
-    used.
+    The data are phrases from CLDR in two languages: dates, times, numbers, amounts,
+    measures and names. They come with an installed package and need no network.
 
     \b
     keras-transformer demo
@@ -48,10 +46,10 @@ def demo(
         seconds = time.monotonic() - started
         console.print_status(f"[{number}/4] {text} ({seconds:.0f} s so far)")
 
-    console.print_status("The demo takes about 5 minutes at most on 2 CPU cores.")
+    console.print_status("The demo takes at most about 5 minutes on 2 CPU cores.")
     if (output / "config.yaml").exists():
         console.print_status(
-            f"{output} already contains a run, which is resumed; --output names another"
+            f"resuming the run in {output}; --output selects another folder"
         )
     begin_stage(1, f"training the recipe phrases, {recipe.training.steps} steps")
 
@@ -65,7 +63,7 @@ def demo(
     sources, references = _test_phrases(recipe.data)
     begin_stage(2, f"translating {len(sources)} held-out phrases")
     run = console.opened_model(output)
-    hypotheses = _translate(run, sources)
+    hypotheses = run.translate(sources)
     exact = 100 * sum(map(str.__eq__, hypotheses, references)) / len(sources)
     bleu = evaluation.bleu(hypotheses, references)
 
@@ -73,7 +71,7 @@ def demo(
     exported = export_translator(run, saved_model)
     begin_stage(4, "translating with the exported model")
     shown = sources[:_NUM_SHOWN]
-    served = _translate(console.opened_model(exported), shown)
+    served = console.opened_model(exported).translate(shown)
 
     width = max(map(len, shown))
     for source, translation in zip(shown, served, strict=True):
@@ -82,7 +80,7 @@ def demo(
     unit = 2**30 if sys.platform == "darwin" else 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
     typer.echo(
-        f"\nexact: {exact:.1f} % of {len(sources)} held-out phrases\n"
+        f"\nexact: {exact:.1f}% of {len(sources)} held-out phrases\n"
         f"{bleu.metric}: {bleu.score:.2f}  {bleu.signature}\n"
         f"time: {time.monotonic() - started:.0f} s, memory: {peak:.1f} GiB at most\n"
         f"run: {output} (model, tokenizer, checkpoints, logs)\n"
@@ -103,9 +101,3 @@ def _test_phrases(data):
         held_out=data.held_out,
     ).test
     return map(list, zip(*test, strict=True))
-
-
-def _translate(model, sentences):
-    """Returns the best translation of each sentence."""
-    chunks = in_chunks(sentences, len(sentences), "translating", unit="phrases")
-    return [text for _, chunk in chunks for text in model.translate(chunk)]

@@ -15,6 +15,7 @@ from keras_transformer.cli import options
 from keras_transformer.cli.lines import CHUNK_SIZE
 from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import read_parallel_lines
+from keras_transformer.cli.lines import score_in_chunks
 from keras_transformer.errors import UserError
 
 
@@ -36,11 +37,7 @@ def evaluate(
     ],
     source: Annotated[
         pathlib.Path | None,
-        Option(
-            "--source",
-            "-s",
-            help="Text to translate; optional for f1 (the trees' words).",
-        ),
+        Option("--source", "-s", help="Text to translate (default for f1: the words)."),
     ] = None,
     metric: Annotated[
         list[Metric], Option("--metric", "-m", help="Metric to compute. Repeatable.")
@@ -64,8 +61,8 @@ def evaluate(
     """Translate a test set and score it with sacreBLEU.
 
     The metric compound_bleu follows the paper: text is tokenized and compounds are
-    split at hyphens. The metric f1 parses sentences and compares the trees with
-    those of --reference.
+    split at hyphens. The metric f1 parses sentences and compares the trees with the
+    ones in --reference.
 
     \b
     keras-transformer evaluate runs/mine --source test.en --reference test.de
@@ -95,7 +92,7 @@ def evaluate(
     search["patience"] = patience
     warnings = console.LineWarnings(origin)
     translator = console.opened_model(
-        *(model, needs, ensemble, parallel_parts, search, warnings)
+        model, needs, ensemble, parallel_parts, search, warnings
     )
     outputs, details = [], {}
     if is_parsing:
@@ -162,13 +159,11 @@ def _perplexity(translator, sources, references):
     from keras_transformer.evaluation.perplexity import perplexity_of
 
     pairs = list(zip(sources, references, strict=True))
-    scored = []
-    for _, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring"):
-        scored += translator.score(*map(list, zip(*chunk, strict=True)))
+    scored = list(score_in_chunks(translator, pairs))
     num_tokens = sum(pair.num_tokens for pair in scored)
     return {
         "metric": "perplexity",
         "name": "perplexity",
         "score": perplexity_of(scored),
-        "signature": f"per sub-word, ends of sentences counted, {num_tokens} in all",
+        "signature": f"per subword with end ids, {num_tokens} in total",
     }

@@ -15,14 +15,15 @@ def read_treebank(reference, source=None):
     """Returns the sentences and the trees of a treebank.
 
     Raises:
-        UserError: If there are no trees, or `source` has other sentences.
+        DataError: If there are no trees.
+        UserError: If the sentences of `source` differ.
     """
     console.load_tensorflow()
     from keras_transformer.parsing.trees import read_trees
 
     numbered = list(read_trees(reference))
     if not numbered:
-        raise DataError(f"{reference}: there are no trees in it")
+        raise DataError(f"{reference}: contains no trees")
     lines, trees = zip(*numbered, strict=True)
     if source is not None:
         _check_source(source, reference, lines, trees)
@@ -37,13 +38,13 @@ def _check_source(source, reference, lines, trees):
     if len(sentences) != len(trees):
         raise UserError(
             f"{source} has {len(sentences)} lines but {reference} has {len(trees)} "
-            "trees: they must pair up"
+            "trees. They must be aligned."
         )
     pairs = zip(sentences, trees, lines, strict=True)
     for number, (words, tree, line) in enumerate(pairs, start=1):
         if words != tree.words:
             raise UserError(
-                f"{source}:{number}: not the words of the tree at {reference}:{line}"
+                f"{source}:{number}: words differ from the tree at {reference}:{line}"
             )
 
 
@@ -71,7 +72,7 @@ def repairs(parses):
 
 
 def results(references, trees):
-    """Returns the scores of all sentences and of the short ones."""
+    """Returns the scores of all sentences and of short ones."""
     from keras_transformer.parsing.bracketing import SHORT_LENGTH
     from keras_transformer.parsing.bracketing import bracketing_score
 

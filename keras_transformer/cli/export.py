@@ -45,26 +45,14 @@ def export(
     patience: options.Patience = None,
     tokenizer_ops: Annotated[
         TokenizerOps,
-        Option(
-            help="Tokenizer operations: tensorflow-text's (text), or TensorFlow's own "
-            "(core), which give the same ids, are slower and support BPE only."
-        ),
+        Option(help="Library of the tokenizer: tensorflow-text or core TensorFlow."),
     ] = TokenizerOps.TEXT,
     parallel_parts: Annotated[
-        int,
-        Option(
-            min=1,
-            metavar="N",
-            help="Parts of a batch to search in parallel on the cores of a CPU.",
-        ),
+        int, Option(min=1, metavar="N", help="Parts of a batch to search in parallel.")
     ] = 1,
     jit_compile: Annotated[
         bool,
-        Option(
-            "--jit-compile",
-            help="Compile the search with XLA for single texts, when the first text of "
-            "a length arrives. TF-Serving cannot run such an export.",
-        ),
+        Option("--jit-compile", help="Compile the search of single texts with XLA."),
     ] = False,
     scores: Annotated[
         pathlib.Path | None,
@@ -78,6 +66,8 @@ def export(
 
     A SavedModel is written to FOLDER/1 or the next free number, a model for CTranslate2
     to FOLDER itself. The search options of CTranslate2 are set when it translates.
+    Core tokenizer operations give the same ids, are slower and support BPE only.
+    TF-Serving cannot run exports with --jit-compile.
 
     \b
     keras-transformer export runs/mine saved_models/mine --license CC-BY-4.0
@@ -85,6 +75,8 @@ def export(
       --quantization int8
     """
     console.require_exists(model)
+    if folder.is_file():
+        raise UserError(f"{folder}: must be a folder, not a file")
     if format == Format.CTRANSLATE2:
         needs_saved_model = {
             "--scores": scores is not None,

@@ -28,11 +28,7 @@ def filter(
         pathlib.Path, Option(metavar="F", help="File for their translations.")
     ],
     min_score: Annotated[
-        float | None,
-        Option(
-            help="Keep pairs with at least this log-probability per target subword, "
-            "e.g. -4."
-        ),
+        float | None, Option(help="Minimum log-probability per subword, e.g. -4.")
     ] = None,
     keep_fraction: Annotated[
         float | None, Option(help="Keep this fraction of the best pairs, e.g. 0.8.")

@@ -10,7 +10,7 @@ from keras_transformer.cli import options
 
 @console.command
 def info(model: options.Model, as_json: options.Json = False):
-    """Describe a model: size, vocabulary, training, scores, files.
+    """Describe a model: size, vocabulary, training, scores and files.
 
     \b
     keras-transformer info runs/mine

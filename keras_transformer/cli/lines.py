@@ -1,4 +1,4 @@
-"""Lines of input text: reading, chunks with progress, parallel files."""
+"""Input text: lines, chunks with progress, parallel files."""
 
 import itertools
 import sys
@@ -7,17 +7,17 @@ from keras_transformer.cli import console
 
 # Enough lines to sort by length into good batches.
 CHUNK_SIZE = 2_000
-# Parsing decodes n-best lists, which take longer.
+# Parsing decodes n-best lists, which takes longer.
 PARSING_CHUNK_SIZE = 500
 
 
 def is_file(path):
-    """Whether `input_lines` reads a file rather than standard input."""
+    """Returns whether `input_lines` reads a file rather than standard input."""
     return path is not None and str(path) != "-"
 
 
 def is_seekable_file(path):
-    """Whether `path` can be read more than once, unlike a pipe."""
+    """Returns whether `path` can be read more than once, unlike a pipe."""
     return is_file(path) and path.is_file()
 
 
@@ -59,12 +59,12 @@ def in_chunks(items, size, description, total=None, unit="lines", skip=0):
     """Yields (index of the first item, list of up to `size` items), with progress.
 
     Args:
-        items: Iterable, of which `skip` items are left out.
+        items: Iterable. The first `skip` items are skipped.
         size: Items per chunk.
-        description: Text beside the progress bar.
+        description: Text of the progress bar.
         total: Number of items. If `None`, it is unknown unless `items` has a length.
         unit: Plural noun for the progress bar.
-        skip: Items that are already done.
+        skip: Number of items that are already done.
     """
     if total is None and hasattr(items, "__len__"):
         total = len(items)
@@ -75,6 +75,12 @@ def in_chunks(items, size, description, total=None, unit="lines", skip=0):
             yield skip, chunk
             skip += len(chunk)
             advance(len(chunk))
+
+
+def score_in_chunks(translator, pairs):
+    """Yields a `PairScore` per (source, target) pair, with progress."""
+    for _, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring"):
+        yield from translator.score(*map(list, zip(*chunk, strict=True)))
 
 
 def read_parallel_lines(source, target):
@@ -95,6 +101,6 @@ def read_parallel_lines(source, target):
     if len(source_lines) != len(target_lines):
         raise DataError(
             f"{source} has {len(source_lines)} lines but {target} has "
-            f"{len(target_lines)}: they must pair up line by line"
+            f"{len(target_lines)}: they must be aligned line by line"
         )
     return source_lines, target_lines

@@ -55,11 +55,7 @@ RecipeName = Annotated[
 ]
 Overrides = Annotated[
     list[str],
-    Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Replace a recipe key, e.g. training.steps=500. Repeatable.",
-    ),
+    Option("--set", metavar="KEY=VALUE", help="Replace a recipe key. Repeatable."),
 ]
 InputPath = Annotated[
     pathlib.Path | None,
@@ -89,27 +85,17 @@ Patience = Annotated[
     float | None,
     Option(
         callback=_check_patience,
-        help="Stop when patience x beam size hypotheses have finished (1 in "
-        "CTranslate2 and fairseq). Default: the model's setting, or search until no "
-        "better hypothesis is possible.",
+        help="Stop when patience x beam size hypotheses have finished (default: the "
+        "model's setting, or when no better hypothesis is possible).",
     ),
 ]
 OtherModels = Annotated[
     list[pathlib.Path],
-    Option(
-        metavar="RUN",
-        help="Another model with the same vocabulary, whose probabilities are "
-        "averaged with those of MODEL. Repeatable.",
-    ),
+    Option(metavar="RUN", help="Further model of the same vocabulary. Repeatable."),
 ]
 ParallelParts = Annotated[
     int,
-    Option(
-        min=1,
-        metavar="N",
-        help="Batches to decode in parallel, sharing the cores of a CPU. One per core "
-        "is fastest for long inputs, but needs more memory.",
-    ),
+    Option(min=1, metavar="N", help="Batches to decode in parallel on a CPU."),
 ]
 BleuTokenizer = Annotated[
     str,

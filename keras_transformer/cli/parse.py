@@ -24,11 +24,7 @@ def parse(
     ensemble: options.OtherModels = (),
     parallel_parts: options.ParallelParts = 1,
     split_words: Annotated[
-        bool,
-        Option(
-            "--split-words",
-            help="Split words like the Penn Treebank instead of at white space.",
-        ),
+        bool, Option("--split-words", help="Split words like the Penn Treebank.")
     ] = False,
 ):
     """Print the constituency tree of each line in brackets.
@@ -48,7 +44,7 @@ def parse(
     parses = []
     with console.open_output(output) as write_line:
         translator = console.opened_model(
-            *(model, ["parse"], ensemble, parallel_parts, search, warnings)
+            model, ["parse"], ensemble, parallel_parts, search, warnings
         )
 
         from keras_transformer.parsing.parser import parse_sentences
@@ -62,7 +58,7 @@ def parse(
             found = parse_sentences(translator, sentences)
             for each in found:
                 write_line("" if each.tree is None else str(each.tree))
-            # The report needs to know only whether there is a tree.
+            # The report only needs the presence of a tree; trees take memory.
             parses += [each._replace(tree=bool(each.tree) or None) for each in found]
     console.print_status(repair_report(parses))
 

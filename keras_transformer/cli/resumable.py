@@ -1,7 +1,7 @@
 """Line-by-line output that a killed command can resume.
 
-Lines are collected in `OUTPUT.part`, which is renamed to `OUTPUT` at the end. Beside
-them, `.OUTPUT.made.json` records everything that determines them.
+Lines are collected in `OUTPUT.part`, which is renamed to `OUTPUT` at the end. The file
+`.OUTPUT.made.json` records everything that determines them.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from keras_transformer.files import replace_file
 
 @contextlib.contextmanager
 def resumable_lines(output, facts, num_inputs, numbered):
-    """Writes an output, or the rest of one that was interrupted.
+    """Writes an output or continues an interrupted one.
 
     Args:
         output: Path of the file.
@@ -30,8 +30,8 @@ def resumable_lines(output, facts, num_inputs, numbered):
         inputs whose lines are complete.
 
     Raises:
-        UserError: If the part was made with other facts, has more inputs than there
-            are, or is being written by another process.
+        UserError: If the part has other facts or lines of more inputs, or another
+            process writes it.
     """
     part = _part(output)
     with convert_disk_full_errors(part), open(part, "ab") as file:
@@ -57,7 +57,7 @@ def resumable_lines(output, facts, num_inputs, numbered):
 
 
 def is_finished(output, facts):
-    """Whether `resumable_lines` has completed an output with the same facts.
+    """Returns whether an output with the same facts is complete.
 
     Raises:
         UserError: If the output exists, but its facts differ or are unknown.
@@ -77,7 +77,7 @@ def _facts_file(output):
 
 
 def _check_facts(path, output, facts):
-    """Raises `UserError` unless a file, whole or part, was made with these facts."""
+    """Raises `UserError` unless a file was made with these facts."""
     file = _facts_file(output)
     try:
         known = dict(json.loads(file.read_text(encoding="utf-8")))
@@ -106,5 +106,5 @@ def _complete_lines(part, numbered):
                 last, last_start = number, length
                 num_inputs += 1
             length += len(line)
-    # The last numbered input may have lacked further lines.
+    # The last numbered input may be incomplete.
     return (last_start, max(num_inputs - 1, 0)) if numbered else (length, num_inputs)

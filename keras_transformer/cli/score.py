@@ -2,9 +2,8 @@
 
 from keras_transformer.cli import console
 from keras_transformer.cli import options
-from keras_transformer.cli.lines import CHUNK_SIZE
-from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import read_parallel_lines
+from keras_transformer.cli.lines import score_in_chunks
 
 
 @console.command
@@ -28,9 +27,7 @@ def score(
     scores = []
     with console.open_output(output) as write_line:
         translator = console.opened_model(model, ["score"], ensemble)
-        for _, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring"):
-            scored = translator.score(*map(list, zip(*chunk, strict=True)))
-            for pair in scored:
-                write_line(f"{pair.log_prob:.6f}")
-            scores += scored
+        for pair in score_in_chunks(translator, pairs):
+            write_line(f"{pair.log_prob:.6f}")
+            scores.append(pair)
     console.print_status(f"perplexity per subword: {perplexity_of(scores):.4f}")

@@ -1,6 +1,5 @@
 """keras-transformer serve"""
 
-import importlib.util
 import pathlib
 from typing import Annotated
 
@@ -9,8 +8,6 @@ from typer import Option
 
 from keras_transformer.cli import console
 from keras_transformer.errors import UserError
-
-_REQUIRED = ("fastapi", "uvicorn", "prometheus_client")
 
 
 @console.command
@@ -25,21 +22,25 @@ def serve(
     host: Annotated[
         str, Option(help="Address to bind; 0.0.0.0 accepts connections from any host.")
     ] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str],
+        Option(metavar="NAME", help="Further host name in requests. Repeatable."),
+    ] = (),
     name: Annotated[
         str | None,
         Option(help="Name of the model in URLs (default: the folder's name)."),
     ] = None,
     max_batch_size: Annotated[
-        int, Option(min=1, help="Maximum texts per batch of the model.")
+        int, Option(min=1, help="Maximum rows per batch of the model.")
     ] = 32,
     max_wait_ms: Annotated[
         float, Option(min=0, help="Milliseconds to wait for a batch to fill up.")
     ] = 5,
     queue_size: Annotated[
-        int, Option(min=1, help="Maximum queued texts; further requests get 503.")
+        int, Option(min=1, help="Maximum queued rows; further requests get 503.")
     ] = 512,
     max_texts: Annotated[
-        int | None, Option(min=1, help="Maximum texts per request (default: 256).")
+        int | None, Option(min=1, help="Maximum rows per request (default: 256).")
     ] = None,
     max_text_length: Annotated[
         int, Option(min=1, help="Maximum characters per text; longer ones get 400.")
@@ -50,25 +51,25 @@ def serve(
     timeout: Annotated[
         float, Option(min=0.1, help="Seconds before a request gets 504.")
     ] = 60,
+    no_reload: Annotated[
+        bool, Option("--no-reload", help="Do not load versions that appear later.")
+    ] = False,
 ):
     """Serve an exported model with TF-Serving's REST API.
 
-    The root URL shows a page to try the model. The newest version is served until
-    Ctrl-C or SIGTERM, which let current requests finish. There is no authentication;
-    the default address 127.0.0.1 accepts connections from this machine only.
+    The root URL shows a page to try the model. A newer version replaces the served one
+    without losing requests. Ctrl-C and SIGTERM stop the server after
+    current requests finish. There is no authentication; the default address 127.0.0.1
+    accepts connections from this machine only. Requests may address --host, localhost,
+    IP addresses and each --allow-host.
 
     \b
     keras-transformer serve saved_models/mine
-    curl -d '{"instances": ["A man rides a bike."]}' \\
+    curl --json '{"instances": ["A man rides a bike."]}' \\
       http://127.0.0.1:8501/v1/models/mine:predict
     """
     console.require_exists(model)
-    missing = [each for each in _REQUIRED if importlib.util.find_spec(each) is None]
-    if missing:
-        raise UserError(
-            f"{missing[0]} is not installed: "
-            'pip install "keras-transformer-seq2seq[serve]"'
-        )
+    console.require_extra("serve", "fastapi", "uvicorn", "prometheus_client")
     if max_texts is None:
         max_texts = min(256, queue_size)
     if max_texts > queue_size:
@@ -91,10 +92,11 @@ def serve(
         max_text_length=max_text_length,
         max_body_bytes=max_body_bytes,
         request_timeout=timeout,
+        reload_interval=None if no_reload else 1.0,
     )
 
     def report_url(url):
         console.print_status(f"{served.name}, version {served.version}, at {url}")
 
-    serving.serve(served, host, port, limits, report_url)
+    serving.serve(served, host, port, limits, report_url, allow_host)
     console.print_status("stopped")

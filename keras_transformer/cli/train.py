@@ -17,10 +17,7 @@ from keras_transformer.errors import UserError
 def train(
     recipe: Annotated[
         str | None,
-        Argument(
-            metavar="RECIPE",
-            help="Shipped recipe or YAML file (default: list all recipes).",
-        ),
+        Argument(metavar="RECIPE", help="Recipe or YAML file (default: list recipes)."),
     ] = None,
     output: Annotated[
         pathlib.Path | None, Option("--output", "-o", metavar="RUN", help="Run folder.")
@@ -28,40 +25,24 @@ def train(
     overrides: options.Overrides = (),
     initial_model: Annotated[
         pathlib.Path | None,
-        Option(
-            "--from",
-            metavar="MODEL",
-            help="Start from the weights, vocabulary and architecture of a run folder "
-            "or .keras file, with a new optimizer.",
-        ),
+        Option("--from", metavar="MODEL", help="Run or .keras file to fine-tune."),
     ] = None,
     allow_changes: Annotated[
-        bool,
-        Option(
-            "--allow-changes", help="Resume although the recipe or text has changed."
-        ),
+        bool, Option("--allow-changes", help="Resume with a changed recipe or text.")
     ] = False,
     restart: Annotated[
         bool, Option("--restart", help="Delete the existing run and start over.")
     ] = False,
     deterministic: Annotated[
-        bool,
-        Option(
-            "--deterministic",
-            help="Make repeated trainings give the same weights on a GPU, too. Sets "
-            "training.deterministic.",
-        ),
+        bool, Option("--deterministic", help="Make training on a GPU reproducible.")
     ] = False,
     worker_timeout: Annotated[
-        float,
-        Option(
-            metavar="SECONDS",
-            min=1,
-            help="Seconds until a silent worker counts as lost.",
-        ),
+        float, Option(min=1, help="Seconds until a silent worker counts as lost.")
     ] = 30.0,
 ):
     """Train a model or resume an interrupted run.
+
+    --from copies weights, vocabulary and architecture, but not the optimizer.
 
     \b
     keras-transformer train phrases --output runs/phrases
@@ -92,9 +73,9 @@ def train(
         console.print_status(f"--from {initial_model}: using the weights of {weights}")
     loaded = load_recipe(recipe, overrides, keys)
     if output is None:
-        raise UserError("--output RUN, the folder to write the run to, is missing")
+        raise UserError("--output RUN, the folder of the run, is missing")
     if output.exists() and not output.is_dir():
-        raise UserError(f"{output}: a file, where the run's folder was expected")
+        raise UserError(f"{output}: must be a folder, not a file")
 
     console.load_tensorflow()
     hint = f"resume from the last checkpoint in {output / 'checkpoints'}"

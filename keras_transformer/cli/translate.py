@@ -34,16 +34,10 @@ def translate(
         int, Option(min=1, help="Translations per line, best first.")
     ] = 1,
     scores: Annotated[
-        bool,
-        Option("--scores", help="Print a score and a tab before each translation."),
+        bool, Option("--scores", help="Print a score before each translation.")
     ] = False,
     alignments: Annotated[
-        bool,
-        Option(
-            "--alignments",
-            help="Print a tab and word alignments after each translation: pairs i-j "
-            "of source word i and target word j, from 0.",
-        ),
+        bool, Option("--alignments", help="Print alignments after each translation.")
     ] = False,
     ensemble: options.OtherModels = (),
     prefix: Annotated[
@@ -55,11 +49,7 @@ def translate(
     ] = None,
     forbid: Annotated[
         list[str],
-        Option(
-            metavar="WORDS",
-            help="Word or phrase to keep out of all translations; 'walk*' excludes "
-            "every word that starts with walk. Repeatable.",
-        ),
+        Option(metavar="WORDS", help="Phrase to exclude from outputs. Repeatable."),
     ] = (),
     forbid_file: Annotated[
         pathlib.Path | None,
@@ -69,20 +59,13 @@ def translate(
         bool, Option("--sampling", help="Draw --n-best translations at random.")
     ] = False,
     temperature: Annotated[
-        float | None,
-        Option(
-            help="Sampling temperature (default 1). Low values favor likely tokens."
-        ),
+        float | None, Option(help="Sampling temperature (default: 1).")
     ] = None,
     top_k: Annotated[
         int | None, Option(min=1, help="Sample from the k likeliest tokens.")
     ] = None,
     top_p: Annotated[
-        float | None,
-        Option(
-            help="Sample from the smallest set of tokens whose probability reaches "
-            "this value (nucleus sampling)."
-        ),
+        float | None, Option(help="Probability mass to sample from (nucleus sampling).")
     ] = None,
     seed: Annotated[
         int | None, Option(min=0, help="Sampling seed (default: 1).")
@@ -95,8 +78,10 @@ def translate(
     """Translate text line by line.
 
     An empty line gives an empty translation. With --n-best K, each input line gives up
-    to K output lines, which start with the line number and a tab. The columns are
-    number, score, translation and alignments, as far as they are requested.
+    to K output lines, which start with the line number. Tabs separate the columns:
+    number, score, translation and alignments, as far as they are requested. Alignments
+    are pairs i-j of source word i and target word j, from 0. The forbidden word 'walk*'
+    stands for all words that start with walk.
 
     \b
     echo "A man rides a bike." | keras-transformer translate runs/mine
@@ -141,9 +126,7 @@ def translate(
         warnings,
     )
     drawn = _with_defaults(drawn) if sampling else None
-    job = _Job(
-        *(translator, warnings, n_best, drawn, needs["prefixes"], scores, alignments)
-    )
+    job = _Job(translator, warnings, n_best, drawn, scores, alignments)
 
     def write_all(write_line, num_done):
         pairs = _with_prefixes(input_lines(input_path), prefix, prefix_file)
@@ -169,7 +152,7 @@ def translate(
 
 @dataclasses.dataclass
 class _Job:
-    """A translator and the options that concern each chunk.
+    """A translator with the options of each chunk.
 
     `drawn` contains the options of sampling and is `None` for beam search.
     """
@@ -178,15 +161,14 @@ class _Job:
     warnings: console.LineWarnings
     num_candidates: int
     drawn: dict | None
-    has_prefixes: bool
     has_scores: bool
     has_alignments: bool
 
     def output_lines(self, pairs, num_done, size, total):
-        """Yields the output for pairs of a line and a prefix, but for finished lines.
+        """Yields the output lines for (line, prefix) pairs after the finished ones.
 
-        Chunks are translated as a whole, so that a resumed output has the same batches,
-        and with them the same translations, as an uninterrupted one.
+        A resumed chunk is translated again as a whole, since the batches affect the
+        last digits of scores.
         """
         skip = num_done // CHUNK_SIZE * CHUNK_SIZE
         for start, chunk in in_chunks(pairs, size, "translating", total, skip=skip):
@@ -207,14 +189,14 @@ class _Job:
 
     def _candidates(self, start, lines, prefixes):
         """Returns the translations of each line of a chunk, best first."""
-        given = {"prefixes": prefixes} if self.has_prefixes else {}
+        given = {} if None in prefixes else {"prefixes": prefixes}
         if self.drawn is None:
             return self.translator.n_best(lines, self.num_candidates, **given)
         import numpy as np
 
         from keras_transformer.decoding import Sampling
 
-        # The seed depends on the chunk's place, not on what was drawn before.
+        # The seed depends on the position, so that resuming gives the same samples.
         seeds = np.random.SeedSequence([self.drawn["seed"], start + 1])
         options = {**self.drawn, "seed": int(seeds.generate_state(1)[0])}
         extra_length = self.translator.search.extra_length
@@ -239,7 +221,7 @@ class _Job:
 
 
 def _check_settings(sampling, drawn, searched):
-    """Raises `UserError` if an option is out of range or not one of this mode."""
+    """Raises `UserError` if an option is out of range or belongs to the other mode."""
     for name, value in (searched if sampling else drawn).items():
         if value is not None:
             reason = "--sampling has no beam" if sampling else "needs --sampling"

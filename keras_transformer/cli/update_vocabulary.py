@@ -37,10 +37,10 @@ def update_vocabulary(
 ):
     """Add subwords from new text to a model's vocabulary.
 
-    Existing subwords keep their ids and weights. A new one is a merge of old ones and
-    of characters that were spelled in bytes. It starts with the mean of the subwords
-    that it replaces, and needs training: give NEW, which contains a .keras file and its
-    tokenizer, to `train --from`. All options for text are repeatable.
+    Existing subwords keep their ids and weights. New ones are merges of old subwords
+    and of characters that were spelled in bytes. They start with the mean weights of
+    the subwords that they replace, and need training with `train --from NEW`. All
+    options for text are repeatable.
 
     \b
     keras-transformer update-vocabulary runs/mine --source new.en --target new.de \\
@@ -49,7 +49,7 @@ def update_vocabulary(
     console.require_exists(model)
     paths = [*source, *target, *text]
     if not paths:
-        raise UserError("--source, --target or --text, the new text, is missing")
+        raise UserError("--source, --target or --text is missing")
     console.require_exists(*paths)
     if output.exists():
         raise UserError(f"{output}: already exists")
@@ -72,13 +72,13 @@ def update_vocabulary(
         f"{len(added)} subwords added: {', '.join(added[:_NUM_SHOWN])}{more}"
     )
     console.print_status(
-        f"{grown.vocabulary_size} in all; train --from {output} learns to use them"
+        f"{grown.vocabulary_size} in total; train --from {output} learns to use them"
     )
     typer.echo(output / MODEL)
 
 
 def _save(model, tokenizer, output):
-    """Writes a folder that appears under its name only when it is complete."""
+    """Writes a folder and gives it its name once it is complete."""
     from keras_transformer.files import convert_disk_full_errors
     from keras_transformer.saving.keras_file import note_tokenizer
     from keras_transformer.saving.names import MODEL

@@ -23,8 +23,7 @@ def visualize(
     model: options.WeightsModel,
     source: Annotated[str, Option("--source", "-s", help="Sentence to translate.")],
     target: Annotated[
-        str | None,
-        Option("--target", "-t", help="Its translation (default: the model's own)."),
+        str | None, Option("--target", "-t", help="Translation (default: the model's).")
     ] = None,
     output: Annotated[
         pathlib.Path,
@@ -48,6 +47,8 @@ def visualize(
     console.require_exists(model)
     if not output.name:
         raise UserError(f"--output {output}: a folder; add a name for the files")
+    if output.suffix in (".png", ".html"):
+        output = output.with_suffix("")
     console.require_folder(output)
     opened = console.opened_model(model, ["attention"])
     if target is None:

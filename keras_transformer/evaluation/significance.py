@@ -95,13 +95,23 @@ def compare_systems(
             str(signature),
             [
                 SystemScore(
-                    name, *map(_number, (one.score, one.p_value, one.mean, one.ci))
+                    name,
+                    float(one.score),
+                    _p_value(one, scores[metric][0]),
+                    _number(one.mean),
+                    _number(one.ci),
                 )
                 for name, one in zip(scores["System"], scores[metric], strict=True)
             ],
         )
         for metric, signature in signatures.items()
     ]
+
+
+def _p_value(system, baseline):
+    # sacreBLEU does not count ties, so that a difference of 0 would be significant.
+    is_tie = system is not baseline and system.score == baseline.score
+    return 1.0 if is_tie else _number(system.p_value)
 
 
 def _number(value):

@@ -1,4 +1,4 @@
-"""The local server: TF-Serving's REST paths, and a page to try a model out."""
+"""Local server with TF-Serving's REST API and a page to try a model."""
 
 from keras_transformer.serving.app import build_app
 from keras_transformer.serving.limits import Limits

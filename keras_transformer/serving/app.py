@@ -1,8 +1,9 @@
-"""The HTTP application: TF-Serving's REST paths, health, metrics and the page."""
+"""The HTTP application: TF-Serving's REST API, health, metrics and the page."""
 
 import asyncio
 import contextlib
 import logging
+import math
 import time
 
 from fastapi import FastAPI
@@ -12,17 +13,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from keras_transformer.serving.batcher import Batcher
+from keras_transformer.serving.batcher import too_many_values
 from keras_transformer.serving.errors import RequestError
+from keras_transformer.serving.errors import deadline_exceeded
 from keras_transformer.serving.errors import invalid
 from keras_transformer.serving.errors import not_found
-from keras_transformer.serving.errors import too_late
+from keras_transformer.serving.hosts import check_host
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.monitoring import Monitoring
-from keras_transformer.serving.page import page
-from keras_transformer.serving.page import policy
 from keras_transformer.serving.protocol import error_body
 from keras_transformer.serving.protocol import format_response
 from keras_transformer.serving.protocol import parse_request
+from keras_transformer.serving.versions import Versions
 
 _LOG = logging.getLogger("keras_transformer.serving")
 _JSON = "application/json"
@@ -33,32 +35,42 @@ _HEADERS = {
 }
 
 
-def build_app(model, limits=None):
+def build_app(model, limits=None, hosts=()):
     """Builds a FastAPI application that serves one model.
 
     Args:
-        model: `ServedModel`, or any object with its attributes and methods.
+        model: `ServedModel`, or an object with its attributes and methods.
         limits: `Limits`.
+        hosts: Host names that requests may address, in addition to `localhost` and
+            IP addresses.
 
     Returns:
-        `FastAPI`; its state has `batcher`, closed when the application shuts down.
+        `FastAPI`. Its state has `batcher`, which is closed at shutdown, and `versions`.
     """
     limits = limits or Limits()
-    monitoring = Monitoring(lambda: batcher.waiting)
+    monitoring = Monitoring(lambda: batcher.num_waiting)
+    versions = Versions(model, limits)
+
+    def max_batch_size(key):
+        model, _ = key
+        return min(limits.max_batch_size, model.max_batch_size or math.inf)
+
+    # The batcher's signatures are pairs of a version and the name of its signature.
     batcher = Batcher(
-        model.run,
-        model.merges,
-        max_batch_size=min(
-            limits.max_batch_size, model.max_batch_size or limits.max_batch_size
-        ),
+        lambda key, columns: key[0].run(key[1], columns),
+        lambda key: key[0].merges(key[1]),
+        max_batch_size,
         max_wait=limits.max_wait,
         queue_size=limits.queue_size,
-        observe=monitoring.batch,
+        max_values=limits.max_values,
+        observe=lambda key, *counts: monitoring.count_batch(key[1], *counts),
     )
 
     @contextlib.asynccontextmanager
     async def lifespan(app):
+        running = asyncio.create_task(versions.run(batcher))
         yield
+        running.cancel()
         await asyncio.to_thread(batcher.close, limits.shutdown_timeout)
 
     app = FastAPI(
@@ -66,50 +78,63 @@ def build_app(model, limits=None):
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        redirect_slashes=False,
         title="serve",
     )
     app.state.batcher = batcher
-    _add_model_routes(app, model, batcher, limits)
-    _add_server_routes(app, batcher, monitoring, page(model, limits))
-    _add_error_handlers(app, model, monitoring)
+    app.state.versions = versions
+    _add_model_routes(app, model.name, limits)
+    _add_server_routes(app, monitoring)
+    _add_middleware(app, model.name, monitoring, hosts)
     return app
 
 
-def _add_model_routes(app, model, batcher, limits):
+def _add_model_routes(app, name, limits):
     """Adds TF-Serving's routes of a model."""
-    path = f"/v1/models/{model.name}"
-    version = f"{path}/versions/{model.version}"
+    path = f"/v1/models/{name}"
+    of_version = f"{path}/versions/{{version}}"
+    batcher, versions = app.state.batcher, app.state.versions
+
+    def find(version):
+        """Returns the current version unless a request names another one."""
+        if version not in (None, str(versions.model.version)):
+            raise _no_version(name, version)
+        return versions.model
 
     @app.post(f"{path}:predict")
-    @app.post(f"{version}:predict")
-    async def predict(request: Request):
-        body = await _body(request, limits)
-        asked = parse_request(body, model.inputs, limits)
-        future = batcher.submit(asked.signature, asked.columns, limits.request_timeout)
-        try:
-            outputs = await asyncio.wait_for(
-                asyncio.wrap_future(future), limits.request_timeout
-            )
-        except TimeoutError:
-            raise too_late() from None
-        return Response(format_response(outputs, asked.by_row), media_type=_JSON)
+    @app.post(f"{of_version}:predict")
+    async def predict(request: Request, version: str | None = None):
+        model = find(version)
+        body = await _read_body(request, limits)
+        parsed = parse_request(body, model.inputs, limits)
+        if model.estimate_values(parsed.signature, parsed.columns) > limits.max_values:
+            raise too_many_values(limits.max_values)
+        timeout = limits.request_timeout
+        key = (model, parsed.signature)
+        future = batcher.submit(key, parsed.columns, timeout)
+        outputs = await _wait_for(future, request, timeout)
+        content = await asyncio.to_thread(format_response, outputs, parsed.by_row)
+        return Response(content, media_type=_JSON)
 
     @app.get(path)
-    @app.get(version)
-    async def status():
+    @app.get(of_version)
+    async def status(version: str | None = None):
+        model = find(version)
+        state = "AVAILABLE" if versions.is_warm else "LOADING"
         return {
             "model_version_status": [
                 {
                     "version": str(model.version),
-                    "state": "AVAILABLE" if batcher.alive else "UNLOADING",
+                    "state": state if batcher.is_open else "UNLOADING",
                     "status": {"error_code": "OK", "error_message": ""},
                 }
             ]
         }
 
     @app.get(f"{path}/metadata")
-    @app.get(f"{version}/metadata")
-    async def metadata():
+    @app.get(f"{of_version}/metadata")
+    async def metadata(version: str | None = None):
+        model = find(version)
         return {
             "model_spec": {
                 "name": model.name,
@@ -120,19 +145,24 @@ def _add_model_routes(app, model, batcher, limits):
         }
 
 
-def _add_server_routes(app, batcher, monitoring, whole_page):
-    """Adds the page, the health check, and the metrics."""
-    page_headers = {"Content-Security-Policy": policy(whole_page)}
+def _add_server_routes(app, monitoring):
+    """Adds the page, health, readiness and metrics."""
+    batcher, versions = app.state.batcher, app.state.versions
 
-    @app.get("/")
+    @app.api_route("/", methods=["GET", "HEAD"])
     async def root():
-        return Response(whole_page, media_type="text/html", headers=page_headers)
+        headers = {"Content-Security-Policy": versions.policy}
+        return Response(versions.page, media_type="text/html", headers=headers)
 
     @app.get("/health")
     async def health():
-        if batcher.alive:
-            return {"status": "ok"}
-        return Response('{"status":"unavailable"}', 503, media_type=_JSON)
+        return _state("ok" if batcher.is_working else "unavailable", "ok")
+
+    @app.get("/ready")
+    async def ready():
+        if not batcher.is_open:
+            return _state("shutting down", "ready")
+        return _state("ready" if versions.is_warm else "warming up", "ready")
 
     @app.get("/metrics")
     @app.get("/monitoring/prometheus/metrics")  # TF-Serving's path
@@ -140,38 +170,48 @@ def _add_server_routes(app, batcher, monitoring, whole_page):
         return Response(monitoring.text(), media_type=monitoring.content_type)
 
 
-def _add_error_handlers(app, model, monitoring):
-    """Counts all requests and turns all errors into `{"error": message}`."""
+def _state(state, good):
+    status = 200 if state == good else 503
+    return Response(f'{{"status":"{state}"}}', status, media_type=_JSON)
+
+
+def _add_middleware(app, name, monitoring, hosts):
+    """Checks hosts, counts requests and converts errors to `{"error": message}`."""
 
     @app.middleware("http")
     async def observe(request, call_next):
         started = time.monotonic()
         try:
+            check_host(request.headers.get("host", ""), hosts)
             response = await call_next(request)
         except RequestError as error:
-            response = _refusal(error, monitoring)
-        # Details go to the log only, never to a client.
+            response = _error_response(error, monitoring)
+        # Details are logged, but not sent to a client.
         except Exception:
             _LOG.exception("request failed")
-            response = _refusal(
-                RequestError(500, "Internal error", "internal"), monitoring
-            )
+            error = RequestError(500, "Internal error", "internal")
+            response = _error_response(error, monitoring)
         response.headers.update(_HEADERS)
+        seconds = time.monotonic() - started
         kind = _kind(request.url.path)
-        monitoring.answered(kind, response.status_code, time.monotonic() - started)
+        monitoring.count_answer(kind, response.status_code, seconds)
         return response
 
     @app.exception_handler(RequestError)
     async def refuse(request, error):
-        return _refusal(error, monitoring)
+        return _error_response(error, monitoring)
 
     @app.exception_handler(HTTPException)
     async def unknown_path(request, error):
-        return _refusal(_of_path(request, error.status_code, model), monitoring)
+        return _error_response(_path_error(request, error, name), monitoring)
 
 
-async def _body(request, limits):
-    """Reads the body unless it is too large or too slow."""
+async def _read_body(request, limits):
+    """Reads a JSON body. Raises `RequestError` if it is too large or too slow."""
+    # Other types can be sent by any web page without asking this server first.
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if kind.lower() != _JSON:
+        raise RequestError(415, f"Content-Type must be {_JSON}", "content_type")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limits.max_body_bytes:
         raise _too_large(limits)
@@ -185,41 +225,69 @@ async def _body(request, limits):
     except TimeoutError:
         raise RequestError(408, "The request took too long to arrive", "slow") from None
     except ClientDisconnect:
-        raise RequestError(400, "The request ended too early", "gone") from None
+        raise _disconnected() from None
     return bytes(body)
+
+
+async def _wait_for(future, request, timeout):
+    """Returns the result of a future, which is cancelled if nobody waits for it."""
+    wrapped = asyncio.wrap_future(future)
+    # After the body, the only message is that the client has disconnected.
+    gone = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait(
+            {wrapped, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+        )
+        if wrapped.done():
+            return wrapped.result()
+        raise _disconnected() if gone.done() else deadline_exceeded()
+    finally:
+        gone.cancel()
+        wrapped.cancel()
+        future.cancel()
+
+
+def _disconnected():
+    return RequestError(400, "The client has disconnected", "gone")
 
 
 def _too_large(limits):
     return RequestError(
-        413, f"A request may have {limits.max_body_bytes:,} bytes at most", "size"
+        413, f"A request must have at most {limits.max_body_bytes:,} bytes", "size"
     )
 
 
-def _refusal(error, monitoring):
-    monitoring.rejected(error.reason)
+def _error_response(error, monitoring):
+    monitoring.count_error(error.reason)
     response = Response(error_body(error.message), error.status, media_type=_JSON)
-    if error.retry_after is not None:
-        response.headers["Retry-After"] = str(error.retry_after)
-    if error.status in (408, 413):
+    response.headers.update(error.headers)
+    if error.status in (403, 408, 413, 415):
         # The rest of the body would be parsed as the next request.
         response.headers["Connection"] = "close"
     return response
 
 
-def _of_path(request, status, model):
-    """Returns the error for an unknown path or method."""
+def _path_error(request, error, model_name):
+    """Returns the error for an unknown path or method, worded as in TF-Serving."""
     path = request.url.path
-    where = f"{request.method} {path[:100]}"
-    if status == 405:
-        return RequestError(405, f"Malformed request: {where}", "method")
+    malformed = f"Malformed request: {request.method} {path[:100]}"
+    if error.status_code == 405:
+        return RequestError(405, malformed, "method", headers=error.headers)
     if path.startswith("/v1/models/"):
-        asked, _, verb = path.removeprefix("/v1/models/").partition(":")
-        if verb not in ("", "predict"):
-            return invalid(f"Malformed request: {where}")
-        name, _, version = asked.partition("/versions/")
-        if name.partition("/")[0] != model.name or version:
-            return not_found(f"Servable not found for request: {asked[:100]}")
-    return not_found(f"Malformed request: {where}")
+        target, _, command = path.removeprefix("/v1/models/").partition(":")
+        if command not in ("", "predict"):
+            return invalid(malformed)
+        name, _, version = target.removesuffix("/metadata").partition("/versions/")
+        if version:
+            return _no_version(name, version)
+        if name != model_name and "/" not in name:
+            return not_found(f"Servable not found for request: Latest({name[:100]})")
+    return not_found(malformed)
+
+
+def _no_version(name, version):
+    servable = f"Specific({name[:100]}, {version[:20]})"
+    return not_found(f"Servable not found for request: {servable}")
 
 
 def _kind(path):
@@ -228,4 +296,5 @@ def _kind(path):
         return "predict"
     if path.startswith("/v1/models/"):
         return "model"
-    return {"/": "page", "/health": "health", "/metrics": "metrics"}.get(path, "other")
+    names = {"/": "page", "/health": "health", "/ready": "health"}
+    return {**names, "/metrics": "metrics"}.get(path, "other")

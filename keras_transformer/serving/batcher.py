@@ -1,23 +1,26 @@
-"""Micro-batching: requests that come at the same time go through the model together.
+"""Micro-batching: concurrent requests share batches of the model.
 
-Nothing in here knows of HTTP or TensorFlow.
+This module is independent of HTTP and TensorFlow.
 """
 
 import collections
 import concurrent.futures
 import contextlib
+import math
 import threading
 import time
 
 import numpy as np
 
 from keras_transformer.serving.errors import RequestError
+from keras_transformer.serving.errors import deadline_exceeded
+from keras_transformer.serving.errors import invalid
 from keras_transformer.serving.errors import overloaded
-from keras_transformer.serving.errors import too_late
+from keras_transformer.serving.errors import shutting_down
 
 
 class _Job:
-    """A request's rows; a worker may take them in parts."""
+    """A request, whose rows may be computed in several batches."""
 
     def __init__(self, signature, columns, num_rows, deadline):
         self.signature = signature
@@ -25,44 +28,74 @@ class _Job:
         self.num_rows = num_rows
         self.deadline = deadline
         self.future = concurrent.futures.Future()
-        self.taken = 0
+        self.num_taken = 0
+        self.num_done = 0
+        self.num_values = 0
         self.parts = []
 
     @property
-    def waiting(self):
-        """Rows that no worker has taken yet."""
-        return 0 if self.future.done() else self.num_rows - self.taken
+    def num_waiting(self):
+        """The number of rows that are in no batch yet."""
+        return 0 if self.future.done() else self.num_rows - self.num_taken
 
     def fail(self, error):
-        # The client may have gone, which cancels the future at any moment.
+        # A client that disconnects cancels the future at any moment.
         with contextlib.suppress(concurrent.futures.InvalidStateError):
             self.future.set_exception(error)
 
-    def add(self, outputs):
+    def add(self, outputs, num_rows, max_values):
+        """Adds the outputs of the next rows."""
         self.parts.append(outputs)
-        if sum(count for count, _ in self.parts) < self.num_rows:
-            return
-        parts = [outputs for _, outputs in self.parts]
-        whole = parts[0]
-        if len(parts) > 1:
+        self.num_done += num_rows
+        self.num_values += sum(array.size for array in outputs.values())
+        if self.num_values > max_values:
+            self.parts.clear()
+            self.fail(too_many_values(max_values))
+        elif self.num_done == self.num_rows:
             whole = {
-                name: np.concatenate([part[name] for part in parts]) for name in whole
+                name: _concatenate([part[name] for part in self.parts])
+                for name in outputs
             }
-        with contextlib.suppress(concurrent.futures.InvalidStateError):
-            self.future.set_result(whole)
+            with contextlib.suppress(concurrent.futures.InvalidStateError):
+                self.future.set_result(whole)
+
+
+def too_many_values(max_values):
+    return invalid(
+        f"An answer must have at most {max_values:,} numbers and texts. Send fewer or "
+        "shorter rows."
+    )
+
+
+def _concatenate(arrays):
+    """Joins arrays along the rows and pads their other axes to the longest."""
+    if len(arrays) == 1:
+        return arrays[0]
+    shape = np.max([array.shape for array in arrays], axis=0)
+    shape[0] = sum(map(len, arrays))
+    empty = b"" if arrays[0].dtype == object else 0
+    whole = np.full(shape, empty, arrays[0].dtype)
+    start = 0
+    for array in arrays:
+        part = whole[start : start + len(array)]
+        part[tuple(map(slice, array.shape))] = array
+        start += len(array)
+    return whole
 
 
 class Batcher:
-    """A bounded queue in front of one worker thread that runs the model.
+    """A bounded queue and one worker thread that runs the model.
 
     Args:
-        run: Function `(signature, columns) -> outputs`: `columns` are lists, one value
-            for each row, by input; `outputs` arrays with the rows as leading axis.
-        merges: Function of a signature: whether rows of several requests may go
-            together. A request that may not goes through whole.
-        max_batch_size: Rows that the model gets at once.
+        run: Function `(signature, columns) -> outputs`. `columns` are lists with one
+            value per row, by input. `outputs` are arrays with the rows as leading axis.
+        merges: Function of a signature that returns whether requests can share a
+            batch.
+        max_batch_size: Maximum rows per batch, or a function of a signature that
+            returns it.
         max_wait: Seconds that an idle worker waits for a batch to fill up.
-        queue_size: Rows that wait at most.
+        queue_size: Maximum number of waiting rows.
+        max_values: Maximum numbers and texts in the outputs of a request.
         observe: Called with the signature, rows and seconds of each batch.
     """
 
@@ -73,70 +106,83 @@ class Batcher:
         max_batch_size=32,
         max_wait=0.005,
         queue_size=512,
+        max_values=math.inf,
         observe=None,
     ):
         self._run = run
         self._merges = merges
-        self._max_batch_size = max_batch_size
+        is_constant = isinstance(max_batch_size, int)
+        self._max_batch_size = (
+            (lambda signature: max_batch_size) if is_constant else max_batch_size
+        )
         self._max_wait = max_wait
         self._queue_size = queue_size
+        self._max_values = max_values
         self._observe = observe or (lambda *_: None)
         self._jobs = collections.deque()
         self._changed = threading.Condition()
-        self._closed = False
+        self._close_by = None
         self._worker = threading.Thread(target=self._work, name="model", daemon=True)
         self._worker.start()
 
     @property
-    def alive(self):
-        """Whether requests are taken."""
-        return self._worker.is_alive() and not self._closed
+    def is_open(self):
+        """Whether requests are accepted."""
+        return self.is_working and self._close_by is None
 
     @property
-    def waiting(self):
-        """Rows in the queue."""
+    def is_working(self):
+        """Whether the worker runs. It ends once a closed queue is empty."""
+        return self._worker.is_alive()
+
+    @property
+    def num_waiting(self):
+        """The number of rows in the queue."""
         with self._changed:
-            return sum(job.waiting for job in self._jobs)
+            return sum(job.num_waiting for job in self._jobs)
 
     def submit(self, signature, columns, timeout):
         """Queues a request.
 
         Args:
-            signature: Its name.
-            columns: Lists of the same length, one value for each row, by input.
-            timeout: Seconds after which nobody waits for the answer.
+            signature: Name of the signature.
+            columns: Lists of equal length with one value per row, by input.
+            timeout: Seconds after which rows in the queue are dropped.
 
         Returns:
-            `concurrent.futures.Future` of the outputs.
+            `concurrent.futures.Future` of the outputs. Cancelling it drops the rows
+            that are in no batch yet.
 
         Raises:
-            RequestError: the queue is full or closed.
+            RequestError: If the queue is full or closed.
         """
         num_rows = len(next(iter(columns.values())))
         job = _Job(signature, columns, num_rows, time.monotonic() + timeout)
         with self._changed:
-            if self._closed:
-                raise overloaded("The server is shutting down", retry_after=5)
-            waiting = sum(other.waiting for other in self._jobs)
-            if waiting + num_rows > self._queue_size:
+            if self._close_by is not None:
+                raise shutting_down()
+            num_waiting = sum(other.num_waiting for other in self._jobs)
+            if num_waiting + num_rows > self._queue_size:
                 raise overloaded()
             self._jobs.append(job)
             self._changed.notify_all()
         return job.future
 
-    def close(self, timeout=None):
-        """Takes no more requests, and finishes those that it has.
-
-        Args:
-            timeout: Seconds; requests that are not done by then fail.
-        """
+    def drain(self, timeout=math.inf):
+        """Refuses new requests; queued ones have `timeout` seconds to finish."""
         with self._changed:
-            self._closed = True
+            if self._close_by is None:
+                self._close_by = time.monotonic() + timeout
             self._changed.notify_all()
-        self._worker.join(timeout)
+
+    def close(self, timeout=math.inf):
+        """Calls `drain`, waits for queued requests and fails the unfinished ones."""
+        self.drain(timeout)
+        remaining = self._close_by - time.monotonic()
+        self._worker.join(None if remaining == math.inf else max(remaining, 0))
         with self._changed:
             for job in self._jobs:
-                job.fail(overloaded("The server is shutting down", retry_after=5))
+                job.fail(shutting_down())
             self._jobs.clear()
 
     def _work(self):
@@ -145,10 +191,10 @@ class Batcher:
                 self._finish(batch)
 
     def _next_batch(self):
-        """Jobs with the rows to take of each, [] to ask again, None at the end."""
+        """Returns (job, rows) pairs, [] to ask again, or `None` at the end."""
         with self._changed:
             while not self._jobs:
-                if self._closed:
+                if self._close_by is not None:
                     return None
                 self._changed.wait()
             self._wait_for_more()
@@ -156,50 +202,50 @@ class Batcher:
             return self._take()
 
     def _wait_for_more(self):
-        """Gives a batch that is not full the time to become so."""
+        """Waits up to `max_wait` seconds for the next batch to fill up."""
         until = time.monotonic() + self._max_wait
         first = self._jobs[0]
-        while not self._closed and self._merges(first.signature):
+        while self._close_by is None and self._merges(first.signature):
             rows = sum(
-                job.waiting for job in self._jobs if job.signature == first.signature
+                job.num_waiting
+                for job in self._jobs
+                if job.signature == first.signature
             )
-            left = until - time.monotonic()
-            if rows >= self._max_batch_size or left <= 0:
+            remaining = until - time.monotonic()
+            if rows >= self._max_batch_size(first.signature) or remaining <= 0:
                 return
-            self._changed.wait(left)
+            self._changed.wait(remaining)
 
     def _drop_stale(self):
         now = time.monotonic()
         for job in [*self._jobs]:
             if job.deadline < now:
-                job.fail(too_late())
-            if job.future.done():  # or the client has gone
+                job.fail(deadline_exceeded())
+            if job.future.done():  # also if the client has disconnected
                 self._jobs.remove(job)
 
     def _take(self):
+        """Takes rows of the first request and of others that can share its batch."""
         if not self._jobs:
             return []
         first = self._jobs[0]
-        if not self._merges(first.signature):
-            self._jobs.popleft()
-            first.taken = first.num_rows
-            return [(first, slice(0, first.num_rows))]
-        batch, room = [], self._max_batch_size
-        for job in [*self._jobs]:
-            if job.signature != first.signature:
-                continue
-            count = min(room, job.waiting)
-            batch.append((job, slice(job.taken, job.taken + count)))
-            job.taken += count
+        jobs = [first]
+        if self._merges(first.signature):
+            jobs = [job for job in self._jobs if job.signature == first.signature]
+        batch, room = [], self._max_batch_size(first.signature)
+        for job in jobs:
+            count = min(room, job.num_waiting)
+            batch.append((job, slice(job.num_taken, job.num_taken + count)))
+            job.num_taken += count
             room -= count
-            if job.taken == job.num_rows:
+            if job.num_taken == job.num_rows:
                 self._jobs.remove(job)
             if not room:
                 break
         return batch
 
     def _finish(self, batch):
-        """Runs a batch; if it fails, each request alone, so that one fails at most."""
+        """Runs a batch. If it fails, runs each request on its own."""
         signature = batch[0][0].signature
         columns = {
             name: [value for job, rows in batch for value in job.columns[name][rows]]
@@ -209,25 +255,20 @@ class Batcher:
         started = time.monotonic()
         try:
             outputs = self._run(signature, columns)
-        # Whatever it is, the worker has to live on.
+        # Even a `SystemExit` must not end the worker.
         except BaseException as error:
             if len(batch) > 1:
                 for one in batch:
                     self._finish([one])
+            elif isinstance(error, Exception):
+                batch[0][0].fail(error)
             else:
-                batch[0][0].fail(_told(error))
+                batch[0][0].fail(RequestError(500, "Internal error", "internal"))
             return
         self._observe(signature, count, time.monotonic() - started)
         start = 0
         for job, rows in batch:
             stop = start + rows.stop - rows.start
             part = {name: array[start:stop] for name, array in outputs.items()}
-            job.add((stop - start, part))
+            job.add(part, stop - start, self._max_values)
             start = stop
-
-
-def _told(error):
-    """The error for a future, which must not be one that ends a thread or process."""
-    if isinstance(error, Exception):
-        return error
-    return RequestError(500, "Internal error", "internal")

@@ -1,22 +1,27 @@
-"""Errors that a client is told of, as TF-Serving tells them."""
+"""Errors of requests, in TF-Serving's format."""
 
 
 class RequestError(Exception):
-    """A request that gets an error: `{"error": message}`.
+    """An error that the server answers with `{"error": message}`.
 
     Args:
-        status: The HTTP status.
-        message: What the client reads; never a path or a traceback.
-        reason: Of the metric `rejected`, one word.
+        status: HTTP status.
+        message: Text for the client, without a path or traceback.
+        reason: One word, the label of the metric `rejected`.
         retry_after: Seconds after which to try again, for statuses 429 and 503.
+        headers: Dict of further headers of the answer.
     """
 
-    def __init__(self, status, message, reason="invalid", retry_after=None):
+    def __init__(
+        self, status, message, reason="invalid", retry_after=None, headers=None
+    ):
         super().__init__(message)
         self.status = status
         self.message = message
         self.reason = reason
-        self.retry_after = retry_after
+        self.headers = dict(headers or {})
+        if retry_after is not None:
+            self.headers["Retry-After"] = str(retry_after)
 
 
 def invalid(message):
@@ -27,9 +32,13 @@ def not_found(message):
     return RequestError(404, message, "not_found")
 
 
-def overloaded(message="The queue is full; try again later", retry_after=1):
+def overloaded(message="The queue is full. Try again later.", retry_after=1):
     return RequestError(503, message, "overloaded", retry_after)
 
 
-def too_late(message="Deadline exceeded"):
-    return RequestError(504, message, "deadline")
+def shutting_down():
+    return overloaded("The server is shutting down", retry_after=5)
+
+
+def deadline_exceeded():
+    return RequestError(504, "Deadline exceeded", "deadline")

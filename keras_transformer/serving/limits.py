@@ -1,4 +1,4 @@
-"""What a server accepts, and for how long."""
+"""Limits on requests, answers and waiting times."""
 
 from typing import Annotated
 
@@ -12,30 +12,33 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class Limits(BaseModel):
-    """Limits of the server; every one is checked before the model sees anything."""
+    """Limits of a server. Requests are checked before the model runs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_body_bytes: Count = 1 << 20  # of a request; more is 413
-    max_texts: Count = 256  # of a request; more is 400
-    max_text_length: Count = 5_000  # characters of a text; more is 400
-    max_ids: Count = 1 << 16  # of all rows of a request, their padding included
+    # Beyond these, a request gets status 413 (bytes) or 400.
+    max_body_bytes: Count = 1 << 20
+    max_texts: Count = 256
+    max_text_length: Count = 5_000  # characters
+    max_ids: Count = 1 << 16  # including padding
+    max_values: Count = 1 << 20  # numbers and texts in an answer
 
-    max_batch_size: Count = 32  # texts that the model gets at once
+    max_batch_size: Count = 32  # rows
     max_wait: Annotated[float, Field(ge=0)] = 0.005  # seconds for a batch to fill up
-    queue_size: Count = 512  # texts that wait; more is 503
+    queue_size: Count = 512  # rows; beyond it, requests get status 503
 
-    body_timeout: Seconds = 10.0  # for a request to arrive whole; longer is 408
-    request_timeout: Seconds = 60.0  # for an answer; longer is 504
-    idle_timeout: Seconds = 10.0  # a connection that sends nothing is closed
-    shutdown_timeout: Seconds = 30.0  # for requests in flight when told to stop
+    body_timeout: Seconds = 10.0  # to receive a request; then status 408
+    request_timeout: Seconds = 60.0  # to answer a request; then status 504
+    idle_timeout: Seconds = 10.0  # without data; then the connection is closed
+    shutdown_timeout: Seconds = 30.0  # to finish requests in progress
     max_connections: Count = 1024
+    reload_interval: Seconds | None = 1.0  # between checks for a new version
 
     @model_validator(mode="after")
-    def _a_request_fits(self):
+    def _check_queue_size(self):
         if self.max_texts > self.queue_size:
             raise ValueError(
-                "max_texts must not exceed queue_size, or such a request would never "
-                f"fit. Received: {self.max_texts} and {self.queue_size}."
+                "max_texts must not exceed queue_size, since such a request would "
+                f"never fit. Received: {self.max_texts} and {self.queue_size}."
             )
         return self

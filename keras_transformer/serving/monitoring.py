@@ -1,4 +1,4 @@
-"""Figures for Prometheus."""
+"""Metrics for Prometheus."""
 
 import prometheus_client
 from prometheus_client import CollectorRegistry
@@ -13,37 +13,37 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Monitoring:
-    """Counters of one server; a registry of its own, so that there can be several.
+    """Metrics of one server, in a registry of this object.
 
     Args:
-        waiting: Function that gives the rows in the queue.
+        queue_rows: Function that returns the number of rows in the queue.
     """
 
     content_type = prometheus_client.CONTENT_TYPE_LATEST
 
-    def __init__(self, waiting):
+    def __init__(self, queue_rows):
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._requests = self._metric(
-            Counter, "requests", "Requests by what was asked and status", "kind status"
+            Counter, "requests", "Requests by kind and status", "kind status"
         )
         self._rejected = self._metric(
-            Counter, "rejected", "Requests that got an error, by reason", "reason"
+            Counter, "rejected", "Requests answered with an error, by reason", "reason"
         )
         self._seconds = self._metric(
-            Histogram, "request_seconds", "From headers to answer", "kind", _SECONDS
+            Histogram, "request_seconds", "Request latency in seconds", "kind", _SECONDS
         )
         self._batch_rows = self._metric(
-            Histogram, "batch_rows", "Rows that the model got at once", "", _ROWS
+            Histogram, "batch_rows", "Rows per batch", "", _ROWS
         )
         self._batch_seconds = self._metric(
-            Histogram, "batch_seconds", "Of the model for a batch", "", _SECONDS
+            Histogram, "batch_seconds", "Seconds per batch in the model", "", _SECONDS
         )
         self._rows = self._metric(
-            Counter, "rows", "Rows that went through the model", "signature"
+            Counter, "rows", "Rows computed by the model", "signature"
         )
-        gauge = self._metric(Gauge, "queue_rows", "Rows that wait", "")
-        gauge.set_function(waiting)
+        gauge = self._metric(Gauge, "queue_rows", "Rows in the queue", "")
+        gauge.set_function(queue_rows)
 
     def _metric(self, kind, name, text, labels, buckets=None):
         options = {"buckets": buckets} if buckets else {}
@@ -55,20 +55,20 @@ class Monitoring:
             **options,
         )
 
-    def answered(self, kind, status, seconds):
-        """After each answer; `kind` is one of few words, not a client's text."""
+    def count_answer(self, kind, status, seconds):
+        """Counts an answer; `kind` is one of a few words, not a client's text."""
         self._requests.labels(kind, str(status)).inc()
         self._seconds.labels(kind).observe(seconds)
 
-    def rejected(self, reason):
+    def count_error(self, reason):
         self._rejected.labels(reason).inc()
 
-    def batch(self, signature, rows, seconds):
-        """After each batch; what `Batcher` calls `observe`."""
+    def count_batch(self, signature, rows, seconds):
+        """Counts a batch; the `observe` function of `Batcher`."""
         self._batch_rows.observe(rows)
         self._batch_seconds.observe(seconds)
         self._rows.labels(signature).inc(rows)
 
     def text(self):
-        """All of it in Prometheus's format, bytes."""
+        """Returns all metrics in Prometheus's format, as bytes."""
         return prometheus_client.generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""The page at `/`, with what it has to know of the server written into it."""
+"""The page at `/`, which contains the settings of its server."""
 
 import base64
 import hashlib
@@ -6,14 +6,15 @@ import importlib.resources
 import json
 import re
 
-_PLACE = "/*SETTINGS*/null"
+# Placeholders in page.html and page.js.
+_STYLE, _SCRIPT, _SETTINGS = "/*STYLE*/", "/*SCRIPT*/", "/*SETTINGS*/null"
 
 
-def page(model, limits):
-    """The page, bytes of UTF-8.
+def render_page(model, limits):
+    """Returns the page as UTF-8 bytes.
 
     Args:
-        model: `ServedModel`, or any object with its `name`, `version` and `inputs`.
+        model: `ServedModel`, or an object with its `name`, `version` and `inputs`.
         limits: `Limits`.
     """
     settings = {
@@ -21,16 +22,24 @@ def page(model, limits):
         "version": model.version,
         "signatures": sorted(model.inputs),
         "maxLength": limits.max_text_length,
+        "maxTexts": limits.max_texts,
         "timeout": limits.request_timeout,
     }
-    # No text may end the script that it stands in.
+    # "</script>" in a name would end the script.
     text = json.dumps(settings, ensure_ascii=False).replace("<", "\\u003c")
-    return _template().replace(_PLACE, text).encode()
+    script = _read("page.js").replace(_SETTINGS, text)
+    page = _read("page.html").replace(_STYLE, _read("page.css"))
+    return page.replace(_SCRIPT, script).encode()
 
 
-def policy(content):
-    """The page's Content-Security-Policy: its own style and script, nothing else."""
-    text = content.decode()
+def _read(name):
+    files = importlib.resources.files("keras_transformer.serving")
+    return files.joinpath(name).read_text(encoding="utf-8")
+
+
+def content_security_policy(page):
+    """Returns a policy that allows only the page's own style and script."""
+    text = page.decode()
     hashes = {}
     for tag in ("style", "script"):
         (inner,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
@@ -41,8 +50,3 @@ def policy(content):
         f"script-src {hashes['script']}; connect-src 'self'; img-src data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-
-
-def _template():
-    files = importlib.resources.files("keras_transformer.serving")
-    return files.joinpath("page.html").read_text(encoding="utf-8")

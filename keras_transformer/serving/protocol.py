@@ -1,4 +1,4 @@
-"""TF-Serving's REST format: JSON to the columns of a signature's inputs, and back.
+"""TF-Serving's REST format: conversion between JSON and columns of rows.
 
 https://www.tensorflow.org/tfx/serving/api_rest
 """
@@ -16,22 +16,22 @@ _KEYS = {"signature_name", "instances", "inputs"}
 
 
 class Input(NamedTuple):
-    """What a signature takes."""
+    """Type of an input of a signature."""
 
     dtype: str  # "string" or "int32"
-    rank: int  # 1: a value for each row; 2: a list for each row
+    rank: int  # 1: a value per row; 2: a list per row
 
 
 class Request(NamedTuple):
     """A parsed request."""
 
     signature: str
-    columns: dict  # input: list with a value for each row
-    by_row: bool  # whether "instances" were given, so that "predictions" come back
+    columns: dict  # name of each input to a list with one value per row
+    by_row: bool  # whether the answer has "predictions" instead of "outputs"
 
 
 def parse_request(body, signatures, limits):
-    """Checks a request's body against the signatures and the limits.
+    """Parses a request's body and checks it against signatures and limits.
 
     Args:
         body: bytes.
@@ -42,9 +42,9 @@ def parse_request(body, signatures, limits):
         `Request`.
 
     Raises:
-        RequestError: 400, saying what is wrong.
+        RequestError: If the request is invalid; the status is 400.
     """
-    fields = _object(body)
+    fields = _parse_object(body)
     name = fields.get("signature_name", DEFAULT_SIGNATURE)
     if not isinstance(name, str):
         raise invalid("'signature_name' key must be a string value.")
@@ -57,48 +57,46 @@ def parse_request(body, signatures, limits):
     if unknown:
         raise invalid(f"Unknown key in request: {_quoted(unknown[0])}")
     if ("instances" in fields) == ("inputs" in fields):
-        raise invalid("Give either 'instances' or 'inputs'")
+        raise invalid("A request must have either 'instances' or 'inputs'")
     by_row = "instances" in fields
-    columns = (_of_instances if by_row else _of_inputs)(fields, signatures[name])
-    _check(columns, signatures[name], limits)
+    columns = (_columns_of_instances if by_row else _columns_of_inputs)(
+        fields, signatures[name]
+    )
+    _check_columns(columns, signatures[name], limits)
     return Request(name, columns, by_row)
 
 
 def format_response(outputs, by_row):
-    """The body of an answer.
+    """Returns the body of an answer, as bytes.
 
     Args:
         outputs: Mapping of names to numpy arrays with the rows as leading axis.
-        by_row: Whether the request had "instances".
-
-    Returns:
-        bytes.
+        by_row: Whether the answer has "predictions" instead of "outputs".
     """
-    lists = {name: _plain(array) for name, array in outputs.items()}
-    names = [*lists]
-    if not by_row:
-        whole = lists if len(lists) > 1 else lists[names[0]]
-        answer = {"outputs": whole}
-    elif len(lists) == 1:
-        answer = {"predictions": lists[names[0]]}
+    # Encoding row by row releases the interpreter's lock in between.
+    columns = {name: map(_row_json, array) for name, array in outputs.items()}
+    if by_row and len(columns) > 1:
+        rows = zip(*columns.values(), strict=True)
+        key, content = "predictions", _list(_object(columns, row) for row in rows)
     else:
-        rows = zip(*lists.values(), strict=True)
-        answer = {"predictions": [dict(zip(names, row, strict=True)) for row in rows]}
-    return json.dumps(answer, ensure_ascii=False).encode()
+        lists = [_list(column) for column in columns.values()]
+        key = "predictions" if by_row else "outputs"
+        content = lists[0] if len(lists) == 1 else _object(columns, lists)
+    return f'{{"{key}": {content}}}'.encode()
 
 
 def error_body(message):
-    # A lone surrogate, which a client may have sent, has no UTF-8.
+    # Names in a request may have lone surrogates, which UTF-8 cannot encode.
     return json.dumps({"error": message}, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _quoted(name):
-    """A client's word for a message: on one line and short, whatever it holds."""
+    """Returns a client's text as a short JSON string on one line."""
     shown = json.dumps(name[:80])
     return shown if len(shown) <= 100 else f'{shown[:97]}..."'
 
 
-def _object(body):
+def _parse_object(body):
     if not body.strip():
         raise invalid("JSON Parse error: The document is empty")
     try:
@@ -108,10 +106,10 @@ def _object(body):
     except json.JSONDecodeError as error:
         raise invalid(f"JSON Parse error: {error.msg} at offset: {error.pos}") from None
     except RecursionError:
-        raise invalid("JSON Parse error: nested too deep") from None
+        raise invalid("JSON Parse error: nested too deeply") from None
     except ValueError:
-        # NaN, infinity, or more digits than Python reads.
-        raise invalid("JSON Parse error: a number that cannot be read") from None
+        # NaN, infinity, or too many digits.
+        raise invalid("JSON Parse error: invalid number") from None
     if not isinstance(fields, dict):
         raise invalid("JSON Parse error: the request must be an object")
     return fields
@@ -121,23 +119,23 @@ def _no_constant(name):
     raise ValueError(name)
 
 
-def _of_instances(fields, inputs):
+def _columns_of_instances(fields, inputs):
     instances = fields["instances"]
     if not isinstance(instances, list) or not instances:
-        raise invalid("'instances' must be a list that is not empty")
+        raise invalid("'instances' must be a non-empty list")
     named = [isinstance(each, dict) and not _is_bytes(each) for each in instances]
     if not any(named):
         if len(inputs) > 1:
             raise invalid(f"Each instance must name its inputs: {_names(inputs)}")
         return {next(iter(inputs)): instances}
     if not all(named):
-        raise invalid("Instances must be all objects or all plain values")
+        raise invalid("Instances must be either all objects or all plain values")
     for each in instances:
         _check_names(each, inputs)
     return {name: [each[name] for each in instances] for name in inputs}
 
 
-def _of_inputs(fields, inputs):
+def _columns_of_inputs(fields, inputs):
     columns = fields["inputs"]
     if not isinstance(columns, dict) or _is_bytes(columns):
         if len(inputs) > 1:
@@ -146,7 +144,7 @@ def _of_inputs(fields, inputs):
     _check_names(columns, inputs)
     for name in inputs:
         if not isinstance(columns[name], list) or not columns[name]:
-            raise invalid(f"Input {name} must be a list that is not empty")
+            raise invalid(f"Input {name} must be a non-empty list")
     if len({len(columns[name]) for name in inputs}) > 1:
         raise invalid("Inputs must have the same number of rows")
     return {name: columns[name] for name in inputs}
@@ -161,34 +159,34 @@ def _check_names(found, inputs):
         raise invalid(f"Unknown named input: {_quoted(unknown[0])}")
 
 
-def _check(columns, inputs, limits):
+def _check_columns(columns, inputs, limits):
     num_rows = len(next(iter(columns.values())))
     if num_rows > limits.max_texts:
         raise invalid(
-            f"A request may have {limits.max_texts} rows at most. Received: {num_rows}"
+            f"A request must have at most {limits.max_texts} rows. Received: {num_rows}"
         )
     for name, values in columns.items():
         if inputs[name].dtype == "string":
-            columns[name] = [_text(name, value, limits) for value in values]
+            columns[name] = [_encode_text(name, value, limits) for value in values]
         else:
             _check_ids(name, values, inputs[name], limits)
 
 
-def _text(name, value, limits):
-    """A text as UTF-8; a lone surrogate becomes a question mark."""
+def _encode_text(name, value, limits):
+    """Returns a text as UTF-8, with question marks for lone surrogates."""
     if isinstance(value, str):
         length, value = len(value), value.encode("utf-8", "replace")
     elif _is_bytes(value):
         try:
             value = base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, ValueError, TypeError):
-            raise invalid(f"Input {name}: 'b64' is not base64") from None
+            raise invalid(f"Input {name}: 'b64' must be base64") from None
         length = len(value)
     else:
-        raise invalid(f"Input {name} must be a string. Received: {_kind(value)}")
+        raise invalid(f"Input {name} must be a string. Received: {_type_name(value)}")
     if length > limits.max_text_length:
         raise invalid(
-            f"A text may have {limits.max_text_length:,} characters at most. "
+            f"A text must have at most {limits.max_text_length:,} characters. "
             f"Received: {length:,}"
         )
     return value
@@ -196,27 +194,26 @@ def _text(name, value, limits):
 
 def _check_ids(name, rows, kind, limits):
     if kind.rank != 2:
-        raise invalid(f"Input {name} cannot be given as JSON here")
+        raise invalid(f"Input {name} is not supported by this server")
     for row in rows:
         if not isinstance(row, list) or len(row) != len(rows[0]):
-            raise invalid(f"Input {name} must be lists of one length")
+            raise invalid(f"Input {name} must be lists of equal length")
         for value in row:
             if type(value) is not int or not -(2**31) <= value < 2**31:
-                raise invalid(
-                    f"Input {name} must be 32-bit integers. Received: {_kind(value)}"
-                )
+                kind = _type_name(value)
+                raise invalid(f"Input {name} must be 32-bit integers. Received: {kind}")
     if not rows[0]:
         raise invalid(f"Input {name} must have at least one column")
     if len(rows) * len(rows[0]) > limits.max_ids:
-        raise invalid(f"Input {name} may have {limits.max_ids:,} ids at most")
+        raise invalid(f"Input {name} must have at most {limits.max_ids:,} ids")
 
 
 def _is_bytes(value):
-    """TF-Serving's way to write bytes that are not UTF-8."""
+    """Returns whether a value is TF-Serving's JSON for bytes."""
     return isinstance(value, dict) and list(value) == ["b64"]
 
 
-def _kind(value):
+def _type_name(value):
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
     names = {str: "a string", int: "a number", float: "a number", list: "a list"}
@@ -227,16 +224,27 @@ def _names(inputs):
     return ", ".join(inputs)
 
 
-def _plain(array):
-    """Nested lists that JSON can hold."""
-    return _decoded(array.tolist())
+def _row_json(row):
+    return json.dumps(_jsonable(row), ensure_ascii=False)
 
 
-def _decoded(value):
+def _jsonable(value):
+    """Converts to values that JSON can represent."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, list):
-        return [_decoded(each) for each in value]
+        return [_jsonable(each) for each in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def _list(items):
+    return f"[{', '.join(items)}]"
+
+
+def _object(names, values):
+    pairs = zip(names, values, strict=True)
+    return f"{{{', '.join(f'{json.dumps(name)}: {value}' for name, value in pairs)}}}"

@@ -1,6 +1,8 @@
-"""The signatures of a SavedModel, for the server."""
+"""A SavedModel with the interface that the server needs."""
 
+import contextlib
 import json
+import math
 import re
 
 from google.protobuf import json_format
@@ -13,32 +15,39 @@ from keras_transformer.serving.errors import RequestError
 from keras_transformer.serving.errors import invalid
 from keras_transformer.serving.protocol import Input
 
+_WARM_UP = {
+    Input("string", 1): [b"a", b"a b c d e f g"],
+    Input("int32", 2): [[4, 5, 3]],
+}
+
 
 class ServedModel:
-    """The newest version of an export.
+    """A version of an export, the newest at the time of loading.
 
     Args:
         folder: `saved_models/NAME`, or one version's folder.
-        name: Name in URLs. If `None`, the folder's.
+        name: Name in URLs. If `None`, the folder's name.
 
     Attributes:
         name: Name in URLs.
         version: int.
-        inputs: Mapping of each signature's name to its inputs, name to `Input`.
-        metadata: TF-Serving's description of the signatures, for JSON.
+        inputs: Mapping of each signature's name to its inputs, a mapping of names to
+            `Input`.
+        metadata: TF-Serving's description of the signatures, as JSON values.
         max_batch_size: Maximum rows per batch, `None` if unknown.
 
     Raises:
-        ModelError: If there is no export, or it cannot be loaded.
+        ModelError: If there is no export or it cannot be loaded.
     """
 
     def __init__(self, folder, name=None):
         path = newest_version(folder) if folder.is_dir() else None
         if path is None:
             raise ModelError(f"{folder}: no SavedModel here; export writes one")
-        # `folder` may be a copy of a version under any name.
+        # The folder of a version may have been copied under any name.
         is_version = path.name.isdecimal()
         self.version = int(path.name) if is_version else 1
+        self._folder = folder
         self.name = name or (path.parent if is_version else path).resolve().name
         self._loaded = load_saved_model(path)
         self.max_batch_size = max_batch_size(path)
@@ -49,16 +58,47 @@ class ServedModel:
         }
         self.metadata = _metadata(path)
 
+    def find_newer(self):
+        """Returns the number and the size in bytes of a newer version, or `None`."""
+        # Other processes write and delete versions meanwhile.
+        with contextlib.suppress(OSError):
+            path = newest_version(self._folder)
+            if path not in (None, self._folder) and int(path.name) > self.version:
+                files = [file for file in path.rglob("*") if file.is_file()]
+                return int(path.name), sum(file.stat().st_size for file in files)
+        return None
+
+    def reload(self):
+        """Returns a `ServedModel` of the newest version."""
+        return ServedModel(self._folder, self.name)
+
     def merges(self, signature):
         """Returns whether rows of several requests can share a batch.
 
-        They can if rows are texts and no output is padded to the longest of its batch.
+        They can if rows are texts and outputs are not padded to the longest row.
         """
         outputs = self._signatures[signature].structured_outputs.values()
         kinds = self.inputs[signature].values()
         return all(kind == Input("string", 1) for kind in kinds) and all(
             None not in output.shape[1:] for output in outputs
         )
+
+    def estimate_values(self, signature, columns):
+        """Estimates the number of values in an answer before it is computed.
+
+        Unknown axes count as long as the rows of ids, which is exact for `encode`.
+        """
+        column = next(iter(columns.values()))
+        length = len(column[0]) if isinstance(column[0], list) else 1
+        outputs = self._signatures[signature].structured_outputs.values()
+        sizes = [math.prod(n or length for n in each.shape[1:]) for each in outputs]
+        return len(column) * sum(sizes)
+
+    def warm_up_requests(self):
+        """Yields (signature, columns) of a small request per signature."""
+        for signature, inputs in self.inputs.items():
+            if all(each in _WARM_UP for each in inputs.values()):
+                yield signature, {name: _WARM_UP[each] for name, each in inputs.items()}
 
     def run(self, signature, columns):
         """Runs a signature on the columns from `parse_request`.
@@ -67,7 +107,7 @@ class ServedModel:
             Mapping of output names to arrays.
 
         Raises:
-            RequestError: If the graph refuses the columns or memory is exhausted.
+            RequestError: If the graph rejects the columns or memory is exhausted.
         """
         import tensorflow as tf
 
@@ -94,9 +134,9 @@ def _inputs(function):
 
 
 def _assertion(message):
-    """Returns the text of a graph's assertion without the rest of the message."""
+    """Returns the text of a graph's assertion from an error message."""
     found = re.search(r"assertion failed: \[([^\]]*)\]", message)
-    return found[1] if found else "The model refuses these inputs"
+    return found[1] if found else "The model rejects these inputs"
 
 
 def _metadata(path):

@@ -1,9 +1,10 @@
-"""Runs the application in uvicorn until it is told to stop."""
+"""Runs the application in uvicorn until a signal stops it."""
 
 import asyncio
 import contextlib
 import signal
 import socket
+import time
 
 import uvicorn
 
@@ -12,7 +13,7 @@ from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.slow_clients import slow_client_protocol
 
 
-def serve(model, host="127.0.0.1", port=8501, limits=None, started=None):
+def serve(model, host="127.0.0.1", port=8501, limits=None, started=None, hosts=()):
     """Serves until SIGTERM or Ctrl-C, then finishes the requests in progress.
 
     Args:
@@ -20,20 +21,22 @@ def serve(model, host="127.0.0.1", port=8501, limits=None, started=None):
         host: Address to bind; 127.0.0.1 accepts connections from this machine only.
         port: Port; 0 picks a free one.
         limits: `Limits`.
-        started: Function of the URL, called when requests are accepted.
+        started: Function of the URL, called after the warm-up.
+        hosts: Host names that requests may address, in addition to `host`,
+            `localhost` and IP addresses.
 
     Raises:
         OSError: If the address cannot be bound.
     """
     limits = limits or Limits()
     listening = listen(host, port)
-    server = build_server(model, limits)
+    server = build_server(model, limits, {host, *hosts})
     with listening, _quiet_signals():
         asyncio.run(_run(server, listening, host, started))
 
 
 def listen(host, port):
-    """Returns a socket bound to an address.
+    """Returns a socket that is bound to an address.
 
     Raises:
         OSError: If it cannot be bound; its `filename` is the address.
@@ -53,11 +56,11 @@ def listen(host, port):
     return listening
 
 
-def build_server(model, limits):
+def build_server(model, limits, hosts=()):
     """Returns a `uvicorn.Server` for a model."""
-    return uvicorn.Server(
+    return _Server(
         uvicorn.Config(
-            build_app(model, limits),
+            build_app(model, limits, hosts),
             http=slow_client_protocol(limits),
             loop="asyncio",
             ws="none",
@@ -71,9 +74,22 @@ def build_server(model, limits):
     )
 
 
+class _Server(uvicorn.Server):
+    """A server that answers status 503 while it finishes requests in progress."""
+
+    async def shutdown(self, sockets=None):
+        batcher = self.config.app.state.batcher
+        seconds = self.config.timeout_graceful_shutdown
+        until = time.monotonic() + seconds
+        batcher.drain(seconds)
+        while batcher.is_working and not self.force_exit and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        await super().shutdown(sockets)
+
+
 async def _run(server, listening, host, started):
     async def report():
-        while not server.started:
+        while not (server.started and server.config.app.state.versions.is_warm):
             await asyncio.sleep(0.01)
         port = listening.getsockname()[1]
         started(f"http://{f'[{host}]' if ':' in host else host}:{port}/")

@@ -1,6 +1,23 @@
 """Time limits for clients that send or read too slowly."""
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from keras_transformer.serving.protocol import error_body
+
+
+class _JsonErrorProtocol(H11Protocol):
+    """HTTP/1.1 whose errors have the format of all other errors."""
+
+    def send_400_response(self, msg):
+        headers = [("Content-Type", "application/json"), ("Connection", "close")]
+        for event in (
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=error_body(msg)),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event))
+        self.transport.close()
 
 
 def slow_client_protocol(limits):
@@ -11,7 +28,7 @@ def slow_client_protocol(limits):
             for reading an answer, `max_connections` the number of connections.
     """
 
-    class Protocol(H11Protocol):
+    class Protocol(_JsonErrorProtocol):
         _timer = None
         _unread = None
 

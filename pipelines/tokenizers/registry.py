@@ -69,4 +69,7 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
             except DataError as error:
                 raise DataError(f"{path}: {error}") from None
     names = " or ".join(each.file_name for each in _CLASSES)
-    raise DataError(f"{os.fspath(folder)}: no tokenizer here ({names}).")
+    raise DataError(
+        f"{os.path.abspath(folder)}: no tokenizer here ({names}). A .keras file needs "
+        "its tokenizer in the same folder."
+    )

@@ -14,7 +14,7 @@ class Translation(NamedTuple):
 
 
 class ReversingTranslator:
-    """Reverses sentences, of which it reads 20 characters; marks later candidates."""
+    """Reverses the first 20 characters of a sentence and marks later candidates."""
 
     def __init__(self):
         self.searches = []
@@ -71,7 +71,7 @@ def model_path(tmp_path, translator):
 
 @pytest.fixture(scope="module")
 def models_stay_open():
-    """A model that a module's tests open again is the one that has compiled already."""
+    """Caches opened models within a module, so that each compiles once."""
     opened = {}
     real = models.open_model
 
@@ -90,7 +90,7 @@ def models_stay_open():
 
 @pytest.fixture(scope="session")
 def run_command():
-    """Runs the command in this process; gives typer's result."""
+    """Runs the command in this process and returns typer's result."""
 
     def run(*arguments, stdin=None):
         return CliRunner().invoke(app, [str(one) for one in arguments], input=stdin)

@@ -1,4 +1,4 @@
-"""Files that cannot be used, given to every verb: one line, exit code 2."""
+"""Unusable files as inputs of each command: one line, exit code 2."""
 
 import gzip
 import pathlib
@@ -15,7 +15,7 @@ training: {{steps: 1, batch_tokens: 100}}
 
 @pytest.fixture
 def files(tmp_path):
-    """Files by what is wrong with them; `good` has three lines."""
+    """Files named by their fault; `good` has three lines."""
     text = b"ein Hund\nzwei\ndrei\n"
     content = {
         "good": text,
@@ -31,7 +31,7 @@ def files(tmp_path):
         (tmp_path / name).write_bytes(each)
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    # Root may read every file; the memory of a process has none at 0.
+    # Root can read every file, but no process has memory at address 0.
     (tmp_path / "unreadable").symlink_to("/proc/self/mem")
     return tmp_path
 
@@ -59,13 +59,13 @@ def one_line(result, name, reason):
 
 def needs(name):
     if name == "unreadable" and not pathlib.Path("/proc/self/mem").exists():
-        pytest.skip("no /proc here, and root reads every file")
+        pytest.skip("no /proc, and root can read every file")
 
 
 @pytest.mark.fault("F13", "train, score and evaluate name both counts")
 @pytest.mark.fault("F20", "train, score and evaluate name the file, exit code 2")
 @pytest.mark.parametrize("name", BAD)
-def test_each_verb_that_reads_pairs(files, run_command, model_path, name):
+def test_commands_name_a_bad_parallel_file(files, run_command, model_path, name):
     needs(name)
     good, bad = files / "good", files / name
     recipe = files / "recipe.yaml"
@@ -81,7 +81,7 @@ def test_each_verb_that_reads_pairs(files, run_command, model_path, name):
 @pytest.mark.parametrize(
     "name", [name for name in BAD if name not in ("short", "empty")]
 )
-def test_translate(files, run_command, model_path, name):
+def test_translate_names_a_bad_input_file(files, run_command, model_path, name):
     needs(name)
     output = files / "output"
     result = run_command("translate", model_path, "-i", files / name, "-o", output)
@@ -90,7 +90,7 @@ def test_translate(files, run_command, model_path, name):
 
 
 @pytest.mark.fault("F16", "score names file, line and byte; train drops the line")
-def test_text_in_another_encoding(files, run_command, model_path):
+def test_score_names_the_invalid_byte(files, run_command, model_path):
     good = files / "good"
     result = run_command("score", model_path, "-s", good, "-t", files / "latin")
     one_line(result, "latin:2: not UTF-8 (byte 0xef at position 3", "not UTF-8")

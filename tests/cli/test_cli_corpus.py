@@ -1,6 +1,6 @@
 """`corpus prepare`, `translate` and `score`, and their old name `beam`.
 
-What they do is in tests/distributed.
+Their behavior is tested in tests/distributed.
 """
 
 import importlib.util
@@ -56,7 +56,7 @@ def called(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_old_name_does_the_same(run_command, called, tmp_path, name):
+def test_beam_matches_corpus_commands(run_command, called, tmp_path, name):
     _, task, _, *options = CALLS[name]
     old = run_command("beam", task, "--model", tmp_path / "model", *options)
     assert old.exit_code == 0, old.stderr
@@ -69,7 +69,7 @@ def test_old_name_does_the_same(run_command, called, tmp_path, name):
     assert called[0] == called[1]
 
 
-def test_prepare_passes_its_options_on(run_command, called, tmp_path):
+def test_corpus_prepare_passes_its_options(run_command, called, tmp_path):
     (tmp_path / "model" / "tokenizer").mkdir()
     options = [NEW_NAMES.get(option, option) for option in CALLS["prepare"][3:]]
     result = run_command("corpus", "prepare", tmp_path / "model", *options)
@@ -89,7 +89,7 @@ def test_prepare_passes_its_options_on(run_command, called, tmp_path):
     ]
 
 
-def test_translate_takes_the_newest_version(run_command, called, tmp_path):
+def test_corpus_translate_uses_the_newest_version(run_command, called, tmp_path):
     options = ["-s", "a", "-o", "out", "--beam-option", "x=1"]
     run_command("corpus", "translate", tmp_path / "model", *options)
     version = tmp_path / "model" / "3"
@@ -104,12 +104,12 @@ def test_translate_takes_the_newest_version(run_command, called, tmp_path):
     assert "saved_model.pb: no SavedModel here" in result.stderr
 
 
-def test_mistakes(run_command, tmp_path, monkeypatch):
+def test_corpus_rejects_invalid_arguments(run_command, tmp_path, monkeypatch):
     files = ["-s", "a", "-t", "b", "-o", "out"]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for command, message in (
         (["corpus", "prepare", tmp_path / "none"], "none: no such file or folder"),
-        (["corpus", "prepare", tmp_path], "Apache Beam is not installed: pip install"),
+        (["corpus", "prepare", tmp_path], "apache_beam is not installed: pip install"),
         (["beam", "encode"], "--model MODEL is missing"),
     ):
         result = run_command(*command, *files)

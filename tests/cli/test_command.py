@@ -27,7 +27,7 @@ LOADED = (
 
 
 def loaded_modules(*arguments):
-    """Heavy modules that the command had loaded when it ended."""
+    """Returns the heavy modules that a command imported."""
     script = LOADED.format(arguments=["keras-transformer", *map(str, arguments)])
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True
@@ -43,7 +43,7 @@ def test_help_of_each_command_shows_an_example(run_command, name, option):
     assert f"  keras-transformer {name} " in result.stdout.replace("\n", " \n")
 
 
-def test_help_loads_nothing_heavy_and_is_quick():
+def test_help_imports_no_heavy_library():
     started = time.perf_counter()
     done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True)
     print(f"--help took {time.perf_counter() - started:.3f} s")
@@ -82,14 +82,14 @@ def test_argument_errors_need_no_tensorflow(arguments):
     assert loaded_modules(*arguments) == "[]"
 
 
-def test_train_without_a_recipe_lists_them(run_command):
+def test_train_without_a_recipe_lists_recipes(run_command):
     result = run_command("train")
     assert result.exit_code == 0
     names = [line.split()[0] for line in result.stdout.splitlines()]
     assert {"phrases", "multi30k_en_de", "wmt14_en_fr_big", "files"} <= set(names)
 
 
-def test_train_names_the_wrong_key(run_command, tmp_path):
+def test_train_names_an_unknown_recipe_key(run_command, tmp_path):
     result = run_command(
         *["train", "phrases", "--output", tmp_path / "run"],
         *["--set", "training.warmup_step=3"],
@@ -102,7 +102,7 @@ def test_train_names_the_wrong_key(run_command, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_train_needs_an_output_folder(run_command):
+def test_train_requires_an_output_folder(run_command):
     result = run_command("train", "phrases")
     assert result.exit_code == 2
     assert "--output" in result.stderr
@@ -113,7 +113,7 @@ def replace_experiment(monkeypatch, run):
     monkeypatch.setitem(sys.modules, "keras_transformer.experiments.train", fake)
 
 
-def test_train_passes_the_overrides_on(run_command, tmp_path, monkeypatch):
+def test_train_passes_its_overrides(run_command, tmp_path, monkeypatch):
     calls = []
 
     def run(recipe, output, **options):
@@ -140,7 +140,7 @@ def test_train_passes_the_overrides_on(run_command, tmp_path, monkeypatch):
     assert result.stdout == "steps: 7\nseconds: 1.235\n"
 
 
-def test_interrupted_training_says_how_to_go_on(run_command, tmp_path, monkeypatch):
+def test_train_explains_how_to_resume(run_command, tmp_path, monkeypatch):
     def run(*_, **__):
         raise KeyboardInterrupt
 
@@ -150,15 +150,19 @@ def test_interrupted_training_says_how_to_go_on(run_command, tmp_path, monkeypat
     assert "run the same command again to resume" in result.stderr
 
 
-@pytest.mark.parametrize("verb", [("demo",), ("ablate", "phrases", "--output", "x")])
-def test_only_train_takes_part_in_a_cluster(run_command, monkeypatch, verb):
+@pytest.mark.parametrize(
+    "arguments", [("demo",), ("ablate", "phrases", "--output", "x")]
+)
+def test_other_commands_refuse_a_cluster(run_command, monkeypatch, arguments):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
-    result = run_command(*verb)
+    result = run_command(*arguments)
     assert result.exit_code == 2
-    assert f"TF_CONFIG is set, but {verb[0]} trains in one process" in result.stderr
+    assert (
+        f"TF_CONFIG is set, but {arguments[0]} trains in one process" in result.stderr
+    )
 
 
-def test_export_passes_the_search_on(
+def test_export_passes_its_search_options(
     run_command, model_path, translator, tmp_path, monkeypatch
 ):
     calls = []
@@ -192,15 +196,15 @@ FAKE = textwrap.dedent("""
             time.sleep({seconds})
             return [[Translation(s, 0.0)] for s in sentences]
     models.open_model = lambda path, warn, **_: Model()
-    sys.argv = ["keras-transformer", "translate", "."]
+    sys.argv = ["keras-transformer", "translate", ".", *{options!r}]
     from keras_transformer.cli import main
     main()
 """)
 
 
-def test_a_reader_that_leaves_is_no_error():
+def test_translate_ends_quietly_on_a_broken_pipe():
     process = subprocess.Popen(
-        [sys.executable, "-c", FAKE.format(seconds=0)],
+        [sys.executable, "-c", FAKE.format(seconds=0, options=[])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -215,14 +219,14 @@ def test_a_reader_that_leaves_is_no_error():
     assert "Exception" not in errors
 
 
-def test_interruption_ends_with_130():
+def test_translate_exits_with_130_on_ctrl_c():
     process = subprocess.Popen(
-        [sys.executable, "-c", FAKE.format(seconds=60)],
+        [sys.executable, "-c", FAKE.format(seconds=60, options=[])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell's background jobs, and what they start, ignore Ctrl-C.
+        # Background jobs of a shell and their children ignore Ctrl-C.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     process.stdin.write("line\n")
@@ -236,7 +240,52 @@ def test_interruption_ends_with_130():
     assert "Traceback" not in errors
 
 
-def test_pictures_need_a_name(run_command, model_path):
+@pytest.mark.parametrize("path", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_output_to_a_descriptor_does_not_truncate_its_file(tmp_path, path):
+    """As in `{ echo before; keras-transformer translate . -o PATH; } > file`."""
+    code = FAKE.format(seconds=0, options=["-o", path])
+    with open(tmp_path / "file", "wb") as file:
+        file.write(b"before\n")
+        file.flush()
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, input=b"line\n", stdout=file, timeout=120)
+    assert done.returncode == 0
+    lines = (tmp_path / "file").read_bytes().splitlines()
+    assert lines[0] == b"before" and len(lines) == 2
+
+
+def test_average_and_export_name_the_expected_folder(
+    run_command, model_path, translator, tmp_path
+):
+    file = tmp_path / "run" / "model.keras"
+    file.touch()
+    result = run_command("average", file)
+    assert result.exit_code == 2
+    expected = f"{file}: must be a run folder. Did you mean {file.parent}?"
+    assert result.stderr == f"error: {expected}\n"
+    result = run_command("export", model_path, file)
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {file}: must be a folder, not a file\n"
+
+
+@pytest.mark.parametrize("name", ["att", "att.png", "att.html"])
+def test_visualize_accepts_a_name_with_a_suffix(
+    run_command, model_path, translator, tmp_path, monkeypatch, name
+):
+    from keras_transformer import visualization
+
+    translator.model = translator.tokenizer = None
+    monkeypatch.setattr(visualization, "attention_of", lambda *_: None)
+    for function in ("write_figure", "write_page"):
+        write = lambda attention, path, *_: path.touch()  # noqa: E731
+        monkeypatch.setattr(visualization, function, write)
+    output = tmp_path / name
+    result = run_command("visualize", model_path, "--source", "x", "--output", output)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{tmp_path / 'att.png'}\n{tmp_path / 'att.html'}\n"
+
+
+def test_visualize_requires_a_file_name(run_command, model_path):
     result = run_command("visualize", model_path, "--source", "x", "--output", ".")
     assert result.exit_code == 2
     assert "--output .: a folder; add a name for the files" in result.stderr

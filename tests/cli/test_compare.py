@@ -1,4 +1,4 @@
-"""Paired tests, against sacreBLEU's own command."""
+"""Paired significance tests, compared with sacreBLEU's command."""
 
 import json
 import os
@@ -16,7 +16,7 @@ WORDS = ["der", "Hund", "läuft", "über", "die", "Wiese", "und", "schläft", "i
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A reference and three systems: good, as good, and worse."""
+    """A reference and three systems: two equally good ones and a worse one."""
     folder = tmp_path_factory.mktemp("systems")
     draw = random.Random(5)
     reference = [
@@ -59,7 +59,7 @@ def compare(files, run_command):
         ),
     ],
 )
-def test_the_same_as_sacrebleus_command(files, compare, test, ours, theirs):
+def test_compare_matches_sacrebleu(files, compare, test, ours, theirs):
     metrics = ["--metric", "bleu", "--metric", "chrf"]
     result = compare(*metrics, *ours, "--json")
     assert result.exit_code == 0, result.stderr
@@ -88,13 +88,13 @@ def test_the_same_as_sacrebleus_command(files, compare, test, ours, theirs):
                 if system[name] is not None
             ]
             theirs_now = [float(each) for each in re.findall(r"\d+\.\d+", row[column])]
-            # Theirs has eight digits, of p-values four.
+            # sacreBLEU prints eight digits, and four of a p-value.
             assert ours_now == pytest.approx(theirs_now, abs=6e-5)
             assert row[0].endswith(os.path.basename(system["name"]))
             assert (system["p_value"] is None) == ("Baseline" in row[0])
 
 
-def test_what_people_read(compare, files):
+def test_compare_prints_a_line_per_system(compare, files):
     result = compare("--samples", "200")
     head, *rows = result.stdout.splitlines()
     assert head.startswith("BLEU  nrefs:1|bs:200|seed:12345|case:mixed|eff:no|tok:13a|")
@@ -105,12 +105,30 @@ def test_what_people_read(compare, files):
     assert "SACREBLEU_SEED" not in os.environ
 
 
-def test_mistakes(compare, files, run_command, tmp_path):
+@pytest.mark.parametrize("test", ["bootstrap", "randomization"])
+def test_compare_finds_no_difference_between_equal_scores(
+    files, run_command, tmp_path, test
+):
+    lines = (files / "a").read_text("utf-8").splitlines()
+    # No word of the first line is in its reference, before and after.
+    texts = {"a": ["x y z", *lines[1:]], "b": ["u v w", *lines[1:]]}
+    texts["same"] = texts["a"]
+    for name, text in texts.items():
+        (tmp_path / name).write_text("\n".join(text) + "\n", "utf-8")
+    result = run_command(
+        *("compare", "-r", files / "ref", "--json", "--test", test, "--samples", "50"),
+        *(tmp_path / name for name in texts),
+    )
+    (found,) = json.loads(result.stdout)
+    assert [each["p_value"] for each in found["systems"]] == [None, 1.0, 1.0]
+
+
+def test_compare_rejects_invalid_arguments(compare, files, run_command, tmp_path):
     short = tmp_path / "short"
     short.write_text("x\n")
     mistakes = {
-        (files / "a",): "a baseline and at least one system",
-        (files / "a", files / "a"): "a file is given twice",
+        (files / "a",): "at least two files are needed",
+        (files / "a", files / "a"): "one of them is given twice",
         (files / "a", short): f"{short} has 1 lines but {files / 'ref'} has 90",
         (files / "a", tmp_path / "none"): "none: no such file",
     }

@@ -18,7 +18,9 @@ def files(tmp_path):
     return ["--source", source, "--reference", reference]
 
 
-def test_bleu_with_its_signature(run_command, model_path, translator, files):
+def test_evaluate_prints_bleu_with_its_signature(
+    run_command, model_path, translator, files
+):
     result = run_command("evaluate", model_path, *files, "--patience", "2")
     assert translator.searches == [{"patience": 2}]
     hypotheses = [line[::-1] for line in SOURCES]
@@ -27,7 +29,7 @@ def test_bleu_with_its_signature(run_command, model_path, translator, files):
     assert result.stdout == f"BLEU = {expected.score:.2f}  {expected.signature}\n"
 
 
-def test_json_with_all_metrics_and_output(run_command, model_path, files, tmp_path):
+def test_evaluate_prints_all_metrics_as_json(run_command, model_path, files, tmp_path):
     result = run_command(
         *["evaluate", model_path, *files, "--json", "--output", tmp_path / "out"],
         *["--metric", "bleu", "--metric", "chrf", "--metric", "ter"],
@@ -55,7 +57,7 @@ def test_json_with_all_metrics_and_output(run_command, model_path, files, tmp_pa
 
 
 @pytest.mark.parametrize("metric", ["bleu", "f1"])
-def test_an_output_without_a_folder_is_told_at_once(
+def test_evaluate_checks_the_output_folder_first(
     run_command, model_path, translator, files, tmp_path, metric
 ):
     result = run_command(
@@ -67,7 +69,7 @@ def test_an_output_without_a_folder_is_told_at_once(
     assert translator.warn is None  # it was not opened
 
 
-def test_counts_that_differ_name_both_files(run_command, model_path, files):
+def test_evaluate_names_files_of_different_lengths(run_command, model_path, files):
     files[3].write_text("one\ntwo\n")
     result = run_command("evaluate", model_path, *files)
     assert result.exit_code == 2
@@ -75,7 +77,7 @@ def test_counts_that_differ_name_both_files(run_command, model_path, files):
     assert result.stderr.count("\n") == 1
 
 
-def test_empty_file_and_bad_bytes_are_named(run_command, model_path, files):
+def test_evaluate_names_empty_and_non_utf8_files(run_command, model_path, files):
     files[3].write_bytes(b"")
     result = run_command("evaluate", model_path, *files)
     assert (result.exit_code, f"{files[3]}: the file is empty" in result.stderr) == (
@@ -87,7 +89,9 @@ def test_empty_file_and_bad_bytes_are_named(run_command, model_path, files):
     assert (result.exit_code, f"{files[3]}:2" in result.stderr) == (2, True)
 
 
-def test_unknown_metric_and_tokenizer(run_command, model_path, files):
+def test_evaluate_lists_the_known_metrics_and_tokenizers(
+    run_command, model_path, files
+):
     result = run_command("evaluate", model_path, *files, "--metric", "blue")
     assert result.exit_code == 2
     assert "'bleu'" in result.stderr
@@ -96,7 +100,7 @@ def test_unknown_metric_and_tokenizer(run_command, model_path, files):
     assert "13a" in result.stderr
 
 
-def test_tokenizer_whose_package_is_missing(
+def test_evaluate_reports_a_missing_tokenizer_package(
     run_command, model_path, files, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, "MeCab", None)
@@ -106,7 +110,7 @@ def test_tokenizer_whose_package_is_missing(
     assert result.stderr.count("\n") == 1
 
 
-def test_score_prints_one_figure_a_pair(run_command, model_path, files):
+def test_score_prints_a_log_probability_per_pair(run_command, model_path, files):
     result = run_command(
         "score", model_path, "--source", files[1], "--target", files[3]
     )

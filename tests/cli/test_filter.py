@@ -1,4 +1,4 @@
-"""Filtering a noisy corpus, against scores worked out by hand."""
+"""Filtering of a noisy corpus, compared with scores computed by hand."""
 
 import importlib
 
@@ -55,7 +55,7 @@ def run_filter(files, model_file, run_command):
 
 @pytest.fixture
 def scores(model_file):
-    """Of the pairs that no rule leaves out: length-normalised log-probabilities."""
+    """Length-normalized log-probabilities of the pairs that pass all rules."""
     texts = [
         [pair[side].decode() for pair in map(PAIRS.__getitem__, GOOD)]
         for side in (0, 1)
@@ -71,7 +71,7 @@ def kept(files):
     return [PAIRS.index(pair) for pair in zip(*sides, strict=True)]
 
 
-def test_threshold(files, run_filter, scores):
+def test_filter_keeps_pairs_above_the_minimum_score(files, run_filter, scores):
     values = sorted(scores.values())
     threshold = (values[1] + values[2]) / 2
     result = run_filter("--min-score", threshold)
@@ -89,7 +89,7 @@ def test_threshold(files, run_filter, scores):
 
 
 @pytest.mark.parametrize(("fraction", "count"), [("0.75", 3), ("1", 4), ("0.2", 1)])
-def test_the_best_fraction(files, run_filter, scores, fraction, count):
+def test_filter_keeps_the_best_fraction(files, run_filter, scores, fraction, count):
     result = run_filter("--keep-fraction", fraction)
     assert result.exit_code == 0, result.stderr
     best = sorted(GOOD, key=scores.get, reverse=True)[:count]
@@ -99,7 +99,7 @@ def test_the_best_fraction(files, run_filter, scores, fraction, count):
     )
 
 
-def test_rules_can_be_loosened(files, run_filter):
+def test_filter_options_relax_its_rules(files, run_filter):
     loose = ["--max-ratio", "99", "--keep-identical", "--max-length", "999"]
     run_filter("--min-score", "-99", *loose)
     copied = PAIRS[1][0], PAIRS[1][1]
@@ -107,7 +107,7 @@ def test_rules_can_be_loosened(files, run_filter):
     assert kept(files) == [0, 1, 5, 6, 7, 8, 9]
 
 
-def test_more_pairs_than_a_block(files, run_filter, monkeypatch):
+def test_filter_handles_several_chunks(files, run_filter, monkeypatch):
     whole = run_filter("--keep-fraction", "0.5").stdout
     text = kept(files)
     module = importlib.import_module("keras_transformer.cli.filter")
@@ -117,7 +117,7 @@ def test_more_pairs_than_a_block(files, run_filter, monkeypatch):
 
 
 class Scored:
-    """A model that finds every pair as probable as its target says."""
+    """A model that reads the score of a pair from its target."""
 
     class tokenizer:
         @staticmethod
@@ -133,7 +133,7 @@ class Scored:
         return [PairScore(float(target), 1) for target in targets]
 
 
-def test_equals_are_taken_in_their_order():
+def test_pair_filter_keeps_the_first_of_equal_scores():
     rules = PairFilter(Scored(), max_ratio=9)
     scores = rules.scores([("x", each) for each in ("-3", "-1", "-2", "-2", "-2")])
     np.testing.assert_array_equal(scores, [-3, -1, -2, -2, -2])
@@ -142,7 +142,7 @@ def test_equals_are_taken_in_their_order():
     assert (least, rules.num_kept, rules.dropped["improbable"]) == (-2, 3, 2)
 
 
-def test_nothing_is_left():
+def test_pair_filter_can_drop_all_pairs():
     rules = PairFilter(Scored())
     scores = rules.scores([("", ""), (None, "x")])
     assert np.all(np.isnan(scores))
@@ -150,7 +150,7 @@ def test_nothing_is_left():
     assert not rules.kept(scores, -99).any()
 
 
-def test_mistakes(files, run_filter, run_command, tiny_export):
+def test_filter_rejects_invalid_arguments(files, run_filter, run_command, tiny_export):
     (files / "short").write_text("x\n")
     for arguments, message in (
         ([], "--min-score or --keep-fraction: give exactly one of them"),

@@ -1,4 +1,4 @@
-"""A training that begins with another's weights and vocabulary."""
+"""Training from the weights and vocabulary of another model."""
 
 import itertools
 import shutil
@@ -51,15 +51,15 @@ NEW = ("data.target_locale=nl", "training.steps=4", "training.seed=4")
 
 @pytest.fixture(scope="module")
 def second(first, tmp_path_factory):
-    """A run on English and Dutch that began with it."""
+    """A run on English and Dutch that starts from the first one."""
     folder = tmp_path_factory.mktemp("second") / "run"
     summary = train(recipe_from(first, *NEW), folder, progress=False)
     assert summary["began with"] == str(first)
     return folder
 
 
-def test_it_begins_with_the_averaged_weights(first, tmp_path):
-    # A rate of almost nothing leaves the weights where they began.
+def test_fine_tuning_starts_from_the_averaged_weights(first, tmp_path):
+    # A tiny learning rate keeps the weights almost unchanged.
     recipe = recipe_from(
         first, *NEW, "training.schedule=paper", "training.learning_rate=null"
     )
@@ -73,7 +73,7 @@ def test_it_begins_with_the_averaged_weights(first, tmp_path):
     assert any(np.abs(a - b).max() > 1e-5 for a, b in zip(last, expected, strict=True))
 
 
-def test_the_vocabulary_is_taken_over(first, second):
+def test_fine_tuning_keeps_the_vocabulary(first, second):
     files = [run / "tokenizer" / "tokenizer.model" for run in (first, second)]
     assert files[0].read_bytes() == files[1].read_bytes()
     tokenizer = pipelines.load_tokenizer(second / "tokenizer")
@@ -85,16 +85,16 @@ def test_the_vocabulary_is_taken_over(first, second):
         assert corpus.pair(number)[1].tolist() == [*ids, tokenizer.end_id]
 
 
-def test_optimizer_and_steps_begin_anew(second):
+def test_fine_tuning_resets_optimizer_and_steps(second):
     names = sorted(p.name for p in (second / "checkpoints").glob("ckpt-*.index"))
     assert names == ["ckpt-3.index", "ckpt-4.index"]
     stored = tf.train.load_checkpoint(str(second / "checkpoints" / "ckpt-4"))
-    # The first variable of Keras's optimizers counts their steps.
+    # The first variable of a Keras optimizer is its step count.
     assert stored.get_tensor("optimizer/0/.ATTRIBUTES/VARIABLE_VALUE") == 4
 
 
 @pytest.mark.slow
-def test_it_resumes_without_the_first_model(first, second, tmp_path):
+def test_fine_tuning_resumes_without_the_first_model(first, second, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(second, again)
     recipe = recipe_from(first, *NEW, "training.steps=6")
@@ -112,7 +112,7 @@ def test_it_resumes_without_the_first_model(first, second, tmp_path):
         np.testing.assert_array_equal(left, right)
 
 
-def test_of_a_file_without_a_recipe(first, tmp_path):
+def test_fine_tuning_accepts_a_file_without_a_recipe(first, tmp_path):
     shutil.copy(first / "model.keras", tmp_path)
     shutil.copy(first / "tokenizer" / "tokenizer.model", tmp_path)
     keys = recipe_keys(tmp_path / "model.keras")
@@ -125,7 +125,7 @@ def test_of_a_file_without_a_recipe(first, tmp_path):
     assert train(recipe, output, progress=False)["steps"] == 4
 
 
-def test_of_a_run_that_has_checkpoints_only(first, second, tmp_path):
+def test_fine_tuning_accepts_a_run_with_only_checkpoints(first, second, tmp_path):
     unfinished = tmp_path / "unfinished"
     shutil.copytree(first, unfinished)
     (unfinished / "model.keras").unlink()
@@ -133,7 +133,7 @@ def test_of_a_run_that_has_checkpoints_only(first, second, tmp_path):
     train(recipe, tmp_path / "run", progress=False)
 
 
-def test_another_shape_or_vocabulary_is_named(first, tmp_path):
+def test_fine_tuning_rejects_another_shape_or_vocabulary(first, tmp_path):
     wrong = ["model.d_ff=30", "model.normalization=pre", "tokenizer.vocabulary_size=9"]
     recipe = recipe_from(first, *NEW, *wrong)
     with pytest.raises(ModelError) as caught:
@@ -145,30 +145,30 @@ def test_another_shape_or_vocabulary_is_named(first, tmp_path):
         "tokenizer.vocabulary_size is 380 in the model but 9 in the recipe"
     )
     assert not (tmp_path / "model.keras").exists()
-    # What does not shape the weights may be another.
+    # Settings that do not affect the shapes of weights may differ.
     recipe = recipe_from(first, *NEW, "model.dropout=0.47", "training.steps=1")
     train(recipe, tmp_path, progress=False)
     stored = keras.saving.load_model(tmp_path / "model.keras", compile=False)
     assert stored.dropout == 0.47
 
 
-def test_a_finished_model_is_not_trained_over(first, tmp_path):
-    """A folder with a model and nothing to go on from is somebody's result."""
+def test_train_does_not_overwrite_a_finished_model(first, tmp_path):
+    """A folder with a model but no checkpoints is a result to keep."""
     shutil.copy(first / "model.keras", tmp_path)
     shutil.copytree(first / "tokenizer", tmp_path / "tokenizer")
     shutil.copy(first / "config.yaml", tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.glob("*.*")}
     with pytest.raises(
         RunError, match=r"model\.keras: the checkpoints of this model are missing"
-    ) as told:
+    ) as error:
         train(recipe_from(first, *NEW), tmp_path, progress=False)
-    assert f"--from {tmp_path}" in str(told.value)
+    assert f"--from {tmp_path}" in str(error.value)
     assert {path: path.read_bytes() for path in before} == before
     recipe = recipe_from(first, *NEW, "training.steps=1")
     assert train(recipe, tmp_path, progress=False, restart=True)["steps"] == 1
 
 
-def test_from_on_the_command_line(first, run_command, tmp_path):
+def test_train_accepts_from(first, run_command, tmp_path):
     run = tmp_path / "run"
     settings = [word for one in (*SETTINGS, *NEW) for word in ("--set", one)]
     command = ["train", "phrases", *settings, "--output", run, "--from"]
@@ -190,7 +190,7 @@ def test_from_on_the_command_line(first, run_command, tmp_path):
         assert message in result.stderr and result.stderr.count("\n") == 1
 
 
-def test_a_file_that_is_no_model(first, tmp_path):
+def test_fine_tuning_rejects_other_files(first, tmp_path):
     (tmp_path / "model.keras").write_bytes(b"no archive")
     with pytest.raises(ModelError, match=r"model\.keras: cannot be loaded"):
         recipe_keys(tmp_path)

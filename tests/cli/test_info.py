@@ -1,4 +1,4 @@
-"""What stored models tell of themselves."""
+"""`info` and model cards."""
 
 import json
 import shutil
@@ -30,18 +30,18 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture
-def told(run_command):
-    def tell(path):
+def info_json(run_command):
+    def run(path):
         result = run_command("info", path, "--json")
         assert result.exit_code == 0, result.stderr
         return json.loads(result.stdout)
 
-    return tell
+    return run
 
 
-def test_of_a_run(run, told):
+def test_info_describes_a_run(run, info_json):
     folder, summary = run
-    info = told(folder)
+    info = info_json(folder)
     assert (info["kind"], info["path"]) == ("run", str(folder))
     assert info["parameters"] == summary["parameters"]
     assert info["architecture"]["d_ff"] == 28
@@ -65,9 +65,9 @@ def test_of_a_run(run, told):
     assert info["bytes"] == sum(files.values())
 
 
-def test_of_a_file_and_of_a_run_without_one(run, told, tmp_path):
+def test_info_describes_a_file_and_a_checkpoint(run, info_json, tmp_path):
     folder, summary = run
-    of_file = told(folder / "model.keras")
+    of_file = info_json(folder / "model.keras")
     assert of_file["kind"] == "keras file"
     assert of_file["parameters"] == summary["parameters"]
     assert set(of_file["files"]) == {"model.keras", "tokenizer.model"}
@@ -75,7 +75,7 @@ def test_of_a_file_and_of_a_run_without_one(run, told, tmp_path):
     unfinished = tmp_path / "run"
     shutil.copytree(folder, unfinished)
     (unfinished / "model.keras").unlink()
-    of_checkpoint = told(unfinished)
+    of_checkpoint = info_json(unfinished)
     assert of_checkpoint["parameters"] == summary["parameters"]
     assert (
         of_checkpoint["architecture"].items() <= {**of_file["architecture"]}.items()
@@ -85,11 +85,11 @@ def test_of_a_file_and_of_a_run_without_one(run, told, tmp_path):
     alone.mkdir()
     shutil.copy(folder / "model.keras", alone)
     shutil.copy(folder / "tokenizer" / "tokenizer.model", alone)
-    assert "training" not in told(alone / "model.keras")
+    assert "training" not in info_json(alone / "model.keras")
 
 
-def test_of_an_export(tiny_export, tiny_model, told):
-    info = told(tiny_export)
+def test_info_describes_an_export(tiny_export, tiny_model, info_json):
+    info = info_json(tiny_export)
     assert (info["kind"], info["path"]) == ("SavedModel", str(tiny_export))
     assert info["parameters"] == tiny_model[0].count_params()
     assert info["architecture"]["num_heads"] == "3"
@@ -99,8 +99,8 @@ def test_of_an_export(tiny_export, tiny_model, told):
     assert info["files"]["saved_model.pb"] > 1000
 
 
-def test_a_card_of_a_run_that_was_cut_off(run, tmp_path, tiny_model):
-    """Half a line at the end, a figure that is not finite, and a treebank's score."""
+def test_model_card_describes_an_unfinished_run(run, tmp_path, tiny_model):
+    """The log has a partial line, a non-finite value and a treebank's score."""
     shutil.copy(run[0] / "config.yaml", tmp_path)
     rows = [
         {"split": "validation", "step": 2, "perplexity": None, "f1": 71.234},
@@ -115,13 +115,13 @@ def test_a_card_of_a_run_that_was_cut_off(run, tmp_path, tiny_model):
     assert list(scores) == [title]
     assert scores[title][0] == "71.23"
     assert "step 2, beam 1, 3 sentences, labeled" in scores[title][1]
-    # A test's figure of the same name stands beside it.
+    # A test score of the same name has its own row.
     tested = [{"name": "bracketing F1", "score": 70, "signature": "labeled"}]
     card = model_card(*tiny_model, {}, **facts, scores=tested)
     assert list(card_tables(card)["Scores"]) == ["bracketing F1", title]
 
 
-def test_a_card_of_records_names_no_folder(tmp_path, tiny_model):
+def test_model_card_of_records_names_no_folder(tmp_path, tiny_model):
     recipe = load_recipe("phrases", ["data={kind: records, train: /home/x/ids}"])
     card = model_card(*tiny_model, {}, recipe)
     assert card_tables(card)["Data"]["train"] == "ids"
@@ -141,15 +141,15 @@ def test_a_card_of_records_names_no_folder(tmp_path, tiny_model):
         ),
     ],
 )
-def test_a_card_that_somebody_has_edited(tmp_path, told, card, architecture):
+def test_info_reads_an_edited_model_card(tmp_path, info_json, card, architecture):
     (tmp_path / "saved_model.pb").write_bytes(b"")
     (tmp_path / "MODEL_CARD.md").write_text(f"# Model card\n\n{card}")
-    info = told(tmp_path)
+    info = info_json(tmp_path)
     assert info["architecture"] == architecture
     assert "parameters" not in info
 
 
-def test_a_card_is_read_as_it_was_written(tiny_model):
+def test_model_card_round_trip(tiny_model):
     scores = [{"name": "BLEU", "score": 12.346, "signature": "a|b:c"}]
     recipe = load_recipe("phrases", ["training.initial_model=/home/x/runs/old"])
     card = model_card(*tiny_model, {"beam_size": 3}, recipe, scores=scores)
@@ -161,7 +161,7 @@ def test_a_card_is_read_as_it_was_written(tiny_model):
     assert sections["License"] == "not stated"
 
 
-def test_for_people_to_read(run, run_command):
+def test_info_prints_text(run, run_command):
     folder, summary = run
     lines = run_command("info", folder).stdout.splitlines()
     assert f"parameters: {summary['parameters']:,}" in lines
@@ -171,7 +171,7 @@ def test_for_people_to_read(run, run_command):
     )
 
 
-def test_it_needs_no_tensorflow(run, tiny_export):
+def test_info_needs_no_tensorflow(run, tiny_export):
     folder, _ = run
     code = (
         "import sys; from keras_transformer.saving.info import model_info\n"
@@ -186,7 +186,7 @@ def test_it_needs_no_tensorflow(run, tiny_export):
     assert done.stdout == "set()\n", done.stderr
 
 
-def test_mistakes(run_command, tmp_path):
+def test_info_rejects_invalid_paths(run_command, tmp_path):
     (tmp_path / "broken.keras").write_bytes(b"no archive")
     for path, message in (
         (tmp_path / "nowhere", "no such file or folder"),

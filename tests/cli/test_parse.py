@@ -23,7 +23,7 @@ NOUNS, VERBS = ["dog", "cat", "gene"], ["sees", "eats"]
 
 
 def toy_trees(count):
-    """Distinct trees of a small grammar, whose words decide about the structure."""
+    """Distinct trees of a small grammar, in which words determine the structure."""
     draw = random.Random(3)
 
     def noun_phrase(deep):
@@ -79,10 +79,10 @@ def trained(folder, run_command):
     return folder / "run"
 
 
-def test_a_model_that_knows_the_trees(
+def test_parse_prints_the_trees_of_a_trained_model(
     trained, folder, run_command, tmp_path, batches_at_once
 ):
-    """Perfect F1 on what it was trained on, by every way to the trees."""
+    """F1 on the training data is perfect for every way to pass the trees."""
     toy = folder / "toy.trees"
     output = tmp_path / "out.trees"
     result = run_command(
@@ -111,7 +111,7 @@ def test_a_model_that_knows_the_trees(
     assert result.stdout.split("\n") == [*expected[:3], "", expected[3], ""]
     assert "4 trees, " in result.stderr
 
-    # Logits are made of symbols alone, though words have ids too.
+    # The model predicts symbols only, although words have ids too.
     transformer = open_model(trained).model
     pieces = open_model(trained).tokenizer.pieces()
     assert transformer.output_size == pieces.index("<0x00>") < len(pieces)
@@ -126,8 +126,8 @@ def test_a_model_that_knows_the_trees(
     assert best[-1] > 90
 
 
-def test_an_ensemble_parses(trained, folder, run_command, tmp_path):
-    """By the averaged probabilities, which tests of `Ensemble` prove by hand."""
+def test_parse_accepts_an_ensemble(trained, folder, run_command, tmp_path):
+    """The averaged probabilities are tested with `Ensemble`."""
     other = shutil.copytree(trained, tmp_path / "other")
     model = keras.saving.load_model(other / "model.keras")
     for weight in model.trainable_weights:
@@ -158,7 +158,7 @@ def test_an_ensemble_parses(trained, folder, run_command, tmp_path):
     assert "none: no such file" in result.stderr
 
 
-def test_source_beside_the_trees(trained, folder, run_command, tmp_path):
+def test_evaluate_compares_source_and_trees(trained, folder, run_command, tmp_path):
     toy = folder / "toy.trees"
     arguments = ["evaluate", trained, "--metric", "f1", "--reference", toy]
     lines = [" ".join(tree.words) for _, tree in read_trees(toy)]
@@ -170,19 +170,19 @@ def test_source_beside_the_trees(trained, folder, run_command, tmp_path):
     source.write_text("\n".join([*lines[:5], "other words", *lines[6:]]))
     result = run_command(*arguments, "--source", source)
     assert result.exit_code == 2
-    assert f"{source}:6: not the words of the tree at {toy}:6" in result.stderr
+    assert f"{source}:6: words differ from the tree at {toy}:6" in result.stderr
     source.write_text("one line")
     assert "has 1 lines but" in run_command(*arguments, "--source", source).stderr
 
 
-def test_anything_gets_a_tree_of_its_words(trained, run_command, tmp_path):
+def test_parse_returns_a_tree_for_any_words(trained, run_command, tmp_path):
     lines = ["the", "(a) b\u00a0c )(", "dog " * 70, "\t", "é \u2028 x", "gene eats ."]
     path = tmp_path / "in"
     path.write_text("\n".join(lines) + "\n")
     output = tmp_path / "out"
     result = run_command("parse", trained, "--input", path, "--output", output)
     assert result.exit_code == 0, result.stderr
-    assert "line 3: " in result.stderr  # longer than the model reads at once
+    assert "line 3: " in result.stderr  # longer than max_source_length
     trees = output.read_text().split("\n")
     assert len(trees) == 7 and trees[3] == trees[6] == ""
     words = [parse_tree(tree).words for tree in trees if tree]
@@ -195,7 +195,7 @@ def test_anything_gets_a_tree_of_its_words(trained, run_command, tmp_path):
     ]
 
 
-def test_raw_text(trained, run_command, monkeypatch):
+def test_parse_splits_words_of_raw_text(trained, run_command, monkeypatch):
     pytest.importorskip("nltk", reason="nltk, of the extra [dev], is missing")
     raw = "The gene (near the cat) can't eat."
     result = run_command("parse", trained, "--split-words", stdin=raw)
@@ -209,9 +209,7 @@ def test_raw_text(trained, run_command, monkeypatch):
 
 
 @pytest.mark.slow
-def test_run_and_file_parse_alike_and_an_export_does_not(
-    trained, run_command, tmp_path
-):
+def test_parse_accepts_runs_and_files_but_no_export(trained, run_command, tmp_path):
     lines = "the dog sees the cat .\n\nthe gene near the dog eats ."
     from_run = run_command("parse", trained, "--beam-size", 1, stdin=lines)
     assert "2 trees, 0 of them not the model's first choice" in from_run.stderr
@@ -226,7 +224,9 @@ def test_run_and_file_parse_alike_and_an_export_does_not(
     assert "a SavedModel cannot parse" in from_export.stderr
 
 
-def test_other_trees_for_an_old_vocabulary(trained, folder, run_command, tmp_path):
+def test_train_rejects_new_symbols_for_an_old_vocabulary(
+    trained, folder, run_command, tmp_path
+):
     (tmp_path / "new.trees").write_text("(S (NP (NN dog)))\n(S (QP (CD two)))\n")
     shutil.copytree(trained, tmp_path / "run")
     result = run_command(
@@ -240,7 +240,9 @@ def test_other_trees_for_an_old_vocabulary(trained, folder, run_command, tmp_pat
     ) in result.stderr
 
 
-def test_mistakes_are_one_line(trained, folder, run_command, tmp_path, monkeypatch):
+def test_parsing_errors_are_one_line(
+    trained, folder, run_command, tmp_path, monkeypatch
+):
     monkeypatch.delenv("KERAS_TRANSFORMER_DATA", raising=False)
     broken = tmp_path / "broken.trees"
     broken.write_text("(S (NN a))\n(S (NN b)\n")
@@ -250,7 +252,7 @@ def test_mistakes_are_one_line(trained, folder, run_command, tmp_path, monkeypat
     toy = folder / "toy.trees"
     for command, message in (
         ([*arguments, broken], f"{broken}:2: the tree that begins on this line"),
-        ([*arguments, empty], f"{empty}: there are no trees"),
+        ([*arguments, empty], f"{empty}: contains no trees"),
         ([*arguments, tmp_path / "none"], "none: no such file"),
         ([*arguments, toy, "--metric", "bleu"], "--metric f1: cannot be combined"),
         (["evaluate", trained, "--reference", toy], "--source, the text"),
@@ -279,7 +281,7 @@ class Output(NamedTuple):
     score: float = 0.0
 
 
-def test_the_first_whole_output_is_taken():
+def test_parser_uses_the_first_valid_output():
     outputs = ["(S (A)", "(S (A) (B) )S", "(X (A) (B) )X"]
 
     def n_best(lines):
@@ -310,7 +312,7 @@ def test_the_first_whole_output_is_taken():
         ("joined", "(0) (S(A) (1) (NP(B) (2) (C))NP", "(S (A a) (NP (B b) (C c)))", {}),
     ],
 )
-def test_numbers_stand_before_the_words(symbols, output, tree, repairs):
+def test_parser_repairs_outputs(symbols, output, tree, repairs):
     def n_best(lines):
         assert lines == ["(0) a (1) b (2) c"]
         return [[Output(output)]]
@@ -322,7 +324,7 @@ def test_numbers_stand_before_the_words(symbols, output, tree, repairs):
     assert found.repairs == repairs
 
 
-def test_a_model_of_another_task_does_not_parse(trained, tmp_path):
+def test_parse_rejects_a_translation_model(trained, tmp_path):
     recipe = load_recipe(trained / "config.yaml")
     model = open_model(trained)
     assert model.data == recipe.data

@@ -1,4 +1,4 @@
-"""The verbs on a real run: a model that was trained for a few steps."""
+"""The commands on a real run, trained for a few steps."""
 
 import json
 import math
@@ -66,11 +66,11 @@ def train_arguments(folder):
 
 @pytest.fixture(scope="module")
 def trained(folder, train_arguments, run_command):
-    """A run folder, its `.keras` file and its export: three ways to one model."""
+    """Paths of one model: a run folder, its `.keras` file and its export."""
     run = folder / "run"
     result = run_command(*train_arguments, "--output", run)
     assert result.exit_code == 0, result.stderr
-    # A model of six steps says one thing to everything; this one does not.
+    # After six steps a model translates all texts alike; larger weights prevent that.
     model = keras.saving.load_model(run / "model.keras", compile=False)
     rng = np.random.default_rng(3)
     for weight in model.trainable_weights:
@@ -82,7 +82,7 @@ def trained(folder, train_arguments, run_command):
     return run, run / "model.keras", folder / "saved" / "mine"
 
 
-def test_run_file_and_export_agree(folder, trained, run_command):
+def test_run_file_and_export_translate_alike(folder, trained, run_command):
     test = ["--source", folder / "test.source", "--reference", folder / "test.target"]
     reports, texts = [], []
     for number, path in enumerate(trained):
@@ -101,17 +101,17 @@ def test_run_file_and_export_agree(folder, trained, run_command):
     assert len(set(texts[0])) > 5
 
 
-def test_what_an_export_tells_of_its_run(folder, trained, run_command):
+def test_model_card_describes_the_run(folder, trained, run_command):
     results = [
         {"metric": "bleu", "name": "BLEU", "score": 12.346, "signature": "a|b:c"},
         {"name": "F", "score": 70, "signature": "s", "max_words": None},
         {"name": "F", "score": 75, "signature": "s", "max_words": 40},
     ]
     (folder / "scores.json").write_text(json.dumps({"results": results}))
-    command = ["export", trained[0], folder / "told", "--license", "CC0-1.0"]
+    command = ["export", trained[0], folder / "described", "--license", "CC0-1.0"]
     result = run_command(*command, "--scores", folder / "scores.json")
     assert result.exit_code == 0, result.stderr
-    card = (folder / "told" / "1" / "MODEL_CARD.md").read_text(encoding="utf-8")
+    card = (folder / "described" / "1" / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "| train | source train.source; target train.target |" in card
     assert str(folder) not in card
     assert "| BLEU | 12.35 | a\\|b:c |" in card
@@ -125,7 +125,7 @@ def test_what_an_export_tells_of_its_run(folder, trained, run_command):
     assert "not an output of `evaluate --json`" in result.stderr
 
 
-def test_export_for_ctranslate2(folder, trained, run_command):
+def test_export_writes_a_ctranslate2_model(folder, trained, run_command):
     path = folder / "fast"
     command = ["export", trained[0], path, "--format", "ctranslate2"]
     result = run_command(*command, "--quantization", "int8")
@@ -151,7 +151,7 @@ def test_export_for_ctranslate2(folder, trained, run_command):
 
 
 @pytest.mark.fault("F14", "translate: an empty line with score 0 in its place")
-def test_translate_is_evaluates_text(folder, trained, run_command):
+def test_translate_matches_the_output_of_evaluate(folder, trained, run_command):
     source = (folder / "test.source").read_text(encoding="utf-8")
     result = run_command("translate", trained[0], "--scores", stdin=source)
     again = run_command("translate", trained[2], stdin=source)
@@ -161,7 +161,7 @@ def test_translate_is_evaluates_text(folder, trained, run_command):
     assert all(float(score) < 0 for score, _ in columns[1:])
 
 
-def test_alignments_of_a_run(folder, trained, run_command):
+def test_translate_prints_alignments_of_a_run(folder, trained, run_command):
     source = (folder / "test.source").read_text(encoding="utf-8")
     plain = run_command("translate", trained[0], stdin=source)
     result = run_command("translate", trained[0], "--alignments", stdin=source)
@@ -179,7 +179,7 @@ def test_alignments_of_a_run(folder, trained, run_command):
     assert len({pairs for _, pairs in lines}) > 2
 
 
-def test_an_export_gives_no_alignments(trained, run_command):
+def test_translate_refuses_alignments_of_an_export(trained, run_command):
     result = run_command("translate", trained[2], "--alignments", stdin="Hund\n")
     assert result.exit_code == 2
     assert "a SavedModel cannot align words" in result.stderr
@@ -187,7 +187,7 @@ def test_an_export_gives_no_alignments(trained, run_command):
     assert result.stdout == ""
 
 
-def test_perplexity_is_that_of_the_batches(folder, trained, run_command):
+def test_perplexity_matches_the_training_batches(folder, trained, run_command):
     files = [folder / "test.source", folder / "test.target"]
     sources, targets = ([*path.read_text("utf-8").split("\n")][1:-1] for path in files)
     write(folder / "s", sources)
@@ -211,7 +211,7 @@ def test_perplexity_is_that_of_the_batches(folder, trained, run_command):
 
 
 @pytest.mark.fault("F19", "one line out, with a warning")
-def test_a_line_of_ten_thousand_words(trained, run_command):
+def test_translate_handles_a_line_of_ten_thousand_words(trained, run_command):
     long = " ".join(["Hund"] * 10_000)
     result = run_command("translate", trained[0], stdin=f"x\n{long}\nHund\n")
     assert result.exit_code == 0
@@ -224,13 +224,13 @@ def test_a_line_of_ten_thousand_words(trained, run_command):
         assert exported.stdout.split("\n")[number] == result.stdout.split("\n")[number]
 
 
-def test_n_best_beyond_the_beam(trained, run_command):
+def test_translate_refuses_n_best_beyond_the_beam(trained, run_command):
     result = run_command("translate", trained[0], "--n-best", "9", stdin="x\n")
     assert result.exit_code == 2
     assert "beam size of at least 9" in result.stderr
 
 
-def test_what_a_saved_model_cannot_do(folder, trained, run_command):
+def test_commands_name_what_a_saved_model_lacks(folder, trained, run_command):
     for option in (("--beam-size", "2"), ("--patience", "1")):
         result = run_command("translate", trained[2], *option, stdin="x\n")
         assert result.exit_code == 2
@@ -241,7 +241,7 @@ def test_what_a_saved_model_cannot_do(folder, trained, run_command):
     assert (result.exit_code, "cannot be exported" in result.stderr) == (2, True)
 
 
-def test_newest_version_is_the_highest_number(folder, trained):
+def test_newest_version_has_the_highest_number(folder, trained):
     exports = folder / "versions"
     for version in ("2", "10", "3"):
         shutil.copytree(trained[2] / "1", exports / version)
@@ -249,13 +249,13 @@ def test_newest_version_is_the_highest_number(folder, trained):
     assert open_model(exports / "2").path == exports / "2"
 
 
-def test_average_is_the_mean_of_the_last_checkpoints(folder, trained, run_command):
+def test_average_matches_the_mean_of_the_last_checkpoints(folder, trained, run_command):
     import tensorflow as tf
 
     output = folder / "average.keras"
     result = run_command("average", trained[0], "--last", "2", "--output", output)
     assert result.exit_code == 0, result.stderr
-    assert f"copy {trained[0] / 'tokenizer'} there" in result.stderr
+    assert f"copy {trained[0] / 'tokenizer'} next to it" in result.stderr
     assert result.stdout == f"{output}\n"
     stored = [
         tf.train.load_checkpoint(str(trained[0] / "checkpoints" / f"ckpt-{step}"))
@@ -270,11 +270,11 @@ def test_average_is_the_mean_of_the_last_checkpoints(folder, trained, run_comman
         np.testing.assert_allclose(weight.numpy(), expected, atol=1e-6)
 
 
-def test_averages_that_nothing_would_open(folder, trained, run_command):
+def test_average_refuses_unusable_outputs(folder, trained, run_command):
     mistakes = {
         folder / "average": "must end in .keras",
         folder / "average.h5": "must end in .keras",
-        trained[0]: "a folder, where a file was expected",
+        trained[0]: "must be a file, not a folder",
         folder / "missing" / "a.keras": f"there is no folder {folder / 'missing'}",
     }
     for output, message in mistakes.items():
@@ -287,7 +287,7 @@ def test_averages_that_nothing_would_open(folder, trained, run_command):
     inside.unlink()
 
 
-def test_a_run_without_a_final_model_opens_from_its_checkpoint(
+def test_open_model_reads_the_checkpoint_of_an_unfinished_run(
     folder, trained, run_command
 ):
     run = folder / "unfinished"
@@ -309,7 +309,7 @@ def test_a_run_without_a_final_model_opens_from_its_checkpoint(
 
 
 @pytest.mark.fault("F21", "translate refuses with both shapes")
-def test_checkpoints_of_another_shape_are_named(folder, trained, run_command):
+def test_translate_names_checkpoints_of_another_shape(folder, trained, run_command):
     run = folder / "other_shape"
     shutil.copytree(trained[0], run)
     (run / "model.keras").unlink()
@@ -321,7 +321,7 @@ def test_checkpoints_of_another_shape_are_named(folder, trained, run_command):
     assert "(24, 40)" in result.stderr
 
 
-def test_what_is_no_model(folder, trained):
+def test_open_model_rejects_other_files(folder, trained):
     (folder / "empty").mkdir()
     with pytest.raises(ModelError, match="empty: no model"):
         open_model(folder / "empty")
@@ -343,7 +343,7 @@ def test_what_is_no_model(folder, trained):
 
 
 @pytest.mark.fault("F21", "translate refuses with both sizes")
-def test_another_models_tokenizer(folder, trained):
+def test_open_model_rejects_another_tokenizer(folder, trained):
     strange = folder / "strange"
     strange.mkdir()
     shutil.copy(trained[1], strange)
@@ -353,10 +353,8 @@ def test_another_models_tokenizer(folder, trained):
         open_model(strange / "model.keras")
 
 
-@pytest.mark.fault(
-    "F07", "the command: saved, exit code 130, one line that tells how to go on"
-)
-def test_interrupted_training_goes_on(folder, train_arguments):
+@pytest.mark.fault("F07", "the command: saved, exit code 130, one line about resuming")
+def test_train_resumes_after_a_signal(folder, train_arguments):
     run = folder / "interrupted"
     command = [sys.executable, "-c", "from keras_transformer.cli import main; main()"]
     command += [str(each) for each in train_arguments]

@@ -1,4 +1,6 @@
-"""Mistakes in what `serve` is given; what it does is in tests/serving."""
+"""Argument errors of `serve`; the server is tested in tests/serving."""
+
+import importlib.util
 
 import pytest
 
@@ -6,7 +8,7 @@ from keras_transformer import serving
 from keras_transformer.serving.server import listen
 
 
-def test_what_is_not_there(tmp_path, run_command):
+def test_serve_rejects_invalid_arguments(tmp_path, run_command):
     result = run_command("serve", tmp_path / "nowhere")
     assert (result.exit_code, result.stderr) == (
         2,
@@ -24,7 +26,7 @@ def test_what_is_not_there(tmp_path, run_command):
     )
 
 
-def test_a_port_that_is_taken(tmp_path, run_command, monkeypatch):
+def test_serve_reports_an_occupied_port_first(tmp_path, run_command, monkeypatch):
     def never(*_):
         raise AssertionError("the model is loaded before the port is tried")
 
@@ -40,10 +42,11 @@ def test_a_port_that_is_taken(tmp_path, run_command, monkeypatch):
     assert error.value.filename == "no.such.host.invalid:0"
 
 
-def test_without_the_extra(tmp_path, run_command, monkeypatch):
-    from keras_transformer.cli import serve
-
-    monkeypatch.setattr(serve, "_REQUIRED", ("no_such_module",))
+def test_serve_names_the_missing_extra(tmp_path, run_command, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     result = run_command("serve", tmp_path)
     assert result.exit_code == 2
-    assert "[serve]" in result.stderr
+    assert result.stderr == (
+        "error: fastapi is not installed: "
+        'pip install "keras-transformer-seq2seq[serve]"\n'
+    )

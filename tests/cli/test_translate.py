@@ -6,30 +6,30 @@ from types import SimpleNamespace
 import pytest
 
 
-def test_one_line_for_each_in_order_and_empty_for_empty(run_command, model_path):
+def test_translate_prints_one_line_per_input_line(run_command, model_path):
     result = run_command("translate", model_path, stdin="abc\n\nde f\n\n")
     assert result.exit_code == 0
     assert result.stdout == "cba\n\nf ed\n\n"
     assert result.stderr == ""
 
 
-def test_no_final_newline_and_other_line_separators(run_command, model_path):
+def test_translate_splits_lines_at_newlines_only(run_command, model_path):
     result = run_command("translate", model_path, stdin="a\u2028b\x0cc\r\nxy")
     assert result.stdout == "c\x0cb\u2028a\nyx\n"
 
 
-def test_no_input_gives_no_output(run_command, model_path):
+def test_translate_of_no_input_prints_nothing(run_command, model_path):
     result = run_command("translate", model_path, stdin="")
     assert (result.exit_code, result.stdout) == (0, "")
 
 
-def test_more_lines_than_a_block(run_command, model_path):
+def test_translate_handles_several_chunks(run_command, model_path):
     lines = [f"line {number}" for number in range(4_003)]
     result = run_command("translate", model_path, stdin="\n".join(lines))
     assert result.stdout.split("\n")[:-1] == [line[::-1] for line in lines]
 
 
-def test_files_in_and_out(run_command, model_path, tmp_path):
+def test_translate_reads_and_writes_files(run_command, model_path, tmp_path):
     with gzip.open(tmp_path / "in.gz", "wt", encoding="utf-8") as file:
         file.write("größer\n\n")
     output = tmp_path / "out"
@@ -42,7 +42,7 @@ def test_files_in_and_out(run_command, model_path, tmp_path):
     assert not list(tmp_path.glob(".out*"))
 
 
-def test_n_best_with_scores(run_command, model_path):
+def test_translate_prints_n_best_lists_with_scores(run_command, model_path):
     result = run_command(
         "translate", model_path, "--n-best", "2", "--scores", stdin="ab\n\ncd\n"
     )
@@ -56,12 +56,12 @@ def test_n_best_with_scores(run_command, model_path):
     ]
 
 
-def test_alignments_after_a_tab(run_command, model_path):
+def test_translate_prints_alignments_after_a_tab(run_command, model_path):
     result = run_command("translate", model_path, "--alignments", stdin="ab c\n\nd\n")
     assert result.stdout == "c ba\t1-0 0-1\n\t\nd\t0-0\n"
 
 
-def test_alignments_of_every_candidate(run_command, model_path):
+def test_translate_aligns_every_candidate(run_command, model_path):
     result = run_command(
         *["translate", model_path, "--alignments", "--scores", "--n-best", "2"],
         stdin="\nab c\n",
@@ -74,7 +74,7 @@ def test_alignments_of_every_candidate(run_command, model_path):
     ]
 
 
-def test_a_line_end_inside_a_translation_stays_inside(
+def test_translate_replaces_line_ends_in_translations(
     run_command, model_path, translator, monkeypatch
 ):
     monkeypatch.setattr(
@@ -85,7 +85,7 @@ def test_a_line_end_inside_a_translation_stays_inside(
     assert run_command("translate", model_path, stdin="x\ny").stdout == "a b c\n" * 2
 
 
-def test_warnings_name_the_line_on_standard_error(run_command, model_path):
+def test_translate_warnings_name_the_line(run_command, model_path):
     result = run_command(
         "translate", model_path, stdin=b"ok\n\xffz\n\xef\xbf\xbd\n" + b"w" * 33 + b"\n"
     )
@@ -97,7 +97,7 @@ def test_warnings_name_the_line_on_standard_error(run_command, model_path):
     assert "line 4: too long" in warnings[1]
 
 
-def test_warnings_of_alignments_name_the_line(run_command, model_path):
+def test_alignment_warnings_name_the_line(run_command, model_path):
     lines = ["ab", "x" * 19, "cd"]
     result = run_command(
         *["translate", model_path, "--alignments", "--n-best", "3"],
@@ -107,7 +107,7 @@ def test_warnings_of_alignments_name_the_line(run_command, model_path):
     assert result.stderr == "warning: line 2: too long to align\n"
 
 
-def test_the_search_is_passed_on(run_command, model_path, translator):
+def test_translate_passes_its_search_options(run_command, model_path, translator):
     options = ["--beam-size", "7", "--patience", "0.5"]
     run_command("translate", model_path, *options, stdin="x")
     run_command("translate", model_path, stdin="x")
@@ -123,9 +123,7 @@ def test_the_search_is_passed_on(run_command, model_path, translator):
         (["--output", "out.gz"], "out.gz: output is not compressed"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(
-    run_command, model_path, arguments, expected
-):
+def test_translate_errors_are_one_line(run_command, model_path, arguments, expected):
     result = run_command("translate", model_path, *arguments, stdin="x\n")
     assert result.exit_code == 2
     assert expected in result.stderr
@@ -133,7 +131,7 @@ def test_mistakes_are_one_line_and_exit_code_2(
     assert result.stdout == ""
 
 
-def test_a_pipe_and_a_link_stay_what_they_are(run_command, model_path, tmp_path):
+def test_output_keeps_pipes_and_links(run_command, model_path, tmp_path):
     pipe, link, file = (tmp_path / name for name in ("pipe", "link", "file"))
     os.mkfifo(pipe)
     link.symlink_to(file)
@@ -148,13 +146,13 @@ def test_a_pipe_and_a_link_stay_what_they_are(run_command, model_path, tmp_path)
     assert pipe.is_fifo() and link.is_symlink()
 
 
-def test_missing_model(run_command, tmp_path):
+def test_translate_names_a_missing_model(run_command, tmp_path):
     result = run_command("translate", tmp_path / "none", stdin="x\n")
     assert result.exit_code == 2
     assert result.stderr == f"error: {tmp_path / 'none'}: no such file or folder\n"
 
 
-def test_a_failed_run_leaves_the_old_output(
+def test_failed_translate_keeps_the_old_output(
     run_command, model_path, translator, monkeypatch, tmp_path
 ):
     output = tmp_path / "out"

@@ -26,11 +26,11 @@ def stored(folder, model, tokenizer):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory, tiny_model):
-    """Two models of one vocabulary, and one of another."""
+    """Two models with the same vocabulary and one with another."""
     folder = tmp_path_factory.mktemp("models")
     tokenizer = tiny_model[1]
     model, second = (tiny_export.tiny_model()[0] for _ in range(2))
-    # Bytes out of place are no text: without them the models write letters.
+    # Without the byte tokens, the models generate valid text.
     matrix = model.token_embedding.embeddings.numpy()
     matrix[4:260] = 0
     matrix[260:] *= 3
@@ -71,11 +71,11 @@ def lines(result):
 
 
 def words(texts):
-    """Runs of letters; a byte out of place, U+FFFD in text, separates no words."""
+    """Returns runs of letters; U+FFFD, an invalid byte, does not separate words."""
     return {word for text in texts for word in re.findall(r"[\w\ufffd]+", text)}
 
 
-def test_batches_side_by_side(translate, free, batches_at_once):
+def test_parallel_parts_decode_in_parallel(translate, free, batches_at_once):
     assert lines(translate("--parallel-parts", "2")) == free
     assert batches_at_once == [2]
     assert translate("--parallel-parts", "0").exit_code == 2
@@ -84,7 +84,7 @@ def test_batches_side_by_side(translate, free, batches_at_once):
     assert "--parallel-parts: --sampling draws one batch at a time" in refused.stderr
 
 
-def test_a_prefix_for_all(translate, free):
+def test_prefix_starts_every_translation(translate, free):
     found = lines(translate("--prefix", "  ein Hund "))
     assert found[1] == ""
     assert all(text.startswith("ein Hund") for text in found if text)
@@ -92,7 +92,7 @@ def test_a_prefix_for_all(translate, free):
     assert len(set(found)) > 2
 
 
-def test_a_prefix_that_the_model_never_puts_out(translate, folders, monkeypatch):
+def test_prefix_of_impossible_tokens_is_an_error(translate, folders, monkeypatch):
     monkeypatch.setattr(Transformer, "num_outputs", 9)
     result = translate("--prefix", "Hund")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -101,7 +101,7 @@ def test_a_prefix_that_the_model_never_puts_out(translate, folders, monkeypatch)
     )
 
 
-def test_a_prefix_for_each_line(translate, free, tmp_path):
+def test_prefix_file_has_a_prefix_per_line(translate, free, tmp_path):
     path = tmp_path / "prefixes"
     path.write_text("Hund\nx\n\nnoch ein\n\n", encoding="utf-8")
     found = lines(translate("--prefix-file", path))
@@ -117,7 +117,7 @@ def test_a_prefix_for_each_line(translate, free, tmp_path):
         assert result.stdout == ""
 
 
-def test_a_prefix_scores_as_the_model_does(folders):
+def test_prefixed_score_matches_the_model(folders):
     opened = models.open_model(folders[0])
     searching = opened.with_search(beam_size=3, length_penalty=0.0)
     for ranked, source in zip(
@@ -128,11 +128,11 @@ def test_a_prefix_scores_as_the_model_does(folders):
         ended = ranked[0]
         if source:
             (score,) = opened.score([source], [ended.text])
-            # Where the search was cut off there is no end, which `score` adds.
+            # A truncated search has no end id, whose probability `score` includes.
             assert score.log_prob <= ended.score + 1e-3
 
 
-def test_forbidden_words_do_not_come(translate, free, tmp_path):
+def test_forbidden_words_are_absent(translate, free, tmp_path):
     there = sorted(words(free))
     assert there
     word = max(there, key=len)
@@ -150,7 +150,7 @@ def test_forbidden_words_do_not_come(translate, free, tmp_path):
     assert "' * ' is no phrase that can be forbidden" in result.stderr
 
 
-def test_sampling(translate, free):
+def test_sampling_is_reproducible(translate, free):
     options = ["--sampling", "--temperature", "0.9", "--top-k", "20", "--top-p", "0.95"]
     found = lines(translate(*options, "--seed", "3"))
     assert found == lines(translate(*options, "--seed", "3"))
@@ -167,7 +167,7 @@ def test_sampling(translate, free):
     assert first == lines(translate("--beam-size", "1"))
 
 
-def test_many_samples_come_in_small_batches(folders, monkeypatch):
+def test_sampling_limits_the_batch_size(folders, monkeypatch):
     sizes = []
 
     def batch_by_length(lengths, batch_tokens):
@@ -187,9 +187,7 @@ def test_many_samples_come_in_small_batches(folders, monkeypatch):
     assert sizes == [4096, 4096 * 4 // 64, 4096 * 4 // 16]
 
 
-def test_blocks_draw_from_seeds_of_their_own(
-    run_command, folders, monkeypatch, tmp_path
-):
+def test_sampling_uses_a_seed_per_chunk(run_command, folders, monkeypatch, tmp_path):
     module = importlib.import_module("keras_transformer.cli.translate")
     monkeypatch.setattr(module, "CHUNK_SIZE", 2)
     text = "".join(f"{SOURCES[0]}\n" for _ in range(6))
@@ -213,7 +211,7 @@ def test_blocks_draw_from_seeds_of_their_own(
     assert facts["model"] == opened.fingerprint()
 
 
-def test_ensemble(translate, free, folders):
+def test_ensemble_averages_its_models(translate, free, folders):
     assert lines(translate("--ensemble", folders[0])) == free
     found = lines(translate("--ensemble", folders[1]))
     assert found != free
@@ -231,7 +229,7 @@ def test_ensemble(translate, free, folders):
     assert result.exit_code == 2 and "an ensemble cannot align words" in result.stderr
 
 
-def test_an_ensemble_scores(folders, tmp_path, run_command):
+def test_ensemble_score_exceeds_the_lowest(folders, tmp_path, run_command):
     opened = models.open_model(folders[0], ensemble=[folders[1]])
     (pair,) = opened.score([SOURCES[0]], ["ein Hund"])
     singles = [
@@ -262,14 +260,14 @@ def test_an_ensemble_scores(folders, tmp_path, run_command):
         (["--ensemble", "nowhere"], "nowhere: no such file"),
     ],
 )
-def test_mistakes(translate, arguments, message):
+def test_translate_options_reject_invalid_values(translate, arguments, message):
     result = translate(*arguments)
     assert result.exit_code == 2
     assert message in result.stderr and result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("patience", ["0", "-1", "nan"])
-def test_a_patience_not_above_zero(translate, patience):
+def test_patience_must_be_positive(translate, patience):
     result = translate("--patience", patience)
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"'--patience': {float(patience)}: must be above 0" in result.stderr
@@ -278,15 +276,17 @@ def test_a_patience_not_above_zero(translate, patience):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--prefix", "a"], "a SavedModel cannot take prefixes; use the run folder or"),
+        (["--prefix", "a"], "a SavedModel cannot use prefixes; use the run folder or"),
         (["--forbid", "a"], "cannot search with other settings or forbidden words"),
-        (["--sampling"], "a SavedModel cannot draw translations at random"),
+        (["--sampling"], "a SavedModel cannot sample translations"),
         (["--alignments"], "a SavedModel cannot align words"),
-        (["--n-best", "2"], "a SavedModel cannot list several translations"),
+        (["--n-best", "2"], "a SavedModel cannot return several translations"),
         (["--beam-size", "2"], "a SavedModel cannot search with other settings"),
     ],
 )
-def test_abilities_that_an_export_lacks(translate, tiny_export, arguments, message):
+def test_translate_names_what_an_export_lacks(
+    translate, tiny_export, arguments, message
+):
     result = translate(*arguments, model=tiny_export)
     assert result.exit_code == 2
     assert message in result.stderr and result.stderr.count("\n") == 1

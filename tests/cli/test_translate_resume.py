@@ -1,4 +1,4 @@
-"""Translating large files: killed, gone on with, and in little memory."""
+"""Translation of large files: resuming after kills, bounded memory."""
 
 import fcntl
 import importlib
@@ -22,7 +22,7 @@ BLOCK = 10
 
 
 class BlockModel:
-    """Its translations tell the batch that they came from."""
+    """A translator whose translations name their batch."""
 
     def __init__(self):
         self.calls = []
@@ -77,7 +77,7 @@ def begin(part, lines, note):
 
 @pytest.fixture
 def whole(translate, files, tmp_path, request):
-    """What a start that is never stopped writes, and the note that it keeps."""
+    """Returns the output and the record of an uninterrupted run."""
 
     def make(*arguments):
         notes = []
@@ -99,7 +99,9 @@ def whole(translate, files, tmp_path, request):
 
 
 @pytest.mark.parametrize("num_bytes", [1, 11, 200, 201, 400, 1133])
-def test_goes_on_after_the_last_whole_line(whole, translate, files, model, num_bytes):
+def test_resume_continues_after_the_last_complete_line(
+    whole, translate, files, model, num_bytes
+):
     text, note = whole()
     part = files[1].with_name("out.part")
     begin(part, text[:num_bytes], note)
@@ -113,7 +115,7 @@ def test_goes_on_after_the_last_whole_line(whole, translate, files, model, num_b
 
 
 @pytest.mark.parametrize("num_bytes", [30, 333, 1000])
-def test_goes_on_with_n_best_lists(whole, translate, files, num_bytes):
+def test_resume_continues_n_best_lists(whole, translate, files, num_bytes):
     text, note = whole("--n-best", "4", "--scores")
     assert text.count(b"\n") > 90
     begin(files[1].with_name("out.part"), text[:num_bytes], note)
@@ -122,7 +124,7 @@ def test_goes_on_with_n_best_lists(whole, translate, files, num_bytes):
     assert files[1].read_bytes() == text
 
 
-def test_what_it_refuses(whole, translate, files, model):
+def test_resume_refuses_other_inputs_and_options(whole, translate, files, model):
     text, note = whole()
     part = files[1].with_name("out.part")
     too_long = text + b"one more\n"
@@ -139,8 +141,8 @@ def test_what_it_refuses(whole, translate, files, model):
             ".out.made.json, which records what it was made with, is",
         ),
     ]
-    for lines, told, arguments, message in cases:
-        begin(part, lines, told)
+    for lines, facts, arguments, message in cases:
+        begin(part, lines, facts)
         result = translate(*arguments)
         assert result.exit_code == 2, message
         assert message in result.stderr and result.stderr.count("\n") == 1
@@ -153,7 +155,7 @@ def test_what_it_refuses(whole, translate, files, model):
     assert "out.part: was made with another input; remove it" in result.stderr
 
 
-def test_a_finished_output_is_left_alone(whole, translate, files, model):
+def test_resume_keeps_a_finished_output(whole, translate, files, model):
     assert translate().exit_code == 0
     before = files[1].read_bytes()
     model.calls.clear()
@@ -184,7 +186,7 @@ def test_a_finished_output_is_left_alone(whole, translate, files, model):
     assert files[1].read_bytes() == before
 
 
-def test_killed_after_it_is_named(whole, translate, files, model):
+def test_resume_finishes_after_a_kill_during_the_rename(whole, translate, files, model):
     text, note = whole()
     files[1].write_bytes(text)
     files[1].with_name(".out.made.json").write_text(note)
@@ -193,7 +195,7 @@ def test_killed_after_it_is_named(whole, translate, files, model):
     assert model.calls == [] and files[1].read_bytes() == text
 
 
-def test_a_pipe_cannot_be_gone_on_with(run_command, model, tmp_path):
+def test_resume_refuses_a_pipe(run_command, model, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     arguments = ("-i", tmp_path / "pipe", "-o", tmp_path / "out", "--resume")
     result = run_command("translate", ".", *arguments)
@@ -201,8 +203,8 @@ def test_a_pipe_cannot_be_gone_on_with(run_command, model, tmp_path):
     assert "--resume: needs --input, a file, and --output" in result.stderr
 
 
-def test_a_pipe_is_read_once(run_command, model, tmp_path, monkeypatch):
-    """Longer than a pipe's buffer, and with a line that is not UTF-8."""
+def test_translate_reads_a_pipe_once(run_command, model, tmp_path, monkeypatch):
+    """The text exceeds a pipe's buffer and has a line that is not UTF-8."""
     module = importlib.import_module("keras_transformer.cli.translate")
     terminal = SimpleNamespace(isatty=lambda: True)
     monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=terminal))
@@ -222,7 +224,7 @@ def test_a_pipe_is_read_once(run_command, model, tmp_path, monkeypatch):
     assert text == (tmp_path / "from_file").read_bytes()
 
 
-def test_one_process_at_a_time(translate, files):
+def test_resume_locks_the_output(translate, files):
     part = files[1].with_name("out.part")
     with open(part, "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -231,7 +233,7 @@ def test_one_process_at_a_time(translate, files):
     assert "another process writes it" in result.stderr
 
 
-def test_a_bar_with_a_total(translate, files, monkeypatch):
+def test_progress_bar_has_a_total(translate, files, monkeypatch):
     seen = []
     real = console.progress
 
@@ -244,7 +246,7 @@ def test_a_bar_with_a_total(translate, files, monkeypatch):
     assert seen == [57]
 
 
-def test_needs_files(run_command, model, files):
+def test_resume_requires_files(run_command, model, files):
     for arguments in (["-i", files[0]], ["-o", files[1]]):
         result = run_command("translate", ".", "--resume", *arguments, stdin="x\n")
         assert result.exit_code == 2
@@ -270,7 +272,7 @@ SLOW = textwrap.dedent("""
 """)
 
 
-def test_killed_and_started_again(files, tmp_path):
+def test_resume_after_kill_matches_an_uninterrupted_run(files, tmp_path):
     def start(seconds, output):
         arguments = ["--input", str(files[0]), "--output", str(output), "--resume"]
         code = SLOW.format(seconds=seconds, arguments=arguments)
@@ -325,7 +327,7 @@ MEMORY = textwrap.dedent("""
 """)
 
 
-def test_memory_does_not_grow_with_the_file(tmp_path):
+def test_translate_memory_is_bounded(tmp_path):
     (tmp_path / "small").write_text(f"{'word ' * 40}\n" * 4_000)
     (tmp_path / "large").write_text(f"{'word ' * 40}\n" * 120_000)  # 24 MB
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A model whose vocabulary grows, and trains further."""
+"""Extension of a model's vocabulary, followed by training."""
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ def grown(tiny_model):
     return update_vocabulary(*tiny_model, NEW, 15)
 
 
-def test_old_rows_stay_and_new_ones_are_means(tiny_model, grown):
+def test_update_keeps_old_rows_and_averages_new_ones(tiny_model, grown):
     (old, old_tokenizer), (new, tokenizer) = tiny_model, grown
     assert new.vocabulary_size == tokenizer.vocabulary_size == 315
     assert old.vocabulary_size == 300
@@ -35,7 +35,7 @@ def test_old_rows_stay_and_new_ones_are_means(tiny_model, grown):
         assert before.shape == (300, 24) and after.shape == (315, 24)
         np.testing.assert_array_equal(before, after[:300])
         for number, piece in enumerate(tokenizer.pieces()[300:], start=300):
-            # Of a piece on its own; "Ż" was spelt in two bytes.
+            # A subword at the start of a text; "Ż" was spelled as two bytes.
             (ids,) = old_tokenizer.tokenize([piece.replace("▁", " ").strip()]).to_list()
             if piece.startswith("▁") or ids[0] != old_tokenizer.pieces().index("▁"):
                 expected = before[ids].mean(axis=0)
@@ -46,8 +46,8 @@ def test_old_rows_stay_and_new_ones_are_means(tiny_model, grown):
     assert "Ż" in tokenizer.pieces()
 
 
-def test_what_it_knew_it_knows(tiny_model, grown):
-    """Text without new sub-words has the logits that it had, for the old ids."""
+def test_update_keeps_old_translations(tiny_model, grown):
+    """Text without new subwords keeps its logits for the old ids."""
     (old, old_tokenizer), (new, tokenizer) = tiny_model, grown
     texts = [
         text
@@ -62,13 +62,13 @@ def test_what_it_knew_it_knows(tiny_model, grown):
     np.testing.assert_allclose(after[:, :, :300], before, atol=1e-5)
 
 
-def test_settings_are_kept(grown, tiny_model):
+def test_update_keeps_the_settings(grown, tiny_model):
     differing = {"name", "vocabulary_size"}
     before, after = (model.get_config() for model in (tiny_model[0], grown[0]))
     assert {name for name in before if before[name] != after[name]} <= differing
 
 
-def test_what_cannot_grow(tiny_model):
+def test_update_rejects_fixed_vocabularies(tiny_model):
     with pytest.raises(DataError, match="no subword that the vocabulary lacks"):
         update_vocabulary(*tiny_model, ["der"], 9)
     pieces = pipelines.train_tokenizer("word_piece", tiny_export.SENTENCES * 4, 300)
@@ -77,7 +77,7 @@ def test_what_cannot_grow(tiny_model):
         update_vocabulary(model, pieces, NEW, 9)
 
 
-def test_on_the_command_line(tiny_model, run_command, tmp_path):
+def test_update_vocabulary_command(tiny_model, run_command, tmp_path):
     model, tokenizer = tiny_model
     model.save(tmp_path / "model.keras")
     tokenizer.save(tmp_path)
@@ -99,8 +99,8 @@ def test_on_the_command_line(tiny_model, run_command, tmp_path):
     again = run_command(*command, *texts, "--output", output)
     assert again.exit_code == 2 and "grown: already exists" in again.stderr
     nothing = run_command(*command, "--output", tmp_path / "x")
-    assert nothing.exit_code == 2 and "the new text, is missing" in nothing.stderr
-    # Training goes on with it.
+    assert nothing.exit_code == 2 and "--text is missing" in nothing.stderr
+    # The model can be trained further.
     settings = [
         f"data.train.source={tmp_path / 'a'}",
         f"data.train.target={tmp_path / 'a'}",

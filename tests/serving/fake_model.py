@@ -1,4 +1,4 @@
-"""A model without TensorFlow: it reads backwards, as slowly as it is told to."""
+"""A model without TensorFlow that reverses the words of a text."""
 
 import contextlib
 import http.client
@@ -18,15 +18,22 @@ PAIRS = {"inputs": Input("string", 1), "targets": Input("string", 1)}
 
 
 class FakeModel:
-    """What `ServedModel` is to the server."""
+    """Has the interface of `ServedModel`.
+
+    Args:
+        seconds: Duration of each batch.
+        attend: Whether the signature `attend` exists.
+        warm_up: List of warm-up requests.
+    """
 
     name = "fake"
     version = 7
     metadata: dict = {"signature_def": {"signature_def": {}}}  # noqa: RUF012
 
     max_batch_size = None
+    newer = None
 
-    def __init__(self, seconds=0.0, attend=True):
+    def __init__(self, seconds=0.0, attend=True, warm_up=()):
         self.inputs = {
             "serving_default": TEXTS,
             "translate_n_best": TEXTS,
@@ -35,10 +42,26 @@ class FakeModel:
         if attend:
             self.inputs["attend"] = PAIRS
         self.seconds = seconds
+        self.warm_up = warm_up
         self.batches = []
 
     def merges(self, signature):
         return signature in ("serving_default", "translate_n_best")
+
+    def find_newer(self):
+        return self.newer and self.newer.version
+
+    def reload(self):
+        return self.newer
+
+    def warm_up_requests(self):
+        return self.warm_up
+
+    def estimate_values(self, signature, columns):
+        column = next(iter(columns.values()))
+        return len(column) * (
+            len(column[0]) if signature == "translate_ids" else len(column)
+        )
 
     def run(self, signature, columns):
         self.batches.append(len(next(iter(columns.values()))))
@@ -78,7 +101,7 @@ class FakeModel:
 def translated(text):
     if isinstance(text, bytes):
         text = text.decode()
-    # A tree comes back as it is.
+    # Trees are returned unchanged.
     return text if text[:1] == "(" else " ".join(reversed(text.split()))
 
 
@@ -96,10 +119,10 @@ def scores(texts):
 
 
 @contextlib.contextmanager
-def served(model, limits):
-    """A real server in a thread; gives its port."""
+def served(model, limits, hosts=()):
+    """Runs a server in a thread and yields its port."""
     listening = listen("127.0.0.1", 0)
-    server = build_server(model, limits)
+    server = build_server(model, limits, hosts)
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     try:
@@ -113,12 +136,13 @@ def served(model, limits):
 
 
 def ask(port, method, path, body=None, headers=(), timeout=60):
-    """Status, headers and parsed body of one request."""
+    """Returns the status, headers and parsed body of an answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
         if isinstance(body, (dict, list)):
             body = json.dumps(body)
-        connection.request(method, path, body, dict(headers))
+        headers = {"Content-Type": "application/json", **dict(headers)}
+        connection.request(method, path, body, headers)
         answer = connection.getresponse()
         content = answer.read()
         kind = answer.headers.get_content_type()

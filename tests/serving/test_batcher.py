@@ -1,4 +1,4 @@
-"""The queue in front of the model, with a model that is a plain function."""
+"""The batcher, with a plain function as the model."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from keras_transformer.serving.errors import RequestError
 
 
 class Doubling:
-    """Doubles numbers, in batches that it remembers; `gate` holds it back."""
+    """Doubles numbers and records its batches. It runs while `gate` is set."""
 
     def __init__(self):
         self.gate = threading.Event()
@@ -41,7 +41,7 @@ def submit(batcher, *values, signature="a", timeout=20):
 
 
 def hold(model, batcher):
-    """Has the worker wait within a first batch."""
+    """Makes the worker wait in a first batch."""
     model.gate.clear()
     model.started.clear()
     future = submit(batcher, 0)
@@ -49,7 +49,7 @@ def hold(model, batcher):
     return future
 
 
-def test_what_waits_goes_together_and_comes_back_to_each(model):
+def test_batcher_merges_waiting_requests(model):
     batcher = Batcher(model, max_batch_size=5, max_wait=0)
     hold(model, batcher)
     futures = [submit(batcher, 1, 2), submit(batcher, 3), submit(batcher, 4, 5, 6)]
@@ -64,7 +64,7 @@ def test_what_waits_goes_together_and_comes_back_to_each(model):
     batcher.close(20)
 
 
-def test_a_large_request_goes_in_parts(model):
+def test_batcher_splits_large_requests(model):
     batcher = Batcher(model, max_batch_size=4, max_wait=0)
     values = list(range(1, 12))
     assert submit(batcher, *values).result(20)["y"].tolist() == [2 * v for v in values]
@@ -72,12 +72,12 @@ def test_a_large_request_goes_in_parts(model):
     batcher.close(20)
 
 
-def test_an_idle_worker_waits_for_more_but_not_long(model):
+def test_batcher_waits_up_to_max_wait(model):
     batcher = Batcher(model, max_batch_size=3, max_wait=30)
     started = time.monotonic()
     futures = [submit(batcher, value) for value in (1, 2, 3)]
     assert [int(future.result(20)["y"][0]) for future in futures] == [2, 4, 6]
-    assert time.monotonic() - started < 20  # full: no need to wait on
+    assert time.monotonic() - started < 20  # a full batch does not wait
     assert len(model.batches) == 1
     batcher.close(20)
     batcher = Batcher(model, max_batch_size=3, max_wait=0.05)
@@ -85,28 +85,54 @@ def test_an_idle_worker_waits_for_more_but_not_long(model):
     batcher.close(20)
 
 
-def test_what_does_not_merge_goes_alone_and_whole(model):
+def test_batcher_runs_unmergeable_requests_alone(model):
     batcher = Batcher(model, lambda name: name != "b", max_batch_size=2, max_wait=0)
     hold(model, batcher)
     futures = [submit(batcher, 1, 2, 3, signature="b") for _ in range(2)]
     model.gate.set()
     for future in futures:
         assert future.result(20)["y"].tolist() == [2, 4, 6]
-    assert model.batches[1:] == [("b", [1, 2, 3])] * 2
+    assert model.batches[1:] == [("b", [1, 2]), ("b", [3])] * 2
     batcher.close(20)
 
 
-def test_a_full_queue_refuses_at_once_and_recovers(model):
+def test_batcher_pads_the_parts_of_a_request():
+    def run(signature, columns):
+        longest = max(columns["x"])
+        ids = [[1] * x + [0] * (longest - x) for x in columns["x"]]
+        texts = [[b"a"] * x + [b""] * (longest - x) for x in columns["x"]]
+        return {"ids": np.array(ids, "int32"), "texts": np.array(texts, object)}
+
+    expected = run("a", {"x": [1, 3, 2]})
+    batcher = Batcher(run, lambda name: False, max_batch_size=1, max_wait=0)
+    found = submit(batcher, 1, 3, 2).result(20)
+    batcher.close(20)
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_batcher_stops_a_request_with_too_many_values(model):
+    batcher = Batcher(model, max_batch_size=2, max_wait=0, max_values=3)
+    assert submit(batcher, 1, 2, 3).result(20)["y"].tolist() == [2, 4, 6]
+    with pytest.raises(RequestError, match="at most 3 numbers") as error:
+        submit(batcher, *range(4, 12)).result(20)
+    assert error.value.status == 400
+    batcher.close(20)
+    assert len(model.batches) <= 5  # of 6 with all rows
+
+
+def test_batcher_refuses_when_full_and_recovers(model):
     batcher = Batcher(model, max_wait=0, queue_size=4)
     first = hold(model, batcher)
     waiting = submit(batcher, 1, 2, 3)
-    assert batcher.waiting == 3
+    assert batcher.num_waiting == 3
     started = time.monotonic()
     with pytest.raises(RequestError) as refused:
         submit(batcher, 4, 5)
     assert time.monotonic() - started < 1
-    assert (refused.value.status, refused.value.retry_after) == (503, 1)
-    last = submit(batcher, 4)  # one row fits still
+    assert (refused.value.status, refused.value.headers["Retry-After"]) == (503, "1")
+    last = submit(batcher, 4)  # one row still fits
     model.gate.set()
     for future in (first, waiting, last):
         future.result(20)
@@ -114,7 +140,7 @@ def test_a_full_queue_refuses_at_once_and_recovers(model):
     batcher.close(20)
 
 
-def test_one_that_fails_fails_alone(model):
+def test_batcher_isolates_failing_requests(model):
     batcher = Batcher(model, max_wait=0)
     hold(model, batcher)
     futures = [submit(batcher, 1), submit(batcher, -1), submit(batcher, 3)]
@@ -123,17 +149,17 @@ def test_one_that_fails_fails_alone(model):
     assert futures[2].result(20)["y"].tolist() == [6]
     with pytest.raises(ValueError, match="minus one"):
         futures[1].result(20)
-    assert batcher.alive
+    assert batcher.is_open
     batcher.close(20)
 
 
-def test_nobody_waits_for_what_is_late_or_given_up(model):
+def test_batcher_drops_expired_and_cancelled_requests(model):
     batcher = Batcher(model, max_wait=0)
     hold(model, batcher)
     late, gone = submit(batcher, 1, timeout=0.01), submit(batcher, 2)
     kept = submit(batcher, 3)
     assert gone.cancel()
-    assert batcher.waiting == 2  # what was given up takes no room
+    assert batcher.num_waiting == 2  # cancelled rows take no room
     time.sleep(0.05)
     model.gate.set()
     assert kept.result(20)["y"].tolist() == [6]
@@ -144,13 +170,13 @@ def test_nobody_waits_for_what_is_late_or_given_up(model):
     batcher.close(20)
 
 
-def test_closing_finishes_what_is_there_and_takes_no_more(model):
+def test_close_finishes_queued_requests(model):
     batcher = Batcher(model, max_wait=0)
     hold(model, batcher)
     waiting = submit(batcher, 1)
     closing = threading.Thread(target=batcher.close, args=(20,))
     closing.start()
-    wait_until(lambda: not batcher.alive, "the batcher to close", 20, pause=0.001)
+    wait_until(lambda: not batcher.is_open, "the batcher to close", 20, pause=0.001)
     with pytest.raises(RequestError, match="shutting down"):
         submit(batcher, 2)
     model.gate.set()
@@ -158,7 +184,7 @@ def test_closing_finishes_what_is_there_and_takes_no_more(model):
     assert waiting.result(0)["y"].tolist() == [2]
 
 
-def test_closing_does_not_wait_for_ever(model):
+def test_close_respects_its_timeout(model):
     batcher = Batcher(model, max_wait=0)
     hold(model, batcher)
     waiting = submit(batcher, 1)
@@ -167,7 +193,7 @@ def test_closing_does_not_wait_for_ever(model):
         waiting.result(0)
 
 
-def test_many_threads_each_get_their_own(model):
+def test_batcher_serves_many_threads(model):
     seen = []
     batcher = Batcher(
         model, max_batch_size=8, max_wait=0.001, observe=lambda *each: seen.append(each)

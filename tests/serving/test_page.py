@@ -1,4 +1,7 @@
-"""The page in headless Chromium; KERAS_TRANSFORMER_SHOTS names where pictures go."""
+"""The page in headless Chromium.
+
+KERAS_TRANSFORMER_SHOTS is a folder for screenshots.
+"""
 
 import os
 import pathlib
@@ -43,7 +46,7 @@ def port():
 
 @pytest.fixture
 def opened(browser, port):
-    """Function that opens the page; what it complains of or asks others for fails."""
+    """Function that opens the page; errors and foreign requests fail the test."""
     contexts, complaints = [], []
 
     def opened(width=1100, height=800, scheme="light", number=port):
@@ -85,7 +88,7 @@ def expect(locator):
     return playwright.expect(locator)
 
 
-def test_type_translate_and_hover(opened):
+def test_page_translates_and_shows_attention(opened):
     page = opened()
     shoot(page, "empty")
     translate(page, SENTENCE)
@@ -98,14 +101,16 @@ def test_type_translate_and_hover(opened):
     source = page.get_by_role("group", name="Words of the text")
     expect(target.get_by_role("button")).to_have_count(9)
     shoot(page, "translated")
-    # The fake looks from the first word of the translation at the last of the text.
+    # In the fake model, the first target word attends to the last source word.
     target.get_by_role("button", name="grass").hover()
-    expect(source.get_by_role("button", name="grass")).to_have_text("grass80 %")
-    expect(page.locator("#looks")).to_contain_text("grass looks at grass 80 %, Two 2 %")
+    expect(source.get_by_role("button", name="grass")).to_have_text("grass80%")
+    expect(page.locator("#summary")).to_contain_text(
+        "grass attends to grass 80%, Two 2%"
+    )
     shoot(page, "hover")
     source.get_by_role("button", name="Two").hover()
-    expect(page.locator("#looks")).to_contain_text("Two is looked at by Two 80 %")
-    # Another of the list, and back again.
+    expect(page.locator("#summary")).to_contain_text("Two is attended to by Two 80%")
+    # The second candidate.
     ranked.nth(1).get_by_role("button").click()
     expect(page.locator("#best")).to_have_text(backwards + "!")
     pressed = ranked.nth(1).get_by_role("button")
@@ -113,32 +118,30 @@ def test_type_translate_and_hover(opened):
     expect(target.get_by_role("button").last).to_have_text("Two!")
 
 
-def test_by_keyboard_alone(opened):
+def test_page_works_by_keyboard(opened):
     page = opened()
-    # A browser gives the focus when it first draws; keys before that go nowhere.
+    # Keys before the first paint are lost, since the focus is set then.
     expect(page.locator("#source")).to_be_focused()
-    page.keyboard.type("one two")
-    page.keyboard.press("Shift+Enter")
-    page.keyboard.type("three")
+    page.keyboard.type("one two three")
     page.keyboard.press("Enter")
     expect(page.locator("#best")).to_have_text("three two one")
     expect(page.locator("#attention-card")).to_be_visible()
-    for _ in range(3):  # the button, the toggle, the first word
+    # The buttons Translate and Copy, the n-best list, the checkbox, the first word.
+    for _ in range(6):
         page.keyboard.press("Tab")
     expect(
         page.get_by_role("group", name="Words of the text").get_by_text("one")
     ).to_be_focused()
-    expect(page.locator("#looks")).to_contain_text("one is looked at by one 80 %")
+    expect(page.locator("#summary")).to_contain_text("one is attended to by one 80%")
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineWidth")
     assert outline == "3px"
-    for _ in range(6):
-        page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
+    for _ in range(2):
+        page.keyboard.press("Shift+Tab")
     page.keyboard.press("Enter")
     expect(page.locator("#best")).to_have_text("three two one!")
 
 
-def test_on_a_phone(opened):
+def test_page_fits_a_phone(opened):
     page = opened(360, 740)
     translate(
         page, SENTENCE + " beside Donaudampfschifffahrtsgesellschaftskapitänsmütze"
@@ -151,7 +154,7 @@ def test_on_a_phone(opened):
     assert box["height"] >= 44
 
 
-def test_in_the_dark(opened):
+def test_page_supports_dark_mode(opened):
     page = opened(scheme="dark")
     translate(page, SENTENCE)
     expect(page.locator("#attention-card")).to_be_visible()
@@ -166,7 +169,7 @@ def test_in_the_dark(opened):
 @pytest.mark.parametrize(
     "selector", ["body", ".note", "#best", "h2", ".main", "#message"]
 )
-def test_text_stands_out(opened, selector):
+def test_page_text_has_enough_contrast(opened, selector):
     page = opened()
     translate(page, " ")
     expect(page.get_by_role("alert")).to_be_visible()
@@ -174,8 +177,8 @@ def test_text_stands_out(opened, selector):
 
 
 def contrast(page, selector):
-    """WCAG's ratio between an element's text and what is behind it."""
-    colours = page.evaluate(
+    """Returns WCAG's contrast ratio of an element's text and its background."""
+    colors = page.evaluate(
         """selector => {
           let at = document.querySelector(selector);
           const front = getComputedStyle(at).color;
@@ -187,22 +190,26 @@ def contrast(page, selector):
         selector,
     )
 
-    def luminance(colour):
+    return contrast_of(*([int(n) for n in re.findall(r"\d+", c)] for c in colors))
+
+
+def contrast_of(*colors):
+    def luminance(color):
         red, green, blue = (
             c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
-            for c in (int(n) / 255 for n in re.findall(r"\d+", colour)[:3])
+            for c in (n / 255 for n in color[:3])
         )
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    light, dark = sorted(map(luminance, colours), reverse=True)
+    light, dark = sorted(map(luminance, colors), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_errors_are_shown_and_go_again(opened):
+def test_page_shows_and_clears_errors(opened):
     page = opened()
     translate(page, "secret")
     alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("Something went wrong in the server")
+    expect(alert).to_contain_text("The server failed")
     expect(page.locator("#n-best-card")).to_be_hidden()
     shoot(page, "error")
     page.route("**/*:predict", lambda route: route.abort())
@@ -220,31 +227,132 @@ def test_errors_are_shown_and_go_again(opened):
     expect(alert).to_be_hidden()
 
 
-def test_a_text_that_is_too_long(opened):
+def test_page_translates_each_line(opened):
+    page = opened()
+    translate(page, "one two\n\n  three four \nfive")
+    expect(page.locator("#best")).to_have_text("two one\n\nfour three\nfive")
+    expect(page.locator("#several")).to_be_visible()
+    expect(page.locator("#n-best-card")).to_be_hidden()
+    translate(page, "\none two\n")
+    expect(page.locator("#best")).to_have_text("two one")
+    expect(page.locator("#several")).to_be_hidden()
+    expect(page.locator("#n-best-card")).to_be_visible()
+
+
+def test_page_keeps_the_focus_on_translate(opened):
+    page = opened()
+    translate(page, "a b")
+    expect(page.locator("#best")).to_have_text("b a")
+    expect(page.get_by_role("button", name="Translate")).to_be_focused()
+
+
+def test_page_marks_an_outdated_translation(opened):
+    page = opened()
+    translate(page, "a b")
+    expect(page.locator("#best")).to_have_text("b a")
+    expect(page.locator("#stale")).to_be_hidden()
+    page.get_by_role("textbox", name="Text").fill("a b c")
+    expect(page.locator("#stale")).to_be_visible()
+    page.get_by_role("textbox", name="Text").fill("a b")
+    expect(page.locator("#stale")).to_be_hidden()
+
+
+def test_page_copies_the_translation(opened):
+    page = opened()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    expect(page.get_by_role("button", name="Copy")).to_be_hidden()
+    translate(page, "a b")
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == "b a"
+
+
+def test_page_does_not_move_while_hovering(opened):
+    page = opened(360, 740)
+    translate(page, " ".join(f"Donaudampfschifffahrt{n}" for n in range(9)))
+    expect(page.locator("#attention-card")).to_be_visible()
+    height = page.evaluate("document.documentElement.scrollHeight")
+    words = page.get_by_role("group", name="Words of the translation")
+    box = words.bounding_box()
+    for button in words.get_by_role("button").all():
+        button.hover()
+        moved = words.evaluate("e => e.getBoundingClientRect().top + scrollY")
+        assert moved == pytest.approx(box["y"], abs=1)
+    assert page.evaluate("document.documentElement.scrollHeight") == height
+
+
+def test_page_keeps_the_button_next_to_a_long_text(opened):
+    page = opened()
+    button = page.get_by_role("button", name="Translate")
+    top = button.bounding_box()["y"]
+    translate(page, "word " * 59)
+    expect(page.locator("#n-best-card")).to_be_visible()
+    assert button.bounding_box()["y"] == pytest.approx(top, abs=1)
+
+
+def test_page_aligns_right_to_left_text(opened):
+    page = opened()
+    translate(page, "שלום עולם")
+    text = page.locator("#n-best .text").first
+    expect(text).to_have_text("עולם שלום")
+    style = text.evaluate(
+        "e => [getComputedStyle(e).direction, getComputedStyle(e).textAlign]"
+    )
+    assert style == ["rtl", "start"]
+    # The page is in English, its texts are in an unknown language.
+    assert page.locator("html").get_attribute("lang") == "en"
+    for locator in (text, page.locator("#best"), page.locator("#source")):
+        assert locator.get_attribute("lang") == ""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_borders_and_strongest_attention_have_enough_contrast(opened, scheme):
+    page = opened(scheme=scheme)
+    translate(page, "a b")
+    expect(page.locator("#attention-card")).to_be_visible()
+    style = page.evaluate(
+        """() => {
+          const [word] = document.querySelectorAll(".word");
+          word.style.background = "rgba(var(--mark), .7)";
+          const of = element => getComputedStyle(element);
+          return [of(word).backgroundColor, of(word).color, of(word).borderTopColor,
+                  of(document.querySelector(".card")).backgroundColor];
+        }"""
+    )
+    mark, text, border, card = (
+        [float(n) for n in re.findall(r"[\d.]+", color)] for color in style
+    )
+    alpha = mark[3]
+    blended = [alpha * a + (1 - alpha) * b for a, b in zip(mark, card, strict=False)]
+    assert contrast_of(text, blended) >= 4.5
+    assert contrast_of(border, card) >= 3
+
+
+def test_page_rejects_long_texts(opened):
     page = opened()
     asked = []
     page.on("request", lambda request: asked.append(request.url))
     translate(page, "word " * 61)
     expect(page.get_by_role("alert")).to_contain_text(
-        "too long: 305 characters, where 300 are allowed"
+        "The text has 305 characters, but at most 300 are allowed"
     )
     expect(page.locator("#count")).to_have_text("305 of 300 characters")
     box = page.get_by_role("textbox", name="Text")
     expect(box).to_have_attribute("aria-invalid", "true")
     shoot(page, "long")
     assert asked == []
-    translate(page, "word " * 25)  # longer than the model reads
+    translate(page, "word " * 25)  # truncated by the fake model
     expect(page.locator("#cut")).to_be_visible()
 
 
-def test_what_a_text_spells_is_not_run(opened):
+def test_page_escapes_text(opened):
     page = opened()
     translate(page, "<img src=x onerror=alert(1)> <b>x</b>")
     expect(page.locator("#best")).to_have_text("<b>x</b> onerror=alert(1)> src=x <img")
     assert page.locator("main img, main b").count() == 0
 
 
-def test_trees_are_drawn(opened):
+def test_page_draws_trees(opened):
     page = opened()
     tree = "(S (NP (DT The) (NN dog)) (VP (VBD saw) (NP (PRP$ its) (NN shadow))) (. .))"
     translate(page, tree)
@@ -259,7 +367,7 @@ def test_trees_are_drawn(opened):
         expect(page.locator("#tree-card")).to_be_hidden()
 
 
-def test_an_export_without_attention(browser, opened):
+def test_page_hides_missing_attention(browser, opened):
     with served(FakeModel(attend=False), Limits()) as number:
         page = opened(number=number)
         translate(page, "a b")

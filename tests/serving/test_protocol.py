@@ -1,4 +1,4 @@
-"""The request parser against whatever may come."""
+"""The request parser on arbitrary bodies."""
 
 import json
 
@@ -72,18 +72,18 @@ def check(body):
 @example(b'{"inputs": [' + b"1" * 100_000 + b"]}")
 @example(b'{"inputs": ["\\ud800"]}')
 @pytest.mark.fault("F25", "a request, or status 400 with one line")
-def test_whatever_comes_is_a_request_or_a_told_mistake(body):
+def test_parse_request_accepts_or_rejects_any_body(body):
     check(body)
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_bodies(record_property):
+def test_parse_request_handles_a_hundred_thousand_bodies(record_property):
     outcomes = fuzz(BODIES, check, LONG)
     record_property("happened", told(outcomes))
     assert sum(outcomes.values()) >= LONG
     assert outcomes["requests"] > LONG / 100
 
 
-def test_limits_that_contradict_each_other():
+def test_limits_reject_contradictions():
     with pytest.raises(ValueError, match="must not exceed queue_size"):
         Limits(max_texts=9, queue_size=8)

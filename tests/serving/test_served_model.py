@@ -1,4 +1,4 @@
-"""The server over a real SavedModel, in this process and as the command."""
+"""The server with a real SavedModel, in this process and as a command."""
 
 import concurrent.futures
 import json
@@ -34,7 +34,7 @@ ODD = [
 ]
 
 
-def test_batches_are_no_larger_than_the_export_takes(tiny_export):
+def test_server_respects_the_batch_size_of_the_export(tiny_export):
     model = ServedModel(tiny_export.parent)
     model.max_batch_size = 2
     sizes, real = [], model.run
@@ -44,6 +44,7 @@ def test_batches_are_no_larger_than_the_export_takes(tiny_export):
         return real(signature, columns)
 
     model.run = run
+    model.warm_up_requests = list
     with served(model, Limits(max_batch_size=32)) as port:
         status, answer = predict(port, {"instances": TEXTS}, model.name)
     assert status == 200 and len(answer["predictions"]) == len(TEXTS)
@@ -66,7 +67,7 @@ def translator(tiny_model):
     return kt.Translator(*tiny_model, **SEARCH)
 
 
-def test_it_serves_what_the_translator_gives(port, translator):
+def test_server_matches_the_translator(port, translator):
     body = {"inputs": TEXTS}
     status, answer = predict(port, body, "tiny")
     expected = translator.n_best(TEXTS, 1)
@@ -84,7 +85,7 @@ def test_it_serves_what_the_translator_gives(port, translator):
         assert [*pool.map(alone, TEXTS * 4)] == texts * 4
 
 
-def test_signatures_and_what_goes_together(model):
+def test_served_model_describes_its_signatures(model):
     assert model.inputs["serving_default"] == {"inputs": Input("string", 1)}
     assert model.inputs["encode"] == {"source_ids": Input("int32", 2)}
     merged = {name for name in model.inputs if model.merges(name)}
@@ -96,7 +97,7 @@ def test_signatures_and_what_goes_together(model):
     assert signatures["score"]["method_name"] == "tensorflow/serving/predict"
 
 
-def test_every_signature_answers(port):
+def test_server_runs_every_signature(port):
     pair = {"inputs": ["ein Hund"], "targets": ["läuft"]}
     ids = {"source_ids": [[7, 9, 3]]}
     for name, inputs, outputs in (
@@ -112,13 +113,26 @@ def test_every_signature_answers(port):
     assert (len(answer["outputs"][0]), len(answer["outputs"][0][0])) == (3, 24)
 
 
-def test_what_the_graph_refuses_is_told_in_a_line(port):
+def test_estimated_values_are_exact_for_encode(model):
+    columns = {"source_ids": [[7, 9, 3], [7, 3, 0]]}
+    (output,) = model.run("encode", columns).values()
+    assert model.estimate_values("encode", columns) == output.size
+
+
+def test_warm_up_requests_cover_every_signature(model):
+    requests = dict(model.warm_up_requests())
+    assert set(requests) == set(model.inputs)
+    for signature, columns in requests.items():
+        assert model.run(signature, columns)
+
+
+def test_server_reports_assertions_in_one_line(port):
     body = {"signature_name": "encode", "inputs": {"source_ids": [[300]]}}
     message = "source_ids must be from 0 to 299"
     assert predict(port, body, "tiny") == (400, {"error": message})
 
 
-def test_odd_texts_have_one_translation_each(port):
+def test_server_translates_odd_texts(port):
     texts = [each if isinstance(each, str) else each.decode() for each in ODD]
     texts.append("Hund " * 900)
     status, answer = predict(port, {"inputs": texts}, "tiny")
@@ -126,7 +140,7 @@ def test_odd_texts_have_one_translation_each(port):
     assert len(answer["outputs"]["translations"]) == len(texts)
 
 
-def test_folders(tiny_export, tmp_path):
+def test_served_model_finds_the_newest_version(tiny_export, tmp_path):
     for version in ("2", "10"):
         (tmp_path / "many" / version).parent.mkdir(exist_ok=True)
         shutil.copytree(tiny_export, tmp_path / "many" / version)
@@ -139,8 +153,22 @@ def test_folders(tiny_export, tmp_path):
         ServedModel(tmp_path / "empty")
 
 
-def test_the_command_serves_and_stops_cleanly(tiny_export):
-    # Whoever sets a log level is shown what libraries say while they load.
+def test_server_loads_a_newer_version(tiny_export, tmp_path):
+    folder = tmp_path / "mine"
+    shutil.copytree(tiny_export, folder / "1")
+    with served(ServedModel(folder), Limits(reload_interval=0.1)) as port:
+        shutil.copytree(tiny_export, tmp_path / "copy")
+        (tmp_path / "copy").rename(folder / "2")
+
+        def state():
+            return ask(port, "GET", "/v1/models/mine")[2]["model_version_status"][0]
+
+        wait_until(lambda: state()["version"] == "2", "version 2", 60)
+        assert predict(port, {"inputs": ["ein Hund"]}, "mine")[0] == 200
+
+
+def test_serve_stops_cleanly_on_sigterm(tiny_export):
+    # With a log level, libraries print messages while they load.
     hidden = {"TF_CPP_MIN_LOG_LEVEL"}
     process = subprocess.Popen(
         [
@@ -182,14 +210,14 @@ def test_the_command_serves_and_stops_cleanly(tiny_export):
 
 
 def waits(port):
-    """Whether the model is at work, or rows wait for it."""
+    """Returns whether rows wait in the queue."""
     text = ask(port, "GET", "/metrics")[2].decode()
     (line,) = re.findall(r"^keras_transformer_queue_rows (.*)$", text, re.MULTILINE)
     return float(line) > 0
 
 
 def addresses_of(port):
-    """Where a port is listened at, as Linux writes it."""
+    """Returns the addresses at which a port listens, in Linux's notation."""
     tables = [pathlib.Path("/proc/net/tcp"), pathlib.Path("/proc/net/tcp6")]
     if not tables[0].exists():
         pytest.skip("no /proc/net")
@@ -203,7 +231,7 @@ def addresses_of(port):
     return found
 
 
-def test_a_lone_surrogate_in_json(port):
+def test_server_replaces_lone_surrogates(port):
     body = json.dumps({"inputs": ["\ud800 Hund"]})
     status, answer = predict(port, body, "tiny")
     expected = predict(port, {"inputs": ["? Hund"]}, "tiny")[1]["outputs"]

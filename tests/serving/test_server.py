@@ -1,4 +1,4 @@
-"""The server over HTTP, with a model that needs no TensorFlow."""
+"""The server over HTTP, with a model without TensorFlow."""
 
 import concurrent.futures
 import contextlib
@@ -36,8 +36,8 @@ def port():
         yield port
 
 
-def test_rows_and_columns(port):
-    """The examples of TF-Serving's page, in its four forms."""
+def test_predict_accepts_rows_and_columns(port):
+    """The four forms in TF-Serving's documentation."""
     status, answer = predict(port, {"inputs": ["a b", "c"]})
     assert status == 200
     assert answer["outputs"]["translations"] == ["b a", "c"]
@@ -58,7 +58,7 @@ def test_rows_and_columns(port):
             "b a"
         ]
     ids = {"signature_name": "translate_ids", "instances": [[1, 2], [3, 4]]}
-    # One output comes without its name.
+    # A single output has no name.
     assert predict(port, ids) == (200, {"predictions": [[2, 1], [4, 3]]})
     ids = {"signature_name": "translate_ids", "inputs": {"source_ids": [[1, 2]]}}
     assert predict(port, ids) == (200, {"outputs": [[2, 1]]})
@@ -69,7 +69,7 @@ def test_rows_and_columns(port):
     assert versioned[0] == 200
 
 
-def test_status_metadata_and_health(port):
+def test_server_reports_status_and_metadata(port):
     for path in (PATH, f"{PATH}/versions/7"):
         status, _, answer = ask(port, "GET", path)
         assert status == 200
@@ -86,9 +86,10 @@ def test_status_metadata_and_health(port):
         assert answer["model_spec"] == spec
         assert "signature_def" in answer["metadata"]
     assert ask(port, "GET", "/health")[::2] == (200, {"status": "ok"})
+    assert ask(port, "GET", "/ready")[::2] == (200, {"status": "ready"})
 
 
-def test_metrics_count(port):
+def test_metrics_count_requests_and_rows(port):
     def value(text, name):
         found = [line for line in text.splitlines() if line.startswith(name + " ")]
         return float(found[0].split()[-1]) if found else 0.0
@@ -114,24 +115,24 @@ BAD = {
     "{": "JSON Parse error",
     "[]": "must be an object",
     "null": "must be an object",
-    '{"instances": ["a"], "inputs": ["a"]}': "either",
-    "{}": "either",
-    '{"instances": []}': "not empty",
-    '{"instances": "a"}': "must be a list",
+    '{"instances": ["a"], "inputs": ["a"]}': "either 'instances' or",
+    "{}": "either 'instances' or",
+    '{"instances": []}': "non-empty list",
+    '{"instances": "a"}': "non-empty list",
     '{"instances": [1]}': "must be a string. Received: a number",
     '{"instances": [null]}': "Received: null",
     '{"instances": [true]}': "Received: true",
     '{"instances": [["a"]]}': "Received: a list",
-    '{"instances": [{"inputs": "a"}, "b"]}': "all objects",
+    '{"instances": [{"inputs": "a"}, "b"]}': "either all objects",
     '{"instances": [{"input": "a"}]}': "Missing named input: inputs",
     '{"instances": [{"inputs": "a", "more": 1}]}': 'Unknown named input: "more"',
-    '{"instances": [{"b64": "?"}]}': "not base64",
-    '{"inputs": {"inputs": "a"}}': "must be a list",
-    '{"inputs": []}': "not empty",
+    '{"instances": [{"b64": "?"}]}': "must be base64",
+    '{"inputs": {"inputs": "a"}}': "non-empty list",
+    '{"inputs": []}': "non-empty list",
     '{"inputs": ["a"], "model": 1}': 'Unknown key in request: "model"',
-    '{"inputs": [NaN]}': "cannot be read",
-    '{"inputs": [' + "9" * 5000 + "]}": "cannot be read",
-    '{"inputs": ' + "[" * 9000 + "}": "nested too deep",
+    '{"inputs": [NaN]}': "invalid number",
+    '{"inputs": [' + "9" * 5000 + "]}": "invalid number",
+    '{"inputs": ' + "[" * 9000 + "}": "nested too deeply",
     '{"signature_name": "none", "inputs": ["a"]}': "none",
     '{"signature_name": 1, "inputs": ["a"]}': "must be a string value",
     '{"signature_name": "a\\nb", "inputs": ["a"]}': r'"a\nb" not found',
@@ -140,24 +141,26 @@ BAD = {
     '{"signature_name": "' + "\\ud800" * 99 + '"}': '..." not found',
     '{"inputs": ["a"], "' + "\\ud800" * 99 + '": 1}': "Unknown key in request",
     '{"signature_name": "attend", "instances": ["a"]}': "name its inputs",
-    '{"signature_name": "attend", "inputs": {"inputs": ["a"], "targets": []}}': "empty",
+    '{"signature_name": "attend", "inputs": {"inputs": ["a"], "targets": []}}': (
+        "non-empty list"
+    ),
     '{"signature_name": "attend", "inputs": {"inputs": ["a"], "targets": ["b", ""]}}': (
         "same number of rows"
     ),
-    '{"signature_name": "translate_ids", "instances": [[1, 2], [3]]}': "one length",
+    '{"signature_name": "translate_ids", "instances": [[1, 2], [3]]}': "equal length",
     '{"signature_name": "translate_ids", "instances": [[1.5]]}': "32-bit integers",
     '{"signature_name": "translate_ids", "instances": [[9999999999]]}': "32-bit",
     '{"signature_name": "translate_ids", "instances": [[true]]}': "32-bit",
     '{"signature_name": "translate_ids", "instances": [[]]}': "at least one column",
-    '{"signature_name": "translate_ids", "instances": [3]}': "lists of one length",
-    json.dumps({"inputs": ["a"] * 6}): "5 rows at most. Received: 6",
-    json.dumps({"inputs": ["a" * 201]}): "200 characters at most. Received: 201",
+    '{"signature_name": "translate_ids", "instances": [3]}': "lists of equal length",
+    json.dumps({"inputs": ["a"] * 6}): "at most 5 rows. Received: 6",
+    json.dumps({"inputs": ["a" * 201]}): "at most 200 characters. Received: 201",
 }
 
 
 @pytest.mark.fault("F25", "status 400 with one line")
 @pytest.mark.parametrize("body", BAD)
-def test_bad_requests_are_told(port, body):
+def test_predict_explains_bad_requests(port, body):
     status, answer = predict(port, body)
     assert status == 400
     assert list(answer) == ["error"]
@@ -165,22 +168,30 @@ def test_bad_requests_are_told(port, body):
     assert len(answer["error"]) < 200
 
 
-def test_bytes_that_are_no_text(port):
+def test_predict_handles_invalid_unicode(port):
     status, answer = predict(port, b'{"inputs": ["\xff"]}')
     assert (status, answer) == (400, {"error": "JSON Parse error: not UTF-8"})
-    # A lone surrogate has no UTF-8.
+    # UTF-8 cannot encode a lone surrogate.
     assert predict(port, '{"inputs": ["\\ud800 a"]}')[1]["outputs"]["translations"] == [
         "a ?"
     ]
     assert predict(port, {"inputs": ["\0 猫 \u202e"]})[0] == 200
 
 
-def test_paths_that_are_not_there(port):
+def test_unknown_paths_are_errors(port):
     for method, path, status, text in (
-        ("GET", "/v1/models/other", 404, "Servable not found for request: other"),
-        ("POST", "/v1/models/other:predict", 404, "not found"),
-        ("POST", f"{PATH}/versions/8:predict", 404, "not found"),
-        ("GET", f"{PATH}/versions/8", 404, "not found"),
+        (
+            "GET",
+            "/v1/models/other",
+            404,
+            "Servable not found for request: Latest(other)",
+        ),
+        ("POST", "/v1/models/other:predict", 404, "request: Latest(other)"),
+        ("GET", "/v1/models/other/metadata", 404, "request: Latest(other)"),
+        ("POST", f"{PATH}/versions/8:predict", 404, "request: Specific(fake, 8)"),
+        ("GET", f"{PATH}/versions/8", 404, "request: Specific(fake, 8)"),
+        ("GET", f"{PATH}/versions/8/metadata", 404, "request: Specific(fake, 8)"),
+        ("GET", f"{PATH}/", 404, "Malformed request: GET"),
         ("POST", f"{PATH}:classify", 400, "Malformed request: POST"),
         ("GET", "/v2/x", 404, "Malformed request"),
         ("GET", "/../../etc/passwd", 404, "Malformed request"),
@@ -194,20 +205,22 @@ def test_paths_that_are_not_there(port):
 
 
 @pytest.mark.fault("F25", "status 413; the server stays up")
-def test_a_body_that_is_too_large(port):
+def test_predict_refuses_large_bodies(port):
     large = json.dumps({"inputs": ["a" * 30_000]})
     status, headers, answer = ask(port, "POST", f"{PATH}:predict", large)
     assert status == 413 and headers["Connection"] == "close"
-    assert "20,000 bytes at most" in answer["error"]
+    assert "at most 20,000 bytes" in answer["error"]
 
     def chunks():
         for _ in range(100):
             yield b"x" * 1000
 
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    # The server may hang up while the rest is still on its way.
+    # The server may disconnect before it has received the rest.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        connection.request("POST", f"{PATH}:predict", chunks(), encode_chunked=True)
+        kind = {"Content-Type": "application/json"}
+        path = f"{PATH}:predict"
+        connection.request("POST", path, chunks(), kind, encode_chunked=True)
     with contextlib.suppress(ConnectionResetError):
         assert connection.getresponse().status == 413
     connection.close()
@@ -215,18 +228,18 @@ def test_a_body_that_is_too_large(port):
 
 
 @pytest.mark.fault("F25", "status 500 without a path or traceback")
-def test_what_goes_wrong_inside_stays_inside(port, caplog):
+def test_internal_errors_reveal_nothing(port, caplog):
     status, headers, answer = ask(
         port, "POST", f"{PATH}:predict", {"inputs": ["secret"]}
     )
     assert (status, answer) == (500, {"error": "Internal error"})
-    assert "secret.py" in caplog.text  # for the one who runs it
+    assert "secret.py" in caplog.text  # but the log names it
     assert "server" not in headers
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
 def slow_client(port, pieces, pause):
-    """Sends pieces with pauses; seconds until the server answered or hung up."""
+    """Sends pieces with pauses; returns the duration and the answer."""
     started = time.monotonic()
     received = b""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
@@ -244,10 +257,11 @@ def slow_client(port, pieces, pause):
     return time.monotonic() - started, received
 
 
-HEAD = f"POST {PATH}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n".encode()
+HEAD = f"POST {PATH}:predict HTTP/1.1\r\nHost: localhost\r\n".encode()
+HEAD += b"Content-Type: application/json\r\nContent-Length: 1000\r\n"
 
 
-@pytest.mark.fault("F25", "status 408 or hung up on")
+@pytest.mark.fault("F25", "status 408 or disconnected")
 @pytest.mark.parametrize(
     ("pieces", "answer"),
     [
@@ -257,14 +271,14 @@ HEAD = f"POST {PATH}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n".en
         ([HEAD + b"\r\n"], b"HTTP/1.1 408"),
     ],
 )
-def test_slow_clients_are_sent_away(port, pieces, answer):
+def test_slow_clients_are_disconnected(port, pieces, answer):
     seconds, received = slow_client(port, pieces, 0.05)
     assert received[:12] == answer
     assert 0.5 < seconds < 6
 
 
-def test_a_second_request_byte_by_byte(port):
-    first = f"GET {PATH} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+def test_slow_second_request_is_disconnected(port):
+    first = f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
         client.sendall(first)
         assert client.recv(4096).startswith(b"HTTP/1.1 200")
@@ -276,7 +290,7 @@ def test_a_second_request_byte_by_byte(port):
         assert time.monotonic() - started < 6
 
 
-def test_a_client_that_goes_in_the_middle(port, caplog):
+def test_disconnected_client_is_counted(port, caplog):
     def gone():
         text = ask(port, "GET", "/metrics")[2].decode()
         return 'keras_transformer_rejected_total{reason="gone"} 1.0' in text
@@ -289,8 +303,8 @@ def test_a_client_that_goes_in_the_middle(port, caplog):
     assert caplog.text == ""
 
 
-@pytest.mark.fault("F25", "30 slow clients hold no other")
-def test_slow_clients_do_not_hold_others(port):
+@pytest.mark.fault("F25", "30 slow clients do not block others")
+def test_slow_clients_do_not_block_others(port):
     with contextlib.ExitStack() as stack:
         for _ in range(30):
             client = socket.create_connection(("127.0.0.1", port))
@@ -331,7 +345,7 @@ def test_concurrent_requests_share_batches():
     assert len(model.batches) < 30
 
 
-def test_overload_is_refused_quickly_and_passes():
+def test_overload_is_refused_and_recovers():
     model = FakeModel(seconds=0.3)
     limits = Limits(max_batch_size=2, queue_size=4, max_texts=4)
     with served(model, limits) as port:
@@ -359,13 +373,13 @@ def test_overload_is_refused_quickly_and_passes():
         assert predict(port, {"inputs": ["a b"]})[0] == 200
 
 
-def test_an_answer_that_takes_too_long():
+def test_predict_times_out():
     limits = Limits(request_timeout=0.2)
     with served(FakeModel(seconds=1.0), limits) as port:
         assert predict(port, {"inputs": ["a"]}) == (504, {"error": "Deadline exceeded"})
 
 
-def test_what_is_in_flight_is_finished():
+def test_shutdown_finishes_requests_in_flight():
     found = []
     with served(FakeModel(seconds=0.8), Limits()) as port:
         asking = threading.Thread(

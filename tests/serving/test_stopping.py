@@ -1,4 +1,4 @@
-"""A server in a process of its own that is told to stop."""
+"""Signals to a server in another process."""
 
 import pathlib
 import signal
@@ -22,7 +22,7 @@ print("stopped", flush=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_is_in_flight_is_finished_first(number):
+def test_signals_finish_requests_in_flight(number):
     here = pathlib.Path(__file__).parent
     process = subprocess.Popen(
         [sys.executable, "-c", CODE, str(here), str(here.parent)],

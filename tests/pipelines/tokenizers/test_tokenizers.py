@@ -245,6 +245,13 @@ def test_split_digits_survives_saving(digit_tokenizer, tmp_path):
     assert loaded == digit_tokenizer.tokenize(texts).to_list()
 
 
+def test_load_tokenizer_names_the_absolute_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError) as error:
+        load_tokenizer(".")
+    assert str(error.value).startswith(f"{tmp_path}: no tokenizer here")
+
+
 @pytest.mark.fault("F24", "one line that names the file")
 def test_damaged_files_are_rejected(tokenizer, tmp_path):
     with pytest.raises(DataError, match="no tokenizer here"):

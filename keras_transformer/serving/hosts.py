@@ -1,0 +1,26 @@
+"""Checks of the `Host` header, against web pages that rebind their DNS name."""
+
+import ipaddress
+import re
+
+from keras_transformer.serving.errors import RequestError
+
+
+def check_host(header, allowed):
+    """Raises `RequestError` unless a request addresses this server.
+
+    Only DNS names can be rebound to another address, so IP addresses are accepted.
+
+    Args:
+        header: The `Host` header. Browsers always send one.
+        allowed: Host names that are accepted in addition to `localhost`.
+    """
+    name = re.sub(r":\d*$", "", header).strip("[]").rstrip(".").lower()
+    if not name or name in {"localhost", *map(str.lower, allowed)}:
+        return
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        raise RequestError(
+            403, "Host is not allowed; the server's --allow-host adds it", "host"
+        ) from None

@@ -1,0 +1,354 @@
+const settings = /*SETTINGS*/null;
+const by = id => document.getElementById(id);
+const has = name => settings.signatures.includes(name);
+const HINT = "Point at a word, or move to it with Tab, to see its attention.";
+const state = { run: 0, busy: false, typed: null, text: "", ranked: [], chosen: 0, attention: null };
+
+by("name").textContent = settings.name;
+by("version").textContent = `version ${settings.version}`;
+document.title = `${settings.name} – Translate`;
+
+async function predict(signature, inputs) {
+  const url = `/v1/models/${encodeURIComponent(settings.name)}:predict`;
+  const body = JSON.stringify({ signature_name: signature, inputs });
+  let response;
+  try {
+    response = await fetch(url, {
+      method: "POST", body, headers: { "Content-Type": "application/json" },
+      signal: AbortSignal.timeout((settings.timeout + 5) * 1000),
+    });
+  } catch (error) {
+    throw new Error(error.name === "TimeoutError"
+      ? "The server did not answer in time. Try a shorter text."
+      : "The server cannot be reached. Is it still running?");
+  }
+  const answer = await response.json().catch(() => ({}));
+  if (response.ok) return answer.outputs;
+  if (response.status === 503 || response.status === 429) {
+    throw new Error("The server is busy. Try again in a moment.");
+  }
+  if (response.status === 504) throw new Error("The server did not answer in time. Try a shorter text.");
+  if (response.status >= 500) throw new Error("The server failed. Its log has the details.");
+  throw new Error(answer.error || `The server answered with status ${response.status}.`);
+}
+
+// The server counts code points.
+const length = text => [...text].length;
+
+function count() {
+  const used = length(by("source").value);
+  const over = used > settings.maxLength;
+  by("count").textContent = `${used.toLocaleString("en")} of ${settings.maxLength.toLocaleString("en")} characters`;
+  by("count").classList.toggle("over", over);
+  by("source").setAttribute("aria-invalid", String(over));
+  return over;
+}
+
+function showMessage(message) {
+  by("message").textContent = message;
+  by("message").hidden = !message;
+}
+
+function clear() {
+  for (const id of ["attention-card", "n-best-card", "tree-card", "cut"]) by(id).hidden = true;
+  for (const id of ["copy", "several", "stale"]) by(id).hidden = true;
+  state.typed = null;
+  by("best").textContent = "The translation appears here.";
+  by("best").classList.add("empty");
+}
+
+function showBest(text) {
+  by("best").textContent = text || "(empty translation)";
+  by("best").classList.toggle("empty", !text);
+  by("copy").hidden = !text;
+}
+
+function markStale() {
+  by("stale").hidden = state.typed === null || by("source").value === state.typed;
+}
+
+function setBusy(busy) {
+  state.busy = busy;
+  // A disabled button would lose the focus.
+  by("go").setAttribute("aria-disabled", String(busy));
+  by("pair").classList.toggle("busy", busy);
+  by("pair").setAttribute("aria-busy", String(busy));
+}
+
+async function translate() {
+  const typed = by("source").value;
+  const lines = typed.split("\n").map(line => line.trim());
+  const filled = lines.filter(Boolean);
+  const run = ++state.run;
+  showMessage("");
+  if (count()) {
+    clear();
+    showMessage(`The text has ${length(typed).toLocaleString("en")} characters, but at most ${settings.maxLength.toLocaleString("en")} are allowed. Shorten it, or translate it in parts.`);
+    return;
+  }
+  if (!filled.length) {
+    clear();
+    showMessage("Type a sentence first.");
+    return;
+  }
+  if (filled.length > settings.maxTexts) {
+    clear();
+    showMessage(`The text has ${filled.length} lines, but at most ${settings.maxTexts} are allowed.`);
+    return;
+  }
+  setBusy(true);
+  try {
+    if (filled.length > 1) {
+      const found = await predict("serving_default", { inputs: filled });
+      if (run !== state.run) return;
+      clear();
+      showLines(lines, found);
+    } else {
+      const found = await candidates(filled[0]);
+      if (run !== state.run) return;
+      Object.assign(state, { text: filled[0], ranked: found.ranked });
+      by("cut").hidden = !found.truncated;
+      by("several").hidden = true;
+      listRanked();
+      state.typed = typed;
+      markStale();
+      await choose(0);
+    }
+    if (run !== state.run) return;
+    state.typed = typed;
+    markStale();
+  } catch (error) {
+    if (run !== state.run) return;
+    clear();
+    showMessage(error.message);
+  } finally {
+    if (run === state.run) setBusy(false);
+  }
+}
+
+// Shows one translation per line; blank lines stay blank.
+function showLines(lines, { translations, truncated = [] }) {
+  let next = 0;
+  showBest(lines.map(line => line && translations[next++]).join("\n"));
+  by("cut").hidden = !truncated.some(Boolean);
+  by("several").hidden = false;
+}
+
+async function candidates(text) {
+  if (!has("translate_n_best")) {
+    const found = await predict("serving_default", { inputs: [text] });
+    const { translations: [text], scores: [score], truncated: [truncated] = [false] } = found;
+    return { ranked: [{ text, score }], truncated };
+  }
+  const found = await predict("translate_n_best", { inputs: [text] });
+  const ranked = found.translations[0].slice(0, found.counts[0])
+    .map((each, n) => ({ text: each, score: found.scores[0][n] }));
+  return { ranked, truncated: found.truncated[0] };
+}
+
+function listRanked() {
+  by("n-best").replaceChildren(...state.ranked.map(({ text, score }, n) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(span("rank", n + 1), span("text", text || "(empty)"), span("score", score.toFixed(3)));
+    button.addEventListener("click", () => choose(n));
+    const item = document.createElement("li");
+    item.append(button);
+    return item;
+  }));
+  by("n-best-card").hidden = false;
+}
+
+function span(name, text) {
+  const made = document.createElement("span");
+  made.className = name;
+  made.textContent = text;
+  if (name === "text") Object.assign(made, { dir: "auto", lang: "" });
+  return made;
+}
+
+async function choose(n) {
+  const run = state.run;
+  state.chosen = n;
+  const { text } = state.ranked[n];
+  showBest(text);
+  by("n-best").querySelectorAll("button").forEach((button, i) =>
+    button.setAttribute("aria-pressed", String(i === n)));
+  showTree(text);
+  state.attention = null;
+  if (!has("attend") || !text) { by("attention-card").hidden = true; return; }
+  try {
+    const found = await predict("attend", { inputs: [state.text], targets: [text] });
+    if (run !== state.run || n !== state.chosen) return;
+    state.attention = trimmed(found);
+    drawWords();
+  } catch (error) {
+    if (run !== state.run || n !== state.chosen) return;
+    by("attention-card").hidden = true;
+    showMessage(`The attention is not available: ${error.message}`);
+  }
+}
+
+// Removes the padding at the ends of rows.
+function trimmed({ source_pieces: [source], target_pieces: [target], attention: [rows] }) {
+  const end = pieces => pieces.findLastIndex(Boolean) + 1;
+  const [s, t] = [end(source), end(target)];
+  return { source: source.slice(0, s), target: target.slice(0, t), rows: rows.slice(0, t).map(row => row.slice(0, s)) };
+}
+
+// Groups the indices of subwords by word. A space belongs to the word after it.
+function words(pieces) {
+  const groups = [];
+  let open = false;
+  pieces.forEach((piece, i) => {
+    if (!open || (/^\s/.test(piece) && /\S/.test(pieces.slice(groups.at(-1)[0], i).join("")))) groups.push([]);
+    groups.at(-1).push(i);
+    open = true;
+  });
+  return groups;
+}
+
+function drawWords() {
+  const { source, target, rows } = state.attention;
+  const group = by("pieces").checked ? pieces => pieces.map((_, i) => [i]) : words;
+  const [from, to] = [group(source), group(target)];
+  // Attention to a word is the sum over its subwords, attention from it the mean.
+  const table = to.map(t => from.map(s =>
+    t.reduce((sum, i) => sum + s.reduce((part, j) => part + rows[i][j], 0), 0) / t.length));
+  const text = (pieces, indices) => indices.map(i => pieces[i]).join("").trim() || "\u2423";
+  const sides = { source: from.map(each => text(source, each)), target: to.map(each => text(target, each)) };
+  const buttons = {};
+  for (const side of ["source", "target"]) {
+    buttons[side] = sides[side].map((word, n) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "word";
+      button.textContent = word;
+      for (const event of ["mouseenter", "focus", "click"]) button.addEventListener(event, () => mark(side, n));
+      for (const event of ["mouseleave", "blur"]) button.addEventListener(event, () => mark(null));
+      return button;
+    });
+    by(`${side}-words`).replaceChildren(...buttons[side]);
+  }
+  function mark(side, n) {
+    for (const each of ["source", "target"]) {
+      buttons[each].forEach((button, i) => {
+        const weight = side && side !== each ? (each === "source" ? table[n][i] : table[i][n]) : 0;
+        button.classList.toggle("on", each === side && i === n);
+        button.style.background = weight > .005 ? `rgba(var(--mark), ${Math.min(.08 + .62 * weight, .7)})` : "";
+        button.textContent = sides[each][i];
+        if (weight >= .05) {
+          const share = document.createElement("small");
+          share.textContent = `${Math.round(100 * weight)}%`;
+          button.append(share);
+        }
+      });
+    }
+    by("summary").textContent = side ? summary(side, n) : HINT;
+  }
+  function summary(side, n) {
+    const other = side === "target" ? "source" : "target";
+    const best = sides[other]
+      .map((word, i) => [side === "target" ? table[n][i] : table[i][n], word])
+      .sort((a, b) => b[0] - a[0]).slice(0, 3).filter(([weight]) => weight >= .01)
+      .map(([weight, word]) => `${word} ${Math.round(100 * weight)}%`);
+    const verb = side === "target" ? "attends to" : "is attended to by";
+    return `${sides[side][n]} ${verb} ${best.join(", ") || "no word in particular"}`;
+  }
+  mark(null);
+  by("attention-card").hidden = false;
+}
+
+// A bracketed tree such as (S (NP dogs) (VP bark)), or null.
+function parseTree(text) {
+  const tokens = text.match(/[()]|[^\s()]+/g) || [];
+  if (tokens[0] !== "(" || tokens.length > 4000) return null;
+  let place = 0;
+  function node(depth) {
+    if (depth > 200 || tokens[place] !== "(") return null;
+    place += 1;
+    const made = { label: /[()]/.test(tokens[place]) ? "" : tokens[place++], children: [] };
+    while (place < tokens.length && tokens[place] !== ")") {
+      const child = tokens[place] === "(" ? node(depth + 1) : { label: tokens[place++], children: null };
+      if (!child) return null;
+      made.children.push(child);
+    }
+    if (tokens[place++] !== ")") return null;
+    return made;
+  }
+  const root = node(0);
+  return root && place === tokens.length && root.children.length ? root : null;
+}
+
+function showTree(text) {
+  const root = parseTree(text);
+  by("tree-card").hidden = !root;
+  if (root) by("tree").replaceChildren(drawTree(root, text));
+}
+
+function drawTree(root, text) {
+  const LEVEL = 52, SPACE = 20;
+  let x = SPACE, deepest = 0;
+  const svg = element("svg", { role: "img", "aria-label": `Tree: ${text}` });
+  const lines = element("g", {}), labels = element("g", {});
+  const width = label => Math.max(16, 8.2 * [...label].length);
+  // `least` is the width of the widest label of the only children above.
+  function place(node, depth, least) {
+    deepest = Math.max(deepest, depth);
+    const room = Math.max(width(node.label), least);
+    if (!node.children || !node.children.length) {
+      node.x = x + room / 2;
+      x += room + SPACE;
+    } else {
+      const single = node.children.length === 1;
+      node.children.forEach(child => place(child, depth + 1, single ? room : 0));
+      node.x = (node.children[0].x + node.children.at(-1).x) / 2;
+    }
+    const y = 20 + depth * LEVEL;
+    labels.append(element("text", { x: node.x, y, "text-anchor": "middle", class: node.children ? "" : "leaf" }, node.label));
+    for (const child of node.children || []) {
+      lines.append(element("line", { x1: node.x, y1: y + 6, x2: child.x, y2: y + LEVEL - 16 }));
+    }
+  }
+  place(root, 0, 0);
+  const height = 34 + deepest * LEVEL;
+  svg.setAttribute("viewBox", `0 0 ${x} ${height}`);
+  svg.setAttribute("width", x);
+  svg.setAttribute("height", height);
+  svg.append(lines, labels);
+  return svg;
+}
+
+function element(name, attributes, text) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+async function copy() {
+  const range = document.createRange();
+  range.selectNodeContents(by("best"));
+  getSelection().removeAllRanges();
+  getSelection().addRange(range);
+  // Browsers offer the clipboard only to pages of this machine or over HTTPS.
+  if (navigator.clipboard) await navigator.clipboard.writeText(by("best").textContent);
+  else document.execCommand("copy");
+  by("copy").textContent = "Copied";
+  setTimeout(() => { by("copy").textContent = "Copy"; }, 2000);
+}
+
+by("form").addEventListener("submit", event => {
+  event.preventDefault();
+  if (!state.busy) translate();
+});
+by("copy").addEventListener("click", copy);
+by("source").addEventListener("input", () => { count(); markStale(); });
+by("source").addEventListener("keydown", event => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    if (!state.busy) translate();
+  }
+});
+by("pieces").addEventListener("change", () => { if (state.attention) drawWords(); });
+count();

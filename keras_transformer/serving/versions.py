@@ -1,0 +1,66 @@
+"""The version of a model that is served, and its replacement by newer ones."""
+
+import asyncio
+import logging
+import math
+
+from keras_transformer.serving.page import content_security_policy
+from keras_transformer.serving.page import render_page
+
+_LOG = logging.getLogger("keras_transformer.serving")
+
+
+class Versions:
+    """Warms up a model, serves it and replaces it by newer versions.
+
+    Requests in the queue keep the version that they were checked for.
+
+    Args:
+        model: `ServedModel`, or an object with its attributes and methods.
+        limits: `Limits`.
+
+    Attributes:
+        model: The current version.
+        page: The page at `/`, as bytes.
+        policy: The page's Content-Security-Policy.
+        is_warm: Whether the first version has run its warm-up requests.
+    """
+
+    def __init__(self, model, limits):
+        self._limits = limits
+        self.is_warm = False
+        self._serve(model)
+
+    def _serve(self, model):
+        self.page = render_page(model, self._limits)
+        self.policy = content_security_policy(self.page)
+        self.model = model
+
+    async def run(self, batcher):
+        """Warms up and then looks for newer versions until it is cancelled."""
+        await self._warm_up(self.model, batcher)
+        self.is_warm = True
+        broken = None
+        while self._limits.reload_interval is not None:
+            await asyncio.sleep(self._limits.reload_interval)
+            newer = None
+            try:
+                newer = await asyncio.to_thread(self.model.find_newer)
+                if newer in (None, broken):
+                    continue
+                model = await asyncio.to_thread(self.model.reload)
+                await self._warm_up(model, batcher)
+                self._serve(model)
+                _LOG.warning("%s: now serving version %s", model.name, model.version)
+            except Exception:
+                # An incomplete copy is tried again when its files have changed.
+                broken = newer
+                _LOG.warning("the new version cannot be loaded", exc_info=True)
+
+    async def _warm_up(self, model, batcher):
+        for signature, columns in model.warm_up_requests():
+            try:
+                future = batcher.submit((model, signature), columns, math.inf)
+                await asyncio.wrap_future(future)
+            except Exception:
+                _LOG.warning("warm-up of %s failed", signature, exc_info=True)

@@ -1,0 +1,235 @@
+"""Hosts, content types, bounds on answers, warm-up and shutdown of the server."""
+
+import concurrent.futures
+import json
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+from fake_model import FakeModel
+from fake_model import ask
+from fake_model import predict
+from fake_model import served
+from waiting import wait_until
+
+from keras_transformer.serving.limits import Limits
+from keras_transformer.serving.server import build_server
+from keras_transformer.serving.server import listen
+
+PATH = "/v1/models/fake"
+
+
+@pytest.fixture(scope="module")
+def port():
+    with served(FakeModel(), Limits()) as port:
+        yield port
+
+
+def test_method_errors_name_the_allowed_methods(port):
+    for method, path, allowed in (
+        ("DELETE", "/", {"GET", "HEAD"}),
+        ("GET", f"{PATH}:predict", {"POST"}),
+        ("POST", PATH, {"GET"}),
+    ):
+        status, headers, _ = ask(port, method, path)
+        assert (status, set(headers["Allow"].split(", "))) == (405, allowed)
+
+
+def test_head_of_the_page_has_no_content(port):
+    status, headers, content = ask(port, "HEAD", "/")
+    assert (status, content) == (200, b"")
+    assert headers["Content-Length"] == str(len(ask(port, "GET", "/")[2]))
+
+
+@pytest.mark.fault("F25", "malformed HTTP: status 400 with a JSON error")
+def test_malformed_http_is_a_json_error(port):
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nno header\r\n\r\n")
+        answer = b"".join(iter(lambda: client.recv(4096), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400")
+    assert b"application/json" in head.lower()
+    assert list(json.loads(body)) == ["error"]
+
+
+@pytest.mark.fault("F25", "another Host or content type: status 403 or 415")
+def test_requests_of_other_sites_are_refused(port):
+    body = {"inputs": ["a b"]}
+    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "a b"):
+        for method, path in (("POST", f"{PATH}:predict"), ("GET", "/metrics")):
+            found = ask(port, method, path, body, {"Host": host})
+            assert (found[0], list(found[2])) == (403, ["error"]), host
+    for host in ("localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:80", "10.0.0.7"):
+        assert ask(port, "GET", "/health", headers={"Host": host})[0] == 200, host
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "", "json"):
+        found = ask(port, "POST", f"{PATH}:predict", body, {"Content-Type": kind})
+        assert (found[0], "application/json" in found[2]["error"]) == (415, True)
+    kind = {"Content-Type": "Application/JSON; charset=utf-8"}
+    assert ask(port, "POST", f"{PATH}:predict", body, kind)[0] == 200
+
+
+def test_server_accepts_the_hosts_that_it_is_given():
+    with served(FakeModel(), Limits(), {"Translator.example"}) as port:
+        for host, status in (("translator.example:1", 200), ("other.example", 403)):
+            assert ask(port, "GET", "/health", headers={"Host": host})[0] == status
+
+
+@pytest.mark.fault("F25", "an answer of too many numbers: status 400, not computed")
+def test_answers_are_bounded_before_they_are_computed():
+    model = FakeModel()
+    with served(model, Limits(max_values=100)) as port:
+        rows = {"signature_name": "translate_ids", "inputs": [[1] * 10] * 10}
+        assert predict(port, rows)[0] == 200
+        rows["inputs"].append([1] * 10)
+        status, answer = predict(port, rows)
+        assert (status, "at most 100 numbers" in answer["error"]) == (400, True)
+    assert model.batches == [10]
+
+
+def test_batch_size_applies_to_every_signature():
+    model = FakeModel()
+    with served(model, Limits(max_batch_size=4)) as port:
+        rows = {"signature_name": "translate_ids", "inputs": [[1, 2]] * 10}
+        assert predict(port, rows) == (200, {"outputs": [[2, 1]] * 10})
+    assert model.batches == [4, 4, 2]
+
+
+def test_formatting_does_not_block_other_requests():
+    model = FakeModel()
+    model.run = lambda *_: {"encoder_output": np.zeros((64, 128, 128), "float32")}
+    with served(model, Limits()) as port:
+        rows = {"signature_name": "translate_ids", "inputs": [[1]] * 64}
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(predict, port, rows)
+            longest = 0.0
+            while not answer.done():
+                started = time.monotonic()
+                assert ask(port, "GET", "/health")[0] == 200
+                longest = max(longest, time.monotonic() - started)
+            assert answer.result()[0] == 200
+    assert longest < 1
+
+
+def test_rows_of_a_disconnected_client_are_dropped():
+    model = FakeModel(seconds=1.0)
+    with served(model, Limits(max_batch_size=1, max_wait=0)) as port:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            first = pool.submit(predict, port, {"inputs": ["a"]})
+            wait_until(lambda: model.batches, "the first batch", 20)
+            body = json.dumps({"inputs": ["b"] * 50}).encode()
+            head = (
+                f"POST {PATH}:predict HTTP/1.1\r\nHost: localhost\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            ).encode()
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.sendall(head + b"\r\n" + body)
+                wait_until(lambda: queue_rows(port) == 50, "rows to wait", 20)
+            assert first.result(20)[0] == 200
+        wait_until(lambda: queue_rows(port) == 0, "rows to be dropped", 20)
+    assert sum(model.batches) <= 2
+
+
+def queue_rows(port):
+    text = ask(port, "GET", "/metrics")[2].decode()
+    (line,) = [
+        line
+        for line in text.splitlines()
+        if line.startswith("keras_transformer_queue_rows ")
+    ]
+    return float(line.split()[1])
+
+
+def test_server_is_ready_after_the_warm_up():
+    warm_up = [("serving_default", {"inputs": [b"a"]})] * 2
+    model = FakeModel(seconds=1.0, warm_up=warm_up)
+    with served(model, Limits()) as port:
+        assert ask(port, "GET", "/ready")[::2] == (503, {"status": "warming up"})
+        assert ask(port, "GET", "/health")[0] == 200
+        state = ask(port, "GET", PATH)[2]["model_version_status"][0]["state"]
+        assert state == "LOADING"
+        # A request during the warm-up waits for its turn.
+        assert predict(port, {"inputs": ["a b"]})[0] == 200
+        wait_until(lambda: ask(port, "GET", "/ready")[0] == 200, "readiness", 20)
+        assert sum(model.batches) == 3
+
+
+def test_failed_warm_up_does_not_stop_the_server(caplog):
+    warm_up = [("serving_default", {"inputs": [b"secret"]})]
+    with served(FakeModel(warm_up=warm_up), Limits()) as port:
+        wait_until(lambda: ask(port, "GET", "/ready")[0] == 200, "readiness", 20)
+        assert predict(port, {"inputs": ["a b"]})[0] == 200
+    assert "warm-up of serving_default failed" in caplog.text
+
+
+def test_newer_version_replaces_the_served_one():
+    """Every request is answered, and the later ones by the new version."""
+    old, new = FakeModel(seconds=0.02), FakeModel(seconds=0.02)
+    new.version = 8
+    new.warm_up = [("serving_default", {"inputs": [b"a"]})]
+    with served(old, Limits(reload_interval=0.05)) as port:
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            asked = [pool.submit(predict, port, {"inputs": ["a b"]}) for _ in range(9)]
+            old.newer = new
+            wait_until(lambda: version_of(port) == "8", "the new version", 20)
+            assert {future.result()[0] for future in asked} == {200}
+        num_old = len(old.batches)
+        assert predict(port, {"inputs": ["a b"]})[0] == 200
+        assert len(old.batches) == num_old
+        for number, status in ((7, 404), (8, 200)):
+            path = f"{PATH}/versions/{number}"
+            assert ask(port, "GET", path)[0] == status
+            found = ask(port, "POST", f"{path}:predict", {"inputs": ["a b"]})
+            assert found[0] == status
+        assert b'"version": 8' in ask(port, "GET", "/")[2]
+
+
+def test_broken_version_leaves_the_served_one(caplog):
+    model = FakeModel()
+    model.newer = FakeModel()
+    model.newer.version = 8
+    tries = []
+
+    def reload():
+        tries.append(1)
+        raise OSError("cut off")
+
+    model.reload = reload
+    with served(model, Limits(reload_interval=0.02)) as port:
+        wait_until(lambda: tries, "the new version", 20)
+        time.sleep(0.2)
+        assert version_of(port) == "7"
+    assert len(tries) == 1
+    assert "cannot be loaded" in caplog.text
+
+
+def version_of(port):
+    return ask(port, "GET", PATH)[2]["model_version_status"][0]["version"]
+
+
+def test_draining_server_is_not_ready():
+    found = []
+    model = FakeModel(seconds=2.0)
+    listening = listen("127.0.0.1", 0)
+    server = build_server(model, Limits())
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    wait_until(lambda: server.started, "the server", 60)
+    port = listening.getsockname()[1]
+    asking = threading.Thread(
+        target=lambda: found.append(predict(port, {"inputs": ["a b"]}))
+    )
+    asking.start()
+    wait_until(lambda: model.batches, "the batch", 20)
+    server.should_exit = True
+    wait_until(lambda: ask(port, "GET", "/ready")[0] == 503, "draining", 20)
+    assert ask(port, "GET", "/ready")[2] == {"status": "shutting down"}
+    assert ask(port, "GET", "/health")[0] == 200
+    status, headers, answer = ask(port, "POST", f"{PATH}:predict", {"inputs": ["c"]})
+    assert (status, headers["Retry-After"]) == (503, "5")
+    assert answer == {"error": "The server is shutting down"}
+    asking.join(20)
+    thread.join(20)
+    assert found[0][0] == 200
+    assert not thread.is_alive()
