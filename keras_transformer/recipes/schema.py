@@ -1,4 +1,7 @@
-"""Recipe keys and their types, with the defaults of the paper (section 5)."""
+"""Recipe keys and their types, with the defaults of the paper (section 5).
+
+`files.yaml` describes the keys. Comments here describe those that it does not contain.
+"""
 
 from typing import Annotated
 from typing import Any
@@ -57,7 +60,7 @@ class ModelSettings(Section):
     The fields contain the resolved values: by default, the preset's.
     """
 
-    preset: str = "base"
+    preset: str = "base"  # name in keras_transformer.PRESETS
     num_layers: PositiveInt = 6
     d_model: PositiveInt = 512
     d_ff: PositiveInt = 2048
@@ -109,21 +112,14 @@ ARCHITECTURE = tuple(name for name in MODEL_ARGUMENTS if name not in DROPOUT_RAT
 
 
 class EarlyStopping(Section):
-    """Stops after `patience` validations without a better `metric`."""
+    """When to stop before `steps`."""
 
-    metric: Literal["bleu", "f1", "perplexity"] = "bleu"
-    patience: PositiveInt = 5
+    metric: Literal["bleu", "f1", "perplexity"] = "bleu"  # validation metric
+    patience: PositiveInt = 5  # validations without improvement
 
 
 class TrainingSettings(Section):
-    """Training settings (section 5).
-
-    `batch_tokens` counts one side of a global batch. Validation decodes
-    `validation_sentences` evenly spaced sentences. `initial_model` is a run folder or
-    a `.keras` file that provides the initial weights and vocabulary. `parallel_parts`
-    of a batch are computed in parallel on the cores of a CPU. `guided_alignment` is the
-    weight of a loss that teaches an attention head which word of a tree is next.
-    """
+    """Training settings (section 5)."""
 
     initial_model: Text | None = None
     steps: PositiveInt = 100_000
@@ -147,7 +143,7 @@ class TrainingSettings(Section):
     mixed_precision: Literal["bfloat16", "float16", "auto_bfloat16"] | None = None
     jit_compile: Literal["auto", True, False] = "auto"
     checkpoint_minutes: PositiveFloat | None = None
-    checkpoint_steps: PositiveInt | None = None
+    checkpoint_steps: PositiveInt | None = None  # steps between checkpoints
     keep_checkpoints: PositiveInt = 5
     average_checkpoints: PositiveInt = 5
     validation_steps: PositiveInt = 1_000
