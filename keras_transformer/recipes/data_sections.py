@@ -118,7 +118,10 @@ class WeightedTreePaths(TreePaths):
 
 
 class TreesData(Section):
-    """Constituency trees (section 6.3): sentences in, linearized trees out."""
+    """Constituency trees (section 6.3): sentences in, linearized trees out.
+
+    `words` chooses the symbol for a word in a linearized tree, see `linearize`.
+    """
 
     kind: Literal["trees"]
     train: WeightedTreePaths  # training trees

@@ -112,7 +112,7 @@ ARCHITECTURE = tuple(name for name in MODEL_ARGUMENTS if name not in DROPOUT_RAT
 
 
 class EarlyStopping(Section):
-    """When to stop before `steps`."""
+    """Condition for stopping before `steps`."""
 
     metric: Literal["bleu", "f1", "perplexity"] = "bleu"  # validation metric
     patience: PositiveInt = 5  # validations without improvement
