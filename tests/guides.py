@@ -29,10 +29,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^( *)```(\w*)[^\n`]*\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
 HINT = re.compile(r"<!-- test: (.*?) -->")
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
-# Commands whose first argument is a command of their own.
+# Commands with subcommands.
 GROUPS = {"corpus"}
 SHELLS = {"bash", "console", "sh", "shell"}
-# Folders of the project that hold nothing until a command of README fills them.
+# Folders of the project that are filled by commands.
 WRITTEN = {"runs", "saved_models"}
 
 
@@ -130,7 +130,7 @@ def commands(code):
 
 
 def problems(command):
-    """What a command names that is not there, one line each."""
+    """Yields a line for each name in a command that does not exist."""
     while command and re.fullmatch(r"[A-Z_]+=.*", command[0]):
         command = command[1:]
     if not command:
@@ -143,7 +143,7 @@ def problems(command):
             if "=" not in word and word[:1] != "-" and word not in targets:
                 yield f"make {word}: no such target"
     elif program == "keras-transformer":
-        yield from verb_problems(words)
+        yield from command_problems(words)
     elif program == "pip" or words[:2] == ["-m", "pip"]:
         extras = re.findall(r'^ +"([\w-]+)": ', (ROOT / "setup.py").read_text(), re.M)
         for word in words:
@@ -160,22 +160,22 @@ def problems(command):
             yield f"{word}: no such file in the project"
 
 
-def verb_problems(words):
+def command_problems(words):
     from keras_transformer.recipes import load_recipe
     from keras_transformer.recipes import shipped_recipes
 
-    verb = next((word for word in words if word[:1] != "-"), None)
-    if verb in GROUPS:
-        verb = " ".join(words[:2])
-    text = help_of(verb)
+    command = next((word for word in words if word[:1] != "-"), None)
+    if command in GROUPS:
+        command = " ".join(words[:2])
+    text = help_of(command)
     if text is None:
-        yield f"keras-transformer {verb}: no such verb"
+        yield f"keras-transformer {command}: no such command"
         return
     for word in words:
         option = word.partition("=")[0]
         if option[:2] == "--" and not re.search(rf"{option}\b", text):
-            yield f"keras-transformer {verb}: no option {option}"
-    if verb == "train" and len(words) > 1 and words[1][:1] not in "-<":
+            yield f"keras-transformer {command}: no option {option}"
+    if command == "train" and len(words) > 1 and words[1][:1] not in "-<":
         recipe = words[1]
         if recipe.endswith((".yaml", ".yml")):
             return
@@ -192,22 +192,22 @@ def verb_problems(words):
 HELP = {}
 
 
-def help_of(verb):
-    """The verb's `--help`, or None where there is no such verb."""
-    if verb not in HELP:
+def help_of(command):
+    """Returns the help of a command, or `None` if there is no such command."""
+    if command not in HELP:
         code = "from keras_transformer.cli import main; main()"
         result = subprocess.run(
-            [sys.executable, "-c", code, *(verb or "").split(), "--help"],
+            [sys.executable, "-c", code, *(command or "").split(), "--help"],
             env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
             capture_output=True,
             text=True,
         )
-        HELP[verb] = result.stdout if result.returncode == 0 else None
-    return HELP[verb]
+        HELP[command] = result.stdout if result.returncode == 0 else None
+    return HELP[command]
 
 
 def write_corpus(folder):
-    """Small `train`, `val` and `test` texts, `.en` and `.de`, plain and `.gz`."""
+    """Writes small texts `train`, `val` and `test`, `.en` and `.de`, plain and .gz."""
     from keras_transformer.pipelines.sources.phrases import phrases
 
     splits = phrases(size=700, held_out=53)
