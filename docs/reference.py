@@ -275,7 +275,7 @@ def key_rows(section, prefix, descriptions, paper, seen):
         if is_inner:
             seen.add(name)
         yield [
-            f"`{key}`",
+            f"`{key.partition('.')[2]}`",
             cell(type_name(field.annotation)),
             cell(default_text(field)),
             cell(paper.get(key, "")),
@@ -306,8 +306,9 @@ def recipe_page():
         if name != "data"
     ]
     introduction = (
-        "A recipe is a YAML file with these sections. On the command line "
-        "`--set KEY=VALUE` replaces a key. Unknown keys are errors. "
+        "A recipe is a YAML file with these sections. On the command line, "
+        "`--set training.steps=500` replaces the key `steps` of the section "
+        "`training`. Unknown keys are errors. "
         "[`files.yaml`](../../keras_transformer/recipes/files.yaml) is a template.\n\n"
         "The column Paper has the values of the paper's base model for English to "
         "German, and of its other models where they differ. It is empty where the "
