@@ -1,28 +1,29 @@
-# `make demo` and `make test` need nothing but Python 3.11 or later: they set up .venv.
+# Every target sets up .venv first, which needs only Python 3.11 or later.
 
 PYTHON ?= python3
-# More of setup.py's extras: make test EXTRAS=dev,backends
+# Extras of setup.py to install, e.g. make test EXTRAS=dev,backends
 EXTRAS ?= dev
-# Another folder for the environment: make test VENV=/tmp/venv
+# Folder of the environment, e.g. make test VENV=/tmp/venv
 VENV ?= .venv
 BIN := $(VENV)/bin
 comma := ,
-# A mark for each choice of extras.
+# One marker file per choice of extras.
 INSTALLED := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 DEMO_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help setup demo test test-slow docs lint format lock clean
+.PHONY: help setup demo test test-slow docs reference lint format lock clean
 
 help:
 	@echo "make demo       set up .venv, then train, evaluate, export and translate"
 	@echo "make test       set up .venv, then run the tests (TEST_ARGS=... is passed on)"
-	@echo "make test-slow  run the tests that take long"
-	@echo "make docs       build the site of docs/ into build/site; a warning is an error"
-	@echo "make lint       check style and formatting; make format mends them"
+	@echo "make test-slow  run the slow tests"
+	@echo "make docs       build the site into build/site; warnings are errors"
+	@echo "make reference  rewrite the generated pages of docs/reference"
+	@echo "make lint       check style and formatting; make format fixes them"
 	@echo "make setup      set up .venv only"
-	@echo "make lock       rewrite requirements.lock from what .venv holds"
-	@echo "make clean      delete .venv and what the tools left behind"
+	@echo "make lock       rewrite requirements.lock from the packages in .venv"
+	@echo "make clean      delete .venv, builds and caches"
 
 setup: $(INSTALLED)
 
@@ -35,7 +36,7 @@ $(INSTALLED): setup.py pyproject.toml requirements.lock
 demo: $(INSTALLED)
 	$(BIN)/keras-transformer demo $(DEMO_ARGS)
 
-# A file's tests stay together: they share what is slow to make.
+# The tests of a file stay in one process, because they share slow fixtures.
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile $(TEST_ARGS)
 
@@ -44,6 +45,9 @@ test-slow: $(INSTALLED)
 
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+reference: $(INSTALLED)
+	$(BIN)/python docs/reference.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

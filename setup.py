@@ -28,8 +28,8 @@ setup(
     name="keras-transformer-seq2seq",
     version="0.1.0",
     description=(
-        "The Transformer of 'Attention Is All You Need', whole, for TensorFlow and "
-        "Keras 3: layers, training, beam search, evaluation and export"
+        "The Transformer of 'Attention Is All You Need' for TensorFlow and Keras 3: "
+        "layers, training, beam search, evaluation and export"
     ),
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",

@@ -1,7 +1,7 @@
-"""What the site needs of the rest of the project: pictures, results, the package.
+"""Hooks of the site: files outside of docs/, and the package for mkdocstrings.
 
-Guides link to files outside of docs/, as a reader of the repository needs it. For the
-site those links lead to copies.
+Pages link to files outside of docs/ by paths that work in the repository. On the site
+these links lead to copies.
 """
 
 import pathlib
@@ -11,32 +11,45 @@ import shutil
 from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-OUTSIDE = re.compile(r"(?<=\]\()\.\./(?=(?:benchmarks|keras_transformer|tests)/)")
+LINK = re.compile(r"(?<=\]\()(?:\.\./)+([^)#\s]+)")
 
 
 def on_startup(command, dirty):
-    """Makes the package as it is once installed: the pipelines within it."""
+    """Copies the package with its pipelines inside, as it is when installed."""
     package = ROOT / "build" / "reference" / "keras_transformer"
     shutil.rmtree(package, ignore_errors=True)
     only_code = shutil.ignore_patterns("__pycache__")
-    # A copy: links to folders elsewhere are passed over.
+    # mkdocstrings does not follow links to folders.
     shutil.copytree(ROOT / "keras_transformer", package, ignore=only_code)
     shutil.copytree(
         ROOT / "pipelines", package / "pipelines", ignore=only_code, dirs_exist_ok=True
     )
 
 
+def is_outside(match, path):
+    """Returns whether a link of the page at `path`, within docs/, leaves docs/."""
+    return match[0].count("../") > len(pathlib.PurePosixPath(path).parts) - 1
+
+
 def on_files(files, config):
-    """Adds the files that guides link to."""
-    linked = set()
-    for page in pathlib.Path(config.docs_dir).rglob("*.md"):
-        for match in OUTSIDE.finditer(page.read_text(encoding="utf-8")):
-            rest = match.string[match.end() :]
-            linked.add(rest[: rest.index(")")])
+    """Adds the files outside of docs/ that pages link to."""
+    linked = {
+        match[1]
+        for file in files.documentation_pages()
+        for match in LINK.finditer(file.content_string)
+        if is_outside(match, file.src_uri)
+    }
     for path in sorted(linked):
         files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
     return files
 
 
 def on_page_markdown(markdown, page, config, files):
-    return OUTSIDE.sub("", markdown)
+    """Shortens links that leave docs/ by one folder: the site's root is docs/."""
+    path = page.file.src_uri
+    return LINK.sub(
+        lambda match: (
+            match[0].removeprefix("../") if is_outside(match, path) else match[0]
+        ),
+        markdown,
+    )

@@ -11,7 +11,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
-# Seconds for a test marked slow.
+# Seconds for a slow test.
 SLOW_TIMEOUT = 2400
 
 
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def data_dir():
-    """Folder of the real corpora that some tests need."""
+    """Folder of the real corpora, which some tests need."""
     folder = pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA", SHARED))
     if not folder.is_dir():
         pytest.skip(f"no corpora: set KERAS_TRANSFORMER_DATA (looked in {folder})")
@@ -31,8 +31,8 @@ def data_dir():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def heap_is_not_searched_again():
-    """TensorFlow keeps the graph of every custom gradient, millions of objects."""
+def freeze_garbage_collector():
+    """Freezes objects, since TensorFlow keeps the graph of every custom gradient."""
     yield
     gc.collect()
     gc.freeze()
@@ -40,7 +40,7 @@ def heap_is_not_searched_again():
 
 @pytest.fixture
 def batches_at_once(monkeypatch):
-    """How many batches were asked to be decoded side by side, call by call."""
+    """List with the number of parallel batches of each call."""
     from keras_transformer.decoding import compiled
 
     found, real = [], compiled.parallel_map
@@ -65,7 +65,7 @@ def tiny_model():
 
 @pytest.fixture(scope="session")
 def tiny_export(tiny_model, tmp_path_factory):
-    """Path of version 1 of the tiny model's export, in a folder called `tiny`."""
+    """Path of version 1 of the tiny model's export, in a folder named `tiny`."""
     import tiny_export
 
     folder = tmp_path_factory.mktemp("exports") / "tiny"
@@ -74,7 +74,7 @@ def tiny_export(tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def core_export(tiny_model, tmp_path_factory):
-    """The same with a tokenizer of TensorFlow's own operations."""
+    """Same as `tiny_export`, but with a tokenizer of core TensorFlow operations."""
     import tiny_export
 
     from keras_transformer.pipelines import CoreOpsBytePairTokenizer

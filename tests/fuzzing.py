@@ -1,4 +1,4 @@
-"""Whatever may come, from hypothesis, with a count of what became of it."""
+"""Random inputs from hypothesis, with a count of their outcomes."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 SHORT, LONG = 1_000, 100_000
 
-# Text that people and programs have tripped over.
+# Text that is known to cause errors in programs.
 NASTY = [
     *("", " ", "\t", "\n", "\r", "\r\n", "\0", "a\0b", "\x1b[31m", "\x7f", "\x85"),
     *("\u2028", "\u2029", "\u200b", "\u200d", "\u200f", "\u202e", "\u2066", "\ufeff"),
@@ -28,22 +28,22 @@ NASTY = [
     *("-LRB-", "(", ")", "\u00a0", "\u3000", "a" * 300, "ä" * 90, "\u0300" * 60),
 ]
 
-# Any Unicode, half surrogate pairs too.
+# Any Unicode, including lone surrogates.
 ANY_TEXT = st.lists(
     st.text(st.characters(), max_size=12) | st.sampled_from(NASTY), max_size=5
 ).map("".join)
 
 
 def encodable(text):
-    """The text with question marks for half surrogate pairs, as UTF-8 has it."""
+    """Replaces lone surrogates, which UTF-8 cannot encode, by question marks."""
     return text.encode("utf-8", "replace").decode()
 
 
 def fuzz(strategy, check, count):
-    """Calls `check` with so many cases; it fails by raising.
+    """Calls `check` with `count` cases. It raises an exception to fail.
 
     Returns:
-        `Counter` of what `check` gave.
+        `Counter` of the values that `check` returned.
     """
     outcomes = Counter()
 
@@ -63,6 +63,6 @@ def fuzz(strategy, check, count):
 
 
 def told(outcomes):
-    """The counts in one line, for docs/reliability.md."""
+    """Returns the counts in one line, for the table of faults."""
     parts = ", ".join(f"{count:,} {name}" for name, count in outcomes.most_common())
     return f"{sum(outcomes.values()):,} cases: {parts}"

@@ -1,11 +1,18 @@
-"""Markdown's fenced blocks, and whether the commands in them name what is there.
+"""Fenced blocks of Markdown pages, and checks of the commands in them.
 
-Comments that the rendered page does not show may stand on the lines above a block:
+Comments on the lines above a block, which the rendered page does not show, control how
+the tests run it:
 
-    <!-- test: replace OLD with NEW -->     run it smaller than it reads
+    <!-- test: replace OLD with NEW -->     run it with OLD replaced
     <!-- test: skip, REASON -->             do not run it
-    <!-- test: instead, COMMAND -->         run this
-    <!-- test: file NAME -->                not to be run: the content of a file
+    <!-- test: instead, COMMAND -->         run COMMAND in its place
+    <!-- test: file NAME -->                write it to a file, do not run it
+    <!-- test: as written -->               do not shorten its training
+    <!-- test: output -->                   text that the block above prints
+    <!-- test: not compared, REASON -->     text after a block, not compared
+
+In expected output `...` matches any text within a line. A line of only `...` matches
+any number of lines.
 """
 
 import gzip
@@ -22,15 +29,19 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^( *)```(\w*)[^\n`]*\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
 HINT = re.compile(r"<!-- test: (.*?) -->")
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
-# Commands whose first argument is a command of their own.
+# Commands with subcommands.
 GROUPS = {"corpus"}
 SHELLS = {"bash", "console", "sh", "shell"}
-# Folders of the project that hold nothing until a command of README fills them.
+# Folders of the project that are filled by commands.
 WRITTEN = {"runs", "saved_models"}
 
 
+# Hints that do not change the code of a block.
+KEPT_AS_IT_IS = ("as written", "output", "not compared, ")
+
+
 class Block:
-    """A fenced block: its language, its text, its first line, the hints above it."""
+    """A fenced block: its language, code, first line number, and hints."""
 
     def __init__(self, match, text):
         self.language = match[2]
@@ -43,11 +54,13 @@ class Block:
             self.hints[:0] = HINT.findall(line)
 
     def to_run(self):
-        """The code with the replacements made, or an empty text if it is skipped."""
+        """Returns the code after replacements, or an empty string if it is skipped."""
         code = self.code
         for hint in self.hints:
             if hint.startswith(("skip, ", "file ")):
                 return ""
+            if hint.startswith(KEPT_AS_IT_IS):
+                continue
             if hint.startswith("instead, "):
                 return hint.removeprefix("instead, ") + "\n"
             assert hint.startswith("replace "), f"line {self.line}: hint {hint!r}"
@@ -61,8 +74,45 @@ def blocks(text):
     return [Block(match, text) for match in FENCE.finditer(text)]
 
 
+def is_code(block):
+    return block.language == "python" or block.language in SHELLS
+
+
+def unchecked_outputs(text):
+    """Returns the line numbers of `text` blocks after code that have no hint."""
+    return [
+        block.line
+        for before, block in itertools.pairwise(blocks(text))
+        if block.language == "text"
+        and is_code(before)
+        and not any(
+            hint == "output" or hint.startswith("not compared, ")
+            for hint in block.hints
+        )
+    ]
+
+
+def matches_output(expected, printed):
+    """Returns whether `printed` matches `expected`, where `...` is a wildcard."""
+    pattern = "".join(
+        r"(?:.*\n)*?" if line.strip() == "..." else line_pattern(line)
+        for line in trimmed(expected)
+    )
+    text = "".join(f"{line}\n" for line in trimmed(printed))
+    return re.fullmatch(pattern, text) is not None
+
+
+def line_pattern(line):
+    return ".*".join(re.escape(part) for part in line.split("...")) + r"\n"
+
+
+def trimmed(text):
+    """Returns the lines without trailing spaces and without blank lines at the ends."""
+    return [line.rstrip() for line in text.strip("\n").rstrip().splitlines()]
+
+
 def commands(code):
-    """Commands of a shell block as lists of words; printed results are left out."""
+    """Yields the commands of a shell block as lists of words, without their output."""
     lines = code.replace("\\\n", " ").splitlines()
     if any(line.startswith("$ ") for line in lines):
         lines = [line[2:] for line in lines if line.startswith("$ ")]
@@ -80,7 +130,7 @@ def commands(code):
 
 
 def problems(command):
-    """What a command names that is not there, one line each."""
+    """Yields a line for each name in a command that does not exist."""
     while command and re.fullmatch(r"[A-Z_]+=.*", command[0]):
         command = command[1:]
     if not command:
@@ -93,7 +143,7 @@ def problems(command):
             if "=" not in word and word[:1] != "-" and word not in targets:
                 yield f"make {word}: no such target"
     elif program == "keras-transformer":
-        yield from verb_problems(words)
+        yield from command_problems(words)
     elif program == "pip" or words[:2] == ["-m", "pip"]:
         extras = re.findall(r'^ +"([\w-]+)": ', (ROOT / "setup.py").read_text(), re.M)
         for word in words:
@@ -110,22 +160,22 @@ def problems(command):
             yield f"{word}: no such file in the project"
 
 
-def verb_problems(words):
+def command_problems(words):
     from keras_transformer.recipes import load_recipe
     from keras_transformer.recipes import shipped_recipes
 
-    verb = next((word for word in words if word[:1] != "-"), None)
-    if verb in GROUPS:
-        verb = " ".join(words[:2])
-    text = help_of(verb)
+    command = next((word for word in words if word[:1] != "-"), None)
+    if command in GROUPS:
+        command = " ".join(words[:2])
+    text = help_of(command)
     if text is None:
-        yield f"keras-transformer {verb}: no such verb"
+        yield f"keras-transformer {command}: no such command"
         return
     for word in words:
         option = word.partition("=")[0]
         if option[:2] == "--" and not re.search(rf"{option}\b", text):
-            yield f"keras-transformer {verb}: no option {option}"
-    if verb == "train" and len(words) > 1 and words[1][:1] not in "-<":
+            yield f"keras-transformer {command}: no option {option}"
+    if command == "train" and len(words) > 1 and words[1][:1] not in "-<":
         recipe = words[1]
         if recipe.endswith((".yaml", ".yml")):
             return
@@ -142,22 +192,22 @@ def verb_problems(words):
 HELP = {}
 
 
-def help_of(verb):
-    """The verb's `--help`, or None where there is no such verb."""
-    if verb not in HELP:
+def help_of(command):
+    """Returns the help of a command, or `None` if there is no such command."""
+    if command not in HELP:
         code = "from keras_transformer.cli import main; main()"
         result = subprocess.run(
-            [sys.executable, "-c", code, *(verb or "").split(), "--help"],
+            [sys.executable, "-c", code, *(command or "").split(), "--help"],
             env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
             capture_output=True,
             text=True,
         )
-        HELP[verb] = result.stdout if result.returncode == 0 else None
-    return HELP[verb]
+        HELP[command] = result.stdout if result.returncode == 0 else None
+    return HELP[command]
 
 
 def write_corpus(folder):
-    """Small `train`, `val` and `test` texts, `.en` and `.de`, plain and `.gz`."""
+    """Writes small texts `train`, `val` and `test`, `.en` and `.de`, plain and .gz."""
     from keras_transformer.pipelines.sources.phrases import phrases
 
     splits = phrases(size=700, held_out=53)

@@ -71,7 +71,7 @@ def docstring_lines(node):
 
 
 def count_code_lines(path):
-    """Returns the number of lines that are no docstring, comment, blank, or import."""
+    """Counts the lines except docstrings, comments, blank lines and imports."""
     text = path.read_text(encoding="utf-8")
     skipped = {
         *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT),
@@ -90,7 +90,7 @@ def count_code_lines(path):
 
 
 def functions(path):
-    """Yields (qualified name, node) of each function and method, nested ones too."""
+    """Yields (qualified name, node) of each function and method, also nested ones."""
 
     def walk(node, names):
         for child in ast.iter_child_nodes(node):
@@ -105,26 +105,26 @@ def functions(path):
 
 
 def parameters(node):
-    """The parameters of a function, without `self`, `*args` and `**kwargs`."""
+    """Returns the parameters of a function, without `self`, `*args` and `**kwargs`."""
     arguments = node.args
     found = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     return [each for each in found if each.arg not in ("self", "cls")]
 
 
 def is_command(name, node):
-    """Whether a function declares a command: in cli/, each parameter annotated."""
+    """Returns whether a function of cli/ is a command: all parameters are annotated."""
     found = parameters(node)
     annotated = bool(found) and all(each.annotation for each in found)
     return is_within(name, ["cli"]) and annotated
 
 
 def is_model_constructor(name, node):
-    """Whether a function is the `__init__` of a layer or of the model."""
+    """Returns whether a function is the constructor of a layer or of the model."""
     return is_within(name, ["layers", "transformer"]) and node.name == "__init__"
 
 
 def parameter_floods(root, commands=False):
-    """Yields functions above `MAX_PARAMETERS`, commands and layers aside."""
+    """Yields functions above `MAX_PARAMETERS`, except commands and layers."""
     for name, path in source_files(root):
         for function, node in functions(path):
             number = len(parameters(node))
@@ -137,7 +137,7 @@ def parameter_floods(root, commands=False):
 
 
 def long_functions(root, commands=False):
-    """Yields functions above `MAX_FUNCTION_LINES`; of commands the body counts."""
+    """Yields functions above `MAX_FUNCTION_LINES`. For commands, the body counts."""
     for name, path in source_files(root):
         for function, node in functions(path):
             body_only = not commands and is_command(name, node)
@@ -156,7 +156,7 @@ def long_files(root):
 
 
 def defined_names(tree):
-    """The names that a module defines: functions, classes, and variables."""
+    """Returns the functions, classes and variables that a module defines."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name

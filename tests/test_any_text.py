@@ -1,4 +1,4 @@
-"""Any Unicode and any bytes, wherever text comes in: one output for each input."""
+"""Any Unicode and any bytes as text: one output per input."""
 
 import io
 import math
@@ -38,7 +38,7 @@ SHORT_TEXT = (st.text(st.characters(), max_size=9) | st.sampled_from(NASTY)).map
     encodable
 )
 LISTS = st.lists(ANY_TEXT, max_size=12)
-# What a file may hold: text in several encodings, or no text at all.
+# Contents of files: text in several encodings, or arbitrary bytes.
 ENCODED = st.tuples(
     ANY_TEXT, st.sampled_from(["utf-8", "utf-16", "utf-32", "latin-1", "cp1252"])
 ).map(lambda pair: pair[0].encode(pair[1], "replace"))
@@ -53,7 +53,7 @@ BLANK = " \t\n\v\f\r"
 
 
 def expected_lines(content):
-    """The one definition of a line, by hand."""
+    """Returns the lines of a file by the definition of a line."""
     lines = content.split(b"\n")
     if not lines[-1]:
         lines.pop()
@@ -85,7 +85,7 @@ def model_file(tiny_model, tmp_path_factory):
 @pytest.mark.fault("F15", "a line ends at \\n only; N lines in, N lines out")
 @settings(some, max_examples=300)
 @given(BYTES)
-def test_lines_are_what_they_are_by_hand(tmp_path_factory, content):
+def test_read_lines_matches_lines_split_by_hand(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "any.txt"
     path.write_bytes(content)
     expected = expected_lines(content)
@@ -102,10 +102,12 @@ def test_lines_are_what_they_are_by_hand(tmp_path_factory, content):
 
 
 @pytest.mark.fault("F16", "training drops and counts the line, with its number")
-@pytest.mark.fault("F17", "every text that is kept comes back from its ids")
+@pytest.mark.fault("F17", "every text that is kept can be restored from its ids")
 @settings(some)
 @given(BYTES, BYTES)
-def test_a_corpus_of_anything(tiny_model, tmp_path_factory, source, target):
+def test_encode_corpus_keeps_or_counts_every_line(
+    tiny_model, tmp_path_factory, source, target
+):
     tokenizer = tiny_model[1]
     folder = tmp_path_factory.mktemp("corpus")
     lines = [expected_lines(b"der Hund\n" + each) for each in (source, target)]
@@ -128,10 +130,10 @@ def test_a_corpus_of_anything(tiny_model, tmp_path_factory, source, target):
     shutil.rmtree(folder)
 
 
-@pytest.mark.fault("F17", "one translation for each text, whatever it holds")
+@pytest.mark.fault("F17", "one translation per text, with any content")
 @settings(some)
 @given(LISTS)
-def test_the_translator(translator, texts):
+def test_translator_returns_one_result_per_text(translator, texts):
     found = translator.n_best(texts, 1)
     assert len(found) == len(texts)
     for text, ((translation, score), *_) in zip(texts, found, strict=True):
@@ -143,18 +145,18 @@ def test_the_translator(translator, texts):
     assert len(translator.align(texts, texts[::-1])) == len(texts)
 
 
-@pytest.mark.fault("F16", "what is no UTF-8 becomes U+FFFD")
-@pytest.mark.fault("F17", "one translation for each text, as the translator's")
+@pytest.mark.fault("F16", "invalid UTF-8 becomes U+FFFD")
+@pytest.mark.fault("F17", "one translation per text, same as the translator's")
 @settings(some, max_examples=8)
 @given(st.lists(SHORT_TEXT.map(str.encode) | st.binary(), max_size=9))
-def test_the_signatures(signatures, translator, texts):
+def test_signatures_match_translator_on_any_bytes(signatures, translator, texts):
     inputs = tf.constant(texts, tf.string)
     found = signatures["serving_default"](inputs=inputs)
     ranked = signatures["translate_n_best"](inputs=inputs)
     expected = translator.n_best([text.decode("utf-8", "replace") for text in texts], 1)
     for row, ((text, score), *_) in enumerate(expected):
         found["translations"].numpy()[row].decode()
-        # What is cut there is translated in pieces here.
+        # The translator splits texts that the export cuts.
         if not found["truncated"][row]:
             np.testing.assert_allclose(found["scores"][row], score, atol=1e-4)
             assert found["translations"].numpy()[row].decode() == text
@@ -184,11 +186,11 @@ def is_utf8(line):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F15", "`translate` writes one line for each")
-@pytest.mark.fault("F16", "`translate` puts U+FFFD and names the line")
+@pytest.mark.fault("F15", "`translate` writes one line per line")
+@pytest.mark.fault("F16", "`translate` writes U+FFFD and names the line")
 @settings(some, max_examples=3)
 @given(st.lists(BYTES, min_size=9, max_size=20).map(b"\n".join))
-def test_the_command(model_file, content):
+def test_translate_command_writes_one_line_per_line(model_file, content):
     result = translate(model_file, content)
     expected = expected_lines(content)
     assert result.stdout_bytes.count(b"\n") == len(expected)
@@ -202,25 +204,25 @@ def test_the_command(model_file, content):
         assert named == (not is_utf8(line))
 
 
-@pytest.mark.fault("F17", "all the same")
-def test_the_command_on_every_nasty_text(model_file, tiny_export):
+@pytest.mark.fault("F17", "one translation per text")
+def test_translate_command_handles_every_nasty_text(model_file, tiny_export):
     lines = [text.replace("\n", " ") for text in NASTY]
     content = "\n".join(map(encodable, lines)).encode() + b"\n"
     for model in (model_file, tiny_export):
         assert translate(model, content).stdout_bytes.count(b"\n") == len(lines)
-    found = open_model(tiny_export).translate(NASTY)  # half surrogate pairs too
+    found = open_model(tiny_export).translate(NASTY)  # including lone surrogates
     assert len(found) == len(NASTY)
 
 
 @pytest.mark.fault("F14", "10,000 empty lines give 10,000 empty lines")
-def test_ten_thousand_empty_lines(model_file, tiny_export):
+def test_translate_command_keeps_empty_lines(model_file, tiny_export):
     content = b"\n" * 10_000
     for model in (model_file, tiny_export):
         assert translate(model, content).stdout_bytes == content
 
 
-@pytest.mark.fault("F18", "spelt in bytes, never unknown; a translation that is there")
-def test_languages_that_training_never_saw(tiny_model, translator):
+@pytest.mark.fault("F18", "spelled in bytes, never unknown; translation not empty")
+def test_translator_accepts_unseen_languages(tiny_model, translator):
     texts = ["漢字かな交じり文", "Привет, мир", "שלום עולם", "नमस्ते", "ሰላም", "𓀀𓀁", "ꙮ"]
     ids = tiny_model[1].tokenize(texts)
     assert not (ids.flat_values.numpy() == tiny_model[1].unknown_id).any()
@@ -229,13 +231,17 @@ def test_languages_that_training_never_saw(tiny_model, translator):
     assert all(translator.translate(texts))
 
 
-@pytest.mark.fault("F19", "translated in pieces or cut, with a warning; memory bounded")
+@pytest.mark.fault(
+    "F19", "translated in segments or cut, with a warning; bounded memory"
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [20_000, 200_000])
-def test_a_line_of_a_megabyte(model_file, tiny_export, length, record_property):
+def test_translate_command_bounds_memory_of_long_lines(
+    model_file, tiny_export, length, record_property
+):
     sizes = []
     for model, option in ((model_file, ["--beam-size", "1"]), (tiny_export, [])):
-        # The search in pieces takes long.
+        # Searching many segments is slow.
         count = length if model == model_file else 1 << 20
         short = translate(model, b"Hund\n", *option).stdout
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

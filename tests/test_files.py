@@ -133,7 +133,7 @@ def test_check_writable_creates_the_folder_and_leaves_no_file(tmp_path):
         check_writable(tmp_path / "file")
 
 
-def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch):
+def test_sync_ignores_folders_that_cannot_be_synced(tmp_path, monkeypatch):
     """Some network file systems answer EINVAL for a folder; for a file it counts."""
 
     def refuse(number):

@@ -1,4 +1,4 @@
-"""The files that an installation puts into site-packages."""
+"""The files that an installation writes to site-packages."""
 
 import pathlib
 import subprocess
@@ -18,7 +18,7 @@ def site_packages(tmp_path_factory):
     return folder
 
 
-def test_every_source_file_is_installed(site_packages):
+def test_installation_contains_every_source_file(site_packages):
     expected = set()
     for folder in ("keras_transformer", "pipelines"):
         prefix = pathlib.PurePath("keras_transformer" if folder == "pipelines" else "")
@@ -36,7 +36,7 @@ def test_every_source_file_is_installed(site_packages):
     assert sorted(map(str, expected - installed)) == []
 
 
-def test_no_package_but_ours_at_the_top(site_packages):
+def test_installation_has_one_top_level_package(site_packages):
     assert [path.name for path in site_packages.iterdir()] == ["keras_transformer"]
 
 

@@ -1,4 +1,4 @@
-"""README's Python runs, and what its commands name is there."""
+"""README: its Python blocks, commands and links."""
 
 import os
 import subprocess
@@ -19,14 +19,13 @@ def readme():
     return (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_first_commands(readme):
-    """The two commands that need nothing else open the page."""
+def test_readme_begins_with_make_commands(readme):
     code = [block.code for block in blocks(readme) if block.language in SHELLS]
     opening = [" ".join(command) for part in code[:2] for command in commands(part)]
     assert {"make demo", "make test"} <= set(opening)
 
 
-def test_commands_name_what_is_there(readme):
+def test_readme_commands_name_existing_options_and_files(readme):
     checked, found = 0, []
     for block in blocks(readme):
         if block.language in SHELLS:
@@ -37,33 +36,31 @@ def test_commands_name_what_is_there(readme):
     assert found == []
 
 
-def test_links_lead_somewhere(readme):
+def test_readme_links_point_to_existing_files(readme):
     assert [link for link in LINK.findall(readme) if not (ROOT / link).exists()] == []
 
 
-def test_python_runs(readme, tmp_path):
-    """All of README's Python, in its order, in one process and an empty folder."""
+def test_readme_python_runs_and_prints_what_is_shown(readme, tmp_path):
     python = [block for block in blocks(readme) if block.language == "python"]
     assert any("model.fit(" in block.to_run() for block in python)
-    # Blank lines before each block make a traceback show README's line numbers.
-    script = "".join(
-        f"exec(compile({chr(10) * (block.line - 1) + block.to_run()!r}, "
-        f"{'README.md'!r}, 'exec'), names)\n"
-        for block in python
-    )
-    (tmp_path / "script.py").write_text(
-        f"names = {{'__name__': '__main__'}}\n{script}", encoding="utf-8"
-    )
     write_corpus(tmp_path)
+    tests = ROOT / "tests"
+    code = "import run_guide, sys; run_guide.main(sys.argv[1], languages=['python'])"
     result = subprocess.run(
-        [sys.executable, "script.py"],
+        [sys.executable, "-c", code, str(ROOT / "README.md")],
         cwd=tmp_path,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "MPLBACKEND": "Agg"},
+        env={
+            **os.environ,
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "MPLBACKEND": "Agg",
+            "PYTHONPATH": os.pathsep.join([str(tests), str(tests / "docs")]),
+        },
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert result.returncode == 0, result.stderr[-3000:]
+    assert int(result.stdout.split()[-1]) == len(python)
 
 
 EXAMPLE = """Text.
@@ -90,7 +87,7 @@ x = 1000
 """
 
 
-def test_blocks_and_hints():
+def test_blocks_have_languages_lines_and_hints():
     bash, python, console = blocks(EXAMPLE)
     assert (bash.language, bash.line, bash.hints) == ("bash", 4, [])
     assert (python.line, python.to_run()) == (11, "y = 3\n")
@@ -102,7 +99,7 @@ def test_blocks_and_hints():
     ]
 
 
-def test_wrong_commands_are_found():
+def test_problems_finds_wrong_commands():
     bash, _, console = blocks(EXAMPLE)
     found = [p for b in (bash, console) for c in commands(b.code) for p in problems(c)]
     assert found == [
@@ -112,7 +109,7 @@ def test_wrong_commands_are_found():
         "tests/no_such_file.py: no such file in the project",
     ]
     assert list(problems(["keras-transformer", "bake"])) == [
-        "keras-transformer bake: no such verb"
+        "keras-transformer bake: no such command"
     ]
     assert list(problems(["pip", "install", "-e", ".[no_extra]"])) == [
         "pip install: no extra 'no_extra'"

@@ -86,17 +86,17 @@ WITHOUT_TENSORFLOW = (
     "training.schedules",
     "experiments.folder",
 )
-# The file that mends Keras's multi-worker fit, and says why.
+# The file that patches `fit` of Keras for several workers.
 PRIVATE_KERAS = ("distributed.multi_worker",)
-# The server's answers with an HTTP status, which are no messages of a command.
+# Responses of the server with an HTTP status.
 OTHER_ERRORS = ("serving.errors.RequestError",)
-# Folders of tests of the whole.
+# Folders of tests of the whole project.
 OTHER_TESTS = ("backends", "docs", "frozen", "reliability")
 PICKLES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 
 
 def imports(name, path):
-    """(line, absolute dotted name) of every import, those in functions too."""
+    """Yields (line, absolute dotted name) of every import, also inside functions."""
     full = ".".join(filter(None, (LIBRARY, name)))
     package = full.split(".") if path.name == "__init__.py" else full.split(".")[:-1]
     for node in ast.walk(syntax_tree(path)):
@@ -113,7 +113,7 @@ def imports(name, path):
 def broken_arrows(root):
     for name, path in source_files(root):
         if not name:
-            continue  # the package itself only loads on demand
+            continue  # the package itself loads on demand
         part = name.split(".")[0]
         if part not in ALLOWED:
             yield f"{path}: `{part}` has no entry in ALLOWED"
@@ -122,7 +122,7 @@ def broken_arrows(root):
             top, _, rest = imported.partition(".")
             other = rest.split(".")[0]
             if top == "pipelines":
-                yield f"{path}:{line} imports {imported}: the name is not ours"
+                yield f"{path}:{line} imports {imported}: that name belongs to others"
             ours = {part, "__version__", *ALLOWED[part]}
             if top == LIBRARY and other not in ours:
                 yield f"{path}:{line} {part} imports {imported}"
@@ -143,7 +143,7 @@ def forbidden_imports(root):
 
 
 def hidden_calls(root):
-    """`allow_pickle=True` anywhere; `print` in a constructor or while importing."""
+    """Yields `allow_pickle=True`, and `print` in a constructor or at import."""
     for name, path in source_files(root):
         tree = syntax_tree(path)
         for node in ast.walk(tree):
@@ -167,7 +167,7 @@ def prints(path, nodes):
 
 
 def scattered_errors(root):
-    """Errors for users that are not in errors.py, or not a `UserError`."""
+    """Yields user errors outside of errors.py, or not derived from `UserError`."""
     classes = list(error_classes(root))
     ours = {node.name for name, _, node in classes if name == "errors"}
     for name, path, node in classes:
@@ -181,7 +181,7 @@ def scattered_errors(root):
 
 
 def folders_without_source(root):
-    """Folders of tests that have no folder of the same name in the library."""
+    """Yields folders of tests without a folder of that name in the library."""
     for path in sorted((root / "tests").rglob("test_*.py")):
         folder = path.relative_to(root / "tests").parent
         source = root / folder if folder.parts[:1] == ("pipelines",) else None
@@ -204,17 +204,17 @@ RULES = (
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_source_keeps_the_rule(rule):
+def test_source_follows_the_rule(rule):
     assert list(source_files(ROOT))
     assert list(rule(ROOT)) == []
 
 
-def test_arrows_without_a_circle():
-    """Each part can be laid below those that import it."""
+def test_arrows_have_no_cycle():
+    """The parts can be sorted so that each imports only earlier ones."""
     below = {part: set(others) - {part, ""} for part, others in ALLOWED.items()}
     while below:
         free = {part for part, others in below.items() if not others & set(below)}
-        assert free, f"a circle among {sorted(below)}"
+        assert free, f"a cycle among {sorted(below)}"
         below = {part: others for part, others in below.items() if part not in free}
 
 
@@ -256,7 +256,7 @@ MANY = ", ".join(f"a{i}" for i in range(13))
         (folders_without_source, "../tests/elsewhere/test_a.py", ""),
     ],
 )
-def test_a_broken_rule_is_found(tmp_path, rule, path, code):
+def test_rule_finds_a_violation(tmp_path, rule, path, code):
     file = tmp_path / LIBRARY / path
     (tmp_path / LIBRARY).mkdir()
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -270,13 +270,13 @@ def test_a_broken_rule_is_found(tmp_path, rule, path, code):
 
 
 def write(root, code):
-    """Writes {path below the package: text}."""
+    """Writes files, given as {path in the package: text}."""
     for path, text in code.items():
         (root / LIBRARY / path).parent.mkdir(parents=True, exist_ok=True)
         (root / LIBRARY / path).write_text(text, encoding="utf-8")
 
 
-def test_rules_find_what_two_files_break(tmp_path):
+def test_rules_find_violations_across_files(tmp_path):
     write(
         tmp_path,
         {
@@ -290,7 +290,7 @@ def test_rules_find_what_two_files_break(tmp_path):
     assert len(list(scattered_errors(tmp_path))) == 1
 
 
-def test_what_the_rules_allow(tmp_path):
+def test_rules_accept_valid_code(tmp_path):
     many = ", ".join(f"a{i}: int" for i in range(13))
     body = "    g()\n" * 59
     code = {

@@ -9,13 +9,12 @@ from keras_transformer import training
 
 VOCABULARY = 23
 START, END = 2, 3
-# (source, target) ids in each row, the end id counted: rows of unlike weight, and one
-# of padding only.
+# Source and target ids per row, including the end id. One row is padding only.
 LENGTHS = ((5, 7), (2, 3), (0, 0), (4, 2), (7, 1), (3, 6))
 
 
 def tiny_transformer(seed=3, **changes):
-    """A built model of about 5,000 weights."""
+    """Returns a built model with about 5,000 weights."""
     keras.utils.set_random_seed(seed)
     arguments = {
         "num_layers": 1,
@@ -32,7 +31,7 @@ def tiny_transformer(seed=3, **changes):
 def tiny_training_model(
     optimizer=None, parts=1, smoothing=0.1, parallel_parts=1, **changes
 ):
-    """A compiled `TrainingModel`, by default with the paper's optimizer."""
+    """Returns a compiled `TrainingModel`, by default with the paper's optimizer."""
     transformer = tiny_transformer(**changes)
     model = training.TrainingModel(
         transformer, smoothing, parts, parallel_parts=parallel_parts
@@ -48,7 +47,7 @@ def paper_adam(warmup_steps=4):
 
 
 def batch(seed, lengths=LENGTHS):
-    """`({"source_ids", "target_ids"}, labels)` of random ids."""
+    """Returns `({"source_ids", "target_ids"}, labels)` with random ids."""
     rng = np.random.default_rng(seed)
 
     def rows(side):
@@ -68,7 +67,7 @@ def batch(seed, lengths=LENGTHS):
 
 
 def dataset(start_step=0, lengths=LENGTHS):
-    """Endless batches; the one of step n is a function of n alone."""
+    """Returns endless batches. The batch of step n depends on n only."""
     batches = [batch(seed, lengths) for seed in range(31)]
     inputs = {
         side: np.stack([inputs[side] for inputs, _ in batches])
@@ -80,13 +79,13 @@ def dataset(start_step=0, lengths=LENGTHS):
 
 
 def weights_of(model):
-    """Weights by their position: names differ from model to model."""
+    """Returns the weights in order, since names differ between models."""
     transformer = getattr(model, "transformer", model)
     return [np.array(weight) for weight in transformer.get_weights()]
 
 
 def log_softmax(logits):
-    """Float64, by the definition."""
+    """Computes the log-softmax in float64 by its definition."""
     logits = np.asarray(logits, "float64")
     shifted = logits - logits.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

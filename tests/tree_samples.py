@@ -9,19 +9,19 @@ TAGS = ["NN", "VB", "DT", "-LRB-", "PRP$", ",", ".", "``", "''", ":"]
 
 
 def random_tree(seed, num_words=None):
-    """A tree of any shape, chains of one child among them."""
+    """Returns a tree of random shape, which may have chains of single children."""
     draw = random.Random(seed)
     num_words = num_words or draw.randint(1, 30)
     words = tuple(
         draw.choice(["a", "b", "-LRB-", "É", "x_y"]) for _ in range(num_words)
     )
     tags = tuple(draw.choice(TAGS) for _ in words)
-    # Spans still to be divided; the last one is the next in depth-first order.
+    # Spans to divide. The last one is next in depth-first order.
     constituents, waiting = [], [(0, num_words)]
     while waiting:
         start, end = waiting.pop()
         if end - start == 1 and draw.random() < 0.7 and num_words > 1:
-            continue  # a word without a constituent of its own
+            continue  # a word without its own constituent
         for _ in range(draw.choice([1, 1, 1, 2, 3])):
             constituents.append((draw.choice(LABELS), start, end))
         if end - start > 1:

@@ -1,8 +1,8 @@
-"""Waiting with a limit: a hang is a failure that names what did not happen."""
+"""Waiting with a time limit. A timeout names the event that did not happen."""
 
 import time
 
-# Generous, since it only bounds what hangs.
+# Generous, since it only limits hangs.
 SECONDS = 300
 
 
@@ -31,6 +31,6 @@ def newest_step(folder):
     """Step of the newest checkpoint in `folder`, or 0.
 
     Wait for a step at least this large, never for one file: older checkpoints are
-    deleted, on a fast machine between two looks.
+    deleted, on a fast machine between two checks.
     """
     return max((int(path.stem[5:]) for path in folder.glob("ckpt-*.index")), default=0)

@@ -1,4 +1,4 @@
-"""Starts `keras-transformer train` as several workers on loopback."""
+"""Runs `keras-transformer train` as several workers on the loopback interface."""
 
 import json
 import os
@@ -13,12 +13,12 @@ from waiting import wait_until
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 COMMAND = "from keras_transformer.cli import main; import sys; sys.exit(main())"
-# Seconds; generous, since it only bounds what hangs.
+# Seconds. Generous, since it only limits hangs.
 LIMIT = 300
 
 
 def cluster(count):
-    """Addresses with ports that are free now."""
+    """Returns addresses with free ports."""
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))
@@ -29,7 +29,7 @@ def cluster(count):
 
 
 class Workers:
-    """Processes that train together; those that still run end with the context."""
+    """Workers that train together. Leaving the context ends the remaining ones."""
 
     def __init__(self, arguments, logs, count=2, environment=()):
         self.logs = [logs / f"worker-{index}.log" for index in range(count)]

@@ -34,8 +34,8 @@ class Section(BaseModel):
 class TextPair(Section):
     """Line-aligned text files of one split, plain or .gz."""
 
-    source: Paths
-    target: Paths
+    source: Paths  # file or list of files
+    target: Paths  # translations, line by line
 
     @model_validator(mode="after")
     def _as_many_files(self):
@@ -51,10 +51,10 @@ class FilesData(Section):
     """Pairs of text files."""
 
     kind: Literal["files"] = "files"
-    train: TextPair
-    validation: TextPair | None = None
-    test: TextPair | None = None
-    max_length: PositiveInt = 256
+    train: TextPair  # training text
+    validation: TextPair | None = None  # text for validation and early stopping
+    test: TextPair | None = None  # default text of `evaluate`
+    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
 
 
 class RecordsData(Section):
@@ -64,48 +64,48 @@ class RecordsData(Section):
     """
 
     kind: Literal["records"]
-    train: Text
-    validation: TextPair | None = None
-    test: TextPair | None = None
-    max_length: PositiveInt = 256
+    train: Text  # folder that `corpus prepare` wrote
+    validation: TextPair | None = None  # text for validation and early stopping
+    test: TextPair | None = None  # default text of `evaluate`
+    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
 
 
 class TfdsData(Section):
     """A translation dataset of TensorFlow Datasets, with splits in its notation."""
 
     kind: Literal["tfds"]
-    name: Text
-    source_language: Text
-    target_language: Text
-    train: Text = "train"
-    validation: Text | None = "validation"
-    test: Text | None = "test"
-    data_dir: Text | None = None
-    max_length: PositiveInt = 256
+    name: Text  # dataset, such as wmt14_translate/de-en
+    source_language: Text  # feature of the dataset, such as en
+    target_language: Text  # feature of the dataset, such as de
+    train: Text = "train"  # split, such as train[:10%]
+    validation: Text | None = "validation"  # split for validation
+    test: Text | None = "test"  # split for `evaluate`
+    data_dir: Text | None = None  # folder for downloads
+    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
 
 
 class PhrasesData(Section):
     """Embedded phrases: CLDR dates, numbers, units and names in two locales."""
 
     kind: Literal["phrases"]
-    source_locale: Text = "en"
-    target_locale: Text = "de"
-    size: PositiveInt = 31_500
-    held_out: PositiveInt = 500
-    seed: Seed = 1
-    max_length: PositiveInt = 256
+    source_locale: Text = "en"  # locale of Babel
+    target_locale: Text = "de"  # locale of Babel
+    size: PositiveInt = 31_500  # phrases, including the held-out ones
+    held_out: PositiveInt = 500  # for validation; the test gets the same number
+    seed: Seed = 1  # seed of the phrases
+    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
 
 
 class TreePaths(Section):
     """Files or folders of bracketed trees, plain or .gz."""
 
-    trees: Paths
+    trees: Paths  # path or list of paths
 
 
 class WeightedTreePaths(TreePaths):
     """`TreePaths` with the number of times per epoch for each path's trees."""
 
-    weights: list[PositiveFloat] | None = None
+    weights: list[PositiveFloat] | None = None  # repetitions per path
 
     @model_validator(mode="after")
     def _as_many_weights(self):
@@ -124,11 +124,11 @@ class TreesData(Section):
     """
 
     kind: Literal["trees"]
-    train: WeightedTreePaths
-    validation: TreePaths | None = None
-    test: TreePaths | None = None
-    words: Literal["joined", "numbers", "tags", "XX"] = "tags"
-    max_length: PositiveInt = 256
+    train: WeightedTreePaths  # training trees
+    validation: TreePaths | None = None  # trees for validation and early stopping
+    test: TreePaths | None = None  # default trees of `evaluate`
+    words: Literal["joined", "numbers", "tags", "XX"] = "tags"  # symbols of words
+    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
 
 
 DATA_KINDS = {

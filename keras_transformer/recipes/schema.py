@@ -1,4 +1,7 @@
-"""Recipe keys and their types, with the defaults of the paper (section 5)."""
+"""Recipe keys and their types, with the defaults of the paper (section 5).
+
+`files.yaml` describes the keys. Comments here describe those that it does not contain.
+"""
 
 from typing import Annotated
 from typing import Any
@@ -57,7 +60,7 @@ class ModelSettings(Section):
     The fields contain the resolved values. Keys that are not given have the preset's.
     """
 
-    preset: str = "base"
+    preset: str = "base"  # name in keras_transformer.PRESETS
     num_layers: PositiveInt = 6
     d_model: PositiveInt = 512
     d_ff: PositiveInt = 2048
@@ -109,10 +112,10 @@ ARCHITECTURE = tuple(name for name in MODEL_ARGUMENTS if name not in DROPOUT_RAT
 
 
 class EarlyStopping(Section):
-    """Stops after `patience` validations without a better `metric`."""
+    """Condition for stopping before `steps`."""
 
-    metric: Literal["bleu", "f1", "perplexity"] = "bleu"
-    patience: PositiveInt = 5
+    metric: Literal["bleu", "f1", "perplexity"] = "bleu"  # validation metric
+    patience: PositiveInt = 5  # validations without improvement
 
 
 class TrainingSettings(Section):
@@ -140,7 +143,7 @@ class TrainingSettings(Section):
     mixed_precision: Literal["bfloat16", "float16", "auto_bfloat16"] | None = None
     jit_compile: Literal["auto", True, False] = "auto"
     checkpoint_minutes: PositiveFloat | None = None
-    checkpoint_steps: PositiveInt | None = None
+    checkpoint_steps: PositiveInt | None = None  # steps between checkpoints
     keep_checkpoints: PositiveInt = 5
     average_checkpoints: PositiveInt = 5
     validation_steps: PositiveInt = 1_000

@@ -1,4 +1,4 @@
-"""Runs of the command that may be killed, and what they leave."""
+"""Fixtures that run commands which may be killed."""
 
 import contextlib
 import json
@@ -10,7 +10,7 @@ import sys
 import pytest
 
 SCRIPT = pathlib.Path(__file__).resolve().parent / "forks.py"
-# Half precision has a loss scale; accumulation, dropout and patience have their state.
+# All features with state: loss scale, accumulation, dropout, patience.
 SETTINGS = [
     "data.size=400",
     "data.held_out=12",
@@ -34,7 +34,7 @@ SETTINGS = [
 
 
 class Forks:
-    """Runs commands one after the other, see `forks.py`."""
+    """Runs commands in sequence, see `forks.py`."""
 
     def __init__(self, folder):
         self.log = folder / "log"
@@ -46,18 +46,18 @@ class Forks:
         )
 
     def start(self, *arguments, **job):
-        """Starts a command; returns its process's number."""
+        """Starts a command and returns its process id."""
         job = {"arguments": [*map(str, arguments)], "log": str(self.log), **job}
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
     def is_over(self):
-        """Whether the command has ended."""
+        """Returns whether the command has ended."""
         return bool(select.select([self._process.stdout], [], [], 0)[0])
 
     def wait(self):
-        """The exit code, and what the command wrote."""
+        """Returns the exit code and the output of the command."""
         code = int(self._process.stdout.readline())
         return code, self.log.read_text(encoding="utf-8", errors="replace")
 
@@ -81,14 +81,14 @@ def forks(tmp_path_factory):
 
 
 def train_arguments(*settings):
-    """Of `train`, but for `--output`."""
+    """Returns the arguments of `train`, except `--output`."""
     settings = (part for one in (*SETTINGS, *settings) for part in ("--set", one))
     return ["train", "phrases", *settings, "--deterministic"]
 
 
 @pytest.fixture(scope="session")
 def train_quickly():
-    """Arguments of a `train` that translates nothing."""
+    """Arguments of `train` without decoding in validation."""
     return train_arguments("training.validation_bleu=false")
 
 
@@ -99,7 +99,7 @@ def train_whole():
 
 @pytest.fixture(scope="session")
 def quick_run(forks, train_quickly, tmp_path_factory):
-    """The folder of a run that nothing interrupted."""
+    """Folder of an uninterrupted run."""
     return finished(forks, train_quickly, tmp_path_factory.mktemp("quick") / "run")
 
 

@@ -1,10 +1,10 @@
-"""Runs commands of keras-transformer in forked processes, sabotaged where told.
+"""Runs commands of keras-transformer in forked processes, optionally with sabotage.
 
-Importing TensorFlow takes seconds; forked before its first operation, a process that
-has imported it serves any number of runs. Reads a job of JSON a line from standard
-input: `arguments` of the command (or the folder of a `save_loop`), the file of its
-`log`, and, as wanted, `sabotage`, `limit_bytes` of a file and the number of a `user`.
-Answers with the process's number, and then with its exit code, negative for a signal.
+TensorFlow is imported once, which takes seconds; each command runs in a fork. A job is
+a line of JSON on standard input: the `arguments` of the command (or the folder of a
+`save_loop`), the file of its `log`, and optionally `sabotage`, `limit_bytes` of a file
+and the id of a `user`. The process prints the id of the fork, then its exit code, which
+is negative for a signal.
 """
 
 import json
@@ -17,7 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import sabotage
 import save_loop
-import tensorflow  # noqa: F401, the import that is to be done once
+import tensorflow  # noqa: F401, imported once for all forks
 import tensorflow_text  # noqa: F401
 
 from keras_transformer import cli
@@ -28,11 +28,11 @@ from keras_transformer.training import trainer  # noqa: F401
 
 
 def run(job):
-    """In the child: the command, with its output in the log; never returns."""
+    """Runs the command in the child, with its output in the log. Never returns."""
     log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for number in (1, 2):
         os.dup2(log, number)
-    # As a shell's foreground job has it.
+    # The handler of a foreground job in a shell.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if job.get("user"):
         os.setgid(job["user"])

@@ -1,17 +1,17 @@
-"""All that a run has reached, as comparable values."""
+"""The state of a run as values that can be compared."""
 
 import json
 
 import numpy as np
 import tensorflow as tf
 
-# What differs between two runs of the same steps: how long they took.
+# Times differ between two runs of the same steps.
 CLOCKS = {"seconds", "checkpoint_seconds"}
 RATES = {"seconds", "tokens_per_second"}
 
 
 def newest_checkpoint(run):
-    """(name, {tensor: value}, progress) of a run's newest checkpoint."""
+    """Returns step, {tensor: value} and progress of a run's newest checkpoint."""
     steps = [
         int(path.stem.partition("-")[2])
         for path in (run / "checkpoints").glob("ckpt-*.index")
@@ -27,7 +27,7 @@ def newest_checkpoint(run):
 
 
 def log_rows(run):
-    """The rows of metrics.jsonl without what a clock decides."""
+    """Returns the rows of metrics.jsonl without times and rates."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [
         {name: value for name, value in json.loads(line).items() if name not in RATES}
@@ -36,7 +36,7 @@ def log_rows(run):
 
 
 def model_weights(path):
-    """Bytes of every weight in a .keras file, by their place in it."""
+    """Returns the bytes of every weight in a .keras file, by path."""
     import io
     import zipfile
 
@@ -56,13 +56,13 @@ def model_weights(path):
 
 
 def assert_same(run, other, same_files=True):
-    """Two runs have reached the same, to the last bit.
+    """Asserts that two runs are bit-identical.
 
     Args:
-        run: A run's folder.
-        other: Another's.
-        same_files: Whether the files have the same names, too: not where a signal made
-            a checkpoint.
+        run: A run folder.
+        other: Another run folder.
+        same_files: Whether the file names must be equal, too. They are not if a signal
+            caused a checkpoint.
     """
     step, tensors, progress = newest_checkpoint(run)
     other_step, other_tensors, other_progress = newest_checkpoint(other)
@@ -89,5 +89,5 @@ def assert_same(run, other, same_files=True):
 
 
 def file_names(run):
-    """Of all of a run's files but TensorBoard's."""
+    """Returns the names of a run's files, except TensorBoard's."""
     return {path.name for path in run.rglob("*") if "events.out" not in path.name}

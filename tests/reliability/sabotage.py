@@ -1,4 +1,4 @@
-"""Ends the process, by SIGKILL, in the midst of something."""
+"""Kills the process by SIGKILL at a given point of a run."""
 
 import contextlib
 import functools
@@ -14,14 +14,14 @@ LOG_STEPS = 5
 
 
 def install(point=None, nth=1, delay=None, hang=None, reached=None):
-    """Patches what is loaded, in the process that shall die.
+    """Patches functions so that this process is killed at a point.
 
     Args:
-        point: A key of `POINTS`. None: nothing happens.
-        nth: At which of its occurrences.
-        delay: For "random": after so many seconds from the first step.
+        point: A key of `POINTS`, or "random". If `None`, nothing happens.
+        nth: Number of the occurrence, from 1.
+        delay: For "random", seconds after the first step.
         hang: A point at which the process waits for ten minutes instead.
-        reached: A file that tells that it does.
+        reached: File that is created when it waits.
     """
     _log_often()
     if hang is not None:
@@ -33,7 +33,7 @@ def install(point=None, nth=1, delay=None, hang=None, reached=None):
 
 
 def _at(nth, count, before=None):
-    """Kills at the nth call, after `before`."""
+    """Kills the process at the nth call, after calling `before`."""
     count[0] += 1
     if count[0] == nth:
         if before is not None:
@@ -49,7 +49,7 @@ def _hang(nth, count, reached, before=None):
 
 
 def _log_often():
-    """A line of the log every few steps: what it averages must be resumed, too."""
+    """Logs every few steps, because resuming must restore the averaged metrics, too."""
     from keras_transformer.training.trainer import Trainer
 
     names = [
@@ -80,7 +80,7 @@ def _patch_random(delay):
 
 
 def _before(owner, name):
-    """A point: just before a function of `owner` is called."""
+    """Returns a point before a function of `owner` is called."""
 
     def patch(kill):
         original = getattr(owner(), name)
@@ -95,7 +95,7 @@ def _before(owner, name):
 
 
 def _after(owner, name, then=None):
-    """A point: just after it; `then` gets its arguments."""
+    """Returns a point after a call; `then` receives the arguments of the call."""
 
     def patch(kill):
         original = getattr(owner(), name)
@@ -135,7 +135,7 @@ def _take_index(_, destination_prefix, **__):
 
 
 def _half_line(kill):
-    """A line of metrics.jsonl, half of it written."""
+    """A line of metrics.jsonl is partially written."""
     from keras_transformer.training.reporting import MetricsLog
 
     original = MetricsLog.note
@@ -152,7 +152,7 @@ def _half_line(kill):
 
 
 def _half_model(name):
-    """A .keras file, half of it written under its temporary name."""
+    """Returns a point at which a temporary .keras file is partially written."""
 
     def patch(kill):
         from keras_transformer.transformer import Transformer
@@ -170,7 +170,7 @@ def _half_model(name):
 
 
 def _half_rotation(kill):
-    """An old checkpoint has lost its index and not yet its data."""
+    """The index of an old checkpoint is deleted, its data is not."""
     original = pathlib.Path.unlink
 
     def unlink(self, *args, **kwargs):
@@ -182,7 +182,7 @@ def _half_rotation(kill):
 
 
 def _before_rename(module):
-    """`replace_file` has written and not yet renamed."""
+    """Returns a point at which `replace_file` has written but not renamed a file."""
 
     def patch(kill):
         owner = _module(module)()
@@ -239,7 +239,7 @@ POINTS = {
     "before model.keras is named": _before_rename(f"{_TRAINING}.trainer"),
 }
 _EXPORT = _module("keras_transformer.export.saved_model")
-# Of `export`.
+# Points of the command `export`.
 EXPORT_POINTS = {
     "SavedModel written": _before(_EXPORT, "write_warmup_requests"),
     "not synced": _before(_EXPORT, "sync_tree"),

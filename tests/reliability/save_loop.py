@@ -1,4 +1,4 @@
-"""Run by test_kills_while_saving.py: restores, then saves until it is killed."""
+"""Restores a checkpoint, then saves until killed, for test_kills_while_saving.py."""
 
 import pathlib
 import sys
@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 
 def value_of(step):
-    """What every weight holds at a step."""
+    """Returns the value of every weight at a step."""
     return np.float32(step % 1024) / 8
 
 
@@ -33,7 +33,7 @@ def main(folder):
         }
         assert values == {float(value_of(restored))}, (restored, values)
     print(f"restored {restored}", flush=True)
-    # With an end, for the case that nobody kills it.
+    # The loop ends in case nothing kills the process.
     for step in range(restored + 1, restored + 10_001):
         model.transformer.set_weights(
             [

@@ -1,7 +1,7 @@
-"""Disks that are full or read-only: one clear line, and nothing old is lost.
+"""Full or read-only disks: a one-line error, and no old file is lost.
 
-On a small tmpfs; where mounting one is not allowed, a limit on the size of files
-(RLIMIT_FSIZE) stands for it in training, and the rest is skipped.
+The tests mount a small tmpfs. Where that is not allowed, training is tested with a
+limit on the size of files (RLIMIT_FSIZE), and the other tests are skipped.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Disk:
         self._ballast = folder / "ballast"
 
     def fill(self, left):
-        """Leaves so many bytes."""
+        """Fills the disk except for `left` bytes."""
         free = shutil.disk_usage(self.folder).free
         self._ballast.write_bytes(b"x" * (free - left))
 
@@ -44,7 +44,7 @@ class Disk:
 
 @contextlib.contextmanager
 def mounted(folder, *options):
-    """Whether a tmpfs could be mounted at `folder`."""
+    """Mounts a tmpfs at `folder` and yields whether that was possible."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder)]
     try:
@@ -67,8 +67,8 @@ def disk(tmp_path):
         yield Disk(tmp_path / "disk")
 
 
-def told(log, path):
-    """Asserts one line of error and no traceback."""
+def assert_disk_full_error(log, path):
+    """Asserts that the log has one error line, for a full disk, and no traceback."""
     assert "Traceback" not in log, log
     lines = [line for line in log.splitlines() if "error: " in line]
     assert len(lines) == 1, log
@@ -76,9 +76,9 @@ def told(log, path):
 
 
 @pytest.mark.fault(
-    "F08", "train: one line with path and free bytes; goes on when there is room again"
+    "F08", "train: one line with path and free bytes; resumes when there is space again"
 )
-def test_training_stops_and_older_checkpoints_are_whole(
+def test_train_keeps_older_checkpoints_if_the_disk_is_full(
     forks, train_quickly, quick_run, tmp_path, record_property
 ):
     with mounted(tmp_path / "disk") as is_mounted:
@@ -98,8 +98,8 @@ def test_training_stops_and_older_checkpoints_are_whole(
         arguments = [*train_quickly, "--output", run]
         code, log = forks.run(*arguments, **limit)
         assert code == 2, log
-        told(log, checkpoints / "ckpt-9")
-        # What was begun has gone; what was there can be read.
+        assert_disk_full_error(log, checkpoints / "ckpt-9")
+        # The incomplete checkpoint was removed, the older one can be read.
         names = {path.name for path in checkpoints.glob("ckpt-*")}
         assert names == {"ckpt-6.index", "ckpt-6.data-00000-of-00001"}
         reader = tf.train.load_checkpoint(str(checkpoints / "ckpt-6"))
@@ -111,38 +111,40 @@ def test_training_stops_and_older_checkpoints_are_whole(
         assert code == 0, log
         assert_same(run, quick_run)
     how = "a tmpfs of 8 MiB" if is_mounted else "RLIMIT_FSIZE"
-    record_property("happened", f"{how}; resumed, equal bit by bit")
+    record_property("happened", f"{how}; resumed, bit-identical")
 
 
 @pytest.mark.slow
 @pytest.mark.fault("F08", "average: one line; the old model.keras stays")
-def test_average_leaves_the_old_model(forks, quick_run, disk):
+def test_average_keeps_the_old_model_if_the_disk_is_full(forks, quick_run, disk):
     run = disk.folder / "run"
     shutil.copytree(quick_run, run)
     before = (run / "model.keras").read_bytes()
     disk.fill(left=8192)
     code, log = forks.run("average", run)
     assert code == 2
-    told(log, run)
+    assert_disk_full_error(log, run)
     assert (run / "model.keras").read_bytes() == before
     assert not list(run.glob(".model*"))
 
 
-@pytest.mark.fault("F08", "vocabulary and encoded text: one line, nothing half-written")
+@pytest.mark.fault("F08", "vocabulary and encoded text: one line, no partial files")
 @pytest.mark.parametrize("left", [20_000, 40_000])
-def test_the_encoded_text_does_not_fit(forks, train_quickly, disk, left):
+def test_train_leaves_no_partial_text_if_the_disk_is_full(
+    forks, train_quickly, disk, left
+):
     run = disk.folder / "run"
     disk.fill(left)
     code, log = forks.run(*train_quickly, "--output", run)
     assert code == 2
-    told(log, run)
+    assert_disk_full_error(log, run)
     assert not [path for path in run.rglob("*") if path.suffix == ".tmp"]
     assert not (run / "cache" / "train").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.fault("F08", "export: one line, no version appears")
-def test_an_export_does_not_appear(tiny_model, disk):
+def test_export_writes_no_version_if_the_disk_is_full(tiny_model, disk):
     folder = disk.folder / "saved"
     disk.fill(left=60_000)
     with pytest.raises(StorageError, match=r"saved: no space left: .*bytes free"):
@@ -151,7 +153,7 @@ def test_an_export_does_not_appear(tiny_model, disk):
 
 
 @pytest.mark.fault("F08", "translate --output: one line, the old file stays")
-def test_output_leaves_the_old_file(disk):
+def test_open_output_keeps_the_old_file_if_the_disk_is_full(disk):
     path = disk.folder / "out.de"
     path.write_text("old\n")
     disk.fill(left=8192)
@@ -166,7 +168,7 @@ def test_output_leaves_the_old_file(disk):
 
 
 @pytest.mark.fault("F09", "an error before anything is read: no write permission")
-def test_a_read_only_disk_is_told_at_once(forks, train_quickly, tmp_path):
+def test_train_reports_a_read_only_disk_at_once(forks, train_quickly, tmp_path):
     with mounted(tmp_path / "disk", "-r") as is_mounted:
         if not is_mounted:
             pytest.skip("a tmpfs cannot be mounted here")
@@ -178,10 +180,10 @@ def test_a_read_only_disk_is_told_at_once(forks, train_quickly, tmp_path):
         )
 
 
-@pytest.mark.fault("F09", "a folder of somebody else: no write permission")
+@pytest.mark.fault("F09", "a folder of another user: no write permission")
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
-def test_a_folder_of_somebody_else(forks, train_quickly):
-    # Not pytest's own folder, which is closed to others.
+def test_train_reports_a_folder_of_another_user(forks, train_quickly):
+    # Other users cannot enter pytest's temporary folder.
     if forks.run("train", user=65534)[0] != 0:
         pytest.skip("another user cannot read the package here")
     with tempfile.TemporaryDirectory() as folder:

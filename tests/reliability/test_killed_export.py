@@ -1,4 +1,4 @@
-"""An export killed half-way shows no version; a later one removes what is left."""
+"""A killed export shows no version; a later one removes its leftovers."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ WHOLE = (
 
 
 def versions(folder):
-    """What a server would load: folders whose names are numbers, each checked."""
+    """Returns the versions that a server would load, and checks their files."""
     found = [path for path in folder.iterdir() if path.name.isdecimal()]
     for path in found:
         missing = [name for name in WHOLE if not (path / name).is_file()]
@@ -26,22 +26,24 @@ def versions(folder):
 
 
 def watch(forks, is_whole):
-    """Looks at a folder until the command has ended; returns the number of looks."""
-    looks = 0
+    """Checks a folder until the command ends. Returns the number of checks."""
+    checks = 0
 
     def is_over():
-        nonlocal looks
-        looks += 1
+        nonlocal checks
+        checks += 1
         assert is_whole()
         return forks.is_over()
 
     wait_until(is_over, "the export to end")
-    return looks
+    return checks
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F28", "a server never sees a part of a version")
-def test_a_server_never_sees_a_part(forks, quick_run, tmp_path, record_property):
+@pytest.mark.fault("F28", "a server never sees a partial version")
+def test_killed_export_never_shows_a_partial_version(
+    forks, quick_run, tmp_path, record_property
+):
     folder = tmp_path / "saved"
     folder.mkdir()
     command = ["export", quick_run, folder]
@@ -54,7 +56,7 @@ def test_a_server_never_sees_a_part(forks, quick_run, tmp_path, record_property)
         assert versions(folder) == []
     abandoned = list(folder.glob(".writing-*"))
     assert len(abandoned) == len(EXPORT_POINTS)
-    # One of them may still be written to, as far as its age tells.
+    # The first one is too young to be removed: it might still be written.
     for path in abandoned[1:]:
         os.utime(path, (time.time() - 7200,) * 2)
     forks.start(*command)
@@ -65,6 +67,6 @@ def test_a_server_never_sees_a_part(forks, quick_run, tmp_path, record_property)
     assert list(folder.glob(".writing-*")) == abandoned[:1]
     record_property(
         "happened",
-        f"killed {len(EXPORT_POINTS)} times; of {seen} looks at the folder none met a "
-        "part; older leftovers were removed",
+        f"killed {len(EXPORT_POINTS)} times; none of {seen} checks of the folder found "
+        "a partial version; older leftovers were removed",
     )

@@ -1,4 +1,4 @@
-"""Runs killed by SIGKILL and started again end as the one that nothing interrupted."""
+"""Runs that are killed by SIGKILL and resumed match an uninterrupted run."""
 
 import shutil
 import signal
@@ -12,7 +12,7 @@ QUICK = [
     {"point": "perplexity", "nth": 2},
     {"point": "averaging", "nth": 2},
 ]
-# One run each, killed at one point after the other.
+# Each chain is a run that is killed at these points in turn.
 CHAINS = [
     [
         {"point": "tokenizer is written"},
@@ -51,10 +51,10 @@ CHAINS = [
 
 
 def kill_and_resume(forks, arguments, kills, folder):
-    """Starts a run until it was killed at each point, and then to its end.
+    """Starts a run that is killed at each point in turn, then lets it finish.
 
     Returns:
-        How often it was killed.
+        The number of kills.
     """
     killed = 0
     for kill in kills:
@@ -71,16 +71,16 @@ def kill_and_resume(forks, arguments, kills, folder):
 @pytest.mark.slow
 @pytest.mark.fault(
     "F05",
-    "killed and started again, weights, slots, scale, seeds, log equal bit by bit",
+    "killed and resumed: weights, optimizer, scale, seeds and log are bit-identical",
 )
-def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(
+def test_killed_run_matches_an_uninterrupted_run(
     forks, train_quickly, quick_run, tmp_path, record_property
 ):
     killed = kill_and_resume(forks, train_quickly, QUICK, tmp_path / "run")
     assert killed == len(QUICK)
     assert_same(tmp_path / "run", quick_run)
-    record_property("happened", f"killed {killed} times, equal bit by bit")
-    # The comparison can fail.
+    record_property("happened", f"killed {killed} times, bit-identical")
+    # `assert_same` detects a difference.
     other = tmp_path / "other"
     shutil.copytree(quick_run, other)
     log = other / "metrics.jsonl"
@@ -91,11 +91,12 @@ def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(
 
 @pytest.mark.slow
 @pytest.mark.fault(
-    "F05", "killed at each of these points, also in every part of a checkpoint's write"
+    "F05",
+    "killed at each of these points, also while a checkpoint is written",
 )
-@pytest.mark.fault("F02", "the newest whole checkpoint is used; equal bit by bit")
+@pytest.mark.fault("F02", "the newest complete checkpoint is used; bit-identical")
 @pytest.mark.parametrize("chain", range(len(CHAINS)))
-def test_killed_at_every_point(
+def test_run_killed_at_each_point_matches_an_uninterrupted_run(
     forks, train_whole, whole_run, tmp_path, chain, record_property
 ):
     kills = CHAINS[chain]
@@ -105,7 +106,7 @@ def test_killed_at_every_point(
     record_property("happened", f"killed {killed} times: {', '.join(points)}")
 
 
-def test_the_chains_hold_every_point():
+def test_chains_contain_every_point():
     tried = [kill["point"] for chain in CHAINS for kill in chain]
     assert set(tried) == {*POINTS, "random"}
     assert len(tried) >= 20

@@ -19,9 +19,9 @@ def last(pattern, log):
 
 @pytest.mark.slow
 @pytest.mark.fault(
-    "F01", "the newest whole checkpoint is used; no traceback, never from step 0"
+    "F01", "the newest complete checkpoint is used; no traceback, never from step 0"
 )
-def test_the_newest_whole_checkpoint_is_used(forks, tmp_path, record_property):
+def test_restore_uses_the_newest_complete_checkpoint(forks, tmp_path, record_property):
     run, draw = tmp_path / "run", random.Random(5)
     run.mkdir()
     reached, leftovers = 0, 0
@@ -38,7 +38,7 @@ def test_the_newest_whole_checkpoint_is_used(forks, tmp_path, record_property):
         assert code == -signal.SIGKILL, log
         assert "Traceback" not in log and "damaged" not in log, log
         restored = last(r"restored (\d+)", forks.log)
-        # What it had said to be saved is there; one more may be.
+        # The last reported checkpoint exists, and perhaps one more.
         assert restored in (reached, reached + 1)
         reached = last(r"saved (\d+)", forks.log)
         names = {path.name for path in (run / "checkpoints").iterdir()}
@@ -46,6 +46,6 @@ def test_the_newest_whole_checkpoint_is_used(forks, tmp_path, record_property):
     assert reached >= KILLS
     record_property(
         "happened",
-        f"{KILLS} of {KILLS} starts went on from it; {leftovers} kills left "
-        "half-written files, which the next start removed",
+        f"{KILLS} of {KILLS} starts resumed from it; {leftovers} kills left "
+        "partial files, which the next start removed",
     )

@@ -1,4 +1,4 @@
-"""Signals while a run trains or validates."""
+"""Signals during training and validation."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ SECONDS = 60
 
 
 def signalled(forks, arguments, folder, hang, *numbers):
-    """Runs until it hangs, sends the signals; (exit code, seconds until it ended)."""
+    """Sends signals to a hanging run. Returns its exit code and the seconds it took."""
     reached = folder.parent / "reached"
     process = forks.start(
         *arguments,
@@ -32,26 +32,26 @@ def signalled(forks, arguments, folder, hang, *numbers):
 
 @pytest.mark.slow
 @pytest.mark.fault(
-    "F07", "in validation: ended within seconds; the next start makes it good"
+    "F07", "in validation: ends within seconds; the next start repeats the validation"
 )
 @pytest.mark.fault("F05", "interrupted in validation: best score and patience, too")
 @pytest.mark.parametrize(
     ("number", "expected"),
     [(signal.SIGTERM, 143), (signal.SIGINT, 130)],
 )
-def test_a_validation_is_interrupted_and_made_good(
+def test_interrupted_validation_is_repeated_on_resume(
     forks, train_quickly, quick_run, tmp_path, number, expected, record_property
 ):
     run = tmp_path / "run"
     code, seconds = signalled(forks, train_quickly, run, "perplexity", number)
     assert code == expected
-    # It would have hung for ten minutes.
+    # Without the signal it hangs for ten minutes.
     assert seconds < SECONDS
     assert (run / "checkpoints" / "ckpt-8.index").is_file()
     code, log = forks.run(*train_quickly, "--output", run)
     assert code == 0, log
     assert_same(run, quick_run, same_files=False)
-    record_property("happened", f"exit code {expected}, then equal bit by bit")
+    record_property("happened", f"exit code {expected}, then bit-identical")
 
 
 @pytest.mark.fault("F07", "a second signal ends the process at once")
@@ -64,7 +64,7 @@ def test_a_validation_is_interrupted_and_made_good(
     ],
 )
 @pytest.mark.slow
-def test_a_second_signal_does_not_wait(
+def test_second_signal_ends_the_process_at_once(
     forks, train_quickly, tmp_path, numbers, expected
 ):
     run = tmp_path / "run"

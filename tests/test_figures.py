@@ -1,0 +1,151 @@
+"""Figures that several pages repeat agree, and rates match the benchmarks."""
+
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+NUMBER = r"(\d[\d,]*(?:\.\d+)?|two|three|five|ten)"
+DURATION = rf"((?:about |at most )*){NUMBER} (s|seconds|min|minutes|hours)\b"
+SECONDS = {"s": 1, "seconds": 1, "min": 60, "minutes": 60, "hours": 3600}
+WORDS = {"two": 2, "three": 3, "five": 5, "ten": 10}
+
+# Name and pattern of each figure, within one line. All matches must agree.
+FIGURES = {
+    "duration of the demo": (
+        r"(?:keras-transformer demo|make demo|[Tt]he demo|[Aa]ll of it|see it work"
+        rf"|Train, evaluate and export a model).*?{DURATION}"
+    ),
+    "BLEU, English to German, lowercased": (
+        r"English to German\b.*lower-?cased.*?\*\*(\d\d\.\d+)\*\*"
+    ),
+    "BLEU, English to German, plain text": (
+        r"(?:English to German\b.*plain text|text as it is).*?\*\*(\d\d\.\d+)\*\*"
+    ),
+    "BLEU, English to French": r"English to French\b.*?\*\*(\d\d\.\d+)\*\*",
+    "minutes, English to German, lowercased": (
+        rf"English to German\b.*lower-?cased.*?\| {DURATION}"
+    ),
+    "minutes, English to French": (
+        rf"English to French\b(?:.*\*\*.*?\| |.*captions, ){DURATION}"
+    ),
+    "minutes of craft_parsing, one model": rf"CRAFT.*a small model, {DURATION}",
+    "parameters of the Multi30k model": (
+        rf"Multi30k model has {NUMBER} million parameters"
+    ),
+    "parameters of base with 37,000 subwords": (
+        rf"parameters with 37,000 sub-?words \| {NUMBER} million"
+    ),
+}
+# A rate in a sentence, e.g. "700 tokens per second".
+RATE = re.compile(
+    rf"{NUMBER} (captions|sentences|lines|pairs|(?:target )?tokens)"
+    r"(?: a | per |/)s(?:econd)?\b"
+)
+# Source of each rate that is in no table of results.
+OTHER_RATES = {
+    "13,200": "median of the logs of the Multi30k run",
+    "14,900": "maximum of the logs of the Multi30k run",
+}
+
+
+def texts():
+    """Returns the text of every page, command and recipe by its name."""
+    paths = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    package = ROOT / "keras_transformer"
+    paths += [*(package / "cli").glob("*.py"), *(package / "recipes").glob("*.yaml")]
+    return {
+        path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
+        for path in sorted(paths)
+    }
+
+
+def value_of(groups):
+    """Returns the value of a match (seconds for times) and whether it is rounded."""
+    if len(groups) == 1:
+        about, number, unit = "", groups[0], "s"
+    else:
+        about, number, unit = groups
+    value = WORDS.get(number) or float(number.replace(",", ""))
+    return value * SECONDS[unit], bool(about)
+
+
+def contradictions(pages):
+    """Returns a line per figure whose values differ by more than their rounding."""
+    found = []
+    for name, pattern in FIGURES.items():
+        values = [
+            (*value_of(match.groups()), f"{page}: {match[0]}")
+            for page, text in pages.items()
+            for match in re.finditer(pattern, text)
+        ]
+        for (value, about, place), (other, other_about, other_place) in pairs(values):
+            # "About 80 minutes" may be 85.
+            tolerance = 0.15 if about or other_about else 0
+            if abs(value - other) > tolerance * max(value, other):
+                found.append(f"{name}: {place!r} and {other_place!r}")
+    return found
+
+
+def pairs(values):
+    """Pairs each value with the first."""
+    return [(values[0], each) for each in values[1:]]
+
+
+def unmeasured_rates(pages, tables):
+    """Returns the rates in sentences that are in no table of results."""
+    measured = set(re.findall(r"\d[\d,]*(?:\.\d+)?", tables))
+    return [
+        f"{page}: {match[0]}"
+        for page, text in pages.items()
+        for line in sentences(text)
+        for match in RATE.finditer(line)
+        if match[1] not in measured and match[1] not in OTHER_RATES
+    ]
+
+
+def sentences(text):
+    """Yields paragraphs without tables and code, with line breaks removed."""
+    text = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)
+    for paragraph in text.split("\n\n"):
+        yield " ".join(paragraph.split())
+
+
+def measured_tables():
+    return "".join(path.read_text("utf-8") for path in sorted(RESULTS.glob("*.md")))
+
+
+def test_figures_do_not_contradict_each_other():
+    assert contradictions(texts()) == []
+
+
+def test_rates_in_sentences_are_measured():
+    assert unmeasured_rates(texts(), measured_tables()) == []
+
+
+@pytest.mark.parametrize(
+    "first, second, number",
+    [
+        ("`keras-transformer demo` | 85 s in all", "see all of it in five minutes", 1),
+        ("`make demo` takes 85 s", "The demo takes 85 seconds", 0),
+        ("English to French | **60.34** | 85 min", "English to French: **60.35**", 1),
+        (
+            "English to French | **60.34** | 85 min",
+            "# English to French: 29,000 captions, about 80 minutes",
+            0,
+        ),
+    ],
+)
+def test_contradictions_compares_values(first, second, number):
+    assert len(contradictions({"a.md": first, "b.md": second})) == number
+
+
+def test_unmeasured_rates_finds_numbers_without_a_table():
+    page = "It reads 620 target tokens\na second, and 1,065 tokens per second there.\n"
+    page += "\n| 630 tokens/s |\n\n```\n640 tokens/s\n```\n"
+    assert unmeasured_rates({"a.md": page}, "| base | 1,065 (1,060-1,070) |") == [
+        "a.md: 620 target tokens a second"
+    ]
