@@ -274,7 +274,8 @@ def test_export_graph_has_known_operations_only(tiny_export, tiny_model):
     unknown = set(done.stdout.split())
     assert operations & unknown == FROM_TENSORFLOW_TEXT["bpe"]
     assert of_pieces & unknown == FROM_TENSORFLOW_TEXT["word_piece"]
-    guide = (pathlib.Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    docs = pathlib.Path(__file__).parents[2] / "docs"
+    guide = (docs / "how-to" / "tf-serving.md").read_text()
     for name in unknown:
         assert f"`{name}`" in guide
     for function in model.meta_graphs[0].graph_def.library.function:
