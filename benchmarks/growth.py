@@ -4,8 +4,8 @@ import csv
 import os
 import pathlib
 
+import formatting
 import matplotlib
-import tables
 
 matplotlib.use("Agg")
 
@@ -35,7 +35,7 @@ def write(folder, name, panels, unit, columns=4):
     for axis, (title, (label, curves)) in zip(axes.flat, panels.items(), strict=False):
         for curve, points in curves.items():
             sizes, costs = zip(*points, strict=True)
-            slope = tables.exponent(sizes, costs)
+            slope = formatting.exponent(sizes, costs)
             axis.loglog(sizes, costs, "o-", label=f"{curve} ({slope:+.2f})".strip())
             lines += [(title, curve, size, f"{cost:.6g}") for size, cost in points]
         sizes = sorted({size for points in curves.values() for size, _ in points})

@@ -14,7 +14,7 @@ import json
 import pathlib
 
 import curve
-import tables
+import formatting
 from matplotlib import pyplot
 
 HEAD = ("trees", "steps", "perplexity", "greedy F1", "beam F1", "beam F1, at most 40")
@@ -59,7 +59,7 @@ def main():
         type=pathlib.Path,
         metavar=("RUN", "SCORES"),
     )
-    parser.add_argument("--output", type=pathlib.Path, default=tables.RESULTS)
+    parser.add_argument("--output", type=pathlib.Path, default=formatting.RESULTS)
     arguments = parser.parse_args()
     points = sorted(point(*each) for each in arguments.point)
     output = arguments.output / "parsing_data"
@@ -70,7 +70,7 @@ def main():
         [f"{trees:,}", f"{steps:,}", f"{perplexity:.2f}", *map("{:.1f}".format, scores)]
         for trees, steps, perplexity, *scores in points
     ]
-    table = tables.table(HEAD, rows)
+    table = formatting.table(HEAD, rows)
     output.with_suffix(".md").write_text(table, encoding="utf-8")
     print(table)
 

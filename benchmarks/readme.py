@@ -8,9 +8,9 @@ The script writes each table NAME.md between the lines `<!-- results: NAME -->` 
 
 import re
 
-import tables
+import formatting
 
-ROOT = tables.RESULTS.parents[1]
+ROOT = formatting.RESULTS.parents[1]
 SECTION = re.compile(
     r"^<!-- results: (\w+) -->\n(?:.*?\n)??<!-- end -->$", re.MULTILINE | re.DOTALL
 )
@@ -25,7 +25,7 @@ def fill(text):
     """Returns the text with each section replaced by its table."""
 
     def fill_section(match):
-        table = (tables.RESULTS / f"{match[1]}.md").read_text(encoding="utf-8")
+        table = (formatting.RESULTS / f"{match[1]}.md").read_text(encoding="utf-8")
         return f"<!-- results: {match[1]} -->\n{table.rstrip()}\n<!-- end -->"
 
     return SECTION.sub(fill_section, text)
@@ -35,7 +35,7 @@ def main():
     for path in pages():
         text = path.read_text(encoding="utf-8")
         if fill(text) != text:
-            tables.write(path, fill(text))
+            formatting.write(path, fill(text))
             print(path.relative_to(ROOT))
 
 

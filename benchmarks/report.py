@@ -4,9 +4,10 @@ import importlib.metadata
 import json
 import pathlib
 
+import formatting
 import tables
 
-RESULTS = tables.RESULTS
+RESULTS = formatting.RESULTS
 PACKAGES = ("tensorflow", "keras", "keras-hub", "torch", "ctranslate2", "numpy")
 
 
@@ -26,6 +27,6 @@ def write(folder, name, result):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     text = tables.markdown(name, result)
-    tables.write(folder / f"{name}.json", json.dumps(result, indent=1))
-    tables.write(folder / f"{name}.md", text)
+    formatting.write(folder / f"{name}.json", json.dumps(result, indent=1))
+    formatting.write(folder / f"{name}.md", text)
     print(text)

@@ -6,56 +6,23 @@ formats every NAME.json again as NAME.md, without measuring anything. The benchm
 call `tables.markdown` when they write their results.
 """
 
+import csv
 import json
-import os
-import pathlib
 
-import numpy as np
+from formatting import RESULTS
+from formatting import exponent
+from formatting import number
+from formatting import spread
+from formatting import table
+from formatting import upper_exponent
+from formatting import write
 
-RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 FEATURES = {"avx512_bf16": "AVX-512 BF16", "amx_bf16": "AMX"}
-
-
-def table(head, rows):
-    """Returns a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
-
-
-def write(path, text):
-    """Replaces a file in one step."""
-    temporary = path.with_name(f".{path.name}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
-
-
-def number(value):
-    """Formats a rate: one decimal below 100."""
-    return f"{value:,.{1 if value < 100 else 0}f}"
-
-
-def spread(figures):
-    """Formats a median with its range."""
-    return "{} ({} to {})".format(
-        *(number(figures[name]) for name in ("median", "lowest", "highest"))
-    )
 
 
 def speedup(system):
     """Formats how many times as fast as `system` the first system of a table is."""
     return f"{1 / system['relative_rate']['median']:.2f}x"
-
-
-def exponent(sizes, costs):
-    """Returns the least-squares slope of log cost over log size."""
-    if len(sizes) < 2:
-        return None
-    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
-
-
-def upper_exponent(points):
-    """Returns the exponent over the larger half of the sizes."""
-    return exponent(*zip(*points[len(points) // 2 :], strict=True))
 
 
 def training(result):
@@ -324,6 +291,34 @@ TABLES = {
 }
 
 
+def ablation(path):
+    """Returns the table of an ablation, from the .csv file of `ablate`."""
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    shapes = ("N", "d_model", "d_ff", "h", "d_k", "d_v", "dropout", "smoothing")
+    base = rows[0]
+    cells = []
+    for row in rows:
+        changes = [f"{key} {row[key]}" for key in shapes if row[key] != base[key]]
+        if row["positions"] != base["positions"]:
+            changes.append(f"{row['positions']} positions")
+        if row is base:
+            changes = [f"{key} {row[key]}" for key in shapes]
+        cells.append(
+            [
+                row["row"],
+                ", ".join(changes),
+                f"{int(row['parameters']) / 1e6:.2f}",
+                f"{float(row['PPL']):.2f}",
+                f"{float(row['BLEU']):.1f}",
+                row["paper's PPL"],
+                row["paper's BLEU"],
+            ]
+        )
+    head = ["row", "settings; below, changes", "parameters, millions", "PPL", "BLEU"]
+    return table([*head, "paper's PPL", "paper's BLEU"], cells)
+
+
 def markdown(name, result):
     """Returns the table of a result and a line about the machine.
 
@@ -386,6 +381,7 @@ def main():
     }
     texts = {name: markdown(name, result) for name, result in results.items()}
     texts["throughput"] = throughput(results)
+    texts["ablation"] = ablation(RESULTS / "ablation.csv")
     for name, text in texts.items():
         write(RESULTS / f"{name}.md", text)
 
