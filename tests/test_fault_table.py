@@ -27,11 +27,11 @@ def test_other():
     pass
 """
 ROWS = [
-    "| F04 | newest checkpoint cut off or altered | a warning | as expected "
+    "| F04 | newest checkpoint truncated or altered | a warning | as expected "
     "| [test_warning](../../tests/test_case.py) (slow) |",
     "| F08 | disk full while something is written | a message | skipped: no disk "
     "| [test_full](../../tests/test_case.py) |",
-    "| F13 | source and target of unlike line counts | error with both \\| counts "
+    "| F13 | different line counts in source and target | error with both \\| counts "
     "| exit code 2 (2 cases) | [test_counts](../../tests/test_case.py) |",
 ]
 
