@@ -9,6 +9,7 @@ call `tables.markdown` when they write their results.
 import csv
 import json
 
+import summary
 from formatting import RESULTS
 from formatting import exponent
 from formatting import number
@@ -340,38 +341,6 @@ def markdown(name, result):
     )
 
 
-def throughput(results):
-    """Returns the table that compares the systems across benchmarks.
-
-    Args:
-        results: Mapping of names to the contents of the JSON files.
-    """
-    columns = {
-        "keras_transformer": "keras_transformer",
-        "KerasHub": "KerasHub layers",
-        "PyTorch": "torch.nn.Transformer",
-        "CTranslate2 float32": "CTranslate2 float32",
-        "CTranslate2 int8": "CTranslate2 int8",
-    }
-    systems, found = columns.values(), {}
-    for size in ("tiny", "base"):
-        found[f"training, {size} model"] = {
-            each["name"]: each["tokens_per_second"]["median"]
-            for each in results[f"training_{size}"]["systems"]
-        }
-    for batch in results["decoding_fixed"]["batches"]:
-        rates = found[f"decoding, base model, batch size {batch['batch']}"] = {}
-        for each in batch["systems"]:
-            name = each["name"].removesuffix(", in parts").removesuffix(" SavedModel")
-            # A batch may be searched whole or in parts; the faster way counts.
-            rates[name] = max(rates.get(name, 0), each["rate"]["median"])
-    rows = [
-        [task, *(number(rates[name]) if name in rates else "" for name in systems)]
-        for task, rates in found.items()
-    ]
-    return table(["target tokens per second", *columns], rows)
-
-
 def main():
     results = {
         path.stem: json.loads(path.read_text(encoding="utf-8"))
@@ -380,7 +349,7 @@ def main():
         if path.stem != "faults"
     }
     texts = {name: markdown(name, result) for name, result in results.items()}
-    texts["throughput"] = throughput(results)
+    texts["summary"] = summary.table_of(results)
     texts["ablation"] = ablation(RESULTS / "ablation.csv")
     for name, text in texts.items():
         write(RESULTS / f"{name}.md", text)
