@@ -1,11 +1,11 @@
-"""Which heads join words that belong together: the appendix's Figures 3 to 5, counted.
+"""Measures heads that connect related words, as in the paper's Figures 3 to 5.
 
     python benchmarks/attention_examples.py RUN
 
-RUN is of a model that reads English captions, such as `multi30k_en_fr`. For each
-relation the head of the encoder that looks from one word at the other most is chosen on
-half of the sentences, and its figures are of the other half; the same search among the
-heads of the untrained model tells what chance finds. Writes
+RUN is a run whose model reads English captions, such as one of `multi30k_en_fr`. Each
+relation has a word that should attend to another one. Half of the sentences choose the
+encoder head in which it does so most, the other half measure that head. The untrained
+model, measured in the same way, is the chance level. The script writes
 benchmarks/results/attention_examples.json and .md, and a picture of each head.
 """
 
@@ -18,7 +18,7 @@ import machine
 import numpy as np
 import report
 
-# (sentence, the word that looks, the word that it should look at, other nouns)
+# (sentence, the attending word, the word that it should attend to, other nouns)
 _CLOTHES = list(
     itertools.product(
         ("man", "woman", "boy", "girl"),
@@ -56,19 +56,13 @@ RELATIONS = {
         )
     ],
 }
-NAMES = {
-    "worn": "a garment at who wears it",
-    "distance": "a verb at its subject, two phrases before",
-    "it": "`it` at the thing thrown",
-    "its": "`its` at its owner",
-}
 
 
 def word_places(labels):
-    """The first sub-word and the one after the last, of each word of a source.
+    """Returns the slice of subwords of each word of a source.
 
     Args:
-        labels: sub-words that begin with a space where a word does, and the end.
+        labels: Subwords, with a space at the start of each word, and the end.
     """
     begins = [i for i, label in enumerate(labels) if i == 0 or label.startswith(" ")]
     places = {}
@@ -77,44 +71,45 @@ def word_places(labels):
     return places
 
 
-def looks(attention, looking, at):
-    """Attention of each head that one word pays another, [num_layers, num_heads]."""
+def attention_to(attention, word, other):
+    """Returns the attention of a word to another, `[num_layers, num_heads]`."""
     places = word_places(attention.source)
-    scores = attention.scores["encoder"][:, :, places[looking], places[at]]
+    scores = attention.scores["encoder"][:, :, places[word], places[other]]
     return scores.sum(-1).mean(-1)
 
 
-def measured(found):
-    """Figures of the head that half of the examples chooses, by the other half."""
-    order = np.random.default_rng(0).permutation(len(found))
-    halves = [[found[i] for i in half] for half in np.array_split(order, 2)]
+def measure(examples):
+    """Chooses a head by half of the examples and measures it on the other half."""
+    order = np.random.default_rng(0).permutation(len(examples))
+    halves = [[examples[i] for i in half] for half in np.array_split(order, 2)]
 
-    def mean(half, part):
-        return np.mean([part(*example) for example in half], axis=0)
+    def mean(half, metric):
+        return np.mean([metric(*example) for example in half], axis=0)
 
-    def right(attention, looking, at, others):
-        return looks(attention, looking, at)
+    def right(attention, word, noun, others):
+        return attention_to(attention, word, noun)
 
-    def other(attention, looking, at, others):
-        return np.mean([looks(attention, looking, noun) for noun in others], axis=0)
+    def other(attention, word, noun, others):
+        found = [attention_to(attention, word, noun) for noun in others]
+        return np.mean(found, axis=0)
 
-    def most(attention, looking, at, others):
-        nouns = [looks(attention, looking, noun) for noun in (at, *others)]
-        return np.argmax(nouns, axis=0) == 0
+    def most(attention, word, noun, others):
+        found = [attention_to(attention, word, each) for each in (noun, *others)]
+        return np.argmax(found, axis=0) == 0
 
     choice = mean(halves[0], right)
     head = np.unravel_index(np.argmax(choice), choice.shape)
-    figures = {
+    metrics = {
         "layer": int(head[0]) + 1,
         "head": int(head[1]) + 1,
         "heads": int(choice.size),
         "sentences": len(halves[1]),
     }
-    parts = {"attention": right, "others": other, "most": most}
-    for name, part in parts.items():
-        figures[name] = float(mean(halves[1], part)[head])
-    figures["all_heads"] = float(mean(halves[1], right).mean())
-    return figures
+    functions = {"attention": right, "others": other, "most": most}
+    for name, function in functions.items():
+        metrics[name] = float(mean(halves[1], function)[head])
+    metrics["all_heads"] = float(mean(halves[1], right).mean())
+    return metrics
 
 
 def main():
@@ -131,39 +126,24 @@ def main():
     _, tokenizer, untrained = load_run(arguments.run)
     trained = open_model(arguments.run).model
     result = {"machine": machine.description(), "versions": report.versions()}
-    rows = []
     for relation, examples in RELATIONS.items():
         result[relation] = {}
         for name, model in (("trained", trained), ("untrained", untrained)):
-            # The decoder plays no part: any target will do.
+            # The target does not affect the encoder.
             found = [
                 (attention_of(model, tokenizer, example[0], "."), *example[1:])
                 for example in examples
             ]
-            figures = result[relation][name] = measured(found)
+            metrics = result[relation][name] = measure(found)
             if model is trained:
                 write_figure(
                     found[1][0],
                     arguments.output / f"attention_{relation}.png",
                     kind="encoder",
-                    layer=figures["layer"],
-                    head=figures["head"],
+                    layer=metrics["layer"],
+                    head=metrics["head"],
                 )
-            rows.append(
-                [
-                    NAMES[relation] if model is trained else "*before training*",
-                    f"{figures['layer']}, {figures['head']}",
-                    f"{figures['attention']:.0%}",
-                    f"{figures['others']:.0%}",
-                    f"{figures['most']:.0%} of {figures['sentences']}",
-                    f"{figures['all_heads']:.0%}",
-                ]
-            )
-    head = ["looks", "layer, head", "attention", "at another"]
-    head += ["most of all", "mean of all heads"]
-    report.write(
-        arguments.output, "attention_examples", result, report.table(head, rows)
-    )
+    report.write(arguments.output, "attention_examples", result)
 
 
 if __name__ == "__main__":

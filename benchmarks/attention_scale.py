@@ -1,10 +1,10 @@
-"""Why the dot product is divided by sqrt(d_k): the argument of section 3.2.1, drawn.
+"""Draws why dot products are divided by sqrt(d_k) (section 3.2.1).
 
     python benchmarks/attention_scale.py
 
-Components of queries and keys are independent, with mean 0 and variance 1, as the
-paper's footnote 4 has them. Writes benchmarks/results/attention_scale.csv and .png: the
-variance of the logits, and the size of the softmax's gradient, for 64 keys.
+Components of queries and keys are independent with mean 0 and variance 1, as in the
+paper's footnote 4. The script writes benchmarks/results/attention_scale.csv and .png:
+the variance of the logits and the norm of the softmax's gradient for 64 keys.
 """
 
 import csv
@@ -28,16 +28,16 @@ def softmax(logits):
 
 
 def gradient_norm(logits):
-    """Mean Frobenius norm of the softmax's Jacobian, `diag(p) - p p^T`."""
+    """Returns the mean Frobenius norm of the softmax's Jacobian, `diag(p) - p p^T`."""
     p = softmax(logits)
     squares = (p**2).sum(axis=-1)
     norm = squares - 2 * (p**3).sum(axis=-1) + squares**2
-    # Rounding may leave less than nothing of a softmax that is one key.
+    # Rounding may give a negative square if one key has all the weight.
     return float(np.sqrt(np.maximum(norm, 0)).mean())
 
 
 def logits_of(key_dim, rng):
-    """Logits `[DRAWS, NUM_KEYS]` by score function."""
+    """Returns the logits `[DRAWS, NUM_KEYS]` of each score function."""
     query = rng.normal(size=(DRAWS, 1, key_dim))
     key = rng.normal(size=(DRAWS, NUM_KEYS, key_dim))
     dot = (query * key).sum(axis=-1)
@@ -45,7 +45,7 @@ def logits_of(key_dim, rng):
     return {
         "dot": dot,
         "scaled_dot": dot / np.sqrt(key_dim),
-        # Weights as wide as Glorot's uniform distribution makes them.
+        # The variance of Glorot's uniform initialization.
         "additive": np.tanh(query + key) @ (weights * np.sqrt(2 / (key_dim + 1))),
     }
 

@@ -1,8 +1,9 @@
-"""Validation BLEU, or F1 of trees, and perplexity of runs against training time.
+"""Plots validation BLEU or F1 and perplexity of runs against training time.
 
     python benchmarks/curve.py runs/multi30k --output benchmarks/results/multi30k
 
-reads each run's metrics.jsonl and writes OUTPUT.png, OUTPUT.csv.
+The script reads metrics.jsonl of each run and writes OUTPUT.png and OUTPUT.csv. A .csv
+file in place of a run is drawn again.
 """
 
 import argparse
@@ -15,12 +16,13 @@ import matplotlib
 matplotlib.use("Agg")
 
 from matplotlib import pyplot
+from matplotlib import ticker
 
 SCORES = {"bleu": "BLEU", "f1": "F1"}
 
 
 def validations(run, score):
-    """The validations of a run: minutes of training, step, score, perplexity."""
+    """Returns (minutes of training, step, score, perplexity) of each validation."""
     rows = []
     with open(run / "metrics.jsonl", encoding="utf-8") as file:
         for line in file:
@@ -29,12 +31,12 @@ def validations(run, score):
                 minutes = row["seconds"] / 60
                 rows.append((minutes, row["step"], row.get(score), row["perplexity"]))
     if not rows:
-        raise SystemExit(f"{run}/metrics.jsonl: no validation there")
+        raise SystemExit(f"{run}/metrics.jsonl contains no validation")
     return rows
 
 
-def written(path, score):
-    """The curves of a file that `main` wrote, by name."""
+def read_curves(path, score):
+    """Reads the curves of a .csv file by name."""
     curves = {}
     with open(path, encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -51,20 +53,25 @@ def main():
         "runs",
         nargs="+",
         type=pathlib.Path,
-        help="folders, or .csv files that this command wrote",
+        help="run folders, or .csv files of this script",
     )
-    parser.add_argument("--names", nargs="+", help="one a run; default: folder names")
+    parser.add_argument(
+        "--names", nargs="+", help="one name per folder (default: folder names)"
+    )
     parser.add_argument("--score", choices=SCORES, default="bleu")
     parser.add_argument("--output", required=True, help="path without suffix")
     arguments = parser.parse_args()
     folders = [run for run in arguments.runs if run.suffix != ".csv"]
     names = arguments.names or [run.name for run in folders]
     if len(names) != len(folders):
-        parser.error("--names needs as many names as there are folders")
+        parser.error(
+            "--names requires one name per folder. "
+            f"Received: {len(names)} names, {len(folders)} folders."
+        )
     curves = {}
     for path in arguments.runs:
         if path.suffix == ".csv":
-            curves |= written(path, arguments.score)
+            curves |= read_curves(path, arguments.score)
         else:
             curves[names[folders.index(path)]] = validations(path, arguments.score)
 
@@ -85,11 +92,14 @@ def main():
         if None not in scores:
             left.plot(minutes, scores, marker=".", label=name)
         right.plot(minutes, perplexities, marker=".", label=name)
-    left.set_ylabel(f"validation {SCORES[arguments.score]}, greedy search")
-    right.set_ylabel("validation perplexity per sub-word")
+    left.set_ylabel(f"{SCORES[arguments.score]} (validation, greedy search)")
+    right.set_ylabel("perplexity per subword (validation)")
     right.set_yscale("log")
+    right.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 1.2, 1.5, 2, 3, 4, 5, 7)))
+    right.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+    right.yaxis.set_minor_locator(ticker.NullLocator())
     for axes in (left, right):
-        axes.set_xlabel("minutes of training")
+        axes.set_xlabel("training time, minutes")
         axes.grid(alpha=0.3)
         axes.legend()
     figure.tight_layout()

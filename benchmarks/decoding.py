@@ -1,13 +1,13 @@
-"""Decoding beside CTranslate2, with the same weights, and KerasHub, in turns.
+"""Compares decoding with CTranslate2, with the same weights, and with KerasHub.
 
     pip install ".[bench]"
     KERAS_TRANSFORMER_DATA=... python benchmarks/decoding.py fixed
     python benchmarks/decoding.py real RUN --source test.en --reference test.de
 
-`fixed`: a base model with random weights, beam 4, exactly 20 output tokens: target
-tokens per second; KerasHub's weights are its own. `real`: a trained run with real ends
-of sentences: sentences per second and BLEU. Both write
-benchmarks/results/decoding_*.json and .md; `--name` tells runs apart.
+`fixed` measures target tokens per second of a base model with random weights, beam size
+4 and exactly 20 output tokens. `real` measures sentences per second and BLEU of a
+trained run whose translations end by themselves. Both write
+benchmarks/results/decoding_*.json and .md.
 """
 
 import argparse
@@ -16,27 +16,26 @@ import pathlib
 import sys
 import tempfile
 
+import interleaved
 import machine
 import report
-import turns
 import workload
 
 BATCHES = (1, 32, 128)
 LENGTH = 20
-# Ids of a source, its end counted: with `LENGTH - SOURCE` more, outputs have `LENGTH`.
+# Source length with the end id; `extra_length=LENGTH - SOURCE` gives `LENGTH` outputs.
 SOURCE = 16
-# Until no hypothesis can win, or until as many have ended as the beam has, which is the
-# rule of CTranslate2.
+# The second one is CTranslate2's rule: stop when `beam_size` hypotheses have finished.
 PATIENCE = {"": None, ", patience 1": 1.0}
 OURS = "keras_transformer SavedModel"
-# Ends the names of those that take the parts of a batch side by side.
-SIDE_BY_SIDE = ", in parts"
-# Of an export without `--jit-compile`, which only lone sentences would use.
+# Suffix of systems that compute the parts of a batch in parallel.
+IN_PARTS = ", in parts"
+# Suffix of an export without `--jit-compile`, which affects single sentences only.
 WITHOUT_XLA = ", without XLA"
 
 
 def fixed_exports(folder):
-    """The exports of a base model that never ends by itself, and its sources."""
+    """Exports a base model that never predicts the end id; returns its sources, too."""
     import keras
     import numpy as np
 
@@ -51,7 +50,7 @@ def fixed_exports(folder):
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     embeddings = model.token_embedding.embeddings
     rows = np.array(np.asarray(embeddings))
-    # A logit of 0 is never among the best of 8,000 normal ones.
+    # The logit 0 is never among the best of 8,000 normally distributed ones.
     rows[tokenizer.end_id] = 0
     embeddings.assign(rows)
     saved = {
@@ -60,7 +59,7 @@ def fixed_exports(folder):
             tokenizer,
             folder / f"saved_{compiled}",
             kt.BeamSearch(extra_length=LENGTH - SOURCE),
-            parallel_parts=turns.THREADS,
+            parallel_parts=interleaved.THREADS,
             jit_compile=compiled,
         )
         for end, compiled in (("", True), (WITHOUT_XLA, False))
@@ -78,13 +77,13 @@ def fixed(arguments):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         saved, fast, ids = fixed_exports(folder)
-        found = contestants(saved, fast, "ids", 0)
+        systems = start_systems(saved, fast, "ids", 0)
         for batch in BATCHES:
             count = {1: 8, 32: 64}.get(batch, len(ids))
             path = folder / f"ids_{batch}.npy"
             np.save(path, ids[:count])
-            rows.append(measured(found, arguments.rounds, path, batch)[1])
-        for each in found:
+            rows.append(measure(systems, arguments.rounds, path, batch)[1])
+        for each in systems:
             each.close()
     write(arguments, "decoding_fixed", "target tokens/s", rows)
 
@@ -109,43 +108,43 @@ def real(arguments):
                     beam_size=4, length_penalty=arguments.alpha, patience=patience
                 ),
                 folder / f"saved_{patience}",
-                parallel_parts=turns.THREADS,
+                parallel_parts=interleaved.THREADS,
                 jit_compile=True,
             )
             for end, patience in PATIENCE.items()
         }
         fast = export_ctranslate2(model.model, model.tokenizer, folder / "fast")
-        found = contestants(saved, fast, "text", arguments.alpha)
+        systems = start_systems(saved, fast, "text", arguments.alpha)
         for batch in BATCHES:
             count = 100 if batch == 1 else len(lines)
             path = folder / f"text_{batch}"
             path.write_text("".join(line + "\n" for line in lines[:count]))
-            pieces = sub_words(model.tokenizer, lines[:count])
+            pieces = subwords(model.tokenizer, lines[:count])
             path.with_name(f"{path.name}.pieces").write_text(json.dumps(pieces))
-            there, row = measured(found, arguments.rounds, path, batch)
+            measured, row = measure(systems, arguments.rounds, path, batch)
             rows.append(row)
-            for figures, each in zip(row["contestants"], there, strict=True):
-                told = each.turns[-1]
-                texts = told.pop("texts", None)
+            for metrics, each in zip(row["systems"], measured, strict=True):
+                turn = each.turns[-1]
+                texts = turn.pop("texts", None)
                 if texts is None:
-                    texts = joined(model.tokenizer, told.pop("pieces"))
+                    texts = join_subwords(model.tokenizer, turn.pop("pieces"))
                 bleu = sacrebleu.corpus_bleu(
                     texts, [references[:count]], tokenize=arguments.tokenize
                 )
-                figures["bleu"] = bleu.score
-        for each in found:
+                metrics["bleu"] = bleu.score
+        for each in systems:
             each.close()
     write(arguments, arguments.name, "sentences/s", rows)
 
 
-def sub_words(tokenizer, lines):
-    """The sub-words of each line as texts, without the end of the sentence."""
+def subwords(tokenizer, lines):
+    """Returns the subwords of each line as texts, without the end id."""
     pieces = tokenizer.pieces()
     return [[pieces[n] for n in row] for row in tokenizer.tokenize(lines).to_list()]
 
 
-def joined(tokenizer, rows):
-    """The texts that rows of sub-words spell."""
+def join_subwords(tokenizer, rows):
+    """Returns the text of each row of subwords."""
     import tensorflow as tf
 
     ids = {piece: number for number, piece in enumerate(tokenizer.pieces())}
@@ -155,60 +154,66 @@ def joined(tokenizer, rows):
     return [text.decode() for text in tokenizer.detokenize(ragged).numpy()]
 
 
-def contestants(saved, fast, what, alpha):
-    """Ours and CTranslate2, each with both ways to use the threads.
+def start_systems(saved, fast, kind, alpha):
+    """Starts the systems, those with threads both shared and in parts.
 
-    `saved` are exports by the ends of their names. Of ids KerasHub's sampler, too.
+    Args:
+        saved: Mapping of name suffixes to exports.
+        fast: Folder of the CTranslate2 model.
+        kind: `"ids"` or `"text"`; KerasHub takes part with ids only.
+        alpha: Length penalty of CTranslate2.
     """
     ours, ctranslate2 = "peers/decode_ours.py", "peers/decode_ctranslate2.py"
     commands = {
-        f"{OURS}{end}{parts}": [ours, export, what, at_once]
-        for parts, at_once in (("", 1), (SIDE_BY_SIDE, turns.THREADS))
+        f"{OURS}{end}{parts}": [ours, export, kind, at_once]
+        for parts, at_once in (("", 1), (IN_PARTS, interleaved.THREADS))
         for end, export in saved.items()
         if not (parts and end == WITHOUT_XLA)
     }
-    for kind in ("float32", "int8"):
-        name = f"CTranslate2 {kind}"
-        commands[name] = (ctranslate2, fast, what, kind, alpha, 1)
-        commands[f"{name}{SIDE_BY_SIDE}"] = (
-            *(ctranslate2, fast, what, kind, alpha, turns.THREADS),
+    for dtype in ("float32", "int8"):
+        name = f"CTranslate2 {dtype}"
+        commands[name] = (ctranslate2, fast, kind, dtype, alpha, 1)
+        commands[f"{name}{IN_PARTS}"] = (
+            *(ctranslate2, fast, kind, dtype, alpha, interleaved.THREADS),
         )
-    if what == "ids":
+    if kind == "ids":
         commands["KerasHub layers"] = ("peers/decode_kerashub.py", LENGTH)
-    found = []
+    systems = []
     for name, command in commands.items():
         print(f"starting {name}", file=sys.stderr)
-        found.append(turns.Contestant(name, *command))
-    return found
+        systems.append(interleaved.System(name, *command))
+    return systems
 
 
-def measured(found, rounds, path, batch):
-    """The contestants, with their turns, and their figures at one batch size.
+def measure(systems, rounds, path, batch):
+    """Returns the systems that take part, and their metrics at one batch size.
 
-    One sentence has no parts; of batches ours is measured in parts only, since small
-    operations take longer on two threads than on one.
+    A single sentence has no parts. Batches are measured in parts only for this package:
+    its small operations are slower on two threads than on one.
     """
-    found = [each for each in found if _takes_part(each.name, batch)]
-    for each in found:
+    systems = [each for each in systems if _takes_part(each.name, batch)]
+    for each in systems:
         each.turns.clear()
     print(f"batch {batch}", file=sys.stderr)
-    turns.take_turns(found, rounds, lambda _: {"path": str(path), "batch": batch})
-    return found, {
+    interleaved.take_turns(
+        systems, rounds, lambda _: {"path": str(path), "batch": batch}
+    )
+    return systems, {
         "batch": batch,
-        "contestants": [
+        "systems": [
             {
                 "name": each.name,
-                "rate": turns.summary([turn["rate"] for turn in each.turns]),
-                "against_ours": turns.ratios(each, found[0]),
+                "rate": interleaved.summary([turn["rate"] for turn in each.turns]),
+                "relative_rate": interleaved.ratios(each, systems[0]),
                 "peak_mib": each.turns[-1]["peak_mib"],
             }
-            for each in found
+            for each in systems
         ],
     }
 
 
 def _takes_part(name, batch):
-    in_parts = name.endswith(SIDE_BY_SIDE)
+    in_parts = name.endswith(IN_PARTS)
     if name.startswith(OURS):
         return in_parts == (batch > 1)
     return batch > 1 or not in_parts
@@ -222,22 +227,7 @@ def write(arguments, name, unit, rows):
         "rounds": arguments.rounds,
         "batches": rows,
     }
-    with_bleu = "bleu" in rows[0]["contestants"][0]
-    head = ["batch", "what", f"{unit} (lowest-highest)", "ours is", "peak MiB"]
-    lines = [
-        [
-            row["batch"],
-            each["name"],
-            report.spread(each["rate"]),
-            f"{1 / each['against_ours']['median']:.2f} x",
-            f"{each['peak_mib']:,.0f}",
-            *([f"{each['bleu']:.2f}"] if with_bleu else []),
-        ]
-        for row in rows
-        for each in row["contestants"]
-    ]
-    table = report.table([*head, *(["BLEU"] if with_bleu else [])], lines)
-    report.write(arguments.output, name, result, table)
+    report.write(arguments.output, name, result)
 
 
 def main():
@@ -252,7 +242,9 @@ def main():
     of_run.add_argument("--reference", type=pathlib.Path, required=True)
     of_run.add_argument("--tokenize", default="none")
     of_run.add_argument("--alpha", type=float, default=0.6)
-    of_run.add_argument("--name", default="decoding_real", help="of the result's files")
+    of_run.add_argument(
+        "--name", default="decoding_real", help="name of the result's files"
+    )
     of_run.set_defaults(function=real)
     arguments = parser.parse_args()
     arguments.function(arguments)

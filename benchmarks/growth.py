@@ -1,11 +1,11 @@
-"""Curves of a cost against a size: fitted exponents, CSV and plot."""
+"""Plots of cost against size with fitted exponents."""
 
 import csv
 import os
 import pathlib
 
+import formatting
 import matplotlib
-import numpy as np
 
 matplotlib.use("Agg")
 
@@ -13,30 +13,19 @@ from matplotlib import pyplot
 from matplotlib import ticker
 
 
-def exponent(sizes, costs):
-    """The slope of log cost over log size, by least squares; None for one size."""
-    if len(sizes) < 2:
-        return None
-    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
-
-
 def write(folder, name, panels, unit, columns=4):
     """Writes NAME.csv and NAME.png.
 
     Args:
-        folder: Where.
-        name: Of both files.
-        panels: Mapping of a panel's title to `(label of the axis, {curve: [(size,
-            cost)]})`.
-        unit: Of the costs.
-        columns: Panels in a row.
-
-    Returns:
-        Rows for a table: title, curve, sizes, costs at both ends, exponent.
+        folder: Folder of both files.
+        name: Name of both files.
+        panels: Mapping of panel titles to `(axis label, {curve: [(size, cost)]})`.
+        unit: Unit of the costs.
+        columns: Panels per row.
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    lines, rows = [], []
+    lines = []
     count, across = -(-len(panels) // columns), min(columns, len(panels))
     figure, axes = pyplot.subplots(
         count, across, squeeze=False, figsize=(4 * across + 4, 3.6 * count)
@@ -46,18 +35,9 @@ def write(folder, name, panels, unit, columns=4):
     for axis, (title, (label, curves)) in zip(axes.flat, panels.items(), strict=False):
         for curve, points in curves.items():
             sizes, costs = zip(*points, strict=True)
-            slope = exponent(sizes, costs)
+            slope = formatting.exponent(sizes, costs)
             axis.loglog(sizes, costs, "o-", label=f"{curve} ({slope:+.2f})".strip())
             lines += [(title, curve, size, f"{cost:.6g}") for size, cost in points]
-            rows.append(
-                [
-                    title,
-                    curve,
-                    f"{sizes[0]:,} to {sizes[-1]:,}",
-                    f"{costs[0]:.3g} to {costs[-1]:.3g}",
-                    f"{slope:+.2f}",
-                ]
-            )
         sizes = sorted({size for points in curves.values() for size, _ in points})
         axis.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=40, fontsize=8)
         axis.xaxis.set_minor_locator(ticker.NullLocator())
@@ -76,4 +56,3 @@ def write(folder, name, panels, unit, columns=4):
         writer.writerow(["panel", "curve", "size", unit])
         writer.writerows(lines)
     os.replace(temporary, folder / f"{name}.csv")
-    return rows

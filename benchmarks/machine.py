@@ -1,4 +1,4 @@
-"""The machine in general words, and what its matrix products can do."""
+"""Description of the machine and its rate of matrix products."""
 
 import os
 import pathlib
@@ -6,13 +6,13 @@ import platform
 import re
 import time
 
-import turns
+import interleaved
 
 FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 
 
 def description():
-    """Mapping of text and numbers; no name of the machine or of its owner."""
+    """Returns the machine's properties, without its name or owner."""
     found = {"system": platform.system(), "python": platform.python_version()}
     found |= {"cores": os.cpu_count(), "features": [], "memory_gib": "unknown"}
     path = pathlib.Path("/proc/cpuinfo")
@@ -26,12 +26,12 @@ def description():
     if path.is_file():
         kib = int(re.search(r"MemTotal:\s*(\d+)", path.read_text())[1])
         found["memory_gib"] = round(kib / 2**20)
-    found["threads"] = turns.THREADS
+    found["threads"] = interleaved.THREADS
     return found
 
 
 def sgemm_turn(size=2048, repeats=6):
-    """Rate of a square float32 product under TensorFlow, in GFLOP/s."""
+    """Measures a square float32 product in TensorFlow, in GFLOP/s."""
     import tensorflow as tf
 
     left, right = tf.random.normal([size, size]), tf.random.normal([size, size])
@@ -45,4 +45,4 @@ def sgemm_turn(size=2048, repeats=6):
 
 
 if __name__ == "__main__":
-    turns.serve(lambda **_: sgemm_turn())
+    interleaved.serve(lambda **_: sgemm_turn())

@@ -1,10 +1,10 @@
-"""Gain of each function of `keras_transformer.numerics` over its plain formula.
+"""Compares the functions of `keras_transformer.numerics` with plain formulas.
 
     python benchmarks/numerics.py
 
-Both run in turns in one process, compiled by `tf.function`, in shapes of the base
-model: a training batch of 32 sentences of 32 tokens, or a step of 4 hypotheses.
-Writes benchmarks/results/numerics.json and .md.
+Both take turns in one process, compiled by `tf.function`, with the shapes of the base
+model: a training batch of 32 sentences of 32 tokens, or a step of 4 hypotheses. It
+writes benchmarks/results/numerics.json and .md.
 """
 
 import argparse
@@ -20,7 +20,7 @@ TURNS, LEAST_SECONDS = 15, 0.05
 
 
 def seconds(function):
-    """Seconds per call, of as many calls as take `LEAST_SECONDS`."""
+    """Returns seconds per call, repeating calls for `LEAST_SECONDS`."""
     count, start = 0, time.perf_counter()
     while time.perf_counter() - start < LEAST_SECONDS:
         function()
@@ -43,7 +43,7 @@ def cases():
     from keras_transformer.numerics.softmax import weighted_values
 
     def trained(function):
-        """The function and its gradient."""
+        """Wraps a function so that its gradient is computed, too."""
 
         def step(x):
             with tf.GradientTape() as tape:
@@ -128,7 +128,7 @@ def main():
     head = ("function", "plain formula, us", "ours, us", "speedup")
     result = {"machine": machine.description(), "versions": report.versions()}
     result["rows"] = [dict(zip(head, row, strict=True)) for row in rows]
-    report.write(arguments.output, "numerics", result, report.table(head, rows))
+    report.write(arguments.output, "numerics", result)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
-"""What simple parsers get on a treebank, beside a trained model: bracketing F1.
+"""Compares simple parsers with a trained model by bracketing F1.
 
     nice -n 19 python benchmarks/parsing_baselines.py train.trees.gz dev.trees.gz \
         --model Transformer=runs/craft/dev.trees
 
-Right-branching: every word opens a constituent to the sentence's end, labelled as most
-constituents of the training trees are; the root is labelled as most roots are, and
-final punctuation hangs on it. PCFG: nltk's grammar of the training trees, without
-words, its rules made binary (one sibling of horizontal context), and nltk's Viterbi
-parser on the right tags. That is slow: it parses sentences of a sample, each within a
-time limit; where it finds nothing, its tree is the right-branching one. `--model` adds
-trees that `keras-transformer evaluate --metric f1 --output` wrote; with `--add` to the
-results that are there, without parsing anew.
+The right-branching parser opens a constituent at every word, up to the sentence's end.
+Its labels are the most frequent ones of the training trees, and final punctuation is a
+child of the root. The PCFG is nltk's grammar of the training trees over gold tags, with
+binary rules (one sibling of horizontal context), parsed by nltk's Viterbi parser. That
+parser is slow, so it parses a sample, with a time limit per sentence. If it finds no
+tree, the right-branching one is used. `--model` adds trees that `keras-transformer
+evaluate --metric f1 --output` wrote; `--add` adds them to existing results.
 """
 
 import argparse
@@ -34,12 +33,12 @@ SHORT = 40
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 
 
-def trees_of(path):
+def load_trees(path):
     return [tree for _, tree in read_trees(path)]
 
 
 def right_branching(tree, root, label):
-    """The tree of a sentence in which only the tags of its end are looked at."""
+    """Returns the right-branching tree; only the final tags matter."""
     end = len(tree.words)
     while end > 1 and tree.tags[end - 1] in FINAL:
         end -= 1
@@ -48,7 +47,7 @@ def right_branching(tree, root, label):
 
 
 class Pcfg:
-    """A treebank grammar over tags, and its most probable tree."""
+    """A treebank grammar over tags, with a Viterbi parser."""
 
     def __init__(self, trees, min_count, seconds):
         counts = Counter()
@@ -67,12 +66,12 @@ class Pcfg:
         self.without_parse = 0
 
     def parse(self, tree):
-        """The tree, or None if it was not found in time."""
+        """Returns the tree, or `None` if none was found in time."""
         try:
             found = next(iter(self.parser.parse(tree.tags)), None)
         except TimeoutError:
             return None
-        except ValueError:  # a tag that is not in the grammar
+        except ValueError:  # a tag that the grammar lacks
             found = None
         if found is None:
             self.without_parse += 1
@@ -83,11 +82,11 @@ class Pcfg:
 
 
 def _tagged(root, tree):
-    """The tree under a root, its tags as words."""
+    """Returns the tree under a root, with its tags as words."""
     return Tree(tree.tags, tree.tags, ((root, 0, len(tree.words)), *tree.constituents))
 
 
-def figures(name, sentences, references, hypotheses):
+def score_row(name, sentences, references, hypotheses):
     row = {"parser": name, "sentences": sentences}
     for kind, limit in (("all", None), ("short", SHORT)):
         score = bracketing_score(references, hypotheses, limit)
@@ -102,7 +101,7 @@ def figures(name, sentences, references, hypotheses):
 
 
 def sample_of(references, max_words, size):
-    """`size` of the sentences of 2 to `max_words` words, at equal distances."""
+    """Returns places of `size` evenly spaced sentences of 2 to `max_words` words."""
     places = [
         place
         for place, tree in enumerate(references)
@@ -120,22 +119,26 @@ def main():
     parser.add_argument("--sample", type=int, default=50)
     parser.add_argument("--max-words", type=int, default=10)
     parser.add_argument("--min-count", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=60, help="for each sentence")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="time limit per sentence"
+    )
     parser.add_argument("--model", action="append", default=[], metavar="NAME=TREES")
-    parser.add_argument("--add", action="store_true")
+    parser.add_argument(
+        "--add", action="store_true", help="add models to existing results"
+    )
     arguments = parser.parse_args()
     models = dict(one.split("=", 1) for one in arguments.model)
-    models = {name: trees_of(path) for name, path in models.items()}
+    models = {name: load_trees(path) for name, path in models.items()}
     if arguments.add:
-        add(models, trees_of(arguments.test), arguments)
+        add(models, load_trees(arguments.test), arguments)
         return
-    train, test = trees_of(arguments.train), trees_of(arguments.test)
+    train, test = load_trees(arguments.train), load_trees(arguments.test)
     labels, _ = label_counts(train)
     roots = Counter(tree.constituents[0][0] for tree in train if tree.constituents)
     root, label = roots.most_common(1)[0][0], labels.most_common(1)[0][0]
     branching = [right_branching(tree, root, label) for tree in test]
     whole = {f"right-branching, {root} and {label}": branching, **models}
-    rows = [figures(name, "all", test, trees) for name, trees in whole.items()]
+    rows = [score_row(name, "all", test, trees) for name, trees in whole.items()]
 
     places = sample_of(test, arguments.max_words, arguments.sample)
     references = [test[place] for place in places]
@@ -149,9 +152,10 @@ def main():
     ]
     of_sample = {name: [trees[i] for i in places] for name, trees in whole.items()}
     rule_count = len(pcfg.grammar.productions())
-    of_sample["unlexicalised PCFG, right tags"] = filled
+    of_sample["unlexicalized PCFG, right tags"] = filled
     rows += [
-        figures(name, "sample", references, trees) for name, trees in of_sample.items()
+        score_row(name, "sample", references, trees)
+        for name, trees in of_sample.items()
     ]
     result = {
         "machine": machine.description(),
@@ -169,50 +173,24 @@ def main():
         },
         "rows": rows,
     }
-    report.write(arguments.output, arguments.name, result, text_of(result))
+    report.write(arguments.output, arguments.name, result)
 
 
 def add(models, test, arguments):
-    """Puts rows of models into the results that are there, in place of older ones."""
+    """Adds models to existing results, replacing older rows."""
     path = pathlib.Path(arguments.output) / f"{arguments.name}.json"
     result = json.loads(path.read_text(encoding="utf-8"))
     pcfg = result["pcfg"]
     places = sample_of(test, pcfg["max_words"], pcfg["sample"])
     rows = [row for row in result["rows"] if row["parser"] not in models]
-    rows += [figures(name, "all", test, trees) for name, trees in models.items()]
+    rows += [score_row(name, "all", test, trees) for name, trees in models.items()]
     rows += [
-        figures(name, "sample", [test[i] for i in places], [trees[i] for i in places])
+        score_row(name, "sample", [test[i] for i in places], [trees[i] for i in places])
         for name, trees in models.items()
     ]
-    # A stable sort: whole texts first.
+    # The sort is stable; whole corpora come first.
     result["rows"] = sorted(rows, key=lambda row: row["sentences"] != "all")
-    report.write(arguments.output, arguments.name, result, text_of(result))
-
-
-def text_of(result):
-    pcfg = result["pcfg"]
-    head = ("parser", "sentences", "F1", "recall", "precision", "complete match")
-    head = (*head, f"F1, at most {SHORT} words")
-    lines = []
-    for row in result["rows"]:
-        score = row["all"]
-        which = f"{row['sentences']}: {score['sentences']:,}"
-        cells = [score[key] for key in ("f1", "recall", "precision", "complete_match")]
-        cells += [row["short"]["f1"]]
-        lines.append([row["parser"], which, *(f"{cell:.2f}" for cell in cells)])
-    limit = pcfg["seconds_limit"]
-    late = pcfg["sample"] - pcfg["parsed"] - pcfg["without_parse"]
-    return (
-        "# Bracketing F1 of simple parsers\n\n"
-        + report.table(head, lines)
-        + f"\nLabelled, by COLLINS.prm's rules; {result['train_trees']:,} training "
-        f"trees. The sample: {pcfg['sample']} sentences of 2 to {pcfg['max_words']} "
-        f"words, at equal distances. The PCFG has {pcfg['rules']:,} rules, those seen "
-        f"fewer than {pcfg['min_count']} times left out, and {limit:.0f} s for each "
-        f"sentence ({pcfg['seconds']:.0f} s in all, training included): {late} took "
-        f"longer, {pcfg['without_parse']} are not of its language; they have the "
-        "right-branching tree.\n"
-    )
+    report.write(arguments.output, arguments.name, result)
 
 
 if __name__ == "__main__":

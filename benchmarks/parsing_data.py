@@ -1,10 +1,10 @@
-"""Bracketing F1 of models against the number of their training trees.
+"""Plots bracketing F1 of models against the number of their training trees.
 
     keras-transformer evaluate RUN --metric f1 --reference TREES --json > RUN.json
     python benchmarks/parsing_data.py --point RUN RUN.json --point OTHER OTHER.json
 
-counts the trees that a run's recipe names, takes the F1 of greedy search from the run's
-last validation and that of beam search from what `evaluate --json` printed, and writes
+The script counts the trees of a run's recipe. F1 of greedy search comes from the run's
+last validation, F1 of beam search from the output of `evaluate --json`. It writes
 benchmarks/results/parsing_data.png, .csv and .md.
 """
 
@@ -14,14 +14,14 @@ import json
 import pathlib
 
 import curve
-import report
+import formatting
 from matplotlib import pyplot
 
 HEAD = ("trees", "steps", "perplexity", "greedy F1", "beam F1", "beam F1, at most 40")
 
 
 def point(run, scores):
-    """The figures of a run, in the order of `HEAD`."""
+    """Returns the metrics of a run in the order of `HEAD`."""
     from keras_transformer.parsing.bracketing import SHORT_LENGTH
     from keras_transformer.parsing.trees import read_trees
     from keras_transformer.recipes import load_recipe
@@ -59,7 +59,7 @@ def main():
         type=pathlib.Path,
         metavar=("RUN", "SCORES"),
     )
-    parser.add_argument("--output", type=pathlib.Path, default=report.RESULTS)
+    parser.add_argument("--output", type=pathlib.Path, default=formatting.RESULTS)
     arguments = parser.parse_args()
     points = sorted(point(*each) for each in arguments.point)
     output = arguments.output / "parsing_data"
@@ -70,7 +70,7 @@ def main():
         [f"{trees:,}", f"{steps:,}", f"{perplexity:.2f}", *map("{:.1f}".format, scores)]
         for trees, steps, perplexity, *scores in points
     ]
-    table = report.table(HEAD, rows)
+    table = formatting.table(HEAD, rows)
     output.with_suffix(".md").write_text(table, encoding="utf-8")
     print(table)
 

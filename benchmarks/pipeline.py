@@ -1,10 +1,11 @@
-"""The input pipeline alone: rate, padding, and memory on a corpus of millions.
+"""Measures the input pipeline: rate, padding, and memory on millions of pairs.
 
     KERAS_TRANSFORMER_DATA=... python benchmarks/pipeline.py
     KERAS_TRANSFORMER_DATA=... python benchmarks/pipeline.py --pairs 5000000
 
-Without `--pairs` it reads Multi30k; with it, as many random pairs of Multi30k's words,
-and the memory on the way. Writes benchmarks/results/pipeline*.json and .md.
+Without `--pairs` it reads Multi30k. With `--pairs` it reads that number of random pairs
+of Multi30k's sentences and records memory. It writes benchmarks/results/pipeline*.json
+and .md.
 """
 
 import argparse
@@ -14,24 +15,24 @@ import pathlib
 import tempfile
 import time
 
+import interleaved
 import machine
 import numpy as np
 import psutil
 import report
-import turns
 import workload
 
 EPOCHS = 3
 
 
 def own_mib():
-    """Resident memory without pages of files, which the system takes back at will."""
+    """Returns resident memory without file pages, which the system can reclaim."""
     memory = psutil.Process().memory_info()
     return (memory.rss - memory.shared) / 2**20
 
 
 def rates(dataset, batches):
-    """Target tokens a second over `batches` batches, the share of padding, seconds."""
+    """Measures target tokens per second and the fraction of padding."""
     real = padded = target = 0
     start = time.perf_counter()
     for inputs, labels in dataset.take(batches):
@@ -47,7 +48,7 @@ def rates(dataset, batches):
     }
 
 
-def of_multi30k(arguments, folder):
+def measure_multi30k(arguments, folder):
     from keras_transformer import pipelines
 
     corpus = workload.corpus(folder)
@@ -55,21 +56,16 @@ def of_multi30k(arguments, folder):
     dataset = workload.dataset(folder)
     rates(dataset, 20)
     found = [rates(dataset, batches) for _ in range(EPOCHS)]
-    rate = turns.summary([each["rate"] for each in found])
-    rows = [
-        ["target tokens/s", report.spread(rate)],
-        ["padding", f"{found[0]['padding']:.1%}"],
-    ]
+    rate = interleaved.summary([each["rate"] for each in found])
+    result = {"rate": rate, "padding": found[0]["padding"], "batches": batches}
     training = pathlib.Path(arguments.output) / "training_tiny.json"
     if training.is_file():
-        eats = json.loads(training.read_text())["contestants"][0]
-        eats = eats["tokens_per_second"]["median"]
-        rows.append(["times what the tiny model eats", f"{rate['median'] / eats:.0f}"])
-    result = {"rate": rate, "padding": found[0]["padding"], "batches": batches}
-    return "pipeline", result, rows
+        tiny = json.loads(training.read_text())["systems"][0]["tokens_per_second"]
+        result["times_tiny_model"] = rate["median"] / tiny["median"]
+    return "pipeline", result
 
 
-def of_millions(arguments, folder):
+def measure_millions(arguments, folder):
     from keras_transformer import pipelines
 
     source = list(pipelines.TextFiles(*workload.text_files()))
@@ -84,7 +80,7 @@ def of_millions(arguments, folder):
             if number == arguments.pairs:
                 return
             one, other = source[rng.integers(len(source))]
-            # No two alike, so that nothing is kept by being known.
+            # No two pairs are equal, so caching cannot help.
             yield f"{one} {number}", f"{other} {number}"
 
     start = time.perf_counter()
@@ -96,34 +92,26 @@ def of_millions(arguments, folder):
     first = time.perf_counter() - start
     found = rates(dataset, 2000)
     memory.append(("2,000 batches", round(own_mib())))
-    rows = [
-        ["pairs", f"{arguments.pairs:,}"],
-        ["pairs encoded a second", f"{arguments.pairs / encoding:,.0f}"],
-        ["seconds to an epoch's first batch", f"{first:.1f}"],
-        ["target tokens/s", f"{found['rate']:,.0f}"],
-        ["padding", f"{found['padding']:.1%}"],
-        *([f"MiB of memory after {place}", mib] for place, mib in memory),
-    ]
     result = {"memory": memory, "encoding_seconds": encoding, "first_batch": first}
-    return "pipeline_millions", {**result, **found}, rows
+    return "pipeline_millions", {**result, **found}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--pairs", type=int)
+    parser.add_argument("--pairs", type=int, help="number of random pairs")
     parser.add_argument("--output", default=str(report.RESULTS))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         workload.corpus(folder)
-        measure = of_millions if arguments.pairs else of_multi30k
-        name, result, rows = measure(arguments, folder)
+        measure = measure_millions if arguments.pairs else measure_multi30k
+        name, result = measure(arguments, folder)
     result = {
         "machine": machine.description(),
         "versions": report.versions(),
         **result,
     }
-    report.write(arguments.output, name, result, report.table(["what", "figure"], rows))
+    report.write(arguments.output, name, result)
 
 
 if __name__ == "__main__":

@@ -1,44 +1,41 @@
-"""README's performance section, made from benchmarks/results.
+"""Copies the tables in benchmarks/results to README.md and the docs.
 
     python benchmarks/readme.py
 
-puts each table NAME.md between the lines `<!-- results: NAME -->` and `<!-- end -->` of
-README.md and docs/*.md; a test fails where they differ.
+The script writes each table NAME.md between the lines `<!-- results: NAME -->` and
+`<!-- end -->`. A test fails if a page differs.
 """
 
-import os
 import re
 
-import report
+import formatting
 
-ROOT = report.RESULTS.parents[1]
+ROOT = formatting.RESULTS.parents[1]
 SECTION = re.compile(
     r"^<!-- results: (\w+) -->\n(?:.*?\n)??<!-- end -->$", re.MULTILINE | re.DOTALL
 )
 
 
 def pages():
-    """The pages that may hold results."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    """Returns the pages that may contain results."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def filled(text):
-    """The text with each section as its table's file has it now."""
+def fill(text):
+    """Returns the text with each section replaced by its table."""
 
-    def section(match):
-        table = (report.RESULTS / f"{match[1]}.md").read_text(encoding="utf-8")
+    def fill_section(match):
+        table = (formatting.RESULTS / f"{match[1]}.md").read_text(encoding="utf-8")
         return f"<!-- results: {match[1]} -->\n{table.rstrip()}\n<!-- end -->"
 
-    return SECTION.sub(section, text)
+    return SECTION.sub(fill_section, text)
 
 
 def main():
     for path in pages():
         text = path.read_text(encoding="utf-8")
-        if filled(text) != text:
-            temporary = path.with_name(f".{path.name}")
-            temporary.write_text(filled(text), encoding="utf-8")
-            os.replace(temporary, path)
+        if fill(text) != text:
+            formatting.write(path, fill(text))
             print(path.relative_to(ROOT))
 
 

@@ -1,10 +1,11 @@
-"""How the time of a token grows, in training and in decoding.
+"""Measures how the time per token grows in training and in decoding.
 
     python benchmarks/scaling.py
 
-against batch size, sentence length, vocabulary, model size and beam size, and against
-the position that is decoded. Random ids, rows of one length, no input pipeline. Writes
-benchmarks/results/scaling.csv, .png, .json and .md, and scaling_position likewise.
+The script varies batch size, sentence length, vocabulary, model size, beam size and the
+decoded position. Ids are random, rows have equal lengths, and no input pipeline runs.
+It writes benchmarks/results/scaling.csv, .png, .json and .md, and the same files for
+scaling_position.
 """
 
 import argparse
@@ -14,9 +15,9 @@ import sys
 import time
 
 import growth
+import interleaved
 import machine
 import report
-import turns
 
 VOCABULARY = 8000
 TINY = {"num_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4}
@@ -28,7 +29,7 @@ LENGTH, ROWS, BEAM = 20, 32, 4
 
 
 def median_seconds(function, repeats=3, least=0.3):
-    """Median time of a call; short calls are repeated for `least` seconds."""
+    """Returns the median time of a call; repeats short ones for `least` seconds."""
     function()
     start = time.perf_counter()
     function()
@@ -54,7 +55,7 @@ def transformer(vocabulary, settings):
 
 
 class Training:
-    """Milliseconds of a training step for each target token."""
+    """Milliseconds of a training step per target token."""
 
     def __init__(self, vocabulary=VOCABULARY, settings=TINY):
         from keras_transformer import training
@@ -76,7 +77,7 @@ class Training:
 
 
 class Decoding:
-    """Seconds for a batch whose translations have all the same length."""
+    """Seconds per batch of translations of equal length."""
 
     def __init__(self, vocabulary=VOCABULARY, settings=TINY):
         import numpy as np
@@ -90,7 +91,7 @@ class Decoding:
         self.model = transformer(vocabulary, settings)
         embeddings = self.model.token_embedding.embeddings
         rows = embeddings.numpy()
-        # A logit of 0 is never among the best of thousands of normal ones.
+        # The logit 0 is never among the best of thousands of normally distributed ones.
         rows[3] = 0
         embeddings.assign(rows)
         self.vocabulary = vocabulary
@@ -100,7 +101,7 @@ class Decoding:
         def search(ids, beam_size, length):
             decoder = IncrementalDecoder(self.model, arrange_weights(self.model))
             start = decoder.begin(ids, beam_size)
-            # The length is a tensor, so that one trace serves all lengths.
+            # A tensor as the length avoids a trace per length.
             return beam_search(
                 decoder, *start, tf.shape(ids)[0], length, BeamSearch(beam_size)
             )
@@ -123,10 +124,10 @@ class Decoding:
         seconds = self(rows, length=length, **arguments)
         return 1000 * seconds / (rows * length)
 
-    def of_position(self, position, rows):
-        """Milliseconds of one step for the whole batch, the mean about a position.
+    def at_position(self, position, rows):
+        """Returns the mean milliseconds of a step of the batch near a position.
 
-        The difference of two lengths far enough apart.
+        It is computed from the difference between two lengths.
         """
         reach = position // 2
         short, long = (
@@ -154,12 +155,12 @@ def decoding_sizes():
 
 
 def positions(settings, rows, repeats=7):
-    """Positions in turns, so that what else the machine does meets all of them."""
+    """Interleaves positions, so that machine speed affects all of them equally."""
     one = Decoding(settings=settings)
     times = {place: [] for place in POSITIONS}
     for _ in range(repeats):
         for place in POSITIONS:
-            times[place].append(one.of_position(place, rows))
+            times[place].append(one.at_position(place, rows))
     for place, several in times.items():
         yield place, statistics.median(several)
 
@@ -169,23 +170,28 @@ def each(measure, sizes):
 
 
 def panels():
-    """Title, label of the axis, curve, and a function that measures the points."""
+    """Yields title, axis label, curve and a function that measures the points."""
     training, decoding = Training(), Decoding()
     batch = each(lambda size: training(size // 16, 16), [2**n for n in range(8, 14)])
-    yield "training: batch", "target tokens a batch", "tiny", batch
+    yield "training: batch", "target tokens per batch", "tiny", batch
     length = each(lambda length: training(4096 // length, length), LENGTHS)
-    yield "training: length", "tokens a sentence", "tiny, 4,096 tokens a batch", length
+    yield (
+        "training: length",
+        "tokens per sentence",
+        "tiny, 4,096 tokens per batch",
+        length,
+    )
     vocabulary = each(lambda size: Training(size)(), VOCABULARIES)
-    yield "training: vocabulary", "sub-words", "tiny", vocabulary
+    yield "training: vocabulary", "subwords", "tiny", vocabulary
     yield "training: model", "parameters", "tiny, small, base", training_sizes
     batch = each(decoding.per_token, (1, 4, 16, 64, 128))
-    yield "decoding: batch", "sentences a batch", "tiny, beam 4", batch
+    yield "decoding: batch", "sentences per batch", "tiny, beam 4", batch
     length = each(lambda length: decoding.per_token(length=length), LENGTHS[:-1])
-    yield "decoding: length", "tokens a translation", "tiny, beam 4, batch 32", length
+    yield "decoding: length", "tokens per translation", "tiny, beam 4, batch 32", length
     beam = each(lambda size: decoding.per_token(beam_size=size), (1, 2, 4, 8, 16))
     yield "decoding: beam", "beam size", "tiny, batch 32", beam
     vocabulary = each(lambda size: Decoding(size).per_token(), VOCABULARIES)
-    yield "decoding: vocabulary", "sub-words", "tiny, beam 4, batch 32", vocabulary
+    yield "decoding: vocabulary", "subwords", "tiny, beam 4, batch 32", vocabulary
     yield "decoding: model", "parameters", "tiny, small, base", decoding_sizes
     for name, settings, rows in (("tiny", TINY, 1), ("base", BASE, 1)):
         yield (
@@ -197,12 +203,14 @@ def panels():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--output", default=str(report.RESULTS))
-    parser.add_argument("--only", default="", help="panels whose title has this in it")
+    parser.add_argument(
+        "--only", default="", help="measure only panels whose title contains this"
+    )
     arguments = parser.parse_args()
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(turns.THREADS)
-    tf.config.threading.set_inter_op_parallelism_threads(turns.THREADS)
+    tf.config.threading.set_intra_op_parallelism_threads(interleaved.THREADS)
+    tf.config.threading.set_inter_op_parallelism_threads(interleaved.THREADS)
     found = {}
     for title, label, curve, measure in panels():
         if arguments.only not in title:
@@ -220,10 +228,9 @@ def main():
 
 
 def write(folder, name, panels):
-    """Plot, table and figures of some panels."""
-    unit = "ms a step of the batch" if POSITION in panels else "ms a target token"
-    rows = growth.write(folder, name, panels, unit)
-    table = report.table(["what", "curve", "from", "ms", "exponent"], rows)
+    """Writes plot, table and JSON of some panels."""
+    unit = "ms per step of the batch" if POSITION in panels else "ms per target token"
+    growth.write(folder, name, panels, unit)
     result = {
         "machine": machine.description(),
         "versions": report.versions(),
@@ -232,8 +239,7 @@ def write(folder, name, panels):
     for curve, points in panels.get(POSITION, ("", {}))[1].items():
         ratio = dict(points)[200] / dict(points)[10]
         result.setdefault("step_at_200_over_step_at_10", {})[curve] = ratio
-        table += f"\n{curve}: position 200 costs {ratio:.2f} times position 10.\n"
-    report.write(folder, name, result, table)
+    report.write(folder, name, result)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Requests of random lengths from several clients, then more than the server can take.
+"""Measures the local server under usual load and under overload.
 
     pip install ".[serve,bench]"
     python benchmarks/serving_load.py saved_models/mine --text test.en
 
-Starts `keras-transformer serve` on loopback, warms it up, sends `--requests` requests
-from `--clients` threads, has `--crowd` threads overload a small queue, and asks once
-more. Writes benchmarks/results/serving_load.json and .md.
+The script starts `keras-transformer serve` on loopback. `--clients` threads send
+`--requests` requests of random lengths. Then `--crowd` threads overload a server with a
+small queue, and a single request follows. The script writes
+benchmarks/results/serving_load.json and .md.
 """
 
 import argparse
@@ -34,7 +35,7 @@ CODE = "from keras_transformer.cli import main; main()"
 
 @contextlib.contextmanager
 def server(folder, *options):
-    """The command in a process of its own: the path, the port and the process."""
+    """Starts the server; yields the request path, the port and the process."""
     process = subprocess.Popen(
         [sys.executable, "-c", CODE, "serve", str(folder), "--port", "0", *options],
         stderr=subprocess.PIPE,
@@ -42,15 +43,15 @@ def server(folder, *options):
     )
     try:
         found = None
-        told = []
-        # TensorFlow's own lines come first.
+        lines = []
+        # TensorFlow logs its own lines first.
         for line in process.stderr:
-            told.append(line)
+            lines.append(line)
             if found := re.search(STARTED, line):
                 break
         if found is None:
-            raise SystemExit(f"the server did not start: {''.join(told)}")
-        # A full pipe would stop the server.
+            raise SystemExit(f"the server did not start: {''.join(lines)}")
+        # A full pipe would block the server.
         threading.Thread(target=process.stderr.read, daemon=True).start()
         yield (
             f"/v1/models/{found[1]}:predict",
@@ -63,14 +64,14 @@ def server(folder, *options):
 
 
 class Client:
-    """One connection that is kept."""
+    """A client with a persistent connection."""
 
     def __init__(self, path, port):
         self._path = path
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
 
-    def ask(self, texts):
-        """Status and seconds of one request."""
+    def request(self, texts):
+        """Sends one request and returns its status and seconds."""
         body = json.dumps({"inputs": texts})
         started = time.perf_counter()
         try:
@@ -89,8 +90,8 @@ class Client:
         return status, time.perf_counter() - started
 
 
-def drawn(lines, seed):
-    """Endless texts of random lengths, one to several at once, some of them odd."""
+def random_requests(lines, seed):
+    """Yields lists of texts of random lengths, some of them unusual."""
     draw = random.Random(seed)
     words = " ".join(lines).split()
     while True:
@@ -105,17 +106,17 @@ def drawn(lines, seed):
             yield [draw.choice(("", "  ", "\u202e \ufeff", "x" * 4000, "\0"))]
 
 
-def phase(path, port, lines, clients, requests):
-    """Statuses and seconds of so many requests from so many clients."""
+def send_load(path, port, lines, clients, requests):
+    """Sends requests from several clients and summarizes the answers."""
 
-    def one(number):
-        client, texts = Client(path, port), drawn(lines, number)
+    def run_client(number):
+        client, texts = Client(path, port), random_requests(lines, number)
         share = requests // clients + (number < requests % clients)
-        return [client.ask(next(texts)) for _ in range(share)]
+        return [client.request(next(texts)) for _ in range(share)]
 
     started = time.perf_counter()
     with concurrent.futures.ThreadPoolExecutor(clients) as pool:
-        found = [each for some in pool.map(one, range(clients)) for each in some]
+        found = [each for some in pool.map(run_client, range(clients)) for each in some]
     return summary(found, time.perf_counter() - started)
 
 
@@ -140,40 +141,26 @@ def percentiles(values):
 
 def measure(arguments, lines):
     with server(arguments.folder) as (path, port, process):
-        phase(path, port, lines, arguments.clients, arguments.warm_up)
+        send_load(path, port, lines, arguments.clients, arguments.warm_up)
         before = process.memory_info().rss
-        usual = phase(path, port, lines, arguments.clients, arguments.requests)
+        usual = send_load(path, port, lines, arguments.clients, arguments.requests)
         usual["rss_mib"] = [before / 2**20, process.memory_info().rss / 2**20]
     small = ("--queue-size", "16", "--max-texts", "16")
     with server(arguments.folder, *small) as (path, port, process):
-        phase(path, port, lines, 2, arguments.warm_up // 4)
+        send_load(path, port, lines, 2, arguments.warm_up // 4)
         before = process.memory_info().rss
-        overload = phase(path, port, lines, arguments.crowd, arguments.requests // 4)
+        overload = send_load(
+            path, port, lines, arguments.crowd, arguments.requests // 4
+        )
         overload["rss_mib"] = [before / 2**20, process.memory_info().rss / 2**20]
-        status, seconds = Client(path, port).ask(lines[:1])
+        status, seconds = Client(path, port).request(lines[:1])
         overload["after"] = {"status": status, "ms": 1000 * seconds}
     return {"usual load": usual, "overload": overload}
 
 
-def row(name, found):
-    answered, refused = found["answered_ms"], found["refused_ms"]
-    statuses = ", ".join(f"{k}: {n:,}" for k, n in sorted(found["statuses"].items()))
-    return [
-        name,
-        f"{found['requests']:,} in {found['seconds']:.0f} s",
-        statuses,
-        *(
-            f"{answered[each]:.0f}" if answered else ""
-            for each in ("p50", "p95", "p99")
-        ),
-        f"{refused['p99']:.0f}" if refused else "",
-        " to ".join(f"{each:,.0f}" for each in found["rss_mib"]),
-    ]
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=pathlib.Path, help="an export")
+    parser.add_argument("folder", type=pathlib.Path, help="folder of an export")
     parser.add_argument("--text", type=pathlib.Path, required=True)
     parser.add_argument("--requests", type=int, default=5000)
     parser.add_argument("--clients", type=int, default=8)
@@ -186,17 +173,13 @@ def main():
     lines = [line.strip() for line in read_lines(arguments.text) if line.strip()]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     found = measure(arguments, lines)
-    head = ["what", "requests", "statuses", "p50 ms", "p95", "p99"]
-    head += ["p99 of refusals ms", "RSS MiB, before to after"]
-    text = report.table(head, [row(name, each) for name, each in found.items()])
-    text += f"\nOne request after the overload: {found['overload']['after']}\n"
     described = {"machine": machine.description(), "versions": report.versions()}
     settings = {
         key: getattr(arguments, key)
         for key in ("requests", "clients", "crowd", "warm_up")
     }
     result = {**described, "settings": settings, "phases": found}
-    report.write(arguments.output, "serving_load", result, text)
+    report.write(arguments.output, "serving_load", result)
 
 
 if __name__ == "__main__":

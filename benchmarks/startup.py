@@ -1,9 +1,10 @@
-"""What a user waits for before the first answer.
+"""Measures the time until the first translation.
 
     python benchmarks/startup.py RUN_OR_SAVED_MODEL
 
-times `keras-transformer --help` and `translate` of one line, each as a fresh process,
-and where the time of the latter goes. Writes benchmarks/results/startup.json and .md.
+The script times `keras-transformer --help` and `translate` with one line, each in a
+new process, and the stages of the latter. It writes benchmarks/results/startup.json
+and .md.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import machine
 import report
 
 REPEATS = 5
-# Each stage ends where the next begins; the process prints the seconds since its start.
+# The process prints the time at the end of each stage.
 STAGES = """
 import json, time
 marks = [("interpreter", time.time())]
@@ -44,7 +45,7 @@ def seconds(command, text=""):
 
 
 def stages(model):
-    """Seconds by stage of one process."""
+    """Returns the seconds of each stage of one process."""
     code = STAGES.replace("MODEL", repr(os.path.abspath(model)))
     start = time.time()
     found = subprocess.run(
@@ -64,7 +65,7 @@ def main():
     parser.add_argument("--output", default=str(report.RESULTS))
     arguments = parser.parse_args()
     command = [sys.executable, "-c", "from keras_transformer.cli import main; main()"]
-    figures = {}
+    medians = {}
     for name, words, text in (
         ("keras-transformer --help", ["--help"], ""),
         (
@@ -74,21 +75,18 @@ def main():
         ),
     ):
         seconds([*command, *words], text)
-        figures[name] = statistics.median(
+        medians[name] = statistics.median(
             seconds([*command, *words], text) for _ in range(REPEATS)
         )
     rounds = [stages(arguments.model) for _ in range(REPEATS)]
     for name in rounds[0]:
-        figures[f"of it: {name}"] = statistics.median(each[name] for each in rounds)
-    table = report.table(
-        ["what", "seconds"], [[name, f"{value:.2f}"] for name, value in figures.items()]
-    )
+        medians[f"stage: {name}"] = statistics.median(each[name] for each in rounds)
     result = {
         "machine": machine.description(),
         "versions": report.versions(),
-        "seconds": figures,
+        "seconds": medians,
     }
-    report.write(arguments.output, "startup", result, table)
+    report.write(arguments.output, "startup", result)
 
 
 if __name__ == "__main__":

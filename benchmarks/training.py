@@ -1,34 +1,34 @@
-"""Training throughput and memory beside peers, on the same batches, in turns.
+"""Compares training throughput and memory on the same batches.
 
     pip install ".[bench]"
     KERAS_TRANSFORMER_DATA=... python benchmarks/training.py tiny
     KERAS_TRANSFORMER_DATA=... python benchmarks/training.py base
 
-writes benchmarks/results/training_SIZE.json and .md, or those of another `--name`.
+The script writes benchmarks/results/training_SIZE.json and .md.
 """
 
 import argparse
 import sys
 import tempfile
 
+import interleaved
 import machine
 import report
-import turns
 import workload
 
 from keras_transformer.experiments.cost import training_flops
 
 OURS = "keras_transformer"
-# All threads on one part of the batch; so many parts, two side by side at a time;
-# products in bfloat16. Without an option: two parts side by side.
+# All threads on one part of the batch; several parts, two at a time in parallel; matrix
+# products in bfloat16. The default is two parts in parallel.
 OPTIONS = ("1 part", "4 parts", "8 parts", "16 parts", "auto_bfloat16")
-# Steps of a turn, chosen so that one takes about as long in both sizes.
+# A turn takes about as long for both sizes.
 STEPS = {"tiny": 40, "base": 4}
 
 
-def contestants(size, folder, without):
-    """Started one after the other; each is ready when the next begins."""
-    table = {
+def start_systems(size, folder, without):
+    """Starts the systems one after another."""
+    commands = {
         OURS: ("peers/train_ours.py", size, folder),
         **{
             f"{OURS}, {option}": ("peers/train_ours.py", size, folder, option)
@@ -39,22 +39,24 @@ def contestants(size, folder, without):
         "KerasHub layers, XLA": ("peers/train_kerashub.py", size, folder, "xla"),
         "sgemm": ("machine.py",),
     }
-    found = []
-    for name, command in table.items():
+    systems = []
+    for name, command in commands.items():
         if name not in without:
             print(f"starting {name}", file=sys.stderr)
-            found.append(turns.Contestant(name, *command))
-    return found
+            systems.append(interleaved.System(name, *command))
+    return systems
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("size", choices=workload.SIZES)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, help="of a turn")
+    parser.add_argument("--steps", type=int, help="steps per turn")
     parser.add_argument("--without", nargs="*", default=[], metavar="NAME")
     parser.add_argument("--output", default=str(report.RESULTS))
-    parser.add_argument("--name", help="of the result's files; else training_SIZE")
+    parser.add_argument(
+        "--name", help="name of the result's files (default: training_SIZE)"
+    )
     arguments = parser.parse_args()
     steps = arguments.steps or STEPS[arguments.size]
     settings = workload.settings(arguments.size)
@@ -66,28 +68,28 @@ def main():
             tokens = int(sum(target.sum() for _, target in batches))
             return {"first": number * steps, "steps": steps, "tokens": tokens}
 
-        found = contestants(arguments.size, folder, arguments.without)
-        turns.take_turns(found, arguments.rounds, of_round)
-        for each in found:
+        systems = start_systems(arguments.size, folder, arguments.without)
+        interleaved.take_turns(systems, arguments.rounds, of_round)
+        for each in systems:
             each.close()
-    # One figure for all rounds: they hold the same kind of batches.
+    # All rounds together, because their batches are alike.
     flops = sum(
         training_flops(settings, workload.VOCABULARY, *batch)
         for batch in lengths[steps:]
     )
     tokens = sum(target.sum() for _, target in lengths[steps:])
-    sgemm = turns.summary([turn["rate"] for turn in found[-1].turns])
+    sgemm = interleaved.summary([turn["rate"] for turn in systems[-1].turns])
     rows = []
-    for each in found[:-1]:
-        rate = turns.summary([turn["rate"] for turn in each.turns])
+    for each in systems[:-1]:
+        rate = interleaved.summary([turn["rate"] for turn in each.turns])
         gflops = rate["median"] * flops / tokens / 1e9
         rows.append(
             {
                 "name": each.name,
                 "tokens_per_second": rate,
-                "against_ours": turns.ratios(each, found[0]),
+                "relative_rate": interleaved.ratios(each, systems[0]),
                 "gflops": gflops,
-                "utilisation": gflops / sgemm["median"],
+                "utilization": gflops / sgemm["median"],
                 "peak_mib": each.turns[-1]["peak_mib"],
                 "losses": [turn["loss"] for turn in each.turns],
             }
@@ -99,27 +101,14 @@ def main():
             **settings,
             "vocabulary": workload.VOCABULARY,
             "batch_tokens": workload.BATCH_TOKENS,
-            "steps_a_turn": steps,
+            "steps_per_turn": steps,
             "rounds": arguments.rounds,
         },
         "sgemm_gflops": sgemm,
-        "contestants": rows,
+        "systems": rows,
     }
-    table = report.table(
-        ["what", "target tokens/s (lowest-highest)", "ours is", "of sgemm", "peak MiB"],
-        [
-            [
-                row["name"],
-                report.spread(row["tokens_per_second"]),
-                f"{1 / row['against_ours']['median']:.2f} x",
-                f"{row['utilisation']:.0%}",
-                f"{row['peak_mib']:,.0f}",
-            ]
-            for row in rows
-        ],
-    )
     name = arguments.name or f"training_{arguments.size}"
-    report.write(arguments.output, name, result, table)
+    report.write(arguments.output, name, result)
 
 
 if __name__ == "__main__":

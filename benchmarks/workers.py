@@ -1,12 +1,12 @@
-"""Two workers on loopback beside one process, and beside what a cost model predicts.
+"""Compares two workers on loopback with one process and with a cost model.
 
     python benchmarks/workers.py
 
-Every process has one core and one thread, and the global batch is the same for one and
-for two. All take turns: a step of one process with the whole batch, with half of it
-(what each of two workers computes), a step of two workers, and the sum of as many
-numbers as the model has weights over both. The model: a step of two takes as long as
-half a batch and the sum. Writes benchmarks/results/workers.json and .md.
+Every process has one core and one thread. The global batch is the same for one worker
+and for two. Four measurements take turns: a step of one process with the whole batch, a
+step with half of it, a step of two workers, and an all-reduce of as many numbers as the
+model has weights. The cost model for two workers is half a batch plus the all-reduce.
+The script writes benchmarks/results/workers.json and .md.
 """
 
 import argparse
@@ -19,9 +19,9 @@ import statistics
 import sys
 import time
 
+import interleaved
 import machine
 import report
-import turns
 
 VOCABULARY = 8000
 MODELS = {
@@ -34,7 +34,7 @@ NAME = pathlib.Path(__file__).name
 
 
 class Worker:
-    """A step, or a sum over the workers, of one process among `count`."""
+    """A worker process that runs training steps or all-reduces."""
 
     def __init__(self, model):
         import keras
@@ -70,7 +70,7 @@ class Worker:
         self.reduce = reduce
 
     def step(self, rows):
-        """A step over a global batch of `rows`."""
+        """Runs a training step over a global batch of `rows`."""
         if rows not in self.batches:
             self.batches[rows] = iter(
                 self.workers.distribute(self._dataset(rows // self.workers.count))
@@ -78,8 +78,8 @@ class Worker:
         logs = self.model.train_function(self.batches[rows])
         return float(logs["loss"])
 
-    def total(self, rows):
-        """The sum over the workers of as many numbers as there are weights."""
+    def all_reduce(self, rows):
+        """Sums as many numbers as there are weights over the workers."""
         import tensorflow as tf
 
         return float(self.reduce(tf.zeros([self.num_weights]))[0])
@@ -92,7 +92,7 @@ class Worker:
         return tf.data.Dataset.from_tensors(batch).repeat()
 
     def turn(self, what, rows, calls):
-        """Mean seconds of a call."""
+        """Returns the mean seconds of a call."""
         function = getattr(self, what)
         start = time.perf_counter()
         for _ in range(calls):
@@ -101,29 +101,27 @@ class Worker:
         return {"seconds": seconds, "rate": 1 / seconds, "weights": self.num_weights}
 
 
-class Together:
-    """Workers that have each turn at the same time."""
+class Group:
+    """Workers that run each turn at the same time."""
 
-    def __init__(self, name, contestants):
+    def __init__(self, name, systems):
         self.name = name
-        self.contestants = contestants
-        self._pool = concurrent.futures.ThreadPoolExecutor(len(contestants))
+        self.systems = systems
+        self._pool = concurrent.futures.ThreadPoolExecutor(len(systems))
 
     def turn(self, **arguments):
-        answers = [
-            self._pool.submit(each.turn, **arguments) for each in self.contestants
-        ]
+        answers = [self._pool.submit(each.turn, **arguments) for each in self.systems]
         answers = [answer.result() for answer in answers]
         return max(answers, key=lambda answer: answer["seconds"])
 
     def close(self):
-        for each in self.contestants:
+        for each in self.systems:
             self._pool.submit(each.close)
         self._pool.shutdown()
 
 
-def started(model, count, cores):
-    """The processes of a training by `count` workers."""
+def start_workers(model, count, cores):
+    """Starts the processes of a training by `count` workers."""
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))
@@ -135,10 +133,10 @@ def started(model, count, cores):
         cluster = {"worker": addresses} if count > 1 else {}
         return {"cluster": cluster, "task": {"type": "worker", "index": index}}
 
-    return Together(
+    return Group(
         f"{count}",
         [
-            turns.Contestant(
+            interleaved.System(
                 f"worker {index} of {count}",
                 NAME,
                 "--serve",
@@ -157,22 +155,22 @@ def started(model, count, cores):
 
 
 def measure(model, rounds, calls, cores):
-    """Rows of the table: one for each batch size."""
-    one, two = started(model, 1, cores), started(model, 2, cores)
+    """Returns the table's rows, one per batch size."""
+    one, two = start_workers(model, 1, cores), start_workers(model, 2, cores)
     found = []
     for rows in ROWS[model]:
         kinds = {
             "one": (one, "step", rows),
             "half": (one, "step", rows // 2),
             "two": (two, "step", rows),
-            "sum": (two, "total", rows),
+            "sum": (two, "all_reduce", rows),
         }
         seconds = {kind: [] for kind in kinds}
         for number in range(rounds + 1):
             for kind, (who, what, size) in kinds.items():
-                figures = who.turn(what=what, rows=size, calls=calls if number else 1)
+                metrics = who.turn(what=what, rows=size, calls=calls if number else 1)
                 if number:
-                    seconds[kind].append(figures["seconds"])
+                    seconds[kind].append(metrics["seconds"])
         ratios = {
             "speedup": [
                 a / b for a, b in zip(seconds["one"], seconds["two"], strict=True)
@@ -189,12 +187,14 @@ def measure(model, rounds, calls, cores):
                 "model": model,
                 "rows": rows,
                 "tokens": rows * LENGTH,
-                "mib": figures["weights"] * 4 / 2**20,
+                "mib": metrics["weights"] * 4 / 2**20,
                 "ms": {
                     kind: 1000 * statistics.median(times)
                     for kind, times in seconds.items()
                 },
-                **{name: turns.summary(values) for name, values in ratios.items()},
+                **{
+                    name: interleaved.summary(values) for name, values in ratios.items()
+                },
             }
         )
         print(json.dumps(found[-1]), file=sys.stderr, flush=True)
@@ -204,24 +204,20 @@ def measure(model, rounds, calls, cores):
 
 
 def serve(model):
-    # One core for each, before TensorFlow counts them.
+    # TensorFlow counts the cores when it is imported.
     os.sched_setaffinity(0, {int(os.environ["BENCHMARK_CORE"])})
-    channel = turns.Channel()
+    channel = interleaved.Channel()
     channel.send()
     worker = Worker(model)
     while (arguments := channel.receive()) is not None:
         channel.send(**worker.turn(**arguments))
 
 
-def shown(figures):
-    return "{median:.2f} ({lowest:.2f}-{highest:.2f})".format(**figures)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=3, help="in each turn")
+    parser.add_argument("--steps", type=int, default=3, help="steps per turn")
     parser.add_argument("--output", default=str(report.RESULTS))
     arguments = parser.parse_args()
     if arguments.serve:
@@ -233,30 +229,12 @@ def main():
         for model in MODELS
         for row in measure(model, arguments.rounds, arguments.steps, cores)
     ]
-    table = report.table(
-        [
-            *("model", "target tokens a batch", "gradient, MiB"),
-            *("one, ms", "half a batch, ms", "sum, ms", "two, ms"),
-            *("speed-up", "predicted"),
-        ],
-        [
-            [
-                row["model"],
-                f"{row['tokens']:,}",
-                f"{row['mib']:.1f}",
-                *(f"{row['ms'][kind]:.0f}" for kind in ("one", "half", "sum", "two")),
-                shown(row["speedup"]),
-                shown(row["predicted"]),
-            ]
-            for row in rows
-        ],
-    )
     result = {
         "machine": {**machine.description(), "threads": 1},
         "versions": report.versions(),
         "rows": rows,
     }
-    report.write(arguments.output, "workers", result, table)
+    report.write(arguments.output, "workers", result)
 
 
 if __name__ == "__main__":

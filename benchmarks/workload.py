@@ -1,4 +1,4 @@
-"""The batches that all training contestants get: real text, fixed order."""
+"""The batches of the training benchmarks: real text in a fixed order."""
 
 import os
 import pathlib
@@ -17,14 +17,14 @@ SIZES = {
 
 
 def settings(size):
-    """As in `keras_transformer.PRESETS`, with the benchmark's dropout."""
+    """Returns the settings of a preset with the benchmark's dropout."""
     chosen = dict(SIZES[size])
     width = chosen["d_model"] // chosen["num_heads"]
     return {**chosen, "key_dim": width, "value_dim": width, "dropout": DROPOUT}
 
 
 def text_files():
-    """Paths of Multi30k's training text."""
+    """Returns the paths of Multi30k's training text."""
     root = os.environ.get("KERAS_TRANSFORMER_DATA")
     if not root:
         raise SystemExit("set KERAS_TRANSFORMER_DATA to the folder that holds multi30k")
@@ -33,7 +33,7 @@ def text_files():
 
 
 def corpus(folder):
-    """The encoded corpus in `folder`, made there if need be."""
+    """Returns the encoded corpus in `folder`, creating it if needed."""
     from keras_transformer import pipelines
 
     pairs = pipelines.TextFiles(*text_files())
@@ -48,7 +48,7 @@ def corpus(folder):
 
 
 def dataset(folder, pad_to_bucket=False):
-    """The batches as tf.data gives them."""
+    """Returns the batches as a `tf.data.Dataset`."""
     from keras_transformer import pipelines
 
     return pipelines.training_dataset(
@@ -57,10 +57,10 @@ def dataset(folder, pad_to_bucket=False):
 
 
 def save_batches(folder, count):
-    """Writes the first batches as arrays, for those who do without TensorFlow.
+    """Writes the first batches as arrays, for systems without TensorFlow.
 
     Returns:
-        for each batch (lengths of its sources, lengths of its targets).
+        List of (source lengths, target lengths), one pair per batch.
     """
     lengths = []
     arrays = {}
@@ -79,7 +79,7 @@ def save_batches(folder, count):
 
 
 def saved_batches(folder):
-    """List of (source_ids, target_ids, labels)."""
+    """Returns a list of (source_ids, target_ids, labels)."""
     with np.load(pathlib.Path(folder) / "batches.npz") as stored:
         return [
             tuple(

@@ -1,15 +1,15 @@
-"""What the tests marked with `fault` tell, kept as a table for docs/reliability.md.
+"""Collects the results of tests marked with `fault` in docs/results/reliability.md.
 
     python -m pytest -m fault --write-faults     # with the slow tests
-    python benchmarks/readme.py                     # puts the table into the page
+    python benchmarks/readme.py                     # copies the table to the page
 
-A test says which fault it tries and what it expects:
+A test names the failure that it injects and the expected result:
 
     @pytest.mark.fault("F04", "warns with the file's name, uses the one before")
 
-and may say what it measured with `record_property("happened", "20 of 20 identical")`;
-otherwise it happened "as expected". A run replaces the rows of the tests that ran and
-drops those whose test is gone, so that several runs together fill the table.
+It may record a measurement with `record_property("happened", "20 of 20 identical")`;
+the default is "as expected". A run replaces the rows of the tests that ran and drops
+rows of removed tests, so the table can be filled by several runs.
 """
 
 import ast
@@ -17,34 +17,34 @@ import json
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# What is tried, in the table's order.
+# The failures in the table's order.
 FAULTS = {
-    "F01": "SIGKILL at random moments while checkpoints are written",
+    "F01": "SIGKILL at random times while checkpoints are written",
     "F02": "SIGKILL between a checkpoint's write and its rotation or state file",
     "F03": "state file `checkpoint` deleted, empty or garbage",
-    "F04": "newest checkpoint cut off or altered",
+    "F04": "newest checkpoint truncated or altered",
     "F05": "interrupted in mid-epoch and resumed",
     "F06": "resumed with other data, vocabulary, batch size or replicas",
-    "F07": "SIGTERM or Ctrl-C while training",
+    "F07": "SIGTERM or Ctrl-C during training",
     "F08": "disk full while something is written",
     "F09": "output folder read-only or missing",
     "F10": "NaN or infinity in a batch's loss",
     "F11": "float16 overflow",
     "F12": "every example filtered out, or an empty file",
-    "F13": "source and target of unlike line counts",
+    "F13": "different line counts in source and target",
     "F14": "empty source line",
     "F15": "blank lines, U+2028, NEL, lone CR, CRLF, BOM, no final newline",
     "F16": "invalid UTF-8",
     "F17": "NUL, control characters, emoji, right-to-left, combining marks",
-    "F18": "characters of a language that training never saw",
+    "F18": "characters of a language unseen in training",
     "F19": "a sentence of 200,000 characters",
-    "F20": "`.gz` cut off or altered",
-    "F21": "vocabulary and model that do not belong together",
+    "F20": "`.gz` truncated or altered",
+    "F21": "vocabulary and model that do not match",
     "F22": "ids of padding in the vocabulary",
     "F23": "untrusted model files",
     "F24": "corrupt or hostile SentencePiece model",
     "F25": "requests that a server must refuse",
-    "F26": "a text alone, in a batch, and greedily",
+    "F26": "a text alone, in a batch, and by greedy search",
     "F27": "a model that never emits the end id",
     "F28": "killed while exporting into a folder that a server watches",
     "F29": "one worker of two killed",
@@ -52,7 +52,7 @@ FAULTS = {
     "F31": "same seed twice; another seed",
     "F32": "model files of an older release",
     "X01": "two processes on one run folder",
-    "X02": "training goes on from a model that is an average",
+    "X02": "resume from an averaged model",
     "X03": "exploding gradients",
     "X04": "a batch without a target token",
     "X05": "fuzzing: recipes, trees, requests, any Unicode",
@@ -65,22 +65,22 @@ def pytest_addoption(parser):
     parser.addoption(
         "--write-faults",
         action="store_true",
-        help="write what tests marked with `fault` tell to benchmarks/results/",
+        help="write the results of tests marked with `fault` to benchmarks/results/",
     )
 
 
 def pytest_configure(config):
     config.addinivalue_line(
         "markers",
-        "fault(id, expected): tries one of fault_table.FAULTS; a row of "
-        "docs/reliability.md",
+        "fault(id, expected): injects one of fault_table.FAULTS; a row of "
+        "docs/results/reliability.md",
     )
     if config.getoption("--write-faults"):
         config.pluginmanager.register(FaultTable(config.rootpath), "fault-table")
 
 
 class FaultTable:
-    """Collects what the marked tests tell, and writes it at the end."""
+    """Collects the results of marked tests and writes them at the end."""
 
     def __init__(self, root):
         self._root = root
@@ -94,7 +94,7 @@ class FaultTable:
             for marker in item.iter_markers("fault"):
                 fault, expected = marker.args
                 self._faults.setdefault(name, {})[fault] = expected
-            # Slow is a test of which no case is run by default.
+            # A test is slow if none of its cases runs by default.
             slow = item.get_closest_marker("slow") is not None
             self._slow[name] = slow and self._slow.get(name, True)
 
@@ -133,18 +133,18 @@ class FaultTable:
 
 
 def stored(root=ROOT):
-    """Where the rows are kept; the table lies beside it."""
+    """Returns the path of the stored rows, next to the table."""
     return root / "benchmarks" / "results" / "faults.json"
 
 
 def stored_rows(root=ROOT):
-    """What earlier runs wrote: {"file::test": row}."""
+    """Returns the rows of earlier runs: {"file::test": row}."""
     path = stored(root)
     return json.loads(path.read_text("utf-8")) if path.is_file() else {}
 
 
 def table(rows):
-    """The Markdown table of `stored_rows`, by fault, then by test."""
+    """Returns the Markdown table of `stored_rows`, by failure, then by test."""
     lines = [
         "| # | fault | expected | what happened | test |\n",
         "| --- | --- | --- | --- | --- |\n",
@@ -154,7 +154,7 @@ def table(rows):
             if fault not in row["faults"]:
                 continue
             path, test = name.split("::", 1)
-            shown = f"[{test}](../{path})" + (" (slow)" if row["slow"] else "")
+            shown = f"[{test}](../../{path})" + (" (slow)" if row["slow"] else "")
             cells = (fault, what, row["faults"][fault], happened(row), shown)
             cells = (cell.replace("|", "\\|") for cell in cells)
             lines.append(f"| {' | '.join(cells)} |\n")
@@ -162,7 +162,7 @@ def table(rows):
 
 
 def happened(row):
-    """A row's cell of that name."""
+    """Returns the cell "what happened" of a row."""
     if row["failed"]:
         return "**failed**"
     if not row["passed"]:
@@ -174,7 +174,7 @@ def happened(row):
 
 
 def marked_tests(root=ROOT):
-    """(file, test, fault, expected) of every marker, read from the source."""
+    """Yields (file, test, fault, expected) of every marker in the sources."""
     for path in sorted((root / "tests").rglob("test_*.py")):
         source = path.read_text("utf-8")
         if "mark.fault(" not in source:

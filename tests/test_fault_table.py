@@ -1,4 +1,4 @@
-"""docs/reliability.md tells of the faults that the tests try, all of them."""
+"""docs/results/reliability.md lists every failure that the tests inject."""
 
 import os
 import subprocess
@@ -27,17 +27,16 @@ def test_other():
     pass
 """
 ROWS = [
-    "| F04 | newest checkpoint cut off or altered | a warning | as expected "
-    "| [test_warning](../tests/test_case.py) (slow) |",
+    "| F04 | newest checkpoint truncated or altered | a warning | as expected "
+    "| [test_warning](../../tests/test_case.py) (slow) |",
     "| F08 | disk full while something is written | a message | skipped: no disk "
-    "| [test_full](../tests/test_case.py) |",
-    "| F13 | source and target of unlike line counts | error with both \\| counts "
-    "| exit code 2 (2 cases) | [test_counts](../tests/test_case.py) |",
+    "| [test_full](../../tests/test_case.py) |",
+    "| F13 | different line counts in source and target | error with both \\| counts "
+    "| exit code 2 (2 cases) | [test_counts](../../tests/test_case.py) |",
 ]
 
 
-def test_the_table_tells_of_the_run(tmp_path):
-    """Written by runs of their own: each row from a marker and an outcome."""
+def test_table_contains_markers_and_outcomes(tmp_path):
     case = tmp_path / "tests" / "test_case.py"
     case.parent.mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow: slow\n")
@@ -62,7 +61,7 @@ def test_the_table_tells_of_the_run(tmp_path):
 
     case.write_text(CASE.format(passes=True))
     assert rows_of_a_run() == ROWS
-    # A later run replaces what it ran and keeps the rest.
+    # A later run replaces its own rows and keeps the others.
     case.write_text(CASE.format(passes=False))
     rows = rows_of_a_run("-k", "warning")
     assert rows == [ROWS[0].replace("as expected", "**failed**"), *ROWS[1:]]
@@ -71,7 +70,7 @@ def test_the_table_tells_of_the_run(tmp_path):
 
 
 def test_every_marked_test_has_its_row():
-    """`python -m pytest -m fault --write-faults` where this fails."""
+    """If this fails, run `python -m pytest -m fault --write-faults`."""
     marked = set(fault_table.marked_tests())
     assert {fault for _, _, fault, _ in marked} <= set(fault_table.FAULTS)
     rows = fault_table.stored_rows()

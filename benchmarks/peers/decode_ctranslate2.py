@@ -1,6 +1,6 @@
-"""Contestant: CTranslate2 with the same weights; its sub-words are ready made.
+"""System: CTranslate2 with the same weights, which receives subwords.
 
-Its threads share every operation or, several `at_once`, take as many parts of a batch.
+The threads share every operation, or compute `at_once` parts of a batch in parallel.
 """
 
 import json
@@ -8,8 +8,8 @@ import pathlib
 import sys
 
 import ctranslate2
+import interleaved
 import numpy as np
-import turns
 
 folder, what, compute_type, alpha, at_once = sys.argv[1:]
 at_once = int(at_once)
@@ -18,9 +18,9 @@ translator = ctranslate2.Translator(
     device="cpu",
     compute_type=compute_type,
     inter_threads=at_once,
-    intra_threads=turns.THREADS // at_once,
+    intra_threads=interleaved.THREADS // at_once,
 )
-# Without the package, which would bring TensorFlow's memory with it.
+# Importing the package would add TensorFlow's memory.
 PIECES = json.loads((pathlib.Path(folder) / "shared_vocabulary.json").read_text())
 CONFIG = json.loads((pathlib.Path(folder) / "config.json").read_text())
 END = PIECES.index(CONFIG["eos_token"])
@@ -47,7 +47,7 @@ def ids_turn(path, batch):
 def text_turn(path, batch):
     lines = json.loads(pathlib.Path(f"{path}.pieces").read_text())
     pieces = [None] * len(lines)
-    # As a server that batches by length would.
+    # Sorted, as in a server that batches by length.
     order = sorted(range(len(lines)), key=lambda row: len(lines[row]))
     for start in range(0, len(order), batch):
         rows = order[start : start + batch]
@@ -64,7 +64,7 @@ def text_turn(path, batch):
 
 
 def turn(path, batch):
-    return turns.timed({"ids": ids_turn, "text": text_turn}[what], path, batch)
+    return interleaved.timed({"ids": ids_turn, "text": text_turn}[what], path, batch)
 
 
-turns.serve(turn)
+interleaved.serve(turn)

@@ -1,20 +1,20 @@
-"""Contestant: KerasHub's layers, of the same sizes with its weights, and its sampler.
+"""System: KerasHub's layers in the same sizes, with their own weights and sampler.
 
-The caches of keys and values are handed around as its sequence-to-sequence models do.
+The KV caches are passed as in KerasHub's sequence-to-sequence models.
 """
 
 import sys
 
+import interleaved
 import keras_hub
 import numpy as np
 import tensorflow as tf
-import turns
 import workload
 from keras import ops
 
 (fixed_length,) = map(int, sys.argv[1:])
-tf.config.threading.set_intra_op_parallelism_threads(turns.THREADS)
-tf.config.threading.set_inter_op_parallelism_threads(turns.THREADS)
+tf.config.threading.set_intra_op_parallelism_threads(interleaved.THREADS)
+tf.config.threading.set_inter_op_parallelism_threads(interleaved.THREADS)
 settings = workload.settings("base")
 num_layers, num_heads = settings["num_layers"], settings["num_heads"]
 width, head_dim = settings["d_model"], settings["key_dim"]
@@ -27,7 +27,7 @@ START_ID = 2
 
 
 def decode(ids, index, self_cache, cross_cache, cross_index, encoded, mask):
-    """Logits, and the caches with what `ids` add."""
+    """Returns logits and the caches extended by `ids`."""
     y = embedding(ids, start_index=index)
     self_caches, cross_caches = [], []
     for number, layer in enumerate(decoder):
@@ -87,4 +87,4 @@ def ids_turn(path, batch):
     return tokens, {}
 
 
-turns.serve(lambda path, batch: turns.timed(ids_turn, path, batch))
+interleaved.serve(lambda path, batch: interleaved.timed(ids_turn, path, batch))

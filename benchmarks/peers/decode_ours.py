@@ -1,18 +1,20 @@
-"""Contestant: this package's SavedModel, by token ids or by text.
+"""System: this package's SavedModel, called with token ids or with text.
 
-The threads share every operation or, several `at_once`, take a part of a batch each.
+The threads share every operation, or compute `at_once` parts of a batch in parallel.
 """
 
 import sys
 
+import interleaved
 import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, the tokenizer's operations
-import turns
 
 folder, what, at_once = sys.argv[1:]
-tf.config.threading.set_intra_op_parallelism_threads(turns.THREADS // int(at_once))
-tf.config.threading.set_inter_op_parallelism_threads(turns.THREADS)
+tf.config.threading.set_intra_op_parallelism_threads(
+    interleaved.THREADS // int(at_once)
+)
+tf.config.threading.set_inter_op_parallelism_threads(interleaved.THREADS)
 signatures = tf.saved_model.load(folder).signatures
 
 
@@ -30,7 +32,7 @@ def text_turn(path, batch):
     with open(path, encoding="utf-8", newline="\n") as file:
         lines = [line.removesuffix("\n") for line in file]
     texts = [None] * len(lines)
-    # As a server that batches by length would.
+    # Sorted, as in a server that batches by length.
     order = sorted(range(len(lines)), key=lambda row: len(lines[row]))
     for start in range(0, len(order), batch):
         rows = order[start : start + batch]
@@ -42,7 +44,7 @@ def text_turn(path, batch):
 
 
 def turn(path, batch):
-    return turns.timed({"ids": ids_turn, "text": text_turn}[what], path, batch)
+    return interleaved.timed({"ids": ids_turn, "text": text_turn}[what], path, batch)
 
 
-turns.serve(turn)
+interleaved.serve(turn)

@@ -1,11 +1,11 @@
-"""Contestant: the Transformer of KerasHub's layers, in plain `fit` or under XLA."""
+"""System: a Transformer of KerasHub layers, trained by `fit` with or without XLA."""
 
 import sys
 
+import interleaved
 import keras
 import keras_hub
 import tensorflow as tf
-import turns
 import workload
 from keras import ops
 
@@ -76,7 +76,7 @@ model.compile(
     jit_compile=xla,
 )
 batches = workload.dataset(folder, pad_to_bucket=xla).map(pairs)
-channel = turns.Channel()
+channel = interleaved.Channel()
 if xla:
     # Every shape is compiled before the first turn.
     shapes = {}

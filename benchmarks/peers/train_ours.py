@@ -1,10 +1,10 @@
-"""Contestant: this package's Trainer, with pipeline, metrics, logs and progress."""
+"""System: this package's Trainer with pipeline, metrics, logs and progress bar."""
 
 import sys
 import tempfile
 
+import interleaved
 import tensorflow as tf
-import turns
 import workload
 
 import keras_transformer as kt
@@ -12,12 +12,12 @@ from keras_transformer import training
 
 size, folder, *options = sys.argv[1:]
 counts = [int(each.split()[0]) for each in options if "part" in each]
-parts = counts[0] if counts else turns.THREADS
-parallel = min(parts, turns.THREADS)
-# As `keras-transformer train` does; here the variables would keep it from it.
-tf.config.threading.set_inter_op_parallelism_threads(turns.THREADS)
-tf.config.threading.set_intra_op_parallelism_threads(turns.THREADS // parallel)
-# Not `dataset`: fit builds its own iterator, with the pipeline in it.
+parts = counts[0] if counts else interleaved.THREADS
+parallel = min(parts, interleaved.THREADS)
+# As in `keras-transformer train`, which the thread variables set here would disable.
+tf.config.threading.set_inter_op_parallelism_threads(interleaved.THREADS)
+tf.config.threading.set_intra_op_parallelism_threads(interleaved.THREADS // parallel)
+# `fit` builds its own iterator, so the pipeline is part of the measurement.
 batches = workload.dataset(folder)
 transformer = kt.Transformer(workload.VOCABULARY, **workload.settings(size))
 transformer.build({"source_ids": (None, None), "target_ids": (None, None)})
@@ -32,7 +32,7 @@ model.compile(
     jit_compile=False,
 )
 model.build({"source_ids": (None, None), "target_ids": (None, None)})
-channel = turns.Channel()
+channel = interleaved.Channel()
 channel.send()
 arguments = channel.receive()
 
@@ -56,7 +56,7 @@ with (
     training.automatic_bfloat16("auto_bfloat16" in options),
 ):
     trainer = training.Trainer(model, run)
-    # No turn is the best: writing it would be part of the next one.
+    # A best score of 0 prevents writing best.keras within a turn.
     trainer.progress.improve("perplexity", 0.0)
     trainer.fit(
         batches,

@@ -1,16 +1,16 @@
-"""Contestant: torch.nn.Transformer in a plain loop with the fused Adam."""
+"""System: torch.nn.Transformer in a plain training loop with fused Adam."""
 
 import math
 import sys
 
+import interleaved
 import torch
-import turns
 import workload
 from torch import nn
 
 size, folder = sys.argv[1:]
 settings = workload.settings(size)
-torch.set_num_threads(turns.THREADS)
+torch.set_num_threads(interleaved.THREADS)
 
 
 class Model(nn.Module):
@@ -73,4 +73,6 @@ def train(first, steps, tokens):
     return tokens, {"loss": float(loss.detach())}
 
 
-turns.serve(lambda first, steps, tokens: turns.timed(train, first, steps, tokens))
+interleaved.serve(
+    lambda first, steps, tokens: interleaved.timed(train, first, steps, tokens)
+)

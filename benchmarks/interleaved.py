@@ -1,8 +1,8 @@
-"""Contestants in processes of their own that take turns on the same machine.
+"""Interleaved measurements of several systems, each in its own process.
 
-A contestant is a script that receives turns and sends figures through a `Channel`. All
-are started and warmed up first; then each has a turn, again and again, in changing
-order, so that a machine that slows down slows down for all of them.
+A system is a script that receives turns and sends metrics through a `Channel`. All
+systems are started and warmed up first. Then they take turns in a rotating order, so
+that a change in the machine's speed affects all of them.
 """
 
 import json
@@ -21,31 +21,31 @@ THREADS = 2
 
 
 class Channel:
-    """The contestant's end: receives turns, sends figures."""
+    """A system's connection to the benchmark: receives turns, sends metrics."""
 
     def __init__(self):
         self._out = os.fdopen(os.dup(1), "w")
-        # What libraries print must not be taken for an answer.
+        # Libraries print to standard output, which carries the answers.
         os.dup2(2, 1)
         self._start = None
 
-    def send(self, **figures):
-        self._out.write(json.dumps({**figures, "peak_mib": peak_mib()}) + "\n")
+    def send(self, **metrics):
+        self._out.write(json.dumps({**metrics, "peak_mib": peak_mib()}) + "\n")
         self._out.flush()
 
     def receive(self):
-        """The next turn's arguments, and the clock starts; None: no more turns."""
+        """Returns the next turn's arguments, or `None` at the end; starts the timer."""
         line = sys.stdin.readline()
         self._start = time.perf_counter()
         return json.loads(line) if line else None
 
     def seconds(self):
-        """Since the turn began."""
+        """Returns the seconds since the turn began."""
         return time.perf_counter() - self._start
 
 
 def serve(turn):
-    """Runs in the contestant: `turn` of each turn's arguments gives its figures."""
+    """Serves turns in a system's process; `turn` returns the metrics of one."""
     channel = Channel()
     channel.send()
     while (arguments := channel.receive()) is not None:
@@ -53,7 +53,7 @@ def serve(turn):
 
 
 def timed(function, *arguments):
-    """The figures of a turn: `function` returns the amount done and what to report."""
+    """Times `function`, which returns the amount of work and further metrics."""
     start = time.perf_counter()
     amount, reported = function(*arguments)
     seconds = time.perf_counter() - start
@@ -61,22 +61,22 @@ def timed(function, *arguments):
 
 
 def peak_mib():
-    """The highest resident memory of this process so far."""
-    # ru_maxrss would begin with that of the process that started this one.
+    """Returns the peak resident memory of this process."""
+    # ru_maxrss includes the parent process, which started this one.
     status = pathlib.Path("/proc/self/status")
     if status.is_file():
         return int(re.search(r"VmHWM:\s*(\d+)", status.read_text())[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # macOS: bytes
 
 
-class Contestant:
-    """A process that works when it is told to.
+class System:
+    """A process that runs one turn per request.
 
     Args:
-        name: In tables.
-        script: Path in this folder.
-        *arguments: Of the script.
-        environment: Variables besides the threads'.
+        name: Name in tables.
+        script: Path relative to this folder.
+        *arguments: Arguments of the script.
+        environment: Environment variables, added to those for threads.
     """
 
     def __init__(self, name, script, *arguments, environment=None):
@@ -104,7 +104,7 @@ class Contestant:
         self.started = self._answer()
 
     def turn(self, **arguments):
-        """Has one turn done; returns its figures."""
+        """Runs one turn and returns its metrics."""
         self._process.stdin.write(json.dumps(arguments) + "\n")
         self._process.stdin.flush()
         return self._answer()
@@ -122,31 +122,31 @@ class Contestant:
         return json.loads(line)
 
 
-def take_turns(contestants, rounds, arguments_of_round):
-    """Warm-up round 0, then `rounds` rounds; the turns end up in the contestants.
+def take_turns(systems, rounds, arguments_of_round):
+    """Runs a warm-up round, then `rounds` rounds, and stores them in `System.turns`.
 
     Args:
-        contestants: List of `Contestant`.
+        systems: List of `System`.
         rounds: Number of measured rounds.
-        arguments_of_round: Function of the round's number that gives the turn's
-            arguments, the same for all.
+        arguments_of_round: Function from a round's number to the arguments of its
+            turns, which are the same for all systems.
     """
     for number in range(rounds + 1):
-        # Another goes first each time.
-        shift = number % len(contestants)
-        for contestant in contestants[shift:] + contestants[:shift]:
-            figures = contestant.turn(**arguments_of_round(number))
+        # Another system goes first in each round.
+        shift = number % len(systems)
+        for system in systems[shift:] + systems[:shift]:
+            metrics = system.turn(**arguments_of_round(number))
             if number:
-                contestant.turns.append(figures)
+                system.turns.append(metrics)
         show = ", ".join(
             f"{each.name} {each.turns[-1]['rate']:,.1f}" if number else each.name
-            for each in contestants
+            for each in systems
         )
         print(f"{time.strftime('%H:%M:%S')} round {number}: {show}", file=sys.stderr)
 
 
 def summary(values):
-    """Median, lowest and highest of a list."""
+    """Returns median, lowest and highest of a list."""
     return {
         "median": statistics.median(values),
         "lowest": min(values),
@@ -154,11 +154,11 @@ def summary(values):
     }
 
 
-def ratios(contestant, other):
-    """Round by round, how many times `other`'s rate the contestant's is."""
+def ratios(system, other):
+    """Summarizes the rate relative to `other`, computed per round."""
     return summary(
         [
             mine["rate"] / theirs["rate"]
-            for mine, theirs in zip(contestant.turns, other.turns, strict=True)
+            for mine, theirs in zip(system.turns, other.turns, strict=True)
         ]
     )

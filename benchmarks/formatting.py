@@ -1,0 +1,45 @@
+"""Helpers for the tables and files of results."""
+
+import os
+import pathlib
+
+import numpy as np
+
+RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+
+
+def table(head, rows):
+    """Returns a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def write(path, text):
+    """Replaces a file in one step."""
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def number(value):
+    """Formats a rate: one decimal below 100."""
+    return f"{value:,.{1 if value < 100 else 0}f}"
+
+
+def spread(figures):
+    """Formats a median with its range."""
+    return "{} ({} to {})".format(
+        *(number(figures[name]) for name in ("median", "lowest", "highest"))
+    )
+
+
+def exponent(sizes, costs):
+    """Returns the least-squares slope of log cost over log size."""
+    if len(sizes) < 2:
+        return None
+    return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
+
+
+def upper_exponent(points):
+    """Returns the exponent over the larger half of the sizes."""
+    return exponent(*zip(*points[len(points) // 2 :], strict=True))

@@ -1,0 +1,359 @@
+"""Markdown tables of the results in benchmarks/results.
+
+    python benchmarks/tables.py
+
+formats every NAME.json again as NAME.md, without measuring anything. The benchmarks
+call `tables.markdown` when they write their results.
+"""
+
+import csv
+import json
+
+import summary
+from formatting import RESULTS
+from formatting import exponent
+from formatting import number
+from formatting import spread
+from formatting import table
+from formatting import upper_exponent
+from formatting import write
+
+FEATURES = {"avx512_bf16": "AVX-512 BF16", "amx_bf16": "AMX"}
+
+
+def speedup(system):
+    """Formats how many times as fast as `system` the first system of a table is."""
+    return f"{1 / system['relative_rate']['median']:.2f}x"
+
+
+def training(result):
+    head = ["system", "target tokens/s (range)", "speedup", "of matmul rate"]
+    rows = [
+        [
+            each["name"],
+            spread(each["tokens_per_second"]),
+            speedup(each),
+            f"{each['utilization']:.0%}",
+            f"{each['peak_mib']:,.0f}",
+        ]
+        for each in result["systems"]
+    ]
+    return table([*head, "peak MiB"], rows)
+
+
+def decoding(result):
+    batches = result["batches"]
+    # Batches are always searched in parts, so the first system has one row.
+    ours = batches[0]["systems"][0]["name"]
+    found = {}
+    for batch in batches:
+        for each in batch["systems"]:
+            name = each["name"]
+            if name.startswith(ours):
+                name = name.removesuffix(", in parts")
+            found.setdefault(name, {})[batch["batch"]] = each
+    sizes = [batch["batch"] for batch in batches]
+
+    def cells(one, show):
+        return [show(one[size]) if size in one else "" for size in sizes]
+
+    head, rows = ["system"], []
+    for size in sizes:
+        head += [f"batch {size}", "speedup"]
+    for name, one in found.items():
+        pairs = zip(
+            cells(one, lambda each: number(each["rate"]["median"])),
+            cells(one, speedup),
+            strict=True,
+        )
+        rows.append([name, *(cell for pair in pairs for cell in pair)])
+    text = f"{result['unit'].capitalize()}:\n\n" + table(head, rows)
+    head = ["system", *(f"peak MiB, batch {size}" for size in sizes)]
+    rows = [
+        [name, *cells(one, lambda each: f"{each['peak_mib']:,.0f}")]
+        for name, one in found.items()
+    ]
+    if "bleu" in batches[-1]["systems"][0]:
+        head.append("BLEU")
+        for row, one in zip(rows, found.values(), strict=True):
+            row.append(f"{one[sizes[-1]]['bleu']:.2f}" if sizes[-1] in one else "")
+    return f"{text}\n{table(head, rows)}"
+
+
+def pipeline(result):
+    rows = [
+        ["target tokens per second", spread(result["rate"])],
+        ["padding", f"{result['padding']:.1%}"],
+    ]
+    if "times_tiny_model" in result:
+        rows.append(
+            ["multiple of the tiny model's rate", f"{result['times_tiny_model']:.0f}"]
+        )
+    return table(["metric", "value"], rows)
+
+
+def pipeline_millions(result):
+    *encoding, (after, last) = result["memory"]
+    pairs = int(encoding[-1][0].split()[0].replace(",", ""))
+    rows = [
+        ["pairs", f"{pairs:,}"],
+        ["pairs encoded per second", f"{pairs / result['encoding_seconds']:,.0f}"],
+        ["seconds to the first batch of an epoch", f"{result['first_batch']:.1f}"],
+        ["target tokens per second", f"{result['rate']:,.0f}"],
+        ["padding", f"{result['padding']:.1%}"],
+        ["MiB before the first pair", encoding[0][1]],
+        ["highest MiB while encoding", max(mib for _, mib in encoding)],
+        [f"MiB after {after}", last],
+    ]
+    return table(["metric", "value"], rows)
+
+
+def scaling(result):
+    rows = []
+    for title, curves in result["panels"].items():
+        for curve, points in curves.items():
+            sizes, costs = zip(*points, strict=True)
+            rows.append(
+                [
+                    title,
+                    curve,
+                    f"{sizes[0]:,} to {sizes[-1]:,}",
+                    f"{costs[0]:.3g} to {costs[-1]:.3g}",
+                    f"{exponent(sizes, costs):+.2f}",
+                ]
+            )
+    return table(["varied", "model", "sizes", "ms", "exponent"], rows)
+
+
+def scaling_position(result):
+    text = scaling(result)
+    for curve, ratio in result["step_at_200_over_step_at_10"].items():
+        text += f"\n{curve}: position 200 takes {ratio:.2f} times as long as 10.\n"
+    return text
+
+
+def layer_types(result):
+    # The last two columns of a layer are Table 1's exponents of n and d.
+    described = {
+        "self-attention": ("n^2 d", "1", "1", 2, 1),
+        "restricted": ("r n d", "1", "n / r", 1, 1),
+        "LSTM": ("n d^2", "n", "n", 1, 2),
+        "GRU": ("n d^2", "n", "n", 1, 2),
+        "convolution": ("k n d^2", "1", "log_k n", 1, 2),
+    }
+    rows = []
+    for kind, by_length in result["by_length"].items():
+        by_width = result["by_width"][kind]
+        *facts, of_n, of_d = described[kind.partition(",")[0]]
+        rows.append(
+            [
+                *(kind, *facts),
+                f"{upper_exponent(by_length):.2f} ({of_n})",
+                f"{upper_exponent(by_width):.2f} ({of_d})",
+                *(f"{points[-1][1]:,.1f}" for points in (by_length, by_width)),
+            ]
+        )
+    head = ["layer", "complexity", "sequential operations", "longest path"]
+    head += ["exponent of n (Table 1)", "exponent of d (Table 1)"]
+    head += [f"ms, n = {by_length[-1][0]:,}", f"ms, d = {by_width[-1][0]:,}"]
+    return table(head, rows)
+
+
+def restricted_attention(result):
+    curves = {
+        f"{kind}, {unit}": (points, decimals)
+        for key, unit, decimals in (("milliseconds", "ms", 1), ("mib", "MiB", 0))
+        for kind, points in result[key].items()
+    }
+    lengths = [length for length, _ in next(iter(curves.values()))[0]]
+    rows = [
+        [
+            f"{length:,}",
+            *(f"{points[place][1]:,.{d}f}" for points, d in curves.values()),
+        ]
+        for place, length in enumerate(lengths)
+    ]
+    exponents = [f"{upper_exponent(points):.2f}" for points, _ in curves.values()]
+    return table(["length", *curves], [*rows, ["exponent", *exponents]])
+
+
+def startup(result):
+    rows = [[name, f"{value:.2f}"] for name, value in result["seconds"].items()]
+    return table(["stage", "seconds"], rows)
+
+
+def serving_load(result):
+    rows = []
+    for name, found in result["phases"].items():
+        statuses = sorted(found["statuses"].items())
+        answered, refused = found["answered_ms"], found["refused_ms"]
+        latencies = ("p50", "p95", "p99")
+        rows.append(
+            [
+                name,
+                f"{found['requests']:,} in {found['seconds']:.0f} s",
+                ", ".join(f"{count:,} x {status}" for status, count in statuses),
+                *(f"{answered[each]:,.0f}" if answered else "" for each in latencies),
+                f"{refused['p99']:,.0f}" if refused else "",
+                " to ".join(f"{each:,.0f}" for each in found["rss_mib"]),
+            ]
+        )
+    head = ["load", "requests", "statuses", "p50, ms", "p95, ms", "p99, ms"]
+    text = table([*head, "p99 of 503, ms", "memory, MiB"], rows)
+    after = result["phases"]["overload"]["after"]
+    return (
+        f"{text}\nOne request after the overload: status {after['status']} in "
+        f"{after['ms']:.0f} ms.\n"
+    )
+
+
+def workers(result):
+    kinds = {"one": "one", "half": "half a batch", "sum": "all-reduce", "two": "two"}
+    head = ["model", "target tokens per batch", "gradient, MiB"]
+    head += [f"{name}, ms" for name in kinds.values()]
+    rows = [
+        [
+            row["model"],
+            f"{row['tokens']:,}",
+            f"{row['mib']:.1f}",
+            *(f"{row['ms'][kind]:.0f}" for kind in kinds),
+            *(
+                "{median:.2f}x ({lowest:.2f} to {highest:.2f})".format(**row[name])
+                for name in ("speedup", "predicted")
+            ),
+        ]
+        for row in result["rows"]
+    ]
+    return table([*head, "speedup", "predicted speedup"], rows)
+
+
+def agreement(result):
+    reasons = {
+        "tie": "other text, equally probable",
+        "ours": "other text, less probable",
+        "theirs": "other text, more probable",
+    }
+    found = [each["reason"] for each in result["differences"]]
+    rows = [["same text", result["lines"] - len(found)]]
+    rows += [[label, found.count(reason)] for reason, label in reasons.items()]
+    return table(["CTranslate2's translation", "lines"], rows)
+
+
+def attention_examples(result):
+    relations = {
+        "worn": "a garment to its wearer",
+        "distance": "a verb to its subject, two phrases earlier",
+        "it": "`it` to the thing thrown",
+        "its": "`its` to its owner",
+    }
+    rows = [
+        [
+            relations[relation] if model == "trained" else "*before training*",
+            f"{row['layer']}, {row['head']}",
+            *(f"{row[name]:.0%}" for name in ("attention", "others")),
+            f"{row['most']:.0%} of {row['sentences']}",
+            f"{row['all_heads']:.0%}",
+        ]
+        for relation in relations
+        for model, row in result[relation].items()
+    ]
+    head = ["relation", "layer, head", "attention", "to other nouns"]
+    return table([*head, "strongest noun", "mean of all heads"], rows)
+
+
+def parsing_baselines(result):
+    head = ["parser", "sentences", "F1", "recall", "precision", "complete match"]
+    keys = ("f1", "recall", "precision", "complete_match")
+    rows = []
+    for row in result["rows"]:
+        for kind, which in (("all", ""), ("short", " of at most 40 words")):
+            score = row[kind]
+            # Sentences of the sample are short.
+            if kind == "all" or row["sentences"] == "all":
+                first = {"all": "all ", "sample": "sample of "}[row["sentences"]]
+                name = f"{'' if which else first}{score['sentences']:,}{which}"
+                cells = [f"{score[key]:.2f}" for key in keys]
+                rows.append([row["parser"], name, *cells])
+    return table(head, rows)
+
+
+def numerics(result):
+    rows = [list(row.values()) for row in result["rows"]]
+    return table(list(result["rows"][0]), rows)
+
+
+TABLES = {
+    function.__name__: function
+    for function in (
+        *(training, decoding, pipeline, pipeline_millions, scaling, scaling_position),
+        *(layer_types, restricted_attention, startup, serving_load, workers),
+        *(agreement, attention_examples, parsing_baselines, numerics),
+    )
+}
+
+
+def ablation(path):
+    """Returns the table of an ablation, from the .csv file of `ablate`."""
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    shapes = ("N", "d_model", "d_ff", "h", "d_k", "d_v", "dropout", "smoothing")
+    base = rows[0]
+    cells = []
+    for row in rows:
+        changes = [f"{key} {row[key]}" for key in shapes if row[key] != base[key]]
+        if row["positions"] != base["positions"]:
+            changes.append(f"{row['positions']} positions")
+        if row is base:
+            changes = [f"{key} {row[key]}" for key in shapes]
+        cells.append(
+            [
+                row["row"],
+                ", ".join(changes),
+                f"{int(row['parameters']) / 1e6:.2f}",
+                f"{float(row['PPL']):.2f}",
+                f"{float(row['BLEU']):.1f}",
+                row["paper's PPL"],
+                row["paper's BLEU"],
+            ]
+        )
+    head = ["row", "settings; below, changes", "parameters, millions", "PPL", "BLEU"]
+    return table([*head, "paper's PPL", "paper's BLEU"], cells)
+
+
+def markdown(name, result):
+    """Returns the table of a result and a line about the machine.
+
+    Args:
+        name: Name of the result's files, which begins with a name in `TABLES`.
+        result: The contents of the JSON file.
+    """
+    kind = max((each for each in TABLES if name.startswith(each)), key=len)
+    described = result["machine"]
+    features = [
+        text for feature, text in FEATURES.items() if feature in described["features"]
+    ]
+    threads = "thread" if described["threads"] == 1 else "threads"
+    return (
+        f"{TABLES[kind](result)}\n{described['cores']} cores "
+        f"({', '.join(features)}), {described['threads']} {threads}, "
+        f"{described['memory_gib']} GiB, "
+        f"TensorFlow {result['versions']['tensorflow']}.\n"
+    )
+
+
+def main():
+    results = {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(RESULTS.glob("*.json"))
+        # The tests write faults.md themselves.
+        if path.stem != "faults"
+    }
+    texts = {name: markdown(name, result) for name, result in results.items()}
+    texts["summary"] = summary.table_of(results)
+    texts["ablation"] = ablation(RESULTS / "ablation.csv")
+    for name, text in texts.items():
+        write(RESULTS / f"{name}.md", text)
+
+
+if __name__ == "__main__":
+    main()
