@@ -1,11 +1,18 @@
-"""Markdown's fenced blocks, and whether the commands in them name what is there.
+"""Fenced blocks of Markdown pages, and checks of the commands in them.
 
-Comments that the rendered page does not show may stand on the lines above a block:
+Comments on the lines above a block, which the rendered page does not show, control how
+the tests run it:
 
-    <!-- test: replace OLD with NEW -->     run it smaller than it reads
+    <!-- test: replace OLD with NEW -->     run it with OLD replaced
     <!-- test: skip, REASON -->             do not run it
-    <!-- test: instead, COMMAND -->         run this
-    <!-- test: file NAME -->                not to be run: the content of a file
+    <!-- test: instead, COMMAND -->         run COMMAND in its place
+    <!-- test: file NAME -->                write it to a file, do not run it
+    <!-- test: as written -->               do not shorten its training
+    <!-- test: output -->                   text that the block above prints
+    <!-- test: not compared, REASON -->     text after a block, not compared
+
+In expected output `...` matches any text within a line. A line of only `...` matches
+any number of lines.
 """
 
 import gzip
@@ -29,8 +36,12 @@ SHELLS = {"bash", "console", "sh", "shell"}
 WRITTEN = {"runs", "saved_models"}
 
 
+# Hints that do not change the code of a block.
+KEPT_AS_IT_IS = ("as written", "output", "not compared, ")
+
+
 class Block:
-    """A fenced block: its language, its text, its first line, the hints above it."""
+    """A fenced block: its language, code, first line number, and hints."""
 
     def __init__(self, match, text):
         self.language = match[2]
@@ -43,11 +54,13 @@ class Block:
             self.hints[:0] = HINT.findall(line)
 
     def to_run(self):
-        """The code with the replacements made, or an empty text if it is skipped."""
+        """Returns the code after replacements, or an empty string if it is skipped."""
         code = self.code
         for hint in self.hints:
             if hint.startswith(("skip, ", "file ")):
                 return ""
+            if hint.startswith(KEPT_AS_IT_IS):
+                continue
             if hint.startswith("instead, "):
                 return hint.removeprefix("instead, ") + "\n"
             assert hint.startswith("replace "), f"line {self.line}: hint {hint!r}"
@@ -61,8 +74,45 @@ def blocks(text):
     return [Block(match, text) for match in FENCE.finditer(text)]
 
 
+def is_code(block):
+    return block.language == "python" or block.language in SHELLS
+
+
+def unchecked_outputs(text):
+    """Returns the line numbers of `text` blocks after code that have no hint."""
+    return [
+        block.line
+        for before, block in itertools.pairwise(blocks(text))
+        if block.language == "text"
+        and is_code(before)
+        and not any(
+            hint == "output" or hint.startswith("not compared, ")
+            for hint in block.hints
+        )
+    ]
+
+
+def matches_output(expected, printed):
+    """Returns whether `printed` matches `expected`, where `...` is a wildcard."""
+    pattern = "".join(
+        r"(?:.*\n)*?" if line.strip() == "..." else line_pattern(line)
+        for line in trimmed(expected)
+    )
+    text = "".join(f"{line}\n" for line in trimmed(printed))
+    return re.fullmatch(pattern, text) is not None
+
+
+def line_pattern(line):
+    return ".*".join(re.escape(part) for part in line.split("...")) + r"\n"
+
+
+def trimmed(text):
+    """Returns the lines without trailing spaces and without blank lines at the ends."""
+    return [line.rstrip() for line in text.strip("\n").rstrip().splitlines()]
+
+
 def commands(code):
-    """Commands of a shell block as lists of words; printed results are left out."""
+    """Yields the commands of a shell block as lists of words, without their output."""
     lines = code.replace("\\\n", " ").splitlines()
     if any(line.startswith("$ ") for line in lines):
         lines = [line[2:] for line in lines if line.startswith("$ ")]

@@ -1,23 +1,28 @@
-"""Runs a guide's commands and Python, in their order, in the current folder.
+"""Runs the commands and Python blocks of a page, in order, in the current folder.
 
-    python run_guide.py GUIDE.md
+    python run_guide.py PAGE.md
 
-In one process, since each would load TensorFlow anew. Training is cut down to a few
-steps of a small model, and a server is stopped at the end; everything else runs as it
-is written. A pipeline that is not ours goes to bash.
+All blocks run in one process, so that TensorFlow is loaded once. Training is shortened
+to a few steps of a small model unless a block has the hint `as written`. A server is
+stopped at the end. Other programs run in bash. A `text` block with the hint `output`
+must match the standard output of the block before it.
 """
 
 import atexit
+import contextlib
 import io
 import pathlib
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 
 from guides import SHELLS
 from guides import blocks
+from guides import is_code
+from guides import matches_output
 
 SMALL = {
     "training.steps": 4,
@@ -40,18 +45,18 @@ TRAINING = {"train", "ablate", "demo"}
 SERVERS = []
 
 
-def smaller(words):
-    """The words of a verb that trains, with settings that make it short."""
+def shortened(words):
+    """Returns the words of a command, with settings that shorten its training."""
     if words[0] not in TRAINING or words == ["train"]:
         return words
     settings = dict(SMALL)
     if "--from" in words:
-        # The model's own sizes and vocabulary.
+        # The initial model determines sizes and vocabulary.
         settings = {k: v for k, v in settings.items() if k.startswith("training.")}
     if words[0] == "demo" or "phrases" in words:
         settings |= {"data.size": 700, "data.held_out": 20}
     if words[0] == "ablate":
-        # The rows set the model's sizes.
+        # The rows of Table 3 determine the sizes.
         settings = {k: v for k, v in settings.items() if not k.startswith("model.")}
     return [
         *words,
@@ -64,7 +69,7 @@ def smaller(words):
 
 
 def start_server(words):
-    """A server that has answered once, until this process ends; one for a guide."""
+    """Starts the page's server, once, and waits for its first response."""
     if SERVERS:
         return
     server = subprocess.Popen(["keras-transformer", *words])
@@ -81,64 +86,102 @@ def start_server(words):
     raise SystemExit(f"{shlex.join(words)}: no answer")
 
 
-def run_ours(words, stdin):
+def run_command(words, stdin, as_written):
+    """Runs a command of this package and prints its standard output."""
     if words[0] == "serve":
         start_server(words)
         return
-    # Here, so that Python blocks get only the modules that they import.
+    # Python blocks must not find modules that they did not import themselves.
     from typer.testing import CliRunner
 
     from keras_transformer.cli.app import app
 
-    result = CliRunner().invoke(app, smaller(words), input=stdin)
-    print(result.output, file=sys.stderr)
+    words = words if as_written else shortened(words)
+    result = CliRunner().invoke(app, words, input=stdin)
+    print(result.stdout, end="")
+    print(result.stderr, file=sys.stderr)
     if result.exit_code:
         raise SystemExit(f"{shlex.join(words)}: exit code {result.exit_code}")
 
 
-def run_line(line):
-    """One command line, perhaps a pipe into one of our verbs."""
+def run_line(line, as_written):
+    """Runs one command line, possibly a pipe into a command of this package."""
     *before, last = line.split(" | ")
     words = shlex.split(last)
     if words[0] != "keras-transformer" or any(word in words for word in ("&&", ">")):
-        subprocess.run(["bash", "-euo", "pipefail", "-c", line], check=True)
+        print(run_in_bash(line), end="")
         return
-    stdin = None
-    if before:
-        command = ["bash", "-euo", "pipefail", "-c", " | ".join(before)]
-        stdin = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
-    run_ours([expanded(word) for word in words[1:]], stdin)
+    stdin = run_in_bash(" | ".join(before)).encode() if before else None
+    run_command([expanded(word) for word in words[1:]], stdin, as_written)
+
+
+def run_in_bash(line):
+    """Runs a command line in bash and returns its standard output."""
+    # With a pipe, `run` would wait for background processes too.
+    with tempfile.TemporaryFile() as output:
+        command = ["bash", "-euo", "pipefail", "-c", line]
+        subprocess.run(command, check=True, stdout=output)
+        output.seek(0)
+        return output.read().decode()
 
 
 def expanded(word):
-    """A word with the shell's variables filled in, as where it is not quoted."""
+    """Returns a word with the shell's variables expanded, as outside of quotes."""
     quoted = subprocess.run(
         ["bash", "-c", f'printf %s "{word}"'], check=True, stdout=subprocess.PIPE
     )
     return quoted.stdout.decode()
 
 
-def main(path):
-    text = pathlib.Path(path).read_text(encoding="utf-8")
+def run_block(block, where, names):
+    """Runs a block. Returns how many commands or Python blocks ran."""
+    code = block.to_run()
+    if block.language == "python":
+        exec(compile("\n" * (block.line - 1) + code, where, "exec"), names)
+        return 1
+    lines = [
+        line
+        for line in code.replace("\\\n", " ").splitlines()
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    for line in lines:
+        print(f"$ {line}", file=sys.stderr)
+        run_line(line, "as written" in block.hints)
+    return len(lines)
+
+
+def check_output(block, printed, where):
+    if not matches_output(block.code, printed):
+        raise SystemExit(
+            f"{where}: the page shows\n\n{block.code}\n"
+            f"but the block printed\n\n{printed}"
+        )
+
+
+def main(path, languages=("python", *SHELLS)):
+    path = pathlib.Path(path)
     names = {"__name__": "__main__"}
-    ran = 0
-    for block in blocks(text):
-        where = f"{pathlib.Path(path).name}:{block.line}"
+    ran, printed = 0, None
+    for block in blocks(path.read_text(encoding="utf-8")):
+        where = f"{path.name}:{block.line}"
         for hint in block.hints:
             if hint.startswith("file "):
                 pathlib.Path(hint.removeprefix("file ")).write_text(block.code)
-        code = block.to_run()
         print(f"== {where}", file=sys.stderr)
-        if block.language == "python":
-            exec(compile("\n" * (block.line - 1) + code, where, "exec"), names)
-            ran += 1
-        elif block.language in SHELLS:
-            for line in code.replace("\\\n", " ").splitlines():
-                if line.strip() and not line.lstrip().startswith("#"):
-                    print(f"$ {line}", file=sys.stderr)
-                    run_line(line)
-                    ran += 1
-    print(f"\n{ran}")
+        if block.language in languages:
+            output = io.StringIO()
+            try:
+                with contextlib.redirect_stdout(output):
+                    ran += run_block(block, where, names)
+            finally:
+                printed = output.getvalue()
+                print(printed, file=sys.stderr)
+        elif "output" in block.hints:
+            assert printed is not None, f"{where}: no block ran before this output"
+            check_output(block, printed, where)
+        elif is_code(block):
+            printed = None
+    print(ran)
 
 
 if __name__ == "__main__":

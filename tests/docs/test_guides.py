@@ -1,4 +1,4 @@
-"""Every command of the guides runs, and every link leads somewhere."""
+"""The pages of docs/: commands, Python, expected output, links, and the site."""
 
 import dataclasses
 import gzip
@@ -11,17 +11,20 @@ import subprocess
 import sys
 
 import pytest
+import run_guide
 from guides import LINK
 from guides import ROOT
 from guides import SHELLS
 from guides import blocks
 from guides import commands
+from guides import matches_output
 from guides import problems
+from guides import unchecked_outputs
 from guides import write_corpus
 from tree_samples import random_tree
 
 GUIDES = sorted((ROOT / "docs").rglob("*.md"))
-# What may keep a command from being run here.
+# Valid reasons not to run a block.
 NEEDS = re.compile(r"needs .*(GPU|network)|the tests themselves")
 
 
@@ -33,13 +36,13 @@ def text_of(guide):
     return guide.read_text(encoding="utf-8")
 
 
-def test_there_are_guides():
+def test_docs_contain_guides():
     assert len(GUIDES) > 8
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=guide_name)
-def test_commands_name_what_is_there(guide, monkeypatch):
-    # Recipes take paths from it.
+def test_commands_name_existing_options_and_files(guide, monkeypatch):
+    # Shipped recipes read paths from this variable.
     monkeypatch.setenv("KERAS_TRANSFORMER_DATA", "data")
     found = [
         f"{guide.name}:{block.line} {problem}"
@@ -55,13 +58,13 @@ def test_commands_name_what_is_there(guide, monkeypatch):
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=guide_name)
-def test_links_lead_somewhere(guide):
+def test_links_point_to_existing_files(guide):
     links = LINK.findall(text_of(guide))
     assert [link for link in links if not (guide.parent / link).exists()] == []
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=guide_name)
-def test_what_is_not_run_says_why(guide):
+def test_skipped_blocks_give_a_valid_reason(guide):
     skipped = [
         hint
         for block in blocks(text_of(guide))
@@ -71,7 +74,12 @@ def test_what_is_not_run_says_why(guide):
     assert [hint for hint in skipped if not NEEDS.search(hint)] == []
 
 
-def test_the_site_builds_without_a_warning(tmp_path):
+@pytest.mark.parametrize("guide", [*GUIDES, ROOT / "README.md"], ids=lambda p: p.stem)
+def test_outputs_are_compared_or_give_a_reason(guide):
+    assert unchecked_outputs(text_of(guide)) == []
+
+
+def test_site_builds_without_warnings(tmp_path):
     pytest.importorskip("mkdocstrings", reason="needs the extra [docs]")
     result = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path)],
@@ -82,16 +90,16 @@ def test_the_site_builds_without_a_warning(tmp_path):
     )
     assert result.returncode == 0, result.stderr[-3000:]
     layers = (tmp_path / "reference" / "layers" / "index.html").read_text("utf-8")
-    # The reference is made of docstrings.
+    # mkdocstrings renders docstrings.
     assert "Multi-head attention (section 3.2.2)" in layers
     sources = [page.read_text("utf-8") for page in tmp_path.rglob("*.html")]
-    # No picture, script or style comes from another host.
+    # Pictures, scripts and styles are part of the site.
     loads = re.compile(r"<(?:script|img|link)[^>]*(?:src|href)=\"(https?:[^\"]*)\"")
     assert [url for page in sources for url in loads.findall(page)] == []
 
 
 def tree_of_words(seed, words):
-    """A random tree over some of `words`, so that there is a vocabulary to learn."""
+    """Returns a random tree over some of `words`, for learning a vocabulary."""
     tree = random_tree(seed)
     draw = random.Random(seed)
     return dataclasses.replace(
@@ -101,7 +109,7 @@ def tree_of_words(seed, words):
 
 @pytest.fixture(scope="module")
 def small_run(tmp_path_factory):
-    """A run that the guides suppose: `runs/mine`."""
+    """Folder of the small run that pages use as `runs/mine`."""
     folder = tmp_path_factory.mktemp("before")
     write_corpus(folder)
     guide = folder / "before.md"
@@ -115,7 +123,7 @@ def small_run(tmp_path_factory):
 
 @pytest.fixture
 def sandbox(tmp_path):
-    """A folder with the files that the guides speak of, small."""
+    """Folder with small versions of the files that the pages name."""
     write_corpus(tmp_path)
     data = tmp_path / "data"
     text = (tmp_path / "train.en").read_text("utf-8")
@@ -157,14 +165,14 @@ def sandbox(tmp_path):
     ],
     ids=guide_name,
 )
-def test_all_of_it_runs(guide, sandbox, small_run):
+def test_guide_runs_from_top_to_bottom(guide, sandbox, small_run):
     if "--output runs/mine" not in text_of(guide):
         shutil.copytree(small_run, sandbox / "runs" / "mine")
     assert run_in(sandbox, guide) > 0
 
 
 def run_in(folder, guide):
-    """The number of commands and Python blocks of a guide that ran."""
+    """Runs a guide in a folder. Returns how many commands and Python blocks ran."""
     (folder / "bin").mkdir()
     command = folder / "bin" / "keras-transformer"
     command.write_text(
@@ -180,7 +188,7 @@ def run_in(folder, guide):
             **os.environ,
             "KERAS_TRANSFORMER_DATA": str(folder / "data"),
             "MPLBACKEND": "Agg",
-            # TensorBoard lies beside the interpreter.
+            # The folder of the interpreter contains TensorBoard.
             "PATH": os.pathsep.join(
                 [str(folder / "bin"), str(programs), os.environ["PATH"]]
             ),
@@ -195,3 +203,77 @@ def run_in(folder, guide):
     )
     assert result.returncode == 0, result.stderr[-4000:]
     return int(result.stdout.split()[-1])
+
+
+PAGE = """
+```python
+print("score", 1 / 3)
+print("last")
+```
+
+<!-- test: output -->
+```text
+score 0.33...
+last
+```
+
+```bash
+echo one
+echo two; echo three
+```
+
+<!-- test: output -->
+```text
+...
+three
+```
+"""
+
+
+def test_run_guide_accepts_matching_output(tmp_path, capsys):
+    (tmp_path / "page.md").write_text(PAGE)
+    run_guide.main(tmp_path / "page.md")
+    assert capsys.readouterr().out.split()[-1] == "3"
+
+
+@pytest.mark.parametrize(
+    "old, new, line", [("0.33...", "0.34...", 9), ("...\nthree", "one\nthree", 20)]
+)
+def test_run_guide_rejects_other_output(tmp_path, old, new, line):
+    (tmp_path / "page.md").write_text(PAGE.replace(old, new))
+    with pytest.raises(SystemExit, match=rf"page.md:{line}: the page shows"):
+        run_guide.main(tmp_path / "page.md")
+
+
+@pytest.mark.parametrize(
+    "expected, printed, matches",
+    [
+        ("a\nb\n", "\na  \nb\n\n", True),
+        ("a\n", "a\nb\n", False),
+        ("a...c\n", "a (b) c\n", True),
+        ("a...c\n", "a\nc\n", False),
+        ("a\n...\nd\n", "a\nd\n", True),
+        ("a\n...\nd\n", "a\nb\nc\nd\n", True),
+        ("a\n...\n", "b\n", False),
+        ("1.5\n", "125\n", False),
+    ],
+)
+def test_matches_output_expands_wildcards(expected, printed, matches):
+    assert matches_output(expected, printed) == matches
+
+
+def test_unchecked_outputs_finds_text_after_code():
+    page = PAGE.replace("<!-- test: output -->\n```text\n...", "```text\n...")
+    assert unchecked_outputs(page) == [19]
+    reason = "<!-- test: not compared, times differ -->\n```text\n..."
+    assert unchecked_outputs(page.replace("```text\n...", reason)) == []
+
+
+def test_run_guide_trains_as_written(monkeypatch):
+    calls = []
+    monkeypatch.setattr(run_guide, "run_command", lambda *call: calls.append(call))
+    fence = "```bash\nkeras-transformer demo\n```\n"
+    for block in blocks(f"{fence}\n<!-- test: as written -->\n{fence}"):
+        run_guide.run_block(block, "page", {})
+    assert calls == [(["demo"], None, False), (["demo"], None, True)]
+    assert run_guide.shortened(["demo"])[1:3] == ["--set", "training.steps=4"]
