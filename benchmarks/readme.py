@@ -1,17 +1,15 @@
-"""Tables of README and docs, made from benchmarks/results.
+"""README's performance section, made from benchmarks/results.
 
     python benchmarks/readme.py
 
 puts each table NAME.md between the lines `<!-- results: NAME -->` and `<!-- end -->` of
-README.md and docs/*.md, and that of summary.py where NAME is `summary`; a test fails
-where they differ.
+README.md and docs/*.md; a test fails where they differ.
 """
 
 import os
 import re
 
 import report
-import summary
 
 ROOT = report.RESULTS.parents[1]
 SECTION = re.compile(
@@ -28,9 +26,7 @@ def filled(text):
     """The text with each section as its table's file has it now."""
 
     def section(match):
-        path = report.RESULTS / f"{match[1]}.md"
-        is_summary = match[1] == "summary"
-        table = summary.table() if is_summary else path.read_text(encoding="utf-8")
+        table = (report.RESULTS / f"{match[1]}.md").read_text(encoding="utf-8")
         return f"<!-- results: {match[1]} -->\n{table.rstrip()}\n<!-- end -->"
 
     return SECTION.sub(section, text)

@@ -149,11 +149,13 @@ def execute(notebook, blocks, folder):
 
 def _clean_outputs(outputs, number):
     """Yields standard output and pictures, without standard error and object names."""
+    printed = "".join(o.text for o in outputs if o.get("name") == "stdout")
+    if printed:
+        yield nbformat.v4.new_output("stream", name="stdout", text=printed)
     for output in outputs:
         if output.output_type == "stream":
-            if output.name == "stdout":
-                yield output
-        elif "image/png" in output.get("data", {}):
+            continue
+        if "image/png" in output.get("data", {}):
             data = {"image/png": output.data["image/png"]}
             yield nbformat.v4.new_output("display_data", data=data)
         elif output.output_type == "execute_result":
