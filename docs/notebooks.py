@@ -35,6 +35,13 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+# Without it, the language of the first block would be the notebook's.
+HEADER = """---
+jupyter:
+  kernelspec: {display_name: Python 3, language: python, name: python3}
+---
+
+"""
 # A `keras-transformer` that shortens training, as the tests of the pages do.
 COMMAND = """#!{python}
 import os, sys
@@ -83,7 +90,7 @@ def build_notebook(text):
         block = guides.Block(match, text)
         parts.append(_visible(text[end : match.start()]))
         end = match.end()
-        if "output" in block.hints:
+        if any(hint.startswith(("output", "not compared")) for hint in block.hints):
             # The cell above has it as its output. Blank lines would make a cell.
             parts[-1] = parts[-1].rstrip("\n")
             continue
@@ -92,7 +99,7 @@ def build_notebook(text):
             fence = fence.replace(block.language, f"{block.language} .noeval", 1)
         parts.append(fence)
     parts.append(_visible(text[end:]))
-    notebook = jupytext.reads("".join(parts), fmt="md")
+    notebook = jupytext.reads(f"{HEADER}{''.join(parts)}", fmt="md")
     notebook.metadata = nbformat.from_dict(METADATA)
     for number, cell in enumerate(notebook.cells, 1):
         cell.id = f"cell-{number}"

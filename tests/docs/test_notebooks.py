@@ -71,6 +71,7 @@ def test_build_notebook_converts_blocks_and_removes_hints(notebooks):
         ("code", "def f():\n    return 1\n\n\nf()"),
         ("markdown", "```bash\nkeras-transformer serve saved_models/a\n```"),
     ]
+    assert notebook.metadata.kernelspec.name == "python3"
     nbformat.validate(notebook)
     assert len(notebooks.read_blocks(PAGE)) == 2
 
@@ -97,7 +98,7 @@ def test_notebook_contains_no_error_or_path_of_a_machine(page):
 
 
 def shape(text):
-    """The text with each number, word and score replaced."""
+    """Returns the text with each line replaced by the same word."""
     return re.sub(r"[^\n]+", "line", text)
 
 
