@@ -1,4 +1,4 @@
-"""README is short, its Python runs, and its commands and links name what exists."""
+"""README's Python runs, and what its commands name is there."""
 
 import os
 import subprocess
@@ -19,17 +19,14 @@ def readme():
     return (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_readme_has_at_most_150_lines(readme):
-    assert len(readme.splitlines()) <= 150
-
-
-def test_readme_begins_with_make_demo_and_make_test(readme):
+def test_first_commands(readme):
+    """The two commands that need nothing else open the page."""
     code = [block.code for block in blocks(readme) if block.language in SHELLS]
     opening = [" ".join(command) for part in code[:2] for command in commands(part)]
     assert {"make demo", "make test"} <= set(opening)
 
 
-def test_commands_name_existing_options_and_files(readme):
+def test_commands_name_what_is_there(readme):
     checked, found = 0, []
     for block in blocks(readme):
         if block.language in SHELLS:
@@ -40,11 +37,12 @@ def test_commands_name_existing_options_and_files(readme):
     assert found == []
 
 
-def test_links_name_existing_files(readme):
+def test_links_lead_somewhere(readme):
     assert [link for link in LINK.findall(readme) if not (ROOT / link).exists()] == []
 
 
-def test_python_blocks_run_in_order_in_one_process(readme, tmp_path):
+def test_python_runs(readme, tmp_path):
+    """All of README's Python, in its order, in one process and an empty folder."""
     python = [block for block in blocks(readme) if block.language == "python"]
     assert any("model.fit(" in block.to_run() for block in python)
     # Blank lines before each block make a traceback show README's line numbers.
@@ -92,7 +90,7 @@ x = 1000
 """
 
 
-def test_blocks_find_languages_lines_and_hints():
+def test_blocks_and_hints():
     bash, python, console = blocks(EXAMPLE)
     assert (bash.language, bash.line, bash.hints) == ("bash", 4, [])
     assert (python.line, python.to_run()) == (11, "y = 3\n")
@@ -104,7 +102,7 @@ def test_blocks_find_languages_lines_and_hints():
     ]
 
 
-def test_problems_names_wrong_commands():
+def test_wrong_commands_are_found():
     bash, _, console = blocks(EXAMPLE)
     found = [p for b in (bash, console) for c in commands(b.code) for p in problems(c)]
     assert found == [
@@ -123,3 +121,7 @@ def test_problems_names_wrong_commands():
     assert list(problems(right.split())) == []
     assert list(problems([*right.split(), "--set", "training.stepz=1"]))
     assert list(problems(["pip", "install", ".[test,dev]"])) == []
+
+
+def test_readme_has_at_most_150_lines(readme):
+    assert len(readme.splitlines()) <= 150
