@@ -20,7 +20,9 @@ TEST = [
     *SERVE,
     *SERVING_API,
 ]
-DOCS = ["mkdocs-material>=9.6", "mkdocstrings[python]>=1.0"]
+# docs/notebooks.py makes the notebooks of the tutorials.
+NOTEBOOKS = ["jupytext>=1.16", "nbclient>=0.10", "ipykernel>=6.29"]
+DOCS = ["mkdocs-material>=9.6", "mkdocstrings[python]>=1.0", *NOTEBOOKS]
 # PYEVALB: an independent scorer of trees; nltk: `parse --split-words`.
 DEVELOPMENT = ["ruff>=0.8", "pre-commit>=4", "PYEVALB>=0.1.3", "nltk>=3.10"]
 

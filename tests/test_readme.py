@@ -118,3 +118,7 @@ def test_problems_finds_wrong_commands():
     assert list(problems(right.split())) == []
     assert list(problems([*right.split(), "--set", "training.stepz=1"]))
     assert list(problems(["pip", "install", ".[test,dev]"])) == []
+
+
+def test_readme_has_at_most_150_lines(readme):
+    assert len(readme.splitlines()) <= 150

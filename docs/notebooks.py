@@ -1,0 +1,243 @@
+"""Makes and executes the notebooks of docs/tutorials.
+
+    python docs/notebooks.py [NAME ...]     all of them, if no name is given
+
+Each NAME.ipynb is the jupytext pair of NAME.md. Bash blocks become `%%bash` cells and
+hidden test hints disappear. Execution takes place in a folder with small text files,
+as in the tests of the pages (tests/guides.py). Training that is not marked `as written`
+is shortened there, and outputs from then on are not stored.
+"""
+
+import base64
+import contextlib
+import os
+import pathlib
+import re
+import sys
+import tempfile
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TUTORIALS = ROOT / "docs" / "tutorials"
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "docs")]
+
+import guides  # noqa: E402 (found through sys.path)
+
+# A cell would wait for a server forever, so these blocks stay text.
+SERVER = re.compile(r"keras-transformer serve|127\.0\.0\.1|docker run")
+TRAINING = re.compile(r"keras-transformer (train \S|ablate|demo(?! --help))")
+COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
+METADATA = {
+    "jupytext": {"formats": "ipynb,md"},
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+# Without it, the language of the first block would be the notebook's.
+HEADER = """---
+jupyter:
+  kernelspec: {display_name: Python 3, language: python, name: python3}
+---
+
+"""
+# A `keras-transformer` that shortens training, as the tests of the pages do.
+COMMAND = """#!{python}
+import os, sys
+sys.path[:0] = [{tests!r}]
+from run_guide import shortened
+if not os.environ.get("AS_WRITTEN"):
+    sys.argv[1:] = shortened(sys.argv[1:])
+from keras_transformer.cli import main
+main()
+"""
+
+
+def pages():
+    """Returns the Markdown files that have a notebook."""
+    return sorted(TUTORIALS.glob("*.md"))
+
+
+def read_blocks(text):
+    """Returns the blocks that become cells, in their order."""
+    return [block for block in guides.blocks(text) if _is_cell(block)]
+
+
+def expected_outputs(text):
+    """Returns what the page shows as each cell's output, or `None`."""
+    expected = []
+    for block in guides.blocks(text):
+        if _is_cell(block):
+            expected.append(None)
+        elif "output" in block.hints and expected:
+            expected[-1] = block.code
+    return expected
+
+
+def _is_cell(block):
+    if any(hint.startswith(("skip, ", "file ")) for hint in block.hints):
+        return False
+    if block.language == "python":
+        return True
+    return block.language in guides.SHELLS and not SERVER.search(block.code)
+
+
+def build_notebook(text):
+    """Converts a page to a notebook without outputs."""
+    parts, end = [], 0
+    for match in guides.FENCE.finditer(text):
+        block = guides.Block(match, text)
+        parts.append(_visible(text[end : match.start()]))
+        end = match.end()
+        if any(hint.startswith(("output", "not compared")) for hint in block.hints):
+            # The cell above has it as its output. Blank lines would make a cell.
+            parts[-1] = parts[-1].rstrip("\n")
+            continue
+        fence = match[0]
+        if block.language in {"python", *guides.SHELLS} and not _is_cell(block):
+            fence = fence.replace(block.language, f"{block.language} .noeval", 1)
+        parts.append(fence)
+    parts.append(_visible(text[end:]))
+    notebook = jupytext.reads(f"{HEADER}{''.join(parts)}", fmt="md")
+    notebook.metadata = nbformat.from_dict(METADATA)
+    for number, cell in enumerate(notebook.cells, 1):
+        cell.id = f"cell-{number}"
+        cell.metadata = nbformat.from_dict({})
+        if cell.cell_type == "markdown":
+            cell.source = cell.source.replace(" .noeval\n", "\n")
+    return notebook
+
+
+def _visible(text):
+    """Removes comments and the blank lines that they leave."""
+    return re.sub(r"\n{3,}", "\n\n", COMMENT.sub("", text))
+
+
+def execute(notebook, blocks, folder):
+    """Returns the notebook with its outputs, executed in `folder`.
+
+    Args:
+        notebook: Notebook without outputs.
+        blocks: The page's blocks, one per code cell.
+        folder: Path of a folder with the files that the page expects.
+    """
+    executed = nbformat.from_dict(notebook)
+    cells = [cell for cell in executed.cells if cell.cell_type == "code"]
+    sources = [cell.source for cell in cells]
+    stored, is_short = [], False
+    for cell, block in zip(cells, blocks, strict=True):
+        changed = [h for h in block.hints if h.startswith(("replace ", "instead, "))]
+        code = block.to_run()
+        as_written = "as written" in block.hints
+        is_short = is_short or (not as_written and bool(TRAINING.search(code)))
+        stored.append(not changed and not is_short)
+        if block.language != "python":
+            setting = "export AS_WRITTEN=1\n" if as_written else ""
+            code = f"%%bash\nset -euo pipefail\n{setting}{code}"
+        cell.source = code
+    with _environment(folder):
+        NotebookClient(
+            executed,
+            timeout=600,
+            kernel_name="python3",
+            record_timing=False,
+            resources={"metadata": {"path": str(folder)}},
+        ).execute()
+    for number, (cell, source, keep) in enumerate(
+        zip(cells, sources, stored, strict=True), 1
+    ):
+        cell.source, cell.execution_count = source, number
+        cell.metadata = nbformat.from_dict({})
+        cell.outputs = list(_clean_outputs(cell.outputs, number)) if keep else []
+    executed.metadata = nbformat.from_dict(METADATA)
+    return executed
+
+
+def _clean_outputs(outputs, number):
+    """Yields standard output and pictures, without standard error and object names."""
+    printed = "".join(o.text for o in outputs if o.get("name") == "stdout")
+    if printed:
+        yield nbformat.v4.new_output("stream", name="stdout", text=printed)
+    for output in outputs:
+        if output.output_type == "stream":
+            continue
+        if "image/png" in output.get("data", {}):
+            data = {"image/png": output.data["image/png"]}
+            yield nbformat.v4.new_output("display_data", data=data)
+        elif output.output_type == "execute_result":
+            data = {"text/plain": output.data["text/plain"]}
+            yield nbformat.v4.new_output(
+                "execute_result", data=data, execution_count=number
+            )
+
+
+@contextlib.contextmanager
+def _environment(folder):
+    """Puts the shortening command and this interpreter first in PATH."""
+    programs = folder / ".bin"
+    programs.mkdir()
+    command = programs / "keras-transformer"
+    command.write_text(
+        COMMAND.format(python=sys.executable, tests=str(ROOT / "tests" / "docs"))
+    )
+    command.chmod(0o755)
+    paths = [str(programs), str(pathlib.Path(sys.executable).parent)]
+    changes = {
+        "PATH": os.pathsep.join([*paths, os.environ["PATH"]]),
+        "PYTHONPATH": str(ROOT / "tests"),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "KERAS_TRANSFORMER_DATA": str(folder / "data"),
+    }
+    before = {name: os.environ.get(name) for name in (*changes, "MPLBACKEND")}
+    os.environ.update(changes)
+    os.environ.pop("MPLBACKEND", None)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def make(page, folder):
+    """Returns a page's notebook, executed in `folder`."""
+    text = page.read_text(encoding="utf-8")
+    guides.write_corpus(folder)
+    return execute(build_notebook(text), read_blocks(text), folder)
+
+
+def outputs_of(notebook):
+    """Returns each code cell's outputs as text; a picture as its size in pixels."""
+    return [
+        [_describe(output) for output in cell.outputs]
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+
+
+def _describe(output):
+    if output.output_type == "stream":
+        return output.text
+    if "image/png" in output.data:
+        header = base64.b64decode(output.data["image/png"])[16:24]
+        width, height = (int.from_bytes(header[i : i + 4], "big") for i in (0, 4))
+        return f"picture of {width} x {height}"
+    return output.data["text/plain"]
+
+
+def main(names):
+    for page in pages():
+        if names and page.stem not in names:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            notebook = make(page, pathlib.Path(folder))
+        path = page.with_suffix(".ipynb")
+        nbformat.write(notebook, path)
+        print(path.relative_to(ROOT), path.stat().st_size)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
