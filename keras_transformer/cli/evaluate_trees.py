@@ -87,7 +87,7 @@ def results(references, trees):
                 "sentences": score.sentences,
                 "score": score.f1,
                 **{name: getattr(score, name) for name in _METRICS},
-                "signature": "labelled, COLLINS.prm",
+                "signature": "labeled, COLLINS.prm",
             }
         )
     return found
