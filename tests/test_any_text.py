@@ -82,7 +82,7 @@ def model_file(tiny_model, tmp_path_factory):
     return folder / "model.keras"
 
 
-@pytest.mark.fault("F15", "a line ends at \\n only; N lines in, N lines out")
+@pytest.mark.fault("F15", "a line ends at \\n only; N input lines give N output lines")
 @settings(some, max_examples=300)
 @given(BYTES)
 def test_read_lines_matches_lines_split_by_hand(tmp_path_factory, content):
@@ -101,7 +101,7 @@ def test_read_lines_matches_lines_split_by_hand(tmp_path_factory, content):
     assert list(decode_lines(io.BytesIO(content), "-", "replace")) == replaced
 
 
-@pytest.mark.fault("F16", "training drops and counts the line, with its number")
+@pytest.mark.fault("F16", "training drops and counts the line and reports its number")
 @pytest.mark.fault("F17", "every text that is kept can be restored from its ids")
 @settings(some)
 @given(BYTES, BYTES)

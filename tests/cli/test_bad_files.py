@@ -62,7 +62,7 @@ def needs(name):
         pytest.skip("no /proc, and root can read every file")
 
 
-@pytest.mark.fault("F13", "train, score and evaluate name both counts")
+@pytest.mark.fault("F13", "train, score and evaluate report both counts")
 @pytest.mark.fault("F20", "train, score and evaluate name the file, exit code 2")
 @pytest.mark.parametrize("name", BAD)
 def test_commands_name_a_bad_parallel_file(files, run_command, model_path, name):
@@ -89,7 +89,7 @@ def test_translate_names_a_bad_input_file(files, run_command, model_path, name):
     assert not output.exists()
 
 
-@pytest.mark.fault("F16", "score names file, line and byte; train drops the line")
+@pytest.mark.fault("F16", "score reports file, line and byte; train drops the line")
 def test_score_names_the_invalid_byte(files, run_command, model_path):
     good = files / "good"
     result = run_command("score", model_path, "-s", good, "-t", files / "latin")

@@ -210,7 +210,7 @@ def test_perplexity_matches_the_training_batches(folder, trained, run_command):
     assert math.exp(-sum(log_probs) / num_tokens) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.fault("F19", "one line out, with a warning")
+@pytest.mark.fault("F19", "one output line, with a warning")
 def test_translate_handles_a_line_of_ten_thousand_words(trained, run_command):
     long = " ".join(["Hund"] * 10_000)
     result = run_command("translate", trained[0], stdin=f"x\n{long}\nHund\n")
@@ -308,7 +308,7 @@ def test_open_model_reads_the_checkpoint_of_an_unfinished_run(
     assert (result.exit_code, "no checkpoint" in result.stderr) == (2, True)
 
 
-@pytest.mark.fault("F21", "translate refuses with both shapes")
+@pytest.mark.fault("F21", "translate: an error with both shapes")
 def test_translate_names_checkpoints_of_another_shape(folder, trained, run_command):
     run = folder / "other_shape"
     shutil.copytree(trained[0], run)
@@ -342,7 +342,7 @@ def test_open_model_rejects_other_files(folder, trained):
         open_model(export)
 
 
-@pytest.mark.fault("F21", "translate refuses with both sizes")
+@pytest.mark.fault("F21", "translate: an error with both sizes")
 def test_open_model_rejects_another_tokenizer(folder, trained):
     strange = folder / "strange"
     strange.mkdir()

@@ -281,7 +281,7 @@ def test_beam_search_respects_limit_of_each_sentence():
 
 
 @pytest.mark.fault(
-    "F27", "ends at the limit, the best unfinished hypothesis with a finite score"
+    "F27", "ends at the limit with the best unfinished hypothesis, finite score"
 )
 @pytest.mark.parametrize("drop_finished", [True, False])
 def test_unfinished_at_the_limit_has_a_finite_score(drop_finished):

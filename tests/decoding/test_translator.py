@@ -180,7 +180,7 @@ def test_score_rejects_lists_of_different_lengths(translator):
         translator.score(["a", "b"], ["c"])
 
 
-@pytest.mark.fault("F19", "translated in pieces, with a warning")
+@pytest.mark.fault("F19", "translated in segments, with a warning")
 def test_long_line_is_translated_in_segments(translator, warnings):
     warnings.clear()
     lines = ["abc", "abc. dad. fed! bad!"]
@@ -250,7 +250,7 @@ def test_translator_accepts_two_tokenizers(model):
     assert separate == [text.upper() for text in shared]
 
 
-@pytest.mark.fault("F16", "half surrogate pairs become question marks")
+@pytest.mark.fault("F16", "unpaired surrogates become question marks")
 def test_translator_accepts_lone_surrogates(translator):
     assert len(translator.translate(["a\udcffb"])) == 1
 
@@ -263,7 +263,7 @@ def test_translator_limits_the_source_to_learned_positions():
     assert Translator(model, Characters()).max_source_length == 6
 
 
-@pytest.mark.fault("F22", "never generated, however probable; text comes out")
+@pytest.mark.fault("F22", "never generated, however probable; a text is returned")
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_ids_without_a_subword_are_never_generated(beam_size):
     keras.utils.set_random_seed(3)
@@ -303,7 +303,7 @@ class SeenIds(Characters):
         return super().detokenize(ids)
 
 
-@pytest.mark.fault("F26", "beam 1 is greedy; alone as among long neighbours, in 1e-5")
+@pytest.mark.fault("F26", "beam 1 is greedy; alone equals batched within 1e-5")
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_translation_is_independent_of_long_lines_in_the_batch(model, beam_size):
     search = BeamSearch(beam_size=beam_size, extra_length=4)
@@ -322,14 +322,14 @@ def test_translation_is_independent_of_long_lines_in_the_batch(model, beam_size)
             assert drawn.text == text
 
 
-@pytest.mark.fault("F21", "refused with both sizes")
+@pytest.mark.fault("F21", "an error with both sizes")
 def test_translator_rejects_a_tokenizer_larger_than_the_model():
     model = kt.Transformer(7, 1, d_model=8, d_ff=8, num_heads=2)
     with pytest.raises(ValueError, match="14 and 7"):
         Translator(model, Characters())
 
 
-@pytest.mark.fault("F27", "a whole model: cut at the limit, the score finite")
+@pytest.mark.fault("F27", "a whole model: truncated at the limit, with a finite score")
 def test_translation_ends_at_the_maximum_length():
     """Its last layer gives one vector; the end id's embedding points away from it."""
     keras.utils.set_random_seed(21)

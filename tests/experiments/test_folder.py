@@ -163,7 +163,7 @@ def test_check_text_rejects_changed_text(tmp_path):
     run_folder.check_text(tmp_path, progress, "c")
 
 
-@pytest.mark.fault("F06", "another number of replicas: an error with both")
+@pytest.mark.fault("F06", "an error names both numbers of replicas")
 def test_check_replicas_rejects_changed_number(tmp_path):
     progress = Progress()
     for _ in range(2):

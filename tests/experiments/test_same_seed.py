@@ -55,7 +55,9 @@ def run(folder, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F31", "same seed: the same losses, weights and translations")
+@pytest.mark.fault(
+    "F31", "the same seed gives the same losses, weights and translations"
+)
 def test_same_seed_gives_same_results(results, record_property):
     losses, weights, translations = results["first"]
     assert len(losses) == STEPS
@@ -69,7 +71,7 @@ def test_same_seed_gives_same_results(results, record_property):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F31", "another seed: other losses")
+@pytest.mark.fault("F31", "another seed gives other losses")
 def test_other_seed_gives_other_losses(results):
     losses, other = results["first"][0], results["other"][0]
     assert sum(one != two for one, two in zip(losses, other, strict=True)) > 95

@@ -215,7 +215,7 @@ def test_train_rejects_invalid_model_before_reading_text(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F03", "all checkpoints gone: an error unless `--restart`")
+@pytest.mark.fault("F03", "if all checkpoints are gone, an error unless `--restart`")
 @pytest.mark.fault("F06", "the changed key is named; `--allow-changes` resumes")
 def test_train_rejects_lost_checkpoints_and_changed_text(run, tmp_path):
     """Only options make a run start over or resume with other text."""

@@ -269,7 +269,7 @@ def test_source_rows_are_cut_and_end(tiny_model):
     assert truncated.numpy().tolist() == [True, False, False]
 
 
-@pytest.mark.fault("F21", "export refuses with both sizes")
+@pytest.mark.fault("F21", "export: an error with both sizes")
 def test_export_rejects_a_model_of_another_vocabulary(tiny_model, tmp_path):
     model = kt.Transformer(7, num_layers=1, d_model=8, d_ff=8, num_heads=2)
     with pytest.raises(ValueError, match="300 and 7"):

@@ -69,7 +69,7 @@ def test_n_best_signature_matches_translator(signatures, translator):
     np.testing.assert_array_equal(best["scores"], found["scores"].numpy()[:, 0])
 
 
-@pytest.mark.fault("F19", "an export cuts and tells")
+@pytest.mark.fault("F19", "an export truncates and reports it")
 def test_signatures_cut_long_texts_and_report_it(signatures, tiny_model):
     tokenizer = tiny_model[1]
     (ids,) = tokenizer.tokenize(["Hund und " * 30]).to_list()
@@ -84,7 +84,7 @@ def test_signatures_cut_long_texts_and_report_it(signatures, tiny_model):
     np.testing.assert_allclose(found["scores"][0, 0], by_ids["scores"][0], rtol=1e-5)
 
 
-@pytest.mark.fault("F25", "an empty batch gives an empty answer")
+@pytest.mark.fault("F25", "an empty batch returns an empty answer")
 def test_signatures_accept_empty_batches(signatures):
     none = tf.constant([], tf.string)
     assert signatures["serving_default"](inputs=none)["translations"].shape == (0,)
@@ -120,7 +120,7 @@ def test_encode_signature_matches_encoder(signatures, tiny_model):
     np.testing.assert_allclose(found, model.encode(cut), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.fault("F25", "INVALID_ARGUMENT in the graph; the next batch as before")
+@pytest.mark.fault("F25", "INVALID_ARGUMENT in the graph; the next batch works")
 def test_signatures_reject_batches_that_are_too_large(signatures):
     serve = signatures["serving_default"]
     before = serve(inputs=tf.constant(TEXTS))
@@ -143,7 +143,7 @@ def test_signatures_reject_batches_that_are_too_large(signatures):
         np.testing.assert_array_equal(value, after[name])
 
 
-@pytest.mark.fault("F25", "a text of 1 MB changes nothing for its neighbours")
+@pytest.mark.fault("F25", "a text of 1 MB does not change the other texts")
 def test_long_texts_do_not_change_other_results(signatures):
     serve = signatures["serving_default"]
     alone = serve(inputs=tf.constant(TEXTS))
@@ -163,7 +163,7 @@ def test_long_texts_do_not_change_other_results(signatures):
     np.testing.assert_allclose(together["scores"][count:], short["scores"], atol=1e-5)
 
 
-@pytest.mark.fault("F25", "wrong names and kinds of inputs are errors")
+@pytest.mark.fault("F25", "wrong names and types of inputs are errors")
 def test_signatures_reject_inputs_of_other_types(signatures):
     serve = signatures["serving_default"]
     for inputs in (

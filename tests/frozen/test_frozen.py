@@ -32,7 +32,7 @@ def _unpack(version, folder):
             archive.extractall(folder, filter="data")
 
 
-@pytest.mark.fault("F32", "loads, translates byte for byte, scores within 1e-3")
+@pytest.mark.fault("F32", "loads; identical translations, scores within 1e-3")
 @pytest.mark.parametrize(
     "form", ["run", "run/model.keras", "checkpoint", "saved_model"]
 )
@@ -49,7 +49,7 @@ def test_what_version_1_wrote_translates_as_then(unpacked, expected, form):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F32", "training goes on from its checkpoint")
+@pytest.mark.fault("F32", "training resumes from its checkpoint")
 def test_training_goes_on_from_version_1(unpacked):
     run = unpacked / "run"
     recipe = load_recipe(run / "config.yaml", ["training.steps=2003"])

@@ -39,7 +39,7 @@ def test_byte_order_mark_is_removed_at_file_start(tmp_path):
     assert list(read_lines(path)) == ["\ufeffa", "\ufeffb"]
 
 
-@pytest.mark.fault("F15", "a last line without a newline counts")
+@pytest.mark.fault("F15", "a last line without a newline is read")
 @pytest.mark.parametrize(
     ("content", "lines"),
     [(b"", []), (b"\n", [""]), (b"a", ["a"]), (b"a\n", ["a"]), (b"a\n\n", ["a", ""])],

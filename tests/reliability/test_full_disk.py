@@ -115,7 +115,7 @@ def test_train_keeps_older_checkpoints_if_the_disk_is_full(
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F08", "average: one line; the old model.keras stays")
+@pytest.mark.fault("F08", "average: one line, the old model.keras is kept")
 def test_average_keeps_the_old_model_if_the_disk_is_full(forks, quick_run, disk):
     run = disk.folder / "run"
     shutil.copytree(quick_run, run)
@@ -143,7 +143,7 @@ def test_train_leaves_no_partial_text_if_the_disk_is_full(
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F08", "export: one line, no version appears")
+@pytest.mark.fault("F08", "export: one line, no new version")
 def test_export_writes_no_version_if_the_disk_is_full(tiny_model, disk):
     folder = disk.folder / "saved"
     disk.fill(left=60_000)
@@ -152,7 +152,7 @@ def test_export_writes_no_version_if_the_disk_is_full(tiny_model, disk):
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.fault("F08", "translate --output: one line, the old file stays")
+@pytest.mark.fault("F08", "translate --output: one line, the old file is kept")
 def test_open_output_keeps_the_old_file_if_the_disk_is_full(disk):
     path = disk.folder / "out.de"
     path.write_text("old\n")
@@ -167,7 +167,7 @@ def test_open_output_keeps_the_old_file_if_the_disk_is_full(disk):
     assert sorted(os.listdir(disk.folder)) == ["ballast", "out.de"]
 
 
-@pytest.mark.fault("F09", "an error before anything is read: no write permission")
+@pytest.mark.fault("F09", "an error before any input is read")
 def test_train_reports_a_read_only_disk_at_once(forks, train_quickly, tmp_path):
     with mounted(tmp_path / "disk", "-r") as is_mounted:
         if not is_mounted:

@@ -34,7 +34,9 @@ def signalled(forks, arguments, folder, hang, *numbers):
 @pytest.mark.fault(
     "F07", "in validation: ends within seconds; the next start repeats the validation"
 )
-@pytest.mark.fault("F05", "interrupted in validation: best score and patience, too")
+@pytest.mark.fault(
+    "F05", "interrupted in validation: best score and patience are restored"
+)
 @pytest.mark.parametrize(
     ("number", "expected"),
     [(signal.SIGTERM, 143), (signal.SIGINT, 130)],

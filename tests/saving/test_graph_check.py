@@ -112,7 +112,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.fault("F23", "an export that can read or write files is refused")
+@pytest.mark.fault("F23", "an export that can access files is rejected")
 @pytest.mark.parametrize("function", HOSTILE, ids=lambda each: each.__name__)
 def test_what_reaches_out_is_refused(tmp_path, function):
     export(tmp_path / "1", function)

@@ -83,7 +83,7 @@ def test_open_model_reads_a_valid_file(good, tiny_model):
         assert (mine.numpy() == expected.numpy()).all()
 
 
-@pytest.mark.fault("F23", "refused with the reason before Keras reads the file")
+@pytest.mark.fault("F23", "rejected with the reason before Keras reads the file")
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_what_a_model_does_not_hold_is_refused(good, tmp_path, kind, name):
     reason = forged(good, tmp_path, kind, name)
@@ -114,7 +114,9 @@ def test_code_in_a_lambda_layer_is_not_run(good, tmp_path):
     assert marker.exists()
 
 
-@pytest.mark.fault("F23", "compressed weights, overlapping or too large files refused")
+@pytest.mark.fault(
+    "F23", "compressed weights and overlapping or too large files are rejected"
+)
 def test_bombs(good, tmp_path):
     path = tmp_path / "model.keras"
     malicious.zip_bomb(good / "model.keras", path)
@@ -152,7 +154,7 @@ def test_damaged_files(good, tmp_path):
             read(path)
 
 
-@pytest.mark.fault("F21", "weights of another shape are refused with both sizes")
+@pytest.mark.fault("F21", "weights of another shape: an error with both sizes")
 def test_weights_of_another_shape(good, tmp_path):
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "model.keras"
@@ -162,7 +164,9 @@ def test_weights_of_another_shape(good, tmp_path):
     assert reason in refusal(path)
 
 
-@pytest.mark.fault("F21", "another tokenizer of the same size: refused, both hashes")
+@pytest.mark.fault(
+    "F21", "another tokenizer of the same size: an error with both hashes"
+)
 def test_another_tokenizer_of_the_same_size(good, tiny_model, tmp_path):
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "model.keras"

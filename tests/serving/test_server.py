@@ -315,7 +315,7 @@ def test_slow_clients_do_not_block_others(port):
         assert time.monotonic() - started < 2
 
 
-@pytest.mark.fault("F25", "more connections than allowed are closed")
+@pytest.mark.fault("F25", "connections above the limit are closed")
 def test_connections_are_bounded():
     with served(FakeModel(), LIMITS.model_copy(update={"max_connections": 4})) as port:
         with contextlib.ExitStack() as stack:

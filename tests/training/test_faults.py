@@ -125,7 +125,7 @@ def test_invalid_step_changes_nothing(tmp_path, kind, options):
 
 @pytest.mark.fault(
     "F10",
-    "`on_nonfinite: stop`: one line with step and lines; the last checkpoint is older",
+    "`on_nonfinite: stop`: one line with step and lines, no checkpoint of the step",
 )
 def test_training_stops_at_first_invalid_step(tmp_path, caplog):
     model = faulty_model("loss")

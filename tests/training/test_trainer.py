@@ -126,7 +126,7 @@ def test_ctrl_c_saves_and_run_resumes(tmp_path):
         np.testing.assert_array_equal(weight, expected)
 
 
-@pytest.mark.fault("F07", "step finished and saved, exit code 143")
+@pytest.mark.fault("F07", "finishes the step, saves, exits with 143")
 def test_sigterm_saves_and_exits_with_143(tmp_path):
     assert interrupt_run(tmp_path, signal.SIGTERM) == 143
     assert len(_checkpoints(tmp_path)) == 1

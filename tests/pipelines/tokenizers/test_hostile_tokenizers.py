@@ -29,7 +29,7 @@ def run(folder, kind, first, count):
     return ast.literal_eval(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.fault("F24", "one line that names the file; no signal, no other error")
+@pytest.mark.fault("F24", "one line that names the file, no crash")
 @pytest.mark.parametrize("kind", ["bpe", "word_piece"])
 def test_altered_files_are_rejected_or_used(tmp_path, kind, record_property):
     outcomes = run(tmp_path, kind, 0, 120)
