@@ -38,6 +38,10 @@ def freeze_garbage_collector():
     gc.freeze()
 
 
+# Tracing allocates many objects, which the default of 700 searches again and again.
+gc.set_threshold(50_000, 20, 20)
+
+
 @pytest.fixture
 def batches_at_once(monkeypatch):
     """List with the number of parallel batches of each call."""
