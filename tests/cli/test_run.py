@@ -305,7 +305,7 @@ def test_open_model_reads_the_checkpoint_of_an_unfinished_run(
         "checkpoint\n"
     )
     result = run_command("average", run)
-    assert (result.exit_code, "no checkpoint" in result.stderr) == (2, True)
+    assert (result.exit_code, "no readable checkpoint" in result.stderr) == (2, True)
 
 
 @pytest.mark.fault("F21", "translate: an error with both shapes")
@@ -349,7 +349,7 @@ def test_open_model_rejects_another_tokenizer(folder, trained):
     shutil.copy(trained[1], strange)
     tokenizer = pipelines.train_tokenizer("bpe", sentences(4, 99), 290)
     tokenizer.save(strange)
-    with pytest.raises(ModelError, match=r"has 300 subwords, the tokeni.* 290"):
+    with pytest.raises(ModelError, match=r"has 300 subwords, but the tokeni.* 290"):
         open_model(strange / "model.keras")
 
 

@@ -104,7 +104,7 @@ def variables_read(source):
 
 def test_run_folder_page_names_every_file():
     text = page("run-folder.md")
-    names = {*folder._MADE, folder.CONFIG, folder.SAVED, folder._LOCK, "cache"}
+    names = {*folder._OUTPUT, folder.CONFIG, folder.SAVED, folder._LOCK, "cache"}
     assert [name for name in names if f"`{name}" not in text] == []
 
 

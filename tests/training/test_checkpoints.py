@@ -209,7 +209,7 @@ def test_average_skips_damaged_checkpoint(saved, caplog, how):
 
 
 def test_average_requires_a_checkpoint(tmp_path):
-    with pytest.raises(CheckpointError, match="no checkpoint"):
+    with pytest.raises(CheckpointError, match="no readable checkpoint"):
         average_checkpoints(tiny_transformer(), tmp_path)
     with pytest.raises(ValueError, match="Received: 0"):
         average_checkpoints(tiny_transformer(), tmp_path, last=0)
