@@ -1,6 +1,6 @@
-"""Constructor arguments of `Transformer` for the models of the paper.
+"""Constructor arguments of `Transformer` for the paper's models and two smaller ones.
 
-The rows of Table 3 are named by a letter and their number within it.
+Rows of Table 3 are named by their letter and their number within that letter.
 """
 
 _BASE = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "dropout": 0.1}
@@ -19,7 +19,7 @@ PRESETS = {
     "small": _base(num_layers=4, d_model=256, d_ff=1024, num_heads=4, dropout=0.3),
     "base": _base(),
     "big": _base(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3),
-    # Section 6.3: 4 layers of width 1024, otherwise the same as big.
+    # Section 6.3: 4 layers of the widths of big, with the dropout of base.
     "parsing": _base(num_layers=4, d_model=1024, d_ff=4096, num_heads=16),
     "A1": _base(num_heads=1),
     "A2": _base(num_heads=4),

@@ -25,7 +25,7 @@ class Transformer(keras.Model):
 
     Args:
         vocabulary_size: Number of ids, including the four special ones.
-        num_layers: Layers in the encoder, and in the decoder, N.
+        num_layers: Number of layers, N, in the encoder and again in the decoder.
         d_model: Width of the residual stream.
         d_ff: Inner width of the feed-forward networks.
         num_heads: Number of attention heads, h.
@@ -47,9 +47,10 @@ class Transformer(keras.Model):
             symbols of trees. If `None`, the whole vocabulary.
 
     Raises:
-        ValueError: If a size is below 1, `output_size` is above `vocabulary_size`,
-            `positions` or `normalization` is unknown, or `num_heads` does not divide
-            `d_model` and `key_dim` or `value_dim` is to be inferred.
+        ValueError: If a size is below 1, or `output_size` is above `vocabulary_size`.
+            If `positions`, `normalization` or `score_mode` is unknown, or learned
+            positions have no `max_length`. If `key_dim` or `value_dim` is `None` and
+            `num_heads` does not divide `d_model`.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Transformer(keras.Model):
 
     @classmethod
     def from_preset(cls, name, vocabulary_size, **changes):
-        """Builds a model of the paper, such as `"base"`.
+        """Builds a model from a preset, such as `"base"`.
 
         Args:
             name: A key of `PRESETS`.
@@ -166,7 +167,7 @@ class Transformer(keras.Model):
         return self.token_embedding(decoder_output, reverse=True)
 
     def embed_source(self, source_ids, training=None):
-        """`[batch, source_length]` ids to `[batch, source_length, d_model]` vectors."""
+        """Embeds ids `[batch, source_length]` to `[batch, source_length, d_model]`."""
         x = self.source_positions(self.token_embedding(source_ids))
         return self.dropout_layer(x, training=training)
 
@@ -177,7 +178,7 @@ class Transformer(keras.Model):
         return self.dropout_layer(x, training=training)
 
     def encode(self, source_ids, training=None):
-        """`[batch, source_length]` ids to `[batch, source_length, d_model]`."""
+        """Encodes ids `[batch, source_length]` to `[batch, source_length, d_model]`."""
         return self.encoder(
             self.embed_source(source_ids, training),
             source_mask=padding_mask(source_ids, self.pad_id),
@@ -205,8 +206,8 @@ class Transformer(keras.Model):
         """Like `call`, before the projection to logits.
 
         Returns:
-            `[batch, target_length, d_model]`, or a pair of it and the scores of each
-            decoder layer, see `Decoder`.
+            `[batch, target_length, d_model]`, or `(output, scores)` with the list of
+            the decoder layers' scores, see `Decoder`.
         """
         encoder_output = self.encode(inputs["source_ids"], training=training)
         return self.decoder(
@@ -224,7 +225,7 @@ class Transformer(keras.Model):
             inputs: Same as in `call`.
 
         Returns:
-            Mapping of `"encoder"` `[batch, num_layers, num_heads, source_length,
+            Dict: `"encoder"` `[batch, num_layers, num_heads, source_length,
             source_length]`, `"decoder"` `[..., target_length, target_length]`, and
             `"cross"` `[..., target_length, source_length]`, float32. Target row i
             reads target token i and predicts label i. Each row sums to 1 over tokens

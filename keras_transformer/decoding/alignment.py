@@ -3,9 +3,9 @@
 import numpy as np
 from keras import ops
 
-# Chosen on Multi30k's validation pairs against symmetrized statistical alignments: for
-# two models of four layers, the mean of the last two layers, in the row that predicts
-# a token rather than the row that reads it, had the fewest errors.
+# Chosen on Multi30k's validation pairs against symmetrized statistical alignments. For
+# two models of four layers, the mean of the last two layers had the fewest errors. The
+# row that predicts a token was better than the row that reads it.
 NUM_LAYERS = 2
 
 
@@ -125,7 +125,7 @@ def alignable_pairs(sources, targets, max_lengths, warn):
     Args:
         sources: Lists of ids.
         targets: Lists of ids.
-        max_lengths: Maximum lengths of both, a special id included.
+        max_lengths: Maximum source and target length, one special id included.
         warn: Function of a pair's index and a text, called for pairs that are too long.
     """
     indices = []

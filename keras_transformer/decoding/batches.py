@@ -100,7 +100,11 @@ def encode_prefixes(tokenizer, prefixes, model):
 
 
 def batch_by_length(lengths, batch_tokens):
-    """Yields lists of row indices of similar lengths that fill `batch_tokens`."""
+    """Yields lists of row indices, sorted by length.
+
+    A batch has at most `batch_tokens` positions, padding included. A longer row is a
+    batch alone.
+    """
     batch = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         if batch and lengths[i] * (len(batch) + 1) > batch_tokens:

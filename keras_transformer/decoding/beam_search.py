@@ -62,9 +62,9 @@ def beam_search(
         ids: `SpecialIds`. All but the end id are never generated; log-probabilities
             are still relative to the model's whole vocabulary.
         n_best: Hypotheses to return per sentence, at most `beam_size`. If a scalar
-            int32 tensor, `beam_size` are returned, of which the first `n_best` count.
+            int32 tensor, `beam_size` are returned; only the first `n_best` are valid.
         vocabulary_size: Ids from this one are never generated, for an output matrix
-            with more rows than the tokenizer has ids. If `None`, all may be.
+            with more rows than the tokenizer has ids. If `None`, no id is excluded.
         buffer_length: Length of the result. If `None`, the largest `max_length`.
             Required under `jax.jit` if `max_length` is a tensor.
         drop_finished: Whether finished sentences leave the batch: `True`, `False`, or

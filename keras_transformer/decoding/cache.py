@@ -32,7 +32,7 @@ class Growing(NamedTuple):
     recent_value: Any
 
     def append(self, key, value, place):
-        """Appends the slots of a position; `place` is ignored."""
+        """Appends a position, `[batch, num_heads, beam_size, dim]`; ignores `place`."""
         return self._replace(
             recent_key=ops.concatenate([self.recent_key, key], axis=2),
             recent_value=ops.concatenate([self.recent_value, value], axis=2),

@@ -39,8 +39,8 @@ def parallel_map(function, items, num_threads):
     Args:
         function: A compiled function, or a function that calls one.
         items: Iterable.
-        num_threads: Items that are computed at a time, one thread each. JAX and
-            PyTorch use one, because their settings belong to a thread.
+        num_threads: Number of items computed at a time, one thread each. JAX and
+            PyTorch use one thread, because their settings are thread-local.
 
     Returns:
         List of (item, result) pairs in any order.

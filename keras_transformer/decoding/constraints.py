@@ -25,7 +25,7 @@ class ConstrainedDecoder:
             then padding. They are forced even if they are forbidden. If `None`, there
             are none.
         next_states: int32 array `[num_states, vocabulary]`, see `forbidden_phrases`.
-            Logits without a column are forbidden, too. If `None`, nothing is.
+            Ids without a column are forbidden, too. If `None`, no id is.
     """
 
     gives_log_probs = True
@@ -56,7 +56,7 @@ class ConstrainedDecoder:
             )
 
     def wrap(self, cache, context, batch_size):
-        """Adds this decoder's state to a cache of no positions and its context."""
+        """Adds this decoder's state to an empty cache and its context."""
         cache, context = {"inner": cache}, {"inner": context}
         if self._prefix_ids is not None:
             # One more column of padding, for all steps after the prefixes.
@@ -70,7 +70,7 @@ class ConstrainedDecoder:
         return cache, context
 
     def step(self, ids, cache, context, index):
-        """Returns log-probabilities `[rows, vocabulary]` and the longer cache."""
+        """Returns log-probabilities `[rows, vocabulary]` and the updated cache."""
         logits, inner = self._decoder.step(ids, cache["inner"], context["inner"], index)
         logits = ops.reshape(ops.cast(logits, "float32"), (-1, logits.shape[-1]))
         log_probs = free = ops.log_softmax(logits, axis=-1)

@@ -17,7 +17,7 @@ _STEP = {
 
 
 def warn_renamed(old, new, stacklevel=3):
-    """Warns the caller of the deprecated function, or of one that takes `old`."""
+    """Warns that `old` is now `new`, at the caller of the function that calls this."""
     warnings.warn(
         f"`{old}` is deprecated. Use `{new}`.", DeprecationWarning, stacklevel
     )

@@ -35,12 +35,12 @@ class Ensemble:
         self.max_length = min(limits, default=None)
 
     def __call__(self, inputs, training=None):
-        """`[batch, target_length, num_outputs]`, like `Transformer.call`."""
+        """Like `Transformer.call`: returns `[batch, target_length, num_outputs]`."""
         return _log_mean([model(inputs, training=training) for model in self.models])
 
 
 class EnsembleDecoder:
-    """Decoders that step in parallel; made inside the function that is compiled.
+    """Decoders that step together. Create it inside the compiled function.
 
     Args:
         decoders: List of `IncrementalDecoder`, one per model.
@@ -60,7 +60,7 @@ class EnsembleDecoder:
         return tuple(zip(*pairs, strict=True))
 
     def step(self, ids, cache, context, index):
-        """Returns logits `[rows, num_outputs]` and the longer caches."""
+        """Returns logits `[rows, num_outputs]` and the updated caches."""
         pairs = [
             decoder.step(ids, *own, index)
             for decoder, *own in zip(self._decoders, cache, context, strict=True)

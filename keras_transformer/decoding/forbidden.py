@@ -27,8 +27,8 @@ def forbidden_phrases(spellings, phrases, boundaries=()):
     split into tokens.
 
     Args:
-        spellings: For each id, the sequence of int symbols that it writes, such as its
-            bytes. An id that writes nothing is never forbidden.
+        spellings: For each id, the sequence of int symbols that it spells, such as its
+            bytes. An id that spells nothing is never forbidden.
         phrases: List of `Phrase`.
         boundaries: Sequences of symbols that separate words.
 
@@ -119,7 +119,7 @@ def _insert(trie, state, symbols, last):
 
 
 def parse_phrase(text):
-    """Parses a phrase of whole words, or of beginnings of words if `*` ends it.
+    """Parses a phrase of whole words; with a final `*`, the last word may continue.
 
     Only letters and digits of scripts with spaces between words need a boundary, so
     phrases in Chinese or Japanese are found anywhere.

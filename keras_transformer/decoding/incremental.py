@@ -1,9 +1,9 @@
 """Decoding with a KV cache, one position at a time; inference only.
 
 `IncrementalDecoder.step` applies the layers of `Transformer.decode`, in the same order,
-to one position. Its arrays are small, so that the number of operations decides how long
-a step takes. So arrays have two axes, `[batch * beam_size, width]`, and queries, keys,
-and values are one product.
+to one position. Its arrays are small, so the number of operations determines the time
+of a step. Arrays therefore have two axes, `[batch * beam_size, width]`, and one fused
+product computes queries, keys, and values.
 """
 
 from typing import Any
@@ -57,7 +57,7 @@ def arrange_weights(model, packed=False):
         packed: Whether to use `pack_kernel`, for single sentences under XLA.
 
     Returns:
-        `Weights`. Quantized layers keep their own kernels.
+        `Weights`. Layers that are quantized or have attention biases keep their own.
     """
 
     def arrange(kernel):
@@ -94,7 +94,7 @@ def decoder_denses(layer):
 
 
 class IncrementalDecoder:
-    """Steps of a `Transformer`'s decoder; made inside the function that is compiled.
+    """Steps of a `Transformer`'s decoder. Create it inside the compiled function.
 
     Args:
         model: `Transformer`.
@@ -111,7 +111,7 @@ class IncrementalDecoder:
         self.encode = encode or (lambda ids: model.encode(ids, training=False))
 
     def begin(self, source_ids, beam_size=1, max_length=None):
-        """Encodes a source.
+        """Encodes a batch of sources and creates an empty cache.
 
         Args:
             source_ids: `[batch, source_length]`.
@@ -153,12 +153,12 @@ class IncrementalDecoder:
 
         Returns:
             Logits of the next tokens, `[batch * beam_size, num_outputs]`, float32,
-            and the longer cache.
+            and the extended cache.
         """
         model, weights = self.model, self.weights
         cache, place = kv_cache.extend(cache, index, model.attention_window)
-        biases = cache.biases()
         # All layers share one slot layout, so one bias serves them all.
+        biases = cache.biases()
         source_bias = context.bias[:, None, None]
         x = model.embed_target(ids, start_index=index, training=False)
         x = ops.reshape(x, (-1, x.shape[-1]))
@@ -258,15 +258,15 @@ def _attend(attention, query, parts, biases):
 
 
 def _split_heads(x, beam_size, num_heads):
-    """`[batch * beam, num_heads * dim]` to `[batch, num_heads, beam_size, dim]`."""
+    """Splits `[batch * beam, heads * dim]` to `[batch, heads, beam, dim]`."""
     dim = x.shape[-1] // num_heads
     return _transpose_bits(ops.reshape(x, (-1, beam_size, num_heads, dim)))
 
 
 def _transpose_bits(x):
-    """`[a, b, c, d]` to `[a, c, b, d]`, without a gradient.
+    """Transposes `[a, b, c, d]` to `[a, c, b, d]`, without a gradient.
 
-    Transposes the bits as integers: for small float tensors TensorFlow calls a
+    The bits are transposed as integers: for small float tensors TensorFlow calls a
     library whose overhead exceeds the work.
     """
     bits = {"float32": "int32", "float16": "int16", "bfloat16": "int16"}

@@ -9,7 +9,7 @@ from keras import ops
 from keras_transformer.decoding.cache import COMPACT_INTERVAL
 
 # Gathering the cache costs about as much as one beam reordering, so it pays off once
-# more than a quarter of the rows are finished.
+# at least a quarter of the sentences are finished.
 KEEP_NUMERATOR, KEEP_DENOMINATOR = 3, 4
 
 
@@ -24,10 +24,11 @@ class StepFunction(NamedTuple):
         reorder: Function `(cache, parents) -> cache`; parents, int32 `[batch *
             beam_size]`, is the row that each row continues. If `None`, all tensors of
             the cache are reordered along their first axis.
-        compact: Function `cache -> cache` that is called every `COMPACT_INTERVAL`
-            steps, or `None`.
+        compact: Function `cache -> cache` that is called at least every
+            `COMPACT_INTERVAL` steps, or `None`.
         gives_log_probs: Whether `step` returns log-probabilities, which are added
-            unchanged. An id of minus infinity is never generated.
+            unchanged. Ids of minus infinite log-probability are never
+            generated.
     """
 
     step: Any
@@ -49,8 +50,8 @@ def decode_loop(
 ):
     """Calls `step` until every sentence is done or `num_steps` steps are taken.
 
-    With `drop_finished`, finished sentences leave the batch whenever they are a quarter
-    of it, so later steps compute only the others. Results are the same.
+    With `drop_finished`, finished sentences leave the batch once they are at least a
+    quarter of it, so later steps compute only the others. Results are the same.
 
     Args:
         step: Function `(state, cache, context, index) -> (state, cache)`; `index` is a
@@ -103,8 +104,8 @@ def decode_loop(
             take_rows(context, keep),
         )
 
-    # Leaving once before the loop also hides the size of the leading axes from the
-    # graph's shape inference, which a loop with a shrinking batch needs.
+    # Calling `leave` before the loop also hides the size of the leading axes from
+    # shape inference, which a loop with a shrinking batch requires.
     cache = keras.tree.map_structure(_hide_zeros, cache)
     rows = ops.arange(ops.shape(state.done)[0], dtype="int32")
     loop = (index, state, *leave(rows, state, cache, context))

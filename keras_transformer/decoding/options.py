@@ -1,4 +1,4 @@
-"""Settings of beam search and sampling, checked where they are made."""
+"""Settings of beam search and sampling, validated on construction."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

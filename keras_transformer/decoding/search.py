@@ -37,7 +37,7 @@ def translate_ids(
             padding. A row that contains only its end id gets the empty translation,
             with score 0.
         search: `BeamSearch`. A translation has at most `extra_length` more tokens
-            than its source, both end ids counted, its prefix not.
+            than its source. Lengths include the end id but not the prefix.
         ids: `SpecialIds`.
         n_best: See `beam_search`.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
@@ -89,6 +89,9 @@ def sample_ids(
     Args:
         sampling: `Sampling`.
         seed: See `sample`.
+
+    Returns:
+        `(sequences, scores)`, see `sample`; lengths as in `translate_ids`.
     """
     begun = _begin(
         _decoder_of(model, drop_finished),
@@ -116,7 +119,7 @@ def _decoder_of(model, drop_finished):
         return EnsembleDecoder(
             [_decoder_of(each, drop_finished) for each in model.models]
         )
-    # XLA, where nothing grows, would arrange the weights again at every step.
+    # With static shapes, XLA would arrange the weights again at every step.
     grows = has_dynamic_shapes(drop_finished)
     return IncrementalDecoder(model, arrange_weights(model) if grows else None)
 

@@ -111,7 +111,7 @@ def join_segments(segments):
     """Joins the n-best lists of a line's segments to the n-best list of the line.
 
     The i-th best translation joins the i-th best of each segment, or its last one; its
-    score is the sum of their scores. No segment gives the empty translation.
+    score is the sum of their scores. An empty list yields the empty translation.
 
     Args:
         segments: For each segment, a list of `Translation`, best first.
@@ -151,5 +151,5 @@ def translations_of(tokenizer, sequences, scores):
             Translation(text.decode("utf-8", "replace"), float(score))
             for text, score in zip(row, row_scores, strict=True)
         ]
-        # A model whose scores are NaN still gets a line.
+        # If all scores are NaN, the first hypothesis is still returned.
         yield [each for each in ranked if each.score > -np.inf] or ranked[:1]

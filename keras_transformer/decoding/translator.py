@@ -58,11 +58,12 @@ class Translator:
         tokenizer: Tokenizer of the source.
         target_tokenizer: Tokenizer of the target. If `None`, the source's.
         search: `BeamSearch`.
-        max_source_length: Maximum length of a source row, end id included.
+        max_source_length: Maximum length of a source row, end id included. Learned
+            positions of the model may lower it.
         batch_tokens: Source positions per batch, padding included. If `None`, 4096,
             and fewer for more than 4 hypotheses per sentence.
-        forbidden: Phrases that no translation contains: whole words, or beginnings of
-            words if `*` ends the phrase.
+        forbidden: Phrases of whole words that no translation contains. With a final
+            `*`, the last word may continue.
         parallel_parts: Batches that are searched or scored in parallel, one thread
             each, for CPUs. TensorFlow only.
         warn: Function of a line's index, from 0, and a text. If `None`, warnings go to
@@ -127,7 +128,7 @@ class Translator:
         self._generator = keras.random.SeedGenerator(0)
 
     def with_search(self, forbidden=None, **changes):
-        """Returns a translator with other settings that shares everything else.
+        """Returns a copy with changed search settings and the same model.
 
         Args:
             forbidden: Phrases that no translation contains. If `None`, unchanged.
@@ -163,8 +164,8 @@ class Translator:
         Args:
             lines: List of str.
             n: Number of translations, at most the beam size. If `None`, the beam size.
-            prefixes: List of str, the beginning of each line's translation, without
-                white space at its ends. If `None`, there are none.
+            prefixes: List of str, the beginning of each line's translation. White
+                space at its ends is removed. If `None`, there are none.
 
         Returns:
             For each line a list of 1 to `n` `Translation`s, best first. There are fewer
@@ -195,7 +196,7 @@ class Translator:
         Args:
             lines: List of str.
             sampling: `Sampling`, in place of the translator's `search`.
-            prefixes: Same as `n_best`.
+            prefixes: Same as in `n_best`.
 
         Returns:
             For each line a list of `num_samples` `Translation`s in the order drawn.
@@ -277,7 +278,7 @@ class Translator:
             For each pair a list of (source word, target word), both from 0, one per
             word of the target, in order. It is empty if a side has no word. It is also
             empty, with a warning, if the source exceeds `max_source_length` or the
-            target exceeds any translation of such a source.
+            target exceeds three times the longest possible translation.
 
         Raises:
             ValueError: If the lists differ in length or are not lists of str.

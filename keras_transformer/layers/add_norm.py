@@ -10,9 +10,9 @@ from keras_transformer.numerics.normalization import LayerNormalization
 class AddNorm(keras.layers.Layer):
     """`LayerNorm(x + Dropout(Sublayer(x)))`, the paper's Add & Norm.
 
-    With `normalization="pre"` it is `x + Dropout(Sublayer(LayerNorm(x)))`, which
-    trains deep and small models with less warmup; the stack then ends in one more
-    layer normalization. Either way, a sublayer is wrapped as follows:
+    With `normalization="pre"` it is `x + Dropout(Sublayer(LayerNorm(x)))`, which needs
+    less warmup. The stack then ends in one more layer normalization. Either way, a
+    sublayer is wrapped as follows:
 
         y = sublayer(add_norm.sublayer_input(x))
         x = add_norm(x, y)
@@ -52,7 +52,7 @@ class AddNorm(keras.layers.Layer):
         return self.layer_norm(inputs) if self.normalization == "pre" else inputs
 
     def call(self, inputs, sublayer_output, training=None):
-        """`[batch, length, d_model]` twice to their sum, normalized if `"post"`."""
+        """Returns their sum, `[batch, length, d_model]`, normalized if `"post"`."""
         summed = inputs + self.dropout_layer(sublayer_output, training=training)
         return self.layer_norm(summed) if self.normalization == "post" else summed
 

@@ -9,7 +9,7 @@ from keras_transformer.layers.stack import Stack
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Decoder(Stack):
-    """`num_layers` decoder layers over vectors that include their positions.
+    """`num_layers` decoder layers over embeddings with added positions.
 
     The arguments match `Encoder`.
     """
@@ -34,18 +34,20 @@ class Decoder(Stack):
         """Decodes a whole target at once.
 
         Args:
-            inputs: `[batch, target_length, d_model]`.
+            inputs: `[batch, target_length, d_model]`. Padding must follow the tokens,
+                so that the causal mask hides it.
             encoder_output: `[batch, source_length, d_model]`.
             source_mask: `[batch, source_length]`, bool, True = token.
-            encoder_output_mask: The same, filled in by Keras; combined with
-                `source_mask`.
+            encoder_output_mask: Keras mask of `encoder_output`, passed by Keras and
+                combined with `source_mask`.
             return_attention_scores: Whether to return the scores, too.
             training: Whether dropout is applied.
 
         Returns:
-            `[batch, target_length, d_model]`, in which position i depends on target
-            positions up to i only; or a pair of it and the list of each layer's
-            scores, see `DecoderLayer`.
+            `[batch, target_length, d_model]`. Position i depends only on target
+            positions up to i. With `return_attention_scores`, `(output, scores)`:
+            `scores` is a list of one `(self_scores, cross_scores)` pair per layer,
+            see `DecoderLayer`.
         """
         return self.run(
             inputs,

@@ -11,8 +11,9 @@ from keras_transformer.layers.transformer_layer import with_scores
 class DecoderLayer(TransformerLayer):
     """Causal self-attention, attention over the encoder's output, feed-forward.
 
-    Each is wrapped in an `AddNorm`. The arguments match `EncoderLayer`; both
-    attentions share them. `decoding.IncrementalDecoder.step` applies the same
+    Each is wrapped in an `AddNorm`. The arguments match `EncoderLayer` and configure
+    both attentions, except that `attention_window` restricts self-attention only.
+    `decoding.IncrementalDecoder.step` applies the same
     sublayers in the same order to one position at a time.
     """
 
@@ -47,10 +48,10 @@ class DecoderLayer(TransformerLayer):
         The arguments match `Decoder.call`.
 
         Returns:
-            `[batch, target_length, d_model]`, or a pair of it and the scores of
-            self-attention, `[batch, num_heads, target_length, target_length]`, and of
-            cross-attention, `[batch, num_heads, target_length, source_length]`,
-            float32.
+            `[batch, target_length, d_model]`. With `return_attention_scores`,
+            `(output, (self_scores, cross_scores))`, the scores in float32, `[batch,
+            num_heads, target_length, target_length]` and `[batch, num_heads,
+            target_length, source_length]`.
         """
         options = {"return_attention_scores": return_attention_scores}
         options["training"] = training

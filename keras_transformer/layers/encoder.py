@@ -9,7 +9,7 @@ from keras_transformer.layers.stack import Stack
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Encoder(Stack):
-    """`num_layers` encoder layers over vectors that include their positions.
+    """`num_layers` encoder layers over embeddings with added positions.
 
     Args:
         num_layers: Number of layers, N.
@@ -40,14 +40,15 @@ class Encoder(Stack):
         Args:
             inputs: `[batch, source_length, d_model]`.
             source_mask: `[batch, source_length]`, bool, True = token.
-            mask: The same, filled in by Keras; combined with `source_mask`.
+            mask: Keras mask of `inputs`, passed by Keras and combined with
+                `source_mask`.
             return_attention_scores: Whether to return the scores, too.
             training: Whether dropout is applied.
 
         Returns:
-            `encoder_output`, `[batch, source_length, d_model]`, or a pair of it and
-            the list of each layer's scores, `[batch, num_heads, source_length,
-            source_length]`, float32.
+            `[batch, source_length, d_model]`. With `return_attention_scores`,
+            `(output, scores)`: `scores` is a list of one float32 `[batch, num_heads,
+            source_length, source_length]` per layer.
         """
         source_mask = combine_masks(source_mask, mask)
         return self.run(

@@ -49,8 +49,9 @@ class EncoderLayer(TransformerLayer):
             training: Whether dropout is applied.
 
         Returns:
-            `[batch, source_length, d_model]`, or a pair of it and the scores `[batch,
-            num_heads, source_length, source_length]`, float32.
+            `[batch, source_length, d_model]`. With `return_attention_scores`,
+            `(output, scores)`, the scores in float32, `[batch, num_heads,
+            source_length, source_length]`.
         """
         x = inputs
         y = self.self_attention_add_norm.sublayer_input(x)

@@ -11,7 +11,7 @@ class FeedForward(keras.layers.Layer):
 
     Args:
         d_ff: Inner width.
-        activation: Name or function between the two projections.
+        activation: Name or function of the activation between the projections.
 
     Raises:
         ValueError: If `d_ff` is below 1.
@@ -34,7 +34,7 @@ class FeedForward(keras.layers.Layer):
         self.outer_dense.build((*input_shape[:-1], self.d_ff))
 
     def call(self, inputs):
-        """`[batch, length, d_model]` to the same shape."""
+        """Applies the network to `[batch, length, d_model]`; same shape."""
         return self.outer_dense(self.inner_dense(inputs))
 
     def compute_output_shape(self, input_shape):

@@ -9,14 +9,14 @@ def padding_mask(ids, pad_id=0):
 
 
 def causal_mask(target_length, source_length):
-    """Lets query i attend to keys up to i: `[1, target_length, source_length]`."""
+    """Returns `[1, target_length, source_length]`, True for keys up to the query."""
     query_positions = ops.arange(target_length, dtype="int32")
     key_positions = ops.arange(source_length, dtype="int32")
     return (key_positions[None, :] <= query_positions[:, None])[None]
 
 
 def combine_masks(*masks):
-    """Returns the conjunction of the masks that are not `None`, or `None`."""
+    """Returns the conjunction of the masks, skipping `None`; `None` if all are."""
     combined = None
     for mask in masks:
         if mask is not None:

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention and its heads (section 3.2, Figure 2)."""
+"""Multi-head attention and its score functions (section 3.2, Figure 2)."""
 
 import math
 
@@ -53,10 +53,10 @@ class MultiHeadAttention(keras.layers.Layer):
         output_dim: Width of the output. If `None`, the query's width is used.
         dropout: Rate on the attention scores, in [0, 1). The paper uses none.
         use_bias: Whether the four projections have biases.
-        score_mode: How a query and a key give a logit (section 3.2.1): `"scaled_dot"`
-            (the paper), `"dot"` without the division by sqrt(d_k), or `"additive"`,
-            the sum of `w tanh(q + k)` with weights w `[num_heads, key_dim]` (Bahdanau
-            et al., 2015), whose memory also grows with key_dim.
+        score_mode: Score function of a query and a key (section 3.2.1). `"scaled_dot"`
+            is the paper's, and `"dot"` omits the division by sqrt(d_k). `"additive"`
+            is the sum of `w tanh(q + k)` with weights w `[num_heads, key_dim]`
+            (Bahdanau et al., 2015). Its memory also grows with key_dim.
 
     Raises:
         ValueError: If a size is below 1, `dropout` is outside [0, 1), or `score_mode`
@@ -148,8 +148,9 @@ class MultiHeadAttention(keras.layers.Layer):
             use_causal_mask: Whether position i attends to keys up to i only.
 
         Returns:
-            `[batch, target_length, output_dim]`, or a pair of it and the scores before
-            dropout, `[batch, num_heads, target_length, source_length]`, float32.
+            `[batch, target_length, output_dim]`. With `return_attention_scores`,
+            `(output, scores)`, the scores before dropout in float32, `[batch,
+            num_heads, target_length, source_length]`.
         """
         mask = combine_masks(
             attention_mask,
@@ -172,6 +173,10 @@ class MultiHeadAttention(keras.layers.Layer):
             key: `[batch, num_heads, source_length, key_dim]`.
             value: `[batch, num_heads, source_length, value_dim]`.
             mask: `[batch, 1 or target_length, source_length]`, bool, or `None`.
+            causal: Whether position i attends to keys up to i only.
+            training: Whether dropout is applied.
+            return_scores: Whether the caller uses the scores. A subclass may return
+                `None` in their place otherwise.
 
         Returns:
             `[batch, num_heads, target_length, value_dim]` and the scores `[batch,
@@ -221,13 +226,13 @@ class MultiHeadAttention(keras.layers.Layer):
         return ops.matmul(sums, weights)[..., 0]
 
     def split_heads(self, x):
-        """`[batch, length, num_heads * dim]` to `[batch, num_heads, length, dim]`."""
+        """Splits `[batch, length, heads * dim]` into `[batch, heads, length, dim]`."""
         dim = x.shape[-1] // self.num_heads
         x = ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads, dim))
         return ops.transpose(x, (0, 2, 1, 3))
 
     def join_heads(self, x):
-        """`[batch, num_heads, length, dim]` to `[batch, length, num_heads * dim]`."""
+        """Joins `[batch, heads, length, dim]` to `[batch, length, heads * dim]`."""
         x = ops.transpose(x, (0, 2, 1, 3))
         return ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads * x.shape[-1]))
 

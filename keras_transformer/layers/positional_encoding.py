@@ -70,8 +70,8 @@ class PositionalEncoding(keras.layers.Layer):
             start_index: Position of the first vector, an int or a scalar tensor.
 
         Returns:
-            `[batch, length, d_model]`. Past `max_length`, the last learned position
-            repeats.
+            `[batch, length, d_model]`. Positions from `max_length` on, reached by
+            `start_index` or a dynamic length, use the last learned position.
 
         Raises:
             ValueError: If `length` is static and above `max_length`.

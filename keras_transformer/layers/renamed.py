@@ -4,7 +4,7 @@ import warnings
 
 
 def take_score_mode(kwargs, score_mode):
-    """Returns `score_mode`, or `score` if it is among the keyword arguments."""
+    """Returns `score_mode`, or removes `score` from `kwargs`, warns and returns it."""
     if "score" not in kwargs:
         return score_mode
     warnings.warn(

@@ -21,7 +21,8 @@ class RestrictedSelfAttention(MultiHeadAttention):
     window.
 
     `call` takes one sequence as `query`, `value`, and `key`, and an `attention_mask`
-    of shape `[batch, 1, length]`; otherwise it raises a `ValueError`.
+    of shape `[batch, 1, length]`. It raises a `ValueError` for another mask shape or
+    different static lengths. `return_attention_scores` computes the full matrix.
 
     Args:
         num_heads: Number of heads, h.

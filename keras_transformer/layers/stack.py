@@ -45,8 +45,8 @@ class Stack(TransformerLayer):
             **kwargs: Keyword arguments of each layer.
 
         Returns:
-            `[batch, length, d_model]`, or a pair of it and the list of the layers'
-            scores.
+            `[batch, length, d_model]`, or `(output, scores)` with a list of the
+            layers' scores.
         """
         x, scores = inputs, []
         kwargs["return_attention_scores"] = return_attention_scores

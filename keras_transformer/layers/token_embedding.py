@@ -57,7 +57,8 @@ class TokenEmbedding(keras.layers.Layer):
         """Returns vectors of ids or, with `reverse`, logits of vectors.
 
         Args:
-            inputs: `[batch, length]`, or with `reverse` `[batch, length, d_model]`.
+            inputs: Ids `[batch, length]`; with `reverse`, vectors `[batch, length,
+                d_model]`.
             reverse: Whether to project vectors to logits.
 
         Returns:

@@ -13,7 +13,7 @@ from keras_transformer.layers.restricted_attention import RestrictedSelfAttentio
 
 
 class TransformerLayer(keras.layers.Layer):
-    """The arguments that all layers and stacks of Figure 1 share.
+    """Base layer with the arguments that all layers and stacks of Figure 1 share.
 
     Args:
         num_heads: Number of attention heads.
@@ -117,7 +117,7 @@ class TransformerLayer(keras.layers.Layer):
 
 
 def named_attributes(instance, layer_class):
-    """Returns the attributes that are named like the arguments of a constructor."""
+    """Returns the attributes named like the constructor arguments of `layer_class`."""
     parameters = inspect.signature(layer_class.__init__).parameters
     names = [name for name in parameters if name not in ("self", "kwargs")]
     return {name: getattr(instance, name) for name in names}

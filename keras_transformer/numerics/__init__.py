@@ -10,7 +10,7 @@
 | `softmax.mask_to_bias` | `where(mask, logits, -inf)` | test_softmax.py | (3) |
 | `matrices.apply_flattened`, `Dense` | Keras's layer | test_matrices.py | (3) |
 | `matrices.pack_kernel`, `packed_matmul` | `rows @ kernel` | test_matrices.py | (4) |
-| `gradients.custom_gradient` | `keras.ops` | test_gradients.py | the first four |
+| `gradients.custom_gradient` | `keras.ops` | test_gradients.py | rows 1, 3, 4 |
 
 1. `python benchmarks/numerics.py`: the function alone, interleaved with the plain one,
    on two busy CPU cores.

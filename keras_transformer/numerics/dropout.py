@@ -20,7 +20,7 @@ class Dropout(keras.layers.Dropout):
     """
 
     def call(self, inputs, training=False):
-        """`[...]` to the same shape."""
+        """Drops units of `[...]` in training; same shape."""
         dropped_levels = round(self.rate * LEVELS)
         if self.noise_shape is not None or dropped_levels == LEVELS:
             return super().call(inputs, training=training)

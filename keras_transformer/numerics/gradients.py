@@ -4,7 +4,7 @@ from keras import ops
 
 
 def custom_gradient(function):
-    """`keras.ops.custom_gradient` for a function of one tensor.
+    """Wraps a function of one tensor in `keras.ops.custom_gradient`, for any backend.
 
     TensorFlow and JAX pass the upstream gradient by position, PyTorch by name after
     the tensors that it saved.

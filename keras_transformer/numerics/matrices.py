@@ -12,10 +12,10 @@ MAX_PIECES, MIN_PIECE_SIZE = 4, 2**17
 
 
 def apply_flattened(function, x):
-    """Applies a function of a matrix to the rows of `x`, its last axis.
+    """Flattens the leading axes of `x` to rows and applies a function of a matrix.
 
-    Keras multiplies an array of three axes by a matrix through a dozen operations on
-    shapes, which cost more than the product if there are few rows.
+    To multiply a 3D array by a matrix, Keras adds a dozen shape operations. With few
+    rows they cost more than the product.
 
     Args:
         function: Function from `[rows, width]` to `[rows, new_width]`.
@@ -89,13 +89,13 @@ def packed_matmul(rows, kernel):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dense(keras.layers.Dense):
-    """`keras.layers.Dense` of `[..., width]` with one product, see `apply_flattened`.
+    """`keras.layers.Dense` that computes a 2D product, see `apply_flattened`.
 
     Arguments, weights and results match `keras.layers.Dense`.
     """
 
     def call(self, inputs, training=None):
-        """`[..., width]` to `[..., units]`."""
+        """Projects `[..., width]` to `[..., units]`."""
         return apply_flattened(super().call, inputs)
 
     def quantize(self, mode=None, type_check=True, config=None):

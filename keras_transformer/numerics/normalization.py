@@ -16,7 +16,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """
 
     def call(self, inputs, training=False):
-        """`[..., width]` to the same shape; `training` uses a cheaper gradient."""
+        """Normalizes `[..., width]`; with `training`, a cheaper gradient is used."""
         if self.axis not in ([-1], [len(inputs.shape) - 1]) or self.rms_scaling:
             return super().call(inputs)
         dtype = keras.backend.result_type(inputs.dtype, "float32")

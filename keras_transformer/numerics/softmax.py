@@ -1,4 +1,4 @@
-"""Softmax of attention, masked for whole sequences or unnormalized for a step."""
+"""Attention softmax: masked over whole sequences, or in parts when decoding."""
 
 from keras import ops
 
@@ -38,7 +38,7 @@ def masked_softmax(attention_logits, attention_mask=None, training=False):
         row without an allowed key is all zeros.
     """
     attention_logits = ops.cast(attention_logits, "float32")
-    # Keras warns about a softmax over one entry, the first step of decoding.
+    # Keras warns about a softmax over one entry, such as a sequence of length 1.
     single_key = attention_logits.shape[-1] == 1
     softmax = ops.ones_like if single_key else ops.softmax
     if attention_mask is None:
@@ -91,7 +91,7 @@ def weighted_values(logits, values):
         exponentials = ops.exp(part - largest)
         products.append(ops.matmul(ops.cast(exponentials, dtype), value))
         totals.append(ops.sum(exponentials, axis=-1, keepdims=True))
-    # Not `sum(...)` from 0, which would add an operation.
+    # `sum(...)` would start from 0, which adds an operation.
     product, total = products[0], totals[0]
     for other_product, other_total in zip(products[1:], totals[1:], strict=True):
         product, total = product + other_product, total + other_total
