@@ -29,7 +29,7 @@ class Bucket:
         source_length: Length of the longest source.
         target_length: Length of the longest target.
         batch_size: Number of pairs that fill the token budget.
-        num_pairs: Number of pairs of an epoch in the bucket.
+        num_pairs: Number of an epoch's pairs in a leaf. Not used for parents.
         parent: Index of the bucket that this one was split from, -1 for the root.
     """
 
@@ -108,6 +108,11 @@ def sample_weighted_pairs(
     pairs of a bucket with the same fractional part are sampled at that rate, rounded
     up. A bucket therefore has the same number of pairs in every epoch.
 
+    Args:
+        leaf_of_pair: int array `[num_pairs]`, see `plan_buckets`.
+        weights: float array `[num_pairs]`, occurrences per epoch.
+        random: Random generator.
+
     Returns:
         int64 array of the pairs' indices, not shuffled.
     """
@@ -161,8 +166,8 @@ def epoch_order(
     """Shuffles the corpus for an epoch. Equal arguments give equal orders.
 
     Returns:
-        order: int64 array `[num_pairs]`, the pairs batch by batch, with batches in
-            random order. With weights, it contains the sampled pairs.
+        order: int64 array, the pairs' indices batch by batch, with batches in random
+            order. Its length is `num_pairs`, or with weights the sample's size.
         bucket_of_position: int32 array shaped like `order`, the bucket in which each
             pair is batched.
     """

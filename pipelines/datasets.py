@@ -51,7 +51,9 @@ def training_dataset(
         with the end id at the end.
 
     Raises:
-        DataError: If the longest sentence exceeds the budget.
+        ValueError: If `shard` is invalid.
+        DataError: If the longest sentence exceeds the budget, or if `seed` or
+            `start_step` is negative.
     """
     if not 0 <= shard[0] < shard[1]:
         raise ValueError(
@@ -129,6 +131,9 @@ def evaluation_dataset(
     """Returns a dataset of every pair once, sorted by length, under the token budget.
 
     Elements match `training_dataset`. The cardinality is known.
+
+    Raises:
+        DataError: If the longest sentence exceeds the budget.
     """
     batches = sorted_batches(corpus.source_lengths, corpus.target_lengths, batch_tokens)
 

@@ -27,8 +27,8 @@ class EncodedCorpus:
 
     Args:
         folder: The folder that `encode_corpus` wrote.
-        weights: Function of pair numbers, see `Pairs.weights`. If `None`, an epoch
-            contains each row once.
+        weights: Function that maps pair numbers to weights, see `Pairs.weights`. If
+            `None`, an epoch contains each row once.
 
     Attributes:
         num_pairs: Number of rows. Each kept pair has one row per segmentation.

@@ -62,8 +62,9 @@ def encode_corpus(
         seed: Seed of the dropout.
 
     Raises:
-        DataError: If the text cannot be read, no pair is left, or the tokenizer does
-            not support dropout.
+        ValueError: If `segmentations` is above 1 without `dropout`.
+        DataError: If the text cannot be read, no pair is left, the tokenizer does not
+            support dropout, or `folder` contains other files.
     """
     if not dropout and segmentations > 1:
         raise ValueError(

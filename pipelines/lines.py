@@ -1,4 +1,4 @@
-"""Reads lines of text files, with one definition of a line for the whole package.
+r"""Reads lines of text files, with one definition of a line for the whole package.
 
 A line ends at the byte ``\n`` only. ``str.splitlines`` also splits at U+2028, U+0085
 and form feeds, which would misalign every later line with its translation.

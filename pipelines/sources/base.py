@@ -84,5 +84,8 @@ class _IterablePairs(Pairs):
 
 
 def as_pairs(pairs: Pairs | Iterable[Pair]) -> Pairs:
-    """Wraps an iterable as `Pairs`. Returns a `Pairs` unchanged."""
+    """Wraps an iterable as `Pairs`. A `Pairs` is returned unchanged.
+
+    The result of wrapping an iterator can be read only once.
+    """
     return pairs if isinstance(pairs, Pairs) else _IterablePairs(pairs)

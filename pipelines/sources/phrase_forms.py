@@ -82,11 +82,14 @@ class Form(NamedTuple):
 
 
 def draw_number(random: Random, max_digits: int, max_decimals: int, sign: int = 1):
-    """Draws a number of 1 to `max_digits` digits before the point, sizes equally."""
+    """Draws a number with at most `max_digits` integer digits.
+
+    The size limit is drawn uniformly from 1 to `max_digits` digits.
+    """
     decimals = random.randint(0, max_decimals)
     whole = random.randrange(10 ** random.randint(1, max_digits))
     fraction = random.randrange(10**decimals)
-    # Without trailing zeros: "1.0" is written "1", but has another plural.
+    # Without trailing zeros: "1.0" is written "1", but takes another plural form.
     while decimals and fraction % 10 == 0:
         decimals, fraction = decimals - 1, fraction // 10
     return sign * Decimal(whole * 10**decimals + fraction).scaleb(-decimals)
@@ -205,7 +208,7 @@ def compact_forms() -> Iterator[Form]:
     )
     # The text has one decimal, so values are multiples of a tenth of the unit.
     for tenth in (10**5, 10**8):
-        # Neighbors show where a language's own scale loses a digit.
+        # Adjacent values reveal a language whose number scale drops a digit.
         probes = tuple(
             tenth * (count + more)
             for count in (10, 15, 20, 110, 124, 998, 1234, 9989)

@@ -27,7 +27,7 @@ MIN_WORD_COUNT = 10
 MAX_MISSES = 20_000
 
 WORD = re.compile(r"[^\W\d_]+|[^\w\s]")
-# Marks of writing direction, which people do not type.
+# Directional formatting characters, which people do not type.
 DIRECTION_MARKS = dict.fromkeys(map(ord, "\u061c\u200e\u200f"))
 # Babel raises these if a locale has no data for a form or a value.
 WRITE_ERRORS = LookupError, AttributeError, TypeError, ValueError, NotImplementedError
@@ -79,7 +79,7 @@ def phrases(
 
 
 def parse_locale(argument: str, name: str) -> Locale:
-    """Returns Babel's locale of a name with `-` or `_`."""
+    """Parses a locale name with `-` or `_`. `argument` is named in the error."""
     try:
         return Locale.parse(str(name).replace("-", "_"))
     except (UnknownLocaleError, ValueError, TypeError) as error:
@@ -103,8 +103,8 @@ def _as_typed(text: str) -> str:
 def select_forms(source: Locale, target: Locale) -> list[Form]:
     """Returns the forms whose source text always means one target text.
 
-    English writes "May 7, 2023" for both the long and the medium form, German does not,
-    so the later form is dropped. Forms that CLDR lacks in one of the languages are
+    English writes "May 7, 2023" for both the long and the medium form, but German does
+    not, so the later form is dropped. Forms that CLDR lacks in one of the languages are
     dropped as well.
     """
     targets: dict[str, str] = {}

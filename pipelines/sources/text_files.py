@@ -24,9 +24,9 @@ class TextFiles(Pairs):
         target: Path or list of paths of the target language, in the same order.
 
     Raises:
-        DataError: If the numbers of files differ. Before the first pair of an
-            iteration, if a file cannot be read or is empty, or if the numbers of lines
-            of two files differ.
+        DataError: If there is no file or the numbers of files differ. Before the first
+            pair of an iteration, if a file cannot be read or is empty, or if the
+            numbers of lines of two files differ.
     """
 
     def __init__(self, source: Path | Sequence[Path], target: Path | Sequence[Path]):

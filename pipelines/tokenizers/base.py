@@ -11,7 +11,9 @@ SPACE_MARK = "\u2581"
 
 
 class Tokenizer(tf.Module):
-    """Converts text to subword ids and back, losslessly, inside a TensorFlow graph.
+    """Converts text to subword ids and back inside a TensorFlow graph.
+
+    The kinds "bpe" and "word_piece" are lossless.
 
     It is a `tf.Module`, so that an export can track its tables. All kinds have the
     same special ids: 0 padding, 1 unknown, 2 start, 3 end.
@@ -60,7 +62,7 @@ class Tokenizer(tf.Module):
         )
 
     def detokenize(self, ids):
-        """Joins subwords to text. No ids raise an error.
+        """Joins subwords to text. Invalid ids do not raise an error.
 
         Args:
             ids: RaggedTensor or dense int tensor `[batch, length]`. Padding ids, start

@@ -172,7 +172,7 @@ def train_byte_pairs(
     character_coverage: float = 0.9999,
     symbols: Sequence[str] = (),
 ) -> BytePairTokenizer:
-    """Trains byte pairs on text, see `train_tokenizer`.
+    """Trains a BPE tokenizer on text, see `train_tokenizer`.
 
     Args:
         sentences: Texts.

@@ -39,7 +39,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
     def __init__(self, tokenizer: BytePairTokenizer):
         super().__init__()
         self.vocabulary_size = tokenizer.vocabulary_size
-        # Not the tokenizer itself: an export would track its operations.
+        # An export would track the operations of the tokenizer itself.
         self._model = tokenizer.model
         model = sentencepiece_model_pb2.ModelProto()
         model.ParseFromString(tokenizer.model)

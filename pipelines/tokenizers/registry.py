@@ -37,7 +37,8 @@ def train_tokenizer(
         symbols: Words that are never split and have their own ids (byte pairs only).
 
     Raises:
-        DataError: If there is no text, or too little for a vocabulary of that size.
+        DataError: If `kind` is unknown or does not support `symbols`. If there is no
+            text, or too little for a vocabulary of that size.
     """
     if kind not in _TRAINERS:
         raise DataError(
