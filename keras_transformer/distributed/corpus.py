@@ -61,8 +61,8 @@ def encode_with_beam(
         shards: Number of output files.
         max_length: Largest number of ids of a side, end id included. Longer pairs are
             dropped.
-        max_ratio: Largest ratio of the two sides' numbers of ids, end ids included.
-            Pairs above it are dropped. If `None`, no pair is dropped for its ratio.
+        max_ratio: Largest ratio of the longer side's ids to the shorter side's, end ids
+            included. Pairs above it are dropped. If `None`, any ratio is accepted.
         deduplicate: Whether to keep only the first of pairs with the same texts.
         beam_options: Command-line options of Beam and its runner.
 
@@ -172,7 +172,7 @@ def run_beam(build, beam_options=()):
     Raises:
         DataError: If a worker raised one.
     """
-    # Later options override earlier ones, so a caller can ask for more messages.
+    # Later options override earlier ones, so a caller can request more messages.
     options = PipelineOptions(["--default_sdk_harness_log_level=ERROR", *beam_options])
     # Workers import this package, so they do not need the caller's session.
     options.view_as(SetupOptions).save_main_session = False

@@ -123,7 +123,7 @@ def run_with_beam(
 
 
 def _output_files(task, sources, targets, output):
-    """Checks the paths, creates the output folder and returns its files to write."""
+    """Checks the paths, creates the output folder and returns the files to write."""
     if task == SCORE and len(sources) != len(targets):
         raise DataError(
             "source and target must have the same number of files. "

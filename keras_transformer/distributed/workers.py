@@ -61,7 +61,8 @@ class Workers:
             self.count,
             start_seconds,
         )
-        # TensorFlow holds Python's lock while it waits, and the chief has no timeout.
+        # TensorFlow waits with the GIL held, so only faulthandler can end the process.
+        # The chief's wait has no timeout.
         faulthandler.dump_traceback_later(start_seconds + 30, exit=True)
         try:
             self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -117,11 +118,12 @@ class Workers:
         return self.strategy.reduce("SUM", values, axis=None).numpy().tolist()
 
     def distribute(self, dataset):
-        """Returns a dataset for `fit` of this worker's rows of each global batch.
+        """Returns the dataset to pass to `fit`, with this worker's rows of each batch.
 
         Args:
-            dataset: Batches of this worker's rows, whose number is a multiple of its
-                replicas: `training_dataset(..., shard=(index, count))`.
+            dataset: Batches of this worker's rows, from `training_dataset(...,
+                shard=(index, count))`. This worker's number of replicas must divide the
+                number of rows.
         """
         if self.count == 1:
             return dataset

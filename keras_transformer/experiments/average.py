@@ -21,6 +21,7 @@ def average_run(folder, last=5, output=None):
         The path of the file and the paths of the averaged checkpoints.
 
     Raises:
+        RecipeError, DataError: If the recipe or the tokenizer of the run is unusable.
         CheckpointError: If there is no checkpoint, or one does not fit the model.
         StorageError: If the disk is full.
     """

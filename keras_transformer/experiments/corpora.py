@@ -22,7 +22,7 @@ def prepare_corpora(recipe, output, pairs, has_begun=False):
         has_begun: Whether the run has a checkpoint, so that its vocabulary is fixed.
 
     Raises:
-        DataError: If the text cannot be read or gives no vocabulary of this size.
+        DataError: If the text cannot be read or is too small for the vocabulary size.
     """
     tokenizer = _prepare_tokenizer(
         recipe.tokenizer, pairs["train"], output / TOKENIZER, has_begun
@@ -59,7 +59,7 @@ def _encoded_splits(pairs):
 
 
 def _prepare_tokenizer(settings, pairs, folder, has_begun):
-    """Returns the tokenizer in `folder`, learning and saving it if necessary."""
+    """Returns the tokenizer in `folder`, after training and saving it if necessary."""
     note = folder / _TEXT_FINGERPRINT
     text = pairs.fingerprint()
     if folder.is_dir():

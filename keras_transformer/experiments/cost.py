@@ -21,6 +21,9 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
         vocabulary_size: Number of logits.
         source_lengths: Number of source ids of each pair.
         target_lengths: Number of target ids of each pair.
+
+    Returns:
+        The number of floating-point operations, float.
     """
     d_model, d_ff = settings["d_model"], settings["d_ff"]
     keys = settings["num_heads"] * settings["key_dim"]
@@ -87,8 +90,11 @@ def measure_flops(size=2048, repeats=3, precision="float32", num_parallel=1):
         size: Rows and columns of the square matrices.
         repeats: Number of measurements; the fastest counts.
         precision: Dtype of the matrices.
-        num_parallel: Number of products to compute in parallel, as many as the
+        num_parallel: Number of products to compute in parallel, such as the
             `parallel_parts` of the `TrainingModel`.
+
+    Returns:
+        Floating-point operations per second, float.
     """
     lefts = tf.cast(tf.random.normal([num_parallel, size, size]), precision)
     right = tf.cast(tf.random.normal([size, size]), precision)

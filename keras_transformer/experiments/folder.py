@@ -36,7 +36,7 @@ _FREE = {
     },
     "decoding": True,
 }
-# Keys with which the checkpoints must agree.
+# Keys that determine whether checkpoints fit.
 _FIXED = {
     *(f"model.{name}" for name in ARCHITECTURE),
     *(f"tokenizer.{name}" for name in ("kind", "vocabulary_size", "split_digits")),
@@ -55,7 +55,9 @@ def create(folder):
 
 @contextlib.contextmanager
 def lock(folder, name=_LOCK):
-    """Locks a run folder for this process, until the end of the process at the latest.
+    """Locks a run folder for this process inside the context.
+
+    The operating system releases the lock if the process ends earlier.
 
     Args:
         folder: The run folder.
@@ -124,9 +126,9 @@ def claim(folder, recipe, allow_changes=False):
         allow_changes: Whether the recipe may differ.
 
     Raises:
-        RunError: If the folder contains checkpoints with a different recipe. Changed
-            shapes of model or vocabulary are always rejected, as is a finished model
-            without checkpoints.
+        RunError: If the folder contains checkpoints with a different recipe. A
+            changed architecture or vocabulary is always rejected, as is a finished
+            model without checkpoints.
     """
     path = folder / CONFIG
     begun = _has_begun(folder)

@@ -54,8 +54,8 @@ def train(
         recipe: A `Recipe`, the name of a shipped recipe, or the path of a YAML file.
         output: The run folder, which is created if it does not exist.
         progress: Whether to show progress on standard error.
-        allow_changes: Whether to resume although the recipe or the training text has
-            changed.
+        allow_changes: Whether to resume although the recipe, the training text or the
+            number of replicas has changed.
         restart: Whether to delete the existing run and start over.
         worker_timeout: Seconds without a heartbeat after which a worker is lost.
 
@@ -67,13 +67,15 @@ def train(
         RecipeError: If the recipe cannot be read.
         DataError: If the data or the tokenizer do not match the recipe.
         RunError: If another process trains in `output`, if it contains a run with a
-            different recipe or text, or if its checkpoints are missing.
+            different recipe, text or number of replicas, or if it has a model without
+            checkpoints.
         StorageError: If `output` cannot be written, or the disk is full.
-        CheckpointError: If the checkpoints in `output` do not fit.
+        CheckpointError: If the checkpoints in `output` cannot be read or do not fit.
         ModelError: If `training.initial_model` does not match the recipe, or the
             recipe's model settings are invalid.
         TrainingFault: If losses or gradients are not finite, see `on_nonfinite`.
         KeyboardInterrupt: On Ctrl-C, after saving.
+        SystemExit: On SIGTERM, after saving, with code 143.
         WorkersError: If `TF_CONFIG` cannot be used, or the first worker failed.
         WorkerLost: If another worker ended or cannot be reached.
     """

@@ -61,7 +61,7 @@ def _bleu_scorer(recipe, translator, pairs):
     sources, references = map(list, zip(*kept, strict=True))
     settings = recipe.evaluation.model_dump()
     try:
-        # Some tokenizers need further packages. The error should not come after hours.
+        # Some tokenizers need extra packages. Checking here fails before training.
         evaluation.bleu(references[:1], references[:1], **settings)
     except (ImportError, RuntimeError, OSError) as error:
         raise DataError(

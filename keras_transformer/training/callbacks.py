@@ -20,7 +20,7 @@ class Progress:
     """State of a run; every checkpoint stores it under these names.
 
     Attributes:
-        step: Number of the last step.
+        step: Number of completed steps.
         seconds: Training time over all starts.
         checkpoint_seconds: Training time since the last timed checkpoint.
         best_score: Best validation score.
@@ -157,7 +157,7 @@ class Validation(keras.callbacks.Callback):
             self.model.stop_training |= self.is_over()
 
     def run(self):
-        """Validates. If a signal interrupts it, the checkpoint records it as due."""
+        """Runs a validation. After an interruption, the checkpoint marks it as due."""
         self.progress.validation_due = True
         with self.interruptible():
             metrics = self.validate()
@@ -179,10 +179,10 @@ class PeriodicCheckpoint(keras.callbacks.Callback):
 
     Args:
         progress: The run's `Progress`.
-        save: Function without arguments.
+        save: Function without arguments that writes a checkpoint.
         minutes: Minutes of training between checkpoints (paper: 10).
         steps: Steps between checkpoints, instead of minutes.
-        workers: The `Workers` that train together and agree on the time.
+        workers: The `Workers` that train together and save at the same step.
     """
 
     def __init__(self, progress, save, minutes=None, steps=None, workers=None):

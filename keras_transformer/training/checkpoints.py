@@ -92,7 +92,8 @@ class Checkpoints:
     def _delete_old(self, step):
         """Deletes old checkpoints and the damaged ones that `restore` found."""
         self._damaged.discard(str(self.folder / f"ckpt-{step}"))
-        # Checkpoints of later steps are damaged, unless nothing was restored.
+        # After `restore`, only damaged checkpoints have later steps. Without it, later
+        # ones are neither listed nor deleted.
         readable = [
             path
             for path in checkpoint_paths(self.folder)

@@ -15,7 +15,7 @@ def configure_threads(parallel_parts):
     two parts with one thread each finish sooner than one part with two threads.
 
     Nothing changes for one part, or if TF_NUM_INTRAOP_THREADS or TF_NUM_INTEROP_THREADS
-    is set. TensorFlow's first operation fixes its thread pools.
+    is set. Call it before TensorFlow's first operation, which fixes the thread pools.
 
     Args:
         parallel_parts: See `TrainingModel`.
@@ -46,7 +46,7 @@ def _num_cores():
 
 @contextlib.contextmanager
 def automatic_bfloat16(enabled=True):
-    """Makes functions that are first called inside multiply matrices in bfloat16.
+    """Computes matrix products in bfloat16 in functions first called in the context.
 
     Keras's `mixed_bfloat16` computes everything in bfloat16, which costs a CPU more
     than its products save. Here the graph optimizer casts the products, and operations

@@ -17,7 +17,7 @@ class GuidedAlignment:
             "target_ids": [batch, target_length]}`. It returns `[batch, target_length,
             source_length]`, bool: the source positions aligned with the token that the
             target position predicts. Unaligned target positions have no loss.
-        weight: Factor of the mean loss per target token.
+        weight: Factor on the loss, relative to the tokens' loss.
         layer: Index of the decoder layer. If `None`, the last of the lower half.
         head: Index of the head.
 

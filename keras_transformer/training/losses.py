@@ -91,7 +91,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         return ops.sum(losses * weights) / ops.maximum(tokens, 1e-9)
 
     def call(self, y_true, y_pred):
-        """Computes the loss of each label, `[batch, target_length]`, with padding."""
+        """Returns the loss per label, padding included: `[batch, target_length]`."""
         labels = ops.cast(y_true, "int32")
         return smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
 

@@ -58,7 +58,7 @@ def _sums_and_gradients(
     def body(index, sums, vectors_gradient, matrix_gradient):
         x, y, w = all_vectors[index], all_labels[index], all_weights[index]
         new_sums, weighted = _chunk_sums(x, y, w, matrix, mean_row, label_smoothing)
-        # Gradient of the softmax; the labels' part is added below for all chunks.
+        # Softmax part of the gradient. The labels' part is subtracted after the loop.
         gradient = tf.matmul(weighted, matrix)
         matrix_gradient += tf.matmul(weighted, x, transpose_a=True)
         return (

@@ -32,7 +32,7 @@ def default_strategy():
 
 
 class SingleProcess:
-    """The interface of `distributed.Workers` for a single process."""
+    """The interface of `distributed.workers.Workers` for a single process."""
 
     is_chief = True
     count = 1

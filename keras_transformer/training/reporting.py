@@ -130,7 +130,7 @@ def metric_sums(model):
 class ProgressBar(keras.callbacks.Callback):
     """Shows loss, target tokens per second and remaining time on standard error.
 
-    A terminal shows a bar. Otherwise, a line is written from time to time.
+    On a terminal, it is a bar. Otherwise, a line is printed every `line_seconds`.
 
     Args:
         progress: The run's `Progress`.
@@ -203,7 +203,7 @@ class ProgressBar(keras.callbacks.Callback):
         )
 
     def show_validation(self, metrics):
-        """Shows the metrics of a validation from now on."""
+        """Appends the metrics of a validation to later progress messages."""
         parts = [f"{name} {value:.2f}" for name, value in metrics.items()]
         self.validation = ", validation " + " ".join(parts)
 

@@ -19,7 +19,8 @@ FAULT_REASONS = {
     GRADIENT: "the gradient is not finite",
     EXPLOSION: "the gradient's norm exceeds training.max_gradient_norm",
 }
-# Below this bound, which fairseq uses too, the loss scale does not cause overflows.
+# With a smaller loss scale, a non-finite gradient is a fault and not an overflow of
+# float16. The bound is fairseq's.
 MIN_LOSS_SCALE = 1e-4
 
 
@@ -75,7 +76,7 @@ class CheckedUpdate:
             norm /= loss_scale
         too_large = False
         if self.max_gradient_norm is not None:
-            # After overflows, the optimizer lowers the loss scale.
+            # A non-finite norm may be an overflow, for which the loss scale is lowered.
             too_large = tf.math.is_finite(norm) & (norm > self.max_gradient_norm)
         if self.global_clipnorm is not None:
             factor = tf.minimum(1.0, self.global_clipnorm / tf.maximum(norm, 1e-12))

@@ -1,4 +1,4 @@
-"""Trains in a run folder, from the first step or from the last checkpoint."""
+"""Training loop of a run folder, with checkpoints, validation and resume."""
 
 import contextlib
 import dataclasses
@@ -32,8 +32,8 @@ _NAMED_PLACES = 3
 class Trainer:
     """Runs `model.fit` with checkpoints, validation, logs and resume.
 
-    Writes into the run folder: `checkpoints/`, `logs/` (TensorBoard),
-    `metrics.jsonl`, and `best.keras` after each best validation.
+    It writes `checkpoints/`, `logs/` (TensorBoard), `metrics.jsonl`, and `best.keras`
+    after each new best validation score.
 
     Args:
         model: A built and compiled `TrainingModel`.
@@ -65,7 +65,8 @@ class Trainer:
             Its step, or 0 if there is no checkpoint.
 
         Raises:
-            CheckpointError: If checkpoints exist, but none can be read or fits.
+            CheckpointError: If checkpoints exist, but none can be read or fits, or if
+                all checkpoints were lost.
         """
         stored = self.checkpoints.restore()
         if stored is not None:
@@ -116,7 +117,7 @@ class Trainer:
             metric: The metric that chooses the best model and stops early, a key of
                 `callbacks.HIGHER_IS_BETTER`.
             patience: Number of validations without a better value after which training
-                stops, also in later calls. If `None`, it never stops early.
+                stops. Later calls then train no further. If `None`, it never stops.
             log_steps: Steps between lines of the training metrics.
             bar: Whether to show progress on standard error.
             max_consecutive_skips: Number of consecutive steps whose update may be
@@ -126,7 +127,7 @@ class Trainer:
 
         Raises:
             TrainingFault: After more than `max_consecutive_skips` such steps. Nothing
-                is saved, so the last checkpoint is from before them.
+                is saved. Skipped steps leave the weights unchanged.
             KeyboardInterrupt: On Ctrl-C, after finishing and saving the step.
             SystemExit: On SIGTERM, after finishing and saving the step, with code 143.
         """

@@ -36,7 +36,8 @@ class TrainingModel(keras.Model):
     they make one update, normalized by the number of target tokens in the global batch.
 
     A step with a non-finite loss or gradient, or without a target token, updates
-    nothing and counts in no metric. `last_fault` stores the reason.
+    nothing and is not counted in any metric. `last_fault` stores its fault, see
+    `step_check.check_step`.
 
     Args:
         transformer: The model to train.

@@ -13,7 +13,7 @@ def write_tables(results, output, scale=1):
     """Writes `table.md`, `table.csv` and `table.png` into `output`.
 
     Args:
-        results: Results per row and seed; the seeds of a row are averaged.
+        results: Non-empty list from `ablate`; the seeds of a row are averaged.
         output: Path of the folder.
         scale: Divisor of all widths.
     """
