@@ -77,7 +77,8 @@ pipelines.word_piece_tokenizer -> pipelines.tokenizers.word_pieces
 pipelines.word_piece_training -> pipelines.tokenizers.word_piece_training
 """
 
-# Names that were renamed, or moved to another module than the rest of theirs.
+# Names that were renamed, or that moved to a different module than the other names of
+# their old module.
 _NAMES = """
 ablation.AblationError -> errors.RecipeError
 ablation.rows.AblationError -> errors.RecipeError

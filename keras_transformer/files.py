@@ -63,6 +63,7 @@ def check_writable(folder):
     Raises:
         StorageError: If permission is missing, the file system is read-only, or the
             disk is full.
+        OSError: If `folder` or one of its parents is a file.
     """
     folder = pathlib.Path(folder)
     probe = folder / f".probe-{os.getpid()}.tmp"

@@ -37,8 +37,8 @@ def compound_split_tokens(text, language="de"):
 def compound_split_bleu(hypotheses, references, language="de") -> Result:
     """Computes tokenized, case-sensitive, unsmoothed BLEU with split compounds.
 
-    It is higher than sacreBLEU's score of the same text, by about 1.5 for the base
-    model on newstest2014. Use it only to compare with the paper and its contemporaries.
+    It is usually higher than sacreBLEU's score of the same text. Use it only to compare
+    with the paper and its contemporaries.
 
     Args:
         hypotheses: List of untokenized str.

@@ -77,7 +77,7 @@ def export_ctranslate2(
             tokenizer.save(temporary)
             sync_tree(temporary)
         if folder.exists():
-            # A renamed folder is never partly removed.
+            # Renaming the old folder first never leaves `folder` partly removed.
             old = folder.with_name(f".{folder.name}-{os.getpid()}-old")
             shutil.rmtree(old, ignore_errors=True)
             os.rename(folder, old)
@@ -175,7 +175,7 @@ def _set_layer(spec, layer):
 
 
 def _set_linear(spec, *layers):
-    """Sets a linear layer, `[outputs, inputs]`, to one or several layers joined."""
+    """Sets a linear layer, `[outputs, inputs]`, to the concatenation of `layers`."""
     spec.weight = np.concatenate([_array(layer.kernel).T for layer in layers])
     if layers[0].use_bias:
         spec.bias = np.concatenate([_array(layer.bias) for layer in layers])

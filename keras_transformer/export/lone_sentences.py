@@ -1,4 +1,4 @@
-"""Packed decoder kernels in an export, for single sentences compiled by XLA."""
+"""Packed decoder kernels in an export, for XLA programs that search one sentence."""
 
 import contextlib
 

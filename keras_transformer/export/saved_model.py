@@ -28,7 +28,7 @@ from keras_transformer.files import sync_tree
 from keras_transformer.pipelines import CoreOpsBytePairTokenizer
 from keras_transformer.saving.saved_model import LIMITS
 
-# No export takes longer.
+# Older temporary folders belong to exports that were killed.
 _ABANDONED_SECONDS = 3600
 
 

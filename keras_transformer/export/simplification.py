@@ -1,4 +1,4 @@
-"""Removes duplicate and dead nodes from a SavedModel graph.
+"""Removal of duplicate and dead nodes from a SavedModel graph.
 
 Two thirds of the nodes of a traced search are repeated constants, repeated shapes, and
 slices of shapes that nothing reads. TensorFlow removes them before it computes, but a
@@ -56,7 +56,7 @@ def simplify_function(function):
         for key, value in outputs.items():
             outputs[key] = _rename(value, merged)
     used = _used_nodes(function, nodes)
-    # Nodes belong to the list, which is cleared.
+    # Clearing the list frees its nodes.
     kept = [copy.deepcopy(nodes[name]) for name in order if name in used]
     del function.node_def[:]
     function.node_def.extend(kept)

@@ -167,7 +167,8 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
       open constituent, or else to the outermost one. Superfluous symbols are skipped.
     - A closing bracket closes the innermost constituent of its label and all
       constituents inside it. If there is none, the bracket is skipped. Constituents
-      that are open at the end are closed. In the joined form neither is a repair.
+      that are open at the end are closed. The joined form omits these closing brackets,
+      so that closing them there is not counted as a repair.
     - Empty constituents are removed.
     - A tree without a single root gets a root with the label ``TOP``. A single word
       needs no root.

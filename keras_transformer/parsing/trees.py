@@ -32,8 +32,8 @@ class Tree:
         words: Tuple of str, at least one.
         tags: Tuple of str, each word's part of speech.
         constituents: Tuple of `(label, start, end)` for the words `start` to `end - 1`,
-            at least one. They are in depth-first order, the outer of two equal spans
-            first. Tags are not included.
+            in depth-first order, the outer of two equal spans first. Tags are not
+            included. A single word may have no constituent.
     """
 
     words: tuple[str, ...]

@@ -53,7 +53,7 @@ class FilesData(Section):
     kind: Literal["files"] = "files"
     train: TextPair  # training text
     validation: TextPair | None = None  # text for validation and early stopping
-    test: TextPair | None = None  # default text of `evaluate`
+    test: TextPair | None = None  # text that training does not read
     max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
 
 
@@ -66,7 +66,7 @@ class RecordsData(Section):
     kind: Literal["records"]
     train: Text  # folder that `corpus prepare` wrote
     validation: TextPair | None = None  # text for validation and early stopping
-    test: TextPair | None = None  # default text of `evaluate`
+    test: TextPair | None = None  # text that training does not read
     max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
 
 
@@ -79,7 +79,7 @@ class TfdsData(Section):
     target_language: Text  # feature of the dataset, such as de
     train: Text = "train"  # split, such as train[:10%]
     validation: Text | None = "validation"  # split for validation
-    test: Text | None = "test"  # split for `evaluate`
+    test: Text | None = "test"  # split that training does not read
     data_dir: Text | None = None  # folder for downloads
     max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
 
@@ -103,9 +103,9 @@ class TreePaths(Section):
 
 
 class WeightedTreePaths(TreePaths):
-    """`TreePaths` with the number of times per epoch for each path's trees."""
+    """`TreePaths` with the number of times that an epoch contains each path's trees."""
 
-    weights: list[PositiveFloat] | None = None  # repetitions per path
+    weights: list[PositiveFloat] | None = None  # times per epoch, per path
 
     @model_validator(mode="after")
     def _as_many_weights(self):
@@ -126,7 +126,7 @@ class TreesData(Section):
     kind: Literal["trees"]
     train: WeightedTreePaths  # training trees
     validation: TreePaths | None = None  # trees for validation and early stopping
-    test: TreePaths | None = None  # default trees of `evaluate`
+    test: TreePaths | None = None  # trees that training does not read
     words: Literal["joined", "numbers", "tags", "XX"] = "tags"  # symbols of words
     max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
 

@@ -26,7 +26,8 @@ def average_checkpoints(transformer, folder, last=5):
         Paths of the checkpoints that were averaged, oldest first.
 
     Raises:
-        CheckpointError: If no checkpoint can be read, or one has another model's shape.
+        CheckpointError: If no checkpoint can be read, or a shape differs from the
+            model's.
         ValueError: If `last` is below 1.
     """
     if last < 1:
@@ -87,6 +88,10 @@ def weights_by_path(transformer):
 
 def check_shapes(checkpoint, path):
     """Checks that the variables of a model have the shapes in a checkpoint.
+
+    Args:
+        checkpoint: `tf.train.Checkpoint` with `weights_by_path(...)["weights"]`.
+        path: Path of the stored checkpoint, without suffix.
 
     Raises:
         CheckpointError: If a shape differs or a weight is missing.

@@ -57,7 +57,7 @@ _LOCAL_DEVICE = re.compile(r"(/device:(CPU|GPU):(\d+|\*))?")
 
 
 def check_saved_model(path):
-    """Checks that an export does nothing that exports of this package do not.
+    """Checks that an export contains only what exports of this package contain.
 
     Args:
         path: The folder that contains `saved_model.pb`.
@@ -149,7 +149,7 @@ def _check_model(model):
             _check_attributes(what, argument.attr, rules["arguments"], rules)
     if meta_graph.asset_file_def:
         raise ValueError("has asset files")
-    # Quantized layers have them.
+    # Quantized layers register gradients.
     for gradient in library.registered_gradients:
         if gradient.gradient_func not in callable_names:
             raise ValueError(f"has the gradient {shown(gradient.gradient_func)}")

@@ -1,4 +1,7 @@
-"""Description of a stored model, without loading it or TensorFlow."""
+"""Description of a stored model, without loading its weights.
+
+Only a run without `model.keras` needs TensorFlow, to count its parameters.
+"""
 
 import json
 import pathlib

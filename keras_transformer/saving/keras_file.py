@@ -115,6 +115,9 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
             then run any code, and contain a model of any class.
         limits: `FileLimits`.
 
+    Returns:
+        The model, a `Transformer` unless `allow_unsafe` is true.
+
     Raises:
         ModelError: If the file is refused or damaged.
     """
@@ -260,7 +263,8 @@ def _read_settings(content):
 
 
 def _parse_int(digits):
-    # Python cannot write products of huge numbers. Keras writes ids of 64 bits.
+    # Python refuses to format huge integers, such as products of these numbers. The
+    # ids that Keras writes have at most 64 bits.
     if len(digits) > 20:
         raise ValueError(f"the number {shown(digits)} is too large")
     return int(digits)

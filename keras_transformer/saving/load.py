@@ -20,7 +20,7 @@ _TOKENIZER_FILES = {"tokenizer.model": "bpe", "tokenizer.json": "word_piece"}
 
 
 def recipe_keys(path):
-    """Returns the recipe keys that training from a model's weights must have.
+    """Returns the recipe keys that are required to train from a model's weights.
 
     Args:
         path: A run's folder, or a `.keras` file with its tokenizer next to it.

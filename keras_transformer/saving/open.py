@@ -41,6 +41,8 @@ def open_model(
     Raises:
         ModelError: If there is no model, it is refused or damaged, it does not match
             its tokenizer, or the models of an ensemble differ in vocabulary.
+        RecipeError: If the run's `config.yaml` is invalid.
+        DataError: If the tokenizer is missing or damaged.
     """
     if old_options:
         from keras_transformer.decoding.deprecated import take_renamed

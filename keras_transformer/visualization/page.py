@@ -12,7 +12,7 @@ def write_page(attention, path):
 
     Args:
         attention: `Attention`.
-        path: Path of the HTML file.
+        path: `pathlib.Path` of the HTML file.
     """
     data = {
         kind: {
