@@ -10,7 +10,7 @@ import keras_transformer
 from keras_transformer.cli import corpus
 from keras_transformer.cli import options
 
-# Boxes would break messages into several lines.
+# Rich's boxes would split messages over several lines.
 app = typer.Typer(
     name="keras-transformer",
     add_completion=False,

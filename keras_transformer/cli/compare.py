@@ -30,7 +30,7 @@ class Test(enum.StrEnum):
 def compare(
     systems: Annotated[
         list[pathlib.Path],
-        Argument(metavar="BASELINE SYSTEM...", help="Files of translations."),
+        Argument(metavar="BASELINE SYSTEM...", help="Translations by each system."),
     ],
     reference: Annotated[
         pathlib.Path, Option("--reference", "-r", help="Reference translations.")
@@ -40,11 +40,11 @@ def compare(
         Option("--metric", "-m", help="Metric to compare. Repeatable."),
     ] = (CorpusMetric.bleu,),
     test: Annotated[
-        Test, Option(help="Paired bootstrap or approximate randomization.")
+        Test, Option(help="Paired bootstrap or approximate randomization test.")
     ] = Test.BOOTSTRAP,
     samples: Annotated[
         int | None,
-        Option(min=1, help="Number of samples (default: 1000, randomization 10000)."),
+        Option(min=1, help="Resamples (default: 1000; 10000 for randomization)."),
     ] = None,
     seed: Annotated[int, Option(min=1, help="Seed for the resampling.")] = 12345,
     tokenize: options.BleuTokenizer = "13a",

@@ -18,7 +18,7 @@ from keras_transformer.files import replace_file
 USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-# A log level in the environment requests TensorFlow's messages.
+# A log level set in the environment makes TensorFlow's messages visible.
 SHOW_LIBRARIES = "TF_CPP_MIN_LOG_LEVEL" in os.environ
 
 
@@ -33,7 +33,7 @@ def warn(message: str) -> None:
 
 
 def command(function):
-    """Turns a function into a command: user errors become one line and exit code 2."""
+    """Turns a function into a command: user errors become one line, not a traceback."""
 
     @functools.wraps(function)
     def run(*args, **kwargs):
@@ -78,13 +78,13 @@ def require_exists(*paths: pathlib.Path | None) -> None:
 
 
 def require_folder(path: pathlib.Path) -> None:
-    """Raises `UserError` unless the folder of a file to write exists."""
+    """Raises `UserError` unless the parent folder of an output path exists."""
     if not path.parent.is_dir():
         raise UserError(f"{path}: there is no folder {path.parent}")
 
 
 def require_writable(path: pathlib.Path | None) -> None:
-    """Raises `UserError` if no output file can be written; skips `None`."""
+    """Raises `UserError` if `path` cannot be an output file; skips `None`."""
     if path is None:
         return
     if path.suffix == ".gz":
@@ -127,7 +127,7 @@ def check_bleu_tokenizer(name):
 
 @contextlib.contextmanager
 def quiet_libraries():
-    """Discards what native libraries write to standard error, but not Python's lines.
+    """Discards native libraries' output to standard error and keeps Python's.
 
     TensorFlow describes the machine while it loads, at every log level.
     """
@@ -171,7 +171,7 @@ def load_tensorflow() -> None:
 
 @contextlib.contextmanager
 def resume_hint(hint):
-    """Prints on Ctrl-C what running the same command again will do."""
+    """Prints on Ctrl-C that running the same command again will `hint` (a verb)."""
     try:
         yield
     except KeyboardInterrupt:
@@ -186,7 +186,7 @@ class LineWarnings:
         prefix: Text before the number.
 
     Attributes:
-        numbers: Sequence of the numbers of the translator's lines.
+        numbers: Sequence of line numbers, by the index that the translator reports.
     """
 
     def __init__(self, prefix="line"):
@@ -197,7 +197,7 @@ class LineWarnings:
         warn(f"{self._prefix} {self.numbers[index]}: {text}")
 
 
-# Abilities that a SavedModel lacks: a phrase for messages, and if ensembles have it.
+# Abilities that a SavedModel lacks: a phrase for messages, and if ensembles can.
 _ABILITIES = {
     "search": ("search with other settings or forbidden words", True),
     "prefixes": ("use prefixes", True),
@@ -223,6 +223,9 @@ def opened_model(
         parallel_parts: Number of batches to decode in parallel.
         search: Dict of arguments for `with_search`. `None` values are ignored.
         warnings: `LineWarnings`. If `None`, lines count from 1.
+
+    Returns:
+        `Translator`, or `ExportedTranslator` for a SavedModel.
 
     Raises:
         UserError: If the model lacks one of `needs`.

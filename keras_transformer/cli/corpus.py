@@ -27,17 +27,19 @@ Sources = Annotated[
 ]
 Targets = Annotated[
     list[str],
-    Option("--target", "-t", help="Translations of a source file. One per --source."),
+    Option(
+        "--target", "-t", help="Translations of a source file. Give one per --source."
+    ),
 ]
 # A string, since a path would turn gs:// into gs:/.
 OutputFolder = Annotated[
-    str, Option("--output", "-o", metavar="DIR", help="Folder to write.")
+    str, Option("--output", "-o", metavar="DIR", help="Output folder.")
 ]
 NumShards = Annotated[int, Option(min=1, help="Number of files to write.")]
 MaxLength = Annotated[int, Option(min=1, help="Maximum subwords per side.")]
 MaxRatio = Annotated[
     float | None,
-    Option(min=1, help="Maximum length ratio of the sides (default: none)."),
+    Option(min=1, help="Maximum ratio of longer to shorter side (default: none)."),
 ]
 Deduplicate = Annotated[
     bool, Option("--deduplicate", help="Keep only the first of identical pairs.")
@@ -45,7 +47,7 @@ Deduplicate = Annotated[
 BatchSize = Annotated[int, Option(min=1, help="Maximum lines per batch.")]
 BeamOptions = Annotated[
     list[str],
-    Option(metavar="OPTION", help="Option like runner=FlinkRunner. Repeatable."),
+    Option(metavar="OPTION", help="Beam option, e.g. runner=FlinkRunner. Repeatable."),
 ]
 
 

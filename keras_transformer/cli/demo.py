@@ -29,7 +29,7 @@ def demo(
     """Train, evaluate and export a model in about 5 minutes.
 
     The data are phrases from CLDR in two languages: dates, times, numbers, amounts,
-    measures and names. They come with an installed package and need no network.
+    measures and names. The package Babel includes them, so no network is needed.
 
     \b
     keras-transformer demo

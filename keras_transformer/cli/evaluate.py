@@ -37,7 +37,9 @@ def evaluate(
     ],
     source: Annotated[
         pathlib.Path | None,
-        Option("--source", "-s", help="Text to translate (default for f1: the words)."),
+        Option(
+            "--source", "-s", help="Text to translate (f1: the words of the trees)."
+        ),
     ] = None,
     metric: Annotated[
         list[Metric], Option("--metric", "-m", help="Metric to compute. Repeatable.")
@@ -61,8 +63,8 @@ def evaluate(
     """Translate a test set and score it with sacreBLEU.
 
     The metric compound_bleu follows the paper: text is tokenized and compounds are
-    split at hyphens. The metric f1 parses sentences and compares the trees with the
-    ones in --reference.
+    split at hyphens. The metric f1 parses sentences and compares the trees with
+    those in --reference.
 
     \b
     keras-transformer evaluate runs/mine --source test.en --reference test.de

@@ -1,4 +1,4 @@
-"""Parts of `keras-transformer evaluate --metric f1`."""
+"""Reading, parsing and scoring of trees for `evaluate --metric f1`."""
 
 from collections import Counter
 
@@ -72,7 +72,7 @@ def repairs(parses):
 
 
 def results(references, trees):
-    """Returns the scores of all sentences and of short ones."""
+    """Returns a dict of scores for all sentences and one for the short ones."""
     from keras_transformer.parsing.bracketing import SHORT_LENGTH
     from keras_transformer.parsing.bracketing import bracketing_score
 

@@ -31,7 +31,7 @@ def export(
     model: options.WeightsModel,
     folder: Annotated[
         pathlib.Path,
-        Argument(metavar="FOLDER", help="Folder to write, saved_models/NAME."),
+        Argument(metavar="FOLDER", help="Output folder, e.g. saved_models/NAME."),
     ],
     format: Annotated[
         Format, Option(help="SavedModel, or a model for CTranslate2.")
@@ -45,7 +45,7 @@ def export(
     patience: options.Patience = None,
     tokenizer_ops: Annotated[
         TokenizerOps,
-        Option(help="Library of the tokenizer: tensorflow-text or core TensorFlow."),
+        Option(help="Tokenizer operations: tensorflow-text or core TensorFlow."),
     ] = TokenizerOps.TEXT,
     parallel_parts: Annotated[
         int, Option(min=1, metavar="N", help="Parts of a batch to search in parallel.")
@@ -65,8 +65,8 @@ def export(
     """Write a SavedModel for TF-Serving: text in, text out.
 
     A SavedModel is written to FOLDER/1 or the next free number, a model for CTranslate2
-    to FOLDER itself. The search options of CTranslate2 are set when it translates.
-    Core tokenizer operations give the same ids, are slower and support BPE only.
+    to FOLDER itself. CTranslate2 takes its search options at translation time.
+    Core tokenizer operations return the same ids but are slower and support BPE only.
     TF-Serving cannot run exports with --jit-compile.
 
     \b

@@ -25,7 +25,7 @@ def filter(
         pathlib.Path, Option(metavar="F", help="File for the kept source lines.")
     ],
     output_target: Annotated[
-        pathlib.Path, Option(metavar="F", help="File for their translations.")
+        pathlib.Path, Option(metavar="F", help="File for the kept target lines.")
     ],
     min_score: Annotated[
         float | None, Option(help="Minimum log-probability per subword, e.g. -4.")
@@ -34,7 +34,7 @@ def filter(
         float | None, Option(help="Keep this fraction of the best pairs, e.g. 0.8.")
     ] = None,
     max_ratio: Annotated[
-        float, Option(min=1, help="Maximum length ratio of the sides.")
+        float, Option(min=1, help="Maximum ratio of longer to shorter side.")
     ] = 3.0,
     max_length: Annotated[
         int | None,
@@ -46,9 +46,9 @@ def filter(
 ):
     """Remove improbable pairs from a noisy parallel corpus.
 
-    A pair must also have text on both sides that is not identical, not too long, and of
-    similar length. With --keep-fraction, the scores of all pairs are kept in memory,
-    4 bytes each.
+    Pairs are also removed if a side is empty or too long, if the sides are identical,
+    or if their lengths differ too much. With --keep-fraction, the scores of all pairs
+    are kept in memory, 4 bytes each.
 
     \b
     keras-transformer filter runs/mine --source web.en --target web.de \\
@@ -102,7 +102,7 @@ def filter(
 
 
 def _check_outputs(inputs, output_source, output_target):
-    """Raises `UserError` if an output cannot be written or is another file."""
+    """Raises `UserError` if an output cannot be written or is given twice."""
     taken = dict(inputs)
     outputs = {"--output-source": output_source, "--output-target": output_target}
     for option, path in outputs.items():

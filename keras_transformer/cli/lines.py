@@ -5,7 +5,7 @@ import sys
 
 from keras_transformer.cli import console
 
-# Enough lines to sort by length into good batches.
+# Enough lines to form batches of similar lengths after sorting.
 CHUNK_SIZE = 2_000
 # Parsing decodes n-best lists, which takes longer.
 PARSING_CHUNK_SIZE = 500

@@ -70,7 +70,7 @@ Source = Annotated[
 ]
 Target = Annotated[
     pathlib.Path,
-    Option("--target", "-t", help="Translations, one per line of the source."),
+    Option("--target", "-t", help="Translations, one per source line."),
 ]
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 BeamSize = Annotated[
@@ -91,7 +91,7 @@ Patience = Annotated[
 ]
 OtherModels = Annotated[
     list[pathlib.Path],
-    Option(metavar="RUN", help="Further model of the same vocabulary. Repeatable."),
+    Option(metavar="RUN", help="Another model with the same vocabulary. Repeatable."),
 ]
 ParallelParts = Annotated[
     int,
@@ -99,8 +99,6 @@ ParallelParts = Annotated[
 ]
 BleuTokenizer = Annotated[
     str,
-    Option("--tokenize", help="sacreBLEU tokenizer; none for text that is tokenized."),
+    Option("--tokenize", help="sacreBLEU tokenizer; use none for tokenized text."),
 ]
-Lowercase = Annotated[
-    bool, Option("--lowercase", help="Compute BLEU and chrF without case.")
-]
+Lowercase = Annotated[bool, Option("--lowercase", help="Ignore case in BLEU and chrF.")]

@@ -24,10 +24,11 @@ def parse(
     ensemble: options.OtherModels = (),
     parallel_parts: options.ParallelParts = 1,
     split_words: Annotated[
-        bool, Option("--split-words", help="Split words like the Penn Treebank.")
+        bool,
+        Option("--split-words", help="Tokenize like the Penn Treebank; needs nltk."),
     ] = False,
 ):
-    """Print the constituency tree of each line in brackets.
+    """Print the bracketed constituency tree of each line.
 
     A line is a sentence; an empty line stays empty. Brackets among the words become
     -LRB- and -RRB-. Repairs of malformed model outputs are reported on standard error.

@@ -30,8 +30,8 @@ def resumable_lines(output, facts, num_inputs, numbered):
         inputs whose lines are complete.
 
     Raises:
-        UserError: If the part has other facts or lines of more inputs, or another
-            process writes it.
+        UserError: If the part file was made with other facts, has lines of more than
+            `num_inputs` inputs, or is in use by another process.
     """
     part = _part(output)
     with convert_disk_full_errors(part), open(part, "ab") as file:
@@ -94,7 +94,7 @@ def _check_facts(path, output, facts):
 
 
 def _complete_lines(part, numbered):
-    """Returns the bytes and the number of the inputs whose lines are complete."""
+    """Returns the size in bytes and the number of inputs of the complete lines."""
     length = num_inputs = 0
     last, last_start = None, 0
     with open(part, "rb") as file:

@@ -14,7 +14,7 @@ from keras_transformer.errors import UserError
 def serve(
     model: Annotated[
         pathlib.Path,
-        Argument(metavar="FOLDER", help="Exported model, saved_models/NAME."),
+        Argument(metavar="FOLDER", help="Exported model, e.g. saved_models/NAME."),
     ],
     port: Annotated[
         int, Option(min=0, max=65535, help="Port; 0 picks a free one.")
@@ -24,7 +24,7 @@ def serve(
     ] = "127.0.0.1",
     allow_host: Annotated[
         list[str],
-        Option(metavar="NAME", help="Further host name in requests. Repeatable."),
+        Option(metavar="NAME", help="Additional host name to accept. Repeatable."),
     ] = (),
     name: Annotated[
         str | None,
@@ -40,7 +40,11 @@ def serve(
         int, Option(min=1, help="Maximum queued rows; further requests get 503.")
     ] = 512,
     max_texts: Annotated[
-        int | None, Option(min=1, help="Maximum rows per request (default: 256).")
+        int | None,
+        Option(
+            min=1,
+            help="Maximum rows per request (default: 256, at most --queue-size).",
+        ),
     ] = None,
     max_text_length: Annotated[
         int, Option(min=1, help="Maximum characters per text; longer ones get 400.")
@@ -52,16 +56,16 @@ def serve(
         float, Option(min=0.1, help="Seconds before a request gets 504.")
     ] = 60,
     no_reload: Annotated[
-        bool, Option("--no-reload", help="Do not load versions that appear later.")
+        bool, Option("--no-reload", help="Keep the version loaded at startup.")
     ] = False,
 ):
     """Serve an exported model with TF-Serving's REST API.
 
     The root URL shows a page to try the model. A newer version replaces the served one
-    without losing requests. Ctrl-C and SIGTERM stop the server after
-    current requests finish. There is no authentication; the default address 127.0.0.1
-    accepts connections from this machine only. Requests may address --host, localhost,
-    IP addresses and each --allow-host.
+    without losing requests. Ctrl-C and SIGTERM stop the server after the requests in
+    progress finish. There is no authentication; the default address 127.0.0.1 accepts
+    connections from this machine only. The Host header of a request must be --host,
+    localhost, an IP address or an --allow-host.
 
     \b
     keras-transformer serve saved_models/mine

@@ -42,7 +42,7 @@ def train(
 ):
     """Train a model or resume an interrupted run.
 
-    --from copies weights, vocabulary and architecture, but not the optimizer.
+    --from copies weights, vocabulary and architecture, but not the optimizer state.
 
     \b
     keras-transformer train phrases --output runs/phrases

@@ -65,21 +65,25 @@ def translate(
         int | None, Option(min=1, help="Sample from the k likeliest tokens.")
     ] = None,
     top_p: Annotated[
-        float | None, Option(help="Probability mass to sample from (nucleus sampling).")
+        float | None,
+        Option(help="Sample from the likeliest tokens up to this probability."),
     ] = None,
     seed: Annotated[
         int | None, Option(min=0, help="Sampling seed (default: 1).")
     ] = None,
     parallel_parts: options.ParallelParts = 1,
     resume: Annotated[
-        bool, Option("--resume", help="Collect lines in OUTPUT.part, or continue it.")
+        bool,
+        Option(
+            "--resume", help="Write to OUTPUT.part first; continue it if it exists."
+        ),
     ] = False,
 ):
     """Translate text line by line.
 
-    An empty line gives an empty translation. With --n-best K, each input line gives up
-    to K output lines, which start with the line number. Tabs separate the columns:
-    number, score, translation and alignments, as far as they are requested. Alignments
+    An empty line gives an empty translation. With --n-best K, each input line has at
+    most K output lines, which start with the line number. Tabs separate the requested
+    columns: number, score, translation and alignments. Alignments
     are pairs i-j of source word i and target word j, from 0. The forbidden word 'walk*'
     stands for all words that start with walk.
 

@@ -78,7 +78,7 @@ def update_vocabulary(
 
 
 def _save(model, tokenizer, output):
-    """Writes a folder and gives it its name once it is complete."""
+    """Writes a temporary folder and renames it once it is complete."""
     from keras_transformer.files import convert_disk_full_errors
     from keras_transformer.saving.keras_file import note_tokenizer
     from keras_transformer.saving.names import MODEL

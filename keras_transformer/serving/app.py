@@ -40,7 +40,7 @@ def build_app(model, limits=None, hosts=()):
 
     Args:
         model: `ServedModel`, or an object with its attributes and methods.
-        limits: `Limits`.
+        limits: `Limits`. If `None`, the defaults.
         hosts: Host names that requests may address, in addition to `localhost` and
             IP addresses.
 
@@ -208,7 +208,7 @@ def _add_middleware(app, name, monitoring, hosts):
 
 async def _read_body(request, limits):
     """Reads a JSON body. Raises `RequestError` if it is too large or too slow."""
-    # Other types can be sent by any web page without asking this server first.
+    # Browsers send other types across origins without a CORS preflight.
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind.lower() != _JSON:
         raise RequestError(415, f"Content-Type must be {_JSON}", "content_type")
@@ -230,7 +230,7 @@ async def _read_body(request, limits):
 
 
 async def _wait_for(future, request, timeout):
-    """Returns the result of a future, which is cancelled if nobody waits for it."""
+    """Returns the result of a future. Cancels it on timeout or disconnection."""
     wrapped = asyncio.wrap_future(future)
     # After the body, the only message is that the client has disconnected.
     gone = asyncio.ensure_future(request.receive())

@@ -87,8 +87,8 @@ class Batcher:
     """A bounded queue and one worker thread that runs the model.
 
     Args:
-        run: Function `(signature, columns) -> outputs`. `columns` are lists with one
-            value per row, by input. `outputs` are arrays with the rows as leading axis.
+        run: Function `(signature, columns) -> outputs`. `columns` maps inputs to lists
+            with one value per row. `outputs` maps names to arrays, rows first.
         merges: Function of a signature that returns whether requests can share a
             batch.
         max_batch_size: Maximum rows per batch, or a function of a signature that
@@ -145,8 +145,8 @@ class Batcher:
         """Queues a request.
 
         Args:
-            signature: Name of the signature.
-            columns: Lists of equal length with one value per row, by input.
+            signature: Hashable key of the signature, passed to `run`.
+            columns: Dict from inputs to lists of equal length, one value per row.
             timeout: Seconds after which rows in the queue are dropped.
 
         Returns:

@@ -7,9 +7,9 @@ class RequestError(Exception):
     Args:
         status: HTTP status.
         message: Text for the client, without a path or traceback.
-        reason: One word, the label of the metric `rejected`.
+        reason: One word, for the label `reason` of the metric `rejected`.
         retry_after: Seconds after which to try again, for statuses 429 and 503.
-        headers: Dict of further headers of the answer.
+        headers: Dict of additional response headers.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Checks of the `Host` header, against web pages that rebind their DNS name."""
+"""Checks of the `Host` header that prevent DNS rebinding."""
 
 import ipaddress
 import re
@@ -12,7 +12,7 @@ def check_host(header, allowed):
     Only DNS names can be rebound to another address, so IP addresses are accepted.
 
     Args:
-        header: The `Host` header. Browsers always send one.
+        header: The `Host` header. An empty one passes, since browsers always send one.
         allowed: Host names that are accepted in addition to `localhost`.
     """
     name = re.sub(r":\d*$", "", header).strip("[]").rstrip(".").lower()

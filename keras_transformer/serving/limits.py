@@ -1,4 +1,4 @@
-"""Limits on requests, answers and waiting times."""
+"""Limits on requests, responses and waiting times."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ class Limits(BaseModel):
     max_texts: Count = 256
     max_text_length: Count = 5_000  # characters
     max_ids: Count = 1 << 16  # including padding
-    max_values: Count = 1 << 20  # numbers and texts in an answer
+    max_values: Count = 1 << 20  # numbers and texts in a response
 
     max_batch_size: Count = 32  # rows
     max_wait: Annotated[float, Field(ge=0)] = 0.005  # seconds for a batch to fill up

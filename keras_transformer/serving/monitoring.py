@@ -13,7 +13,7 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Monitoring:
-    """Metrics of one server, in a registry of this object.
+    """Metrics of one server, with a separate registry.
 
     Args:
         queue_rows: Function that returns the number of rows in the queue.
@@ -56,7 +56,7 @@ class Monitoring:
         )
 
     def count_answer(self, kind, status, seconds):
-        """Counts an answer; `kind` is one of a few words, not a client's text."""
+        """Counts a response; `kind` is a fixed label, never text from a client."""
         self._requests.labels(kind, str(status)).inc()
         self._seconds.labels(kind).observe(seconds)
 

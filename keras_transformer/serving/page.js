@@ -212,7 +212,7 @@ function drawWords() {
   const { source, target, rows } = state.attention;
   const group = by("pieces").checked ? pieces => pieces.map((_, i) => [i]) : words;
   const [from, to] = [group(source), group(target)];
-  // Attention to a word is the sum over its subwords, attention from it the mean.
+  // Attention to a word is the sum over its subwords; attention from it is the mean.
   const table = to.map(t => from.map(s =>
     t.reduce((sum, i) => sum + s.reduce((part, j) => part + rows[i][j], 0), 0) / t.length));
   const text = (pieces, indices) => indices.map(i => pieces[i]).join("").trim() || "\u2423";
@@ -292,7 +292,7 @@ function drawTree(root, text) {
   const svg = element("svg", { role: "img", "aria-label": `Tree: ${text}` });
   const lines = element("g", {}), labels = element("g", {});
   const width = label => Math.max(16, 8.2 * [...label].length);
-  // `least` is the width of the widest label of the only children above.
+  // `least` is the width of the widest label in the chain of single children above.
   function place(node, depth, least) {
     deepest = Math.max(deepest, depth);
     const room = Math.max(width(node.label), least);
@@ -331,7 +331,7 @@ async function copy() {
   range.selectNodeContents(by("best"));
   getSelection().removeAllRanges();
   getSelection().addRange(range);
-  // Browsers offer the clipboard only to pages of this machine or over HTTPS.
+  // Browsers offer the clipboard only to pages from localhost or over HTTPS.
   if (navigator.clipboard) await navigator.clipboard.writeText(by("best").textContent);
   else document.execCommand("copy");
   by("copy").textContent = "Copied";

@@ -26,7 +26,7 @@ class Request(NamedTuple):
     """A parsed request."""
 
     signature: str
-    columns: dict  # name of each input to a list with one value per row
+    columns: dict  # from each input's name to a list with one value per row
     by_row: bool  # whether the answer has "predictions" instead of "outputs"
 
 
@@ -67,13 +67,13 @@ def parse_request(body, signatures, limits):
 
 
 def format_response(outputs, by_row):
-    """Returns the body of an answer, as bytes.
+    """Returns the body of a response, as bytes.
 
     Args:
         outputs: Mapping of names to numpy arrays with the rows as leading axis.
         by_row: Whether the answer has "predictions" instead of "outputs".
     """
-    # Encoding row by row releases the interpreter's lock in between.
+    # Encoding row by row lets other threads take the GIL between rows.
     columns = {name: map(_row_json, array) for name, array in outputs.items()}
     if by_row and len(columns) > 1:
         rows = zip(*columns.values(), strict=True)

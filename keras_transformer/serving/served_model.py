@@ -34,7 +34,7 @@ class ServedModel:
         inputs: Mapping of each signature's name to its inputs, a mapping of names to
             `Input`.
         metadata: TF-Serving's description of the signatures, as JSON values.
-        max_batch_size: Maximum rows per batch, `None` if unknown.
+        max_batch_size: Maximum rows per batch, or `None` if unknown.
 
     Raises:
         ModelError: If there is no export or it cannot be loaded.
@@ -84,9 +84,9 @@ class ServedModel:
         )
 
     def estimate_values(self, signature, columns):
-        """Estimates the number of values in an answer before it is computed.
+        """Estimates the number of values in a response before it is computed.
 
-        Unknown axes count as long as the rows of ids, which is exact for `encode`.
+        Unknown axes are taken to be as long as the rows of ids, as in `encode`.
         """
         column = next(iter(columns.values()))
         length = len(column[0]) if isinstance(column[0], list) else 1
@@ -95,7 +95,7 @@ class ServedModel:
         return len(column) * sum(sizes)
 
     def warm_up_requests(self):
-        """Yields (signature, columns) of a small request per signature."""
+        """Yields (signature, columns) of a small request per supported signature."""
         for signature, inputs in self.inputs.items():
             if all(each in _WARM_UP for each in inputs.values()):
                 yield signature, {name: _WARM_UP[each] for name, each in inputs.items()}

@@ -20,7 +20,7 @@ def serve(model, host="127.0.0.1", port=8501, limits=None, started=None, hosts=(
         model: `ServedModel`.
         host: Address to bind; 127.0.0.1 accepts connections from this machine only.
         port: Port; 0 picks a free one.
-        limits: `Limits`.
+        limits: `Limits`. If `None`, the defaults.
         started: Function of the URL, called after the warm-up.
         hosts: Host names that requests may address, in addition to `host`,
             `localhost` and IP addresses.
@@ -75,7 +75,7 @@ def build_server(model, limits, hosts=()):
 
 
 class _Server(uvicorn.Server):
-    """A server that answers status 503 while it finishes requests in progress."""
+    """A server that rejects new requests (503) while it finishes those in progress."""
 
     async def shutdown(self, sockets=None):
         batcher = self.config.app.state.batcher

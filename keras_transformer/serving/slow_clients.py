@@ -7,7 +7,7 @@ from keras_transformer.serving.protocol import error_body
 
 
 class _JsonErrorProtocol(H11Protocol):
-    """HTTP/1.1 whose errors have the format of all other errors."""
+    """HTTP/1.1 protocol that reports malformed requests as JSON."""
 
     def send_400_response(self, msg):
         headers = [("Content-Type", "application/json"), ("Connection", "close")]
@@ -24,8 +24,8 @@ def slow_client_protocol(limits):
     """Returns uvicorn's HTTP/1.1 protocol with limits that it lacks.
 
     Args:
-        limits: `Limits`: `idle_timeout` bounds the time for a request's headers and
-            for reading an answer, `max_connections` the number of connections.
+        limits: `Limits`. `idle_timeout` limits the time to send a request's headers
+            and to read a response. `max_connections` limits open connections.
     """
 
     class Protocol(_JsonErrorProtocol):
@@ -53,7 +53,7 @@ def slow_client_protocol(limits):
             super().connection_lost(exc)
 
         def pause_writing(self):
-            # The client is not reading its answer.
+            # The client is not reading the response.
             super().pause_writing()
             self._unread = self.loop.call_later(
                 limits.idle_timeout, self.transport.abort
@@ -67,7 +67,7 @@ def slow_client_protocol(limits):
 
         def timeout_keep_alive_handler(self):
             super().timeout_keep_alive_handler()
-            # Closing waits for the client to read the rest.
+            # A graceful close waits for the client to read the rest of the response.
             self.loop.call_later(limits.idle_timeout, self.transport.abort)
 
         def _between_requests(self):

@@ -1,4 +1,4 @@
-"""The version of a model that is served, and its replacement by newer ones."""
+"""The served version of a model, and its replacement by newer ones."""
 
 import asyncio
 import logging
@@ -11,9 +11,9 @@ _LOG = logging.getLogger("keras_transformer.serving")
 
 
 class Versions:
-    """Warms up a model, serves it and replaces it by newer versions.
+    """Current version of a model, which newer versions replace after a warm-up.
 
-    Requests in the queue keep the version that they were checked for.
+    Queued requests run on the version that validated them.
 
     Args:
         model: `ServedModel`, or an object with its attributes and methods.
