@@ -29,7 +29,7 @@ OURS = "keras_transformer"
 
 
 def masks(theme, _):
-    """Which keys each query attends to: scores that layers return are above 0."""
+    """Draws the keys that each query attends to, from the scores of the layers."""
     from keras import ops
 
     from keras_transformer import layers

@@ -73,12 +73,12 @@ def parameter_row(names, text):
             continue
         pattern = next(each for each in RANGES if re.fullmatch(each, note))
         text += " " + re.sub(pattern, RANGES[pattern], note)
+    if not names.startswith("-"):
+        names = names.partition(" <")[0]  # The name of an argument implies its type.
     names = re.sub(r"<list\[(.*)\]>", r"<\1>", names)
     for old, new in TYPES.items():
         names = re.sub(f"<{old}( range)?>", new, names)
     names = re.sub("<(.*)>", lambda match: f"{{{match[1].replace('|', ',')}}}", names)
-    # An argument has a name already.
-    names = names if names.startswith("-") else names.split()[0]
     return [f"`{cell(names)}`", cell(default), cell(text)]
 
 

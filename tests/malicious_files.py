@@ -114,6 +114,12 @@ SETTINGS = {
     "an unknown setting": (set_setting("code", "1"), "'config.code'"),
     "a preset": (set_setting("preset", "base"), "'config.preset'"),
     "a huge size": (set_setting("max_length", 10**400), "is too large"),
+    "a window beyond int32": (
+        set_setting("attention_window", 2**31),
+        "attention_window",
+    ),
+    "an id beyond int32": (set_setting("pad_id", 2**31), "pad_id"),
+    "a long name": (set_setting("name", "x" * 101), "at most 100 characters"),
     "shapes that are none": (
         set_class(build_config={"input_shape": [LAMBDA]}),
         "input_shape",

@@ -77,12 +77,12 @@ class Cache(NamedTuple):
 
     @property
     def is_buffer(self):
-        """Whether the capacity is fixed."""
+        """True if the capacity is fixed."""
         return isinstance(self.layers[0], Buffer)
 
     @property
     def sees_all(self):
-        """Whether every slot is attended to: one hypothesis, and no unused room."""
+        """True if every slot is attended to: one hypothesis and no unused slots."""
         return self.beam_size == 1 and not self.is_buffer
 
     def biases(self):

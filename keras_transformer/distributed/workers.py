@@ -78,7 +78,7 @@ class Workers:
 
     @property
     def is_chief(self):
-        """Whether this worker writes files."""
+        """True if this worker writes files."""
         return self.index == 0
 
     def broadcast_from_chief(self, function):

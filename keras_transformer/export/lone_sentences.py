@@ -34,7 +34,7 @@ class PackedWeights:
 
     @property
     def replaces_layers(self):
-        """Whether all kernels are packed, which quantized ones are not."""
+        """True if all kernels are packed. Quantized ones are not."""
         return all(self._stored)
 
     def packed(self):

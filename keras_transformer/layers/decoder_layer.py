@@ -53,8 +53,10 @@ class DecoderLayer(TransformerLayer):
             num_heads, target_length, target_length]` and `[batch, num_heads,
             target_length, source_length]`.
         """
-        options = {"return_attention_scores": return_attention_scores}
-        options["training"] = training
+        options = {
+            "return_attention_scores": return_attention_scores,
+            "training": training,
+        }
         mask = combine_masks(source_mask, encoder_output_mask)
         mask = None if mask is None else mask[:, None, :]
         x = inputs

@@ -81,8 +81,12 @@ class MultiHeadAttention(keras.layers.Layer):
                 f"`score_mode` must be one of {', '.join(SCORE_MODES)}. "
                 f"Received: {score_mode!r}."
             )
-        sizes = {"num_heads": num_heads, "key_dim": key_dim}
-        sizes |= {"value_dim": value_dim, "output_dim": output_dim}
+        sizes = {
+            "num_heads": num_heads,
+            "key_dim": key_dim,
+            "value_dim": value_dim,
+            "output_dim": output_dim,
+        }
         for name, size in sizes.items():
             if size is not None and size < 1:
                 raise ValueError(f"`{name}` must be at least 1. Received: {size}.")

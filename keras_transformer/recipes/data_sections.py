@@ -88,8 +88,8 @@ class PhrasesData(Section):
     """Embedded phrases: CLDR dates, numbers, units and names in two locales."""
 
     kind: Literal["phrases"]
-    source_locale: Text = "en"  # locale of Babel
-    target_locale: Text = "de"  # locale of Babel
+    source_locale: Text = "en"  # source language, as a locale of Babel
+    target_locale: Text = "de"  # target language, as a locale of Babel
     size: PositiveInt = 31_500  # phrases, including the held-out ones
     held_out: PositiveInt = 500  # for validation; the test gets the same number
     seed: Seed = 1  # seed of the phrases

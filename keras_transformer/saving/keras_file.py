@@ -80,6 +80,12 @@ class _Settings(ModelSettings):
         if isinstance(values, dict) and "score" in values:  # version 0.1
             values = {"score_mode": values["score"], **values}
             del values["score"]
+        for name, value in values.items() if isinstance(values, dict) else ():
+            # Keras and TensorFlow fail on sizes beyond int32.
+            if type(value) is int and value >= 2**31:
+                raise ValueError(f"{shown(name)} must be below 2**31")
+            if isinstance(value, str) and len(value) > 100:
+                raise ValueError(f"{shown(name)} must have at most 100 characters")
         return values
 
 

@@ -62,7 +62,7 @@ class _Job:
 
 def too_many_values(max_values):
     return invalid(
-        f"An answer must have at most {max_values:,} numbers and texts. Send fewer or "
+        f"A response must have at most {max_values:,} numbers and texts. Send fewer or "
         "shorter rows."
     )
 
@@ -127,12 +127,12 @@ class Batcher:
 
     @property
     def is_open(self):
-        """Whether requests are accepted."""
+        """True while the queue accepts requests."""
         return self.is_working and self._close_by is None
 
     @property
     def is_working(self):
-        """Whether the worker runs. It ends once a closed queue is empty."""
+        """True while the worker runs. It ends once a closed queue is empty."""
         return self._worker.is_alive()
 
     @property

@@ -110,7 +110,7 @@ class SkippedUpdates(keras.callbacks.Callback):
         if progress.skipped_in_a_row > self.allowed:
             raise TrainingFault(
                 f"{message}. Training stopped after {progress.skipped_in_a_row} such "
-                "steps in a row. The last checkpoint is from before them"
+                "steps in a row. They changed no weights"
             )
 
 
