@@ -33,6 +33,7 @@ def translate_with_ctranslate2(folder, tokenizer, lines):
         length_penalty=0,
         return_scores=True,
         disable_unk=True,
+        min_decoding_length=0,
     )
     texts = decoding.join_subwords(
         tokenizer, [result.hypotheses[0] for result in results]

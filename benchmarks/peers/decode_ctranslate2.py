@@ -57,6 +57,7 @@ def text_turn(path, batch):
             beam_size=4,
             length_penalty=float(alpha),
             disable_unk=True,
+            min_decoding_length=0,
         )
         for row, result in zip(rows, results, strict=True):
             pieces[row] = result.hypotheses[0]

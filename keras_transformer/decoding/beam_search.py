@@ -1,5 +1,6 @@
 """Beam search over any step function and any cache (section 6.1)."""
 
+import dataclasses
 import numbers
 from typing import Any
 from typing import NamedTuple
@@ -35,13 +36,17 @@ def beam_search(
     vocabulary_size=None,
     buffer_length=None,
     drop_finished="auto",
+    num_results=None,
 ):
     """Runs beam search and returns the highest-scoring sequences.
 
-    Each step keeps the `beam_size` most probable continuations of a sentence's alive
-    hypotheses. Those that end leave the beam with score `log-probability /
-    penalty(length)`. If none has ended at the maximum length, the unfinished ones are
-    returned, scored in the same way. With `beam_size=1` this is greedy search.
+    Each step keeps the `beam_size` most probable unfinished continuations of a
+    sentence's alive hypotheses. One that ends is finished, with score
+    `log-probability / penalty(length)`, if it is among the `beam_size` most probable
+    of all continuations; its place is filled by the next best unfinished one. So a
+    step considers up to `2 * beam_size` continuations, as in fairseq and CTranslate2.
+    If none has ended at the maximum length, the unfinished ones are returned, scored
+    in the same way. With `beam_size=1` this is greedy search.
 
     A sentence is done when no alive hypothesis can beat its `n_best`-th best finished
     one. A log-probability only falls and the penalty only grows, so `log-probability /
@@ -61,23 +66,26 @@ def beam_search(
         search: `BeamSearch`; its `extra_length` is not used here.
         ids: `SpecialIds`. All but the end id are never generated; log-probabilities
             are still relative to the model's whole vocabulary.
-        n_best: Hypotheses to return per sentence, at most `beam_size`. If a scalar
-            int32 tensor, `beam_size` are returned; only the first `n_best` are valid.
+        n_best: Hypotheses to find per sentence, at most `beam_size`; int or scalar
+            int32 tensor.
         vocabulary_size: Ids from this one are never generated, for an output matrix
             with more rows than the tokenizer has ids. If `None`, no id is excluded.
         buffer_length: Length of the result. If `None`, the largest `max_length`.
             Required under `jax.jit` if `max_length` is a tensor.
         drop_finished: Whether finished sentences leave the batch: `True`, `False`, or
             `"auto"` (on all backends but JAX). Pass `False` for XLA.
+        num_results: Int, hypotheses to return per sentence. Those after the first
+            `n_best` are the next best that the search has found by then. If `None`,
+            `n_best`, or `beam_size` if that is a tensor.
 
     Returns:
-        `(sequences, scores)`: int32 `[batch, n_best, buffer_length]`, including the
-        end id, then padding; float32 `[batch, n_best]`, highest first. Slots without a
-        hypothesis have score minus infinity and contain only padding.
+        `(sequences, scores)`: int32 `[batch, num_results, buffer_length]`, including
+        the end id, then padding; float32 `[batch, num_results]`, highest first. Slots
+        without a hypothesis have score minus infinity and contain only padding.
 
     Raises:
-        ValueError: If `n_best` is below 1 or above `beam_size`, or the end id is
-            another special id, too.
+        ValueError: If `n_best` is below 1, above `beam_size`, or above `num_results`,
+            or the end id is another special id, too.
     """
     decoder = StepFunction.of(decoder)
     beam_size = search.beam_size
@@ -86,6 +94,16 @@ def beam_search(
             "`n_best` must be between 1 and `beam_size`. "
             f"Received: beam_size={beam_size}, n_best={n_best}."
         )
+    if num_results is None:
+        num_results = n_best if _is_number(n_best) else beam_size
+    elif _is_number(n_best) and num_results < n_best:
+        raise ValueError(
+            "`num_results` must be at least `n_best`. "
+            f"Received: num_results={num_results}, n_best={n_best}."
+        )
+    if beam_size == 1:
+        # Greedy search ends with its first finished hypothesis.
+        search = dataclasses.replace(search, patience=1)
     forbidden = ids.never_generated()
     max_lengths, buffer_length = resolve_lengths(max_length, buffer_length, batch_size)
 
@@ -94,7 +112,8 @@ def beam_search(
         logits, cache = decoder.step(last_ids, cache, context, index)
         best = _best_tokens(
             logits,
-            beam_size,
+            # One of a row's best tokens may be the end id.
+            beam_size + 1,
             vocabulary_size,
             forbidden,
             decoder.gives_log_probs,
@@ -105,9 +124,8 @@ def beam_search(
             cache = decoder.reorder(cache, parents)
         return state, cache
 
-    num_places = n_best if _is_number(n_best) else beam_size
     shape = (batch_size, beam_size, buffer_length)
-    state = _initial_state(max_lengths, shape, num_places, ids)
+    state = _initial_state(max_lengths, shape, num_results, ids)
     state = decode_loop(
         step, state, cache, context, buffer_length, drop_finished, decoder.compact
     )
@@ -126,21 +144,20 @@ class BeamState(NamedTuple):
     alive_sequences: Any  # int32 [batch, beam_size, buffer_length]
     alive_log_probs: Any  # float32 [batch, beam_size], minus infinity: empty slot
     last_ids: Any  # int32 [batch, beam_size]
-    finished_sequences: Any  # int32 [batch, num_places, buffer_length]
-    finished_scores: Any  # float32 [batch, num_places], highest first
+    finished_sequences: Any  # int32 [batch, num_results, buffer_length]
+    finished_scores: Any  # float32 [batch, num_results], highest first
     num_finished: Any  # int32 [batch]
     max_lengths: Any  # int32 [batch]
     done: Any  # bool [batch]
 
 
-def _initial_state(max_lengths, shape, num_places, ids):
+def _initial_state(max_lengths, shape, num_results, ids):
     batch_size, beam_size, buffer_length = shape
-    # With more than one slot alive, the first step would find each token repeatedly.
-    first = ops.broadcast_to(ops.arange(beam_size) == 0, (batch_size, beam_size))
     done = max_lengths <= 0
-    empty = ops.logical_and(done[:, None], first[:, :num_places])
-    alive = ops.logical_and(first, ops.logical_not(done[:, None]))
-    places = (batch_size, num_places, buffer_length)
+    # With more than one slot alive, the first step would find each token repeatedly.
+    alive = ops.logical_and(ops.arange(beam_size) == 0, ops.logical_not(done[:, None]))
+    empty = ops.logical_and(ops.arange(num_results) == 0, done[:, None])
+    places = (batch_size, num_results, buffer_length)
     return BeamState(
         alive_sequences=ops.full(shape, ids.pad, dtype="int32"),
         alive_log_probs=_zero_where(alive),
@@ -232,44 +249,60 @@ def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
         `(state, parents)`: hypotheses of `index + 1` tokens, and the row that each
         continues, int32 `[batch * beam_size]`.
     """
-    log_probs, tokens, parents = _continue(state, log_probs, tokens)
-    sequences = _select(state.alive_sequences, parents, search.beam_size)
+    beam_size = search.beam_size
+    log_probs, tokens, parents = _continue(state, log_probs, tokens, end_id)
+    sequences = _select(
+        state.alive_sequences, ops.reshape(parents, (-1,)), 2 * beam_size
+    )
     here = ops.arange(ops.shape(sequences)[2], dtype="int32") == index
-    sequences = ops.where(here, tokens[:, :, None], sequences)
+    new_tokens = ops.reshape(tokens, (-1, 2 * beam_size, 1))
+    sequences = ops.where(here, new_tokens, sequences)
 
     length = index + 1
-    ended = tokens == end_id
-    finished = ops.logical_and(ended, log_probs > NEG_INF)
+    ended = tokens[:, 0] == end_id
+    finished = ops.logical_and(ended, log_probs[:, 0] > NEG_INF)
     finished_sequences, finished_scores = _update_finished(
-        state, sequences, log_probs, ended, finished, length, search
+        state, sequences, log_probs[:, 0], ended, finished, length, search
     )
-    alive = ops.where(ended, NEG_INF, log_probs)
     num_finished = state.num_finished
     if search.patience is not None:
         num_finished = num_finished + ops.sum(ops.cast(finished, "int32"), axis=1)
     state = state._replace(
-        alive_sequences=sequences,
-        last_ids=tokens,
+        alive_sequences=sequences[:, beam_size:],
+        last_ids=tokens[:, 1],
         finished_sequences=finished_sequences,
         finished_scores=finished_scores,
         num_finished=num_finished,
     )
+    alive = log_probs[:, 1]
     done = _is_done(state, alive, length, search, n_best)
     # Without alive hypotheses, later steps cannot change a finished sentence.
     alive = ops.where(done[:, None], NEG_INF, alive)
-    return state._replace(alive_log_probs=alive, done=done), parents
+    state = state._replace(alive_log_probs=alive, done=done)
+    return state, ops.reshape(parents[:, 1], (-1,))
 
 
-def _continue(state, log_probs, tokens):
-    """Selects the best continuations of each sentence, `[batch, beam_size]`."""
+def _continue(state, log_probs, tokens, end_id):
+    """Selects each sentence's best continuations, and the best unfinished ones.
+
+    The second selection reaches at most to the `2 * beam_size`-th best continuation,
+    because each alive hypothesis can end in one way only.
+
+    Returns:
+        Log-probabilities, tokens, and rows that are continued, `[batch, 2, beam_size]`.
+    """
     beam_size, num_tokens = state.last_ids.shape[1], tokens.shape[1]
-    first_row = ops.arange(ops.shape(state.done)[0], dtype="int32")[:, None] * beam_size
     candidates = ops.reshape(log_probs, (-1, beam_size, num_tokens))
     candidates = candidates + state.alive_log_probs[:, :, None]
-    candidates = ops.reshape(candidates, (-1, beam_size * num_tokens))
+    shape = (-1, 1, beam_size * num_tokens)
+    candidates = ops.reshape(candidates, shape)
+    unfinished = ops.where(ops.reshape(tokens, shape) == end_id, NEG_INF, candidates)
+    candidates = ops.concatenate([candidates, unfinished], axis=1)
     log_probs, places = ops.top_k(candidates, beam_size)
     places = ops.cast(places, "int32")
-    parents = ops.reshape(first_row + places // num_tokens, (-1,))
+    batch = ops.arange(ops.shape(state.done)[0], dtype="int32")
+    first_row = (batch * beam_size)[:, None, None]
+    parents = first_row + places // num_tokens
     tokens = ops.take(
         ops.reshape(tokens, (-1,)), first_row * num_tokens + places, axis=0
     )
@@ -277,8 +310,21 @@ def _continue(state, log_probs, tokens):
 
 
 def _update_finished(state, sequences, log_probs, ended, finished, length, search):
-    """Merges newly finished hypotheses into the best finished ones."""
-    num_places = state.finished_scores.shape[1]
+    """Merges newly finished hypotheses into the best finished ones.
+
+    Args:
+        state: `BeamState`.
+        sequences: int32 `[batch, n, buffer_length]`; the first `beam_size` may finish.
+        log_probs: float32 `[batch, beam_size]`.
+        ended: bool `[batch, beam_size]`.
+        finished: Like `ended`, but only where there is a hypothesis.
+        length: Their number of tokens.
+        search: `BeamSearch`.
+
+    Returns:
+        New `finished_sequences` and `finished_scores`.
+    """
+    num_results = state.finished_scores.shape[1]
     at_limit = length >= state.max_lengths
     # A hypothesis cut off at the limit counts only if the sentence has no other.
     none_ended = ops.logical_not(ops.any(finished, axis=1))
@@ -288,13 +334,13 @@ def _update_finished(state, sequences, log_probs, ended, finished, length, searc
         ops.logical_or(ended, cut_off), log_probs / search.penalty(length), NEG_INF
     )
     scores = ops.concatenate([state.finished_scores, scores], axis=1)
-    best_scores, kept = ops.top_k(scores, num_places)
+    best_scores, kept = ops.top_k(scores, num_results)
     batch = ops.arange(ops.shape(state.done)[0], dtype="int32")[:, None]
-    rows = batch * (num_places + search.beam_size) + ops.cast(kept, "int32")
+    rows = batch * (num_results + sequences.shape[1]) + ops.cast(kept, "int32")
     best_sequences = _select(
         ops.concatenate([state.finished_sequences, sequences], axis=1),
         ops.reshape(rows, (-1,)),
-        num_places,
+        num_results,
     )
     return best_sequences, best_scores
 
@@ -302,8 +348,9 @@ def _update_finished(state, sequences, log_probs, ended, finished, length, searc
 def _is_done(state, alive_log_probs, length, search, n_best):
     """Returns whether no alive hypothesis can change the result, bool `[batch]`."""
     bound = ops.max(alive_log_probs, axis=1) / search.penalty(state.max_lengths)
-    last = state.finished_scores[:, -1]
-    if not _is_number(n_best):
+    if _is_number(n_best):
+        last = state.finished_scores[:, n_best - 1]
+    else:
         last = ops.take(state.finished_scores, n_best - 1, axis=1)
     done = ops.logical_or(length >= state.max_lengths, bound <= last)
     if search.patience is not None:

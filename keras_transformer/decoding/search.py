@@ -28,6 +28,7 @@ def translate_ids(
     vocabulary_size=None,
     drop_finished="auto",
     decoder=None,
+    num_results=None,
 ):
     """Returns the best translations of a batch of source rows.
 
@@ -47,10 +48,12 @@ def translate_ids(
         vocabulary_size: See `beam_search`.
         drop_finished: See `beam_search`.
         decoder: `IncrementalDecoder` of the model. If `None`, one is made.
+        num_results: See `beam_search`.
 
     Returns:
-        `(sequences, scores)`: int32 `[batch, n_best, source_length + extra_length +
-        prefix_length]` and float32 `[batch, n_best]`, see `beam_search`.
+        `(sequences, scores)`: int32 `[batch, num_results, source_length +
+        extra_length + prefix_length]` and float32 `[batch, num_results]`, see
+        `beam_search`.
     """
     begun = _begin(
         decoder or _decoder_of(model, drop_finished),
@@ -69,6 +72,7 @@ def translate_ids(
         n_best=n_best,
         vocabulary_size=vocabulary_size,
         drop_finished=drop_finished,
+        num_results=num_results,
     )
 
 

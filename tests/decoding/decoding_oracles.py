@@ -75,24 +75,27 @@ def all_finished(table, max_length, kind, alpha, tokens):
 def beam(table, beam_size, max_length, kind, alpha, tokens, n_best=1, enough=None):
     """Beam search on lists of Python objects.
 
-    It stops at `max_length`, or when `enough` hypotheses have finished.
+    A step ranks twice as many continuations as the beam holds. It stops at
+    `max_length`, or when `enough` hypotheses have finished, which for a beam of one is
+    the first.
     """
     log_probs = log_softmax(table)
     alive = [(0.0, [START, START])]
     finished = []
+    enough = 1 if beam_size == 1 else enough
     for length in range(1, max_length + 1):
         expanded = [
             (total + log_probs[history[-2], history[-1], token], [*history, token])
             for total, history in alive
             for token in [END, *tokens]
         ]
-        expanded = sorted(expanded, key=lambda pair: -pair[0])[:beam_size]
+        ranked = sorted(expanded, key=lambda pair: -pair[0])[: 2 * beam_size]
         finished += [
             (total / penalty(kind, alpha, length), history[2:])
-            for total, history in expanded
+            for total, history in ranked[:beam_size]
             if history[-1] == END
         ]
-        alive = [pair for pair in expanded if pair[1][-1] != END]
+        alive = [pair for pair in ranked if pair[1][-1] != END][:beam_size]
         if enough is not None and len(finished) >= enough:
             break
     if not finished:
