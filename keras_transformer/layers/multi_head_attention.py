@@ -232,13 +232,15 @@ class MultiHeadAttention(keras.layers.Layer):
     def split_heads(self, x):
         """Splits `[batch, length, heads * dim]` into `[batch, heads, length, dim]`."""
         dim = x.shape[-1] // self.num_heads
-        x = ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads, dim))
+        batch, length, _ = ops.shape(x)
+        x = ops.reshape(x, (batch, length, self.num_heads, dim))
         return ops.transpose(x, (0, 2, 1, 3))
 
     def join_heads(self, x):
         """Joins `[batch, heads, length, dim]` to `[batch, length, heads * dim]`."""
         x = ops.transpose(x, (0, 2, 1, 3))
-        return ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads * x.shape[-1]))
+        batch, length, *_ = ops.shape(x)
+        return ops.reshape(x, (batch, length, self.num_heads * x.shape[-1]))
 
     def compute_output_spec(
         self, query, value, key=None, *, return_attention_scores=False, **kwargs

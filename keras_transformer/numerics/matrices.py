@@ -28,10 +28,12 @@ def apply_flattened(function, x):
         return function(x)
     result = function(ops.reshape(x, (-1, x.shape[-1])))
     leading = x.shape[1:-1]
-    # If only the first axis is dynamic, reshaping infers it without an operation.
-    first = -1 if None not in leading else ops.shape(x)[0]
-    if None in leading:
-        leading = ops.shape(x)[1:-1]
+    # If only the first axis is dynamic and no other one is empty, reshaping infers it
+    # without an operation.
+    if None in leading or 0 in leading:
+        first, *leading = ops.shape(x)[:-1]
+    else:
+        first = -1
     return ops.reshape(result, (first, *leading, result.shape[-1]))
 
 
