@@ -212,10 +212,14 @@ class MultiHeadAttention(keras.layers.Layer):
             key: `[batch, num_heads, ..., source_length, key_dim]`.
 
         Returns:
-            `[batch, num_heads, ..., target_length, source_length]`.
+            `[batch, num_heads, ..., target_length, source_length]`, in float32 if
+            the compute dtype is float16.
         """
         if self.score_mode == "additive":
             return self._additive_logits(query, key)
+        if self.compute_dtype == "float16":
+            # Products of large vectors exceed float16's 65504.
+            query, key = ops.cast(query, "float32"), ops.cast(key, "float32")
         if self.score_mode == "scaled_dot":
             query = query * ops.cast(1.0 / math.sqrt(self.key_dim), query.dtype)
         return ops.matmul(query, ops.swapaxes(key, -1, -2))

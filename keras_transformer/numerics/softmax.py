@@ -1,5 +1,9 @@
 """Attention softmax: masked over whole sequences, or in parts when decoding."""
 
+import functools
+import operator
+
+import keras
 from keras import ops
 
 from keras_transformer.numerics.gradients import custom_gradient
@@ -70,8 +74,9 @@ def weighted_values(logits, values):
     """Computes softmax(logits) times values, for keys and values in several parts.
 
     The softmax spans all parts, as if they were concatenated. The product is divided
-    last, because it is smaller than the scores. TensorFlow's softmax spreads even tiny
-    inputs over threads, which costs more than these operations.
+    last, because it is smaller than the scores. In float16 the scores are divided,
+    because an undivided sum over many slots may exceed 65504. TensorFlow's softmax
+    spreads even tiny inputs over threads, which costs more than these operations.
 
     Args:
         logits: List of float32 `[..., queries, slots]`, the last of them not empty.
@@ -85,14 +90,22 @@ def weighted_values(logits, values):
         # `ops.max` over an empty axis fails on some backends.
         if part.shape[-1] != 0:
             largest = ops.maximum(largest, ops.max(part, axis=-1, keepdims=True))
-    dtype = values[0].dtype
-    products, totals = [], []
-    for part, value in zip(logits, values, strict=True):
-        exponentials = ops.exp(part - largest)
-        products.append(ops.matmul(ops.cast(exponentials, dtype), value))
-        totals.append(ops.sum(exponentials, axis=-1, keepdims=True))
-    # `sum(...)` would start from 0, which adds an operation.
-    product, total = products[0], totals[0]
-    for other_product, other_total in zip(products[1:], totals[1:], strict=True):
-        product, total = product + other_product, total + other_total
+    dtype = keras.backend.standardize_dtype(values[0].dtype)
+    scores = [ops.exp(part - largest) for part in logits]
+    total = _add([ops.sum(part, axis=-1, keepdims=True) for part in scores])
+    if dtype == "float16":
+        scores = [part / total for part in scores]
+    product = _add(
+        [
+            ops.matmul(ops.cast(part, dtype), value)
+            for part, value in zip(scores, values, strict=True)
+        ]
+    )
+    if dtype == "float16":
+        return product
     return ops.cast(ops.cast(product, "float32") / total, dtype)
+
+
+def _add(parts):
+    """Adds arrays; `sum` would start from 0, which adds an operation."""
+    return functools.reduce(operator.add, parts)
