@@ -103,3 +103,30 @@ class Dense(keras.layers.Dense):
     def quantize(self, mode=None, type_check=True, config=None):
         """Like `keras.layers.Dense.quantize`, which refuses subclasses."""
         return super().quantize(mode, type_check=False, config=config)
+
+    def save_own_variables(self, store):
+        """Like `keras.layers.Dense.save_own_variables`, for weights that can be loaded.
+
+        Raises:
+            ValueError: If the layer is quantized in another way than by
+                `quantize("int8")`.
+        """
+        mode, config = self.quantization_mode, self.quantization_config
+        default = keras.quantizers.Int8QuantizationConfig()
+        is_default = config is None or config.get_config() == default.get_config()
+        if mode is not None and not (mode == "int8" and is_default):
+            raise ValueError(
+                'Of quantized models, only those of `quantize("int8")` without a '
+                f"`config` can be saved. Received: mode={mode!r}."
+            )
+        super().save_own_variables(store)
+
+    def load_own_variables(self, store):
+        """Like `keras.layers.Dense.load_own_variables`; int8 weights quantize it.
+
+        A layer that contains this one does not store that it is quantized.
+        """
+        is_int8 = "0" in store and store["0"].dtype == "int8"
+        if self.built and self.quantization_mode is None and is_int8:
+            self.quantize("int8")
+        super().load_own_variables(store)

@@ -306,8 +306,9 @@ def _count_weights(file, size, limits):
                     groups.append(each)
                     continue
                 _check_array(each, name)
-                # Integers are states of random generators.
-                num_weights += math.prod(each.shape) * (each.dtype.kind == "f")
+                # Larger integers are states of random generators.
+                is_weight = each.dtype.kind == "f" or each.dtype == "int8"
+                num_weights += math.prod(each.shape) * is_weight
                 num_bytes += math.prod(each.shape) * each.dtype.itemsize
                 if num_bytes > size:
                     raise ModelError(

@@ -1,0 +1,106 @@
+"""Models that Keras quantizes, saved and loaded."""
+
+import keras
+import numpy as np
+import pytest
+from layer_checks import numpy
+
+import keras_transformer as kt
+from keras_transformer.numerics.matrices import Dense
+from keras_transformer.saving.keras_file import read
+
+IDS = {
+    "source_ids": np.array([[5, 6, 7, 3], [8, 9, 3, 0]], "int32"),
+    "target_ids": np.array([[2, 11, 12], [2, 13, 0]], "int32"),
+}
+
+
+def small_model(**options):
+    sizes = {"num_layers": 1, "d_model": 16, "d_ff": 24, "num_heads": 2, **options}
+    model = kt.Transformer(20, **sizes)
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    return model
+
+
+def modes(model):
+    return [
+        layer.quantization_mode
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.Dense)
+    ]
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "mixed_bfloat16"}])
+@pytest.mark.parametrize("load", [keras.saving.load_model, read])
+def test_quantized_transformer_is_saved_and_loaded(tmp_path, options, load):
+    model = small_model(**options)
+    model.quantize("int8")
+    path = tmp_path / "model.keras"
+    model.save(path)
+    loaded = load(path)
+    assert modes(loaded) == modes(model) == ["int8"] * 16
+    np.testing.assert_array_equal(numpy(loaded(IDS)), numpy(model(IDS)))
+    loaded.save(path)
+    np.testing.assert_array_equal(numpy(load(path)(IDS)), numpy(model(IDS)))
+
+
+def test_quantized_weights_load_into_a_plain_model(tmp_path):
+    model, other = small_model(), small_model()
+    model.quantize("int8", filters="query")
+    assert set(modes(model)) == {None, "int8"}
+    model.save_weights(tmp_path / "a.weights.h5")
+    other.load_weights(tmp_path / "a.weights.h5")
+    assert modes(other) == modes(model)
+    np.testing.assert_array_equal(numpy(other(IDS)), numpy(model(IDS)))
+
+
+def test_functional_model_of_quantized_layers_is_saved_and_loaded(tmp_path):
+    inputs = keras.Input((None, 8))
+    outputs = kt.layers.EncoderLayer(num_heads=2, key_dim=4, d_ff=12)(inputs)
+    model = keras.Model(inputs, outputs)
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    x = np.random.default_rng(1).normal(size=(2, 3, 8)).astype("float32")
+    np.testing.assert_array_equal(numpy(loaded(x)), numpy(model(x)))
+
+
+def test_compiled_quantized_model_is_saved_and_loaded(tmp_path):
+    model = small_model()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss)
+    model.optimizer.build(model.trainable_variables)
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(numpy(loaded(IDS)), numpy(model(IDS)))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"mode": "int4"},
+        {"mode": "float8"},
+        {
+            "config": keras.quantizers.Int8QuantizationConfig(
+                activation_quantizer=None,
+                weight_quantizer=keras.quantizers.AbsMaxQuantizer(axis=0),
+            )
+        },
+    ],
+)
+def test_other_quantizations_are_not_saved(tmp_path, arguments):
+    model = small_model()
+    model.quantize(**arguments)
+    with pytest.raises(ValueError, match=r'those of `quantize\("int8"\)`') as error:
+        model.save(tmp_path / "model.keras")
+    assert "\n" not in str(error.value)
+
+
+def test_dense_layer_of_its_own_is_saved_and_loaded(tmp_path):
+    model = keras.Sequential([keras.Input((8,)), Dense(5)])
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    x = np.random.default_rng(1).normal(size=(2, 8)).astype("float32")
+    np.testing.assert_array_equal(numpy(loaded(x)), numpy(model(x)))
