@@ -19,19 +19,25 @@ def check_texts(texts, name="lines"):
     """Returns `texts` as a list.
 
     Raises:
-        ValueError: If `texts` is a single string, or an element is not a `str`.
+        ValueError: If `texts` is not an iterable of `str`, or is a single text.
     """
-    if isinstance(texts, (str, bytes)):
+    if isinstance(texts, (str, bytes, bytearray)):
         raise ValueError(
-            f"`{name}` must be a list of texts. "
-            f"Received: one {type(texts).__name__}. Pass [text] instead."
+            f"`{name}` must be a list of str. Received: a single "
+            f"{type(texts).__name__}. Pass [text] instead."
         )
-    texts = list(texts)
+    try:
+        texts = list(texts)
+    except TypeError:
+        raise ValueError(
+            f"`{name}` must be a list of str. Received: {texts!r:.80}."
+        ) from None
     for index, text in enumerate(texts):
         if not isinstance(text, str):
+            how = " Decode it, for example as UTF-8." * isinstance(text, bytes)
             raise ValueError(
                 f"`{name}` must contain only str. Received: {name}[{index}]="
-                f"{text!r:.80}."
+                f"{text!r:.80}.{how}"
             )
     return texts
 

@@ -12,16 +12,34 @@ def translator():
     return Translator(characters_model(), Characters())
 
 
-@pytest.mark.parametrize("bad", ["abc", b"abc", ["a", None], ["a", b"b"], [3]])
-def test_check_texts_rejects_anything_but_lists_of_str(translator, bad):
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (
+            "abc",
+            r"a list of str. Received: a single str. Pass \[text\] instead",
+        ),
+        (b"abc", r"must be a list of str. Received: a single bytes"),
+        (None, r"must be a list of str. Received: None"),
+        (3, r"must be a list of str. Received: 3"),
+        (["a", None], r"must contain only str. Received: \w+\[1\]=None"),
+        (["a", b"b"], r"must contain only str. Received: \w+\[1\]=b'b'. Decode it"),
+        ([3], r"must contain only str. Received: \w+\[0\]=3"),
+    ],
+)
+def test_translator_rejects_anything_but_lists_of_str(translator, bad, message):
     calls = [
         translator.translate,
         translator.n_best,
         translator.sample,
-        lambda lines: translator.n_best(["a", "b"], prefixes=lines),
         lambda lines: translator.score(lines, ["a", "b"]),
         lambda lines: translator.align(["a", "b"], lines),
+        lambda lines: translator.score(["a", "b"], lines),
+        lambda lines: translator.with_search(forbidden=lines),
+        lambda lines: Translator(characters_model(), Characters(), forbidden=lines),
     ]
-    for call in calls:
-        with pytest.raises(ValueError, match=r"must (be a list of texts|contain only)"):
+    if bad is not None:
+        calls.append(lambda lines: translator.n_best(["a", "b"], prefixes=lines))
+    for call in calls if bad is not None else calls[:6]:
+        with pytest.raises(ValueError, match=message):
             call(bad)
