@@ -8,6 +8,19 @@ from keras_transformer.errors import ModelError
 
 MAX_LINES = 4096
 MAX_CHARACTERS = 1 << 22
+# White space by Unicode and by Python, and spaces of zero width.
+WHITE_SPACE = "".join(
+    map(
+        chr,
+        [
+            *range(0x9, 0xE),
+            *range(0x1C, 0x21),
+            *(0x85, 0xA0, 0x1680),
+            *range(0x2000, 0x200C),
+            *(0x2028, 0x2029, 0x202F, 0x205F, 0x2060, 0x3000, 0xFEFF),
+        ],
+    )
+)
 
 
 def log_warning(index, text):
@@ -40,6 +53,11 @@ def check_texts(texts, name="lines"):
                 f"{text!r:.80}.{how}"
             )
     return texts
+
+
+def is_blank(text):
+    """Returns whether a text contains nothing but white space."""
+    return not text.strip(WHITE_SPACE)
 
 
 def check_pairs(sources, targets, name="targets"):

@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_transformer.decoding.batches import WHITE_SPACE
 from keras_transformer.decoding.batches import encode_texts
+from keras_transformer.decoding.batches import is_blank
 
 # The end of a sentence, with its closing brackets and quotation marks. No space is
 # required after ideographic full stops.
@@ -41,8 +43,7 @@ def segment_texts(tokenizer, texts, max_source_length, warn):
     segments = []
     encoded = encode_texts(tokenizer, texts)
     for index, (text, ids) in enumerate(zip(texts, encoded, strict=True)):
-        # ASCII white space, which TensorFlow strips in an export's graph.
-        if not text.strip(" \t\n\v\f\r"):
+        if is_blank(text):
             segments.append([])
             continue
         rows = [ids]
@@ -82,7 +83,7 @@ def split_text(text, max_length, lengths):
         if not any(too_long):
             return segments
         halved = [
-            part.strip()
+            part.strip(WHITE_SPACE)
             for segment, is_too_long in zip(segments, too_long, strict=True)
             for part in (_halve(segment) if is_too_long else (segment,))
         ]

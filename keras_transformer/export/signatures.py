@@ -5,6 +5,7 @@ import contextlib
 import tensorflow as tf
 
 from keras_transformer.decoding.alignment import mean_cross_attention
+from keras_transformer.decoding.batches import WHITE_SPACE
 from keras_transformer.decoding.incremental import IncrementalDecoder
 from keras_transformer.decoding.incremental import arrange_weights
 from keras_transformer.decoding.options import SpecialIds
@@ -20,6 +21,7 @@ from keras_transformer.export.searches import shared_encoder
 EMPTY_SCORE = tf.float32.min
 # Texts are cut before tokenization at this multiple of the bytes that can be read.
 _MARGIN = 4
+_BLANK = f"^[{WHITE_SPACE}]+$"
 
 
 class Signatures:
@@ -311,8 +313,8 @@ def source_rows(tokenizer, texts, max_source_length):
         int32 `[batch, source_length]`, ids and the end id, then padding (a blank text
         is only its end id), and bool `[batch]`, whether the text was cut.
     """
-    blank = tf.equal(tf.strings.strip(texts), "")
-    ids = tokenizer.tokenize(tf.where(blank, "", texts))
+    # Only blank texts become empty.
+    ids = tokenizer.tokenize(tf.strings.regex_replace(texts, _BLANK, ""))
     truncated = ids.row_lengths() > max_source_length - 1
     ids = ids[:, : max_source_length - 1]
     ends = tf.fill([tf.shape(texts)[0], 1], tokenizer.end_id)

@@ -1,0 +1,40 @@
+"""Texts of white space only, in Python and in an export."""
+
+import sys
+import unicodedata
+
+import numpy as np
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.decoding.batches import WHITE_SPACE
+from keras_transformer.export.signatures import Signatures
+
+SEARCH = kt.BeamSearch(beam_size=3, extra_length=5)
+BLANK = [*WHITE_SPACE, "", "\u3000\u00a0 \t\u2003", WHITE_SPACE]
+
+
+def test_white_space_is_that_of_unicode():
+    spaces = {
+        chr(code)
+        for code in range(sys.maxunicode + 1)
+        if chr(code).isspace() or unicodedata.category(chr(code)) in ("Zs", "Zl", "Zp")
+    }
+    assert set(WHITE_SPACE) == spaces | {"\u200b", "\u2060", "\ufeff"}
+    assert len(WHITE_SPACE) == len(set(WHITE_SPACE))
+
+
+def test_blank_texts_have_empty_translations(tiny_model):
+    translator = kt.Translator(*tiny_model, search=SEARCH)
+    lines = [*BLANK, "\u3000der", "der\u00a0Hund"]
+    ranked = translator.n_best(lines)
+    assert ranked[: len(BLANK)] == [[("", 0.0)]] * len(BLANK)
+    best = [each[0] for each in ranked]
+    assert all(each.score < 0 for each in best[-2:])
+
+    outputs = Signatures(*tiny_model, SEARCH).translate(tf.constant(lines))
+    texts = [text.decode() for text in outputs["translations"].numpy()]
+    assert texts == [each.text for each in best]
+    np.testing.assert_allclose(
+        outputs["scores"], [each.score for each in best], rtol=1e-5
+    )
