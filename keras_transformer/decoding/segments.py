@@ -136,6 +136,21 @@ def join_segments(segments):
     return joined
 
 
+def merge_equal_texts(ranked, n):
+    """Returns the `n` best translations of different texts.
+
+    Several sequences of subwords may spell one text. The first has the best score.
+
+    Args:
+        ranked: List of `Translation`, best first.
+        n: Maximum length of the result.
+    """
+    best = {}
+    for each in ranked:
+        best.setdefault(each.text, each)
+    return list(best.values())[:n]
+
+
 def translations_of(tokenizer, sequences, scores):
     """Yields for each sentence a list of `Translation`, best first.
 

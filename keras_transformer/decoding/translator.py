@@ -36,6 +36,7 @@ from keras_transformer.decoding.scoring import score_ids
 from keras_transformer.decoding.search import sample_ids
 from keras_transformer.decoding.search import translate_ids
 from keras_transformer.decoding.segments import join_segments
+from keras_transformer.decoding.segments import merge_equal_texts
 from keras_transformer.decoding.segments import segment_texts
 from keras_transformer.decoding.segments import translations_of
 from keras_transformer.errors import ModelError
@@ -168,9 +169,9 @@ class Translator:
                 space at its ends is removed. If `None`, there are none.
 
         Returns:
-            For each line a list of 1 to `n` `Translation`s, best first. There are fewer
-            than `n` if the search found no more. For a line in segments see
-            `join_segments`.
+            For each line a list of 1 to `n` `Translation`s of different texts, best
+            first. There are fewer than `n` if the search found no more. For a line in
+            segments see `join_segments`.
 
         Raises:
             ValueError: If `lines` is not a list of str.
@@ -184,11 +185,13 @@ class Translator:
                 f"an n-best list of {n} needs a beam size of at least {n}. "
                 f"Received: beam_size={search.beam_size}."
             )
-        find = self._compile_search(
-            ("n_best", search, n), translate_ids, prefixes, search=search, n_best=n
-        )
+        # The others replace hypotheses whose text is the same as a better one's.
+        options = {"search": search, "n_best": n, "num_results": 2 * n if n > 1 else n}
+        key = "n_best", search, n
+        find = self._compile_search(key, translate_ids, prefixes, **options)
         batch_tokens = self._batch_tokens()
-        return self._run(find, lines, prefixes, batch_tokens, self.parallel_parts)
+        found = self._run(find, lines, prefixes, batch_tokens, self.parallel_parts)
+        return [merge_equal_texts(ranked, n) for ranked in found]
 
     def sample(self, lines, sampling=Sampling(), prefixes=None, **old_options):
         """Draws translations at random.

@@ -9,6 +9,8 @@ import functools
 
 import tensorflow as tf
 
+# Score of an empty slot in an n-best list; JSON has no infinity.
+EMPTY_SCORE = tf.float32.min
 ROWS = tf.TensorSpec([None, None], tf.int32)
 # Source ids, and the number of best hypotheses, see `beam_search`.
 SEARCH_INPUTS = [ROWS, tf.TensorSpec([], tf.int32)]
@@ -38,6 +40,38 @@ def shared_encoder(model):
         lambda source_ids: model.encode(source_ids, training=False),
         input_signature=[ROWS],
         autograph=False,
+    )
+
+
+def merge_n_best(texts, scores, n):
+    """Returns the `n` best translations of different texts.
+
+    Several sequences of subwords may spell one text. The first has the best score.
+
+    Args:
+        texts: string `[batch, places]`, best first.
+        scores: float32 `[batch, places]`. Empty places come last and have
+            `EMPTY_SCORE` or less.
+        n: Int, at most the number of places.
+
+    Returns:
+        string and float32 `[batch, n]`, with empty texts and `EMPTY_SCORE` at unused
+        places, and int32 `[batch]`, the number of used ones.
+    """
+    places = tf.range(tf.shape(texts)[1])
+    is_equal = tf.equal(texts[:, :, None], texts[:, None, :])
+    has_better = tf.reduce_any(is_equal & (places[None] < places[:, None]), axis=2)
+    # The first is kept even if its score is NaN.
+    is_found = (places == 0) | ((scores > EMPTY_SCORE) & ~has_better)
+    order = tf.where(is_found, -places, -places - tf.size(places))
+    order = tf.math.top_k(order, n).indices
+    texts, scores, is_found = (
+        tf.gather(each, order, batch_dims=1) for each in (texts, scores, is_found)
+    )
+    return (
+        tf.where(is_found, texts, ""),
+        tf.where(is_found, scores, EMPTY_SCORE),
+        tf.reduce_sum(tf.cast(is_found, tf.int32), axis=1),
     )
 
 

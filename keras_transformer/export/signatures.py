@@ -14,11 +14,10 @@ from keras_transformer.decoding.search import translate_ids
 from keras_transformer.decoding.translator import MAX_LOGITS
 from keras_transformer.export.lone_sentences import PackedWeights
 from keras_transformer.export.searches import dispatch_search
+from keras_transformer.export.searches import merge_n_best
 from keras_transformer.export.searches import noinline_function
 from keras_transformer.export.searches import shared_encoder
 
-# Score of an empty slot in an n-best list; JSON has no infinity.
-EMPTY_SCORE = tf.float32.min
 # Texts are cut before tokenization at this multiple of the bytes that can be read.
 _MARGIN = 4
 _BLANK = f"^[{WHITE_SPACE}]+$"
@@ -51,6 +50,8 @@ class Signatures:
         self._tokenizer = tokenizer
         self._max_batch_size = max_batch_size
         self._beam_size = search.beam_size
+        # Replace hypotheses whose text is the same as a better one's.
+        self._num_results = 1 if search.beam_size == 1 else 2 * search.beam_size
         self.max_source_length = max_source_length
         self.max_target_length = max_source_length + search.extra_length
         if model.positions == "learned":
@@ -87,6 +88,7 @@ class Signatures:
                 vocabulary_size=self._tokenizer.vocabulary_size,
                 drop_finished=drop_finished,
                 decoder=IncrementalDecoder(self._model, weights, self._encode),
+                num_results=self._num_results,
             )
 
         def run_row(source_ids, n_best):
@@ -138,17 +140,14 @@ class Signatures:
     def translate_n_best(self, inputs):
         rows, truncated = self._source_rows(inputs)
         sequences, scores = self._search(rows, self._beam_size)
-        # Empty slots come last. The first is kept even if its score is NaN.
-        is_found = tf.concat(
-            [tf.ones_like(scores[:, :1], bool), scores[:, 1:] > EMPTY_SCORE], 1
-        )
         length = tf.shape(sequences)[2]
         texts = self._tokenizer.detokenize(tf.reshape(sequences, [-1, length]))
-        texts = tf.reshape(texts, [-1, self._beam_size])
+        texts = tf.reshape(texts, [-1, self._num_results])
+        texts, scores, counts = merge_n_best(texts, scores, self._beam_size)
         return {
-            "translations": tf.where(is_found, texts, ""),
-            "scores": tf.where(is_found, scores, EMPTY_SCORE),
-            "counts": tf.reduce_sum(tf.cast(is_found, tf.int32), axis=1),
+            "translations": texts,
+            "scores": scores,
+            "counts": counts,
             "truncated": truncated,
         }
 
