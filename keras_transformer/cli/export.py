@@ -1,7 +1,6 @@
 """keras-transformer export"""
 
 import enum
-import json
 import pathlib
 from typing import Annotated
 
@@ -122,18 +121,26 @@ def export(
 
 def _read_scores(path):
     """Returns the results in a file of `evaluate --json`."""
+    from pydantic import create_model
+
+    from keras_transformer.untrusted import parse_json
+
+    optional = (int | None, None)
+    result = create_model(
+        "Result", name=str, signature=str, score=float, max_words=optional
+    )
+    output = create_model("Output", results=list[result])
     try:
-        results = json.loads(path.read_text(encoding="utf-8"))["results"]
-        return [
-            {"name": _name(each), "signature": each["signature"]}
-            | {"score": float(each["score"])}
-            for each in results
-        ]
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path}: not an output of `evaluate --json`") from None
+        results = parse_json(path.read_bytes(), output, path).results
+    except UserError as error:
+        raise UserError(f"{error}; not an output of `evaluate --json`") from None
+    return [
+        {"name": _name(each), "signature": each.signature, "score": each.score}
+        for each in results
+    ]
 
 
 def _name(result):
     """Returns a result's name, with the limit on its sentences if there is one."""
-    limit = result.get("max_words")
-    return result["name"] + (f", at most {limit} words" if limit is not None else "")
+    limit = result.max_words
+    return result.name + (f", at most {limit} words" if limit is not None else "")

@@ -49,8 +49,8 @@ class ServedModel:
         self.version = int(path.name) if is_version else 1
         self._folder = folder
         self.name = name or (path.parent if is_version else path).resolve().name
-        self._loaded = load_saved_model(path)
         self.max_batch_size = max_batch_size(path)
+        self._loaded = load_saved_model(path)
         self._signatures = dict(self._loaded.signatures)
         self.inputs = {
             signature: _inputs(function)
