@@ -110,9 +110,8 @@ def _train_row(folder, job, row, seed, progress):
     result = _finished(folder, job)
     if result is not None:
         return result
-    run_folder.create(folder)
     # The run's own lock is released before the row is evaluated.
-    with run_folder.lock(folder, ".row.lock"):
+    with run_folder.start(folder, ".row.lock"):
         result = _finished(folder, job)
         if result is None:
             summary = train(job, folder, progress=progress)
