@@ -12,6 +12,7 @@ import json
 import math
 import os
 import stat
+import unicodedata
 
 from keras_transformer.errors import UserError
 
@@ -189,12 +190,12 @@ def printable(text):
     r"""Escapes the characters that could control a terminal, such as \x1b.
 
     These are all that Python does not print, among them line ends and marks of
-    direction. Other characters and backslashes are unchanged.
+    direction. Spaces of any width, other characters and backslashes are unchanged.
     """
-    if text.isprintable():
-        return text
     return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode()
+        each
+        if each.isprintable() or unicodedata.category(each) == "Zs"
+        else each.encode("unicode_escape").decode()
         for each in text
     )
 

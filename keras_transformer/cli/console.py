@@ -14,6 +14,7 @@ import typer
 
 from keras_transformer.errors import UserError
 from keras_transformer.files import replace_file
+from keras_transformer.untrusted import printable
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -23,8 +24,8 @@ SHOW_LIBRARIES = "TF_CPP_MIN_LOG_LEVEL" in os.environ
 
 
 def print_status(message: str) -> None:
-    """Prints a line to standard error."""
-    typer.echo(message, err=True)
+    """Prints a line to standard error; names of others cannot control the terminal."""
+    typer.echo(printable(message), err=True)
 
 
 def warn(message: str) -> None:
