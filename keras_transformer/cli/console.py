@@ -71,6 +71,12 @@ def _user_message(error):
     return None
 
 
+def warn_unsafe(*paths):
+    """Warns that models are opened with --allow-unsafe."""
+    for path in paths:
+        warn(f"{path}: not checked, so it can run any code (--allow-unsafe)")
+
+
 def require_exists(*paths: pathlib.Path | None) -> None:
     """Raises `UserError` unless each path exists; skips `None` and "-"."""
     for path in paths:
@@ -213,7 +219,13 @@ _ABILITIES = {
 
 
 def opened_model(
-    path, needs=(), ensemble=(), parallel_parts=1, search=None, warnings=None
+    path,
+    needs=(),
+    ensemble=(),
+    parallel_parts=1,
+    search=None,
+    warnings=None,
+    allow_unsafe=False,
 ):
     """Opens a model and prints its warnings on standard error.
 
@@ -224,6 +236,7 @@ def opened_model(
         parallel_parts: Number of batches to decode in parallel.
         search: Dict of arguments for `with_search`. `None` values are ignored.
         warnings: `LineWarnings`. If `None`, lines count from 1.
+        allow_unsafe: Whether to skip the checks of all models, after a warning.
 
     Returns:
         `Translator`, or `ExportedTranslator` for a SavedModel.
@@ -234,6 +247,8 @@ def opened_model(
     changes = {
         name: value for name, value in (search or {}).items() if value is not None
     }
+    if allow_unsafe:
+        warn_unsafe(path, *ensemble)
     load_tensorflow()
     with quiet_libraries():
         from keras_transformer.saving.open import open_model
@@ -244,6 +259,7 @@ def opened_model(
         opened = open_model(
             path,
             ensemble=ensemble,
+            allow_unsafe=allow_unsafe,
             parallel_parts=parallel_parts,
             warn=warnings or LineWarnings(),
         )

@@ -60,6 +60,7 @@ def export(
     license: Annotated[
         str | None, Option("--license", help="License to name in MODEL_CARD.md.")
     ] = None,
+    allow_unsafe: options.AllowUnsafe = False,
 ):
     """Write a SavedModel for TF-Serving: text in, text out.
 
@@ -92,7 +93,7 @@ def export(
                 "--beam-size, --length-penalty and --patience are arguments of "
                 "CTranslate2's translate_batch; give them there"
             )
-        opened = console.opened_model(model, ["export"])
+        opened = console.opened_model(model, ["export"], allow_unsafe=allow_unsafe)
         from keras_transformer.export import export_ctranslate2
 
         quantization = quantization or "none"
@@ -104,7 +105,9 @@ def export(
     known = _read_scores(scores) if scores is not None else ()
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
     search["patience"] = patience
-    translator = console.opened_model(model, ["export"], search=search)
+    translator = console.opened_model(
+        model, ["export"], search=search, allow_unsafe=allow_unsafe
+    )
     from keras_transformer.export import export_translator
 
     path = export_translator(

@@ -94,6 +94,7 @@ class ModelInfo(BaseModel):
         training: Progress and settings of the training.
         data: The section `data` of the recipe.
         decoding: Search settings.
+        export: How an export was made.
         scores: Scores on validation and test data.
         license: License of an export.
         files: Names and sizes in bytes. A folder's name ends in a slash.
@@ -109,6 +110,7 @@ class ModelInfo(BaseModel):
     training: _Training = _Training()
     data: _Settings = {}
     decoding: _Settings = {}
+    export: _Settings = {}
     scores: list[_Score] = []
     license: str | None = None
     files: dict[str, int] = {}
@@ -196,6 +198,7 @@ def _describe_saved_model(version):
     info.architecture, info.training.settings = tables["model"], tables["training"]
     info.data = _table(sections, "Data")
     info.decoding = _table(sections, "Search")
+    info.export = _table(sections, "Export")
     scores = sections.get("Scores")
     if isinstance(scores, dict):
         info.scores = [_score(name, cells) for name, cells in scores.items()]

@@ -27,7 +27,7 @@ from keras_transformer.untrusted import parse_json
 from keras_transformer.untrusted import short
 from keras_transformer.untrusted import shown
 
-ALLOW_UNSAFE = "if you trust it, pass allow_unsafe=True to open_model"
+ALLOW_UNSAFE = "if you trust it, pass --allow-unsafe (allow_unsafe=True in Python)"
 
 _NOTE = b"tokenizer sha256 "
 _CONFIG = "config.json"
