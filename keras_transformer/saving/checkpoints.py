@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_transformer.errors import CheckpointError
 from keras_transformer.saving.names import checkpoint_paths
+from keras_transformer.untrusted import printable
 from keras_transformer.untrusted import require_regular
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ def checkpoint_files(path):
 
 def warn_of_damage(path, error):
     """Logs a warning that a checkpoint cannot be read."""
-    reason = str(error).strip().partition("\n")[0]
+    reason = printable(str(error).strip().partition("\n")[0])
     logger.warning("%s: damaged, using the previous checkpoint: %s", path, reason)
 
 

@@ -54,11 +54,17 @@ class _MetricsRow(BaseModel):
     """A line of `metrics.jsonl`; metrics that are not finite are `None`."""
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, float | str | list[str] | None]
 
     split: str
     step: NonNegativeInt
     seconds: NonNegativeFloat | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    tokens_per_second: float | None = None
+    learning_rate: float | None = None
+    perplexity: float | None = None
+    bleu: float | None = None
+    f1: float | None = None
 
 
 def metrics_lines(folder):

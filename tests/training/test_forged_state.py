@@ -104,6 +104,7 @@ def test_checkpoint_of_pipes_is_refused(model, tmp_path, name):
         (b"[1, 2]\n{}\n", ":1: 'the file' is wrong"),
         (b'{"split": "train", "step": 1}\n\xff\n{}\n', ":2: cannot be read"),
         (b'{"split": "train", "step": -1}\n', ":1: 'step' is wrong"),
+        (b'{"split": "x", "step": 1, "bleu": "1"}\n', ":1: 'bleu' is wrong"),
     ],
 )
 def test_restore_names_the_damaged_line_of_the_log(model, tmp_path, content, reason):
