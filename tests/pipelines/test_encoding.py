@@ -347,7 +347,7 @@ def test_cached_ids_outside_of_the_vocabulary_are_rewritten(
 ):
     lines = [line.encode() for line in sentences(11, 10)]
     files = TextFiles(write(tmp_path / "a", lines), write(tmp_path / "b", lines))
-    good = encode_corpus(files, *tokenizers, tmp_path / "ids")
+    good = encode_corpus(files, *tokenizers, tmp_path / "ids").pair(0)[0].tolist()
     path = tmp_path / "ids" / "source_ids.npy"
     ids = np.load(path).astype(np.int32)
     ids[3] = max(wrong, tokenizers[0].vocabulary_size) if wrong > 0 else wrong
@@ -356,8 +356,7 @@ def test_cached_ids_outside_of_the_vocabulary_are_rewritten(
         sizes = [tokenizer.vocabulary_size for tokenizer in tokenizers]
         EncodedCorpus.load(tmp_path / "ids").check_ids(*sizes)
     again = encode_corpus(files, *tokenizers, tmp_path / "ids")
-    assert again.pair(0)[0].tolist() == good.pair(0)[0].tolist()
-    assert again.pair(0)[0].max() < tokenizers[0].vocabulary_size
+    assert again.pair(0)[0].tolist() == good
 
 
 def test_load_rejects_folder_without_corpus(tmp_path):
