@@ -64,9 +64,9 @@ def load_saved_model(path, allow_unsafe=False):
 
     from keras_transformer.saving.graph_check import check_saved_model
 
-    # TensorFlow would wait for a pipe.
-    require_regular([*path.iterdir(), *(path / "variables").glob("*")], ModelError)
     try:
+        # TensorFlow would wait for a pipe.
+        require_regular([*path.iterdir(), *(path / "variables").glob("*")], ModelError)
         if not allow_unsafe:
             check_saved_model(path)
         loaded = tf.saved_model.load(str(path))
