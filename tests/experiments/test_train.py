@@ -189,7 +189,7 @@ def test_train_accepts_corrected_text_before_first_checkpoint(tmp_path, caplog):
         keys += [*own, "tokenizer.vocabulary_size=290", "training.steps=2", *overrides]
         return train(load_recipe("files", keys), output, progress=False)
 
-    def interrupt(*arguments):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     corrected, fresh = tmp_path / "corrected", tmp_path / "fresh"

@@ -258,7 +258,7 @@ def test_export_with_invalid_limits_is_refused(tmp_path):
 def test_export_with_a_pipe_is_refused(tiny_export, tmp_path, name):
     folder = tmp_path / "1"
     shutil.copytree(tiny_export, folder)
-    (folder / name).unlink()
+    (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
     # Without a regular graph, the folder is no export.
     reason = f"{name}: must be a regular file"
