@@ -28,6 +28,8 @@ def replace_file(path):
     temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
     try:
         with convert_disk_full_errors(path):
+            # Writing to a link of that name would write to another file.
+            temporary.unlink(missing_ok=True)
             yield temporary
             sync(temporary)
             os.replace(temporary, path)
@@ -70,6 +72,7 @@ def check_writable(folder):
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with convert_disk_full_errors(folder):
+            probe.unlink(missing_ok=True)
             probe.write_bytes(b"x" * 4096)
     except OSError as error:
         if isinstance(error, FileExistsError | NotADirectoryError):

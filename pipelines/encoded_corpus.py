@@ -1,11 +1,17 @@
 """Sentence pairs as ids on disk, read through memory maps."""
 
-import json
 import os
+from typing import Literal
 
 import numpy as np
+from pydantic import BaseModel
+from pydantic import ConfigDict
+from pydantic import NonNegativeInt
+from pydantic import PositiveInt
 
 from keras_transformer.errors import DataError
+from keras_transformer.untrusted import read_json
+from keras_transformer.untrusted import require_regular
 
 FACTS = "corpus.json"
 DROPPED = "dropped.npy"
@@ -15,11 +21,23 @@ DROP_REASONS = {
     "empty": "with an empty side",
     "too_long": "longer than data.max_length",
 }
-# Reading altered JSON or arrays may raise any of these.
-_READ_ERRORS = (
-    *(OSError, EOFError, ValueError, LookupError),
-    *(TypeError, AttributeError, RecursionError, OverflowError),
-)
+
+
+class _Dropped(BaseModel):
+    count: NonNegativeInt
+    first: list[str]
+
+
+class _Facts(BaseModel):
+    """Content of `corpus.json`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    num_read: NonNegativeInt
+    num_pairs: PositiveInt
+    segmentations: PositiveInt
+    dropped: dict[Literal[tuple(DROP_REASONS)], _Dropped]
+    fingerprint: str | None
 
 
 class EncodedCorpus:
@@ -43,20 +61,24 @@ class EncodedCorpus:
 
     def __init__(self, folder: str | os.PathLike, weights=None):
         self.folder = os.fspath(folder)
-        with open(os.path.join(folder, FACTS), encoding="utf-8") as file:
-            facts = json.load(file)
+        path = os.path.join(folder, FACTS)
+        facts = read_json(path, _Facts, error=DataError).model_dump()
         self.num_pairs = facts["num_pairs"] * facts["segmentations"]
         self._segmentations = facts["segmentations"]
         self.dropped = facts["dropped"]
         self.report = corpus_report(facts)
         self.fingerprint = facts["fingerprint"]
-        self._dropped = np.load(os.path.join(folder, DROPPED), mmap_mode="r")
+        self._dropped = self._load(DROPPED, "i8")
+        places = np.concatenate([[-1], self._dropped, [facts["num_read"]]])
+        num_dropped = facts["num_read"] - facts["num_pairs"]
+        if len(self._dropped) != num_dropped or not _is_increasing(places):
+            raise ValueError(f"{DROPPED} does not match {FACTS}")
         self._ids = {}
         self._offsets = {}
         for side in SIDES:
-            ids, offsets = (os.path.join(folder, name) for name in side_files(side))
-            self._ids[side] = np.load(ids, mmap_mode="r")
-            self._offsets[side] = np.load(offsets, mmap_mode="r")
+            ids, offsets = side_files(side)
+            self._ids[side] = self._load(ids, "u2", "i4")
+            self._offsets[side] = self._load(offsets, "i8")
         self.source_lengths, self.target_lengths = map(self._lengths, SIDES)
         self.weights = None
         if weights is not None:
@@ -71,10 +93,20 @@ class EncodedCorpus:
         """
         try:
             return cls(folder, weights)
-        except _READ_ERRORS as error:
+        # Reading an altered array may raise any exception.
+        except Exception as error:
             raise DataError(
                 f"{os.fspath(folder)}: no encoded corpus here ({error})."
             ) from None
+
+    def _load(self, name, *dtypes):
+        """Maps an array of one dimension and one of the data types into memory."""
+        path = os.path.join(self.folder, name)
+        require_regular([path], DataError)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if array.ndim != 1 or array.dtype not in map(np.dtype, dtypes):
+            raise ValueError(f"{name} has type {array.dtype} and shape {array.shape}")
+        return array
 
     def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the source and target ids of a row, int32, with end ids."""
@@ -97,6 +129,20 @@ class EncodedCorpus:
         # dropped[i] - i pairs were kept before the i-th dropped pair.
         kept_before = self._dropped - np.arange(len(self._dropped))
         return indices + np.searchsorted(kept_before, indices, side="right") + 1
+
+    def check_ids(self, *sizes: int) -> None:
+        """Checks that all ids are in the vocabularies.
+
+        Args:
+            *sizes: Vocabulary sizes of source and target.
+
+        Raises:
+            DataError: If an id is outside of its vocabulary.
+        """
+        for side, size in zip(SIDES, sizes, strict=True):
+            ids = self._ids[side]
+            if ids.min() < 0 or ids.max() >= size:
+                raise DataError(f"{self.folder}: {side} ids outside of the vocabulary.")
 
     def rows_outside(self, size: int) -> np.ndarray:
         """Returns the rows whose target contains an id of at least `size`."""
@@ -122,17 +168,18 @@ class EncodedCorpus:
     def _lengths(self, side: str) -> np.ndarray:
         """Returns the lengths of a side's rows after checking its offsets."""
         ids, offsets = self._ids[side], self._offsets[side]
-        lengths = np.diff(offsets)
-        arrays = ids, offsets, self._dropped
         if (
-            any(each.ndim != 1 or each.dtype.kind not in "iu" for each in arrays)
-            or type(self.num_pairs) is not int
-            or len(offsets) != self.num_pairs + 1
+            len(offsets) != self.num_pairs + 1
             or (offsets[0], offsets[-1]) != (0, len(ids))
-            or (lengths < 1).any()
+            or not _is_increasing(offsets)
         ):
             raise ValueError(f"{side}_offsets.npy does not match {side}_ids.npy")
-        return lengths.astype(np.int32)
+        return np.diff(offsets).astype(np.int32)
+
+
+def _is_increasing(array):
+    # Differences could overflow.
+    return (array[:-1] < array[1:]).all()
 
 
 def side_files(side: str) -> tuple[str, str]:

@@ -79,6 +79,7 @@ def encode_corpus(
         with contextlib.suppress(DataError):
             corpus = EncodedCorpus.load(folder)
             if corpus.fingerprint == fingerprint:
+                corpus.check_ids(*(each.vocabulary_size for each in tokenizers))
                 return corpus
     temporary = f"{os.fspath(folder)}.{os.getpid()}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)

@@ -128,7 +128,14 @@ SETTINGS = {
     "a size below 1": (set_setting("num_layers", 0), "num_layers"),
     "a size that is true": (set_setting("num_heads", True), "num_heads"),
     "a size of text": (set_setting("d_model", "24"), "d_model"),
-    "more layers than weights": (set_setting("num_layers", 10**6), "parameters"),
+    "more layers than weights": (set_setting("num_layers", 10**6), "arrays of weights"),
+    "more layers than arrays": (
+        lambda outer, inner: inner.update(
+            {"num_layers": 400, "d_model": 2, "d_ff": 1, "num_heads": 1}
+            | {"key_dim": 1, "value_dim": 1, "vocabulary_size": 4}
+        ),
+        "arrays of weights",
+    ),
     "more words than weights": (set_setting("vocabulary_size", 2**30), "parameters"),
     "wider than weights": (set_setting("d_ff", 2**30), "parameters"),
     "settings that are a list": (set_class(config=[1]), "'config' is wrong"),
@@ -194,6 +201,7 @@ ARRAYS = {
     "an array that was never written": (_never_written, "its arrays need more"),
     "a group in itself": (_circle, "twice"),
     "text": (_dataset(data="rm -rf"), "no numbers"),
+    "a null dataspace": (_dataset(data=h5py.Empty("f4")), "no numbers"),
     "references": (
         _dataset(shape=(2,), dtype=h5py.ref_dtype),
         "no numbers",
@@ -237,6 +245,10 @@ ARCHIVES = {
     "settings that are a list": (
         lambda content: _sized(content, CONFIG, b"[]"),
         "'the file' is wrong",
+    ),
+    "settings with an infinite number": (
+        lambda content: _sized(content, CONFIG, b'{"class_name": 1e999}'),
+        "not finite",
     ),
     "settings that are bytes": (
         lambda content: _sized(content, CONFIG, b"\xff\x00"),

@@ -24,19 +24,21 @@ ALLOWED = {
     "presets": set(),
     "numerics": set(),
     "files": {"errors"},
-    "pipelines": {"errors"},
+    "untrusted": {"errors"},
+    "pipelines": {"errors", "untrusted"},
     "layers": {"numerics"},
     "transformer": {"layers", "presets"},
     # A search is given the model and never imports it.
     "decoding": {"numerics", "layers", "errors"},
-    "recipes": {"presets", "errors", "files"},
+    "recipes": {"presets", "errors", "files", "untrusted"},
     "evaluation": {"decoding", "errors"},
     "visualization": {"decoding", "errors"},
     "parsing": {"pipelines", "errors"},
     "saving": {
         *("transformer", "decoding", "recipes", "pipelines", "files", "errors"),
+        "untrusted",
     },
-    "training": {"saving", "files", "errors"},
+    "training": {"saving", "files", "untrusted", "errors"},
     "distributed": {"training", "saving", "pipelines", "files", "errors"},
     "export": {
         *("decoding", "numerics", "saving", "pipelines", "recipes", "files"),
@@ -46,6 +48,7 @@ ALLOWED = {
     "experiments": {
         *("distributed", "training", "saving", "recipes", "pipelines", "parsing"),
         *("evaluation", "decoding", "transformer", "presets", "files", "errors"),
+        "untrusted",
     },
 }
 # The outer edge may import everything, the package itself ("") too.
@@ -59,6 +62,7 @@ ALLOWED["_deprecated"] = {"_imports"}
 WITHOUT_TENSORFLOW = (
     "errors",
     "files",
+    "untrusted",
     "presets",
     "numerics",
     "layers",

@@ -14,6 +14,7 @@ import typer
 
 from keras_transformer.errors import UserError
 from keras_transformer.files import replace_file
+from keras_transformer.untrusted import printable
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -23,8 +24,8 @@ SHOW_LIBRARIES = "TF_CPP_MIN_LOG_LEVEL" in os.environ
 
 
 def print_status(message: str) -> None:
-    """Prints a line to standard error."""
-    typer.echo(message, err=True)
+    """Prints a line to standard error; names of others cannot control the terminal."""
+    typer.echo(printable(message), err=True)
 
 
 def warn(message: str) -> None:
@@ -68,6 +69,12 @@ def _user_message(error):
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return None
+
+
+def warn_unsafe(*paths):
+    """Warns that models are opened with --allow-unsafe."""
+    for path in paths:
+        warn(f"{path}: not checked, so it can run any code (--allow-unsafe)")
 
 
 def require_exists(*paths: pathlib.Path | None) -> None:
@@ -212,7 +219,13 @@ _ABILITIES = {
 
 
 def opened_model(
-    path, needs=(), ensemble=(), parallel_parts=1, search=None, warnings=None
+    path,
+    needs=(),
+    ensemble=(),
+    parallel_parts=1,
+    search=None,
+    warnings=None,
+    allow_unsafe=False,
 ):
     """Opens a model and prints its warnings on standard error.
 
@@ -223,6 +236,7 @@ def opened_model(
         parallel_parts: Number of batches to decode in parallel.
         search: Dict of arguments for `with_search`. `None` values are ignored.
         warnings: `LineWarnings`. If `None`, lines count from 1.
+        allow_unsafe: Whether to skip the checks of all models, after a warning.
 
     Returns:
         `Translator`, or `ExportedTranslator` for a SavedModel.
@@ -233,6 +247,8 @@ def opened_model(
     changes = {
         name: value for name, value in (search or {}).items() if value is not None
     }
+    if allow_unsafe:
+        warn_unsafe(path, *ensemble)
     load_tensorflow()
     with quiet_libraries():
         from keras_transformer.saving.open import open_model
@@ -243,6 +259,7 @@ def opened_model(
         opened = open_model(
             path,
             ensemble=ensemble,
+            allow_unsafe=allow_unsafe,
             parallel_parts=parallel_parts,
             warn=warnings or LineWarnings(),
         )

@@ -54,6 +54,7 @@ def evaluate(
     patience: options.Patience = None,
     ensemble: options.OtherModels = (),
     parallel_parts: options.ParallelParts = 1,
+    allow_unsafe: options.AllowUnsafe = False,
     output: Annotated[
         pathlib.Path | None,
         Option("--output", "-o", help="File to write the translations to."),
@@ -94,7 +95,7 @@ def evaluate(
     search["patience"] = patience
     warnings = console.LineWarnings(origin)
     translator = console.opened_model(
-        model, needs, ensemble, parallel_parts, search, warnings
+        model, needs, ensemble, parallel_parts, search, warnings, allow_unsafe
     )
     outputs, details = [], {}
     if is_parsing:

@@ -1,7 +1,6 @@
 """keras-transformer export"""
 
 import enum
-import json
 import pathlib
 from typing import Annotated
 
@@ -61,6 +60,7 @@ def export(
     license: Annotated[
         str | None, Option("--license", help="License to name in MODEL_CARD.md.")
     ] = None,
+    allow_unsafe: options.AllowUnsafe = False,
 ):
     """Write a SavedModel for TF-Serving: text in, text out.
 
@@ -93,7 +93,7 @@ def export(
                 "--beam-size, --length-penalty and --patience are arguments of "
                 "CTranslate2's translate_batch; give them there"
             )
-        opened = console.opened_model(model, ["export"])
+        opened = console.opened_model(model, ["export"], allow_unsafe=allow_unsafe)
         from keras_transformer.export import export_ctranslate2
 
         quantization = quantization or "none"
@@ -105,7 +105,9 @@ def export(
     known = _read_scores(scores) if scores is not None else ()
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
     search["patience"] = patience
-    translator = console.opened_model(model, ["export"], search=search)
+    translator = console.opened_model(
+        model, ["export"], search=search, allow_unsafe=allow_unsafe
+    )
     from keras_transformer.export import export_translator
 
     path = export_translator(
@@ -122,18 +124,26 @@ def export(
 
 def _read_scores(path):
     """Returns the results in a file of `evaluate --json`."""
+    from pydantic import create_model
+
+    from keras_transformer.untrusted import parse_json
+
+    optional = (int | None, None)
+    result = create_model(
+        "Result", name=str, signature=str, score=float, max_words=optional
+    )
+    output = create_model("Output", results=list[result])
     try:
-        results = json.loads(path.read_text(encoding="utf-8"))["results"]
-        return [
-            {"name": _name(each), "signature": each["signature"]}
-            | {"score": float(each["score"])}
-            for each in results
-        ]
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path}: not an output of `evaluate --json`") from None
+        results = parse_json(path.read_bytes(), output, path).results
+    except UserError as error:
+        raise UserError(f"{error}; not an output of `evaluate --json`") from None
+    return [
+        {"name": _name(each), "signature": each.signature, "score": each.score}
+        for each in results
+    ]
 
 
 def _name(result):
     """Returns a result's name, with the limit on its sentences if there is one."""
-    limit = result.get("max_words")
-    return result["name"] + (f", at most {limit} words" if limit is not None else "")
+    limit = result.max_words
+    return result.name + (f", at most {limit} words" if limit is not None else "")

@@ -43,6 +43,7 @@ def filter(
     keep_identical: Annotated[
         bool, Option("--keep-identical", help="Keep pairs with identical sides.")
     ] = False,
+    allow_unsafe: options.AllowUnsafe = False,
 ):
     """Remove improbable pairs from a noisy parallel corpus.
 
@@ -64,7 +65,7 @@ def filter(
     inputs = {source.resolve(): "--source", target.resolve(): "--target"}
     _check_outputs(inputs, output_source, output_target)
     total = line_count(source)
-    translator = console.opened_model(model, ["score"])
+    translator = console.opened_model(model, ["score"], allow_unsafe=allow_unsafe)
 
     import numpy as np
 

@@ -6,6 +6,7 @@ import typer
 
 from keras_transformer.cli import console
 from keras_transformer.cli import options
+from keras_transformer.untrusted import printable
 
 
 @console.command
@@ -21,27 +22,38 @@ def info(model: options.Model, as_json: options.Json = False):
 
     description = model_info(model)
     if as_json:
-        typer.echo(json.dumps(description, indent=2, ensure_ascii=False))
+        # ASCII, because names of others may contain what controls a terminal.
+        typer.echo(json.dumps(description, indent=2))
         return
-    for name, value in description.items():
-        if name == "files":
-            value = {file: _format_size(size) for file, size in value.items()}
-        elif name == "bytes":
-            name, value = "size", _format_size(value)
-        if not isinstance(value, dict):
-            typer.echo(f"{name}: {_format(value)}")
-            continue
-        typer.echo(f"{name}:")
-        for key, item in value.items():
-            typer.echo(f"  {key}: {_format(item)}")
+    description["size"] = _format_size(description.pop("bytes"))
+    sizes = description["files"].items()
+    description["files"] = {file: _format_size(size) for file, size in sizes}
+    description["scores"] = {
+        f"{each['name']} ({each['how']})": each["score"]
+        for each in description["scores"]
+    }
+    for line in _lines(description):
+        typer.echo(printable(line))
+
+
+def _lines(values, indent=""):
+    """Yields the lines of a nested mapping, without unknown values."""
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            inner = [*_lines(value, f"{indent}  ")]
+            if inner:
+                yield f"{indent}{name}:"
+                yield from inner
+        elif value not in (None, {}, []):
+            yield f"{indent}{name}: {_format(value)}"
 
 
 def _format(value):
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_format(item)}" for name, item in value.items())
     if isinstance(value, list):
         return ", ".join(map(_format, value))
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    return f"{value:,}" if type(value) is int else str(value)
 
 
 def _format_size(size):

@@ -93,6 +93,13 @@ OtherModels = Annotated[
     list[pathlib.Path],
     Option(metavar="RUN", help="Another model with the same vocabulary. Repeatable."),
 ]
+AllowUnsafe = Annotated[
+    bool,
+    Option(
+        "--allow-unsafe",
+        help="Do not check the model. It can then run any code on this machine.",
+    ),
+]
 ParallelParts = Annotated[
     int,
     Option(min=1, metavar="N", help="Batches to decode in parallel on a CPU."),

@@ -23,6 +23,7 @@ def parse(
     patience: options.Patience = None,
     ensemble: options.OtherModels = (),
     parallel_parts: options.ParallelParts = 1,
+    allow_unsafe: options.AllowUnsafe = False,
     split_words: Annotated[
         bool,
         Option("--split-words", help="Tokenize like the Penn Treebank; needs nltk."),
@@ -45,7 +46,8 @@ def parse(
     parses = []
     with console.open_output(output) as write_line:
         translator = console.opened_model(
-            model, ["parse"], ensemble, parallel_parts, search, warnings
+            *(model, ["parse"], ensemble, parallel_parts, search, warnings),
+            allow_unsafe=allow_unsafe,
         )
 
         from keras_transformer.parsing.parser import parse_sentences

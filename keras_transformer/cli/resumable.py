@@ -7,11 +7,13 @@ Lines are collected in `OUTPUT.part`, which is renamed to `OUTPUT` at the end. T
 import contextlib
 import fcntl
 import json
+from typing import Any
 
 from keras_transformer.cli.console import line_writer
 from keras_transformer.errors import UserError
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.files import replace_file
+from keras_transformer.untrusted import read_json
 
 
 @contextlib.contextmanager
@@ -80,8 +82,8 @@ def _check_facts(path, output, facts):
     """Raises `UserError` unless a file was made with these facts."""
     file = _facts_file(output)
     try:
-        known = dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        known = read_json(file, dict[str, Any])
+    except UserError:
         raise UserError(
             f"{path}: {file.name}, which records what it was made with, is missing or "
             "damaged; remove both to start over"

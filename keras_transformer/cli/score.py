@@ -13,6 +13,7 @@ def score(
     target: options.Target,
     ensemble: options.OtherModels = (),
     output: options.OutputPath = None,
+    allow_unsafe: options.AllowUnsafe = False,
 ):
     """Print the natural log-probability of given translations.
 
@@ -26,7 +27,9 @@ def score(
     pairs = list(zip(*read_parallel_lines(source, target), strict=True))
     scores = []
     with console.open_output(output) as write_line:
-        translator = console.opened_model(model, ["score"], ensemble)
+        translator = console.opened_model(
+            model, ["score"], ensemble, allow_unsafe=allow_unsafe
+        )
         for pair in score_in_chunks(translator, pairs):
             write_line(f"{pair.log_prob:.6f}")
             scores.append(pair)

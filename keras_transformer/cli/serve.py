@@ -7,6 +7,7 @@ from typer import Argument
 from typer import Option
 
 from keras_transformer.cli import console
+from keras_transformer.cli import options
 from keras_transformer.errors import UserError
 
 
@@ -58,6 +59,7 @@ def serve(
     no_reload: Annotated[
         bool, Option("--no-reload", help="Keep the version loaded at startup.")
     ] = False,
+    allow_unsafe: options.AllowUnsafe = False,
 ):
     """Serve an exported model with TF-Serving's REST API.
 
@@ -85,9 +87,11 @@ def serve(
 
     # Reports an occupied port before the model is loaded.
     serving.listen(host, port).close()
+    if allow_unsafe:
+        console.warn_unsafe(model)
     console.load_tensorflow()
     with console.quiet_libraries():
-        served = serving.ServedModel(model, name)
+        served = serving.ServedModel(model, name, allow_unsafe)
     limits = serving.Limits(
         max_batch_size=max_batch_size,
         max_wait=max_wait_ms / 1000,

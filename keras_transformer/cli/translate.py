@@ -72,6 +72,7 @@ def translate(
         int | None, Option(min=0, help="Sampling seed (default: 1).")
     ] = None,
     parallel_parts: options.ParallelParts = 1,
+    allow_unsafe: options.AllowUnsafe = False,
     resume: Annotated[
         bool,
         Option(
@@ -128,6 +129,7 @@ def translate(
         *(model, [need for need in needs if needs[need]], ensemble, parallel_parts),
         {**searched, "forbidden": forbidden or None},
         warnings,
+        allow_unsafe,
     )
     drawn = _with_defaults(drawn) if sampling else None
     job = _Job(translator, warnings, n_best, drawn, scores, alignments)

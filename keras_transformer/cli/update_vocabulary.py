@@ -34,6 +34,7 @@ def update_vocabulary(
     text: Annotated[
         list[pathlib.Path], Option(metavar="F", help="New text in any language.")
     ] = (),
+    allow_unsafe: options.AllowUnsafe = False,
 ):
     """Add subwords from new text to a model's vocabulary.
 
@@ -55,6 +56,8 @@ def update_vocabulary(
         raise UserError(f"{output}: already exists")
     console.require_folder(output)
 
+    if allow_unsafe:
+        console.warn_unsafe(model)
     console.load_tensorflow()
     from keras_transformer.experiments import vocabulary
     from keras_transformer.pipelines import read_lines
@@ -62,7 +65,7 @@ def update_vocabulary(
     from keras_transformer.saving.names import MODEL
 
     with console.quiet_libraries():
-        _, tokenizer, old = load_model(model)
+        _, tokenizer, old = load_model(model, allow_unsafe)
     lines = itertools.chain.from_iterable(map(read_lines, paths))
     new, grown = vocabulary.update_vocabulary(old, tokenizer, lines, size)
     _save(new, grown, output)

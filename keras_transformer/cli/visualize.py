@@ -38,6 +38,7 @@ def visualize(
     head: Annotated[
         int | None, Option(min=1, help="Head to draw in the PNG file (default: all).")
     ] = None,
+    allow_unsafe: options.AllowUnsafe = False,
 ):
     """Draw a model's attention as a picture and an interactive page.
 
@@ -50,7 +51,7 @@ def visualize(
     if output.suffix in (".png", ".html"):
         output = output.with_suffix("")
     console.require_folder(output)
-    opened = console.opened_model(model, ["attention"])
+    opened = console.opened_model(model, ["attention"], allow_unsafe=allow_unsafe)
     if target is None:
         (target,) = opened.translate([source])
         console.print_status(f"translation: {target}")

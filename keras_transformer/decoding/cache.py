@@ -139,7 +139,9 @@ def extend(cache, index, window=None):
     if cache.is_buffer:
         return _extend_buffer(cache, index)
     if window is not None:
-        cache = _newest(cache, (window - 1) * cache.beam_size)
+        # Backends count slots in int32.
+        count = min((window - 1) * cache.beam_size, 2**31 - 1)
+        cache = _newest(cache, count)
     if cache.sees_all:
         return cache, index
     batch, beam_size, _ = ops.shape(cache.ancestors)

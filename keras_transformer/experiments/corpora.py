@@ -5,8 +5,10 @@ import shutil
 from keras_transformer import pipelines
 from keras_transformer.errors import DataError
 from keras_transformer.experiments.folder import TOKENIZER
+from keras_transformer.files import replace_file
 from keras_transformer.parsing import TreeFiles
 from keras_transformer.pipelines.sources.phrases import phrases
+from keras_transformer.untrusted import read_text
 
 # File in the tokenizer's folder with the fingerprint of its training text.
 _TEXT_FINGERPRINT = "text.sha256"
@@ -64,7 +66,7 @@ def _prepare_tokenizer(settings, pairs, folder, has_begun):
     text = pairs.fingerprint()
     if folder.is_dir():
         # Before the first checkpoint, users may still correct the text.
-        if has_begun or not note.is_file() or note.read_text() == text:
+        if has_begun or not note.exists() or read_text(note, error=DataError) == text:
             return pipelines.load_tokenizer(folder)
         shutil.rmtree(folder)
     tokenizer = pairs.tokenizer()
@@ -80,7 +82,8 @@ def _prepare_tokenizer(settings, pairs, folder, has_begun):
     )
     tokenizer.save(folder)
     if text is not None:
-        note.write_text(text)
+        with replace_file(note) as temporary:
+            temporary.write_text(text)
     return tokenizer
 
 

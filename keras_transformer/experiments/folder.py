@@ -1,18 +1,23 @@
 """Run folders: one process at a time, one recipe, one training text."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import pathlib
 import shutil
+import stat
 
 from keras_transformer.errors import RunBusy
 from keras_transformer.errors import RunError
+from keras_transformer.errors import UserError
+from keras_transformer.errors import WorkerLost
 from keras_transformer.files import check_writable
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import ARCHITECTURE
 from keras_transformer.saving.names import CONFIG
+from keras_transformer.saving.names import METRICS
 from keras_transformer.saving.names import MODEL
 from keras_transformer.saving.names import SAVED
 from keras_transformer.saving.names import TOKENIZER
@@ -20,7 +25,12 @@ from keras_transformer.saving.names import TOKENIZER
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
 # Output of a run, except its ids, which are rewritten if text or vocabulary differ.
-_OUTPUT = (TOKENIZER, _CHECKPOINTS, "logs", "metrics.jsonl", "best.keras", MODEL)
+_OUTPUT = (TOKENIZER, _CHECKPOINTS, "logs", METRICS, "best.keras", MODEL)
+# Folders that a run writes to.
+_FOLDERS = (
+    *(TOKENIZER, _CHECKPOINTS, "logs", "logs/train", "logs/validation"),
+    *("cache", "cache/train", "cache/validation"),
+)
 # Files that a killed process leaves incomplete.
 _LEFTOVERS = (
     *(".*-[0-9]*.keras", ".*-[0-9]*.jsonl", ".*-[0-9]*.yaml"),
@@ -54,6 +64,43 @@ def create(folder):
 
 
 @contextlib.contextmanager
+def start(folder, lock_name=_LOCK):
+    """Creates and locks a run folder inside the context.
+
+    If the start fails before a step is logged or saved, its output is removed, and the
+    folder if it was created here.
+
+    Args:
+        folder: The run folder.
+        lock_name: Same as `name` of `lock`.
+
+    Raises:
+        RunBusy: If another process has locked the folder.
+        StorageError: If the folder is not writable.
+    """
+    folder = pathlib.Path(folder)
+    created = [each for each in (folder, *folder.parents) if not each.exists()]
+    check_writable(folder)
+    output = [folder / name for name in (*_OUTPUT, "cache", CONFIG, lock_name)]
+    existing = {path for path in output if os.path.lexists(path)}
+    with lock(folder, lock_name):
+        try:
+            yield
+        except WorkerLost:
+            raise  # all workers start again
+        except UserError:
+            if not _has_begun(folder) and not (folder / METRICS).exists():
+                for path in output:
+                    if path not in existing:
+                        _remove(path)
+                for each in created:
+                    # It may contain files of others.
+                    with contextlib.suppress(OSError):
+                        each.rmdir()
+            raise
+
+
+@contextlib.contextmanager
 def lock(folder, name=_LOCK):
     """Locks a run folder for this process inside the context.
 
@@ -65,20 +112,65 @@ def lock(folder, name=_LOCK):
 
     Raises:
         RunBusy: If another process has locked the folder.
+        RunError: If the lock file is a link or not a regular file.
     """
-    with open(folder / name, "a+", encoding="utf-8") as file:
+    path = folder / name
+    with open(path, "r+b", buffering=0, opener=_open_lock) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A failed start may have removed the file before it was locked.
+            if not _is_file(path, file):
+                raise BlockingIOError
         except BlockingIOError:
-            file.seek(0)
-            owner = file.read().strip() or "unknown"
+            owner = file.read(20).strip()
+            owner = owner.decode() if owner.isdigit() else "unknown"
             raise RunBusy(
                 f"{folder}: process {owner} is already training here"
             ) from None
         file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        file.write(b"%d\n" % os.getpid())
         yield
+
+
+def _open_lock(path, flags):
+    # Opening a pipe must not wait.
+    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        number = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise RunError(f"{path}: must not be a symbolic link. Remove it") from None
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise RunError(f"{path}: must be a regular file. Remove it")
+    return number
+
+
+def _is_file(path, file):
+    """Returns whether `path` is still the name of an open file."""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+def check_outputs(folder):
+    """Checks that the run's folders are folders, so that nothing is written elsewhere.
+
+    Raises:
+        RunError: If one of them, or the log of metrics, is a link or has another kind.
+    """
+    for name in (*_FOLDERS, METRICS):
+        path, kind = folder / name, "file" if name == METRICS else "folder"
+        if path.is_symlink():
+            raise RunError(
+                f"{path}: must be a {kind} in the run, not a symbolic link. Replace it "
+                "or pass --restart"
+            )
+        is_kind = path.is_file() if name == METRICS else path.is_dir()
+        if path.exists() and not is_kind:
+            raise RunError(f"{path}: must be a {kind}. Remove it")
 
 
 def check_restart(folder, recipe):
@@ -101,12 +193,17 @@ def clean(folder, restart=False):
     Args:
         folder: The run folder.
         restart: Whether to remove all output of the run, including its vocabulary.
+
+    Raises:
+        RunError: Like `check_outputs`.
     """
     for name in _OUTPUT if restart else ():
         _remove(folder / name)
+    check_outputs(folder)
     for pattern in _LEFTOVERS:
         for path in list(folder.glob(pattern)):
-            _remove(path)
+            if path.parent == folder or not path.parent.is_symlink():
+                _remove(path)
     # A process that is killed between writing data and index leaves only the data.
     for path in (folder / _CHECKPOINTS).glob("ckpt-*.data-*"):
         if not path.with_name(path.name.partition(".data-")[0] + ".index").exists():

@@ -106,11 +106,11 @@ def _claimed_run(recipe, output, allow_changes, restart, worker_timeout):
     ):
 
         def claim():
-            run_folder.create(output)
-            stack.enter_context(run_folder.lock(output))
+            stack.enter_context(run_folder.start(output))
             if restart:
                 run_folder.check_restart(output, recipe)
             run_folder.clean(output, restart)
+            run_folder.create(output)
             run_folder.claim(output, recipe, allow_changes)
 
         workers.broadcast_from_chief(claim)

@@ -9,6 +9,8 @@ from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.multi_head_attention import attention
 from keras_transformer.numerics.softmax import masked_softmax
 
+_MAX_STATIC_BLOCK = 512
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class RestrictedSelfAttention(MultiHeadAttention):
@@ -60,6 +62,10 @@ class RestrictedSelfAttention(MultiHeadAttention):
         # Number of neighboring blocks on each side.
         sides = 1, 0 if causal else 1
         length = ops.shape(query)[2]
+        if size > _MAX_STATIC_BLOCK:
+            # A window beyond the sequence must not need more memory than the sequence.
+            smaller = min if isinstance(length, int) else ops.minimum
+            size = smaller(size, length)
         key_mask = ops.ones((1, length), dtype="bool") if mask is None else mask[:, 0]
         key_mask = ops.cast(key_mask, "int32")[:, None, :, None]
         key_mask = _with_neighbors(_split_blocks(key_mask, size), sides)
@@ -112,6 +118,7 @@ def _with_neighbors(blocks, sides):
 
 def _band(size, sides, before, after):
     """Bool: the keys of a block and its neighbors that each query attends to."""
-    queries = np.arange(size)[:, None]
-    keys = np.arange(size * (1 + sum(sides)))[None, :] - sides[0] * size
+    arange = np.arange if isinstance(size, int) else ops.arange
+    queries = arange(size)[:, None]
+    keys = arange(size * (1 + sum(sides)))[None, :] - sides[0] * size
     return (keys >= queries - before) & (keys <= queries + after)

@@ -16,6 +16,7 @@ from keras_transformer.recipes.data_sections import DATA_KINDS
 from keras_transformer.recipes.renamed_keys import RENAMED_KEYS
 from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.schema import Recipe
+from keras_transformer.untrusted import read_text
 
 logger = logging.getLogger(__name__)
 
@@ -187,28 +188,17 @@ def _read(name_or_path):
     label = str(name_or_path)
     is_shipped = label in shipped_recipes()
     path = _FOLDER / f"{label}.yaml" if is_shipped else pathlib.Path(name_or_path)
-    try:
-        with open(path, "rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
-            raise RecipeError(f"line 1: more than {_MAX_BYTES:,} bytes")
-        values = _yaml_value(content.decode("utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         names = list(shipped_recipes())
         raise RecipeError(
             f"{label}: no such file, and no shipped recipe of that name"
             f"{_nearest(label, names)}. Shipped: {', '.join(names)}"
-        ) from None
-    except IsADirectoryError:
-        raise RecipeError(f"{label}: must be a recipe, but is a folder") from None
-    except OSError as error:
-        raise RecipeError(f"{label}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise RecipeError(f"{label}: not UTF-8 text") from None
+        )
+    text = read_text(path, _MAX_BYTES, RecipeError)
+    try:
+        values = _yaml_value(text)
     except RecipeError as error:
         raise RecipeError(f"{label}, {error}") from None
-    except ValueError:
-        raise RecipeError(f"{label!r}: not a file name") from None
     if not isinstance(values, dict):
         raise RecipeError(f"{label}: a recipe must be a mapping of keys to values")
     return label, values

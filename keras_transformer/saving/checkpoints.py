@@ -1,13 +1,15 @@
 """Reading and averaging of checkpoints (section 6.1)."""
 
-import json
 import logging
+import pathlib
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import CheckpointError
 from keras_transformer.saving.names import checkpoint_paths
+from keras_transformer.untrusted import printable
+from keras_transformer.untrusted import require_regular
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ def average_checkpoints(transformer, folder, last=5):
     paths = []
     for path in reversed(checkpoint_paths(folder)):
         try:
+            require_regular(checkpoint_files(path), CheckpointError)
             check_shapes(checkpoint, path)
             status = checkpoint.read(path).expect_partial()
             status.assert_existing_objects_matched()
@@ -57,12 +60,18 @@ def average_checkpoints(transformer, folder, last=5):
 
 
 # Exceptions of reading a truncated, altered or half-deleted checkpoint.
-DAMAGE = (tf.errors.OpError, IndexError, json.JSONDecodeError)
+DAMAGE = (tf.errors.OpError, IndexError)
+
+
+def checkpoint_files(path):
+    """Returns the files of a checkpoint, for `require_regular`."""
+    path = pathlib.Path(path)
+    return [*path.parent.glob(f"{path.name}.*")]
 
 
 def warn_of_damage(path, error):
     """Logs a warning that a checkpoint cannot be read."""
-    reason = str(error).strip().partition("\n")[0]
+    reason = printable(str(error).strip().partition("\n")[0])
     logger.warning("%s: damaged, using the previous checkpoint: %s", path, reason)
 
 

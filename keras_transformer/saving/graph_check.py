@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from keras_transformer.errors import DataError
 from keras_transformer.errors import ModelError
 from keras_transformer.saving.keras_file import ALLOW_UNSAFE
-from keras_transformer.saving.keras_file import short
-from keras_transformer.saving.keras_file import shown
+from keras_transformer.untrusted import read_bytes
+from keras_transformer.untrusted import short
+from keras_transformer.untrusted import shown
 
 MAX_BYTES = 1 << 30  # of saved_model.pb, which contains no weights
 ALLOWED = pathlib.Path(__file__).with_name("allowed_operations.json")
@@ -74,13 +75,8 @@ def check_saved_model(path):
     file = path / "saved_model.pb"
     model = saved_model_pb2.SavedModel()
     try:
-        size = file.stat().st_size
-        if size > MAX_BYTES:
-            raise ModelError(
-                f"{file}: refused: {size:,} bytes, at most {MAX_BYTES:,} are allowed"
-            )
-        model.ParseFromString(file.read_bytes())
-    except (OSError, DecodeError, RecursionError) as error:
+        model.ParseFromString(read_bytes(file, MAX_BYTES, ModelError))
+    except (DecodeError, RecursionError) as error:
         raise ModelError(f"{path}: cannot be loaded: {short(error)}") from None
     if not model.meta_graphs:
         raise ModelError(f"{path}: cannot be loaded: it contains no graph")

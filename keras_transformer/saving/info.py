@@ -3,11 +3,20 @@
 Only a run without `model.keras` needs TensorFlow, to count its parameters.
 """
 
-import json
+import contextlib
+import os
 import pathlib
+import re
 import zipfile
+from typing import Any
+from typing import Literal
 
+from pydantic import BaseModel
+
+from keras_transformer.errors import ModelError
+from keras_transformer.errors import UserError
 from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving import keras_file as keras_files
 from keras_transformer.saving.load import load_run
@@ -17,19 +26,95 @@ from keras_transformer.saving.names import checkpoint_paths
 from keras_transformer.saving.names import keras_file
 from keras_transformer.saving.names import metrics_of_run
 from keras_transformer.saving.names import tokenizer_folder
-from keras_transformer.saving.names import validations_of_run
 from keras_transformer.saving.saved_model import newest_version
+from keras_transformer.untrusted import parse_json
+from keras_transformer.untrusted import read_text
 
 CARD = "MODEL_CARD.md"
-# Titles of a model card's sections, and their keys. Cards of 0.1 have a "Licence".
-_SECTIONS = {
-    "Training": "training",
-    "Scores": "scores",
-    "Search": "decoding",
-    "Data": "data",
-    "Licence": "license",
-    "License": "license",
-}
+# Names of metrics in a run's log, and their titles in a model card.
+_METRICS = {"bleu": "BLEU", "f1": "bracketing F1", "perplexity": "perplexity"}
+_CONSTANTS = {"True": True, "False": False, "None": None}
+_Settings = dict[str, Any]
+
+
+class _Vocabulary(BaseModel):
+    """Vocabulary of a model.
+
+    Attributes:
+        kind: "bpe" or "word_piece".
+        size: Number of ids.
+    """
+
+    kind: str | None = None
+    size: int | None = None
+
+
+class _Training(BaseModel):
+    """Progress and settings of a training.
+
+    Attributes:
+        steps: Step of the newest checkpoint.
+        seconds: Training time.
+        checkpoints: Steps of all checkpoints.
+        settings: The section `training` of the recipe.
+    """
+
+    steps: int | None = None
+    seconds: float | None = None
+    checkpoints: list[int] = []
+    settings: _Settings = {}
+
+
+class _Score(BaseModel):
+    """Score on validation or test data.
+
+    Attributes:
+        name: Metric, and the data unless it is a test set.
+        score: Value, or `None` if it is not a number.
+        how: How it was measured.
+    """
+
+    name: str
+    score: float | None = None
+    how: str = ""
+
+
+class ModelInfo(BaseModel):
+    """Description of a model. All kinds of model have all attributes.
+
+    Settings map names to text, numbers, booleans, or `None`.
+
+    Attributes:
+        path: The run, the `.keras` file, or the version of an export.
+        kind: Kind of model.
+        parameters: Number of parameters, or `None` if unknown.
+        architecture: Arguments of `Transformer`.
+        vocabulary: The tokenizer.
+        written: Date or versions of the packages that wrote the model.
+        training: Progress and settings of the training.
+        data: The section `data` of the recipe.
+        decoding: Search settings.
+        export: How an export was made.
+        scores: Scores on validation and test data.
+        license: License of an export.
+        files: Names and sizes in bytes. A folder's name ends in a slash.
+        bytes: Sum of the sizes.
+    """
+
+    path: str
+    kind: Literal["run", "keras file", "SavedModel"]
+    parameters: int | None = None
+    architecture: _Settings = {}
+    vocabulary: _Vocabulary = _Vocabulary()
+    written: str | None = None
+    training: _Training = _Training()
+    data: _Settings = {}
+    decoding: _Settings = {}
+    export: _Settings = {}
+    scores: list[_Score] = []
+    license: str | None = None
+    files: dict[str, int] = {}
+    bytes: int = 0
 
 
 def model_info(path):
@@ -39,73 +124,87 @@ def model_info(path):
         path: Same as `open_model`.
 
     Returns:
-        Mapping for JSON: `path`, `kind`, `parameters`, `architecture`, `vocabulary`,
-        `training`, `scores`, `decoding`, `files` (names to bytes) and `bytes`. Unknown
-        values are missing.
+        The attributes of `ModelInfo` as a mapping for JSON. It has the same keys for
+        every kind of model. Unknown values are `None` or empty.
 
     Raises:
         ModelError: If there is no model, or the model is damaged.
+        RunError: If the run's metrics.jsonl is damaged.
         RecipeError: If the run's config.yaml is invalid.
     """
     path = pathlib.Path(path)
     version = newest_version(path) if path.is_dir() else None
     if version is not None:
-        return _describe_saved_model(version)
-    return _describe_weights(path)
+        info = _describe_saved_model(version)
+        info.files = _sizes(version)
+    else:
+        info = _describe_weights(path)
+    info.bytes = sum(info.files.values())
+    return info.model_dump()
 
 
 def _describe_weights(path):
     file = keras_file(path)
     folder = file.parent if file else path
     is_run = (folder / CONFIG).is_file()
-    info = {"path": str(path), "kind": "run" if path.is_dir() else "keras file"}
+    info = ModelInfo(path=str(path), kind="run" if path.is_dir() else "keras file")
     recipe = load_recipe(folder / CONFIG) if is_run else None
     if file is None:
         _, tokenizer, model = load_run(folder)
-        info["parameters"] = model.count_params()
+        info.parameters = model.count_params()
         config = recipe.model.constructor_arguments()
-        vocabulary = {"kind": tokenizer.kind, "size": tokenizer.vocabulary_size}
+        kind, size = tokenizer.kind, tokenizer.vocabulary_size
     else:
-        config, info["parameters"] = keras_files.check(file)
-        info["written"] = _written(file)
+        config, info.parameters = keras_files.check(file)
+        info.written = _written(file)
         kind = recipe.tokenizer.kind if is_run else tokenizer_kind(folder)
-        vocabulary = {"kind": kind, "size": config["vocabulary_size"]}
+        size = config["vocabulary_size"]
     names = (*MODEL_ARGUMENTS, "output_size")
-    info["architecture"] = {name: config[name] for name in names if name in config}
-    info["vocabulary"] = vocabulary
+    info.architecture = {name: config[name] for name in names if name in config}
+    info.vocabulary = _Vocabulary(kind=kind, size=size)
     if recipe is not None:
-        info["training"] = _training(folder, recipe)
-        info["scores"] = _validations(folder, recipe.validation_metric())
-        info["decoding"] = recipe.decoding.model_dump()
+        rows = metrics_of_run(folder)
+        info.training = _training(folder, recipe, rows)
+        info.data = _settings(recipe.data)
+        info.decoding = _settings(recipe.decoding)
+        info.scores = _validations(rows, recipe.validation_metric())
     if path.is_dir():
-        info["files"] = _sizes(path)
+        info.files = _sizes(path)
     else:
         tokenizer_files = _sizes(tokenizer_folder(folder), "tokenizer.*")
-        info["files"] = {path.name: path.stat().st_size, **tokenizer_files}
-    info["bytes"] = sum(info["files"].values())
+        info.files = {path.name: path.stat().st_size, **tokenizer_files}
     return info
 
 
 def _describe_saved_model(version):
-    info = {"path": str(version), "kind": "SavedModel"}
+    info = ModelInfo(path=str(version), kind="SavedModel")
     card = version / CARD
-    if card.is_file():
-        sections = card_tables(card.read_text(encoding="utf-8"))
-        model = sections.pop("Model", {})
-        if not isinstance(model, dict):  # an edited card
-            model = {"about": model}
-        number = str(model.get("parameters", "")).replace(",", "")
-        if number.isdecimal():
-            info["parameters"] = int(number)
-            del model["parameters"]
-        if "tokenizer" in model:
-            info["vocabulary"] = model.pop("tokenizer")
-        info["architecture"] = model
-        for title, name in _SECTIONS.items():
-            if sections.get(title):
-                info[name] = sections[title]
-    info["files"] = _sizes(version)
-    info["bytes"] = sum(info["files"].values())
+    if not os.path.lexists(card):
+        return info
+    sections = card_tables(read_text(card, error=ModelError))
+    model = _table(sections, "Model")
+    model.pop("architecture", None)
+    if isinstance(model.get("parameters"), int):
+        info.parameters = model.pop("parameters")
+    written = model.pop("written with", None)
+    info.written = None if written is None else str(written)
+    info.vocabulary = _vocabulary(str(model.pop("tokenizer", "")))
+    info.architecture = model
+    info.training.settings = _table(sections, "Training")
+    # Cards of version 0.1 have the old names.
+    tables = {"model": info.architecture, "training": info.training.settings}
+    with contextlib.suppress(ValueError):
+        rename_keys(tables)
+    info.architecture, info.training.settings = tables["model"], tables["training"]
+    info.data = _table(sections, "Data")
+    info.decoding = _table(sections, "Search")
+    info.export = _table(sections, "Export")
+    scores = sections.get("Scores")
+    if isinstance(scores, dict):
+        info.scores = [_score(name, cells) for name, cells in scores.items()]
+    # Cards of 0.1 have a "Licence".
+    license = sections.get("License", sections.get("Licence"))
+    info.license = license if isinstance(license, str) else None
     return info
 
 
@@ -133,50 +232,99 @@ def _cells(line):
     return [cell.replace("\0", "|") for cell in cells]
 
 
+def _table(sections, title):
+    """Returns a section of a card as settings. Text of an edited card is `about`."""
+    table = sections.get(title) or {}
+    if isinstance(table, str):
+        return {"about": table}
+    return {name: _parse_cell(cell) for name, cell in table.items()}
+
+
+def _parse_cell(cell):
+    """Returns the number or boolean that a cell contains, or the cell as text."""
+    if not isinstance(cell, str):
+        return " | ".join(cell)
+    if cell in _CONSTANTS:
+        return _CONSTANTS[cell]
+    # Only counts of parameters have separators.
+    is_count = re.fullmatch(r"\d{1,3}(,\d{3})+", cell)
+    try:
+        return parse_json(cell.replace(",", "") if is_count else cell, int | float, "")
+    except UserError:
+        return cell
+
+
+def _vocabulary(text):
+    found = re.match(r"(\w+), ([\d,]+) sub-?words", text)
+    if not found:
+        return _Vocabulary(kind=text or None)
+    return _Vocabulary(kind=found[1], size=int(found[2].replace(",", "")[:18] or 0))
+
+
+def _score(name, cells):
+    score, *how = cells if isinstance(cells, list) else [cells]
+    score = _parse_cell(score)
+    is_number = isinstance(score, int | float) and not isinstance(score, bool)
+    return _Score(name=name, score=score if is_number else None, how=" | ".join(how))
+
+
+class _Metadata(BaseModel):
+    """Content of a `.keras` file's `metadata.json`."""
+
+    date_saved: str
+    keras_version: str
+
+
 def _written(file):
     with zipfile.ZipFile(file) as archive:
-        metadata = json.loads(archive.read("metadata.json"))
-    date = metadata["date_saved"].replace("@", " ")
-    return f"{date}, Keras {metadata['keras_version']}"
+        content = archive.read("metadata.json")
+    metadata = parse_json(content, _Metadata, f"{file}: metadata.json", ModelError)
+    return f"{metadata.date_saved.replace('@', ' ')}, Keras {metadata.keras_version}"
 
 
-def _training(folder, recipe):
-    """Returns the progress of a run and its main settings."""
-    settings = recipe.training
+def _training(folder, recipe, rows):
+    """Returns the progress of a run and its settings."""
     paths = checkpoint_paths(folder / "checkpoints")
     steps = [int(path.rpartition("-")[2]) for path in paths]
-    lines = metrics_of_run(folder)
-    facts = {
-        "steps": max(steps, default=0),
-        "steps wanted": settings.steps,
-        "seconds": lines[-1]["seconds"] if lines else None,
-        "checkpoints": steps,
-        "average": settings.average_checkpoints,
-        "batch_tokens": settings.batch_tokens,
-        "schedule": settings.schedule,
-        "precision": settings.mixed_precision or "float32",
-        "began with": settings.initial_model,
-        "data": recipe.data.kind,
-    }
-    return {name: value for name, value in facts.items() if value is not None}
+    return _Training(
+        steps=max(steps, default=0),
+        seconds=rows[-1].get("seconds") if rows else None,
+        checkpoints=steps,
+        settings=_settings(recipe.training),
+    )
 
 
-def _validations(folder, metric):
-    """Returns the last and the best validation."""
-    rows = validations_of_run(folder)
+def _settings(section):
+    """Returns a section of a recipe as settings without nesting."""
+    return {name: _flat(value) for name, value in section.model_dump().items()}
+
+
+def _flat(value):
+    if isinstance(value, dict):
+        return "; ".join(f"{name} {_flat(each)}" for name, each in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
+
+
+def _validations(rows, metric):
+    """Returns the scores of the last and the best validation."""
+    rows = [row for row in rows if row["split"] == "validation"]
     if not rows:
-        return {}
-    scored = [row for row in rows if row.get(metric) is not None]
-    scores = {"last validation": _scores_in(rows[-1])}
+        return []
+    chosen = [("last", rows[-1])]
+    scored = [row for row in rows if isinstance(row.get(metric), float)]
     if scored:
         choose = min if metric == "perplexity" else max
-        best = choose(scored, key=lambda row: row[metric])
-        scores["best validation"] = _scores_in(best)
-    return scores
-
-
-def _scores_in(row):
-    return {name: row[name] for name in row if name not in ("split", "seconds")}
+        chosen.append(("best", choose(scored, key=lambda row: row[metric])))
+    return [
+        _Score(
+            name=f"{title}, validation",
+            score=row[name],
+            how=f"{which} validation, step {row['step']}",
+        )
+        for which, row in chosen
+        for name, title in _METRICS.items()
+        if isinstance(row.get(name), float)
+    ]
 
 
 def _sizes(folder, pattern="*"):
@@ -189,6 +337,9 @@ def _sizes(folder, pattern="*"):
 
 
 def _size(path):
+    # A link may lead to the root of the disk, or nowhere.
+    if path.is_symlink():
+        return path.lstat().st_size
     if path.is_dir():
-        return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+        return sum(each.lstat().st_size for each in path.rglob("*") if each.is_file())
     return path.stat().st_size

@@ -5,7 +5,6 @@ contains anything else, or whose settings describe more weights than it contains
 refused. The checks run, import and unpickle nothing that a file names.
 """
 
-import json
 import math
 import os
 import re
@@ -19,14 +18,16 @@ from pydantic import AfterValidator
 from pydantic import Field
 from pydantic import NonNegativeInt
 from pydantic import PositiveInt
-from pydantic import ValidationError
 from pydantic import model_validator
 
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.schema import ModelSettings
+from keras_transformer.untrusted import parse_json
+from keras_transformer.untrusted import short
+from keras_transformer.untrusted import shown
 
-ALLOW_UNSAFE = "if you trust it, pass allow_unsafe=True to open_model"
+ALLOW_UNSAFE = "if you trust it, pass --allow-unsafe (allow_unsafe=True in Python)"
 
 _NOTE = b"tokenizer sha256 "
 _CONFIG = "config.json"
@@ -191,13 +192,21 @@ def check(path, limits=FileLimits()):
             settings = _read_settings(archive.read(_CONFIG))
             with archive.open(_WEIGHTS) as file:
                 size = archive.getinfo(_WEIGHTS).file_size
-                num_weights = _count_weights(file, size, limits)
+                num_arrays, num_weights = _count_weights(file, size, limits)
+        _check_size(least_arrays(settings), num_arrays, "arrays of weights")
         _check_size(least_parameters(settings), num_weights)
         return settings, num_weights
     except ModelError as error:
         raise ModelError(f"{path}: refused: {error}; {ALLOW_UNSAFE}") from None
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+    # The readers of a damaged archive raise exceptions of any type.
+    except Exception as error:
         raise ModelError(f"{path}: cannot be loaded: {short(error)}") from None
+
+
+def least_arrays(settings):
+    """Returns a lower bound of the number of arrays of weights with these settings."""
+    # Kernels of two self-attentions, a cross-attention, and two feed-forward networks.
+    return 1 + settings["num_layers"] * (3 * 4 + 2 * 2)
 
 
 def least_parameters(settings):
@@ -215,11 +224,11 @@ def least_parameters(settings):
     return rows * width + settings["num_layers"] * layer
 
 
-def _check_size(num_parameters, num_weights):
-    if num_parameters > num_weights:
+def _check_size(least, found, unit="parameters"):
+    if least > found:
         raise ModelError(
-            f"the settings describe at least {num_parameters:,} parameters, but the "
-            f"file contains {num_weights:,}"
+            f"the settings describe at least {least:,} {unit}, but the file contains "
+            f"{found:,}"
         )
 
 
@@ -253,27 +262,8 @@ def _check_members(archive, size, limits):
 
 def _read_settings(content):
     """Returns the arguments of the `Transformer` that `config.json` describes."""
-    try:
-        outer = _Config.model_validate(json.loads(content, parse_int=_parse_int))
-        return outer.config.constructor_arguments()
-    except RecursionError:
-        raise ModelError(f"{_CONFIG} is nested too deeply") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-    except ValueError as error:
-        raise ModelError(f"{_CONFIG} cannot be read: {short(error)}") from None
-    key = ".".join(map(str, first["loc"])) or "the file"
-    message = first["msg"].removeprefix("Value error, ").partition(" or instance ")[0]
-    reason = f"{shown(key)} is wrong: {message}. Received: {shown(first['input'])}"
-    raise ModelError(f"{_CONFIG}: {short(reason)}")
-
-
-def _parse_int(digits):
-    # Python refuses to format huge integers, such as products of these numbers. The
-    # ids that Keras writes have at most 64 bits.
-    if len(digits) > 20:
-        raise ValueError(f"the number {shown(digits)} is too large")
-    return int(digits)
+    outer = parse_json(content, _Config, _CONFIG, ModelError)
+    return outer.config.constructor_arguments()
 
 
 def _count_weights(file, size, limits):
@@ -283,10 +273,13 @@ def _count_weights(file, size, limits):
         file: Binary file that can seek.
         size: Its size in bytes.
         limits: `FileLimits`.
+
+    Returns:
+        `(num_arrays, num_weights)`, without the states of random generators.
     """
     import h5py
 
-    num_weights = num_bytes = 0
+    num_arrays = num_weights = num_bytes = 0
     seen = set()
     with h5py.File(file, "r") as root:
         groups = [root]
@@ -308,33 +301,25 @@ def _count_weights(file, size, limits):
                 _check_array(each, name)
                 # Larger integers are states of random generators.
                 is_weight = each.dtype.kind == "f" or each.dtype == "int8"
+                num_arrays += is_weight
                 num_weights += math.prod(each.shape) * is_weight
                 num_bytes += math.prod(each.shape) * each.dtype.itemsize
                 if num_bytes > size:
                     raise ModelError(
                         f"{_WEIGHTS} has {size:,} bytes, but its arrays need more"
                     )
-    return num_weights
+    return num_arrays, num_weights
 
 
 def _check_array(array, name):
     """Checks that an HDF5 object is a dataset of numbers stored in its own file."""
     import h5py
 
-    if not isinstance(array, h5py.Dataset) or array.dtype.kind not in "fiu":
+    is_dataset = isinstance(array, h5py.Dataset)
+    # The null dataspace has no shape.
+    if not is_dataset or array.shape is None or array.dtype.kind not in "fiu":
         raise ModelError(f"{_WEIGHTS} has {shown(name)}, which contains no numbers")
     if array.external or array.is_virtual:
         raise ModelError(f"{_WEIGHTS} takes {shown(name)} from another file")
     if array.chunks or array.id.get_create_plist().get_nfilters():
         raise ModelError(f"{_WEIGHTS} has {shown(name)} compressed or in chunks")
-
-
-def shown(value):
-    """Quotes a name or value from a file on one line of limited length."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def short(error):
-    """Returns an error's message on one line of limited length."""
-    return " ".join(str(error).split())[:200] or type(error).__name__

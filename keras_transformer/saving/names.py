@@ -1,13 +1,20 @@
 """File names of a run, and the model file for a path. Does not import TensorFlow."""
 
-import contextlib
-import json
+import os
 import pathlib
 import re
 
+from pydantic import BaseModel
+from pydantic import ConfigDict
+from pydantic import NonNegativeFloat
+from pydantic import NonNegativeInt
+
 from keras_transformer.errors import ModelError
+from keras_transformer.errors import RunError
+from keras_transformer.untrusted import read_json_lines
 
 MODEL = "model.keras"
+METRICS = "metrics.jsonl"
 CONFIG = "config.yaml"
 TOKENIZER = "tokenizer"
 # File that shows that checkpoints existed, even if all are lost.
@@ -43,20 +50,48 @@ def tokenizer_folder(folder):
     return inner if inner.is_dir() else pathlib.Path(folder)
 
 
+class _MetricsRow(BaseModel):
+    """A line of `metrics.jsonl`; metrics that are not finite are `None`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    split: str
+    step: NonNegativeInt
+    seconds: NonNegativeFloat | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    tokens_per_second: float | None = None
+    learning_rate: float | None = None
+    perplexity: float | None = None
+    bleu: float | None = None
+    f1: float | None = None
+
+
+def metrics_lines(folder):
+    """Returns the lines of a run's `metrics.jsonl` and the mappings that they contain.
+
+    Returns:
+        List of (line, mapping) pairs, empty without a file. Lines are bytes without
+        their ends.
+
+    Raises:
+        RunError: If a line other than the last is damaged.
+    """
+    path = pathlib.Path(folder) / METRICS
+    if not os.path.lexists(path):
+        return []
+    lines = read_json_lines(path, _MetricsRow, error=RunError)
+    return [(line, row.model_dump(exclude_unset=True)) for line, row in lines]
+
+
 def metrics_of_run(folder):
-    """Returns the lines of a run's `metrics.jsonl` as mappings, if the file exists."""
-    path = pathlib.Path(folder) / "metrics.jsonl"
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        # A process that is killed while writing leaves half a line.
-        with contextlib.suppress(json.JSONDecodeError):
-            lines.append(json.loads(line))
-    return lines
+    """Returns the mappings in `metrics_lines`."""
+    return [row for _, row in metrics_lines(folder)]
 
 
 def validations_of_run(folder):
     """Returns the lines of `metrics_of_run` that describe validations."""
-    return [row for row in metrics_of_run(folder) if row.get("split") == "validation"]
+    return [row for row in metrics_of_run(folder) if row["split"] == "validation"]
 
 
 def checkpoint_paths(folder):

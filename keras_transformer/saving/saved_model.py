@@ -1,23 +1,40 @@
 """Translation with an exported SavedModel, whose search settings are fixed."""
 
 import hashlib
-import json
+import os
 import pathlib
+from typing import Annotated
+
+from pydantic import BaseModel
+from pydantic import Field
 
 from keras_transformer.errors import ModelError
-from keras_transformer.saving.keras_file import short
+from keras_transformer.untrusted import read_json
+from keras_transformer.untrusted import require_regular
+from keras_transformer.untrusted import short
 
 # Path in a version's folder.
 LIMITS = pathlib.PurePath("assets.extra", "limits.json")
 
 
+class _Limits(BaseModel):
+    """Content of `limits.json`."""
+
+    max_batch_size: Annotated[int, Field(ge=1, lt=2**31)]
+
+
 def max_batch_size(path):
-    """Returns the maximum batch size of the version in `path`, `None` if unknown."""
-    try:
-        limits = json.loads((path / LIMITS).read_text(encoding="utf-8"))
-        return int(limits["max_batch_size"])
-    except (OSError, ValueError, LookupError, TypeError):
+    """Returns the maximum batch size of the version in `path`.
+
+    Exports of early versions have no limits. Their maximum is `None`.
+
+    Raises:
+        ModelError: If the limits cannot be read.
+    """
+    path = path / LIMITS
+    if not os.path.lexists(path):
         return None
+    return read_json(path, _Limits, error=ModelError).max_batch_size
 
 
 def newest_version(path):
@@ -48,6 +65,8 @@ def load_saved_model(path, allow_unsafe=False):
     from keras_transformer.saving.graph_check import check_saved_model
 
     try:
+        # TensorFlow would wait for a pipe.
+        require_regular([*path.iterdir(), *(path / "variables").glob("*")], ModelError)
         if not allow_unsafe:
             check_saved_model(path)
         loaded = tf.saved_model.load(str(path))
@@ -84,10 +103,10 @@ class ExportedTranslator:
         self.path = path
         self.warn = warn or log_warning
         self.parallel_parts = parallel_parts
+        self.batch_size = min(self.batch_size, max_batch_size(path) or self.batch_size)
         # The signature's variables live as long as the loaded object.
         self._loaded = load_saved_model(path, allow_unsafe)
         self._serve = self._loaded.signatures["serving_default"]
-        self.batch_size = min(self.batch_size, max_batch_size(path) or self.batch_size)
         _, inputs = self._serve.structured_input_signature
         (self._input_name,) = inputs
 

@@ -27,6 +27,7 @@ class ServedModel:
     Args:
         folder: `saved_models/NAME`, or one version's folder.
         name: Name in URLs. If `None`, the folder's name.
+        allow_unsafe: Whether to load all versions unchecked. They can run any code.
 
     Attributes:
         name: Name in URLs.
@@ -40,7 +41,7 @@ class ServedModel:
         ModelError: If there is no export or it cannot be loaded.
     """
 
-    def __init__(self, folder, name=None):
+    def __init__(self, folder, name=None, allow_unsafe=False):
         path = newest_version(folder) if folder.is_dir() else None
         if path is None:
             raise ModelError(f"{folder}: no SavedModel here; export writes one")
@@ -49,8 +50,9 @@ class ServedModel:
         self.version = int(path.name) if is_version else 1
         self._folder = folder
         self.name = name or (path.parent if is_version else path).resolve().name
-        self._loaded = load_saved_model(path)
         self.max_batch_size = max_batch_size(path)
+        self._allow_unsafe = allow_unsafe
+        self._loaded = load_saved_model(path, allow_unsafe)
         self._signatures = dict(self._loaded.signatures)
         self.inputs = {
             signature: _inputs(function)
@@ -70,7 +72,7 @@ class ServedModel:
 
     def reload(self):
         """Returns a `ServedModel` of the newest version."""
-        return ServedModel(self._folder, self.name)
+        return ServedModel(self._folder, self.name, self._allow_unsafe)
 
     def merges(self, signature):
         """Returns whether rows of several requests can share a batch.

@@ -6,6 +6,9 @@ import math
 import time
 
 import keras
+from pydantic import NonNegativeFloat
+from pydantic import NonNegativeInt
+from pydantic import PositiveInt
 
 from keras_transformer.errors import TrainingFault
 from keras_transformer.training import step_check
@@ -34,18 +37,18 @@ class Progress:
         replicas: Number of replicas that compute each step.
     """
 
-    step: int = 0
-    seconds: float = 0.0
-    checkpoint_seconds: float = 0.0
+    step: NonNegativeInt = 0
+    seconds: NonNegativeFloat = 0.0
+    checkpoint_seconds: NonNegativeFloat = 0.0
     best_score: float | None = None
-    best_step: int | None = None
-    validations_since_best: int = 0
-    skipped: int = 0
-    skipped_in_a_row: int = 0
+    best_step: NonNegativeInt | None = None
+    validations_since_best: NonNegativeInt = 0
+    skipped: NonNegativeInt = 0
+    skipped_in_a_row: NonNegativeInt = 0
     metrics: list[float] = dataclasses.field(default_factory=list)
     validation_due: bool = False
     text: str | None = None
-    replicas: int | None = None
+    replicas: PositiveInt | None = None
 
     def improve(self, metric, score):
         """Records a validation score and returns whether it is the best so far."""

@@ -4,6 +4,7 @@ import json
 import logging
 import pathlib
 import shutil
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,10 +14,13 @@ from keras_transformer.files import replace_file
 from keras_transformer.files import sync
 from keras_transformer.saving.checkpoints import DAMAGE
 from keras_transformer.saving.checkpoints import check_shapes
+from keras_transformer.saving.checkpoints import checkpoint_files
 from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.checkpoints import warn_of_damage
 from keras_transformer.saving.checkpoints import weights_by_path
 from keras_transformer.saving.names import SAVED
+from keras_transformer.untrusted import parse_json
+from keras_transformer.untrusted import require_regular
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +111,11 @@ class Checkpoints:
                 file.unlink(missing_ok=True)
         self._damaged.clear()
 
-    def restore(self):
+    def restore(self, schema=dict[str, Any]):
         """Restores the newest readable checkpoint.
+
+        Args:
+            schema: Type of the progress, see `parse_json`.
 
         Returns:
             Its progress, or `None` if no checkpoint was ever written.
@@ -120,18 +127,28 @@ class Checkpoints:
         paths = checkpoint_paths(self.folder)
         for path in reversed(paths):
             try:
+                require_regular(checkpoint_files(path), CheckpointError)
                 check_shapes(self._checkpoint, path)
                 status = self._checkpoint.read(path)
                 status.assert_existing_objects_matched()
-                return json.loads(self._progress.numpy())
             except DAMAGE as error:
                 warn_of_damage(path, error)
                 self._damaged.add(path)
+                continue
             except CheckpointError:
                 raise
             except (AssertionError, ValueError) as error:
                 reason = str(error).strip().partition("\n")[0]
                 raise CheckpointError(f"{path}: does not fit: {reason}") from None
+            try:
+                # A validation, or the metrics of a skipped step, may be infinite.
+                return parse_json(
+                    *(self._progress.numpy(), schema, "progress", CheckpointError),
+                    finite=False,
+                )
+            except CheckpointError as error:
+                warn_of_damage(path, error)
+                self._damaged.add(path)
         if paths:
             raise CheckpointError(f"{self.folder}: contains no readable checkpoint")
         if (self.folder / SAVED).is_file():

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 import time
 
@@ -16,6 +17,8 @@ from rich.progress import TimeElapsedColumn
 from rich.progress import TimeRemainingColumn
 
 from keras_transformer.files import replace_file
+from keras_transformer.saving.names import METRICS
+from keras_transformer.saving.names import metrics_lines
 
 
 class MetricsLog:
@@ -30,7 +33,7 @@ class MetricsLog:
     def __init__(self, folder, progress, writes=True):
         self.progress = progress
         self.writes = writes
-        self._path = folder / "metrics.jsonl"
+        self._path = folder / METRICS
         self._writers = {
             split: tf.summary.create_file_writer(str(folder / "logs" / split))
             for split in (("train", "validation") if writes else ())
@@ -66,19 +69,12 @@ class MetricsLog:
 
     def rewind(self):
         """Removes the lines of later steps, which training will repeat."""
-        if not self.writes or not self._path.is_file():
+        if not self.writes or not os.path.lexists(self._path):
             return
-        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = metrics_lines(self._path.parent)
+        kept = [line for line, row in lines if row["step"] <= self.progress.step]
         with replace_file(self._path) as temporary:
-            temporary.write_text(
-                "".join(filter(self._is_past, lines)), encoding="utf-8"
-            )
-
-    def _is_past(self, line):
-        try:
-            return json.loads(line)["step"] <= self.progress.step
-        except json.JSONDecodeError:  # truncated when the process was killed
-            return False
+            temporary.write_bytes(b"".join(line + b"\n" for line in kept))
 
 
 class TrainingLog(keras.callbacks.Callback):

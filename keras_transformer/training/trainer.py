@@ -5,8 +5,11 @@ import dataclasses
 import functools
 import logging
 import pathlib
+from typing import Annotated
 
 import tensorflow as tf
+from pydantic import AfterValidator
+from pydantic import create_model
 
 from keras_transformer.files import replace_file
 from keras_transformer.saving.keras_file import note_tokenizer
@@ -68,14 +71,29 @@ class Trainer:
             CheckpointError: If checkpoints exist, but none can be read or fits, or if
                 all checkpoints were lost.
         """
-        stored = self.checkpoints.restore()
+        stored = self.checkpoints.restore(self._progress_schema())
         if stored is not None:
-            for name, value in stored.items():
-                setattr(self.progress, name, value)
+            for name in stored.model_fields_set:
+                setattr(self.progress, name, getattr(stored, name))
             self._saved_step = self.progress.step
         # Without a checkpoint, all lines are from a start that failed.
         self.log.rewind()
         return self.progress.step
+
+    def _progress_schema(self):
+        """Returns the type of the progress in a checkpoint."""
+        fields = {
+            field.name: (field.type, None) for field in dataclasses.fields(Progress)
+        }
+        num_sums = len(metric_sums(self.model))
+
+        def check(sums):
+            if len(sums) not in (0, num_sums):
+                raise ValueError(f"must have {num_sums} numbers")
+            return sums
+
+        fields["metrics"] = (Annotated[list[float], AfterValidator(check)], [])
+        return create_model("StoredProgress", **fields)
 
     def save(self):
         """Writes a checkpoint of the current step, unless it exists."""

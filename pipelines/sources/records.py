@@ -4,18 +4,44 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from typing import Annotated
 
 import tensorflow as tf
+from pydantic import BaseModel
+from pydantic import ConfigDict
+from pydantic import Field
+from pydantic import NonNegativeInt
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import content_hash
 from keras_transformer.pipelines.sources.base import Pairs
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
+from keras_transformer.untrusted import MAX_LOG_BYTES
+from keras_transformer.untrusted import read_json
+from keras_transformer.untrusted import require_regular
 
 RECORDS = "records.json"
 FORMAT = 1
 _CHUNK_PAIRS = 8192
+
+
+class _Shard(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    # A name, not a path.
+    name: Annotated[str, Field(pattern=r"^[\w-][\w.-]*$", max_length=255)]
+    num_pairs: NonNegativeInt
+
+
+class _Facts(BaseModel):
+    """Content of `records.json`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    format: int
+    tokenizer: str
+    shards: list[_Shard]
 
 
 class RecordFolder(Pairs):
@@ -36,21 +62,19 @@ class RecordFolder(Pairs):
     def __init__(self, folder: str | os.PathLike):
         self.folder = os.fspath(folder)
         path = os.path.join(self.folder, RECORDS)
-        try:
-            with open(path, encoding="utf-8") as file:
-                self.facts = json.load(file)
-            self._shards = [
-                (os.path.join(self.folder, shard["name"]), shard["num_pairs"])
-                for shard in self.facts["shards"]
-            ]
-            known = self.facts["format"] == FORMAT
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        if not os.path.exists(path):
             raise DataError(
                 f"{path}: must be a list of records, written by keras-transformer "
-                f"corpus prepare ({error!r})."
-            ) from None
-        if not known:
+                "corpus prepare. No such file."
+            )
+        self.facts = read_json(path, _Facts, MAX_LOG_BYTES, DataError).model_dump()
+        if self.facts["format"] != FORMAT:
             raise DataError(f"{path}: was written by another version of the package.")
+        self._shards = [
+            (os.path.join(self.folder, shard["name"]), shard["num_pairs"])
+            for shard in self.facts["shards"]
+        ]
+        require_regular([shard for shard, _ in self._shards], DataError)
 
     def tokenizer(self) -> Tokenizer:
         """Returns the tokenizer that produced the ids.

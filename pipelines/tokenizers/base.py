@@ -1,5 +1,6 @@
 """Base class of tokenizers."""
 
+import contextlib
 import os
 
 import tensorflow as tf
@@ -120,6 +121,9 @@ def write_atomically(path: str | os.PathLike, content: bytes) -> None:
     temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     try:
+        # Writing to a link of that name would write to another file.
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(temporary)
         with open(temporary, "wb") as file:
             file.write(content)
         os.replace(temporary, path)

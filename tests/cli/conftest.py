@@ -75,7 +75,7 @@ def models_stay_open():
     opened = {}
     real = models.open_model
 
-    def open_model(path, ensemble=(), parallel_parts=1, warn=None):
+    def open_model(path, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=None):
         key = (str(path), *map(str, ensemble), parallel_parts)
         if key not in opened:
             options = {"ensemble": ensemble, "parallel_parts": parallel_parts}

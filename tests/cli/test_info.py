@@ -1,17 +1,22 @@
 """`info` and model cards."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 
+import malicious_files
 import pytest
 
 from keras_transformer.experiments.train import train
+from keras_transformer.export import export_translator
 from keras_transformer.export import model_card
 from keras_transformer.export import run_metadata
 from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.info import ModelInfo
 from keras_transformer.saving.info import card_tables
+from keras_transformer.saving.open import open_model
 
 SETTINGS = [
     *("data.size=300", "data.held_out=11", "tokenizer.vocabulary_size=380"),
@@ -20,6 +25,10 @@ SETTINGS = [
     *("training.average_checkpoints=2", "training.validation_steps=2"),
     "training.validation_sentences=3",
 ]
+
+
+# A description of which nothing is known.
+EMPTY = ModelInfo(path="", kind="run").model_dump()
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +56,19 @@ def test_info_describes_a_run(run, info_json):
     assert info["architecture"]["d_ff"] == 28
     assert info["vocabulary"] == {"kind": "bpe", "size": 380}
     training = info["training"]
-    assert (training["steps"], training["steps wanted"]) == (4, 4)
+    assert (training["steps"], training["settings"]["steps"]) == (4, 4)
     assert training["checkpoints"] == [2, 4]
+    assert info["data"]["kind"] == "phrases"
     assert info["decoding"]["beam_size"] == 4
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
     rows = [row for row in rows if row["split"] == "validation"]
     assert [row["step"] for row in rows] == [2, 4]
-    assert info["scores"]["last validation"]["perplexity"] == rows[-1]["perplexity"]
     best = max(rows, key=lambda row: row["bleu"])
-    assert info["scores"]["best validation"]["bleu"] == best["bleu"]
+    for which, row in (("last", rows[-1]), ("best", best)):
+        how = f"{which} validation, step {row['step']}"
+        found = {each["name"]: each for each in info["scores"] if each["how"] == how}
+        assert found["BLEU, validation"]["score"] == row["bleu"]
+        assert found["perplexity, validation"]["score"] == row["perplexity"]
     files = {
         path: path.stat().st_size
         for path in folder.rglob("*")
@@ -85,16 +98,17 @@ def test_info_describes_a_file_and_a_checkpoint(run, info_json, tmp_path):
     alone.mkdir()
     shutil.copy(folder / "model.keras", alone)
     shutil.copy(folder / "tokenizer" / "tokenizer.model", alone)
-    assert "training" not in info_json(alone / "model.keras")
+    described = info_json(alone / "model.keras")
+    assert described["training"] == EMPTY["training"] and described["scores"] == []
 
 
 def test_info_describes_an_export(tiny_export, tiny_model, info_json):
     info = info_json(tiny_export)
     assert (info["kind"], info["path"]) == ("SavedModel", str(tiny_export))
     assert info["parameters"] == tiny_model[0].count_params()
-    assert info["architecture"]["num_heads"] == "3"
-    assert info["vocabulary"].startswith("bpe, 300 subwords")
-    assert info["decoding"]["beam_size"] == "4"
+    assert info["architecture"]["num_heads"] == 3
+    assert info["vocabulary"] == {"kind": "bpe", "size": 300}
+    assert info["decoding"]["beam_size"] == 4
     assert info["license"] == "CC0-1.0"
     assert info["files"]["saved_model.pb"] > 1000
 
@@ -146,7 +160,7 @@ def test_info_reads_an_edited_model_card(tmp_path, info_json, card, architecture
     (tmp_path / "MODEL_CARD.md").write_text(f"# Model card\n\n{card}")
     info = info_json(tmp_path)
     assert info["architecture"] == architecture
-    assert "parameters" not in info
+    assert info["parameters"] is None
 
 
 def test_model_card_round_trip(tiny_model):
@@ -196,3 +210,109 @@ def test_info_rejects_invalid_paths(run_command, tmp_path):
         result = run_command("info", path)
         assert result.exit_code == 2
         assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_info_has_one_schema_for_all_kinds_of_model(run, tmp_path, info_json):
+    folder, _ = run
+    translator = open_model(folder)
+    export = export_translator(translator, tmp_path / "export", license="MIT")
+    found = [info_json(path) for path in (folder, folder / "model.keras", export)]
+    assert [each["kind"] for each in found] == ["run", "keras file", "SavedModel"]
+    for info in found:
+        assert list(info) == list(EMPTY)
+        assert ModelInfo.model_validate(info, strict=True).model_dump() == info
+        settings = (info["architecture"], info["data"], info["decoding"])
+        for section in (*settings, info["training"]["settings"]):
+            assert section
+            assert all(
+                each is None or isinstance(each, str | int | float)
+                for each in section.values()
+            )
+    of_run, of_file, of_export = found
+    assert of_run["scores"] and of_export["scores"]
+    for name in ("parameters", "vocabulary"):
+        assert of_run[name] == of_file[name] == of_export[name]
+    # The card leaves out what is not set, and paths.
+    for name in ("architecture", "data", "decoding"):
+        shared = of_run[name].keys() & of_export[name].keys()
+        assert len(shared) >= 4
+        for key in shared:
+            assert of_run[name][key] == of_export[name][key], key
+    shared = of_export["training"]["settings"].items()
+    assert shared <= of_run["training"]["settings"].items()
+
+
+HOSTILE = "\x1b]0;pwned\x07\x9b31m\u202e\x7f"
+
+
+def test_info_quotes_control_characters_of_others(
+    run, tmp_path, run_command, info_json
+):
+    card = [
+        f"## Model\n\n| what | value |\n| --- | --- |\n| {HOSTILE} | {HOSTILE} |\n",
+        f"## Scores\n\n| {HOSTILE} |\n| --- |\n| {HOSTILE} | 3 | {HOSTILE} |\n",
+        f"## License\n\n{HOSTILE}\n",
+    ]
+    export = tmp_path / "export"
+    export.mkdir()
+    (export / "saved_model.pb").touch()
+    (export / f"name{HOSTILE}").touch()
+    (export / "MODEL_CARD.md").write_text("# Model card\n\n" + "\n".join(card))
+    other = tmp_path / "run"
+    shutil.copytree(run[0], other)
+    text = (other / "config.yaml").read_text()
+    text = text.replace("source_locale: en", f"source_locale: {json.dumps(HOSTILE)}")
+    (other / "config.yaml").write_text(text)
+    for path in (export, other):
+        for options in ([], ["--json"]):
+            result = run_command("info", path, *options)
+            assert result.exit_code == 0, result.stderr
+            assert all(line.isprintable() for line in result.stdout.split("\n"))
+    assert info_json(export)["architecture"] == {HOSTILE: HOSTILE}
+    assert info_json(other)["data"]["source_locale"] == HOSTILE
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("metrics.jsonl", b"[1, 2]\n{}\n", "metrics.jsonl:1: 'the file' is wrong"),
+        ("metrics.jsonl", b'{"a": 1}\n', "metrics.jsonl:1: 'split' is wrong"),
+        ("metrics.jsonl", b"\xff\n{}\n", "metrics.jsonl:1: cannot be read"),
+        ("metrics.jsonl", None, "metrics.jsonl: must be a regular file"),
+        ("config.yaml", b"\x1b: 1\n", "config.yaml"),
+        ("config.yaml", b'"\\e[31m": 1\n', r"\x1b[31m"),
+    ],
+)
+def test_info_names_the_damaged_file(run, tmp_path, run_command, name, content, reason):
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    (folder / name).unlink()
+    if content is None:
+        os.mkfifo(folder / name)
+    else:
+        (folder / name).write_bytes(content)
+    result = run_command("info", folder)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert reason in result.stderr and result.stderr.count("\n") == 1
+    assert result.stderr[:-1].isprintable()
+
+
+def test_info_names_damaged_metadata(run, tmp_path, run_command):
+    shutil.copy(run[0] / "tokenizer" / "tokenizer.model", tmp_path)
+    members = malicious_files.members(run[0] / "model.keras")
+    for content, reason in ((b"[]", "'the file'"), (b"{}", "'date_saved' is wrong")):
+        members["metadata.json"] = content
+        malicious_files.write_archive(tmp_path / "model.keras", members.items())
+        result = run_command("info", tmp_path / "model.keras")
+        assert result.exit_code == 2
+        assert f"model.keras: metadata.json: {reason}" in result.stderr
+
+
+def test_info_does_not_follow_folders_that_are_links(run, tmp_path, info_json):
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    (tmp_path / "large").write_bytes(bytes(10**7))
+    (folder / "outside").symlink_to(tmp_path)
+    (folder / "nowhere").symlink_to(tmp_path / "missing")
+    assert info_json(folder)["bytes"] < 10**7

@@ -1,5 +1,6 @@
 """Run folders: locks, changed recipes and leftovers of a crash."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -7,7 +8,10 @@ import sys
 
 import pytest
 
+from keras_transformer.errors import DataError
+from keras_transformer.errors import RunBusy
 from keras_transformer.errors import RunError
+from keras_transformer.errors import WorkerLost
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.recipes import load_recipe
 from keras_transformer.training.callbacks import Progress
@@ -187,3 +191,153 @@ def test_claim_rejects_model_without_checkpoints(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "ckpt-3.index").touch()
     run_folder.claim(tmp_path, recipe())
+
+
+@pytest.mark.fault("F23", "a link as the lock: the file that it names is unchanged")
+def test_lock_follows_no_link(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("somebody's")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".lock").symlink_to(victim)
+    with (
+        pytest.raises(RunError, match=r"\.lock: must not be a symbolic link"),
+        run_folder.lock(run),
+    ):
+        pytest.fail("locked through a link")
+    assert victim.read_text() == "somebody's"
+    (run / ".lock").unlink()
+    os.mkfifo(run / ".lock")
+    with (
+        pytest.raises(RunError, match=r"\.lock: must be a regular file"),
+        run_folder.lock(run),
+    ):
+        pytest.fail("locked a pipe")
+
+
+def test_lock_of_a_removed_file_counts_for_nobody(tmp_path):
+    with run_folder.lock(tmp_path), pytest.raises(RunError, match="already training"):
+        (tmp_path / ".lock").unlink()
+        with run_folder.lock(tmp_path):
+            pass  # a new file, as after a failed start
+        real_flock = fcntl.flock
+
+        def flock(file, operation):
+            real_flock(file, operation)
+            (tmp_path / ".lock").unlink()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fcntl, "flock", flock)
+            with run_folder.lock(tmp_path):
+                pytest.fail("locked a removed file")
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """A folder outside of the run with files of every name that a run deletes."""
+    names = [
+        *("ckpt-1.index", "ckpt-1.data-00000-of-00001", "ckpt-2.data-00000-of-00001"),
+        *(".probe-1.tmp", "x.12.tmp", ".saved-7.json", "ckpt-3_temp", "checkpoint"),
+        *("corpus.json", "tokenizer.model", "metrics.jsonl", "train", "text.sha256"),
+    ]
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_text("somebody's")
+    return folder
+
+
+@pytest.mark.fault("F23", "folders that are links are rejected; nothing is deleted")
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("notes", "checkpoints", "logs", "logs/train", "cache", "cache/train"),
+        *("cache/validation", "tokenizer", "metrics.jsonl"),
+    ],
+)
+def test_nothing_is_written_through_a_link(tmp_path, outside, name):
+    before = {path: path.stat() for path in outside.rglob("*")}
+    run = tmp_path / "run"
+    (run / name).parent.mkdir(parents=True)
+    target = outside / name if name == "metrics.jsonl" else outside
+    (run / name).symlink_to(target)
+
+    def claim(restart):
+        with run_folder.start(run):
+            run_folder.clean(run, restart)
+            run_folder.create(run)
+
+    if name == "notes":
+        claim(False)
+    else:
+        with pytest.raises(RunError, match=f"{name}: must be a .* not a symbolic link"):
+            claim(False)
+        assert (run / name).is_symlink()
+    if not name.startswith("cache"):
+        claim(True)
+        assert (run / name).is_symlink() == (name == "notes")
+    assert {path: path.stat() for path in outside.rglob("*")} == before
+
+
+@pytest.mark.parametrize("name", ["logs", "checkpoints", "cache", "logs/validation"])
+def test_clean_names_a_file_in_place_of_a_folder(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    with pytest.raises(RunError, match=f"{name}: must be a folder. Remove it"):
+        run_folder.clean(tmp_path)
+
+
+def test_temporary_names_that_are_links_are_replaced(tmp_path, outside):
+    victim, run = outside / "checkpoint", tmp_path / "run"
+    run.mkdir()
+    process = os.getpid()
+    for name in (f".config-{process}.yaml", f".probe-{process}.tmp"):
+        (run / name).symlink_to(victim)
+    run_folder.create(run)
+    run_folder.claim(run, recipe())
+    assert victim.read_text() == "somebody's"
+    assert not (run / "config.yaml").is_symlink()
+
+
+class TestFailedStart:
+    """A start that fails leaves nothing behind, and removes nothing else."""
+
+    def fail(self, folder, error=DataError, logged=False):
+        with pytest.raises(error), run_folder.start(folder):
+            run_folder.create(folder)
+            run_folder.claim(folder, recipe())
+            (folder / "tokenizer").mkdir(exist_ok=True)
+            (folder / "cache" / "train").mkdir(parents=True, exist_ok=True)
+            if logged:
+                (folder / "metrics.jsonl").touch()
+            raise error("no such file")
+
+    def test_new_folder_and_its_parents_are_removed(self, tmp_path):
+        self.fail(tmp_path / "a" / "b")
+        assert not list(tmp_path.iterdir())
+
+    def test_existing_files_are_kept(self, tmp_path):
+        (tmp_path / "a").mkdir()
+        self.fail(tmp_path / "a")
+        assert (tmp_path / "a").is_dir() and not list((tmp_path / "a").iterdir())
+        (tmp_path / "a" / "notes").touch()
+        (tmp_path / "a" / "tokenizer").mkdir()
+        self.fail(tmp_path / "a")
+        left = {path.name for path in (tmp_path / "a").iterdir()}
+        assert left == {"notes", "tokenizer"}
+
+    def test_started_run_is_kept(self, tmp_path):
+        self.fail(tmp_path / "a", logged=True)
+        assert (tmp_path / "a" / "config.yaml").exists()
+
+    @pytest.mark.parametrize("error", [WorkerLost, KeyboardInterrupt])
+    def test_interrupted_start_is_kept(self, tmp_path, error):
+        self.fail(tmp_path / "a", error)
+        assert (tmp_path / "a" / "cache").exists()
+
+    def test_busy_folder_is_kept(self, tmp_path):
+        with run_folder.start(tmp_path):
+            run_folder.claim(tmp_path, recipe())
+            with pytest.raises(RunBusy), run_folder.start(tmp_path):
+                pytest.fail("locked twice")
+            assert (tmp_path / "config.yaml").exists()

@@ -189,16 +189,22 @@ def test_train_accepts_corrected_text_before_first_checkpoint(tmp_path, caplog):
         keys += [*own, "tokenizer.vocabulary_size=290", "training.steps=2", *overrides]
         return train(load_recipe("files", keys), output, progress=False)
 
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
     corrected, fresh = tmp_path / "corrected", tmp_path / "fresh"
-    with pytest.raises(DataError, match=r"training\.batch_tokens=3"):
-        start(corrected, "training.batch_tokens=3")
+    interrupted = pytest.MonkeyPatch.context
+    with interrupted() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("keras_transformer.training.Trainer.fit", interrupt)
+        start(corrected)
     first = (corrected / "tokenizer" / "tokenizer.model").read_bytes()
     (corrected / "metrics.jsonl").write_text('{"split": "validation", "step": 1}\n{"sp')
     source.write_text("".join(f"{line}\n" for line in ["", *text[1:]]))
     with caplog.at_level("WARNING", "keras_transformer"):
         # Only the text differs, not the recipe.
-        with pytest.raises(DataError, match=r"training\.batch_tokens=3"):
-            start(corrected, "training.batch_tokens=3")
+        with interrupted() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("keras_transformer.training.Trainer.fit", interrupt)
+            start(corrected)
         second = (corrected / "tokenizer" / "tokenizer.model").read_bytes()
         start(corrected)
     start(fresh)
@@ -206,6 +212,12 @@ def test_train_accepts_corrected_text_before_first_checkpoint(tmp_path, caplog):
     assert second == (fresh / "tokenizer" / "tokenizer.model").read_bytes()
     assert (corrected / "metrics.jsonl").read_text() == ""
     assert "data.train: 79 of 80 pairs kept; dropped: 1" in caplog.text
+
+
+def test_failed_start_leaves_no_folder(tmp_path):
+    with pytest.raises(DataError, match=r"training\.batch_tokens=3"):
+        train(small_recipe("training.batch_tokens=3"), tmp_path / "a" / "b")
+    assert not list(tmp_path.iterdir())
 
 
 def test_train_rejects_invalid_model_before_reading_text(tmp_path):

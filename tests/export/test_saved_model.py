@@ -14,6 +14,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 from tiny_export import TEXTS
 
 import keras_transformer as kt
+from keras_transformer.errors import ModelError
 from keras_transformer.export import export_saved_model
 from keras_transformer.export.signatures import source_rows
 from keras_transformer.export.warmup import write_warmup_requests
@@ -218,12 +219,54 @@ def test_opened_export_respects_its_batch_limit(tiny_export, tmp_path):
     small._serve = spy
     assert len(small.translate(TEXTS)) == len(TEXTS)
     assert sizes == [2, 2, 1]
-    for damaged in ("", "{}", '{"max_batch_size": "x"}', "[]"):
-        limits.write_text(damaged)
-        assert max_batch_size(folder) is None
     limits.unlink()  # as older exports
     assert open_model(folder).batch_size == 64
     assert ServedModel(folder).max_batch_size is None
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.fault("F23", "limits.json: one line with the key; pipes are not read")
+def test_export_with_invalid_limits_is_refused(tmp_path):
+    (tmp_path / "saved_model.pb").touch()
+    limits = tmp_path / "assets.extra" / "limits.json"
+    limits.parent.mkdir()
+    for content, reason in (
+        ("", "cannot be read"),
+        ("{}", "'max_batch_size' is wrong"),
+        ("[]", "'the file' is wrong"),
+        ('{"max_batch_size": "x"}', "'max_batch_size' is wrong"),
+        ('{"max_batch_size": 1e999}', "'1e999' is not finite"),
+        ('{"max_batch_size": -1}', "'max_batch_size' is wrong"),
+        ("[" * 100_000, "nested too deeply"),
+        (" " * 2**20 + "{}", "at most 1,048,576 bytes"),
+        (None, "must be a regular file"),
+    ):
+        if content is None:
+            limits.unlink()
+            os.mkfifo(limits)
+        else:
+            limits.write_text(content)
+        for opening in (open_model, ServedModel, max_batch_size):
+            with pytest.raises(ModelError, match=f"limits.json: .*{reason}"):
+                opening(tmp_path)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "name", ["saved_model.pb", "fingerprint.pb", "variables/variables.index"]
+)
+def test_export_with_a_pipe_is_refused(tiny_export, tmp_path, name):
+    folder = tmp_path / "1"
+    shutil.copytree(tiny_export, folder)
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    # Without a regular graph, the folder is no export.
+    reason = f"{name}: must be a regular file"
+    if name == "saved_model.pb":
+        reason = "1: (no model|is a SavedModel)"
+    for allow_unsafe in (False, True):
+        with pytest.raises(ModelError, match=reason):
+            open_model(folder, allow_unsafe=allow_unsafe)
 
 
 def test_opened_export_translates_batches_in_parallel(

@@ -71,7 +71,7 @@ def test_restricted_attention_passes_all_layer_checks(kwargs, inputs):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [1, 2, 3, 8, 40])
+@pytest.mark.parametrize("window", [1, 2, 3, 8, 40, 2**31 - 1])
 def test_restricted_attention_matches_full_attention_with_band_mask(window, causal):
     restricted, full = pair(window)
     for length in LENGTHS:

@@ -291,9 +291,24 @@ def test_hostile_cache_is_rejected(tokenizers, tmp_path, name, monkeypatch):
         lambda: np.savez(open(path, "wb"), x=whole),  # noqa: SIM115
         lambda: np.save(path, whole.astype(float)),
         lambda: np.save(path, whole[None]),
+        lambda: np.save(path, whole.astype(">i8")),
+        lambda: os.remove(path) or os.mkfifo(path),
     ]
     if name == "target_offsets":
+        # Differences of unsigned numbers, or of very large ones, are never negative.
+        wrapped = whole.copy()
+        wrapped[5] = -(2**63)
+        falling = whole.copy()
+        falling[5] = whole[6] + 1
         hostile += [lambda: np.save(path, shifted), lambda: np.save(path, -whole)]
+        hostile += [
+            lambda: np.save(path, wrapped),
+            lambda: np.save(path, falling),
+            lambda: np.save(path, falling.astype("u8")),
+            lambda: np.save(path, whole.astype("u8")),
+        ]
+    if name == "dropped":
+        hostile += [lambda: np.save(path, np.array([-1])), lambda: np.save(path, [99])]
     for make in hostile:
         make()
         with pytest.raises(DataError, match="ids: no encoded corpus here"):
@@ -309,7 +324,11 @@ def test_hostile_cache_is_rejected(tokenizers, tmp_path, name, monkeypatch):
 
 @pytest.mark.parametrize(
     "content",
-    ["[]", "null", "{}", "[" * 9000, '{"num_pairs": 1e9}', '{"num_pairs": "a"}'],
+    [
+        *("[]", "null", "{}", "[" * 9000, '{"num_pairs": 1e9}', '{"num_pairs": "a"}'),
+        *('{"num_pairs": 1e999}', '{"segmentations": -1}', '{"dropped": {"x": 1}}'),
+        '{"dropped": {"empty": {"count": 1, "first": [1]}}}',
+    ],
 )
 def test_hostile_description_is_rejected(tokenizers, tmp_path, content):
     encode_corpus([("ein", "ein")], *tokenizers, tmp_path / "ids")
@@ -320,6 +339,24 @@ def test_hostile_description_is_rejected(tokenizers, tmp_path, content):
     path.write_text(content)
     with pytest.raises(DataError, match="ids: no encoded corpus here"):
         EncodedCorpus.load(tmp_path / "ids")
+
+
+@pytest.mark.parametrize("wrong", [-1, 2**16, 300])
+def test_cached_ids_outside_of_the_vocabulary_are_rewritten(
+    tokenizers, tmp_path, wrong
+):
+    lines = [line.encode() for line in sentences(11, 10)]
+    files = TextFiles(write(tmp_path / "a", lines), write(tmp_path / "b", lines))
+    good = encode_corpus(files, *tokenizers, tmp_path / "ids").pair(0)[0].tolist()
+    path = tmp_path / "ids" / "source_ids.npy"
+    ids = np.load(path).astype(np.int32)
+    ids[3] = max(wrong, tokenizers[0].vocabulary_size) if wrong > 0 else wrong
+    np.save(path, ids)
+    with pytest.raises(DataError, match="source ids outside of the vocabulary"):
+        sizes = [tokenizer.vocabulary_size for tokenizer in tokenizers]
+        EncodedCorpus.load(tmp_path / "ids").check_ids(*sizes)
+    again = encode_corpus(files, *tokenizers, tmp_path / "ids")
+    assert again.pair(0)[0].tolist() == good
 
 
 def test_load_rejects_folder_without_corpus(tmp_path):

@@ -1,5 +1,6 @@
 """Tests that untrusted exports that can reach files are refused before loading."""
 
+import functools
 import shutil
 
 import pytest
@@ -8,12 +9,14 @@ from malicious_graphs import GRAPHS
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.core.protobuf import saver_pb2
 from tensorflow.python.trackable.resource import CapturableResource
+from typer.main import get_command
+from typer.testing import CliRunner
 
+from keras_transformer.cli.app import app
 from keras_transformer.errors import ModelError
 from keras_transformer.saving import keras_file
 from keras_transformer.saving.graph_check import check_saved_model
 from keras_transformer.saving.open import open_model
-from keras_transformer.saving.saved_model import load_saved_model
 from keras_transformer.serving import ServedModel
 
 
@@ -138,9 +141,30 @@ def test_unchecked_export_runs_its_operations(tmp_path):
     with pytest.raises(ModelError, match="refused: has the operation 'WriteFile'"):
         open_model(tmp_path)
     assert not marker.exists()
-    found = load_saved_model(tmp_path / "1", allow_unsafe=True)
-    found.signatures["serving_default"](inputs=tf.constant(["a"]))
+    ServedModel(tmp_path, allow_unsafe=True).run("serving_default", {"inputs": ["a"]})
     assert marker.exists()
+    marker.unlink()
+    run = functools.partial(CliRunner().invoke, app, input="a\n")
+    result = run(["translate", str(tmp_path)])
+    assert result.exit_code == 2 and not marker.exists()
+    assert "if you trust it, pass --allow-unsafe" in result.stderr
+    result = run(["translate", str(tmp_path), "--allow-unsafe"])
+    assert result.exit_code == 0 and marker.exists()
+    warning = f"warning: {tmp_path}: not checked, so it can run any code"
+    assert result.stderr.startswith(warning)
+
+
+def test_commands_that_load_a_model_have_allow_unsafe():
+    found = {
+        name
+        for name, command in get_command(app).commands.items()
+        for parameter in command.params
+        if parameter.name == "allow_unsafe" and "run any code" in parameter.help
+    }
+    assert found == {
+        *("translate", "evaluate", "score", "parse", "visualize", "filter", "export"),
+        *("serve", "update-vocabulary"),
+    }
 
 
 def test_check_refuses_a_table_from_a_file(tmp_path):
@@ -274,6 +298,6 @@ def test_check_names_damaged_exports(tiny_export, tmp_path, monkeypatch):
     with pytest.raises(ModelError, match="cannot be loaded"):
         open_model(tmp_path)
     monkeypatch.setattr("keras_transformer.saving.graph_check.MAX_BYTES", 1000)
-    with pytest.raises(ModelError, match="bytes, at most 1,000 are allowed"):
+    with pytest.raises(ModelError, match="must have at most 1,000 bytes"):
         check_saved_model(version)
     assert keras_file.shown("a\nb") == r"'a\nb'"

@@ -1,7 +1,14 @@
 """Trains and evaluates each row of Table 3 once."""
 
 import json
+import os
 import pathlib
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic import ConfigDict
+from pydantic import NonNegativeInt
+from pydantic import PositiveInt
 
 from keras_transformer import evaluation
 from keras_transformer.errors import RecipeError
@@ -15,8 +22,23 @@ from keras_transformer.experiments.train import train
 from keras_transformer.files import replace_file
 from keras_transformer.recipes import Recipe
 from keras_transformer.saving.open import open_model
+from keras_transformer.untrusted import read_json
 
 RESULT = "result.json"
+
+
+class _Result(BaseModel):
+    """Content of `result.json`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    row: str
+    seed: NonNegativeInt
+    parameters: PositiveInt
+    perplexity: float
+    bleu: float
+    signature: str
+    recipe: dict[str, Any]
 
 
 def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
@@ -88,9 +110,8 @@ def _train_row(folder, job, row, seed, progress):
     result = _finished(folder, job)
     if result is not None:
         return result
-    run_folder.create(folder)
     # The run's own lock is released before the row is evaluated.
-    with run_folder.lock(folder, ".row.lock"):
+    with run_folder.start(folder, ".row.lock"):
         result = _finished(folder, job)
         if result is None:
             summary = train(job, folder, progress=progress)
@@ -111,9 +132,9 @@ def _finished(folder, recipe):
         RecipeError: If it has different settings.
     """
     path = folder / RESULT
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
-    stored = json.loads(path.read_text(encoding="utf-8"))
+    stored = read_json(path, _Result, error=RecipeError).model_dump(exclude_unset=True)
     if _read_recipe(stored) != recipe:
         raise RecipeError(
             f"{path} has a different recipe or scale. Choose another --output"

@@ -1,0 +1,269 @@
+"""Reading of small files that may be untrusted, and quoting of their content.
+
+Files next to a model, such as its limits, its card or its metrics, may come from
+anywhere. They must be regular files of limited size. JSON must have limited depth,
+finite numbers, and the keys and types of a schema. Each failure is one line that names
+the file and the key.
+"""
+
+import errno
+import functools
+import json
+import math
+import os
+import stat
+import unicodedata
+
+from keras_transformer.errors import UserError
+
+MAX_JSON_BYTES = 1 << 20
+MAX_LOG_BYTES = 64 << 20
+_MAX_DEPTH = 32
+_NOT_REGULAR = "must be a regular file, not a pipe or device"
+
+
+def open_regular(path, error=UserError):
+    """Opens a regular file for reading in binary mode.
+
+    Reading a pipe could wait forever, and reading a device could never end.
+
+    Args:
+        path: The file, or a link to it.
+        error: Class of the exception.
+
+    Raises:
+        UserError: If `path` is not a regular file or cannot be opened.
+    """
+    try:
+        file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115, returned
+    except IsADirectoryError:
+        raise error(f"{path}: must be a file, not a folder") from None
+    except FileNotFoundError:
+        raise error(f"{path}: no such file") from None
+    except OSError as reason:
+        # Opening a socket fails.
+        is_special = reason.errno in (errno.ENXIO, errno.ENODEV)
+        text = _NOT_REGULAR if is_special else reason.strerror
+        raise error(f"{path}: {text}") from None
+    except ValueError:
+        # The name contains a NUL or a lone surrogate.
+        raise error(f"{os.fspath(path)!r}: not a file name") from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise error(f"{path}: {_NOT_REGULAR}")
+    return file
+
+
+def require_regular(paths, error=UserError):
+    """Checks files that a library will open.
+
+    Raises:
+        UserError: If a path is neither a regular file nor a folder.
+    """
+    for path in paths:
+        if not os.path.isdir(path):
+            open_regular(path, error).close()
+
+
+def read_bytes(path, max_bytes, error=UserError):
+    """Reads a regular file.
+
+    Args:
+        path: The file.
+        max_bytes: Maximum size.
+        error: Class of the exception.
+
+    Raises:
+        UserError: If it is not a regular file, is too large, or cannot be read.
+    """
+    try:
+        with open_regular(path, error) as file:
+            content = file.read(max_bytes + 1)
+    except OSError as reason:
+        raise error(f"{path}: {reason.strerror}") from None
+    if len(content) > max_bytes:
+        raise error(f"{path}: must have at most {max_bytes:,} bytes")
+    return content
+
+
+def read_text(path, max_bytes=MAX_JSON_BYTES, error=UserError):
+    """Reads a regular file of UTF-8 text. Arguments match `read_bytes`.
+
+    Raises:
+        UserError: Like `read_bytes`, or if it is not UTF-8.
+    """
+    return _decode(read_bytes(path, max_bytes, error), path, error)
+
+
+def read_json(path, schema, max_bytes=MAX_JSON_BYTES, error=UserError):
+    """Reads a JSON file.
+
+    Args:
+        path: The file.
+        schema: A type for pydantic, such as `dict[str, int]` or a `BaseModel`.
+        max_bytes: Maximum size.
+        error: Class of the exception.
+
+    Returns:
+        A value of the schema.
+
+    Raises:
+        UserError: Like `parse_json` and `read_bytes`.
+    """
+    return parse_json(read_bytes(path, max_bytes, error), schema, path, error)
+
+
+def read_json_lines(path, schema, max_bytes=MAX_LOG_BYTES, error=UserError):
+    """Reads a file with one JSON value per line. Arguments match `read_json`.
+
+    A process that is killed while writing leaves a partial line, so the last line is
+    skipped if it is not JSON.
+
+    Returns:
+        List of (line, value) pairs. The lines are bytes without their ends.
+
+    Raises:
+        UserError: Like `read_json`. The message names the line.
+    """
+    lines = read_bytes(path, max_bytes, error).splitlines()
+    if lines and not _is_json(lines[-1]):
+        del lines[-1]
+    return [
+        (line, parse_json(line, schema, f"{path}:{number}", error))
+        for number, line in enumerate(lines, 1)
+    ]
+
+
+def parse_json(content, schema, label, error=UserError, finite=True):
+    """Parses JSON and checks it.
+
+    Args:
+        content: Bytes or text.
+        schema: A type for pydantic. Types are strict: 1 is no text, and true no number.
+        label: Name of the file, for the message.
+        error: Class of the exception.
+        finite: Whether to reject NaN and infinite numbers.
+
+    Returns:
+        A value of the schema.
+
+    Raises:
+        UserError: If the content is not JSON in UTF-8, is nested too deeply, contains a
+            number that is too large or not finite, or does not match the schema. The
+            message names the key.
+    """
+    from pydantic import ValidationError
+
+    try:
+        value = _loads(content, finite)
+        if _depth(value) > _MAX_DEPTH:
+            raise RecursionError
+        return _adapter(schema).validate_python(value, strict=True)
+    except RecursionError:
+        raise error(f"{label}: is nested too deeply") from None
+    except ValidationError as reason:
+        raise error(f"{label}: {validation_message(reason)}") from None
+    except ValueError as reason:
+        raise error(f"{label}: cannot be read: {short(reason)}") from None
+
+
+def validation_message(error):
+    """Returns the first error of a pydantic `ValidationError` on one line."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(map(str, first["loc"])) or "the file"
+    message = first["msg"].removeprefix("Value error, ").partition(" or instance ")[0]
+    return short(f"{shown(key)} is wrong: {message}. Received: {shown(first['input'])}")
+
+
+def shown(value):
+    """Quotes a name or value from a file on one line of limited length."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def short(error):
+    """Returns an error's message on one line of limited length."""
+    return printable(" ".join(str(error).split()))[:200] or type(error).__name__
+
+
+def printable(text):
+    r"""Escapes the characters that could control a terminal, such as \x1b.
+
+    These are all that Python does not print, among them line ends and marks of
+    direction. Spaces of any width, other characters and backslashes are unchanged.
+    """
+    return "".join(
+        each
+        if each.isprintable() or unicodedata.category(each) == "Zs"
+        else each.encode("unicode_escape").decode()
+        for each in text
+    )
+
+
+def _open_without_waiting(path, flags):
+    # Without O_NONBLOCK, opening a pipe waits for its writer.
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _decode(content, label, error):
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as reason:
+        raise error(
+            f"{label}: not UTF-8 (byte 0x{content[reason.start]:02x} at position "
+            f"{reason.start + 1})"
+        ) from None
+
+
+def _loads(content, finite=True):
+    parse_float = _parse_float if finite else float
+    return json.loads(
+        content,
+        parse_int=_parse_int,
+        parse_float=parse_float,
+        parse_constant=parse_float,
+    )
+
+
+def _is_json(line):
+    try:
+        _loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _parse_int(digits):
+    # Python refuses to format huge integers, such as products of these numbers. The
+    # ids that Keras writes have at most 64 bits.
+    if len(digits) > 20:
+        raise ValueError(f"the number {shown(digits)} is too large")
+    return int(digits)
+
+
+def _parse_float(digits):
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {shown(digits)} is not finite")
+    return number
+
+
+def _depth(value):
+    """Returns how deeply a value of JSON is nested."""
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    return depth
+
+
+@functools.cache
+def _adapter(schema):
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(schema)

@@ -1,0 +1,76 @@
+"""Folders of records from untrusted sources."""
+
+import json
+import os
+
+import pytest
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines import RecordFolder
+
+GOOD = {
+    "format": 1,
+    "tokenizer": "0" * 64,
+    "num_pairs": 2,
+    "shards": [{"name": "records-00000-of-00001.tfrecord", "num_pairs": 2}],
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "records-00000-of-00001.tfrecord").touch()
+    (tmp_path / "records.json").write_text(json.dumps(GOOD))
+    return tmp_path
+
+
+def test_record_folder_keeps_all_facts(folder):
+    assert RecordFolder(folder).facts == GOOD
+
+
+def shard(**changes):
+    return {"shards": [{**GOOD["shards"][0], **changes}]}
+
+
+@pytest.mark.fault("F23", "records.json is rejected with the key; no traceback")
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tokenizer": None}, "'tokenizer' is wrong"),
+        ({"shards": {}}, "'shards' is wrong"),
+        ({"format": "1"}, "'format' is wrong"),
+        ({"format": 2}, "another version"),
+        (shard(num_pairs=-1), "'shards.0.num_pairs' is wrong"),
+        (shard(num_pairs=float("inf")), "not finite"),
+        (shard(name="../../etc/passwd"), "'shards.0.name' is wrong"),
+        (shard(name="/dev/zero"), "'shards.0.name' is wrong"),
+        (shard(name=".."), "'shards.0.name' is wrong"),
+        (shard(name="missing.tfrecord"), "missing.tfrecord: no such file"),
+        (shard(name="pipe"), "pipe: must be a regular file"),
+    ],
+)
+def test_record_folder_names_what_is_wrong(folder, changes, reason):
+    os.mkfifo(folder / "pipe")
+    (folder / "records.json").write_text(json.dumps({**GOOD, **changes}))
+    with pytest.raises(DataError, match=reason) as caught:
+        RecordFolder(folder)
+    assert str(caught.value).startswith(str(folder))
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_record_folder_names_a_missing_key(folder, name):
+    facts = {key: value for key, value in GOOD.items() if key != name}
+    (folder / "records.json").write_text(json.dumps(facts))
+    if name == "num_pairs":  # each shard has its own
+        RecordFolder(folder)
+        return
+    with pytest.raises(DataError, match=f"records.json: '{name}' is wrong"):
+        RecordFolder(folder)
+
+
+def test_record_folder_needs_its_description(folder):
+    (folder / "records.json").unlink()
+    with pytest.raises(DataError, match="must be a list of records"):
+        RecordFolder(folder)
+    os.mkfifo(folder / "records.json")
+    with pytest.raises(DataError, match="must be a regular file"):
+        RecordFolder(folder)
