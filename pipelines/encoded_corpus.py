@@ -36,6 +36,8 @@ class EncodedCorpus:
         target_lengths: int32 array `[num_pairs]`, end ids included.
         dropped: For each reason ("invalid_utf8", "empty", "too_long") a dict of the
             `count` and the first places (`first`: "file:line", or "pair 7").
+        inputs: Fingerprint of text, tokenizers and options, or `None` if unknown.
+        fingerprint: `inputs`, a colon, and a hash of the ids.
         report: A line with the numbers of kept and dropped pairs.
         weights: float array `[num_pairs]`, the number of times that an epoch contains
             each row, or `None` for once each.
@@ -49,7 +51,11 @@ class EncodedCorpus:
         self._segmentations = facts["segmentations"]
         self.dropped = facts["dropped"]
         self.report = corpus_report(facts)
-        self.fingerprint = facts["fingerprint"]
+        self.inputs = facts["fingerprint"]
+        self.fingerprint = self.inputs
+        # Version 0.1 stored no hash of the ids.
+        if self.inputs is not None and "ids" in facts:
+            self.fingerprint = f"{self.inputs}:{facts['ids']}"
         self._dropped = np.load(os.path.join(folder, DROPPED), mmap_mode="r")
         self._ids = {}
         self._offsets = {}
