@@ -1,5 +1,6 @@
 """Source of training pairs that are already ids, in TFRecord files."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -98,6 +99,7 @@ class RecordFolder(Pairs):
                 raise DataError(f"{path}: no such file.") from None
             except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
                 reason = str(error.message).partition("\n")[0]
+                found = _count_readable(path, features)
                 raise DataError(
                     f"{path}: damaged after record {found}: {reason}"
                 ) from None
@@ -119,3 +121,14 @@ class RecordFolder(Pairs):
                 return f"{path}:{number}"
             number -= num_pairs
         raise IndexError(f"There is no pair {number}.")
+
+
+def _count_readable(path, features):
+    """Returns the number of records before the first that cannot be read."""
+    count = 0
+    # A batch fails as a whole.
+    with contextlib.suppress(tf.errors.OpError):
+        for record in tf.data.TFRecordDataset(path):
+            tf.io.parse_single_example(record, features)
+            count += 1
+    return count
