@@ -35,13 +35,13 @@ DATA = os.environ.get("KERAS_TRANSFORMER_DATA")
 
 @pytest.fixture(scope="module")
 def lines():
-    pairs = phrases("en_US", "de_DE", size=2500, seed=3, held_out=20).train
+    pairs = phrases(size=2500, seed=3, held_out=20).train
     return [text for pair in pairs for text in pair] + ODD
 
 
 @pytest.fixture(scope="module")
 def tokenizer(lines):
-    return train_tokenizer("bpe", lines, 900)
+    return train_tokenizer("bpe", lines, 700)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_merges_match_sentencepiece_on_real_text():
 def test_symbols_of_the_vocabulary_are_not_merged():
     symbols = ["(NP", "(NPX", "NN"]
     text = ["(NP (NPX aaa NN ) (NPXY NNN ab", "(N P) xNN (NPX"]
-    tokenizer = train_tokenizer("bpe", text * 9, 290, symbols=symbols)
+    tokenizer = train_tokenizer("bpe", text * 9, 287, symbols=symbols)
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     merges = Merges(tokenizer.model)
     fixed = {processor.piece_to_id("\u2581" + symbol) for symbol in symbols}
@@ -122,7 +122,7 @@ def test_segmentations_are_as_frequent_as_sentencepieces(tokenizer, processor, d
             tuple(processor.encode(word, enable_sampling=True, alpha=dropout))
             for _ in range(count)
         )
-        assert len(found) > 3
+        assert len(found) > 2
         for ids in found | expected:
             mean = (found[ids] + expected[ids]) / 2
             assert abs(found[ids] - expected[ids]) < 4 * (2 * mean) ** 0.5 + 2
