@@ -17,6 +17,11 @@ from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 RECORDS = "records.json"
 FORMAT = 1
 _CHUNK_PAIRS = 8192
+# TensorFlow fails to decode a message that quotes a damaged record.
+_DAMAGE = (
+    *(tf.errors.DataLossError, tf.errors.InvalidArgumentError),
+    UnicodeDecodeError,
+)
 
 
 class RecordFolder(Pairs):
@@ -97,8 +102,8 @@ class RecordFolder(Pairs):
                     yield [tf.cast(side, tf.int32) for side in sides]
             except tf.errors.NotFoundError:
                 raise DataError(f"{path}: no such file.") from None
-            except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-                reason = str(error.message).partition("\n")[0]
+            except _DAMAGE as error:
+                reason = str(getattr(error, "message", error)).partition("\n")[0]
                 found = _count_readable(path, features)
                 raise DataError(
                     f"{path}: damaged after record {found}: {reason}"
@@ -127,7 +132,7 @@ def _count_readable(path, features):
     """Returns the number of records before the first that cannot be read."""
     count = 0
     # A batch fails as a whole.
-    with contextlib.suppress(tf.errors.OpError):
+    with contextlib.suppress(*_DAMAGE):
         for record in tf.data.TFRecordDataset(path):
             tf.io.parse_single_example(record, features)
             count += 1

@@ -208,7 +208,6 @@ def test_sigterm_to_one_worker_stops_both(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F29", "a worker that waits for the others ends on a signal")
 def test_waiting_workers_end_on_a_signal(tmp_path):
     """Worker 0 of one pair and worker 1 of another wait in vain."""
     first = start_workers(tmp_path / "first", only=0)

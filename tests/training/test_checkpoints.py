@@ -245,7 +245,6 @@ def test_rotation_and_average_count_regular_checkpoints(
     assert newest.endswith("-30")
 
 
-@pytest.mark.fault("F02", "killed before the rotation: the next start deletes the rest")
 def test_restore_deletes_what_a_killed_rotation_left(saved):
     folder, _ = saved
     damage(folder, 30, "index empty")
@@ -283,7 +282,6 @@ def average_of_run(folder, stops):
     return weights_of(model)
 
 
-@pytest.mark.fault("F07", "signals change neither the average nor its checkpoints")
 @pytest.mark.parametrize("stops", [(3,), (4,), (9,), (3, 5)])
 def test_interruptions_do_not_change_the_average(tmp_path, uninterrupted, stops):
     """Step 4 has a checkpoint on schedule, and step 9 is the last."""

@@ -187,7 +187,6 @@ def test_training_stops_after_consecutive_invalid_steps(tmp_path, bad, stops_at)
     assert all(np.all(np.isfinite(weight)) for weight in weights_of(trainer.model))
 
 
-@pytest.mark.fault("F10", "a streak at the end: its checkpoint replaces no other")
 def test_streak_at_the_end_keeps_regular_checkpoints(tmp_path):
     trainer = training.Trainer(faulty_model("loss"), tmp_path, keep=2)
     trainer.fit(

@@ -100,7 +100,6 @@ def test_fingerprint_depends_on_content_order_and_side(write):
     assert TextFiles([a], [b]).fingerprint() != fingerprints[0]
 
 
-@pytest.mark.fault("F13", "a pipe as training text: an error instead of waiting")
 def test_pipe_is_rejected(write, tmp_path):
     """Text is read several times, and a pipe without a writer blocks forever."""
     os.mkfifo(tmp_path / "pipe")

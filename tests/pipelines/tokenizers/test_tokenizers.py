@@ -1,5 +1,3 @@
-import os
-
 import numpy as np
 import pytest
 import sentencepiece
@@ -13,8 +11,6 @@ from keras_transformer.errors import DataError
 from keras_transformer.pipelines import TextFiles
 from keras_transformer.pipelines import load_tokenizer
 from keras_transformer.pipelines import train_tokenizer
-from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
-from keras_transformer.pipelines.tokenizers.library_log import hide_normalizer_message
 
 KINDS = ["bpe", "word_piece"]
 SENTENCES = [
@@ -397,14 +393,3 @@ def test_real_text_round_trips(kind, data_dir):
     # The tokenizer has learned German, so an id spells more than three characters.
     characters = sum(len(pair[1]) for pair in held_out)
     assert characters / int(tf.reduce_sum(lengths)) > 3
-
-
-def test_loading_hides_only_the_normalizer_message(capfd):
-    """The library's other messages, and those of other libraries, are kept."""
-    with hide_normalizer_message():
-        os.write(2, b"normalizer.cc(51) LOG(INFO) precompiled_charsmap is empty. use\n")
-        os.write(2, b"normalizer.cc(99) LOG(ERROR) other\nunfinished")
-    assert capfd.readouterr().err == "normalizer.cc(99) LOG(ERROR) other\nunfinished"
-    model = train_tokenizer("bpe", SENTENCES, 380).model
-    BytePairTokenizer(model).tokenize(["ein"])
-    assert capfd.readouterr().err == ""
