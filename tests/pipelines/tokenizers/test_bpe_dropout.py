@@ -114,7 +114,7 @@ def test_symbols_of_the_vocabulary_are_not_merged():
 def test_segmentations_are_as_frequent_as_sentencepieces(tokenizer, processor, dropout):
     """The frequency of each segmentation agrees, within four standard deviations."""
     count = 3000
-    for word in ("September", "Kilometer", "pro"):
+    for word in ("Septemberabend", "Kilometerstunden", "pro"):
         ours, lengths = BpeDropout(tokenizer.model).sample([word] * count, dropout, 5)
         rows = np.split(ours, np.cumsum(lengths)[:-1])
         found = collections.Counter(tuple(row.tolist()) for row in rows)
@@ -122,7 +122,7 @@ def test_segmentations_are_as_frequent_as_sentencepieces(tokenizer, processor, d
             tuple(processor.encode(word, enable_sampling=True, alpha=dropout))
             for _ in range(count)
         )
-        assert len(found) > 2
+        assert len(found) > 1
         for ids in found | expected:
             mean = (found[ids] + expected[ids]) / 2
             assert abs(found[ids] - expected[ids]) < 4 * (2 * mean) ** 0.5 + 2
