@@ -38,6 +38,7 @@ class _Facts(BaseModel):
     segmentations: PositiveInt
     dropped: dict[Literal[tuple(DROP_REASONS)], _Dropped]
     fingerprint: str | None
+    ids: str | None = None  # hash of the ids
 
 
 class EncodedCorpus:
@@ -54,6 +55,8 @@ class EncodedCorpus:
         target_lengths: int32 array `[num_pairs]`, end ids included.
         dropped: For each reason ("invalid_utf8", "empty", "too_long") a dict of the
             `count` and the first places (`first`: "file:line", or "pair 7").
+        inputs: Fingerprint of text, tokenizers and options, or `None` if unknown.
+        fingerprint: `inputs`, a colon, and a hash of the ids.
         report: A line with the numbers of kept and dropped pairs.
         weights: float array `[num_pairs]`, the number of times that an epoch contains
             each row, or `None` for once each.
@@ -67,7 +70,11 @@ class EncodedCorpus:
         self._segmentations = facts["segmentations"]
         self.dropped = facts["dropped"]
         self.report = corpus_report(facts)
-        self.fingerprint = facts["fingerprint"]
+        self.inputs = facts["fingerprint"]
+        self.fingerprint = self.inputs
+        # Version 0.1 stored no hash of the ids.
+        if self.inputs is not None and facts.get("ids") is not None:
+            self.fingerprint = f"{self.inputs}:{facts['ids']}"
         self._dropped = self._load(DROPPED, "i8")
         places = np.concatenate([[-1], self._dropped, [facts["num_read"]]])
         num_dropped = facts["num_read"] - facts["num_pairs"]

@@ -27,6 +27,8 @@ from keras_transformer.pipelines.sources.base import as_pairs
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
 _FORMAT = 3
+# Changes with the random numbers of `Tokenizer.sample`.
+_SAMPLER = "philox"
 _CHUNK_PAIRS = 8192
 _NAMED_LINES = 5
 
@@ -74,11 +76,11 @@ def encode_corpus(
     pairs = as_pairs(pairs)
     tokenizers = source_tokenizer, target_tokenizer
     sampling = (dropout, segmentations, seed) if dropout else None
-    fingerprint = _fingerprint(pairs, tokenizers, max_length, sampling)
-    if fingerprint is not None:
+    fingerprints = _fingerprints(pairs, tokenizers, max_length, sampling)
+    if fingerprints:
         with contextlib.suppress(DataError):
             corpus = EncodedCorpus.load(folder)
-            if corpus.fingerprint == fingerprint:
+            if corpus.inputs in fingerprints:
                 corpus.check_ids(*(each.vocabulary_size for each in tokenizers))
                 return corpus
     temporary = f"{os.fspath(folder)}.{os.getpid()}.tmp"
@@ -92,7 +94,7 @@ def encode_corpus(
             else _check_ids(id_chunks)
         )
         facts = _write_corpus(encoded, pairs.locate, tokenizers, temporary, max_length)
-        facts["fingerprint"] = fingerprint
+        facts["fingerprint"] = fingerprints[0] if fingerprints else None
         facts["segmentations"] = segmentations
         with open(os.path.join(temporary, FACTS), "w", encoding="utf-8") as file:
             json.dump(facts, file, indent=1)
@@ -124,13 +126,18 @@ def _remove_corpus(folder: str | os.PathLike) -> None:
         ) from None
 
 
-def _fingerprint(pairs, tokenizers, max_length, sampling) -> str | None:
+def _fingerprints(pairs, tokenizers, max_length, sampling) -> list[str]:
+    """Returns the fingerprints of the inputs, the current one first.
+
+    A run of version 0.1 can resume with the segmentations that this version drew.
+    """
     text = pairs.fingerprint()
     if text is None:
-        return None
+        return []
     hashes = [tokenizer.fingerprint() for tokenizer in tokenizers]
     facts = [_FORMAT, text, *hashes, max_length, sampling]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    versions = [[*facts, _SAMPLER], facts] if sampling else [facts]
+    return [hashlib.sha256(json.dumps(each).encode()).hexdigest() for each in versions]
 
 
 def _encode_texts(pairs, tokenizers, sampling):
@@ -202,7 +209,14 @@ def _write_corpus(encoded, locate, tokenizers, folder: str, max_length: int) -> 
     for file in (*files, dropped_pairs):
         file.close()
     num_pairs = num_read - sum(facts["count"] for facts in dropped.values())
-    return {"num_read": num_read, "num_pairs": num_pairs, "dropped": dropped}
+    return {
+        "num_read": num_read,
+        "num_pairs": num_pairs,
+        "dropped": dropped,
+        "ids": hashlib.sha256(
+            "".join(file.hash() for file in files).encode()
+        ).hexdigest(),
+    }
 
 
 def _segment(tokenizer, texts, sampling, place) -> list[tf.RaggedTensor]:
@@ -233,15 +247,22 @@ class _IdsFile:
         self._offsets = NpyWriter(offsets, np.int64)
         self._offsets.append(np.zeros(1, np.int64))
         self._end = 0
+        self._digest = hashlib.sha256()
 
     def append(self, ragged: tf.RaggedTensor, kept: np.ndarray, end_id: int) -> None:
         lengths = ragged.row_lengths().numpy()
         ids = ragged.flat_values.numpy()[np.repeat(kept, lengths)]
         ends = np.cumsum(lengths[kept])
-        self._ids.append(np.insert(ids, ends, end_id))
+        ids = np.insert(ids, ends, end_id)
+        self._ids.append(ids)
+        self._digest.update(ids.astype("<i4").tobytes())
         offsets = self._end + np.cumsum(lengths[kept] + 1)
         self._offsets.append(offsets)
         self._end = int(offsets[-1]) if len(offsets) else self._end
+
+    def hash(self) -> str:
+        """Returns a hash of the rows, which end ids separate."""
+        return self._digest.hexdigest()
 
     def close(self) -> None:
         self._ids.close()

@@ -7,6 +7,7 @@ and form feeds, which would misalign every later line with its translation.
 import gzip
 import hashlib
 import os
+import stat
 import zlib
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -82,22 +83,41 @@ def decode_lines(
 
 
 def count_lines(path: str | os.PathLike) -> int:
-    """Counts the lines that `read_lines` would yield, without decoding them."""
+    """Counts the lines that `read_lines` would yield, without decoding them.
+
+    Raises:
+        DataError: If the file cannot be read again, such as a pipe.
+    """
     count = 0
     chunk = b""
-    with _open_file(path) as file:
+    with _open_regular(path) as file:
         for chunk in _guard(_read_chunks(_decompress(file, path)), path):
             count += chunk.count(b"\n")
     return count + (not chunk.endswith(b"\n") and chunk != b"")
 
 
 def content_hash(path: str | os.PathLike) -> str:
-    """Returns the SHA-256 of a file's bytes, in hexadecimal."""
+    """Returns the SHA-256 of a file's bytes, in hexadecimal.
+
+    Raises:
+        DataError: If the file cannot be read again, such as a pipe.
+    """
     digest = hashlib.sha256()
-    with _open_file(path) as file:
+    with _open_regular(path) as file:
         for chunk in _guard(_read_chunks(file), path):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def _open_regular(path: str | os.PathLike):
+    """Opens a file that is read more than once. A pipe could also block forever."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return _open_file(path)
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise DataError(f"{path}: must be a regular file, not a pipe or device.")
+    return _open_file(path)
 
 
 def _open_file(path: str | os.PathLike):

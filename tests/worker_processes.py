@@ -29,13 +29,17 @@ def cluster(count):
 
 
 class Workers:
-    """Workers that train together. Leaving the context ends the remaining ones."""
+    """Workers that train together. Leaving the context ends the remaining ones.
 
-    def __init__(self, arguments, logs, count=2, environment=()):
-        self.logs = [logs / f"worker-{index}.log" for index in range(count)]
+    With `only`, the worker of that number is started alone.
+    """
+
+    def __init__(self, arguments, logs, count=2, environment=(), only=None):
+        indices = range(count) if only is None else [only]
+        self.logs = [logs / f"worker-{index}.log" for index in indices]
         addresses = cluster(count)
         self.processes = []
-        for index, log in enumerate(self.logs):
+        for index, log in zip(indices, self.logs, strict=True):
             config = {
                 "cluster": {"worker": addresses},
                 "task": {"type": "worker", "index": index},

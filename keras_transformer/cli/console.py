@@ -132,29 +132,45 @@ def check_bleu_tokenizer(name):
         raise UserError(f"--tokenize {name}: {error}") from None
 
 
+class _Stderr:
+    """Standard error of Python, apart from that of native libraries.
+
+    Libraries keep the stream that they find when they are loaded, so it is never
+    closed, and always has the same descriptor.
+    """
+
+    stream = None
+    is_used = False
+
+
 @contextlib.contextmanager
 def quiet_libraries():
     """Discards native libraries' output to standard error and keeps Python's.
 
     TensorFlow describes the machine while it loads, at every log level.
     """
-    if SHOW_LIBRARIES:
+    if SHOW_LIBRARIES or _Stderr.is_used:
         yield
         return
-    real, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    real = os.dup(2)
+    if _Stderr.stream is None:
+        _Stderr.stream = open(  # noqa: SIM115, never closed
+            os.dup(2), "w", buffering=1, errors="backslashreplace", closefd=False
+        )
+    os.dup2(real, _Stderr.stream.fileno())
     own_stderr = sys.stderr
+    _Stderr.is_used = True
     try:
         if sys.stderr is sys.__stderr__:
-            sys.stderr = open(  # noqa: SIM115, closed below
-                real, "w", buffering=1, closefd=False
-            )
-        os.dup2(nowhere, 2)
+            sys.stderr = _Stderr.stream
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
         yield
     finally:
+        _Stderr.is_used = False
         sys.stderr = own_stderr
         os.dup2(real, 2)
         os.close(real)
-        os.close(nowhere)
 
 
 @contextlib.contextmanager

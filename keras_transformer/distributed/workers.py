@@ -12,10 +12,13 @@ import logging
 import os
 import re
 import signal
+import threading
+from itertools import chain
 
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.distributed.meeting import wait_for_workers
 from keras_transformer.errors import WorkerLost
 from keras_transformer.errors import WorkersError
 from keras_transformer.training.replicas import default_strategy
@@ -46,7 +49,8 @@ class Workers:
     """
 
     def __init__(self, timeout_seconds=30.0, start_seconds=START_SECONDS):
-        self._jobs, self.index = _jobs_and_index(os.environ.get("TF_CONFIG"))
+        cluster, self.index = _cluster_and_index(os.environ.get("TF_CONFIG"))
+        self._jobs = {job: len(addresses) for job, addresses in cluster.items()}
         self.count = max(1, sum(self._jobs.values()))
         if self.count == 1:
             self.strategy = default_strategy()
@@ -61,11 +65,20 @@ class Workers:
             self.count,
             start_seconds,
         )
-        # TensorFlow waits with the GIL held, so only faulthandler can end the process.
-        # The chief's wait has no timeout.
+        missing = wait_for_workers(
+            [*chain(*cluster.values())], self.index, start_seconds
+        )
+        if missing:
+            raise WorkerLost(
+                f"worker {self.index}: {_names(missing)} did not start within "
+                f"{start_seconds} seconds"
+            )
+        # TensorFlow waits again, with the GIL held, so only faulthandler can end the
+        # process. The chief's wait has no timeout.
         faulthandler.dump_traceback_later(start_seconds + 30, exit=True)
         try:
-            self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
+            with _default_signals():
+                self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
         except tf.errors.OpError as error:
             raise WorkerLost(
                 f"worker {self.index}: the others did not start within {start_seconds} "
@@ -73,8 +86,6 @@ class Workers:
             ) from error
         finally:
             faulthandler.cancel_dump_traceback_later()
-        # TensorFlow's own handler ignores SIGTERM, so Python's is installed again.
-        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
     @property
     def is_chief(self):
@@ -113,9 +124,13 @@ class Workers:
         """Returns the elementwise sum over the workers of a list of integers."""
         if self.count == 1:
             return list(values)
-        # A constant could be on a device that the workers do not share.
-        values = tf.identity(np.asarray(values, "int32"))
-        return self.strategy.reduce("SUM", values, axis=None).numpy().tolist()
+
+        def reduce():
+            # A constant could be on a device that the workers do not share.
+            array = tf.identity(np.asarray(values, "int32"))
+            return self.strategy.reduce("SUM", array, axis=None).numpy().tolist()
+
+        return _call_interruptibly(reduce)
 
     def distribute(self, dataset):
         """Returns the dataset to pass to `fit`, with this worker's rows of each batch.
@@ -156,7 +171,7 @@ class Workers:
                 raise
             named = re.findall(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)", str(error))
             others = {_number(self._jobs, *task) for task in named} - {self.index}
-            who = " and ".join(f"worker {number}" for number in sorted(others))
+            who = _names(others)
             raise WorkerLost(
                 f"worker {self.index}: {who or 'another worker'} has ended or cannot "
                 "be reached, so training stopped. Start all workers again to resume "
@@ -170,6 +185,48 @@ class Workers:
         if self.is_chief:
             values[:] = np.frombuffer(message, np.uint8)
         return bytes(self.all_reduce_sum(values))
+
+
+@contextlib.contextmanager
+def _default_signals():
+    """Makes Ctrl-C and SIGTERM end the process at once, without Python's handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    previous = {each: signal.signal(each, signal.SIG_DFL) for each in numbers}
+    try:
+        yield
+    finally:
+        # TensorFlow has installed a handler that ignores SIGTERM.
+        for number, handler in previous.items():
+            if handler is not None:  # not installed by Python
+                signal.signal(number, handler)
+
+
+def _call_interruptibly(function):
+    """Calls a function that waits for other workers, and returns its result.
+
+    Python handles signals in the main thread, but only between its own operations. So
+    another thread waits inside TensorFlow.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return function()
+    results = []
+
+    def run():
+        try:
+            results.append((function(), None))
+        except BaseException as error:
+            results.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join()
+    ((result, error),) = results
+    if error is not None:
+        raise error
+    return result
 
 
 def _is_loss(error):
@@ -187,16 +244,23 @@ def _number(jobs, job, task):
     return int(task) + (jobs.get("chief", 0) if job == "worker" else 0)
 
 
-def _jobs_and_index(text):
-    """Returns the number of tasks per job in `TF_CONFIG` and this process's number."""
+def _names(numbers):
+    return " and ".join(f"worker {number}" for number in sorted(numbers))
+
+
+def _cluster_and_index(text):
+    """Returns the addresses per job in `TF_CONFIG` and this process's number."""
     if not (text or "").strip():
         return {}, 0
     try:
         config = json.loads(text)
         cluster = config.get("cluster") or {}
-        jobs = {job: len(cluster[job]) for job in _JOBS if cluster.get(job)}
-        if not jobs:
+        addresses = {job: [*cluster[job]] for job in _JOBS if cluster.get(job)}
+        if not addresses:
             return {}, 0
+        for address in chain(*addresses.values()):
+            int(address.rpartition(":")[2])
+        jobs = {job: len(each) for job, each in addresses.items()}
         job, task = config["task"]["type"], int(config["task"]["index"])
         unknown = sorted({job, *cluster} - set(_JOBS))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -211,4 +275,4 @@ def _jobs_and_index(text):
         )
     if not 0 <= task < jobs.get(job, 0) or jobs.get("chief", 0) > 1:
         raise WorkersError(f"TF_CONFIG: no {job} {task} in the cluster {jobs}")
-    return jobs, _number(jobs, job, task)
+    return addresses, _number(jobs, job, task)

@@ -2,9 +2,10 @@
 
 import math
 
-import keras
 import numpy as np
+from keras import ops
 
+from keras_transformer.decoding.compiled import compile_for_ids
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.decoding.scoring import score_ids
 
@@ -16,20 +17,40 @@ def perplexity(model, dataset, pad_id=0) -> float:
     counts as a subword, padding does not. Unlike in training, labels are not smoothed.
 
     Args:
-        model: A model from `source_ids` and `target_ids` to logits.
+        model: A model from `source_ids` and `target_ids` to logits, or a `PairScorer`,
+            which is compiled only once for several calls.
         dataset: Finite iterable of `({"source_ids", "target_ids"}, labels)`.
         pad_id: Label that is not counted.
 
     Raises:
         ValueError: If the dataset contains no target subword.
     """
-    scorer = PairScorer(model, pad_id)
+    scorer = model if isinstance(model, PairScorer) else PairScorer(model, pad_id)
     scores = []
     for inputs, labels in dataset:
-        log_probs = scorer.predict_on_batch({**inputs, "labels": labels})
+        log_probs = scorer(**inputs, labels=labels)
         num_tokens = int(np.count_nonzero(np.asarray(labels) != pad_id))
         scores.append(PairScore(float(np.sum(log_probs, dtype="float64")), num_tokens))
     return perplexity_of(scores)
+
+
+class PairScorer:
+    """`score_ids` of one model, compiled once for all batches.
+
+    Args:
+        model: A model from `source_ids` and `target_ids` to logits.
+        pad_id: Label that is not counted.
+    """
+
+    def __init__(self, model, pad_id=0):
+        self._score = compile_for_ids(
+            lambda *ids: score_ids(model, *ids, pad_id=pad_id), num_inputs=3
+        )
+
+    def __call__(self, source_ids, target_ids, labels):
+        """Returns the log-probabilities of given translations: float32 `[batch]`."""
+        ids = source_ids, target_ids, labels
+        return self._score(*(ops.cast(each, "int32") for each in ids))
 
 
 def perplexity_of(scores) -> float:
@@ -47,17 +68,3 @@ def perplexity_of(scores) -> float:
         return math.exp(-sum(score.log_prob for score in scores) / num_tokens)
     except OverflowError:
         return math.inf
-
-
-class PairScorer(keras.Model):
-    """`score_ids` as a model, so that `predict_on_batch` runs it compiled."""
-
-    def __init__(self, model, pad_id):
-        super().__init__()
-        self.model = model
-        self.pad_id = pad_id
-        # XLA would compile a program for each batch shape.
-        self.jit_compile = False
-
-    def call(self, inputs):
-        return score_ids(self.model, **inputs, pad_id=self.pad_id)

@@ -3,11 +3,13 @@
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import pathlib
 import shutil
 import stat
 
+from keras_transformer.errors import RecipeError
 from keras_transformer.errors import RunBusy
 from keras_transformer.errors import RunError
 from keras_transformer.errors import UserError
@@ -21,6 +23,8 @@ from keras_transformer.saving.names import METRICS
 from keras_transformer.saving.names import MODEL
 from keras_transformer.saving.names import SAVED
 from keras_transformer.saving.names import TOKENIZER
+
+logger = logging.getLogger(__name__)
 
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
@@ -223,9 +227,9 @@ def claim(folder, recipe, allow_changes=False):
         allow_changes: Whether the recipe may differ.
 
     Raises:
-        RunError: If the folder contains checkpoints with a different recipe. A
-            changed architecture or vocabulary is always rejected, as is a finished
-            model without checkpoints.
+        RunError: If the folder contains checkpoints with a different recipe, or its
+            recipe is damaged. A changed architecture or vocabulary is always rejected,
+            as is a finished model without checkpoints.
     """
     path = folder / CONFIG
     begun = _has_begun(folder)
@@ -237,7 +241,7 @@ def claim(folder, recipe, allow_changes=False):
             f"--from {folder} starts there with its weights"
         )
     if path.is_file():
-        changed = [*_changed_keys(load_recipe(path), recipe)]
+        changed = _changes(path, recipe, allow_changes)
         if changed and begun and not allow_changes:
             raise RunError(
                 f"{folder} contains a run with a different recipe "
@@ -262,14 +266,17 @@ def check_text(folder, progress, fingerprint, allow_changes=False):
     Args:
         folder: The run folder.
         progress: The restored `Progress`, which is updated.
-        fingerprint: Fingerprint of the encoded text, or `None` if it is unknown.
+        fingerprint: `EncodedCorpus.fingerprint`.
         allow_changes: Whether the text may differ.
 
     Raises:
         RunError: If the run began with a different text.
     """
     known = progress.text is not None and fingerprint is not None
-    if known and progress.text != fingerprint and not allow_changes:
+    now = fingerprint
+    if known and ":" not in progress.text:
+        now = now.partition(":")[0]  # version 0.1 stored no hash of the ids
+    if known and progress.text != now and not allow_changes:
         raise RunError(
             f"{folder}: the text of data.train, its length limit or its subwords have "
             "changed since the run began. Pass --allow-changes or --restart"
@@ -293,6 +300,25 @@ def check_replicas(folder, progress, replicas, allow_changes=False):
             f"{replicas}. Pass --allow-changes or --restart"
         )
     progress.replicas = replicas
+
+
+def _changes(path, recipe, allow_changes):
+    """Returns the keys whose values in the run's recipe at `path` differ.
+
+    Raises:
+        RunError: If the run's recipe is damaged, unless changes are allowed.
+    """
+    try:
+        old = load_recipe(path)
+    except RecipeError as error:
+        if allow_changes:
+            logger.warning("%s: damaged, replaced by the given recipe", path)
+            return ["all keys"]
+        raise RunError(
+            f"{error}. The run's recipe must be readable to compare it with the given "
+            f"one. Restore {path}, or delete it to use the given recipe"
+        ) from None
+    return [*_changed_keys(old, recipe)]
 
 
 def _changed_keys(old, new):

@@ -25,6 +25,7 @@ from keras_transformer.experiments.cost import training_cost
 from keras_transformer.experiments.validation import build_validator
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.checkpoints import END
 from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.load import check_matches_recipe
@@ -111,7 +112,7 @@ def _claimed_run(recipe, output, allow_changes, restart, worker_timeout):
                 run_folder.check_restart(output, recipe)
             run_folder.clean(output, restart)
             run_folder.create(output)
-            run_folder.claim(output, recipe, allow_changes)
+            run_folder.claim(output, recipe, allow_changes or restart)
 
         workers.broadcast_from_chief(claim)
         yield _Run(recipe, output, allow_changes, workers)
@@ -254,6 +255,7 @@ class _Run:
 
     def finish(self, data, trainer, validate):
         """Averages the last checkpoints, saves the model and returns the results."""
+        trainer.save(END)  # `training.steps` may be the step of an interruption
         summary = self.workers.broadcast_from_chief(
             lambda: self._finish(data.corpora["train"], trainer, validate)
         )

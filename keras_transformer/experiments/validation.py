@@ -5,6 +5,7 @@ from keras_transformer import pipelines
 from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Translator
 from keras_transformer.errors import DataError
+from keras_transformer.evaluation.perplexity import PairScorer
 from keras_transformer.parsing import bracketing_score
 from keras_transformer.parsing.parser import parse_sentences
 
@@ -39,12 +40,12 @@ def build_validator(recipe, model, tokenizer, corpus, pairs):
         parallel_parts=settings.parallel_parts,
     )
     metric = "f1" if recipe.data.kind == "trees" else "bleu"
-    score = None
+    scorer, score = PairScorer(model), None
     if getattr(settings, f"validation_{metric}"):
         score = _SCORERS[metric](recipe, translator, pairs)
 
     def validate():
-        metrics = {"perplexity": evaluation.perplexity(model, dataset)}
+        metrics = {"perplexity": evaluation.perplexity(scorer, dataset)}
         if score is not None:
             metrics[metric] = score()
         return metrics

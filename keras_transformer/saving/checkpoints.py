@@ -1,6 +1,7 @@
 """Reading and averaging of checkpoints (section 6.1)."""
 
 import logging
+from typing import Any
 import pathlib
 
 import numpy as np
@@ -8,21 +9,30 @@ import tensorflow as tf
 
 from keras_transformer.errors import CheckpointError
 from keras_transformer.saving.names import checkpoint_paths
+from keras_transformer.untrusted import parse_json
 from keras_transformer.untrusted import printable
 from keras_transformer.untrusted import require_regular
 
 logger = logging.getLogger(__name__)
 
 
-def average_checkpoints(transformer, folder, last=5):
+# Reasons for which a checkpoint is written.
+SCHEDULE, END, INTERRUPTION = "schedule", "end", "interruption"
+_PROGRESS = "progress/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def average_checkpoints(transformer, folder, last=5, interrupted=False):
     """Sets a model's weights to the average of the newest checkpoints.
 
-    The paper averages the last 5 checkpoints of base and the last 20 of big.
+    The paper averages the last 5 checkpoints of base and the last 20 of big. Only
+    regular checkpoints count, so that interruptions do not change the average. Without
+    any, the newest checkpoint is used.
 
     Args:
         transformer: A built `Transformer`.
         folder: Folder of the checkpoints.
         last: Maximum number of checkpoints. Damaged ones are skipped with a warning.
+        interrupted: Whether checkpoints of interruptions count, too.
 
     Returns:
         Paths of the checkpoints that were averaged, oldest first.
@@ -37,8 +47,10 @@ def average_checkpoints(transformer, folder, last=5):
     weights = weights_by_path(transformer)["weights"]
     checkpoint = tf.train.Checkpoint(weights=weights)
     sums = {name: np.zeros(value.shape, "float64") for name, value in weights.items()}
-    paths = []
-    for path in reversed(checkpoint_paths(folder)):
+    paths, found = [], checkpoint_paths(folder)
+    if not interrupted:
+        found = regular_paths(found) or found[-1:]
+    for path in reversed(found):
         try:
             require_regular(checkpoint_files(path), CheckpointError)
             check_shapes(checkpoint, path)
@@ -57,6 +69,36 @@ def average_checkpoints(transformer, folder, last=5):
     for name, value in weights.items():
         value.assign((sums[name] / len(paths)).astype("float32"))
     return paths
+
+
+def regular_paths(paths):
+    """Returns the checkpoints that count in an average, oldest first.
+
+    They are those that were written on schedule, and the last one of a finished run.
+
+    Args:
+        paths: Paths from `checkpoint_paths`.
+    """
+    reasons = [_reason(path) for path in paths]
+    # Once a run is extended, the step at which it had ended is like any other.
+    return [
+        path
+        for path, reason in zip(paths, reasons, strict=True)
+        if reason == SCHEDULE or (reason == END and path == paths[-1])
+    ]
+
+
+def _reason(path):
+    """Returns the reason for which a checkpoint was written."""
+    try:
+        progress = tf.train.load_checkpoint(path).get_tensor(_PROGRESS)
+        reason = parse_json(progress, dict[str, Any], "progress", finite=False)[
+            "reason"
+        ]
+    # Readers of damaged checkpoints report them. Older ones have no reason.
+    except Exception:
+        return SCHEDULE
+    return reason if reason in (END, INTERRUPTION) else SCHEDULE
 
 
 # Exceptions of reading a truncated, altered or half-deleted checkpoint.

@@ -160,7 +160,7 @@ def _load_checkpoint(folder):
             f"{folder}: this run has no model yet: neither model.keras nor a checkpoint"
         )
     _, tokenizer, model = load_run(folder)
-    average_checkpoints(model, folder / "checkpoints", last=1)
+    average_checkpoints(model, folder / "checkpoints", last=1, interrupted=True)
     return tokenizer, model
 
 

@@ -11,6 +11,7 @@ from pydantic import NonNegativeInt
 from pydantic import PositiveInt
 
 from keras_transformer.errors import TrainingFault
+from keras_transformer.saving.checkpoints import SCHEDULE
 from keras_transformer.training import step_check
 from keras_transformer.training.replicas import SingleProcess
 
@@ -27,6 +28,7 @@ class Progress:
         seconds: Training time over all starts.
         checkpoint_seconds: Training time since the last timed checkpoint.
         best_score: Best validation score.
+        best_perplexity: Perplexity of the validation with the best score.
         best_step: Step of the best score.
         validations_since_best: Number of validations since the best score.
         skipped: Steps whose update was skipped.
@@ -35,12 +37,15 @@ class Progress:
         validation_due: Whether the validation after `step` was interrupted.
         text: Fingerprint of the training text.
         replicas: Number of replicas that compute each step.
+        reason: Reason of the checkpoint, see `saving.checkpoints.regular_paths`.
+        checkpoint_due: Whether the checkpoint on schedule waits for a valid step.
     """
 
     step: NonNegativeInt = 0
     seconds: NonNegativeFloat = 0.0
     checkpoint_seconds: NonNegativeFloat = 0.0
     best_score: float | None = None
+    best_perplexity: float | None = None
     best_step: NonNegativeInt | None = None
     validations_since_best: NonNegativeInt = 0
     skipped: NonNegativeInt = 0
@@ -49,15 +54,23 @@ class Progress:
     validation_due: bool = False
     text: str | None = None
     replicas: PositiveInt | None = None
+    reason: str = SCHEDULE
+    checkpoint_due: bool = False
 
-    def improve(self, metric, score):
-        """Records a validation score and returns whether it is the best so far."""
+    def improve(self, metric, score, perplexity=None):
+        """Records a validation score and returns whether it is the best so far.
+
+        Of equal scores, the one with the lower perplexity is better.
+        """
         sign = 1 if HIGHER_IS_BETTER[metric] else -1
         better = not math.isnan(score) and (
             self.best_score is None or sign * score > sign * self.best_score
         )
+        if score == self.best_score and None not in (perplexity, self.best_perplexity):
+            better = perplexity < self.best_perplexity
         if better:
             self.best_score, self.best_step = score, self.step
+            self.best_perplexity = perplexity
             self.validations_since_best = 0
         else:
             self.validations_since_best += 1
@@ -166,7 +179,8 @@ class Validation(keras.callbacks.Callback):
             metrics = self.validate()
         self.progress.validation_due = False
         self.on_result(metrics)
-        if self.progress.improve(self.metric, metrics[self.metric]):
+        score, perplexity = metrics[self.metric], metrics.get("perplexity")
+        if self.progress.improve(self.metric, score, perplexity):
             self.on_best()
 
     def is_over(self):
@@ -179,6 +193,9 @@ class Validation(keras.callbacks.Callback):
 
 class PeriodicCheckpoint(keras.callbacks.Callback):
     """Calls `save` at regular intervals.
+
+    While steps are skipped, the weights are those of an older checkpoint, so the next
+    one waits for a valid step.
 
     Args:
         progress: The run's `Progress`.
@@ -197,11 +214,14 @@ class PeriodicCheckpoint(keras.callbacks.Callback):
         self.workers = workers or SingleProcess()
 
     def on_train_batch_end(self, batch, logs=None):
+        progress = self.progress
         if self.steps:
-            due = self.progress.step % self.steps == 0
+            progress.checkpoint_due |= progress.step % self.steps == 0
         else:
-            due = self.progress.checkpoint_seconds >= 60 * self.minutes
+            due = progress.checkpoint_seconds >= 60 * self.minutes
             (due,) = self.workers.all_reduce_sum([due])
-        if due:
-            self.progress.checkpoint_seconds = 0.0
+            progress.checkpoint_due |= bool(due)
+        if progress.checkpoint_due and not progress.skipped_in_a_row:
+            progress.checkpoint_due = False
+            progress.checkpoint_seconds = 0.0
             self.save()

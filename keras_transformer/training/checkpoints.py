@@ -16,6 +16,7 @@ from keras_transformer.saving.checkpoints import DAMAGE
 from keras_transformer.saving.checkpoints import check_shapes
 from keras_transformer.saving.checkpoints import checkpoint_files
 from keras_transformer.saving.checkpoints import checkpoint_paths
+from keras_transformer.saving.checkpoints import regular_paths
 from keras_transformer.saving.checkpoints import warn_of_damage
 from keras_transformer.saving.checkpoints import weights_by_path
 from keras_transformer.saving.names import SAVED
@@ -35,10 +36,13 @@ class Checkpoints:
     random generators for dropout, and the run's progress. It is complete and on disk
     before it is renamed to its final name and before an older one is deleted.
 
+    A run has the newest `keep` regular checkpoints, see `regular_paths`, and after an
+    interruption one more, which the next one replaces.
+
     Args:
         model: A built and compiled `TrainingModel`.
         folder: Folder of the checkpoints.
-        keep: Number of checkpoints to keep.
+        keep: Number of regular checkpoints to keep.
         writes: Whether this process writes checkpoints. Only one worker does.
     """
 
@@ -84,7 +88,9 @@ class Checkpoints:
                 raise
             with replace_file(self.folder / SAVED) as temporary:
                 temporary.write_text(json.dumps({"step": step}), encoding="utf-8")
-            self._delete_old(step)
+            self._damaged.discard(str(path))
+            self._delete_old(step, self._damaged)
+            self._damaged.clear()
         return str(path)
 
     def _remove_partial(self, step):
@@ -93,9 +99,13 @@ class Checkpoints:
         for file in self.folder.glob(f"ckpt-{step}.*"):
             file.unlink(missing_ok=True)
 
-    def _delete_old(self, step):
-        """Deletes old checkpoints and the damaged ones that `restore` found."""
-        self._damaged.discard(str(self.folder / f"ckpt-{step}"))
+    def _delete_old(self, step, damaged=()):
+        """Deletes the checkpoints that a run with `step` as its newest does not keep.
+
+        Args:
+            step: Number of the newest step.
+            damaged: Paths of damaged checkpoints to delete, too.
+        """
         # After `restore`, only damaged checkpoints have later steps. Without it, later
         # ones are neither listed nor deleted.
         readable = [
@@ -103,13 +113,13 @@ class Checkpoints:
             for path in checkpoint_paths(self.folder)
             if path not in self._damaged and int(path.rpartition("-")[2]) <= step
         ]
-        self._write_state_file(readable[-self._keep :])
-        for path in (*self._damaged, *readable[: -self._keep]):
+        kept = {*regular_paths(readable)[-self._keep :], *readable[-1:]}
+        self._write_state_file([path for path in readable if path in kept])
+        for path in (*damaged, *(each for each in readable if each not in kept)):
             # Without its index, data is not a checkpoint, so the index goes first.
             pathlib.Path(f"{path}.index").unlink(missing_ok=True)
             for file in self.folder.glob(f"{pathlib.Path(path).name}.*"):
                 file.unlink(missing_ok=True)
-        self._damaged.clear()
 
     def restore(self, schema=dict[str, Any]):
         """Restores the newest readable checkpoint.
@@ -142,13 +152,18 @@ class Checkpoints:
                 raise CheckpointError(f"{path}: does not fit: {reason}") from None
             try:
                 # A validation, or the metrics of a skipped step, may be infinite.
-                return parse_json(
+                progress = parse_json(
                     *(self._progress.numpy(), schema, "progress", CheckpointError),
                     finite=False,
                 )
             except CheckpointError as error:
                 warn_of_damage(path, error)
                 self._damaged.add(path)
+                continue
+            if self._writes:
+                # A process may have been killed after it wrote this checkpoint.
+                self._delete_old(int(path.rpartition("-")[2]))
+            return progress
         if paths:
             raise CheckpointError(f"{self.folder}: contains no readable checkpoint")
         if (self.folder / SAVED).is_file():

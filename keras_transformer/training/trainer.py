@@ -12,6 +12,9 @@ from pydantic import AfterValidator
 from pydantic import create_model
 
 from keras_transformer.files import replace_file
+from keras_transformer.saving.checkpoints import END
+from keras_transformer.saving.checkpoints import INTERRUPTION
+from keras_transformer.saving.checkpoints import SCHEDULE
 from keras_transformer.saving.keras_file import note_tokenizer
 from keras_transformer.training.callbacks import PeriodicCheckpoint
 from keras_transformer.training.callbacks import Progress
@@ -95,15 +98,26 @@ class Trainer:
         fields["metrics"] = (Annotated[list[float], AfterValidator(check)], [])
         return create_model("StoredProgress", **fields)
 
-    def save(self):
-        """Writes a checkpoint of the current step, unless it exists."""
-        if self._saved_step != self.progress.step:
-            # Keras cannot convert a mirrored variable to a number.
-            sums = map(tf.convert_to_tensor, metric_sums(self.model))
-            self.progress.metrics = [float(value) for value in sums]
-            progress = dataclasses.asdict(self.progress)
-            self.checkpoints.save(self.progress.step, progress)
-            self._saved_step = self.progress.step
+    def save(self, reason=SCHEDULE):
+        """Writes a checkpoint of the current step, unless it exists.
+
+        Args:
+            reason: `SCHEDULE`, `END` or `INTERRUPTION`, see `saving.checkpoints`. In a
+                streak of skipped steps, it is `INTERRUPTION`: the weights have not
+                changed since an older checkpoint.
+        """
+        progress = self.progress
+        if progress.skipped_in_a_row:
+            reason = INTERRUPTION
+        becomes_regular = progress.reason == INTERRUPTION != reason
+        if self._saved_step == progress.step and not becomes_regular:
+            return
+        # Keras cannot convert a mirrored variable to a number.
+        sums = map(tf.convert_to_tensor, metric_sums(self.model))
+        progress.metrics = [float(value) for value in sums]
+        progress.reason = reason
+        self.checkpoints.save(progress.step, dataclasses.asdict(progress))
+        self._saved_step = progress.step
 
     def fit(
         self,
@@ -149,8 +163,14 @@ class Trainer:
             KeyboardInterrupt: On Ctrl-C, after finishing and saving the step.
             SystemExit: On SIGTERM, after finishing and saving the step, with code 143.
         """
-        on_signal = SaveOnSignal(self.save, self._workers)
         progress_bar = validation = None
+
+        def save_on_signal():
+            is_over = validation is not None and validation.is_over()
+            is_last = is_over or self.progress.step >= steps
+            self.save(END if is_last else INTERRUPTION)
+
+        on_signal = SaveOnSignal(save_on_signal, self._workers)
         callbacks = [
             StepCounter(self.progress),
             SkippedUpdates(
@@ -190,19 +210,18 @@ class Trainer:
         if validation and self.progress.validation_due:
             validation.run()
         remaining = steps - self.progress.step
-        if remaining <= 0 or (validation and validation.is_over()):
-            return
-        # The dataset is endless: with an unknown number of batches, Keras would count
-        # one iteration too many per epoch.
-        self.model.fit(
-            dataset,
-            steps_per_epoch=remaining,
-            epochs=1,
-            shuffle=False,
-            verbose=0,
-            callbacks=callbacks,
-        )
-        self.save()
+        if remaining > 0 and not (validation and validation.is_over()):
+            # The dataset is endless: with an unknown number of batches, Keras would
+            # count one iteration too many per epoch.
+            self.model.fit(
+                dataset,
+                steps_per_epoch=remaining,
+                epochs=1,
+                shuffle=False,
+                verbose=0,
+                callbacks=callbacks,
+            )
+        self.save(END)
 
     def _report_validation(self, progress_bar, metrics):
         self.log.write("validation", metrics)

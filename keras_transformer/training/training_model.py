@@ -35,9 +35,9 @@ class TrainingModel(keras.Model):
     parallel_parts` parts, of which `parallel_parts` are computed at a time. Together
     they make one update, normalized by the number of target tokens in the global batch.
 
-    A step with a non-finite loss or gradient, or without a target token, updates
-    nothing and is not counted in any metric. `last_fault` stores its fault, see
-    `step_check.check_step`.
+    A step with a non-finite loss or gradient, or without a target token of weight above
+    0, updates nothing and is not counted in any metric. `last_fault` stores its fault,
+    see `step_check.check_step`.
 
     Args:
         transformer: The model to train.
@@ -110,37 +110,58 @@ class TrainingModel(keras.Model):
         """Updates the weights from one batch.
 
         Args:
-            data: `({"source_ids", "target_ids"}, labels)`, see `Transformer.call`.
+            data: `({"source_ids", "target_ids"}, labels)`, see `Transformer.call`, or
+                `(inputs, labels, sample_weight)` with weights `[batch]` of sentences or
+                `[batch, target_length]` of tokens. Loss and metrics are means weighted
+                by them.
 
         Returns:
             The metrics since they were last reset.
         """
-        inputs, labels = data
+        inputs, labels = self._unpack(data)
         # Unlike `call`, the methods that this step calls do not build the transformer.
-        self.build({name: ids.shape for name, ids in inputs.items()})
-        tokens = global_sum(self._num_tokens(labels))
+        self.build({name: inputs[name].shape for name in ("source_ids", "target_ids")})
+        tokens, total_weight = self._global_sizes(inputs, labels)
         gradients, sums = self._gradients_in_parts(
-            inputs, labels, scale=1.0 / tf.maximum(tokens, 1.0)
+            inputs, labels, scale=1.0 / tf.maximum(total_weight, 1e-9)
         )
         fault = self.checked_update.apply(
-            self.optimizer, gradients, self.trainable_variables, sums[0], tokens
+            self.optimizer, gradients, self.trainable_variables, sums[0], total_weight
         )
         self.last_fault.assign(fault)
         is_valid = tf.equal(fault, step_check.OK)
-        tokens, *sums = (tf.where(is_valid, value, 0.0) for value in (tokens, *sums))
+        tokens, total_weight, *sums = (
+            tf.where(is_valid, value, 0.0) for value in (tokens, total_weight, *sums)
+        )
         self.token_counter.update_state(tokens)
-        return self._update_metrics(sums, tokens)
+        return self._update_metrics(sums, total_weight)
 
     def test_step(self, data):
         """Returns the metrics of a batch, without dropout."""
-        inputs, labels = data
+        inputs, labels = self._unpack(data)
         sums = self._sums(inputs, labels, training=False)
-        return self._update_metrics(sums, global_sum(self._num_tokens(labels)))
+        return self._update_metrics(sums, self._global_sizes(inputs, labels)[1])
 
-    def _num_tokens(self, labels):
-        return tf.reduce_sum(
-            tf.cast(tf.not_equal(labels, self.transformer.pad_id), tf.float32)
-        )
+    def _unpack(self, data):
+        """Returns inputs, with the key "weights" if any are given, and labels."""
+        inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
+        if weights is not None:
+            weights = tf.cast(weights, tf.float32)
+            if weights.shape.rank == 1:
+                weights = weights[:, None]
+            inputs = {**inputs, "weights": tf.broadcast_to(weights, tf.shape(labels))}
+        return inputs, labels
+
+    def _token_weights(self, inputs, labels):
+        """Returns the weight of each label, 0 for padding: `[batch, target_length]`."""
+        is_token = tf.cast(tf.not_equal(labels, self.transformer.pad_id), tf.float32)
+        return is_token * inputs["weights"] if "weights" in inputs else is_token
+
+    def _global_sizes(self, inputs, labels):
+        """Returns the number of tokens in the global batch and their total weight."""
+        weights = [self._token_weights({}, labels), self._token_weights(inputs, labels)]
+        sizes = tf.stack([tf.reduce_sum(each) for each in weights])
+        return tf.unstack(global_sum(sizes))
 
     def _gradients(self, inputs, labels, scale):
         """Returns the gradients of the scaled loss and `_sums`."""
@@ -191,7 +212,7 @@ class TrainingModel(keras.Model):
         vectors, scores = self._decoder_output(inputs, training)
         # [batch, target_length, d_model] to one row per token
         vectors = tf.reshape(vectors, [-1, vectors.shape[-1]])
-        weights = tf.cast(tf.not_equal(labels, self.transformer.pad_id), tf.float32)
+        weights = self._token_weights(inputs, labels)
         sums = projected_loss(
             tf.cast(vectors, tf.float32),
             tf.convert_to_tensor(self.transformer.token_embedding.output_embeddings()),

@@ -1,5 +1,6 @@
 """Source of training pairs that are already ids, in TFRecord files."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -24,6 +25,11 @@ from keras_transformer.untrusted import require_regular
 RECORDS = "records.json"
 FORMAT = 1
 _CHUNK_PAIRS = 8192
+# TensorFlow fails to decode a message that quotes a damaged record.
+_DAMAGE = (
+    *(tf.errors.DataLossError, tf.errors.InvalidArgumentError),
+    UnicodeDecodeError,
+)
 
 
 class _Shard(BaseModel):
@@ -120,8 +126,9 @@ class RecordFolder(Pairs):
                     yield [tf.cast(side, tf.int32) for side in sides]
             except tf.errors.NotFoundError:
                 raise DataError(f"{path}: no such file.") from None
-            except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-                reason = str(error.message).partition("\n")[0]
+            except _DAMAGE as error:
+                reason = str(getattr(error, "message", error)).partition("\n")[0]
+                found = _count_readable(path, features)
                 raise DataError(
                     f"{path}: damaged after record {found}: {reason}"
                 ) from None
@@ -143,3 +150,14 @@ class RecordFolder(Pairs):
                 return f"{path}:{number}"
             number -= num_pairs
         raise IndexError(f"There is no pair {number}.")
+
+
+def _count_readable(path, features):
+    """Returns the number of records before the first that cannot be read."""
+    count = 0
+    # A batch fails as a whole.
+    with contextlib.suppress(*_DAMAGE):
+        for record in tf.data.TFRecordDataset(path):
+            tf.io.parse_single_example(record, features)
+            count += 1
+    return count

@@ -4,7 +4,6 @@ import hashlib
 import io
 import os
 import re
-import threading
 from collections.abc import Iterable
 from collections.abc import Sequence
 
@@ -16,6 +15,8 @@ from keras_transformer.errors import DataError
 from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.base import write_atomically
+from keras_transformer.pipelines.tokenizers.bpe_dropout import BpeDropout
+from keras_transformer.pipelines.tokenizers.library_log import hide_normalizer_message
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
 from keras_transformer.pipelines.tokenizers.model_check import check_sentencepiece_model
 
@@ -66,6 +67,7 @@ class BytePairTokenizer(Tokenizer):
             )
         self.vocabulary_size = processor.get_piece_size()
         self._model = model
+        self._dropout = None
         try:
             self._load()
         except tf.errors.OpError:
@@ -78,9 +80,10 @@ class BytePairTokenizer(Tokenizer):
         return self._model
 
     def _load(self):
-        self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
-            model=self._model, out_type=tf.int32
-        )
+        with hide_normalizer_message():
+            self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
+                model=self._model, out_type=tf.int32
+            )
 
     def _call(self, method, argument):
         try:
@@ -94,26 +97,11 @@ class BytePairTokenizer(Tokenizer):
         return self._call("tokenize", escape_tensor(strings))
 
     def sample(self, strings: Sequence[str], dropout: float, seed: int):
-        processor = sentencepiece.SentencePieceProcessor(model_proto=self._model)
-        rows = []
-
-        def split():
-            sentencepiece.set_random_generator_seed(seed)
-            for string in strings:
-                rows.append(
-                    processor.encode(
-                        escape(string),
-                        enable_sampling=True,
-                        alpha=dropout,
-                        nbest_size=-1,
-                    )
-                )
-
-        # Each thread has its own generator, which is seeded only on first use.
-        thread = threading.Thread(target=split)
-        thread.start()
-        thread.join()
-        return tf.ragged.constant(rows, tf.int32, ragged_rank=1)
+        # Segmentations of a text share the words that the sampler has split.
+        if self._dropout is None:
+            self._dropout = BpeDropout(self._model)
+        ids, lengths = self._dropout.sample(list(map(escape, strings)), dropout, seed)
+        return tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
 
     def _join(self, ids):
         # SentencePiece removes all spaces at the start of a text, so a letter is put in

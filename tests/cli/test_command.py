@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import types
 import pytest
 
 import keras_transformer
+from keras_transformer.cli import console
 
 COMMANDS = [
     *("demo", "train", "evaluate", "translate", "score", "average", "export"),
@@ -289,3 +291,25 @@ def test_visualize_requires_a_file_name(run_command, model_path):
     result = run_command("visualize", model_path, "--source", "x", "--output", ".")
     assert result.exit_code == 2
     assert "--output .: a folder; add a name for the files" in result.stderr
+
+
+def test_streams_of_quiet_libraries_stay_open(monkeypatch, tmp_path, capfd):
+    """A library that keeps `sys.stderr` never writes into a file opened later."""
+    monkeypatch.setattr(sys, "stderr", sys.__stderr__)
+    monkeypatch.setattr(console, "SHOW_LIBRARIES", False)
+    kept = []
+    for _ in range(2):
+        with console.quiet_libraries(), console.quiet_libraries():
+            kept.append(sys.stderr)
+            os.write(2, b"noise")
+            print("message", file=sys.stderr)
+        assert sys.stderr is sys.__stderr__
+    with contextlib.ExitStack() as stack:
+        for number in range(8):
+            stack.enter_context(open(tmp_path / str(number), "w"))
+        for number, stream in enumerate(kept):
+            print(f"late {number}", file=stream, flush=True)
+    assert all(path.read_text() == "" for path in tmp_path.iterdir())
+    os.write(2, b"end\n")
+    expected = ["message", "message", "late 0", "late 1", "end"]
+    assert capfd.readouterr().err.splitlines() == expected

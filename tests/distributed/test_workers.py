@@ -1,14 +1,20 @@
 """Several processes train one model like a single process, and stop together."""
 
+import contextlib
 import json
 import re
 import signal
+import socket
+import threading
 import time
 
 import numpy as np
 import pytest
 import worker_processes
+from waiting import wait_until
 
+from keras_transformer.distributed import workers
+from keras_transformer.distributed.meeting import wait_for_workers
 from keras_transformer.distributed.workers import Workers
 from keras_transformer.errors import WorkersError
 from keras_transformer.experiments.train import train
@@ -46,13 +52,14 @@ SETTINGS = [
 TIMES = {"seconds", "tokens_per_second"}
 
 
-def start_workers(folder, dropout=0.0):
-    """Starts two workers that train in the run folder `folder/run`."""
+def start_workers(folder, dropout=0.0, only=None):
+    """Starts two workers, or one of them, that train in the run folder `folder/run`."""
     folder.mkdir(exist_ok=True)
     arguments = ["train", "phrases", "--output", folder / "run"]
     for setting in (*SETTINGS, f"model.dropout={dropout}"):
         arguments += ["--set", setting]
-    return worker_processes.Workers([*arguments, "--worker-timeout", TIMEOUT], folder)
+    arguments += ["--worker-timeout", TIMEOUT]
+    return worker_processes.Workers(arguments, folder, only=only)
 
 
 def run_workers(folder, dropout=0.0):
@@ -198,6 +205,56 @@ def test_sigterm_to_one_worker_stops_both(tmp_path):
     paths = checkpoint_paths(tmp_path / "run" / "checkpoints")
     assert int(paths[-1].rpartition("-")[2]) < STEPS
     assert not (tmp_path / "run" / "model.keras").exists()
+
+
+@pytest.mark.slow
+def test_waiting_workers_end_on_a_signal(tmp_path):
+    """Worker 0 of one pair and worker 1 of another wait in vain."""
+    first = start_workers(tmp_path / "first", only=0)
+    second = start_workers(tmp_path / "second", only=1)
+    numbers = signal.SIGTERM, signal.SIGINT
+    with first, second:
+        for each, number in zip((first, second), numbers, strict=True):
+            wait_until(lambda log=each: "waits for the others" in log.text(0), "log")
+            (process,) = each.processes
+            process.send_signal(number)
+            assert process.wait(20) == 128 + number
+            assert "Traceback" not in each.text(0)
+
+
+def test_workers_meet_and_report_missing_ones():
+    """Servers take the addresses of workers that have met the others."""
+    addresses = worker_processes.cluster(3)
+    missing = {}
+    with contextlib.ExitStack() as servers:
+
+        def meet(index):
+            missing[index] = wait_for_workers(addresses, index, 30.0)
+            port = int(addresses[index].rpartition(":")[2])
+            servers.enter_context(socket.create_server(("127.0.0.1", port)))
+
+        threads = [threading.Thread(target=meet, args=(index,)) for index in range(3)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.1)
+        for thread in threads:
+            thread.join()
+    assert missing == {0: [], 1: [], 2: []}
+    assert wait_for_workers(addresses, 1, 0.5) == [0, 2]
+
+
+def test_signals_interrupt_waiting_for_workers():
+    """Ctrl-C ends the wait inside a function that Python cannot interrupt."""
+    with pytest.raises(KeyboardInterrupt):
+        previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        try:
+            workers._call_interruptibly(threading.Event().wait)
+        finally:
+            signal.signal(signal.SIGALRM, previous)
+    assert workers._call_interruptibly(lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        workers._call_interruptibly(lambda: 1 / 0)
 
 
 @pytest.mark.slow

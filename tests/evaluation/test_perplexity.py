@@ -6,6 +6,7 @@ import pytest
 
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.evaluation import perplexity
+from keras_transformer.evaluation.perplexity import PairScorer
 from keras_transformer.evaluation.perplexity import perplexity_of
 
 VOCABULARY_SIZE = 7
@@ -87,6 +88,23 @@ def test_perplexity_accepts_tensors(table, batches):
     tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, batches)
     model = TableModel(table)
     assert perplexity(model, tensors) == pytest.approx(perplexity(model, batches))
+
+
+def test_scorer_is_traced_once_for_all_datasets(table, batches):
+    """Each trace calls the model once."""
+    calls = []
+
+    class Counted(TableModel):
+        def call(self, inputs, training=None):
+            calls.append(inputs["target_ids"].shape)
+            return super().call(inputs)
+
+    scorer = PairScorer(Counted(table))
+    found = [perplexity(scorer, batches[:1]), perplexity(scorer, batches)]
+    found.append(perplexity(scorer, batches[::-1]))
+    assert len(calls) == 1
+    expected = perplexity(TableModel(table), batches)
+    assert found[1:] == pytest.approx([expected] * 2, rel=1e-6)
 
 
 def test_perplexity_rejects_an_empty_dataset(table):

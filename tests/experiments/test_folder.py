@@ -162,6 +162,10 @@ def test_check_text_rejects_changed_text(tmp_path):
     assert progress.text == "a"
     run_folder.check_text(tmp_path, progress, "b", allow_changes=True)
     assert progress.text == "b"
+    # Version 0.1 stored no hash of the ids.
+    run_folder.check_text(tmp_path, progress, "b:1")
+    with pytest.raises(RunError, match=r"subwords have changed"):
+        run_folder.check_text(tmp_path, progress, "b:2")
     # A text without a fingerprint is not checked.
     run_folder.check_text(tmp_path, progress, None)
     run_folder.check_text(tmp_path, progress, "c")
@@ -177,6 +181,25 @@ def test_check_replicas_rejects_changed_number(tmp_path):
     assert progress.replicas == 2
     run_folder.check_replicas(tmp_path, progress, 4, allow_changes=True)
     assert progress.replicas == 4
+
+
+@pytest.mark.parametrize("content", ["", "\x00\x01", "a: [", "data: 3"])
+def test_claim_reports_damaged_recipe(tmp_path, content, caplog):
+    """The message names the file to delete, and deleting it is enough."""
+    run_folder.claim(tmp_path, recipe())
+    add_checkpoint(tmp_path)
+    config = tmp_path / "config.yaml"
+    stored = config.read_bytes()
+    config.write_text(content)
+    with pytest.raises(RunError, match=rf"{config}.*Restore {config}, or delete it"):
+        run_folder.claim(tmp_path, recipe())
+    assert config.read_text() == content
+    run_folder.claim(tmp_path, recipe(), allow_changes=True)
+    assert config.read_bytes() == stored
+    assert f"{config}: damaged" in caplog.text
+    config.unlink()
+    run_folder.claim(tmp_path, recipe())
+    assert config.read_bytes() == stored
 
 
 @pytest.mark.fault("X02", "rejected, unless a new run starts with its weights")

@@ -1,4 +1,5 @@
 import gzip
+import hashlib
 import json
 import os
 import pickle
@@ -247,6 +248,43 @@ def test_cache_is_reused_only_for_same_inputs(tokenizers, tmp_path, monkeypatch)
         before = len(encoded)
         encode_corpus([("ein", "ein")], *tokenizers, tmp_path / "ids")
         assert len(encoded) == before + 1
+
+
+def test_fingerprint_covers_the_ids(tokenizers, tmp_path, monkeypatch):
+    """Equal inputs with other ids, as from another library, are another text."""
+    lines = [line.encode() for line in sentences(11, 9)]
+    files = TextFiles(write(tmp_path / "a", lines), write(tmp_path / "b", lines))
+    options = {"dropout": 0.2, "segmentations": 2}
+
+    def encode(name, **changes):
+        return encode_corpus(files, *tokenizers, tmp_path / name, **(options | changes))
+
+    first = encode("ids")
+    assert encode("again").fingerprint == first.fingerprint
+    assert encode("other", seed=2).inputs != first.inputs
+    draw = np.random.Philox
+    monkeypatch.setattr(np.random, "Philox", lambda seed: draw(seed + 1))
+    assert encode("ids").fingerprint == first.fingerprint  # the cache is reused
+    other = encode("drawn otherwise")
+    assert other.inputs == first.inputs
+    assert other.fingerprint != first.fingerprint
+
+
+def test_cache_of_version_0_1_is_reused(tokenizers, tmp_path):
+    """A run of version 0.1 resumes with the segmentations that it drew."""
+    lines = [line.encode() for line in sentences(11, 9)]
+    files = TextFiles(write(tmp_path / "a", lines), write(tmp_path / "b", lines))
+    facts = [3, files.fingerprint(), *(each.fingerprint() for each in tokenizers)]
+    encode_corpus(files, *tokenizers, tmp_path / "ids", dropout=0.2, seed=5)
+    path = tmp_path / "ids" / "corpus.json"
+    stored = json.loads(path.read_text())
+    del stored["ids"]
+    facts += [256, (0.2, 1, 5)]
+    stored["fingerprint"] = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    path.write_text(json.dumps(stored))
+    corpus = encode_corpus(files, *tokenizers, tmp_path / "ids", dropout=0.2, seed=5)
+    assert corpus.fingerprint == stored["fingerprint"]
+    assert json.loads(path.read_text()) == stored
 
 
 @pytest.mark.parametrize(

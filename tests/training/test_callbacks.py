@@ -93,6 +93,39 @@ def test_progress_records_best_score(metric, scores, best, since):
     assert progress.validations_since_best == since
 
 
+def test_progress_prefers_lower_perplexity_of_equal_scores():
+    progress = callbacks.Progress()
+    scores = [(5.0, 9.0), (5.0, 8.0), (5.0, 8.5), (6.0, 20.0), (6.0, math.nan)]
+    better = []
+    for score, perplexity in scores:
+        progress.step += 1
+        better.append(progress.improve("bleu", score, perplexity))
+    assert better == [True, True, False, True, False]
+    assert (progress.best_score, progress.best_perplexity) == (6.0, 20.0)
+    assert (progress.best_step, progress.validations_since_best) == (4, 1)
+
+
+def test_periodic_checkpoint_waits_for_the_end_of_skipped_steps(clock):
+    progress, saved = callbacks.Progress(), []
+    periodic = callbacks.PeriodicCheckpoint(
+        progress, lambda: saved.append(progress.step), steps=2
+    )
+    for progress.step in range(1, 11):
+        progress.skipped_in_a_row = {4: 1, 5: 2, 8: 1}.get(progress.step, 0)
+        periodic.on_train_batch_end(0)
+    assert saved == [2, 6, 9, 10]
+    # By the clock, the checkpoint is written at the first valid step.
+    counter = callbacks.StepCounter(progress)
+    periodic.steps, periodic.minutes = None, 1
+    counter.on_train_begin()
+    for skipped in (0, 1, 2, 0, 0):
+        clock.now += 30
+        counter.on_train_batch_end(0)
+        progress.skipped_in_a_row = skipped
+        periodic.on_train_batch_end(0)
+    assert saved[4:] == [14]
+
+
 class ScriptedValidation:
     """Returns scores from a list and records the weights of each call."""
 

@@ -1,8 +1,10 @@
 """Checkpoints: rotation, averages, damage, other models and resuming."""
 
+import contextlib
 import dataclasses
 import logging
 import pathlib
+import signal
 
 import keras
 import numpy as np
@@ -213,6 +215,79 @@ def test_average_requires_a_checkpoint(tmp_path):
         average_checkpoints(tiny_transformer(), tmp_path)
     with pytest.raises(ValueError, match="Received: 0"):
         average_checkpoints(tiny_transformer(), tmp_path, last=0)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "kept", "averaged"),
+    [
+        # Only the newest checkpoint of an interruption is kept.
+        (["schedule", "interruption", "interruption"], [10, 30], [10]),
+        (["interruption", "schedule", "schedule"], [20, 30], [20, 30]),
+        (["schedule", "schedule", "end"], [20, 30], [20, 30]),
+        (["schedule"] * 2 + ["interruption"], [10, 20, 30], [10, 20]),
+        # A run that ended at step 20 was extended.
+        (["schedule", "end", "schedule"], [10, 30], [10, 30]),
+        (["interruption"] * 3, [30], [30]),
+        ([None, None, "other"], [20, 30], [20, 30]),
+    ],
+)
+def test_rotation_and_average_count_regular_checkpoints(
+    tmp_path, reasons, kept, averaged
+):
+    model = tiny_training_model()
+    checkpoints = Checkpoints(model, tmp_path, keep=2)
+    for step, reason in zip((10, 20, 30), reasons, strict=True):
+        checkpoints.save(step, {"reason": reason} if reason else {})
+    assert steps_in(tmp_path) == kept
+    paths = average_checkpoints(model.transformer, tmp_path, 2)
+    assert [int(path.rpartition("-")[2]) for path in paths] == averaged
+    (newest,) = average_checkpoints(model.transformer, tmp_path, 1, interrupted=True)
+    assert newest.endswith("-30")
+
+
+def test_restore_deletes_what_a_killed_rotation_left(saved):
+    folder, _ = saved
+    damage(folder, 30, "index empty")
+    assert Checkpoints(tiny_training_model(), folder, keep=1).restore() == {"step": 20}
+    assert steps_in(folder) == [20, 30]
+    # Workers that write nothing delete nothing.
+    other = Checkpoints(tiny_training_model(), folder, keep=1, writes=False)
+    (folder / "ckpt-30.index").unlink()
+    assert other.restore() == {"step": 20}
+    assert Checkpoints(tiny_training_model(), folder, keep=1).restore() == {"step": 20}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """Weights of the average of a run of 9 steps."""
+    return average_of_run(tmp_path_factory.mktemp("whole") / "run", ())
+
+
+def average_of_run(folder, stops):
+    """Trains 9 steps, interrupted after some of them, and averages the checkpoints."""
+    for stop in (*stops, None):
+        trainer = make_trainer(folder)
+        start = trainer.restore()
+
+        def interrupt(*_, trainer=trainer, stop=stop):
+            if trainer.progress.step == stop:
+                signal.raise_signal(signal.SIGINT)
+
+        trainer.log.write = interrupt
+        with pytest.raises(KeyboardInterrupt) if stop else contextlib.nullcontext():
+            trainer.fit(dataset(start), 9, checkpoint_steps=2, log_steps=1, bar=False)
+    model = trainer.model.transformer
+    paths = average_checkpoints(model, folder / "checkpoints", 3)
+    assert [path.rpartition("-")[2] for path in paths] == ["6", "8", "9"]
+    return weights_of(model)
+
+
+@pytest.mark.parametrize("stops", [(3,), (4,), (9,), (3, 5)])
+def test_interruptions_do_not_change_the_average(tmp_path, uninterrupted, stops):
+    """Step 4 has a checkpoint on schedule, and step 9 is the last."""
+    average = average_of_run(tmp_path / "run", stops)
+    for weight, expected in zip(average, uninterrupted, strict=True):
+        np.testing.assert_array_equal(weight, expected)
 
 
 def make_trainer(folder, seed=3):

@@ -15,6 +15,7 @@ from training_samples import weights_of
 
 from keras_transformer import training
 from keras_transformer.errors import TrainingFault
+from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.saving.checkpoints import checkpoint_paths
 
 MARK = VOCABULARY - 1
@@ -177,9 +178,30 @@ def test_training_stops_after_consecutive_invalid_steps(tmp_path, bad, stops_at)
     with pytest.raises(TrainingFault, match="3 such steps in a row"):
         fit()
     assert trainer.progress.step == stops_at
-    # The skipped steps were saved with finite weights.
-    assert trainer.restore() == stops_at - 1
+    # No skipped step has replaced a checkpoint, and all weights are finite.
+    assert trainer.restore() == bad[0] - 1
+    names = [
+        path.rpartition("-")[2] for path in checkpoint_paths(tmp_path / "checkpoints")
+    ]
+    assert names == ["1", "2", "3"]
     assert all(np.all(np.isfinite(weight)) for weight in weights_of(trainer.model))
+
+
+def test_streak_at_the_end_keeps_regular_checkpoints(tmp_path):
+    trainer = training.Trainer(faulty_model("loss"), tmp_path, keep=2)
+    trainer.fit(
+        batches(range(1, 9), "loss", (6, 7, 8)),
+        STEPS,
+        checkpoint_steps=2,
+        bar=False,
+        max_consecutive_skips=3,
+    )
+    folder = tmp_path / "checkpoints"
+    steps = [path.rpartition("-")[2] for path in checkpoint_paths(folder)]
+    assert steps == ["2", "4", str(STEPS)]
+    averaged = average_checkpoints(tiny_transformer(), folder, last=2)
+    assert [path.rpartition("-")[2] for path in averaged] == ["2", "4"]
+    assert training.Trainer(faulty_model("loss"), tmp_path).restore() == STEPS
 
 
 @pytest.mark.fault("F11", "at a loss scale below 1e-4, the step is invalid")

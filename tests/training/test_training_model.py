@@ -77,6 +77,60 @@ def test_metrics_match_plain_compile(trained, plain):
         assert trained[1][name] == pytest.approx(plain[1][name], 1e-5)
 
 
+def sample_weights(kind, labels):
+    draw = np.random.default_rng(5)
+    if kind == "sentences":
+        return draw.uniform(0, 2, len(labels)).astype("float32")
+    return draw.uniform(0, 2, labels.shape).astype("float32")
+
+
+@pytest.mark.parametrize("kind", [None, "sentences", "tokens"])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_calls_on_batches_match_plain_compile(kind, parts):
+    """The weights' sum may be below 1, and a sentence may have weight 0."""
+    model, other = tiny_training_model(sgd(), parts=parts), tiny_transformer()
+    other.compile(sgd(), loss=training.SmoothedCrossEntropy(0.1))
+    for seed in (1, 2):
+        inputs, labels = batch(seed, SEVEN_ROWS)
+        weights = None
+        if kind is not None:
+            weights = 0.02 * sample_weights(kind, labels)
+            weights[3] = 0
+        for each in (model, other):
+            each.train_on_batch(inputs, labels, weights)
+    assert_same_weights(model, other)
+    inputs, labels = batch(3, SEVEN_ROWS)
+    weights = None if kind is None else sample_weights(kind, labels)
+    loss, perplexity, accuracy = model.test_on_batch(inputs, labels, weights)
+    log_probs = log_softmax(other(inputs))
+    picked = np.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
+    mask = (labels > 0) * 1.0
+    if kind is not None:
+        mask *= weights if kind == "tokens" else weights[:, None]
+    nll = -np.sum(mask * picked) / mask.sum()
+    assert perplexity == pytest.approx(np.exp(nll), rel=1e-4)
+    smoothed = 0.9 * nll - 0.1 * np.sum(mask * log_probs.mean(-1)) / mask.sum()
+    assert loss == pytest.approx(smoothed, rel=1e-4)
+    best = np.sum(mask * (log_probs.argmax(-1) == labels)) / mask.sum()
+    assert accuracy == pytest.approx(best, abs=1e-5)
+
+
+def test_fit_and_evaluate_accept_sample_weights():
+    """A weight of 0 for some sentences equals their absence."""
+    inputs, labels = batch(1, SEVEN_ROWS)
+    weights = np.array([1, 1, 1, 0, 1, 0, 0], "float32")
+    some = {name: ids[weights > 0] for name, ids in inputs.items()}
+    model, other = tiny_training_model(sgd()), tiny_training_model(sgd())
+    model.fit(inputs, labels, 7, sample_weight=weights, verbose=0)
+    other.fit(some, labels[weights > 0], 7, verbose=0)
+    assert_same_weights(model, other)
+    one = model.evaluate(inputs, labels, 7, verbose=0, sample_weight=weights)
+    two = other.evaluate(some, labels[weights > 0], 7, verbose=0)
+    assert one == pytest.approx(two, rel=1e-5)
+    # Tokens per second count tokens, whatever their weight.
+    assert float(model.token_counter.result()) == np.sum(labels > 0)
+
+
 def test_train_step_loss_matches_loss_class():
     inputs, labels = batch(0, SEVEN_ROWS)
     model = tiny_training_model(sgd(), smoothing=0.2)

@@ -1,4 +1,5 @@
 import gzip
+import os
 
 import pytest
 
@@ -97,3 +98,12 @@ def test_fingerprint_depends_on_content_order_and_side(write):
     assert TextFiles([c], [b]).fingerprint() == fingerprints[0]
     write("a", "changed")
     assert TextFiles([a], [b]).fingerprint() != fingerprints[0]
+
+
+def test_pipe_is_rejected(write, tmp_path):
+    """Text is read several times, and a pipe without a writer blocks forever."""
+    os.mkfifo(tmp_path / "pipe")
+    files = TextFiles(write("a", "x"), tmp_path / "pipe")
+    for read in (files.fingerprint, lambda: list(files)):
+        with pytest.raises(DataError, match="pipe: must be a regular file, not a pipe"):
+            read()

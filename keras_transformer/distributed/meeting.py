@@ -1,0 +1,64 @@
+"""Waiting for the other workers at the start.
+
+TensorFlow's own wait holds Python's lock, and its handler ignores SIGTERM. So workers
+meet here first, where signals end the wait.
+"""
+
+import contextlib
+import socket
+import time
+
+# Seconds between two attempts to reach a worker, and of one attempt.
+_PAUSE = 0.2
+_ATTEMPT = 2.0
+
+
+def wait_for_workers(addresses, index, seconds):
+    """Waits until a process answers at the address of each worker.
+
+    This worker answers at its own address until it knows all others. TensorFlow's
+    server then takes the address, so that slower workers find it, too.
+
+    Args:
+        addresses: List of `"host:port"`, one per worker.
+        index: Number of this worker.
+        seconds: Seconds to wait.
+
+    Returns:
+        Numbers of the workers that did not answer in time.
+    """
+    missing = {*range(len(addresses))} - {index}
+    deadline = time.monotonic() + seconds
+    with _answering(addresses[index]):
+        while True:
+            missing = {each for each in missing if not _answers(addresses[each])}
+            if not missing or time.monotonic() > deadline:
+                return sorted(missing)
+            time.sleep(_PAUSE)
+
+
+@contextlib.contextmanager
+def _answering(address):
+    """Accepts connections inside the context. The system queues them unread."""
+    host, port = _host_and_port(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # TensorFlow reports an address in use.
+        with contextlib.suppress(OSError):
+            server.bind(("", port))
+            server.listen(128)
+        yield
+
+
+def _answers(address):
+    try:
+        socket.create_connection(_host_and_port(address), _ATTEMPT).close()
+    except OSError:
+        return False
+    return True
+
+
+def _host_and_port(address):
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

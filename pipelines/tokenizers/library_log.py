@@ -1,0 +1,38 @@
+"""Hides a message that SentencePiece logs about each of our models."""
+
+import contextlib
+import os
+import re
+import tempfile
+import threading
+
+# Models of this package need no normalization, which is no news to users.
+_MESSAGE = re.compile(rb"normalizer\.cc\(\d+\) LOG\(INFO\) precompiled_charsmap is e")
+# Only one thread at a time may replace the descriptor.
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def hide_normalizer_message():
+    """Removes SentencePiece's message about normalization from standard error.
+
+    TensorFlow Text's copy of the library has no log level. Other lines are kept, and
+    appear at the end of the context.
+    """
+    with _lock, tempfile.TemporaryFile() as captured:
+        try:
+            real = os.dup(2)
+        except OSError:  # the process has no standard error
+            yield
+            return
+        os.dup2(captured.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(real, 2)
+            os.close(real)
+            captured.seek(0)
+            kept = b"".join(line for line in captured if not _MESSAGE.match(line))
+            with contextlib.suppress(OSError):
+                while kept:
+                    kept = kept[os.write(2, kept) :]

@@ -1,0 +1,197 @@
+"""BPE-dropout: SentencePiece's merges, with reproducible random numbers."""
+
+import collections
+import hashlib
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
+
+from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.pipelines.lines import read_lines
+from keras_transformer.pipelines.sources.phrases import phrases
+from keras_transformer.pipelines.tokenizers import bpe_dropout
+from keras_transformer.pipelines.tokenizers.bpe_dropout import BpeDropout
+from keras_transformer.pipelines.tokenizers.bpe_dropout import Merges
+
+ODD = [
+    "",
+    " ",
+    "  a  b ",
+    "e\u0301",
+    "漢字かな交じり文",
+    "😀😀",
+    "\u200d",
+    "aaaaaaaaaaa",
+    "a\tb",
+]
+DATA = os.environ.get("KERAS_TRANSFORMER_DATA")
+
+
+@pytest.fixture(scope="module")
+def lines():
+    pairs = phrases(size=2500, seed=3, held_out=20).train
+    return [text for pair in pairs for text in pair] + ODD
+
+
+@pytest.fixture(scope="module")
+def tokenizer(lines):
+    return train_tokenizer("bpe", lines, 700)
+
+
+@pytest.fixture(scope="module")
+def processor(tokenizer):
+    return sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+
+
+def hand_made(pieces):
+    """Returns a model of byte pairs with these pieces, the best merges first."""
+    model = sentencepiece_model_pb2.ModelProto()
+    kinds = sentencepiece_model_pb2.ModelProto.SentencePiece
+    special = [("<pad>", kinds.CONTROL), ("<unk>", kinds.UNKNOWN)]
+    special += [("<s>", kinds.CONTROL), ("</s>", kinds.CONTROL)]
+    special += [(f"<0x{byte:02X}>", kinds.BYTE) for byte in range(256)]
+    for number, (piece, kind) in enumerate(
+        [*special, *((piece, kinds.NORMAL) for piece in pieces)]
+    ):
+        model.pieces.add(piece=piece, score=-number, type=kind)
+    model.trainer_spec.model_type = model.trainer_spec.BPE
+    model.trainer_spec.byte_fallback = True
+    model.trainer_spec.pad_id, model.trainer_spec.unk_id = 0, 1
+    model.trainer_spec.bos_id, model.trainer_spec.eos_id = 2, 3
+    model.trainer_spec.vocab_size = len(model.pieces)
+    model.normalizer_spec.name = "identity"
+    model.normalizer_spec.remove_extra_whitespaces = False
+    return model.SerializeToString()
+
+
+def test_merges_without_dropout_match_sentencepiece(tokenizer, processor, lines):
+    merges = Merges(tokenizer.model)
+    rows = processor.encode(lines)
+    assert len(rows) > 4000
+    for ids in rows:
+        symbols = merges.symbols(ids)
+        found, tried = merges.split(symbols)
+        assert found.tolist() == ids
+        assert tried == len(symbols) - merges.num_pieces(ids)
+
+
+@pytest.mark.skipif(not DATA, reason="needs KERAS_TRANSFORMER_DATA")
+def test_merges_match_sentencepiece_on_real_text():
+    path = pathlib.Path(DATA, "multi30k", "train.de.gz")
+    lines = [line for _, line in zip(range(6000), read_lines(path), strict=False)]
+    model = train_tokenizer("bpe", lines, 3000).model
+    merges = Merges(model)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    for ids in processor.encode(lines):
+        assert merges.split(merges.symbols(ids))[0].tolist() == ids
+
+
+def test_symbols_of_the_vocabulary_are_not_merged():
+    symbols = ["(NP", "(NPX", "NN"]
+    text = ["(NP (NPX aaa NN ) (NPXY NNN ab", "(N P) xNN (NPX"]
+    tokenizer = train_tokenizer("bpe", text * 9, 287, symbols=symbols)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    merges = Merges(tokenizer.model)
+    fixed = {processor.piece_to_id("\u2581" + symbol) for symbol in symbols}
+    for ids in processor.encode(text):
+        found, tried = merges.split(merges.symbols(ids))
+        assert found.tolist() == ids
+        # Without any merge, the symbols are still whole.
+        none, _ = merges.split(merges.symbols(ids), range(tried))
+        assert len(none) > len(ids)
+        assert [each for each in none if each in fixed] == [
+            each for each in ids if each in fixed
+        ]
+
+
+@pytest.mark.parametrize("dropout", [0.05, 0.3])
+def test_segmentations_are_as_frequent_as_sentencepieces(tokenizer, processor, dropout):
+    """The frequency of each segmentation agrees, within four standard deviations."""
+    count = 3000
+    for word in ("Septemberabend", "Kilometerstunden", "pro"):
+        ours, lengths = BpeDropout(tokenizer.model).sample([word] * count, dropout, 5)
+        rows = np.split(ours, np.cumsum(lengths)[:-1])
+        found = collections.Counter(tuple(row.tolist()) for row in rows)
+        expected = collections.Counter(
+            tuple(processor.encode(word, enable_sampling=True, alpha=dropout))
+            for _ in range(count)
+        )
+        assert len(found) > 1
+        for ids in found | expected:
+            mean = (found[ids] + expected[ids]) / 2
+            assert abs(found[ids] - expected[ids]) < 4 * (2 * mean) ** 0.5 + 2
+
+
+def test_texts_become_longer_as_with_sentencepiece(tokenizer, processor, lines):
+    ids, lengths = BpeDropout(tokenizer.model).sample(lines, 0.1, 1)
+    assert len(ids) == lengths.sum() > 0
+    expected = sum(
+        map(len, (processor.encode(x, enable_sampling=True, alpha=0.1) for x in lines))
+    )
+    assert len(ids) == pytest.approx(expected, rel=0.01)
+    assert len(ids) > 1.1 * sum(map(len, processor.encode(lines)))
+
+
+@pytest.mark.parametrize("spans", [False, True])
+def test_ids_follow_from_the_seed_alone(tokenizer, lines, monkeypatch, spans):
+    """They depend neither on earlier calls nor on which splits are kept."""
+    model = tokenizer.model
+    if spans:
+        model = hand_made([*"\u2581abne", "en", "\u2581a", "n\u2581a", "an"])
+    first = BpeDropout(model).sample(lines, 0.2, 7)
+    sampler = BpeDropout(model)
+    sampler.sample(lines[::-1], 0.4, 7)
+    for limit in ("_MAX_SPLITS", "_LONGEST_KEPT", None):
+        again = sampler.sample(lines, 0.2, 7)
+        for one, other in zip(first, again, strict=True):
+            np.testing.assert_array_equal(one, other)
+        if limit:
+            monkeypatch.setattr(bpe_dropout, limit, 0)
+    assert sampler.sample(lines, 0.2, 8)[0].tolist() != first[0].tolist()
+
+
+PIECES = [*"\u2581abenrst", "en", "er", "st", "\u2581a", "te", "sten", "ste", "\u2581b"]
+TEXT = ["aber neben besten", "", "raten  er testen 漢", "a er", "besten testen"]
+IDS = [
+    [271, 262, 263, 265, 260, 264, 263, 262, 268, 275, 263, 273],
+    [],
+    [
+        *(260, 265, 261, 267, 268, 260, 260, 263, 265),
+        *(260, 267, 263, 274, 264, 260, 234, 192, 166),
+    ],
+    [260, 261, 260, 263, 265],
+    [275, 263, 266, 267, 268, 260, 272, 270, 263, 264],
+]
+
+
+def test_ids_are_the_same_in_all_processes_and_versions():
+    ids, lengths = BpeDropout(hand_made(PIECES)).sample(TEXT, 0.5, 11)
+    rows = np.split(ids, np.cumsum(lengths)[:-1])
+    assert [row.tolist() for row in rows] == IDS
+
+
+@pytest.mark.slow
+def test_two_processes_draw_the_same_ids(tokenizer, lines, tmp_path):
+    script = (
+        "import sys, hashlib, pathlib\n"
+        "from keras_transformer.pipelines import load_tokenizer\n"
+        "lines = pathlib.Path(sys.argv[1], 'lines').read_text().split('|')\n"
+        "ids = load_tokenizer(sys.argv[1]).sample(lines, 0.1, 3)\n"
+        "print(hashlib.sha256(ids.flat_values.numpy().tobytes()).hexdigest())\n"
+    )
+    tokenizer.save(tmp_path)
+    (tmp_path / "lines").write_text("|".join(lines))
+    ids = tokenizer.sample("|".join(lines).split("|"), 0.1, 3).flat_values.numpy()
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONHASHSEED": "9"},
+    )
+    assert done.stdout.strip() == hashlib.sha256(ids.tobytes()).hexdigest()

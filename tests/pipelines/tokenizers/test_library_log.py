@@ -1,0 +1,18 @@
+"""Messages of the libraries under the tokenizers."""
+
+import os
+
+from keras_transformer.pipelines import train_tokenizer
+from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
+from keras_transformer.pipelines.tokenizers.library_log import hide_normalizer_message
+
+
+def test_loading_hides_only_the_normalizer_message(capfd):
+    """The library's other messages, and those of other libraries, are kept."""
+    with hide_normalizer_message():
+        os.write(2, b"normalizer.cc(51) LOG(INFO) precompiled_charsmap is empty. use\n")
+        os.write(2, b"normalizer.cc(99) LOG(ERROR) other\nunfinished")
+    assert capfd.readouterr().err == "normalizer.cc(99) LOG(ERROR) other\nunfinished"
+    model = train_tokenizer("bpe", ["ein Mann läuft"] * 9, 280).model
+    BytePairTokenizer(model).tokenize(["ein"])
+    assert capfd.readouterr().err == ""
