@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS = 600
 _JOBS = ("chief", "worker")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Workers:
@@ -193,15 +194,17 @@ def _default_signals():
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    previous = {each: signal.signal(each, signal.SIG_DFL) for each in numbers}
+    previous = {each: signal.getsignal(each) for each in _SIGNALS}
+    # Some were ignored from the start, such as Ctrl-C in the background.
+    for number, handler in previous.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     try:
         yield
     finally:
         # TensorFlow has installed a handler that ignores SIGTERM.
         for number, handler in previous.items():
-            if handler is not None:  # not installed by Python
-                signal.signal(number, handler)
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _call_interruptibly(function):
