@@ -13,6 +13,7 @@ import numpy as np
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
+from keras_transformer.errors import DataError
 from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 
 # Splits of longer words rarely repeat.
@@ -151,10 +152,18 @@ class Merges:
     Attributes:
         begins_word: bool array, whether the subword of an id begins with a space.
         span_words: Whether a subword has a space after its first character.
+
+    Raises:
+        DataError: If the model has no merges.
     """
 
     def __init__(self, model):
         model = sentencepiece_model_pb2.ModelProto.FromString(model)
+        if model.trainer_spec.model_type != model.trainer_spec.BPE:
+            raise DataError(
+                "tokenizer.dropout must be 0 unless the SentencePiece model is of type "
+                "BPE."
+            )
         kinds = sentencepiece_model_pb2.ModelProto.SentencePiece
         self._ids, self._ranks, self._bytes = {}, {}, []
         byte_ids, fixed = {}, []

@@ -12,6 +12,7 @@ import pytest
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
+from keras_transformer.errors import DataError
 from keras_transformer.pipelines import train_tokenizer
 from keras_transformer.pipelines.lines import read_lines
 from keras_transformer.pipelines.sources.phrases import phrases
@@ -174,6 +175,13 @@ def test_ids_are_the_same_in_all_processes_and_versions():
     ids, lengths = BpeDropout(hand_made(PIECES)).sample(TEXT, 0.5, 11)
     rows = np.split(ids, np.cumsum(lengths)[:-1])
     assert [row.tolist() for row in rows] == IDS
+
+
+def test_other_models_are_rejected():
+    model = sentencepiece_model_pb2.ModelProto.FromString(hand_made(PIECES))
+    model.trainer_spec.model_type = model.trainer_spec.UNIGRAM
+    with pytest.raises(DataError, match=r"tokenizer\.dropout must be 0 unless"):
+        Merges(model.SerializeToString())
 
 
 @pytest.mark.slow
