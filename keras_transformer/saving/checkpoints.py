@@ -1,8 +1,8 @@
 """Reading and averaging of checkpoints (section 6.1)."""
 
 import logging
-from typing import Any
 import pathlib
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -91,10 +91,10 @@ def regular_paths(paths):
 def _reason(path):
     """Returns the reason for which a checkpoint was written."""
     try:
-        progress = tf.train.load_checkpoint(path).get_tensor(_PROGRESS)
-        reason = parse_json(progress, dict[str, Any], "progress", finite=False)[
-            "reason"
-        ]
+        require_regular(checkpoint_files(path))
+        content = tf.train.load_checkpoint(path).get_tensor(_PROGRESS)
+        progress = parse_json(content, dict[str, Any], "progress", finite=False)
+        reason = progress["reason"]
     # Readers of damaged checkpoints report them. Older ones have no reason.
     except Exception:
         return SCHEDULE
