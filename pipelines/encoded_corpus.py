@@ -73,7 +73,7 @@ class EncodedCorpus:
         self.inputs = facts["fingerprint"]
         self.fingerprint = self.inputs
         # Version 0.1 stored no hash of the ids.
-        if self.inputs is not None and facts.get("ids") is not None:
+        if self.inputs is not None and facts["ids"] is not None:
             self.fingerprint = f"{self.inputs}:{facts['ids']}"
         self._dropped = self._load(DROPPED, "i8")
         places = np.concatenate([[-1], self._dropped, [facts["num_read"]]])

@@ -2,10 +2,10 @@
 
 import logging
 import pathlib
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from pydantic import BaseModel
 
 from keras_transformer.errors import CheckpointError
 from keras_transformer.saving.names import checkpoint_paths
@@ -88,13 +88,18 @@ def regular_paths(paths):
     ]
 
 
+class _Progress(BaseModel):
+    """The part of a checkpoint's progress that averaging needs."""
+
+    reason: str
+
+
 def _reason(path):
     """Returns the reason for which a checkpoint was written."""
     try:
         require_regular(checkpoint_files(path))
-        content = tf.train.load_checkpoint(path).get_tensor(_PROGRESS)
-        progress = parse_json(content, dict[str, Any], "progress", finite=False)
-        reason = progress["reason"]
+        progress = tf.train.load_checkpoint(path).get_tensor(_PROGRESS)
+        reason = parse_json(progress, _Progress, "progress", finite=False).reason
     # Readers of damaged checkpoints report them. Older ones have no reason.
     except Exception:
         return SCHEDULE

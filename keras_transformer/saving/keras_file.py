@@ -205,8 +205,11 @@ def check(path, limits=FileLimits()):
 
 def least_arrays(settings):
     """Returns a lower bound of the number of arrays of weights with these settings."""
-    # Kernels of two self-attentions, a cross-attention, and two feed-forward networks.
-    return 1 + settings["num_layers"] * (3 * 4 + 2 * 2)
+    num_layers = settings["num_layers"]
+    variations = settings.get("variations") or {}
+    num_decoder_layers = variations.get("num_decoder_layers") or num_layers
+    # Four kernels per attention and two per feed-forward network.
+    return 1 + num_layers * (4 + 2) + num_decoder_layers * (2 * 4 + 2)
 
 
 def least_parameters(settings):
