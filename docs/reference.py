@@ -204,7 +204,7 @@ PAPER_KEYS = {
     *("training.checkpoint_minutes", "training.average_checkpoints"),
     *("decoding.beam_size", "decoding.length_penalty"),
     *("decoding.length_penalty_kind", "decoding.extra_length"),
-} - {"model.max_length", "model.attention_window"}
+} - {"model.max_length", "model.attention_window", "model.variations"}
 PAPER_RECIPES = {
     "base": "wmt14_en_de_base",
     "big": "wmt14_en_de_big",

@@ -31,6 +31,7 @@ _NAMES = {
     "Transformer": "transformer",
     "Translation": "decoding",
     "Translator": "decoding",
+    "Variations": "variations",
     "open_model": "saving.open",
     "train": "experiments.train",
 }

@@ -22,6 +22,7 @@ CLASSES = {
     "layers.positional_encoding": ("PositionalEncoding",),
     "layers.restricted_attention": ("RestrictedSelfAttention",),
     "layers.token_embedding": ("TokenEmbedding",),
+    "numerics.activations": ("quick_gelu",),
     "numerics.dropout": ("Dropout",),
     "numerics.matrices": ("Dense",),
     "numerics.normalization": ("LayerNormalization",),

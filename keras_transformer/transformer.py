@@ -13,7 +13,11 @@ from keras_transformer.layers.renamed import rename_score
 from keras_transformer.layers.renamed import take_score_mode
 from keras_transformer.layers.transformer_layer import TransformerLayer
 from keras_transformer.layers.transformer_layer import named_attributes
+from keras_transformer.numerics.activations import activation_name
+from keras_transformer.numerics.activations import get_activation
+from keras_transformer.numerics.normalization import LayerNormalization
 from keras_transformer.presets import PRESETS
+from keras_transformer.variations import Variations
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -21,7 +25,7 @@ class Transformer(keras.Model):
     """The model of section 3; its defaults are the paper's base model.
 
     One matrix of `vocabulary_size` rows embeds source and target and makes the
-    logits (section 3.4).
+    logits (section 3.4), unless `variations` say otherwise.
 
     Args:
         vocabulary_size: Number of ids, including the four special ones.
@@ -45,12 +49,14 @@ class Transformer(keras.Model):
         pad_id: Id of the padding.
         output_size: Number of ids, from 0, that the model predicts, such as the
             symbols of trees. If `None`, the whole vocabulary.
+        variations: `Variations` or a dict of its fields: details in which models of
+            other toolkits differ. If `None`, all are the paper's.
 
     Raises:
         ValueError: If a size is below 1, or `output_size` is above `vocabulary_size`.
             If `positions`, `normalization` or `score_mode` is unknown, or learned
             positions have no `max_length`. If `key_dim` or `value_dim` is `None` and
-            `num_heads` does not divide `d_model`.
+            `num_heads` does not divide `d_model`. If a variation is out of range.
     """
 
     def __init__(
@@ -72,6 +78,7 @@ class Transformer(keras.Model):
         score_mode="scaled_dot",
         pad_id=0,
         output_size=None,
+        variations=None,
         **kwargs,
     ):
         score_mode = take_score_mode(kwargs, score_mode)
@@ -89,29 +96,72 @@ class Transformer(keras.Model):
         self.positions = positions
         self.max_length = max_length
         self.normalization = normalization
-        self.activation = keras.activations.get(activation)
+        self.activation = get_activation(activation)
         self.attention_window = attention_window
         self.score_mode = score_mode
         self.pad_id = pad_id
         self.output_size = output_size
-        policy = self.dtype_policy
-        sizes = {"pad_id": pad_id, "output_size": output_size}
-        self.token_embedding = TokenEmbedding(
-            vocabulary_size, d_model, **sizes, dtype=policy, name="token_embedding"
+        self.variations = variations = Variations.of(variations)
+        self._add_embeddings()
+        self.dropout_layer = self._layer(Dropout, "embedding_dropout", dropout)
+        options = named_attributes(
+            self,
+            TransformerLayer,
+            key_dim=key_dim or d_model // num_heads,
+            value_dim=value_dim or d_model // num_heads,
+            attention_bias=variations.attention_bias,
+            layer_norm_epsilon=variations.layer_norm_epsilon,
         )
+        self.encoder = self._layer(Encoder, "encoder", num_layers, **options)
+        num_layers = variations.num_decoder_layers or num_layers
+        self.decoder = self._layer(Decoder, "decoder", num_layers, **options)
+
+    def _add_embeddings(self):
+        """Adds the layers between ids and the stacks."""
+        variations = self.variations
+        self.token_embedding = self._layer(
+            TokenEmbedding,
+            "token_embedding",
+            self.vocabulary_size,
+            self.d_model,
+            self.pad_id,
+            self.output_size,
+            zero_id=variations.zero_start_id,
+            use_bias=variations.logits_bias,
+            tied=variations.tied_output,
+        )
+        self.source_embedding = None
+        size = variations.source_vocabulary_size
+        if size is not None:
+            self.source_embedding = self._layer(
+                TokenEmbedding, "source_embedding", size, self.d_model, self.pad_id
+            )
         # Learned positions of source and target differ; sinusoids have no weights.
-        self.source_positions = PositionalEncoding(
-            positions, max_length, dtype=policy, name="source_positions"
+        self.source_positions, self.target_positions = (
+            self._layer(
+                PositionalEncoding,
+                f"{side}_positions",
+                self.positions,
+                self.max_length,
+                variations.position_rates,
+                variations.first_position,
+            )
+            for side in ("source", "target")
         )
-        self.target_positions = PositionalEncoding(
-            positions, max_length, dtype=policy, name="target_positions"
-        )
-        self.dropout_layer = Dropout(dropout, dtype=policy, name="embedding_dropout")
-        options = named_attributes(self, TransformerLayer)
-        options["key_dim"] = key_dim or d_model // num_heads
-        options["value_dim"] = value_dim or d_model // num_heads
-        self.encoder = Encoder(num_layers, **options, dtype=policy, name="encoder")
-        self.decoder = Decoder(num_layers, **options, dtype=policy, name="decoder")
+        self.source_norm = self.target_norm = None
+        if variations.embedding_norm:
+            self.source_norm, self.target_norm = (
+                self._layer(
+                    LayerNormalization,
+                    f"{side}_norm",
+                    epsilon=variations.layer_norm_epsilon,
+                )
+                for side in ("source", "target")
+            )
+
+    def _layer(self, layer_class, name, *args, **kwargs):
+        """Makes a layer of the model's data type."""
+        return layer_class(*args, **kwargs, dtype=self.dtype_policy, name=name)
 
     @classmethod
     def from_preset(cls, name, vocabulary_size, **changes):
@@ -148,6 +198,11 @@ class Transformer(keras.Model):
         self.source_positions.build(source_shape)
         self.target_positions.build(target_shape)
         self.dropout_layer.build(source_shape)
+        if self.source_embedding is not None:
+            self.source_embedding.build()
+        if self.source_norm is not None:
+            self.source_norm.build(source_shape)
+            self.target_norm.build(target_shape)
         self.encoder.build(source_shape)
         self.decoder.build(target_shape, source_shape)
 
@@ -168,13 +223,18 @@ class Transformer(keras.Model):
 
     def embed_source(self, source_ids, training=None):
         """Embeds ids `[batch, source_length]` to `[batch, source_length, d_model]`."""
-        x = self.source_positions(self.token_embedding(source_ids))
+        embedding = self.source_embedding or self.token_embedding
+        x = self.source_positions(embedding(source_ids))
+        if self.source_norm is not None:
+            x = self.source_norm(x, training=training)
         return self.dropout_layer(x, training=training)
 
     def embed_target(self, target_ids, start_index=0, training=None):
         """Like `embed_source`, for targets from position `start_index`."""
         x = self.token_embedding(target_ids)
         x = self.target_positions(x, start_index=start_index)
+        if self.target_norm is not None:
+            x = self.target_norm(x, training=training)
         return self.dropout_layer(x, training=training)
 
     def encode(self, source_ids, training=None):
@@ -225,7 +285,7 @@ class Transformer(keras.Model):
             inputs: Same as in `call`.
 
         Returns:
-            Dict: `"encoder"` `[batch, num_layers, num_heads, source_length,
+            Dict: `"encoder"` `[batch, layers, num_heads, source_length,
             source_length]`, `"decoder"` `[..., target_length, target_length]`, and
             `"cross"` `[..., target_length, source_length]`, float32. Target row i
             reads target token i and predicts label i. Each row sums to 1 over tokens
@@ -249,9 +309,13 @@ class Transformer(keras.Model):
         return keras.KerasTensor(shape, dtype="float32")
 
     def get_config(self):
-        arguments = named_attributes(self, Transformer)
-        activation = keras.activations.serialize(self.activation)
-        return {**super().get_config(), **arguments, "activation": activation}
+        arguments = named_attributes(
+            self,
+            Transformer,
+            activation=activation_name(self.activation),
+            variations=self.variations.changes() or None,
+        )
+        return {**super().get_config(), **arguments}
 
     @classmethod
     def from_config(cls, config):

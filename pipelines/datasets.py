@@ -13,7 +13,6 @@ from keras_transformer.pipelines.batching import plan_buckets
 from keras_transformer.pipelines.batching import sample_weighted_pairs
 from keras_transformer.pipelines.batching import sorted_batches
 from keras_transformer.pipelines.encoded_corpus import EncodedCorpus
-from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
 
 def training_dataset(
@@ -208,11 +207,13 @@ def _batch(
         source_length = int(corpus.source_lengths[indices].max())
         target_length = int(corpus.target_lengths[indices].max())
     here = indices[shard[0] :: shard[1]]
-    missing = ((0, num_rows - len(here)), (0, 0))
-    source_ids = np.pad(corpus.rows("source", here, source_length), missing)
-    labels = np.pad(corpus.rows("target", here, target_length), missing)
-    target_ids = np.zeros_like(labels)
+    pad_id, missing = corpus.pad_id, ((0, num_rows - len(here)), (0, 0))
+    source_ids, labels = (
+        np.pad(corpus.rows(*side), missing, constant_values=pad_id)
+        for side in (("source", here, source_length), ("target", here, target_length))
+    )
+    target_ids = np.full_like(labels, pad_id)
     # The end id is only a label, so the shift drops it from the decoder's input.
-    target_ids[:, 1:] = np.where(labels[:, 1:] != Tokenizer.pad_id, labels[:, :-1], 0)
-    target_ids[: len(here), 0] = Tokenizer.start_id
+    target_ids[:, 1:] = np.where(labels[:, 1:] != pad_id, labels[:, :-1], pad_id)
+    target_ids[: len(here), 0] = corpus.start_id
     return source_ids, target_ids, labels

@@ -10,6 +10,7 @@ from pydantic import NonNegativeInt
 from pydantic import PositiveInt
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.untrusted import read_json
 from keras_transformer.untrusted import require_regular
 
@@ -39,6 +40,9 @@ class _Facts(BaseModel):
     dropped: dict[Literal[tuple(DROP_REASONS)], _Dropped]
     fingerprint: str | None
     ids: str | None = None  # hash of the ids
+    # Corpora of older versions have the ids that all tokenizers had.
+    pad_id: NonNegativeInt = Tokenizer.pad_id
+    start_id: NonNegativeInt = Tokenizer.start_id
 
 
 class EncodedCorpus:
@@ -58,6 +62,8 @@ class EncodedCorpus:
         inputs: Fingerprint of text, tokenizers and options, or `None` if unknown.
         fingerprint: `inputs`, a colon, and a hash of the ids.
         report: A line with the numbers of kept and dropped pairs.
+        pad_id: Id of padding.
+        start_id: Id that begins the decoder's input.
         weights: float array `[num_pairs]`, the number of times that an epoch contains
             each row, or `None` for once each.
     """
@@ -68,6 +74,7 @@ class EncodedCorpus:
         facts = read_json(path, _Facts, error=DataError).model_dump()
         self.num_pairs = facts["num_pairs"] * facts["segmentations"]
         self._segmentations = facts["segmentations"]
+        self.pad_id, self.start_id = facts["pad_id"], facts["start_id"]
         self.dropped = facts["dropped"]
         self.report = corpus_report(facts)
         self.inputs = facts["fingerprint"]
@@ -166,7 +173,7 @@ class EncodedCorpus:
         """
         starts = self._offsets[side][indices]
         lengths = self._offsets[side][indices + 1] - starts
-        rows = np.zeros((len(indices), length), np.int32)
+        rows = np.full((len(indices), length), self.pad_id, np.int32)
         real = np.arange(length) < lengths[:, np.newaxis]
         positions = starts[:, np.newaxis] + np.arange(length)
         rows[real] = self._ids[side][positions[real]]

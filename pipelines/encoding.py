@@ -96,6 +96,8 @@ def encode_corpus(
         facts = _write_corpus(encoded, pairs.locate, tokenizers, temporary, max_length)
         facts["fingerprint"] = fingerprints[0] if fingerprints else None
         facts["segmentations"] = segmentations
+        facts["pad_id"] = target_tokenizer.pad_id
+        facts["start_id"] = target_tokenizer.start_id
         with open(os.path.join(temporary, FACTS), "w", encoding="utf-8") as file:
             json.dump(facts, file, indent=1)
         if not facts["num_pairs"]:

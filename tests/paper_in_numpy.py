@@ -31,24 +31,29 @@ def attention(query, key, value, causal=False):
 
 
 def multi_head_attention(layer, query, value, causal=False):
-    """Section 3.2.2 with the weights of `layer`, which has no biases."""
+    """Section 3.2.2 with the weights of `layer`, and its biases if it has some."""
     heads = []
+
+    def project(dense, x):
+        projected = x @ array(dense.kernel)
+        return projected + array(dense.bias) if dense.use_bias else projected
+
     for head in range(layer.num_heads):
 
-        def columns(dense):
-            kernel = array(dense.kernel)
-            width = kernel.shape[1] // layer.num_heads
-            return kernel[:, head * width : (head + 1) * width]  # noqa: B023
+        def columns(dense, x):
+            projected = project(dense, x)
+            width = projected.shape[1] // layer.num_heads
+            return projected[:, head * width : (head + 1) * width]  # noqa: B023
 
         heads.append(
             attention(
-                query @ columns(layer.query_dense),
-                value @ columns(layer.key_dense),
-                value @ columns(layer.value_dense),
+                columns(layer.query_dense, query),
+                columns(layer.key_dense, value),
+                columns(layer.value_dense, value),
                 causal,
             )
         )
-    return np.concatenate(heads, axis=1) @ array(layer.output_dense.kernel)
+    return project(layer.output_dense, np.concatenate(heads, axis=1))
 
 
 def feed_forward(layer, x):
@@ -105,12 +110,12 @@ def stack(stack, x, layer_function, *args):
     return x if stack.final_norm is None else layer_norm(stack.final_norm, x)
 
 
-def positional_encoding(length, d_model):
-    """Section 3.5, number by number."""
+def positional_encoding(length, d_model, span=None, first=0):
+    """Section 3.5, number by number; tensor2tensor's `span` is `d_model - 2`."""
     table = np.zeros((length, d_model))
     for position in range(length):
         for i in range(0, d_model, 2):
-            angle = position / 10000 ** (i / d_model)
+            angle = (position + first) / 10000 ** (i / (span or d_model))
             table[position, i] = math.sin(angle)
             if i + 1 < d_model:
                 table[position, i + 1] = math.cos(angle)

@@ -22,12 +22,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 ALLOWED = {
     "errors": set(),
     "presets": set(),
+    "variations": set(),
     "numerics": set(),
     "files": {"errors"},
     "untrusted": {"errors"},
     "pipelines": {"errors", "untrusted"},
     "layers": {"numerics"},
-    "transformer": {"layers", "presets"},
+    "transformer": {"layers", "numerics", "presets", "variations"},
     # A search is given the model and never imports it.
     "decoding": {"numerics", "layers", "errors"},
     "recipes": {"presets", "errors", "files", "untrusted"},
@@ -37,6 +38,9 @@ ALLOWED = {
     "saving": {
         *("transformer", "decoding", "recipes", "pipelines", "files", "errors"),
         "untrusted",
+    },
+    "conversion": {
+        *("transformer", "saving", "recipes", "pipelines", "files", "errors"),
     },
     "training": {"saving", "files", "untrusted", "errors"},
     "distributed": {"training", "saving", "pipelines", "files", "errors"},
@@ -64,6 +68,7 @@ WITHOUT_TENSORFLOW = (
     "files",
     "untrusted",
     "presets",
+    "variations",
     "numerics",
     "layers",
     "transformer",

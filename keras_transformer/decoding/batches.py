@@ -93,6 +93,11 @@ def check_compatible(model, tokenizer):
         )
 
 
+def target_of(tokenizer):
+    """Returns the tokenizer of the targets; a shared one need not have `target`."""
+    return getattr(tokenizer, "target", tokenizer)
+
+
 def encode_texts(tokenizer, texts):
     """Returns one list of ids per text, without start and end ids."""
     rows, some, size = [], [], 0

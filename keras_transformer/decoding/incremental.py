@@ -107,7 +107,7 @@ class IncrementalDecoder:
 
     def __init__(self, model, weights=None, encode=None):
         self.model = model
-        self.weights = weights or Weights((LayerWeights(),) * model.num_layers)
+        self.weights = weights or Weights((LayerWeights(),) * len(model.decoder.layers))
         self.encode = encode or (lambda ids: model.encode(ids, training=False))
 
     def begin(self, source_ids, beam_size=1, max_length=None):
@@ -198,7 +198,8 @@ class IncrementalDecoder:
     def _logits(self, x):
         if self.weights.output is None:
             return self.model.token_embedding(x, reverse=True)
-        return packed_matmul(ops.cast(x, "float32"), self.weights.output)
+        logits = packed_matmul(ops.cast(x, "float32"), self.weights.output)
+        return self.model.token_embedding.add_bias(logits)
 
     def reorder(self, cache, parents):
         """See `cache.reorder`."""

@@ -21,6 +21,7 @@ from keras_transformer.decoding.batches import encode_prefixes
 from keras_transformer.decoding.batches import encode_texts
 from keras_transformer.decoding.batches import log_warning
 from keras_transformer.decoding.batches import pad_rows
+from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.compiled import compile_for_ids
 from keras_transformer.decoding.compiled import parallel_map
 from keras_transformer.decoding.deprecated import replace_fields
@@ -57,7 +58,7 @@ class Translator:
     Args:
         model: `Transformer`, or `Ensemble`, which cannot align.
         tokenizer: Tokenizer of the source.
-        target_tokenizer: Tokenizer of the target. If `None`, the source's.
+        target_tokenizer: Tokenizer of the target. If `None`, `tokenizer.target`.
         search: `BeamSearch`.
         max_source_length: Maximum length of a source row, end id included. Learned
             positions of the model may lower it.
@@ -112,7 +113,7 @@ class Translator:
             )
         self.model = model
         self.tokenizer = tokenizer
-        self.target_tokenizer = target_tokenizer or tokenizer
+        self.target_tokenizer = target_tokenizer or target_of(tokenizer)
         for each in (self.tokenizer, self.target_tokenizer):
             check_compatible(model, each)
         self.search = search
@@ -240,13 +241,13 @@ class Translator:
             ValueError: If the lists differ in length or are not lists of str.
         """
         sources, targets = check_pairs(sources, targets)
-        end_id, start_id = self.target_tokenizer.end_id, self.target_tokenizer.start_id
+        ids = SpecialIds.of(self.target_tokenizer)
         source_ids = encode_texts(self.tokenizer, sources)
-        source_rows = [[*ids, self.tokenizer.end_id] for ids in source_ids]
+        source_rows = [[*row, self.tokenizer.end_id] for row in source_ids]
         target_ids = encode_texts(self.target_tokenizer, targets)
-        label_rows = [[*ids, end_id] for ids in target_ids]
+        label_rows = [[*row, ids.end] for row in target_ids]
         score = self._compile(
-            ("score",), lambda *ids: score_ids(self.model, *ids), num_inputs=3
+            ("score",), lambda *x: score_ids(self.model, *x, ids.pad, ids.unknown), 3
         )
         lengths = list(map(max, map(len, source_rows), map(len, label_rows)))
         limit = min(self._batch_tokens(), MAX_LOGITS // self.model.num_outputs)
@@ -254,9 +255,9 @@ class Translator:
 
         def score_batch(batch):
             return score(
-                pad_rows([source_rows[i] for i in batch]),
-                pad_rows([[start_id, *target_ids[i]] for i in batch]),
-                pad_rows([label_rows[i] for i in batch]),
+                pad_rows([source_rows[i] for i in batch], self.tokenizer.pad_id),
+                pad_rows([[ids.start, *target_ids[i]] for i in batch], ids.pad),
+                pad_rows([label_rows[i] for i in batch], ids.pad),
             )
 
         batches = batch_by_length(lengths, limit)
@@ -305,12 +306,12 @@ class Translator:
         align = self._compile(
             ("align",), lambda *ids: alignment_scores(self.model, *ids), num_inputs=2
         )
-        start_id, end_id = self.target_tokenizer.start_id, self.tokenizer.end_id
+        ours, ids = map(SpecialIds.of, (self.tokenizer, self.target_tokenizer))
 
         def align_batch(batch):
             return align(
-                pad_rows([[*source_ids[rows[i]], end_id] for i in batch]),
-                pad_rows([[start_id, *target_ids[rows[i]]] for i in batch]),
+                pad_rows([[*source_ids[rows[i]], ours.end] for i in batch], ours.pad),
+                pad_rows([[ids.start, *target_ids[rows[i]]] for i in batch], ids.pad),
             )
 
         aligned = [[] for _ in sources]
@@ -381,12 +382,14 @@ class Translator:
             self.tokenizer, lines, self.max_source_length, self.warn
         )
         rows = [(i, j) for i, line in enumerate(segments) for j in range(len(line))]
+        pad_id = self.tokenizer.pad_id
 
         def search_batch(batch):
-            inputs = [pad_rows([segments[i][j] for i, j in batch])]
+            inputs = [pad_rows([segments[i][j] for i, j in batch], pad_id)]
             if prefixes is not None:
                 # A prefix is the beginning of the first segment.
-                inputs.append(pad_rows([[] if j else prefix_ids[i] for i, j in batch]))
+                first = [[] if j else prefix_ids[i] for i, j in batch]
+                inputs.append(pad_rows(first, self.target_tokenizer.pad_id))
             return translations_of(self.target_tokenizer, *find(*inputs))
 
         lengths = [len(segments[i][j]) for i, j in rows]

@@ -287,9 +287,12 @@ class _Tokenize(beam.DoFn):
 
     def process(self, batch):
         places, texts = zip(*batch, strict=True)
+        tokenizers = self._tokenizer, self._tokenizer.target
         sides = [
-            self._tokenizer.tokenize([text.encode() for text in side]).to_list()
-            for side in zip(*texts, strict=True)
+            tokenizer.tokenize([text.encode() for text in side]).to_list()
+            for tokenizer, side in zip(
+                tokenizers, zip(*texts, strict=True), strict=True
+            )
         ]
         for place, source, target in zip(places, *sides, strict=True):
             reason = self._drop_reason(len(source) + 1, len(target) + 1)

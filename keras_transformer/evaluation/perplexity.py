@@ -10,7 +10,7 @@ from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.decoding.scoring import score_ids
 
 
-def perplexity(model, dataset, pad_id=0) -> float:
+def perplexity(model, dataset, pad_id=0, unknown_id=1) -> float:
     """Computes a model's perplexity per target subword, like the paper's Table 3.
 
     All subwords have the same weight, regardless of their batch. The end of a sentence
@@ -20,16 +20,19 @@ def perplexity(model, dataset, pad_id=0) -> float:
         model: A model from `source_ids` and `target_ids` to logits, or a `PairScorer`,
             which is compiled only once for several calls.
         dataset: Finite iterable of `({"source_ids", "target_ids"}, labels)`.
-        pad_id: Label that is not counted.
+        pad_id: Label that is not counted, unless `model` is a `PairScorer`.
+        unknown_id: Replaces labels for which the model has no logits.
 
     Raises:
         ValueError: If the dataset contains no target subword.
     """
-    scorer = model if isinstance(model, PairScorer) else PairScorer(model, pad_id)
+    scorer = model
+    if not isinstance(model, PairScorer):
+        scorer = PairScorer(model, pad_id, unknown_id)
     scores = []
     for inputs, labels in dataset:
         log_probs = scorer(**inputs, labels=labels)
-        num_tokens = int(np.count_nonzero(np.asarray(labels) != pad_id))
+        num_tokens = int(np.count_nonzero(np.asarray(labels) != scorer.pad_id))
         scores.append(PairScore(float(np.sum(log_probs, dtype="float64")), num_tokens))
     return perplexity_of(scores)
 
@@ -40,11 +43,13 @@ class PairScorer:
     Args:
         model: A model from `source_ids` and `target_ids` to logits.
         pad_id: Label that is not counted.
+        unknown_id: Replaces labels for which the model has no logits.
     """
 
-    def __init__(self, model, pad_id=0):
+    def __init__(self, model, pad_id=0, unknown_id=1):
+        self.pad_id = pad_id
         self._score = compile_for_ids(
-            lambda *ids: score_ids(model, *ids, pad_id=pad_id), num_inputs=3
+            lambda *ids: score_ids(model, *ids, pad_id, unknown_id), num_inputs=3
         )
 
     def __call__(self, source_ids, target_ids, labels):

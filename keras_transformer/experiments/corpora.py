@@ -38,7 +38,7 @@ def prepare_corpora(recipe, output, pairs, has_begun=False):
         pipelines.encode_corpus(
             pairs[split],
             tokenizer,
-            tokenizer,
+            tokenizer.target,
             output / "cache" / split,
             max_length=recipe.data.max_length,
             **(sampling if split == "train" else {}),
@@ -94,6 +94,11 @@ def load_pairs(recipe):
         DataError: If the data cannot be used.
     """
     data = recipe.data
+    if data.kind == "none":
+        raise DataError(
+            "data.kind none: an imported model has no text to train on. Train another "
+            "recipe with --from MODEL"
+        )
     if data.kind == "phrases":
         splits = phrases(
             data.source_locale,

@@ -17,7 +17,8 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
 
     Args:
         settings: A mapping with `num_layers`, `d_model`, `d_ff`, `num_heads`, `key_dim`
-            and `value_dim`, as in `PRESETS`, and optionally `attention_window`.
+            and `value_dim`, as in `PRESETS`, and optionally `attention_window` and
+            `variations`.
         vocabulary_size: Number of logits.
         source_lengths: Number of source ids of each pair.
         target_lengths: Number of target ids of each pair.
@@ -44,7 +45,10 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
     decoder = attention(target, target, window) + attention(target, source)
     decoder += feed_forward(target)
     logits = 2 * d_model * vocabulary_size * target.sum()
-    return float(settings["num_layers"] * (encoder + decoder) + logits)
+    num_layers = settings["num_layers"]
+    variations = settings.get("variations") or {}
+    num_decoder_layers = variations.get("num_decoder_layers") or num_layers
+    return float(num_layers * encoder + num_decoder_layers * decoder + logits)
 
 
 def training_flops(settings, vocabulary_size, source_lengths, target_lengths):

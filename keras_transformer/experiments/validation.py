@@ -40,7 +40,8 @@ def build_validator(recipe, model, tokenizer, corpus, pairs):
         parallel_parts=settings.parallel_parts,
     )
     metric = "f1" if recipe.data.kind == "trees" else "bleu"
-    scorer, score = PairScorer(model), None
+    ids = tokenizer.target.pad_id, tokenizer.target.unknown_id
+    scorer, score = PairScorer(model, *ids), None
     if getattr(settings, f"validation_{metric}"):
         score = _SCORERS[metric](recipe, translator, pairs)
 

@@ -7,14 +7,21 @@ import shutil
 import keras
 import numpy as np
 
+from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import ExportError
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.files import sync
 from keras_transformer.files import sync_tree
+from keras_transformer.numerics.activations import activation_name
 
 QUANTIZATIONS = ("none", "int8", "int16", "float16", "bfloat16", "int8_float32")
-_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swish": "SWISH"}
+_ACTIVATIONS = {
+    **{"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swish": "SWISH"},
+    "quick_gelu": "GELUSigmoid",
+}
+# Bias of ids that the model does not predict; float16 can store it.
+_NEVER = -10_000.0
 
 
 def export_ctranslate2(
@@ -30,7 +37,7 @@ def export_ctranslate2(
 
     Args:
         model: `Transformer` with `key_dim` = `value_dim`.
-        tokenizer: Tokenizer of source and target.
+        tokenizer: Tokenizer of the source; its `target` is the targets'.
         folder: Folder to write. It appears once all files are on disk.
         quantization: Type of the weights, see `QUANTIZATIONS`. `"none"` is float32.
         max_length: Number of stored positions. CTranslate2 refuses longer sentences.
@@ -53,15 +60,17 @@ def export_ctranslate2(
         )
     if folder.exists() and not replace:
         raise ExportError(f"{folder}: already exists")
-    spec = _specification(model, max_length)
-    tokens = tokenizer.pieces()
-    # A padded vocabulary has rows without a subword.
-    tokens += [f"<unused{n}>" for n in range(len(tokens), model.vocabulary_size)]
-    spec.register_source_vocabulary(tokens)
-    spec.register_target_vocabulary(tokens[: model.output_size])
-    spec.config.unk_token = tokens[tokenizer.unknown_id]
-    spec.config.bos_token = spec.config.decoder_start_token = tokens[tokenizer.start_id]
-    spec.config.eos_token = tokens[tokenizer.end_id]
+    target = target_of(tokenizer)
+    # The decoder's ids: those that can be predicted, and the start.
+    num_targets = max(model.num_outputs, target.start_id + 1)
+    spec = _specification(model, max_length, num_targets)
+    tokens = _tokens(target, model.vocabulary_size)
+    num_sources = len(_source_matrix(model))
+    spec.register_source_vocabulary(_tokens(tokenizer, num_sources))
+    spec.register_target_vocabulary(tokens[:num_targets])
+    spec.config.unk_token = tokens[target.unknown_id]
+    spec.config.bos_token = spec.config.decoder_start_token = tokens[target.start_id]
+    spec.config.eos_token = tokens[target.end_id]
     spec.config.add_source_eos = True
     norm = model.encoder.layers[0].feed_forward_add_norm
     spec.config.layer_norm_epsilon = norm.layer_norm_epsilon
@@ -91,7 +100,17 @@ def export_ctranslate2(
     return folder
 
 
-def _specification(model, max_length):
+def _tokens(tokenizer, size):
+    """Returns `size` subwords; a padded vocabulary has rows without one."""
+    tokens = tokenizer.pieces()
+    return tokens + [f"<unused{number}>" for number in range(len(tokens), size)]
+
+
+def _source_matrix(model):
+    return (model.source_embedding or model.token_embedding).embeddings
+
+
+def _specification(model, max_length, num_targets):
     try:
         from ctranslate2.specs import common_spec
         from ctranslate2.specs import transformer_spec
@@ -112,7 +131,7 @@ def _specification(model, max_length):
         )
     if model.score_mode != "scaled_dot":
         raise ExportError(f"CTranslate2 has no score function {model.score_mode!r}")
-    activation = keras.activations.serialize(model.activation)
+    activation = activation_name(model.activation)
     if activation not in _ACTIVATIONS:
         raise ExportError(
             "CTranslate2 needs one of the activations "
@@ -121,26 +140,28 @@ def _specification(model, max_length):
     options = {
         "pre_norm": model.normalization == "pre",
         "activation": getattr(common_spec.Activation, _ACTIVATIONS[activation]),
+        "layernorm_embedding": model.variations.embedding_norm,
     }
     if attention.key_dim * model.num_heads != model.d_model:
         options["head_dim"] = attention.key_dim
-    sizes = model.num_layers, model.num_heads
+    heads = model.num_heads
     spec = transformer_spec.TransformerSpec(
-        transformer_spec.TransformerEncoderSpec(*sizes, **options),
+        transformer_spec.TransformerEncoderSpec(model.num_layers, heads, **options),
         transformer_spec.TransformerDecoderSpec(
-            *sizes, alignment_layer=-1, alignment_heads=model.num_heads, **options
+            len(model.decoder.layers),
+            heads,
+            alignment_layer=-1,
+            alignment_heads=heads,
+            **options,
         ),
     )
-    embeddings = _array(model.token_embedding.embeddings)
-    spec.encoder.embeddings[0].weight = embeddings
-    # A target contains only ids that can be predicted.
-    targets = embeddings[: model.output_size]
-    spec.decoder.embeddings.weight = targets
-    spec.decoder.projection.weight = targets
-    for part, ours, positions in (
-        (spec.encoder, model.encoder, model.source_positions),
-        (spec.decoder, model.decoder, model.target_positions),
+    _set_embeddings(spec, model, num_targets)
+    for part, ours, positions, norm in (
+        (spec.encoder, model.encoder, model.source_positions, model.source_norm),
+        (spec.decoder, model.decoder, model.target_positions, model.target_norm),
     ):
+        if norm is not None:
+            _set_norm(part.layernorm_embedding, norm)
         part.position_encodings.encodings = _positions(
             positions, max_length, model.d_model
         )
@@ -149,6 +170,23 @@ def _specification(model, max_length):
         for layer_spec, layer in zip(part.layer, ours.layers, strict=True):
             _set_layer(layer_spec, layer)
     return spec
+
+
+def _set_embeddings(spec, model, num_targets):
+    """Sets the vectors of both sides and the projection to logits."""
+    embedding = model.token_embedding
+    spec.encoder.embeddings[0].weight = _array(_source_matrix(model))
+    targets = _array(embedding.embeddings)[:num_targets].copy()
+    if embedding.zero_id is not None:
+        targets[embedding.zero_id] = 0.0
+    spec.decoder.embeddings.weight = targets
+    matrix = _array(embedding.output_embeddings())
+    missing = num_targets - len(matrix)
+    spec.decoder.projection.weight = np.pad(matrix, ((0, missing), (0, 0)))
+    if embedding.use_bias or missing:
+        bias = _array(embedding.bias) if embedding.use_bias else np.zeros(len(matrix))
+        bias = np.pad(bias, (0, missing), constant_values=_NEVER)
+        spec.decoder.projection.bias = bias.astype(np.float32)
 
 
 def _set_layer(spec, layer):

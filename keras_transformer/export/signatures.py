@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from keras_transformer.decoding.alignment import mean_cross_attention
 from keras_transformer.decoding.batches import WHITE_SPACE
+from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.incremental import IncrementalDecoder
 from keras_transformer.decoding.incremental import arrange_weights
 from keras_transformer.decoding.options import SpecialIds
@@ -28,7 +29,7 @@ class Signatures:
 
     Args:
         model: `Transformer`.
-        tokenizer: Tokenizer of source and target.
+        tokenizer: Tokenizer of the source; its `target` is the targets'.
         search: `BeamSearch`; n-best lists have `beam_size` entries.
         max_source_length: Maximum length of a source row, including its end id.
         max_batch_size: Maximum number of rows per batch.
@@ -48,6 +49,7 @@ class Signatures:
     ):
         self._model = model
         self._tokenizer = tokenizer
+        self._target_tokenizer = target_of(tokenizer)
         self._max_batch_size = max_batch_size
         self._beam_size = search.beam_size
         # Replace hypotheses whose text is the same as a better one's.
@@ -57,14 +59,12 @@ class Signatures:
         if model.positions == "learned":
             self.max_source_length = min(self.max_source_length, model.max_length)
             self.max_target_length = min(self.max_target_length, model.max_length)
-        surfaces = tokenizer.piece_bytes()
-        self._surfaces = tf.constant(surfaces)
-        longest = max(map(len, surfaces))
+        self._surfaces = _Surfaces(tokenizer)
+        self._target_surfaces = self._surfaces
+        if self._target_tokenizer is not tokenizer:
+            self._target_surfaces = _Surfaces(self._target_tokenizer)
+        longest = self._surfaces.longest
         self._max_bytes = _MARGIN * longest * self.max_target_length
-        # A character spelled in bytes continues with bytes of the form 10xxxxxx.
-        self._is_continuation = tf.constant(
-            [0x80 <= (each or b"a")[0] < 0xC0 for each in surfaces]
-        )
         self.packed_weights = PackedWeights(model) if jit_compile else None
         self._encode = shared_encoder(model)
         self._search = self._build_search(search, parallel_parts)
@@ -83,9 +83,9 @@ class Signatures:
                 self._model,
                 source_ids,
                 search,
-                SpecialIds.of(self._tokenizer),
+                SpecialIds.of(self._target_tokenizer),
                 n_best,
-                vocabulary_size=self._tokenizer.vocabulary_size,
+                vocabulary_size=self._target_tokenizer.vocabulary_size,
                 drop_finished=drop_finished,
                 decoder=IncrementalDecoder(self._model, weights, self._encode),
                 num_results=self._num_results,
@@ -130,7 +130,7 @@ class Signatures:
     def translate(self, inputs):
         rows, truncated = self._source_rows(inputs)
         sequences, scores = self._search(rows, 1)
-        texts = self._tokenizer.detokenize(sequences[:, 0])
+        texts = self._target_tokenizer.detokenize(sequences[:, 0])
         return {
             "translations": texts,
             "scores": scores[:, 0],
@@ -141,7 +141,7 @@ class Signatures:
         rows, truncated = self._source_rows(inputs)
         sequences, scores = self._search(rows, self._beam_size)
         length = tf.shape(sequences)[2]
-        texts = self._tokenizer.detokenize(tf.reshape(sequences, [-1, length]))
+        texts = self._target_tokenizer.detokenize(tf.reshape(sequences, [-1, length]))
         texts = tf.reshape(texts, [-1, self._num_results])
         texts, scores, counts = merge_n_best(texts, scores, self._beam_size)
         return {
@@ -161,6 +161,7 @@ class Signatures:
 
     def score(self, inputs, targets):
         source_ids, target_ids, labels = self._pairs(inputs, targets)
+        ids = SpecialIds.of(self._target_tokenizer)
         batch, length = tf.unstack(tf.shape(labels))
         num_rows = MAX_LOGITS // self._model.num_outputs // tf.maximum(length, 1)
         num_rows = tf.maximum(num_rows, 1)
@@ -173,7 +174,7 @@ class Signatures:
                 source_ids[rows] != self._model.pad_id,
                 training=False,
             )
-            found = sequence_log_probs(logits, labels[rows])
+            found = sequence_log_probs(logits, labels[rows], ids.pad, ids.unknown)
             return start + num_rows, tf.concat([log_probs, found], axis=0)
 
         with self._decoder_weights():
@@ -184,7 +185,7 @@ class Signatures:
                 shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
                 parallel_iterations=1,
             )
-        real = tf.cast(labels != self._tokenizer.pad_id, tf.int32)
+        real = tf.cast(labels != ids.pad, tf.int32)
         return {"log_probs": log_probs, "num_tokens": tf.reduce_sum(real, axis=1)}
 
     def attend(self, inputs, targets):
@@ -198,8 +199,8 @@ class Signatures:
                 training=False,
             )
         scores = mean_cross_attention(scores)
-        source_pieces, source_share = self._units(source_ids)
-        target_pieces, target_share = self._units(labels)
+        source_pieces, source_share = self._surfaces.units(source_ids)
+        target_pieces, target_share = self._target_surfaces.units(labels)
         # Attention to a unit is the sum over its subwords, attention from it the mean.
         count = tf.maximum(tf.reduce_sum(target_share, axis=1, keepdims=True), 1.0)
         attention = tf.matmul(target_share / count, scores, transpose_a=True)
@@ -209,44 +210,6 @@ class Signatures:
             "attention": tf.matmul(attention, source_share),
         }
 
-    def _units(self, rows):
-        """Joins subwords into units of whole characters.
-
-        Args:
-            rows: int32 `[batch, length]`, ids and the end id, then padding.
-
-        Returns:
-            string `[batch, units]`, their text, and float32 `[batch, length, units]`,
-            1 if a subword is part of a unit.
-        """
-        batch, length = tf.unstack(tf.shape(rows))
-        # Only the ids before the end id are text.
-        lengths = (
-            tf.reduce_sum(tf.cast(rows != self._tokenizer.pad_id, tf.int32), 1) - 1
-        )
-        is_text = tf.sequence_mask(lengths, length)
-        first = tf.range(length)[None] == 0
-        written = tf.gather(self._surfaces, rows)
-        # Encoding adds a space before the text, possibly as a separate subword.
-        lone = first & (written == " ")
-        after_lone = tf.pad(lone, [[0, 0], [1, 0]])[:, :length]
-        continues = tf.gather(self._is_continuation, rows) | after_lone
-        begins = is_text & (first | ~continues)
-        unit = tf.cumsum(tf.cast(begins, tf.int32), axis=1) - 1
-        num_units = tf.reduce_max(tf.concat([tf.reshape(unit, [-1]), [-1]], 0)) + 1
-        bare = tf.strings.regex_replace(written, "^ ", "", replace_global=False)
-        written = tf.where(first, bare, written)
-        places = tf.range(batch)[:, None] * num_units + unit
-        joined = tf.strings.unsorted_segment_join(
-            tf.boolean_mask(written, is_text),
-            tf.boolean_mask(places, is_text),
-            batch * num_units,
-        )
-        share = tf.one_hot(tf.where(is_text, unit, -1), num_units)
-        # A truncated text may end within a character.
-        joined = tf.strings.unicode_transcode(joined, "UTF-8", "UTF-8", "replace")
-        return tf.reshape(joined, [batch, num_units]), share
-
     def _pairs(self, inputs, targets):
         """Returns source ids, target ids with the start id, and labels."""
         paired = tf.debugging.assert_equal(
@@ -254,16 +217,18 @@ class Signatures:
         )
         with tf.control_dependencies([paired]):
             inputs, targets = self._readable(inputs), self._readable(targets)
-        start, end = self._tokenizer.start_id, self._tokenizer.end_id
-        ids = self._tokenizer.tokenize(inputs)[:, : self.max_source_length - 1]
-        label_ids = self._tokenizer.tokenize(targets)[:, : self.max_target_length - 1]
+        source, target = self._tokenizer, self._target_tokenizer
+        ids = source.tokenize(inputs)[:, : self.max_source_length - 1]
+        label_ids = target.tokenize(targets)[:, : self.max_target_length - 1]
         ones = tf.ones([tf.size(inputs), 1], tf.int32)
-        rows = (
-            tf.concat([ids, ones * end], axis=1),
-            tf.concat([ones * start, label_ids], axis=1),
-            tf.concat([label_ids, ones * end], axis=1),
+        source_ids = tf.concat([ids, ones * source.end_id], axis=1)
+        target_ids = tf.concat([ones * target.start_id, label_ids], axis=1)
+        labels = tf.concat([label_ids, ones * target.end_id], axis=1)
+        return (
+            source_ids.to_tensor(source.pad_id),
+            target_ids.to_tensor(target.pad_id),
+            labels.to_tensor(target.pad_id),
         )
-        return tuple(each.to_tensor(self._tokenizer.pad_id) for each in rows)
 
     def _source_rows(self, inputs):
         inputs = self._readable(inputs)
@@ -295,9 +260,60 @@ class Signatures:
         with tf.control_dependencies([valid, self._check_batch(source_ids)]):
             source_ids = tf.identity(source_ids)
         cut = source_ids[:, : self.max_source_length]
-        beyond = tf.reduce_any(source_ids[:, self.max_source_length :] != 0, axis=1)
+        rest = source_ids[:, self.max_source_length :]
+        beyond = tf.reduce_any(rest != self._tokenizer.pad_id, axis=1)
         place = tf.range(tf.shape(cut)[1])[None] == self.max_source_length - 1
         return tf.where(beyond[:, None] & place, self._tokenizer.end_id, cut)
+
+
+class _Surfaces:
+    """The text of a tokenizer's subwords, to join them into units."""
+
+    def __init__(self, tokenizer):
+        written = tokenizer.piece_bytes()
+        self.longest = max(map(len, written))
+        self._pad_id = tokenizer.pad_id
+        self._written = tf.constant(written)
+        # A character spelled in bytes continues with bytes of the form 10xxxxxx.
+        self._is_continuation = tf.constant(
+            [0x80 <= (each or b"a")[0] < 0xC0 for each in written]
+        )
+
+    def units(self, rows):
+        """Joins subwords into units of whole characters.
+
+        Args:
+            rows: int32 `[batch, length]`, ids and the end id, then padding.
+
+        Returns:
+            string `[batch, units]`, their text, and float32 `[batch, length, units]`,
+            1 if a subword is part of a unit.
+        """
+        batch, length = tf.unstack(tf.shape(rows))
+        # Only the ids before the end id are text.
+        lengths = tf.reduce_sum(tf.cast(rows != self._pad_id, tf.int32), 1) - 1
+        is_text = tf.sequence_mask(lengths, length)
+        first = tf.range(length)[None] == 0
+        written = tf.gather(self._written, rows)
+        # Encoding adds a space before the text, possibly as a separate subword.
+        lone = first & (written == " ")
+        after_lone = tf.pad(lone, [[0, 0], [1, 0]])[:, :length]
+        continues = tf.gather(self._is_continuation, rows) | after_lone
+        begins = is_text & (first | ~continues)
+        unit = tf.cumsum(tf.cast(begins, tf.int32), axis=1) - 1
+        num_units = tf.reduce_max(tf.concat([tf.reshape(unit, [-1]), [-1]], 0)) + 1
+        bare = tf.strings.regex_replace(written, "^ ", "", replace_global=False)
+        written = tf.where(first, bare, written)
+        places = tf.range(batch)[:, None] * num_units + unit
+        joined = tf.strings.unsorted_segment_join(
+            tf.boolean_mask(written, is_text),
+            tf.boolean_mask(places, is_text),
+            batch * num_units,
+        )
+        share = tf.one_hot(tf.where(is_text, unit, -1), num_units)
+        # A truncated text may end within a character.
+        joined = tf.strings.unicode_transcode(joined, "UTF-8", "UTF-8", "replace")
+        return tf.reshape(joined, [batch, num_units]), share
 
 
 def source_rows(tokenizer, texts, max_source_length):

@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_transformer.numerics.activations import activation_name
+from keras_transformer.numerics.activations import get_activation
 from keras_transformer.numerics.matrices import Dense
 
 
@@ -22,7 +24,7 @@ class FeedForward(keras.layers.Layer):
         if d_ff < 1:
             raise ValueError(f"`d_ff` must be at least 1. Received: {d_ff}.")
         self.d_ff = d_ff
-        self.activation = keras.activations.get(activation)
+        self.activation = get_activation(activation)
         self.supports_masking = True
         self.inner_dense = Dense(
             d_ff, activation=self.activation, dtype=self.dtype_policy, name="inner"
@@ -44,5 +46,5 @@ class FeedForward(keras.layers.Layer):
         return {
             **super().get_config(),
             "d_ff": self.d_ff,
-            "activation": keras.activations.serialize(self.activation),
+            "activation": activation_name(self.activation),
         }

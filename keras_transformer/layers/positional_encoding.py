@@ -6,19 +6,24 @@ import keras
 from keras import ops
 
 
-def sinusoids(positions, d_model):
+def sinusoids(positions, d_model, rates="paper"):
     """`PE(pos, 2i) = sin(pos / 10000^(2i/d_model))`, `PE(pos, 2i+1)` its cosine.
+
+    With `rates="tensor2tensor"`, the exponent is `2i / (d_model - 2)`, so that the
+    slowest rate is exactly 1/10000, as in the library tensor2tensor and in Marian.
 
     Args:
         positions: `[length]`, integers from 0.
         d_model: Width; an odd one ends in a sine.
+        rates: `"paper"` or `"tensor2tensor"`.
 
     Returns:
         `[length, d_model]`, float32, sines and cosines interleaved.
     """
     dims = ops.arange(0, d_model, 2, dtype="float32")
-    rates = ops.exp(dims * (-math.log(10000.0) / d_model))
-    angles = ops.cast(positions, "float32")[:, None] * rates[None, :]
+    span = d_model if rates == "paper" else max(d_model - 2, 1)
+    frequencies = ops.exp(dims * (-math.log(10000.0) / span))
+    angles = ops.cast(positions, "float32")[:, None] * frequencies[None, :]
     pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
     # [length, d_model / 2, 2] to one row per position: sin, cos, sin, cos
     return ops.reshape(pairs, (-1, 2 * dims.shape[0]))[:, :d_model]
@@ -31,12 +36,22 @@ class PositionalEncoding(keras.layers.Layer):
     Args:
         kind: `"sinusoidal"`, or `"learned"` (Table 3, row E).
         max_length: Number of learned positions; only for `"learned"`.
+        rates: See `sinusoids`.
+        first_position: Number of the first position; only for `"sinusoidal"`.
 
     Raises:
-        ValueError: If `kind` is unknown, or `"learned"` has no `max_length`.
+        ValueError: If `kind` is unknown, or `"learned"` has no `max_length` or another
+            `first_position` than 0.
     """
 
-    def __init__(self, kind="sinusoidal", max_length=None, **kwargs):
+    def __init__(
+        self,
+        kind="sinusoidal",
+        max_length=None,
+        rates="paper",
+        first_position=0,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         if kind not in ("sinusoidal", "learned"):
             raise ValueError(
@@ -47,8 +62,15 @@ class PositionalEncoding(keras.layers.Layer):
                 "Learned positions need a `max_length` of at least 1. "
                 f"Received: {max_length}."
             )
+        if kind == "learned" and first_position != 0:
+            raise ValueError(
+                "Learned positions begin at 0. "
+                f"Received: first_position={first_position}."
+            )
         self.kind = kind
         self.max_length = max_length
+        self.rates = rates
+        self.first_position = first_position
         self.supports_masking = True
 
     def build(self, inputs_shape):
@@ -87,7 +109,8 @@ class PositionalEncoding(keras.layers.Layer):
             positions = ops.minimum(positions, self.max_length - 1)
             encoding = ops.take(self.positions, positions, axis=0)
         else:
-            encoding = sinusoids(positions, d_model)
+            positions = positions + self.first_position
+            encoding = sinusoids(positions, d_model, self.rates)
         summed = ops.cast(inputs, "float32") + ops.cast(encoding, "float32")[None]
         return ops.cast(summed, self.compute_dtype)
 
@@ -99,4 +122,6 @@ class PositionalEncoding(keras.layers.Layer):
             **super().get_config(),
             "kind": self.kind,
             "max_length": self.max_length,
+            "rates": self.rates,
+            "first_position": self.first_position,
         }

@@ -32,7 +32,9 @@ class Stack(TransformerLayer):
         self.final_norm = None
         if self.normalization == "pre":
             self.final_norm = LayerNormalization(
-                epsilon=1e-6, dtype=self.dtype_policy, name="final_norm"
+                epsilon=self.layer_norm_epsilon,
+                dtype=self.dtype_policy,
+                name="final_norm",
             )
 
     def run(self, inputs, *args, return_attention_scores=False, **kwargs):

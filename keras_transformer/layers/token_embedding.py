@@ -13,20 +13,34 @@ from keras_transformer.numerics.matrices import apply_flattened
 class TokenEmbedding(keras.layers.Layer):
     """Embedding whose weight matrix also projects vectors to logits.
 
-    Vectors are multiplied by `sqrt(d_model)`. Logits are float32 for any dtype
-    policy and have no bias.
+    Vectors are multiplied by `sqrt(d_model)`. Logits are float32 for any dtype policy.
 
     Args:
         vocabulary_size: Number of rows.
         d_model: Width of a row.
         pad_id: Id that `compute_mask` reports as padding.
         output_size: Only the first `output_size` rows make logits. If `None`, all do.
+        zero_id: Id whose vector is always zero, without a gradient. If `None`, there
+            is none.
+        use_bias: Whether each logit has a bias.
+        tied: Whether the vectors of ids make the logits. Otherwise a matrix of the
+            same shape does.
 
     Raises:
         ValueError: If a size is below 1, or there are more outputs than rows.
     """
 
-    def __init__(self, vocabulary_size, d_model, pad_id=0, output_size=None, **kwargs):
+    def __init__(
+        self,
+        vocabulary_size,
+        d_model,
+        pad_id=0,
+        output_size=None,
+        zero_id=None,
+        use_bias=False,
+        tied=True,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         for name, size in (("vocabulary_size", vocabulary_size), ("d_model", d_model)):
             if size < 1:
@@ -40,15 +54,31 @@ class TokenEmbedding(keras.layers.Layer):
         self.output_size = output_size
         self.d_model = d_model
         self.pad_id = pad_id
+        self.zero_id = zero_id
+        self.use_bias = use_bias
+        self.tied = tied
         # Float ids would be cast to the compute dtype: in bfloat16, 4097 is 4096.
         self.autocast = False
 
     def build(self, input_shape=None):
         # The matrix stays float32 in a mixed-precision scope. The standard deviation
         # gives logits of unit variance for unit vectors.
-        self.embeddings = self.add_weight(
-            name="embeddings",
-            shape=(self.vocabulary_size, self.d_model),
+        self.embeddings = self._add_matrix("embeddings", self.vocabulary_size)
+        if not self.tied:
+            rows = self.output_size or self.vocabulary_size
+            self.output_matrix = self._add_matrix("output_matrix", rows)
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias",
+                shape=(self.output_size or self.vocabulary_size,),
+                initializer="zeros",
+                autocast=False,
+            )
+
+    def _add_matrix(self, name, rows):
+        return self.add_weight(
+            name=name,
+            shape=(rows, self.d_model),
             initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
             autocast=False,
         )
@@ -68,12 +98,17 @@ class TokenEmbedding(keras.layers.Layer):
         if reverse:
             kernel = self.output_kernel()
             vectors = ops.cast(inputs, "float32")
-            return apply_flattened(lambda rows: ops.matmul(rows, kernel), vectors)
+            logits = apply_flattened(lambda rows: ops.matmul(rows, kernel), vectors)
+            return self.add_bias(logits)
         vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
+        if self.zero_id is not None:
+            vectors = ops.where((inputs == self.zero_id)[..., None], 0.0, vectors)
         return ops.cast(vectors, self.compute_dtype) * math.sqrt(self.d_model)
 
     def output_embeddings(self):
         """Returns the rows that make logits, `[output_size or all, d_model]`."""
+        if not self.tied:
+            return self.output_matrix
         if self.output_size is None:
             return self.embeddings
         return ops.convert_to_tensor(self.embeddings)[: self.output_size]
@@ -81,6 +116,32 @@ class TokenEmbedding(keras.layers.Layer):
     def output_kernel(self):
         """Returns the output projection, `[d_model, output_size or all]`, float32."""
         return ops.transpose(ops.cast(self.output_embeddings(), "float32"))
+
+    def add_bias(self, logits):
+        """Adds the biases to logits `[..., output_size or all]`, if there are any."""
+        return logits + self.bias if self.use_bias else logits
+
+    def loss_factors(self, vectors):
+        """Returns two factors whose product is the logits, biases included.
+
+        A bias is a product with 1, so that a fused loss needs no third argument.
+
+        Args:
+            vectors: `[tokens, d_model]`, float32.
+
+        Returns:
+            `[tokens, width]` and `[output_size or all, width]`, float32, with `width`
+            `d_model`, or one more with biases.
+        """
+        matrix = ops.convert_to_tensor(self.output_embeddings())
+        if not self.use_bias:
+            return vectors, matrix
+        ones = ops.ones_like(vectors[:, :1])
+        bias = ops.convert_to_tensor(self.bias)[:, None]
+        return (
+            ops.concatenate([vectors, ones], axis=1),
+            ops.concatenate([matrix, bias], axis=1),
+        )
 
     def compute_mask(self, inputs, previous_mask=None):
         # Logits have no mask, so that a loss is masked in one place only.
@@ -100,4 +161,7 @@ class TokenEmbedding(keras.layers.Layer):
             "d_model": self.d_model,
             "pad_id": self.pad_id,
             "output_size": self.output_size,
+            "zero_id": self.zero_id,
+            "use_bias": self.use_bias,
+            "tied": self.tied,
         }

@@ -10,6 +10,8 @@ from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.renamed import rename_score
 from keras_transformer.layers.renamed import take_score_mode
 from keras_transformer.layers.restricted_attention import RestrictedSelfAttention
+from keras_transformer.numerics.activations import activation_name
+from keras_transformer.numerics.activations import get_activation
 
 
 class TransformerLayer(keras.layers.Layer):
@@ -27,6 +29,8 @@ class TransformerLayer(keras.layers.Layer):
         attention_window: Number of positions that self-attention attends to, see
             `RestrictedSelfAttention`. If `None`, all of them.
         score_mode: Score function of all attentions, see `MultiHeadAttention`.
+        attention_bias: Whether the projections of all attentions have biases.
+        layer_norm_epsilon: Added to the variance in all layer normalizations.
     """
 
     def __init__(
@@ -41,6 +45,8 @@ class TransformerLayer(keras.layers.Layer):
         activation="relu",
         attention_window=None,
         score_mode="scaled_dot",
+        attention_bias=False,
+        layer_norm_epsilon=1e-6,
         **kwargs,
     ):
         score_mode = take_score_mode(kwargs, score_mode)
@@ -52,9 +58,11 @@ class TransformerLayer(keras.layers.Layer):
         self.dropout = dropout
         self.attention_dropout = attention_dropout
         self.normalization = normalization
-        self.activation = keras.activations.get(activation)
+        self.activation = get_activation(activation)
         self.attention_window = attention_window
         self.score_mode = score_mode
+        self.attention_bias = attention_bias
+        self.layer_norm_epsilon = layer_norm_epsilon
         self.supports_masking = True
 
     def options(self):
@@ -66,7 +74,7 @@ class TransformerLayer(keras.layers.Layer):
         return super().from_config(rename_score(config))
 
     def get_config(self):
-        activation = keras.activations.serialize(self.activation)
+        activation = activation_name(self.activation)
         return {**super().get_config(), **self.options(), "activation": activation}
 
     def _self_attention(self):
@@ -82,6 +90,7 @@ class TransformerLayer(keras.layers.Layer):
             self.key_dim,
             value_dim=self.value_dim,
             dropout=self.attention_dropout,
+            use_bias=self.attention_bias,
             score_mode=self.score_mode,
             dtype=self.dtype_policy,
             name=name,
@@ -95,7 +104,11 @@ class TransformerLayer(keras.layers.Layer):
 
     def _add_norm(self, name):
         return AddNorm(
-            self.dropout, self.normalization, dtype=self.dtype_policy, name=name
+            self.dropout,
+            self.normalization,
+            self.layer_norm_epsilon,
+            dtype=self.dtype_policy,
+            name=name,
         )
 
     def compute_output_spec(
@@ -116,11 +129,17 @@ class TransformerLayer(keras.layers.Layer):
         return keras.KerasTensor(shape, dtype="float32")
 
 
-def named_attributes(instance, layer_class):
-    """Returns the attributes named like the constructor arguments of `layer_class`."""
+def named_attributes(instance, layer_class, **values):
+    """Returns the attributes named like the constructor arguments of `layer_class`.
+
+    Arguments in `values` have these values instead.
+    """
     parameters = inspect.signature(layer_class.__init__).parameters
     names = [name for name in parameters if name not in ("self", "kwargs")]
-    return {name: getattr(instance, name) for name in names}
+    return {
+        name: values[name] if name in values else getattr(instance, name)
+        for name in names
+    }
 
 
 def with_scores(layer, *args, return_attention_scores, **kwargs):

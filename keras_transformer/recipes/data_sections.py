@@ -131,10 +131,18 @@ class TreesData(Section):
     max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
 
 
+class NoData(Section):
+    """No text: the recipe of a model that was imported, not trained."""
+
+    kind: Literal["none"]
+    max_length: PositiveInt = 256  # subwords of a source that is not split
+
+
 DATA_KINDS = {
     "files": FilesData,
     "tfds": TfdsData,
     "phrases": PhrasesData,
     "trees": TreesData,
     "records": RecordsData,
+    "none": NoData,
 }

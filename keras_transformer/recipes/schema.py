@@ -16,6 +16,7 @@ from pydantic import model_validator
 
 from keras_transformer.presets import PRESETS
 from keras_transformer.recipes.data_sections import FilesData
+from keras_transformer.recipes.data_sections import NoData
 from keras_transformer.recipes.data_sections import PhrasesData
 from keras_transformer.recipes.data_sections import RecordsData
 from keras_transformer.recipes.data_sections import Section
@@ -38,7 +39,7 @@ class TokenizerSettings(Section):
     `shared` is always true, since the model ties its embeddings (section 3.4).
     """
 
-    kind: Literal["bpe", "word_piece"] = "bpe"
+    kind: Literal["bpe", "word_piece", "marian"] = "bpe"
     vocabulary_size: Annotated[int, Field(gt=4)] = 37_000
     shared: Literal[True] = True
     split_digits: bool = False
@@ -52,6 +53,25 @@ class TokenizerSettings(Section):
         if self.segmentations > 1 and not self.dropout:
             raise ValueError("segmentations above 1 needs a dropout above 0")
         return self
+
+
+_Int32 = Annotated[int, Field(ge=0, lt=2**31)]
+_PositiveInt32 = Annotated[int, Field(gt=0, lt=2**31)]
+
+
+class VariationSettings(Section):
+    """Fields of `Variations`, for models that other toolkits read."""
+
+    num_decoder_layers: _PositiveInt32 | None = None  # if null, num_layers
+    attention_bias: bool = False  # biases of all projections of attentions
+    logits_bias: bool = False  # a bias for each logit
+    layer_norm_epsilon: PositiveFloat = 1e-6  # added to the variance
+    position_rates: Literal["paper", "tensor2tensor"] = "paper"  # of the sinusoids
+    first_position: _Int32 = 0  # number of the first position, for sinusoids
+    zero_start_id: _Int32 | None = None  # id whose vector is always zero
+    embedding_norm: bool = False  # normalize sums of embeddings and positions
+    source_vocabulary_size: _PositiveInt32 | None = None  # if null, a shared matrix
+    tied_output: bool = True  # the target's embeddings make the logits
 
 
 class ModelSettings(Section):
@@ -75,6 +95,7 @@ class ModelSettings(Section):
     activation: Text = "relu"
     attention_window: PositiveInt | None = None
     score_mode: Literal["scaled_dot", "dot", "additive"] = "scaled_dot"
+    variations: VariationSettings | None = None  # see `Variations`
 
     @model_validator(mode="before")
     @classmethod
@@ -97,11 +118,17 @@ class ModelSettings(Section):
                 "num_heads must divide d_model unless key_dim and value_dim are given. "
                 f"Received: num_heads={self.num_heads}, d_model={self.d_model}"
             )
+        shifts = self.variations is not None and self.variations.first_position > 0
+        if self.positions == "learned" and shifts:
+            raise ValueError("variations.first_position needs positions sinusoidal")
         return self
 
     def constructor_arguments(self) -> dict:
         """Returns the keyword arguments of `Transformer`, except `vocabulary_size`."""
-        return self.model_dump(exclude={"preset"})
+        arguments = self.model_dump(exclude={"preset", "variations"})
+        # Only fields that differ from the paper, as in the configs of models.
+        changes = self.variations and self.variations.model_dump(exclude_defaults=True)
+        return {**arguments, "variations": changes or None}
 
 
 # The arguments of `Transformer` that a recipe sets. Weights can be exchanged between
@@ -213,7 +240,7 @@ class DecodingSettings(Section):
 class Recipe(Section):
     """An experiment. All keys outside `data` have defaults."""
 
-    data: FilesData | RecordsData | TfdsData | PhrasesData | TreesData = Field(
+    data: FilesData | RecordsData | TfdsData | PhrasesData | TreesData | NoData = Field(
         discriminator="kind"
     )
     tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)

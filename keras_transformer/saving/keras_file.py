@@ -220,11 +220,21 @@ def least_parameters(settings):
         for name in ("key_dim", "value_dim")
     )
     attention = 2 * width * (keys + values)
-    # Two self-attentions, one cross-attention, and two feed-forward networks.
-    layer = 3 * attention + 4 * width * settings["d_ff"]
-    learned = settings["positions"] == "learned"
-    rows = settings["vocabulary_size"] + (2 * settings["max_length"] if learned else 0)
-    return rows * width + settings["num_layers"] * layer
+    feed_forward = 2 * width * settings["d_ff"]
+    variations = settings["variations"] or {}
+    num_layers = settings["num_layers"]
+    num_decoder_layers = variations.get("num_decoder_layers") or num_layers
+    rows = settings["vocabulary_size"]
+    rows += variations.get("source_vocabulary_size") or 0
+    if not variations.get("tied_output", True):
+        rows += settings["output_size"] or settings["vocabulary_size"]
+    if settings["positions"] == "learned":
+        rows += 2 * settings["max_length"]
+    return (
+        rows * width
+        + num_layers * (attention + feed_forward)
+        + num_decoder_layers * (2 * attention + feed_forward)
+    )
 
 
 def _check_size(least, found, unit="parameters"):

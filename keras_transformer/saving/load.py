@@ -16,7 +16,11 @@ from keras_transformer.saving.names import checkpoint_paths
 from keras_transformer.saving.names import keras_file
 from keras_transformer.saving.names import tokenizer_folder
 
-_TOKENIZER_FILES = {"tokenizer.model": "bpe", "tokenizer.json": "word_piece"}
+_TOKENIZER_FILES = {
+    "tokenizer.model": "bpe",
+    "tokenizer.json": "word_piece",
+    "tokenizer.marian": "marian",
+}
 
 
 def recipe_keys(path):
@@ -86,10 +90,12 @@ def build_model(recipe, tokenizer):
 
     precision = recipe.training.mixed_precision
     mixed = precision in ("bfloat16", "float16")
+    trees = recipe.data.kind == "trees"
     model = Transformer(
         tokenizer.vocabulary_size,
         **recipe.model.constructor_arguments(),
-        output_size=tokenizer.num_symbols() if recipe.data.kind == "trees" else None,
+        pad_id=tokenizer.pad_id,
+        output_size=tokenizer.num_symbols() if trees else tokenizer.num_outputs,
         dtype=f"mixed_{precision}" if mixed else "float32",
     )
     model.build({"source_ids": (None, None), "target_ids": (None, None)})

@@ -40,7 +40,8 @@ class GuidedAlignment:
         Raises:
             ValueError: If the model has no such layer or head.
         """
-        num_layers, num_heads = transformer.num_layers, transformer.num_heads
+        num_layers = len(transformer.decoder.layers)
+        num_heads = transformer.num_heads
         layer = (num_layers - 1) // 2 if self.layer is None else self.layer
         if layer >= num_layers or self.head >= num_heads:
             raise ValueError(

@@ -213,9 +213,9 @@ class TrainingModel(keras.Model):
         # [batch, target_length, d_model] to one row per token
         vectors = tf.reshape(vectors, [-1, vectors.shape[-1]])
         weights = self._token_weights(inputs, labels)
+        embedding = self.transformer.token_embedding
         sums = projected_loss(
-            tf.cast(vectors, tf.float32),
-            tf.convert_to_tensor(self.transformer.token_embedding.output_embeddings()),
+            *embedding.loss_factors(tf.cast(vectors, tf.float32)),
             tf.reshape(tf.cast(labels, tf.int32), [-1]),
             tf.reshape(weights, [-1]),
             self.label_smoothing,

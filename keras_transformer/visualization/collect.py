@@ -6,6 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.alignment import token_surfaces
+from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import ModelError
 
@@ -82,10 +83,11 @@ def attention_of(model, tokenizer, source, target):
     for name, text in (("source", source), ("target", target)):
         if not text.strip():
             raise ModelError(f"the {name} is empty")
-    rows = tokenizer.tokenize([source, target]).to_list()
+    sides = (tokenizer, source), (target_of(tokenizer), target)
+    rows = [each.tokenize([text]).to_list()[0] for each, text in sides]
     names = [
-        [name.decode("utf-8", "replace") for name in row]
-        for row in token_surfaces(tokenizer, rows)
+        [name.decode("utf-8", "replace") for name in token_surfaces(each, [row])[0]]
+        for (each, _), row in zip(sides, rows, strict=True)
     ]
     for row in names:
         # The tokenizer adds a space in front of the text.
@@ -93,7 +95,9 @@ def attention_of(model, tokenizer, source, target):
     found = model.attention_scores(
         {
             "source_ids": np.array([[*rows[0], tokenizer.end_id]], "int32"),
-            "target_ids": np.array([[tokenizer.start_id, *rows[1]]], "int32"),
+            "target_ids": np.array(
+                [[target_of(tokenizer).start_id, *rows[1]]], "int32"
+            ),
         }
     )
     return Attention(

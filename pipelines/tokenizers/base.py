@@ -16,12 +16,13 @@ class Tokenizer(tf.Module):
 
     The kinds "bpe" and "word_piece" are lossless.
 
-    It is a `tf.Module`, so that an export can track its tables. All kinds have the
-    same special ids: 0 padding, 1 unknown, 2 start, 3 end.
+    It is a `tf.Module`, so that an export can track its tables. Tokenizers of this
+    package have the special ids 0 padding, 1 unknown, 2 start, 3 end.
 
     Attributes:
-        kind: "bpe", "word_piece" or "keras_hub".
+        kind: "bpe", "word_piece", "marian" or "keras_hub".
         vocabulary_size: Number of ids, special ids included.
+        num_outputs: Number of ids, from 0, that a model predicts. If `None`, all.
     """
 
     kind: str
@@ -30,6 +31,12 @@ class Tokenizer(tf.Module):
     unknown_id = 1
     start_id = 2
     end_id = 3
+    num_outputs: int | None = None
+
+    @property
+    def target(self) -> "Tokenizer":
+        """The tokenizer of the target side, itself if both sides share it."""
+        return self
 
     def tokenize(self, strings):
         """Splits texts into subwords.

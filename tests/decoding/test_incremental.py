@@ -33,6 +33,17 @@ VARIANTS = {
     "long window": {"attention_window": 30},
     "window of one": {"attention_window": 1},
     "outputs": {"output_size": 19, "pad_id": 7},
+    "variations": {
+        "variations": {
+            "num_decoder_layers": 1,
+            "attention_bias": True,
+            "logits_bias": True,
+            "embedding_norm": True,
+            "first_position": 2,
+            "tied_output": False,
+            "zero_start_id": 2,
+        }
+    },
     "bfloat16": {"dtype": "mixed_bfloat16"},
 }
 # A cache that grows has no static shapes, which JAX needs.

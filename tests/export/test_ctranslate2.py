@@ -28,6 +28,22 @@ VARIANTS = {
     "gelu": {"activation": "gelu", "normalization": "pre"},
     "silu": {"activation": "silu"},
     "narrow heads": {"key_dim": 4, "value_dim": 4},
+    "quick gelu": {"activation": "quick_gelu"},
+    "variations": {
+        "output_size": 290,
+        "variations": {
+            "num_decoder_layers": 1,
+            "attention_bias": True,
+            "logits_bias": True,
+            "layer_norm_epsilon": 1e-5,
+            "position_rates": "tensor2tensor",
+            "first_position": 1,
+            "zero_start_id": 2,
+            "embedding_norm": True,
+            "source_vocabulary_size": 300,
+            "tied_output": False,
+        },
+    },
     "wide heads": {"key_dim": 14, "value_dim": 14, "normalization": "pre"},
 }
 

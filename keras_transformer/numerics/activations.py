@@ -1,0 +1,24 @@
+"""Activations of the feed-forward networks by name: Keras's, and `quick_gelu`."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+def quick_gelu(x):
+    """`x * sigmoid(1.702 x)`, the approximation of GELU in Marian before 2023."""
+    return x * ops.sigmoid(1.702 * x)
+
+
+def get_activation(activation):
+    """Returns the function of an activation's name, or a function unchanged."""
+    if activation == quick_gelu.__name__:
+        return quick_gelu
+    return keras.activations.get(activation)
+
+
+def activation_name(activation):
+    """Returns an activation's name, or Keras's config of a function without one."""
+    if activation is quick_gelu:
+        return quick_gelu.__name__
+    return keras.activations.serialize(activation)

@@ -1,0 +1,79 @@
+"""Variations of the model that no row of the paper's Table 3 needs.
+
+Models of other toolkits differ from the paper in these details. `Transformer` takes
+them as one argument, so that its other arguments stay the paper's.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+POSITION_RATES = ("paper", "tensor2tensor")
+
+
+@dataclass(frozen=True)
+class Variations:
+    """Details of a `Transformer` in which other toolkits differ; defaults: the paper's.
+
+    Args:
+        num_decoder_layers: Number of decoder layers. If `None`, as many as the encoder.
+        attention_bias: Whether the four projections of each attention have biases.
+        logits_bias: Whether each logit has a bias.
+        layer_norm_epsilon: Added to the variance in all layer normalizations.
+        position_rates: `"paper"` (section 3.5) or `"tensor2tensor"`, see `sinusoids`.
+        first_position: Number of the first position; for sinusoids only.
+        zero_start_id: Id whose vector is always zero, without a gradient, for models
+            whose decoder begins with zeros. If `None`, there is none.
+        embedding_norm: Whether the sums of embeddings and positions are normalized.
+        source_vocabulary_size: Number of source ids, which then have a matrix of their
+            own. If `None`, source and target share one matrix.
+        tied_output: Whether the target's embeddings make the logits (section 3.4).
+
+    Raises:
+        ValueError: If a value is out of range.
+    """
+
+    num_decoder_layers: int | None = None
+    attention_bias: bool = False
+    logits_bias: bool = False
+    layer_norm_epsilon: float = 1e-6
+    position_rates: str = "paper"
+    first_position: int = 0
+    zero_start_id: int | None = None
+    embedding_norm: bool = False
+    source_vocabulary_size: int | None = None
+    tied_output: bool = True
+
+    def __post_init__(self):
+        least = {
+            "num_decoder_layers": 1,
+            "source_vocabulary_size": 1,
+            "first_position": 0,
+            "zero_start_id": 0,
+        }
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < smallest:
+                raise ValueError(
+                    f"`{name}` must be at least {smallest}. Received: {value}."
+                )
+        if not self.layer_norm_epsilon > 0:
+            raise ValueError(
+                "`layer_norm_epsilon` must be above 0. "
+                f"Received: {self.layer_norm_epsilon}."
+            )
+        if self.position_rates not in POSITION_RATES:
+            raise ValueError(
+                f"`position_rates` must be one of {', '.join(POSITION_RATES)}. "
+                f"Received: {self.position_rates!r}."
+            )
+
+    def changes(self):
+        """Returns the fields that differ from the paper as a dict of plain values."""
+        values = dataclasses.asdict(self)
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        return {name: values[name] for name in values if values[name] != defaults[name]}
+
+    @classmethod
+    def of(cls, value):
+        """Returns `value`, a `Variations`, a dict of its fields, or `None`."""
+        return value if isinstance(value, cls) else cls(**(value or {}))
