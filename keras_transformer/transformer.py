@@ -14,6 +14,7 @@ from keras_transformer.layers.renamed import take_score_mode
 from keras_transformer.layers.transformer_layer import TransformerLayer
 from keras_transformer.layers.transformer_layer import named_attributes
 from keras_transformer.presets import PRESETS
+from keras_transformer.presets import change_preset
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -131,10 +132,7 @@ class Transformer(keras.Model):
             raise ValueError(
                 f"`name` must be one of {', '.join(PRESETS)}. Received: {name!r}."
             )
-        preset = dict(PRESETS[name])
-        if not {"d_model", "num_heads"}.isdisjoint(changes):
-            del preset["key_dim"], preset["value_dim"]
-        return cls(vocabulary_size, **{**preset, **changes})
+        return cls(vocabulary_size, **change_preset(name, changes))
 
     @property
     def num_outputs(self):

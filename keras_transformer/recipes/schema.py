@@ -15,6 +15,7 @@ from pydantic import PositiveInt
 from pydantic import model_validator
 
 from keras_transformer.presets import PRESETS
+from keras_transformer.presets import change_preset
 from keras_transformer.recipes.data_sections import FilesData
 from keras_transformer.recipes.data_sections import PhrasesData
 from keras_transformer.recipes.data_sections import RecordsData
@@ -58,6 +59,8 @@ class ModelSettings(Section):
     """A preset and the arguments of `Transformer` that differ from it.
 
     The fields contain the resolved values. Keys that are not given have the preset's.
+    If `d_model` or `num_heads` is given, `key_dim` and `value_dim` default to their
+    quotient.
     """
 
     preset: str = "base"  # name in keras_transformer.PRESETS
@@ -86,7 +89,7 @@ class ModelSettings(Section):
             raise ValueError(
                 f"preset must be one of {', '.join(PRESETS)}. Received: {preset!r}"
             )
-        return {**PRESETS[preset], **values}
+        return change_preset(preset, values)
 
     @model_validator(mode="after")
     def _consistent(self):
@@ -97,6 +100,8 @@ class ModelSettings(Section):
                 "num_heads must divide d_model unless key_dim and value_dim are given. "
                 f"Received: num_heads={self.num_heads}, d_model={self.d_model}"
             )
+        for name in {"key_dim", "value_dim"} - self.model_fields_set:
+            setattr(self, name, self.d_model // self.num_heads)
         return self
 
     def constructor_arguments(self) -> dict:
