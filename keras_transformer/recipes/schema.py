@@ -31,6 +31,8 @@ BLEU_TOKENIZERS = (
     *("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"),
     *("flores101", "flores200", "spBLEU-1K"),
 )
+# Extras of this package that some of them need.
+BLEU_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 
 
 class TokenizerSettings(Section):
