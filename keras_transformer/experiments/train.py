@@ -22,6 +22,7 @@ from keras_transformer.experiments.corpora import load_corpora
 from keras_transformer.experiments.corpora import load_pairs
 from keras_transformer.experiments.corpora import prepare_corpora
 from keras_transformer.experiments.cost import training_cost
+from keras_transformer.experiments.curves import draw_curves
 from keras_transformer.experiments.validation import build_validator
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.recipes import load_recipe
@@ -31,8 +32,10 @@ from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.load import check_matches_recipe
 from keras_transformer.saving.load import check_model
 from keras_transformer.saving.load import load_model
+from keras_transformer.saving.names import CURVES
 from keras_transformer.saving.names import MODEL
 from keras_transformer.saving.names import TOKENIZER
+from keras_transformer.saving.names import metrics_of_run
 
 _logger = logging.getLogger("keras_transformer")
 
@@ -271,6 +274,8 @@ class _Run:
             model, trainer.checkpoints.folder, settings.average_checkpoints
         )
         path = trainer.save_model(MODEL)
+        if metrics_of_run(self.folder):
+            draw_curves([self.folder], self.folder / CURVES)
         summary = {
             "parameters": model.count_params(),
             "train pairs": corpus.report,

@@ -5,8 +5,8 @@ from keras_transformer import pipelines
 from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Translator
 from keras_transformer.errors import DataError
-from keras_transformer.evaluation.perplexity import PairScorer
 from keras_transformer.errors import install_hint
+from keras_transformer.evaluation.perplexity import PairScorer
 from keras_transformer.parsing import bracketing_score
 from keras_transformer.parsing.parser import parse_sentences
 from keras_transformer.recipes.schema import BLEU_EXTRAS
