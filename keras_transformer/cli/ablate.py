@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
+from keras_transformer.cli import common
 from keras_transformer.cli import console
 from keras_transformer.cli import options
 
@@ -50,7 +51,15 @@ def ablate(
         )
 
     with console.resume_hint(f"complete {output}"):
-        results = table3.ablate(loaded, names, output, scale, seeds, on_row=on_row)
+        results = table3.ablate(
+            loaded,
+            names,
+            output,
+            scale,
+            seeds,
+            progress=not common.current.quiet,
+            on_row=on_row,
+        )
     missing = len(names) * seeds - len(results)
     if missing:
         console.print_status(

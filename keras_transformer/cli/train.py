@@ -1,6 +1,7 @@
 """keras-transformer train"""
 
 import pathlib
+import shlex
 from typing import Annotated
 
 import typer
@@ -8,6 +9,7 @@ from typer import Argument
 from typer import Option
 
 import keras_transformer
+from keras_transformer.cli import common
 from keras_transformer.cli import console
 from keras_transformer.cli import options
 from keras_transformer.errors import UserError
@@ -17,7 +19,11 @@ from keras_transformer.errors import UserError
 def train(
     recipe: Annotated[
         str | None,
-        Argument(metavar="RECIPE", help="Recipe or YAML file (default: list recipes)."),
+        Argument(
+            metavar="RECIPE",
+            autocompletion=options.complete_recipe_names,
+            help="Recipe or YAML file (default: list recipes).",
+        ),
     ] = None,
     output: Annotated[
         pathlib.Path | None, Option("--output", "-o", metavar="RUN", help="Run folder.")
@@ -86,7 +92,39 @@ def train(
             allow_changes=allow_changes,
             restart=restart,
             worker_timeout=worker_timeout,
+            progress=not common.current.quiet,
         )
     for key, value in summary.items():
         shown = f"{value:.4g}" if isinstance(value, float) else value
         typer.echo(f"{key}: {shown}")
+    if summary:  # It is empty on all workers but the first.
+        for line in ("next:", *_next_commands(loaded.data, output)):
+            console.print_status(line)
+
+
+def _next_commands(data, run):
+    """Returns commands that use the run, with its path and files of its recipe."""
+    command, folder = "  keras-transformer", shlex.quote(str(run))
+    sample = getattr(data, "test", None) or getattr(data, "validation", None)
+    if data.kind == "trees":
+        trees = _shown_path(sample.trees[0]) if sample else "test.trees"
+        return [
+            f"{command} evaluate {folder} --metric f1 --reference {trees}",
+            f'  echo "The dog barks ." | {command.strip()} parse {folder}',
+        ]
+    source, target = "test.source", "test.target"
+    if data.kind in ("files", "records") and sample:
+        source, target = _shown_path(sample.source[0]), _shown_path(sample.target[0])
+    name = shlex.quote(f"saved_models/{run.resolve().name}")
+    return [
+        f"{command} evaluate {folder} --source {source} --reference {target}",
+        f'  echo "TEXT" | {command.strip()} translate {folder}',
+        f"{command} export {folder} {name}",
+    ]
+
+
+def _shown_path(path):
+    """Returns a path for a shell, relative if it is inside the current folder."""
+    path = pathlib.Path(path)
+    here = pathlib.Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if here in path.parents else path))

@@ -349,6 +349,14 @@ def _section(annotation):
     return None
 
 
+def dotted_recipe_keys() -> list[str]:
+    """Returns the dotted keys of all kinds of recipes that have a value."""
+    keys = dict.fromkeys(
+        key for kind in DATA_KINDS.values() for key in _dotted_keys(Recipe, kind)
+    )
+    return [key for key in keys if not any(one.startswith(f"{key}.") for one in keys)]
+
+
 def _nearest(name, names):
     matches = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {matches[0]}?" if matches else ""

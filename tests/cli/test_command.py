@@ -10,12 +10,13 @@ import types
 import pytest
 
 import keras_transformer
+from keras_transformer.cli import common
 from keras_transformer.cli import console
 
 COMMANDS = [
     *("demo", "train", "evaluate", "translate", "score", "average", "export"),
     *("visualize", "ablate", "info", "compare", "filter", "update-vocabulary"),
-    *("serve", "parse"),
+    *("serve", "parse", "init", "plot"),
 ]
 SUBCOMMANDS = ["corpus prepare", "corpus translate", "corpus score"]
 COMMAND = [sys.executable, "-c", "from keras_transformer.cli import main; main()"]
@@ -57,7 +58,9 @@ def test_help_imports_no_heavy_library():
 def test_package_runs_as_a_module():
     command = [sys.executable, "-m", "keras_transformer", "--version"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, f"{keras_transformer.__version__}\n")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert lines[0] == f"keras-transformer {keras_transformer.__version__}"
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,8 @@ def test_package_runs_as_a_module():
         ["compare", "--reference", "nowhere", "a", "b"],
         ["filter", ".", "-s", "a", "-t", "b", "--output-source", "c"],
         ["info", "nowhere"],
+        ["plot", "nowhere"],
+        ["train", "phrases", "--output", "x", "--device", "tpu"],
     ],
 )
 def test_argument_errors_need_no_tensorflow(arguments):
@@ -138,6 +143,7 @@ def test_train_passes_its_overrides(run_command, tmp_path, monkeypatch):
         "allow_changes": False,
         "restart": True,
         "worker_timeout": 30.0,
+        "progress": True,
     }
     assert result.stdout == "steps: 7\nseconds: 1.235\n"
 
@@ -296,7 +302,7 @@ def test_visualize_requires_a_file_name(run_command, model_path):
 def test_streams_of_quiet_libraries_stay_open(monkeypatch, tmp_path, capfd):
     """A library that keeps `sys.stderr` never writes into a file opened later."""
     monkeypatch.setattr(sys, "stderr", sys.__stderr__)
-    monkeypatch.setattr(console, "SHOW_LIBRARIES", False)
+    monkeypatch.setattr(common, "_HAS_LOG_LEVEL", False)
     kept = []
     for _ in range(2):
         with console.quiet_libraries(), console.quiet_libraries():
