@@ -124,10 +124,27 @@ def require_exists(*paths: pathlib.Path | None) -> None:
             raise UserError(f"{path}: no such file or folder")
 
 
+def require_run(path: pathlib.Path) -> None:
+    """Raises `UserError` unless a path is a run folder."""
+    require_exists(path)
+    if not (path / "config.yaml").is_file():
+        is_inside = (path.parent / "config.yaml").is_file()
+        hint = f". Did you mean {path.parent}?" if is_inside else ""
+        raise UserError(f"{path}: must be a run folder, with a config.yaml{hint}")
+
+
 def require_folder(path: pathlib.Path) -> None:
     """Raises `UserError` unless the parent folder of an output path exists."""
     if not path.parent.is_dir():
         raise UserError(f"{path}: there is no folder {path.parent}")
+
+
+def require_new_folder(path: pathlib.Path) -> None:
+    """Raises `UserError` if an output folder is a file, or inside a file."""
+    for each in (path, *path.parents):
+        if each.exists() and not each.is_dir():
+            inside = "" if each == path else f"{path}: "
+            raise UserError(f"{inside}{each}: must be a folder, not a file")
 
 
 def require_writable(path: pathlib.Path | None) -> None:

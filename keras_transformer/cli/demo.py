@@ -40,6 +40,8 @@ def demo(
     from keras_transformer.recipes import load_recipe
 
     console.refuse_workers("demo")
+    for folder in (output, saved_model):
+        console.require_new_folder(folder)
     recipe = load_recipe("phrases", overrides)
     started = time.monotonic()
 

@@ -37,10 +37,8 @@ def plot(
     from keras_transformer.experiments.curves import draw_curves
     from keras_transformer.saving.names import CURVES
 
-    console.require_exists(*runs)
     for run in runs:
-        if not run.is_dir():
-            raise UserError(f"{run}: must be a run folder. Did you mean {run.parent}?")
+        console.require_run(run)
     if output is None:
         output = runs[0] / CURVES if len(runs) == 1 else pathlib.Path(CURVES)
     console.require_writable(output)

@@ -265,15 +265,38 @@ def test_output_to_a_descriptor_does_not_truncate_its_file(tmp_path, path):
 def test_average_and_export_name_the_expected_folder(
     run_command, model_path, translator, tmp_path
 ):
-    file = tmp_path / "run" / "model.keras"
+    file, checkpoints = (tmp_path / "run" / name for name in ("model.keras", "ckpt"))
     file.touch()
-    result = run_command("average", file)
-    assert result.exit_code == 2
-    expected = f"{file}: must be a run folder. Did you mean {file.parent}?"
+    checkpoints.mkdir()
+    (tmp_path / "run" / "config.yaml").touch()
+    for path in (file, checkpoints):
+        result = run_command("average", path)
+        assert result.exit_code == 2
+        expected = f"{path}: must be a run folder, with a config.yaml. Did you mean "
+        assert result.stderr == f"error: {expected}{file.parent}?\n"
+    result = run_command("average", tmp_path)
+    expected = f"{tmp_path}: must be a run folder, with a config.yaml"
     assert result.stderr == f"error: {expected}\n"
-    result = run_command("export", model_path, file)
-    assert result.exit_code == 2
-    assert result.stderr == f"error: {file}: must be a folder, not a file\n"
+
+
+def test_output_folders_must_not_be_files(run_command, model_path, translator):
+    file = f"{model_path}/model.keras"
+    with open(file, "w"):
+        pass
+    for command in (
+        ["export", model_path, file],
+        ["train", "phrases", "--output", file],
+        ["demo", "--output", file],
+        ["demo", "--export", file],
+        ["ablate", "phrases", "--output", file],
+    ):
+        result = run_command(*command)
+        assert result.exit_code == 2
+        assert result.stderr == f"error: {file}: must be a folder, not a file\n"
+        inside = [f"{file}/inner" if word == file else word for word in command]
+        result = run_command(*inside)
+        expected = f"{file}/inner: {file}: must be a folder, not a file"
+        assert result.stderr == f"error: {expected}\n"
 
 
 @pytest.mark.parametrize("name", ["att", "att.png", "att.html"])

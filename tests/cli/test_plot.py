@@ -11,6 +11,9 @@ def runs(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "metrics.jsonl").write_text(json.dumps(row))
+        (tmp_path / name / "config.yaml").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "config.yaml").touch()
     return tmp_path
 
 
@@ -31,10 +34,14 @@ def test_plot_writes_into_the_run_or_to_one_file_for_all(
     ("arguments", "message"),
     [
         (["nowhere"], "nowhere: no such file or folder"),
-        (["a/metrics.jsonl"], "must be a run folder. Did you mean a?"),
+        (
+            ["a/metrics.jsonl"],
+            "a run folder, with a config.yaml. Did you mean a?",
+        ),
         (["a", "-o", "b"], "b: must be a file, not a folder"),
         (["a", "-o", "c.jpg"], "--output c.jpg: must end in .png, .pdf, .svg"),
-        (["."], ".: no metrics to draw"),
+        (["."], ".: must be a run folder, with a config.yaml\n"),
+        (["empty"], "empty: no metrics to draw"),
     ],
 )
 def test_plot_reports_mistakes(run_command, runs, monkeypatch, arguments, message):
