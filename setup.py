@@ -70,6 +70,7 @@ setup(
         "sacremoses>=0.1.1",
         "pydantic>=2.6",
         "PyYAML>=6",
+        "psutil>=5",
         "typer>=0.15",
         "rich>=13",
         "Babel>=2.14",
