@@ -21,6 +21,7 @@ from keras_transformer.cli.app import app
 from keras_transformer.recipes import data_sections
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes import schema
+from keras_transformer.recipes.automatic import AUTOMATIC_KEYS
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -329,7 +330,10 @@ def recipe_page():
         "The column Paper has the values of the paper's base model for English to "
         "German, and of its other models where they differ. It is empty where the "
         "paper gives no value.\n\n"
-        "`data.validation` and `data.test` have the same keys as `data.train`.\n"
+        "`data.validation` and `data.test` have the same keys as `data.train`.\n\n"
+        "With text files, these keys may be `auto`, for a value that fits the text and "
+        f"the machine: {', '.join(f'`{key}`' for key in AUTOMATIC_KEYS)}. They are in "
+        "the recipe `files`, and in recipes for text files without a section `model`.\n"
     )
     text = f"# Recipe keys\n\n{NOTE}{introduction}"
     for title, section, prefix in sections:

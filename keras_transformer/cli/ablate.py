@@ -9,6 +9,7 @@ from typer import Option
 from keras_transformer.cli import common
 from keras_transformer.cli import console
 from keras_transformer.cli import options
+from keras_transformer.cli.recipes import FittingRecipe
 
 
 @console.command
@@ -35,11 +36,9 @@ def ablate(
     \b
     keras-transformer ablate multi30k_en_de --rows base,A --scale 4 --output table3
     """
-    from keras_transformer.recipes import load_recipe
-
     console.refuse_workers("ablate")
-    loaded = load_recipe(recipe, overrides)
-    console.load_tensorflow()
+    console.require_new_folder(output)
+    loaded = FittingRecipe(recipe, overrides).fit()
     from keras_transformer.experiments import table3
 
     names = table3.expand_rows(rows)

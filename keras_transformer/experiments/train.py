@@ -5,6 +5,7 @@ import functools
 import logging
 import os
 import pathlib
+import sys
 import time
 from typing import Any
 from typing import NamedTuple
@@ -84,7 +85,8 @@ def train(
         WorkerLost: If another worker ended or cannot be reached.
     """
     if isinstance(recipe, str | os.PathLike):
-        recipe = load_recipe(recipe)
+        run = None if restart else output
+        recipe = load_recipe(recipe, run=run, report=_print if progress else None)
     with _claimed_run(
         recipe, pathlib.Path(output), allow_changes, restart, worker_timeout
     ) as run:
@@ -94,6 +96,10 @@ def train(
         if run.is_unfinished(trainer):
             run.fit(data, trainer, validate, progress)
         return run.finish(data, trainer, validate)
+
+
+def _print(line):
+    print(line, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Recipes: experiments as YAML files, with their schema and loader."""
 
 from keras_transformer.errors import RecipeError
-from keras_transformer.recipes.load import dotted_recipe_keys
+from keras_transformer.recipes.keys import dotted_recipe_keys
 from keras_transformer.recipes.load import dump_recipe
 from keras_transformer.recipes.load import load_recipe
 from keras_transformer.recipes.load import shipped_recipes

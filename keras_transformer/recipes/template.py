@@ -9,6 +9,9 @@ from keras_transformer.recipes.load import shipped_recipes
 
 _FOLDER = pathlib.Path(__file__).parent
 _NO_TEXT = "  train: {}"
+# Part of the example in the comment, which a recipe with files does not need.
+_SET_FILES = """ \\
+#     --set data.train.source=train.en --set data.train.target=train.de"""
 
 
 def recipe_template(name, path, train=None) -> str:
@@ -35,6 +38,7 @@ def recipe_template(name, path, train=None) -> str:
         return text
     if _NO_TEXT not in text:
         raise RecipeError(f"{name}: has its own training text. Copy the recipe files")
+    text = text.replace(_SET_FILES, "")
     files = yaml.safe_dump(
         train, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6
     )

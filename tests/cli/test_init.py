@@ -24,7 +24,7 @@ def test_init_writes_a_commented_recipe_for_two_files(run_command, folder):
     assert recipe.data.train.source == [os.path.abspath("my train: 1.en")]
     assert recipe.data.train.target == [os.path.abspath("train.de")]
     text = (folder / "my.yaml").read_text()
-    assert "keras-transformer train my.yaml --output" in text
+    assert "#   keras-transformer train my.yaml --output runs/mine\n" in text
     shipped = load_recipe("files", ["data.train={source: a, target: b}"])
     assert recipe.model_dump(exclude={"data"}) == shipped.model_dump(exclude={"data"})
     assert text.count("#") > 40

@@ -10,7 +10,7 @@ from keras_transformer.recipes import shipped_recipes
 @pytest.fixture
 def recipe_path(tmp_path):
     path = tmp_path / "mine.yaml"
-    path.write_text("data: {train: {source: a.en, target: a.de}}")
+    path.write_text("data: {train: {source: a.en, target: a.de}}\nmodel: {}")
     return path
 
 

@@ -19,6 +19,7 @@ RECIPES = pathlib.Path(inspect.getfile(ModelSettings)).parent
 MINIMAL = """
 data:
   train: {source: a.en, target: [a.de]}
+model: {}
 """
 
 
@@ -353,7 +354,8 @@ def test_load_recipe_rejects_old_and_new_key_together(recipe_path):
 
 
 def test_old_key_of_the_score_mode_works(recipe_path, caplog):
-    recipe_path.write_text(f"{MINIMAL}model: {{score: dot}}")
+    text = MINIMAL.replace("model: {}", "model: {score: dot}")
+    recipe_path.write_text(text)
     assert load_recipe(recipe_path).model.score_mode == "dot"
     assert "model.score is now model.score_mode" in caplog.text
 
