@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 _FOLDER = pathlib.Path(__file__).parent
 _MAX_BYTES = 1 << 20
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
+# Sections with keys that may be `auto`.
+_TEMPLATE_SECTIONS = ("tokenizer", "model", "training")
 # Setting one of the two removes the other.
 _ALTERNATIVES = {
     "training.checkpoint_minutes": "checkpoint_steps",
@@ -135,7 +137,8 @@ def _values_of_run(run):
         _rename_old_keys(values, label)
     except RecipeError:  # Training reports it.
         return None
-    return values
+    is_whole = all(isinstance(values.get(name), dict) for name in _TEMPLATE_SECTIONS)
+    return values if is_whole else None
 
 
 def _add_template(values: dict, stored) -> None:
@@ -144,7 +147,7 @@ def _add_template(values: dict, stored) -> None:
     if not isinstance(data, dict) or data.get("kind", "files") != "files":
         return
     template = stored or _read("files")[1]
-    for section in ("tokenizer", "model", "training"):
+    for section in _TEMPLATE_SECTIONS:
         given = values.get(section)
         if given is None:
             given = {}
@@ -165,7 +168,7 @@ def _choose_values(values: dict, stored, report) -> None:
     if stored is not None:
         for key in keys:
             section, name = key.split(".")
-            values[section][name] = stored.get(section, {}).get(name)
+            values[section][name] = stored[section].get(name)
         return
     machine = find_machine()
     text = _measure_training_text(values["data"])
@@ -179,7 +182,7 @@ def _choose_values(values: dict, stored, report) -> None:
 
 def _measure_training_text(data):
     """Returns the `TextSize` of the section `data`, or `None` if it is invalid."""
-    train = data.get("train")
+    train = data.get("train") if isinstance(data, dict) else None
     sides = []
     for side in ("source", "target"):
         paths = train.get(side) if isinstance(train, dict) else None

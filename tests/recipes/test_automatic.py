@@ -168,7 +168,7 @@ def test_auto_is_an_error_for_other_keys(load):
     [
         *("model.preset=[1]", "training.batch_tokens=x", "training.steps=-1"),
         *("data.max_length=a", "model.d_model=0", "model.num_heads=1000"),
-        *("tokenizer.vocabulary_size=1e9", "data.train.source={}", "model=3"),
+        *("tokenizer.vocabulary_size=1e9", "data=x", "data.train.source={}", "model=3"),
         *("training=1", "tokenizer=[]", "training.steps=true", "model.d_model=1.5"),
     ],
 )
@@ -190,6 +190,9 @@ def test_a_begun_run_keeps_its_values(load, tmp_path):
     lines.clear()
     assert load(4_500_000, GPU, **options) == begun
     assert lines == []
+    (run / "config.yaml").write_text("model: x")
+    assert load(4_500_000, GPU, **options).model.preset == "base"
+    dump_recipe(begun, run / "config.yaml")
     longer = load(4_500_000, GPU, "training.steps=20000", **options)
     assert longer.training.steps == 20_000
     assert longer.training.warmup_steps == begun.training.warmup_steps
