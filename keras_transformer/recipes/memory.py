@@ -3,7 +3,7 @@
 # The weight, its gradient, and two slots of Adam, in float32.
 _WEIGHT_BYTES = 16
 # Floats that a step keeps per token of a side and layer: vectors of width d_model, of
-# width d_ff, and rows of attention scores. Fitted to the peak memory on a CPU.
+# width d_ff, and rows of attention scores. benchmarks/training_memory.py measures them.
 _VECTORS = 25
 _HIDDEN_VECTORS = 4
 _SCORE_ROWS = 3
