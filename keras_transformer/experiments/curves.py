@@ -17,8 +17,8 @@ _PANELS = (
     ("validation F1", "validation", "f1", False),
     ("learning rate", "train", "learning_rate", False),
 )
-# Colors of Okabe and Ito (2008), which color-blind readers can tell apart. Dashes and
-# markers distinguish the curves in black-and-white print.
+# Colors of Okabe and Ito (2008), which color-blind readers can distinguish. Dashes and
+# markers do the same in black-and-white print.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -151,7 +151,7 @@ def _label_logarithms(axis):
 
 
 def _short_names(folders):
-    """Returns the shortest ends of the paths that tell the runs apart."""
+    """Returns the shortest ends of the paths that distinguish the runs."""
     paths = [pathlib.Path(os.path.abspath(folder)).parts for folder in folders]
     longest = max(map(len, paths))
     for count in range(1, longest + 1):

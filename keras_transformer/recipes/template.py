@@ -15,7 +15,7 @@ _SET_FILES = """ \\
 
 
 def recipe_template(name, path, train=None) -> str:
-    """Returns the text of a shipped recipe as a file of its own.
+    """Returns the text of a shipped recipe, for a file to edit.
 
     Args:
         name: Name of the shipped recipe.
@@ -24,7 +24,7 @@ def recipe_template(name, path, train=None) -> str:
             recipe's.
 
     Raises:
-        RecipeError: If there is no such recipe, or it has training text of its own.
+        RecipeError: If there is no such recipe, or it names its training text.
     """
     if name not in shipped_recipes():
         raise RecipeError(
@@ -37,7 +37,9 @@ def recipe_template(name, path, train=None) -> str:
     if train is None:
         return text
     if _NO_TEXT not in text:
-        raise RecipeError(f"{name}: has its own training text. Copy the recipe files")
+        raise RecipeError(
+            f"{name}: names its training text already. Copy the recipe files"
+        )
     text = text.replace(_SET_FILES, "")
     files = yaml.safe_dump(
         train, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6

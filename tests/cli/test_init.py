@@ -59,7 +59,7 @@ def test_init_copies_every_shipped_recipe(run_command, folder, name):
         ),
         (
             ["a.yaml", "--recipe", "phrases", "-s", "b", "-t", "c"],
-            "phrases: has its own training text",
+            "phrases: names its training text already",
         ),
     ],
 )
