@@ -63,11 +63,14 @@ setup(
         "tensorflow-text>=2.20,<2.22",
         "tensorboard>=2.19",
         "tensorflow-datasets>=4.9",
+        # tensorflow-datasets imports it without requiring it.
+        "importlib_resources>=6",
         "sentencepiece>=0.2",
         "sacrebleu>=2.4",
         "sacremoses>=0.1.1",
         "pydantic>=2.6",
         "PyYAML>=6",
+        "psutil>=5",
         "typer>=0.15",
         "rich>=13",
         "Babel>=2.14",
@@ -82,6 +85,10 @@ setup(
         "serve": SERVE,
         "serving-api": SERVING_API,
         "ctranslate2": ["ctranslate2>=4.5"],
+        # `parse --split-words`, and tokenizers of sacreBLEU.
+        "parse": ["nltk>=3.10"],
+        "ja": ["sacrebleu[ja]>=2.4"],
+        "ko": ["sacrebleu[ko]>=2.4"],
         "bench": ["torch>=2.6", "ctranslate2>=4.5", "psutil>=5", "nltk>=3.10"],
         # Beam wants protobuf 6, sentencepiece 0.2.3 protobuf 7.36.
         "beam": ["apache-beam>=2.77,<3", "sentencepiece<0.2.3"],

@@ -16,10 +16,12 @@ import typer
 import yaml
 from pydantic_core import PydanticUndefined
 
+from keras_transformer.cli import common
 from keras_transformer.cli.app import app
 from keras_transformer.recipes import data_sections
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes import schema
+from keras_transformer.recipes.automatic import AUTOMATIC_KEYS
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -87,17 +89,23 @@ TYPES = {"int": "INTEGER", "float": "NUMBER", "path": "PATH", "str": "TEXT"}
 
 def command_section(path, command, context):
     paragraphs, example = split_help(command.help)
-    records = [
-        parameter.get_help_record(context)
-        for parameter in command.get_params(context)
-        if parameter.name != "help"
-    ]
     text = f"## {' '.join(path)}\n\n{paragraphs}\n\n"
     if example:
         hint = "<!-- test: skip, the example of --help -->\n"
         text += f"{hint}```bash\n{example}\n```\n\n"
+    return text + parameter_table(
+        command, context, lambda name: name not in ("help", *common.COMMON_OPTIONS)
+    )
+
+
+def parameter_table(command, context, is_shown):
+    records = [
+        parameter.get_help_record(context)
+        for parameter in command.get_params(context)
+        if is_shown(parameter.name)
+    ]
     rows = [parameter_row(*record) for record in records if record]
-    return text + table(["Argument or option", "Default", "Description"], rows)
+    return table(["Argument or option", "Default", "Description"], rows)
 
 
 def cli_page():
@@ -105,10 +113,19 @@ def cli_page():
     context = typer.Context(root, info_name="keras-transformer")
     introduction = (
         "`keras-transformer COMMAND --help` prints the same text, and "
-        "`keras-transformer --version` the version. All commands share their "
-        "[exit codes](exit-codes.md)."
+        "`keras-transformer --version` the versions. All commands share their "
+        "[exit codes](exit-codes.md). `--install-completion` makes the shell complete "
+        "commands, options, recipes and recipe keys."
     )
-    sections = [command_section(*each) for each in walk(root, context)]
+    commands = list(walk(root, context))
+    _, train, inner = next(each for each in commands if each[0] == ("train",))
+    shared = (
+        "## Options of all commands\n\n"
+        "Commands that load no model lack `--device`. Results go to standard output, "
+        "everything else to standard error.\n\n"
+    )
+    shared += parameter_table(train, inner, lambda name: name in common.COMMON_OPTIONS)
+    sections = [shared, *(command_section(*each) for each in commands)]
     return f"# Commands\n\n{NOTE}{introduction}\n\n" + "\n".join(sections)
 
 
@@ -313,7 +330,10 @@ def recipe_page():
         "The column Paper has the values of the paper's base model for English to "
         "German, and of its other models where they differ. It is empty where the "
         "paper gives no value.\n\n"
-        "`data.validation` and `data.test` have the same keys as `data.train`.\n"
+        "`data.validation` and `data.test` have the same keys as `data.train`.\n\n"
+        "With text files, these keys may be `auto`, for a value that fits the text and "
+        f"the machine: {', '.join(f'`{key}`' for key in AUTOMATIC_KEYS)}. They are in "
+        "the recipe `files`, and in recipes for text files without a section `model`.\n"
     )
     text = f"# Recipe keys\n\n{NOTE}{introduction}"
     for title, section, prefix in sections:

@@ -1,6 +1,11 @@
 """Errors that a user can fix, with one-line messages and exit codes."""
 
 
+def install_hint(extra):
+    """Returns the command that installs the packages of an optional extra."""
+    return f'pip install "keras-transformer-seq2seq[{extra}]"'
+
+
 class UserError(ValueError):
     """Base class of errors that a user can fix.
 

@@ -47,3 +47,17 @@ TRAINING_PRESETS = {
     "D3": {"label_smoothing": 0.0},
     "D4": {"label_smoothing": 0.2},
 }
+
+
+def change_preset(name, changes):
+    """Returns the arguments of a preset, updated with `changes`.
+
+    If `d_model` or `num_heads` changes, the preset's `key_dim` and `value_dim` do not
+    fit: they are omitted unless `changes` contains them.
+    """
+    preset = PRESETS[name]
+    arguments = {**preset, **changes}
+    if any(arguments[size] != preset[size] for size in ("d_model", "num_heads")):
+        for head_size in {"key_dim", "value_dim"} - set(changes):
+            del arguments[head_size]
+    return arguments

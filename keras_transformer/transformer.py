@@ -17,6 +17,7 @@ from keras_transformer.numerics.activations import activation_name
 from keras_transformer.numerics.activations import get_activation
 from keras_transformer.numerics.normalization import LayerNormalization
 from keras_transformer.presets import PRESETS
+from keras_transformer.presets import change_preset
 from keras_transformer.variations import Variations
 
 
@@ -181,10 +182,7 @@ class Transformer(keras.Model):
             raise ValueError(
                 f"`name` must be one of {', '.join(PRESETS)}. Received: {name!r}."
             )
-        preset = dict(PRESETS[name])
-        if not {"d_model", "num_heads"}.isdisjoint(changes):
-            del preset["key_dim"], preset["value_dim"]
-        return cls(vocabulary_size, **{**preset, **changes})
+        return cls(vocabulary_size, **change_preset(name, changes))
 
     @property
     def num_outputs(self):

@@ -1,12 +1,29 @@
 """The files that an installation writes to site-packages."""
 
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def test_messages_about_missing_packages_name_an_extra():
+    """All come from one function, which quotes the brackets."""
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    extras = set(re.findall(r'^        "([\w-]+)": ', setup, re.MULTILINE))
+    named, others = set(), []
+    for folder in ("keras_transformer", "pipelines"):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            calls = r"(?:install_hint|require_extra)\(['\"]([\w-]+)"
+            named.update(re.findall(calls, text))
+            if "pip install" in text and path.name != "errors.py":
+                others.append(path)
+    assert {"serve", "ctranslate2", "beam", "parse", "gpu"} <= named <= extras
+    assert others == []
 
 
 @pytest.fixture(scope="module")

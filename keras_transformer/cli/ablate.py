@@ -6,8 +6,10 @@ from typing import Annotated
 import typer
 from typer import Option
 
+from keras_transformer.cli import common
 from keras_transformer.cli import console
 from keras_transformer.cli import options
+from keras_transformer.cli.recipes import FittingRecipe
 
 
 @console.command
@@ -34,11 +36,9 @@ def ablate(
     \b
     keras-transformer ablate multi30k_en_de --rows base,A --scale 4 --output table3
     """
-    from keras_transformer.recipes import load_recipe
-
     console.refuse_workers("ablate")
-    loaded = load_recipe(recipe, overrides)
-    console.load_tensorflow()
+    console.require_new_folder(output)
+    loaded = FittingRecipe(recipe, overrides).fit()
     from keras_transformer.experiments import table3
 
     names = table3.expand_rows(rows)
@@ -50,7 +50,15 @@ def ablate(
         )
 
     with console.resume_hint(f"complete {output}"):
-        results = table3.ablate(loaded, names, output, scale, seeds, on_row=on_row)
+        results = table3.ablate(
+            loaded,
+            names,
+            output,
+            scale,
+            seeds,
+            progress=not common.current.quiet,
+            on_row=on_row,
+        )
     missing = len(names) * seeds - len(results)
     if missing:
         console.print_status(

@@ -1,6 +1,10 @@
 """The command line, with commands in the order in which users need them."""
 
 import importlib
+import json
+import os
+import pathlib
+import platform
 from typing import Annotated
 
 import typer
@@ -13,18 +17,54 @@ from keras_transformer.cli import options
 # Rich's boxes would split messages over several lines.
 app = typer.Typer(
     name="keras-transformer",
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+# Distributions that contain the backends; importing them would take seconds.
+_BACKENDS = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly"),
+    "jax": ("jax",),
+    "torch": ("torch",),
+}
 
 
 def _print_version(is_requested: bool):
-    if is_requested:
-        typer.echo(keras_transformer.__version__)
-        raise typer.Exit
+    if not is_requested:
+        return
+    backend = _keras_backend()
+    typer.echo(
+        f"keras-transformer {keras_transformer.__version__}\n"
+        f"TensorFlow {_version('tensorflow')}\n"
+        f"Keras {_version('keras')}, backend {backend} {_version(backend)}\n"
+        f"Python {platform.python_version()}"
+    )
+    raise typer.Exit
+
+
+def _version(name):
+    # Not at the top, since importing it takes longer than a tenth of --help.
+    import importlib.metadata
+
+    for distribution in _BACKENDS.get(name, (name,)):
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "(not installed)"
+
+
+def _keras_backend():
+    """Returns the name of the backend that Keras would choose when it is imported."""
+    if os.environ.get("KERAS_BACKEND"):
+        return os.environ["KERAS_BACKEND"]
+    folder = os.environ.get("KERAS_HOME") or pathlib.Path.home() / ".keras"
+    try:
+        text = pathlib.Path(folder, "keras.json").read_text(encoding="utf-8")
+        return str(json.loads(text)["backend"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return "tensorflow"
 
 
 @app.callback()
@@ -35,7 +75,7 @@ def keras_transformer_command(
             "--version",
             callback=_print_version,
             is_eager=True,
-            help="Print the version.",
+            help="Print the versions of this package, TensorFlow and Keras.",
         ),
     ] = False,
 ):
@@ -43,18 +83,21 @@ def keras_transformer_command(
 
     \b
     keras-transformer demo                     try everything in about 5 minutes
+    keras-transformer init my.yaml             write a recipe to edit
     keras-transformer train                    list the recipes of the package
     """
 
 
 # Each module defines the command of the same name.
 COMMANDS = (
-    *("demo", "train", "evaluate", "translate", "score", "average", "export"),
-    *("info", "compare", "filter", "update_vocabulary", "serve", "parse"),
+    *("demo", "init", "train", "plot", "evaluate", "translate", "score", "average"),
+    *("export", "info", "compare", "filter", "update_vocabulary", "serve", "parse"),
     *("visualize", "ablate"),
 )
 for name in COMMANDS:
-    module = importlib.import_module(f"keras_transformer.cli.{name}")
-    app.command(cls=options.Command)(getattr(module, name))
-app.add_typer(corpus.app, name="corpus")
+    function = getattr(importlib.import_module(f"keras_transformer.cli.{name}"), name)
+    # Click shortens a help text, but not a given short help.
+    short_help = function.__doc__.partition("\n")[0]
+    app.command(cls=options.Command, short_help=short_help)(function)
+app.add_typer(corpus.app, name="corpus", short_help=corpus.app.info.help)
 app.command(hidden=True)(corpus.beam)

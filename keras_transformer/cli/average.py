@@ -27,9 +27,7 @@ def average(
     \b
     keras-transformer average runs/mine --last 5
     """
-    console.require_exists(run)
-    if run.is_file():
-        raise UserError(f"{run}: must be a run folder. Did you mean {run.parent}?")
+    console.require_run(run)
     console.require_writable(output)
     if output is not None and output.suffix != ".keras":
         raise UserError(f"--output {output}: must end in .keras")

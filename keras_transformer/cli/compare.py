@@ -1,7 +1,6 @@
 """keras-transformer compare"""
 
 import enum
-import json
 import pathlib
 from typing import Annotated
 
@@ -26,7 +25,7 @@ class Test(enum.StrEnum):
     RANDOMIZATION = "randomization"
 
 
-@console.command
+@console.command(uses_device=False)
 def compare(
     systems: Annotated[
         list[pathlib.Path],
@@ -51,7 +50,7 @@ def compare(
     lowercase: options.Lowercase = False,
     as_json: options.Json = False,
 ):
-    """Test whether systems differ significantly from a baseline.
+    """Test whether systems differ significantly.
 
     The tests and their results match sacreBLEU's. The p-value is the probability of a
     difference at least as large as the observed one if the system were as good as the
@@ -87,7 +86,7 @@ def compare(
         report = [result._asdict() for result in results]
         for one in report:
             one["systems"] = [system._asdict() for system in one["systems"]]
-        typer.echo(json.dumps(report, indent=2))
+        typer.echo(console.json_text(report))
         return
     width = max(map(len, names))
     for result in results:

@@ -3,45 +3,68 @@
 import contextlib
 import functools
 import importlib.util
+import json
+import math
 import os
 import pathlib
 import re
 import signal
 import sys
 import threading
+import traceback
 
 import typer
 
+from keras_transformer.cli import common
 from keras_transformer.errors import UserError
+from keras_transformer.errors import install_hint
 from keras_transformer.files import replace_file
 from keras_transformer.untrusted import printable
 
 USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-# A log level set in the environment makes TensorFlow's messages visible.
-SHOW_LIBRARIES = "TF_CPP_MIN_LOG_LEVEL" in os.environ
 
 
 def print_status(message: str) -> None:
-    """Prints a line to standard error; names of others cannot control the terminal."""
+    """Prints a line to standard error, except with --quiet.
+
+    Names of others cannot control the terminal.
+    """
+    if not common.current.quiet:
+        print_error(message)
+
+
+def print_error(message: str) -> None:
+    """Like `print_status`, but also with --quiet."""
     typer.echo(printable(message), err=True)
 
 
 def warn(message: str) -> None:
     """Prints a warning to standard error."""
-    print_status(f"warning: {message}")
+    print_error(f"warning: {message}")
 
 
-def command(function):
-    """Turns a function into a command: user errors become one line, not a traceback."""
+def command(function=None, *, uses_device=True):
+    """Turns a function into a command: user errors become one line, not a traceback.
+
+    The command also has the options of `common`.
+
+    Args:
+        function: The function. If `None`, a decorator is returned.
+        uses_device: Whether the command has the option --device.
+    """
+    if function is None:
+        return functools.partial(command, uses_device=uses_device)
 
     @functools.wraps(function)
     def run(*args, **kwargs):
-        # Also hides messages that TensorFlow logs after loading, e.g. about GPUs.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        given = {
+            name: kwargs.pop(name) for name in common.COMMON_OPTIONS if name in kwargs
+        }
         try:
-            result = function(*args, **kwargs)
+            with common.applied(**given):
+                result = function(*args, **kwargs)
             sys.stdout.flush()
             return result
         except BrokenPipeError:
@@ -50,15 +73,18 @@ def command(function):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(BROKEN_PIPE) from None
         except KeyboardInterrupt:
-            print_status("interrupted")
+            print_error("interrupted")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
             message = _user_message(error)
             if message is None:
                 raise
-            print_status(f"error: {message}")
+            if given.get("verbose"):
+                traceback.print_exc()
+            print_error(f"error: {message}")
             raise typer.Exit(getattr(error, "exit_code", USER_ERROR)) from None
 
+    common.add_options(run, function, uses_device)
     return run
 
 
@@ -77,6 +103,20 @@ def warn_unsafe(*paths):
         warn(f"{path}: not checked, so it can run any code (--allow-unsafe)")
 
 
+def json_text(value, indent=2) -> str:
+    """Returns JSON, which has no numbers that are not finite: they become null."""
+
+    def finite(value):
+        if isinstance(value, dict):
+            return {key: finite(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [finite(item) for item in value]
+        is_number = isinstance(value, float)
+        return None if is_number and not math.isfinite(value) else value
+
+    return json.dumps(finite(value), indent=indent)
+
+
 def require_exists(*paths: pathlib.Path | None) -> None:
     """Raises `UserError` unless each path exists; skips `None` and "-"."""
     for path in paths:
@@ -84,10 +124,27 @@ def require_exists(*paths: pathlib.Path | None) -> None:
             raise UserError(f"{path}: no such file or folder")
 
 
+def require_run(path: pathlib.Path) -> None:
+    """Raises `UserError` unless a path is a run folder."""
+    require_exists(path)
+    if not (path / "config.yaml").is_file():
+        is_inside = (path.parent / "config.yaml").is_file()
+        hint = f". Did you mean {path.parent}?" if is_inside else ""
+        raise UserError(f"{path}: must be a run folder, with a config.yaml{hint}")
+
+
 def require_folder(path: pathlib.Path) -> None:
     """Raises `UserError` unless the parent folder of an output path exists."""
     if not path.parent.is_dir():
         raise UserError(f"{path}: there is no folder {path.parent}")
+
+
+def require_new_folder(path: pathlib.Path) -> None:
+    """Raises `UserError` if an output folder is a file, or inside a file."""
+    for each in (path, *path.parents):
+        if each.exists() and not each.is_dir():
+            inside = "" if each == path else f"{path}: "
+            raise UserError(f"{inside}{each}: must be a folder, not a file")
 
 
 def require_writable(path: pathlib.Path | None) -> None:
@@ -105,10 +162,7 @@ def require_extra(extra, *packages):
     """Raises `UserError` unless the packages of an optional extra are installed."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            raise UserError(
-                f"{package} is not installed: "
-                f'pip install "keras-transformer-seq2seq[{extra}]"'
-            )
+            raise UserError(f"{package} is not installed: {install_hint(extra)}")
 
 
 def refuse_workers(name):
@@ -121,6 +175,7 @@ def check_bleu_tokenizer(name):
     """Raises `UserError` unless sacreBLEU has this tokenizer and its dependencies."""
     from sacrebleu.metrics import BLEU
 
+    from keras_transformer.recipes.schema import BLEU_EXTRAS
     from keras_transformer.recipes.schema import BLEU_TOKENIZERS
 
     if name not in BLEU_TOKENIZERS:
@@ -128,8 +183,11 @@ def check_bleu_tokenizer(name):
         raise UserError(f"--tokenize {name}: must be one of {known}")
     try:
         BLEU(tokenize=name)
-    except (ImportError, RuntimeError) as error:
-        raise UserError(f"--tokenize {name}: {error}") from None
+    except (ImportError, RuntimeError, OSError) as error:
+        # A missing package, or no network for a file that sacreBLEU downloads.
+        is_missing = name in BLEU_EXTRAS and not isinstance(error, OSError)
+        reason = f"needs {install_hint(BLEU_EXTRAS[name])}" if is_missing else error
+        raise UserError(f"--tokenize {name}: {reason}") from None
 
 
 class _Stderr:
@@ -149,7 +207,7 @@ def quiet_libraries():
 
     TensorFlow describes the machine while it loads, at every log level.
     """
-    if SHOW_LIBRARIES or _Stderr.is_used:
+    if common.current.shows_libraries or _Stderr.is_used:
         yield
         return
     real = os.dup(2)
@@ -191,6 +249,8 @@ def load_tensorflow() -> None:
     with quiet_libraries():
         import tensorflow  # noqa: F401
 
+        common.check_device()
+
 
 @contextlib.contextmanager
 def resume_hint(hint):
@@ -198,7 +258,7 @@ def resume_hint(hint):
     try:
         yield
     except KeyboardInterrupt:
-        print_status(f"interrupted; run the same command again to {hint}")
+        print_error(f"interrupted; run the same command again to {hint}")
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -335,25 +395,3 @@ def line_writer(file):
         file.flush()
 
     return write_line
-
-
-@contextlib.contextmanager
-def progress(description: str, total: int | None, unit: str = "lines"):
-    """Draws a progress bar on standard error if that is a terminal.
-
-    Yields a function to call with the number of units just done.
-    """
-    from rich import progress as bar
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    columns = (
-        *(bar.TextColumn("{task.description}"), bar.BarColumn()),
-        *(bar.MofNCompleteColumn(), bar.TextColumn(unit)),
-        *(bar.TimeElapsedColumn(), bar.TimeRemainingColumn()),
-    )
-    with bar.Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bars:
-        task = bars.add_task(description, total=total)
-        yield lambda count: bars.update(task, advance=count)

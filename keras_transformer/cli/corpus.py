@@ -14,7 +14,7 @@ from keras_transformer.errors import UserError
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Prepare, translate or score a large corpus with Apache Beam.",
+    help="Prepare, translate or score a corpus with Apache Beam.",
 )
 
 TokenizerModel = Annotated[

@@ -10,6 +10,7 @@ import typer
 from typer import Option
 
 import keras_transformer
+from keras_transformer.cli import common
 from keras_transformer.cli import console
 from keras_transformer.cli import options
 
@@ -39,6 +40,8 @@ def demo(
     from keras_transformer.recipes import load_recipe
 
     console.refuse_workers("demo")
+    for folder in (output, saved_model):
+        console.require_new_folder(folder)
     recipe = load_recipe("phrases", overrides)
     started = time.monotonic()
 
@@ -58,7 +61,7 @@ def demo(
     from keras_transformer.export import export_translator
 
     with console.resume_hint("resume"):
-        keras_transformer.train(recipe, output, progress=True)
+        keras_transformer.train(recipe, output, progress=not common.current.quiet)
 
     sources, references = _test_phrases(recipe.data)
     begin_stage(2, f"translating {len(sources)} held-out phrases")

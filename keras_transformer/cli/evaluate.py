@@ -1,7 +1,6 @@
 """keras-transformer evaluate"""
 
 import enum
-import json
 import pathlib
 import time
 from typing import Annotated
@@ -120,7 +119,7 @@ def evaluate(
     seconds = time.monotonic() - started
     if as_json:
         report = {"model": str(model), unit: len(sources), "seconds": seconds}
-        typer.echo(json.dumps({**report, **details, "results": results}, indent=2))
+        typer.echo(console.json_text({**report, **details, "results": results}))
         return
     for result in results:
         typer.echo(

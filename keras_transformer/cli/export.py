@@ -75,8 +75,7 @@ def export(
       --quantization int8
     """
     console.require_exists(model)
-    if folder.is_file():
-        raise UserError(f"{folder}: must be a folder, not a file")
+    console.require_new_folder(folder)
     if format == Format.CTRANSLATE2:
         needs_saved_model = {
             "--scores": scores is not None,

@@ -44,6 +44,7 @@ def filter(
         bool, Option("--keep-identical", help="Keep pairs with identical sides.")
     ] = False,
     allow_unsafe: options.AllowUnsafe = False,
+    as_json: options.Json = False,
 ):
     """Remove improbable pairs from a noisy parallel corpus.
 
@@ -96,6 +97,12 @@ def filter(
                 if is_kept:
                     write_source(pair[0])
                     write_target(pair[1])
+    if as_json:
+        report = {"model": str(model), "pairs": total, "kept": rules.num_kept}
+        report["min_score"] = None if min_score is None else float(min_score)
+        report["dropped"] = {name: rules.dropped[name] for name in FILTER_REASONS}
+        typer.echo(console.json_text(report))
+        return
     least = "" if min_score is None else f", of at least {min_score:.4f} per subword"
     typer.echo(f"{rules.num_kept} of {total} pairs kept{least}")
     for reason, text in FILTER_REASONS.items():

@@ -9,9 +9,9 @@ from keras_transformer.cli import options
 from keras_transformer.untrusted import printable
 
 
-@console.command
+@console.command(uses_device=False)
 def info(model: options.Model, as_json: options.Json = False):
-    """Describe a model: size, vocabulary, training, scores and files.
+    """Describe a model: size, training, scores and files.
 
     \b
     keras-transformer info runs/mine

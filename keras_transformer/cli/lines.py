@@ -1,8 +1,10 @@
 """Input text: lines, chunks with progress, parallel files."""
 
+import contextlib
 import itertools
 import sys
 
+from keras_transformer.cli import common
 from keras_transformer.cli import console
 
 # Enough lines to form batches of similar lengths after sorting.
@@ -55,6 +57,29 @@ def input_lines(path):
         yield text
 
 
+@contextlib.contextmanager
+def progress(description: str, total: int | None, unit: str = "lines"):
+    """Draws a progress bar on standard error if that is a terminal.
+
+    Yields a function to call with the number of units just done.
+    """
+    from rich import progress as bar
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    is_shown = console.is_terminal and not common.current.quiet
+    columns = (
+        *(bar.TextColumn("{task.description}"), bar.BarColumn()),
+        *(bar.MofNCompleteColumn(), bar.TextColumn(unit)),
+        *(bar.TimeElapsedColumn(), bar.TimeRemainingColumn()),
+    )
+    with bar.Progress(
+        *columns, console=console, transient=True, disable=not is_shown
+    ) as bars:
+        task = bars.add_task(description, total=total)
+        yield lambda count: bars.update(task, advance=count)
+
+
 def in_chunks(items, size, description, total=None, unit="lines", skip=0):
     """Yields (index of the first item, list of up to `size` items), with progress.
 
@@ -69,7 +94,7 @@ def in_chunks(items, size, description, total=None, unit="lines", skip=0):
     if total is None and hasattr(items, "__len__"):
         total = len(items)
     items = itertools.islice(items, skip, None)
-    with console.progress(description, total, unit) as advance:
+    with progress(description, total, unit) as advance:
         advance(skip)
         while chunk := list(itertools.islice(items, size)):
             yield skip, chunk

@@ -37,6 +37,22 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+def complete_recipe_names(incomplete: str):
+    """Returns names of shipped recipes and YAML files, for shell completion."""
+    from keras_transformer.recipes import shipped_recipes
+
+    folder = pathlib.Path(incomplete).parent if "/" in incomplete else pathlib.Path()
+    files = [str(path) for path in sorted(folder.glob("*.yaml"))]
+    return [*shipped_recipes().items(), *files]
+
+
+def complete_recipe_keys(incomplete: str):
+    """Returns the dotted keys of recipes, for shell completion."""
+    from keras_transformer.recipes import dotted_recipe_keys
+
+    return [f"{key}=" for key in dotted_recipe_keys()]
+
+
 def _check_patience(value):
     if value is not None and not value > 0:
         raise typer.BadParameter(f"{value}: must be above 0")
@@ -51,11 +67,21 @@ WeightsModel = Annotated[
     pathlib.Path, Argument(metavar="MODEL", help="Run folder or .keras file.")
 ]
 RecipeName = Annotated[
-    str, Argument(metavar="RECIPE", help="Name of a shipped recipe or a YAML file.")
+    str,
+    Argument(
+        metavar="RECIPE",
+        autocompletion=complete_recipe_names,
+        help="Name of a shipped recipe or a YAML file.",
+    ),
 ]
 Overrides = Annotated[
     list[str],
-    Option("--set", metavar="KEY=VALUE", help="Replace a recipe key. Repeatable."),
+    Option(
+        "--set",
+        metavar="KEY=VALUE",
+        autocompletion=complete_recipe_keys,
+        help="Replace a recipe key. Repeatable.",
+    ),
 ]
 InputPath = Annotated[
     pathlib.Path | None,

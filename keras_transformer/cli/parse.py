@@ -10,7 +10,6 @@ from keras_transformer.cli import options
 from keras_transformer.cli.lines import PARSING_CHUNK_SIZE
 from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import input_lines
-from keras_transformer.errors import UserError
 
 
 @console.command
@@ -68,9 +67,8 @@ def parse(
 
 def penn_tokenizer():
     """Returns a function that splits a sentence into words of the Penn Treebank."""
-    try:
-        from nltk.tokenize import TreebankWordTokenizer
-    except ImportError:
-        raise UserError("--split-words: needs nltk, pip install nltk") from None
+    console.require_extra("parse", "nltk")
+    from nltk.tokenize import TreebankWordTokenizer
+
     tokenizer = TreebankWordTokenizer()
     return lambda line: " ".join(tokenizer.tokenize(line))

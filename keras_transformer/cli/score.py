@@ -14,6 +14,7 @@ def score(
     ensemble: options.OtherModels = (),
     output: options.OutputPath = None,
     allow_unsafe: options.AllowUnsafe = False,
+    as_json: options.Json = False,
 ):
     """Print the natural log-probability of given translations.
 
@@ -31,6 +32,11 @@ def score(
             model, ["score"], ensemble, allow_unsafe=allow_unsafe
         )
         for pair in score_in_chunks(translator, pairs):
-            write_line(f"{pair.log_prob:.6f}")
+            if not as_json:
+                write_line(f"{pair.log_prob:.6f}")
             scores.append(pair)
+        if as_json:
+            report = {"model": str(model), "perplexity": perplexity_of(scores)}
+            report["pairs"] = [pair._asdict() for pair in scores]
+            write_line(console.json_text(report, indent=None))
     console.print_status(f"perplexity per subword: {perplexity_of(scores):.4f}")

@@ -1,6 +1,7 @@
 """keras-transformer train"""
 
 import pathlib
+import shlex
 from typing import Annotated
 
 import typer
@@ -8,8 +9,10 @@ from typer import Argument
 from typer import Option
 
 import keras_transformer
+from keras_transformer.cli import common
 from keras_transformer.cli import console
 from keras_transformer.cli import options
+from keras_transformer.cli.recipes import FittingRecipe
 from keras_transformer.errors import UserError
 
 
@@ -17,7 +20,11 @@ from keras_transformer.errors import UserError
 def train(
     recipe: Annotated[
         str | None,
-        Argument(metavar="RECIPE", help="Recipe or YAML file (default: list recipes)."),
+        Argument(
+            metavar="RECIPE",
+            autocompletion=options.complete_recipe_names,
+            help="Recipe or YAML file (default: list recipes).",
+        ),
     ] = None,
     output: Annotated[
         pathlib.Path | None, Option("--output", "-o", metavar="RUN", help="Run folder.")
@@ -39,10 +46,15 @@ def train(
     worker_timeout: Annotated[
         float, Option(min=1, help="Seconds until a silent worker counts as lost.")
     ] = 30.0,
+    dry_run: Annotated[
+        bool,
+        Option("--dry-run", help="Print sizes, memory and time; write nothing."),
+    ] = False,
 ):
     """Train a model or resume an interrupted run.
 
     --from copies weights, vocabulary and architecture, but not the optimizer state.
+    --dry-run measures the speed of a few steps, which takes up to a minute.
 
     \b
     keras-transformer train phrases --output runs/phrases
@@ -51,7 +63,6 @@ def train(
     keras-transformer train files --from runs/mine --output runs/finer \\
       --set data.train.source=new.en --set data.train.target=new.de
     """
-    from keras_transformer.recipes import load_recipe
     from keras_transformer.recipes import shipped_recipes
 
     if recipe is None:
@@ -71,13 +82,21 @@ def train(
         keys = recipe_keys(initial_model)
         weights = keras_file(initial_model) or "its newest checkpoint"
         console.print_status(f"--from {initial_model}: using the weights of {weights}")
-    loaded = load_recipe(recipe, overrides, keys)
-    if output is None:
+    run = None if restart else output
+    fitting = FittingRecipe(recipe, overrides, keys, run)
+    if output is None and not dry_run:
         raise UserError("--output RUN, the folder of the run, is missing")
-    if output.exists() and not output.is_dir():
-        raise UserError(f"{output}: must be a folder, not a file")
+    if output is not None:
+        console.require_new_folder(output)
 
-    console.load_tensorflow()
+    loaded = fitting.fit()
+    if dry_run:
+        from keras_transformer.experiments.plan import plan_training
+
+        for key, value in plan_training(loaded).items():
+            typer.echo(f"{key}: {value}")
+        return
+    _warn_of_memory(loaded)
     hint = f"resume from the last checkpoint in {output / 'checkpoints'}"
     with console.resume_hint(hint), console.exit_on_sigterm():
         summary = keras_transformer.train(
@@ -86,7 +105,57 @@ def train(
             allow_changes=allow_changes,
             restart=restart,
             worker_timeout=worker_timeout,
+            progress=not common.current.quiet,
         )
     for key, value in summary.items():
         shown = f"{value:.4g}" if isinstance(value, float) else value
         typer.echo(f"{key}: {shown}")
+    if summary:  # It is empty on all workers but the first.
+        for line in ("next:", *_next_commands(loaded.data, output)):
+            console.print_status(line)
+
+
+def _warn_of_memory(recipe):
+    """Warns if a training needs more memory than is free."""
+    from keras_transformer.recipes.machine import find_machine
+    from keras_transformer.recipes.machine import format_bytes
+    from keras_transformer.recipes.machine import free_memory
+    from keras_transformer.recipes.memory import recipe_memory
+
+    gpus = find_machine().gpus
+    needed = recipe_memory(recipe, max(1, len(gpus)))
+    available = gpus[0].memory if gpus else free_memory()
+    if available is not None and needed > available:
+        console.warn(
+            f"training takes about {format_bytes(needed)} of memory, but "
+            f"{format_bytes(available)} are available. Increase "
+            "training.gradient_accumulation_steps or reduce training.batch_tokens"
+        )
+
+
+def _next_commands(data, run):
+    """Returns commands that use the run, with its path and files of its recipe."""
+    command, folder = "  keras-transformer", shlex.quote(str(run))
+    sample = getattr(data, "test", None) or getattr(data, "validation", None)
+    if data.kind == "trees":
+        trees = _shown_path(sample.trees[0]) if sample else "test.trees"
+        return [
+            f"{command} evaluate {folder} --metric f1 --reference {trees}",
+            f'  echo "The dog barks ." | {command.strip()} parse {folder}',
+        ]
+    source, target = "test.source", "test.target"
+    if data.kind in ("files", "records") and sample:
+        source, target = _shown_path(sample.source[0]), _shown_path(sample.target[0])
+    name = shlex.quote(f"saved_models/{run.resolve().name}")
+    return [
+        f"{command} evaluate {folder} --source {source} --reference {target}",
+        f'  echo "TEXT" | {command.strip()} translate {folder}',
+        f"{command} export {folder} {name}",
+    ]
+
+
+def _shown_path(path):
+    """Returns a path for a shell, relative if it is inside the current folder."""
+    path = pathlib.Path(path)
+    here = pathlib.Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if here in path.parents else path))

@@ -40,7 +40,7 @@ def visualize(
     ] = None,
     allow_unsafe: options.AllowUnsafe = False,
 ):
-    """Draw a model's attention as a picture and an interactive page.
+    """Draw a model's attention as a picture and a web page.
 
     \b
     keras-transformer visualize runs/mine --source "A man rides a bike."

@@ -19,6 +19,7 @@ from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import ARCHITECTURE
 from keras_transformer.saving.names import CONFIG
+from keras_transformer.saving.names import CURVES
 from keras_transformer.saving.names import METRICS
 from keras_transformer.saving.names import MODEL
 from keras_transformer.saving.names import SAVED
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
 # Output of a run, except its ids, which are rewritten if text or vocabulary differ.
-_OUTPUT = (TOKENIZER, _CHECKPOINTS, "logs", METRICS, "best.keras", MODEL)
+_OUTPUT = (TOKENIZER, _CHECKPOINTS, "logs", METRICS, "best.keras", MODEL, CURVES)
 # Folders that a run writes to.
 _FOLDERS = (
     *(TOKENIZER, _CHECKPOINTS, "logs", "logs/train", "logs/validation"),
@@ -37,7 +38,7 @@ _FOLDERS = (
 )
 # Files that a killed process leaves incomplete.
 _LEFTOVERS = (
-    *(".*-[0-9]*.keras", ".*-[0-9]*.jsonl", ".*-[0-9]*.yaml"),
+    *(".*-[0-9]*.keras", ".*-[0-9]*.jsonl", ".*-[0-9]*.yaml", ".*-[0-9]*.png"),
     *(".probe-[0-9]*.tmp", "*/.probe-[0-9]*.tmp", "*/*.[0-9]*.tmp"),
     *(f"{_CHECKPOINTS}/ckpt-*_temp", f"{_CHECKPOINTS}/ckpt-*.tempstate*"),
     *(f"{_CHECKPOINTS}/.saved-[0-9]*.json", f"{_CHECKPOINTS}/.checkpoint-[0-9]*"),

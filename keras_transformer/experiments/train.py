@@ -5,6 +5,7 @@ import functools
 import logging
 import os
 import pathlib
+import sys
 import time
 from typing import Any
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from keras_transformer.experiments.corpora import load_corpora
 from keras_transformer.experiments.corpora import load_pairs
 from keras_transformer.experiments.corpora import prepare_corpora
 from keras_transformer.experiments.cost import training_cost
+from keras_transformer.experiments.curves import draw_curves
 from keras_transformer.experiments.validation import build_validator
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.recipes import load_recipe
@@ -31,8 +33,10 @@ from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.load import check_matches_recipe
 from keras_transformer.saving.load import check_model
 from keras_transformer.saving.load import load_model
+from keras_transformer.saving.names import CURVES
 from keras_transformer.saving.names import MODEL
 from keras_transformer.saving.names import TOKENIZER
+from keras_transformer.saving.names import metrics_of_run
 
 _logger = logging.getLogger("keras_transformer")
 
@@ -81,7 +85,8 @@ def train(
         WorkerLost: If another worker ended or cannot be reached.
     """
     if isinstance(recipe, str | os.PathLike):
-        recipe = load_recipe(recipe)
+        run = None if restart else output
+        recipe = load_recipe(recipe, run=run, report=_print if progress else None)
     with _claimed_run(
         recipe, pathlib.Path(output), allow_changes, restart, worker_timeout
     ) as run:
@@ -91,6 +96,10 @@ def train(
         if run.is_unfinished(trainer):
             run.fit(data, trainer, validate, progress)
         return run.finish(data, trainer, validate)
+
+
+def _print(line):
+    print(line, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -271,6 +280,8 @@ class _Run:
             model, trainer.checkpoints.folder, settings.average_checkpoints
         )
         path = trainer.save_model(MODEL)
+        if metrics_of_run(self.folder):
+            draw_curves([self.folder], self.folder / CURVES)
         summary = {
             "parameters": model.count_params(),
             "train pairs": corpus.report,

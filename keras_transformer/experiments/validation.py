@@ -5,9 +5,11 @@ from keras_transformer import pipelines
 from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Translator
 from keras_transformer.errors import DataError
+from keras_transformer.errors import install_hint
 from keras_transformer.evaluation.perplexity import PairScorer
 from keras_transformer.parsing import bracketing_score
 from keras_transformer.parsing.parser import parse_sentences
+from keras_transformer.recipes.schema import BLEU_EXTRAS
 
 
 def build_validator(recipe, model, tokenizer, corpus, pairs):
@@ -66,9 +68,10 @@ def _bleu_scorer(recipe, translator, pairs):
         # Some tokenizers need extra packages. Checking here fails before training.
         evaluation.bleu(references[:1], references[:1], **settings)
     except (ImportError, RuntimeError, OSError) as error:
-        raise DataError(
-            f"evaluation.tokenize {settings['tokenize']}: {error}"
-        ) from None
+        name = settings["tokenize"]
+        is_missing = name in BLEU_EXTRAS and not isinstance(error, OSError)
+        reason = f"needs {install_hint(BLEU_EXTRAS[name])}" if is_missing else error
+        raise DataError(f"evaluation.tokenize {name}: {reason}") from None
 
     def score():
         return evaluation.bleu(

@@ -10,6 +10,7 @@ import numpy as np
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import ExportError
+from keras_transformer.errors import install_hint
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.files import sync
 from keras_transformer.files import sync_tree
@@ -116,7 +117,7 @@ def _specification(model, max_length, num_targets):
         from ctranslate2.specs import transformer_spec
     except ImportError:
         raise ExportError(
-            "CTranslate2 is not installed: pip install ctranslate2"
+            f"ctranslate2 is not installed: {install_hint('ctranslate2')}"
         ) from None
     attention = model.encoder.layers[0].self_attention
     if attention.value_dim not in (None, attention.key_dim):

@@ -5,6 +5,8 @@ import pathlib
 
 import tensorflow as tf
 
+from keras_transformer.errors import install_hint
+
 _PATH = pathlib.Path("assets.extra") / "tf_serving_warmup_requests"
 _TEXTS = ["a", "a b c d e f g"]
 _IDS = [[4, 5, 3]]
@@ -40,8 +42,7 @@ def write_warmup_requests(version, max_batch_size):
     except ImportError:
         logger.warning(
             "no warm-up requests for TF-Serving were written, because "
-            "tensorflow-serving-api is not installed: "
-            'pip install "keras-transformer-seq2seq[serving-api]"'
+            f"tensorflow-serving-api is not installed: {install_hint('serving-api')}"
         )
         return
     with tf.io.TFRecordWriter(str(path)) as writer:

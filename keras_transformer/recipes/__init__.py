@@ -1,15 +1,19 @@
 """Recipes: experiments as YAML files, with their schema and loader."""
 
 from keras_transformer.errors import RecipeError
+from keras_transformer.recipes.keys import dotted_recipe_keys
 from keras_transformer.recipes.load import dump_recipe
 from keras_transformer.recipes.load import load_recipe
 from keras_transformer.recipes.load import shipped_recipes
 from keras_transformer.recipes.schema import Recipe
+from keras_transformer.recipes.template import recipe_template
 
 __all__ = [
     "Recipe",
     "RecipeError",
+    "dotted_recipe_keys",
     "dump_recipe",
     "load_recipe",
+    "recipe_template",
     "shipped_recipes",
 ]

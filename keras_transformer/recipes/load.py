@@ -1,129 +1,41 @@
 """Reading and writing of recipes. Each error is one line that names the key."""
 
-import difflib
 import logging
 import os
 import pathlib
 import re
 
 import yaml
-from pydantic import BaseModel
 from pydantic import ValidationError
 
 from keras_transformer.errors import RecipeError
 from keras_transformer.files import replace_file
+from keras_transformer.recipes.automatic import automatic_keys
+from keras_transformer.recipes.automatic import choose
 from keras_transformer.recipes.data_sections import DATA_KINDS
+from keras_transformer.recipes.keys import known_keys
+from keras_transformer.recipes.keys import nearest_key
+from keras_transformer.recipes.keys import nearest_name
+from keras_transformer.recipes.machine import find_machine
+from keras_transformer.recipes.machine import measure_text
 from keras_transformer.recipes.renamed_keys import RENAMED_KEYS
 from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.schema import Recipe
+from keras_transformer.recipes.yaml_values import read_yaml
 from keras_transformer.untrusted import read_text
 
 logger = logging.getLogger(__name__)
 
 _FOLDER = pathlib.Path(__file__).parent
-# Limits of a recipe's size, and of its number of values with YAML aliases expanded.
 _MAX_BYTES = 1 << 20
-_MAX_VALUES = 10_000
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
+# Sections with keys that may be `auto`.
+_TEMPLATE_SECTIONS = ("tokenizer", "model", "training")
 # Setting one of the two removes the other.
 _ALTERNATIVES = {
     "training.checkpoint_minutes": "checkpoint_steps",
     "training.checkpoint_steps": "checkpoint_minutes",
 }
-
-
-class _Loader(yaml.SafeLoader):
-    """Loads safe YAML: 1e-9 is a number, `no` is a word, and keys are unique."""
-
-    def get_single_node(self):
-        node = super().get_single_node()
-        if node is not None:
-            _count_values(node, {})
-        return node
-
-    def construct_object(self, node, deep=False):
-        try:
-            value = super().construct_object(node, deep)
-            if isinstance(value, int) and abs(value) >= 2**63:
-                raise ValueError("more than 64 bits")
-            return value
-        except (RecipeError, yaml.YAMLError):
-            raise
-        # Causes: day 99 of a month, `!!int` before a word, or too many digits.
-        except (ValueError, LookupError, AttributeError, TypeError, OverflowError):
-            line = node.start_mark.line + 1
-            raise RecipeError(f"line {line}: a value that cannot be read") from None
-
-    def construct_mapping(self, node, deep=False):
-        seen = set()
-        # PyYAML reports nodes of other kinds, such as `!!set [a]`.
-        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            key = self.construct_object(key_node, deep=True)
-            line = key_node.start_mark.line + 1
-            if not isinstance(key, str):
-                raise RecipeError(f"line {line}: a key must be a word, not {key!r}")
-            if key in seen:
-                raise RecipeError(f"line {line}: the key {key} is given twice")
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-def _count_values(node, counted):
-    """Returns the number of values in a YAML node, with aliases expanded.
-
-    Args:
-        node: The node.
-        counted: Counts of other nodes by id, `None` while a node is being counted.
-
-    Raises:
-        RecipeError: If there are too many values, or a value contains itself.
-    """
-    if id(node) in counted:
-        count = counted[id(node)]
-    else:
-        counted[id(node)] = None
-        parts = [] if isinstance(node, yaml.ScalarNode) else node.value
-        if isinstance(node, yaml.MappingNode):
-            parts = [part for pair in parts for part in pair]
-        counts = [_count_values(part, counted) for part in parts]
-        counted[id(node)] = count = 1 + sum(counts)
-    if count is None or count > _MAX_VALUES:
-        line = node.start_mark.line + 1
-        raise RecipeError(f"line {line}: more than {_MAX_VALUES:,} values")
-    return count
-
-
-def _yaml_value(text):
-    """Returns the value of YAML text.
-
-    Raises:
-        RecipeError: If it is not valid YAML, nested too deeply, too large, or a value
-            cannot be read. The message begins with the line.
-    """
-    try:
-        return yaml.load(text, _Loader)
-    except RecursionError:
-        raise RecipeError("line 1: nested too deeply") from None
-    except yaml.MarkedYAMLError as error:
-        line, problem = error.problem_mark.line + 1, error.problem
-    except yaml.reader.ReaderError as error:
-        line, problem = text.count("\n", 0, error.position) + 1, error.reason
-    raise RecipeError(f"line {line}: not valid YAML: {problem}")
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern)
-        for tag, pattern in resolvers
-        if tag != "tag:yaml.org,2002:bool" or first in "tTfF"
-    ]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
 
 
 def shipped_recipes() -> dict[str, str]:
@@ -135,16 +47,23 @@ def shipped_recipes() -> dict[str, str]:
     return described
 
 
-def load_recipe(name_or_path, overrides=(), keys=None) -> Recipe:
+def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) -> Recipe:
     """Reads a recipe, applies overrides and checks it.
 
     Relative paths in `data` and `training.initial_model` are relative to the current
     directory. In `data`, `${NAME}` is replaced by the environment variable NAME.
 
+    A recipe for text files without a section `model` begins with the keys of the recipe
+    `files`. Keys that are `auto` get values that fit the text and the machine. GPUs are
+    found only if TensorFlow is loaded.
+
     Args:
         name_or_path: The name of a shipped recipe or the path of a YAML file.
         overrides: Strings `"dotted.key=value"` with a YAML value.
         keys: Mapping of dotted keys to values, applied before `overrides`.
+        run: Run folder. If its training has begun, keys that are `auto` have the values
+            of its `config.yaml`.
+        report: Function that is called with a line of text per value that was chosen.
 
     Returns:
         A `Recipe` with absolute paths.
@@ -154,12 +73,17 @@ def load_recipe(name_or_path, overrides=(), keys=None) -> Recipe:
     """
     label, values = _read(name_or_path)
     _rename_old_keys(values, label)
+    describes_model = values.get("model") is not None
     for key, value in (keys or {}).items():
         _set(values, key, value)
     for override in overrides:
         _apply(values, override)
+    stored = _values_of_run(run)
+    if not describes_model:
+        _add_template(values, stored)
     try:
         values["data"] = _expand_variables(values.get("data", {}), "data")
+        _choose_values(values, stored, report)
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
         raise RecipeError(f"{label}: {_one_line(error, values)}") from None
@@ -192,16 +116,81 @@ def _read(name_or_path):
         names = list(shipped_recipes())
         raise RecipeError(
             f"{label}: no such file, and no shipped recipe of that name"
-            f"{_nearest(label, names)}. Shipped: {', '.join(names)}"
+            f"{nearest_name(label, names)}. Shipped: {', '.join(names)}"
         )
     text = read_text(path, _MAX_BYTES, RecipeError)
     try:
-        values = _yaml_value(text)
+        values = read_yaml(text)
     except RecipeError as error:
         raise RecipeError(f"{label}, {error}") from None
     if not isinstance(values, dict):
         raise RecipeError(f"{label}: a recipe must be a mapping of keys to values")
     return label, values
+
+
+def _values_of_run(run):
+    """Returns the recipe of a run as a mapping, `None` before its first checkpoint."""
+    if run is None or not any(pathlib.Path(run, "checkpoints").glob("ckpt-*.index")):
+        return None
+    try:
+        label, values = _read(pathlib.Path(run, "config.yaml"))
+        _rename_old_keys(values, label)
+    except RecipeError:  # Training reports it.
+        return None
+    is_whole = all(isinstance(values.get(name), dict) for name in _TEMPLATE_SECTIONS)
+    return values if is_whole else None
+
+
+def _add_template(values: dict, stored) -> None:
+    """Adds the keys of the recipe `files`, or of the run, if the data are files."""
+    data = values.get("data")
+    if not isinstance(data, dict) or data.get("kind", "files") != "files":
+        return
+    template = stored or _read("files")[1]
+    for section in _TEMPLATE_SECTIONS:
+        given = values.get(section)
+        if given is None:
+            given = {}
+        if isinstance(given, dict):
+            added = {
+                name: value
+                for name, value in template[section].items()
+                if _ALTERNATIVES.get(f"{section}.{name}") not in given
+            }
+            values[section] = {**added, **given}
+
+
+def _choose_values(values: dict, stored, report) -> None:
+    """Replaces `auto` by values of the run, or by values that are chosen now."""
+    keys = automatic_keys(values)
+    if not keys:
+        return
+    if stored is not None:
+        for key in keys:
+            section, name = key.split(".")
+            values[section][name] = stored[section].get(name)
+        return
+    machine = find_machine()
+    text = _measure_training_text(values["data"])
+    choices = choose(values, keys, text, machine)
+    if report is not None:
+        pairs = f"{text.pairs:,} pairs" if text else "text that cannot be read"
+        report(f"settings for {pairs} on {machine}:")
+        for choice in choices:
+            report(f"  {choice}")
+
+
+def _measure_training_text(data):
+    """Returns the `TextSize` of the section `data`, or `None` if it is invalid."""
+    train = data.get("train") if isinstance(data, dict) else None
+    sides = []
+    for side in ("source", "target"):
+        paths = train.get(side) if isinstance(train, dict) else None
+        paths = [paths] if isinstance(paths, str) else paths
+        if not isinstance(paths, list) or not all(isinstance(p, str) for p in paths):
+            return None
+        sides.append([_absolute(path) for path in paths])
+    return measure_text(*sides)
 
 
 def _apply(values: dict, override: str) -> None:
@@ -211,7 +200,7 @@ def _apply(values: dict, override: str) -> None:
     if not separator or not all(names):
         raise RecipeError(f"--set {override}: must have the form dotted.key=value")
     try:
-        value = _yaml_value(text)
+        value = read_yaml(text)
     except RecipeError as error:
         raise RecipeError(f"--set {key}, {error}") from None
     _set(values, key, value)
@@ -301,7 +290,7 @@ def _one_line(error: ValidationError, values: dict) -> str:
     received = first["input"]
     kind = first["type"]
     if kind == "extra_forbidden":
-        hint = _nearest_key(key, _dotted_keys(Recipe, _data_class(values)))
+        hint = nearest_key(key, known_keys(Recipe, _data_class(values)))
         return f"unknown key {key}{hint}"
     if kind == "missing":
         return f"{key} must be given, in the recipe or with --set {key}=..."
@@ -329,40 +318,3 @@ def _data_class(values):
     kind = data.get("kind") if isinstance(data, dict) else None
     is_known = isinstance(kind, str) and kind in DATA_KINDS
     return DATA_KINDS[kind if is_known else "files"]
-
-
-def _dotted_keys(model, data_class, prefix=""):
-    keys = []
-    for name, field in model.model_fields.items():
-        keys.append(prefix + name)
-        section = data_class if prefix + name == "data" else _section(field.annotation)
-        if section:
-            keys += _dotted_keys(section, data_class, f"{prefix}{name}.")
-    return keys
-
-
-def _section(annotation):
-    options = getattr(annotation, "__args__", (annotation,))
-    for option in options:
-        if isinstance(option, type) and issubclass(option, BaseModel):
-            return option
-    return None
-
-
-def _nearest(name, names):
-    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"; did you mean {matches[0]}?" if matches else ""
-
-
-def _nearest_key(key, keys):
-    """Returns a hint: the same name elsewhere, else a similar one."""
-    section, _, leaf = key.rpartition(".")
-    by_leaf = {}
-    for other in keys:
-        by_leaf.setdefault(other.rpartition(".")[2], other)
-    if leaf in by_leaf:
-        return f"; did you mean {by_leaf[leaf]}?"
-    siblings = [other for other in keys if other.rpartition(".")[0] == section]
-    matches = difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.6)
-    elsewhere = f"; did you mean {by_leaf[matches[0]]}?" if matches else ""
-    return _nearest(key, siblings) or elsewhere

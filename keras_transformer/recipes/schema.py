@@ -15,6 +15,7 @@ from pydantic import PositiveInt
 from pydantic import model_validator
 
 from keras_transformer.presets import PRESETS
+from keras_transformer.presets import change_preset
 from keras_transformer.recipes.data_sections import FilesData
 from keras_transformer.recipes.data_sections import NoData
 from keras_transformer.recipes.data_sections import PhrasesData
@@ -31,6 +32,8 @@ BLEU_TOKENIZERS = (
     *("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"),
     *("flores101", "flores200", "spBLEU-1K"),
 )
+# Extras of this package that some of them need.
+BLEU_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 
 
 class TokenizerSettings(Section):
@@ -78,6 +81,8 @@ class ModelSettings(Section):
     """A preset and the arguments of `Transformer` that differ from it.
 
     The fields contain the resolved values. Keys that are not given have the preset's.
+    If `d_model` or `num_heads` is given, `key_dim` and `value_dim` default to their
+    quotient.
     """
 
     preset: str = "base"  # name in keras_transformer.PRESETS
@@ -107,7 +112,7 @@ class ModelSettings(Section):
             raise ValueError(
                 f"preset must be one of {', '.join(PRESETS)}. Received: {preset!r}"
             )
-        return {**PRESETS[preset], **values}
+        return change_preset(preset, values)
 
     @model_validator(mode="after")
     def _consistent(self):
@@ -121,6 +126,8 @@ class ModelSettings(Section):
         shifts = self.variations is not None and self.variations.first_position > 0
         if self.positions == "learned" and shifts:
             raise ValueError("variations.first_position needs positions sinusoidal")
+        for name in {"key_dim", "value_dim"} - self.model_fields_set:
+            setattr(self, name, self.d_model // self.num_heads)
         return self
 
     def constructor_arguments(self) -> dict:

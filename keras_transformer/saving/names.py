@@ -17,6 +17,7 @@ MODEL = "model.keras"
 METRICS = "metrics.jsonl"
 CONFIG = "config.yaml"
 TOKENIZER = "tokenizer"
+CURVES = "curves.png"
 # File that shows that checkpoints existed, even if all are lost.
 SAVED = "saved.json"
 

@@ -10,12 +10,13 @@ import types
 import pytest
 
 import keras_transformer
+from keras_transformer.cli import common
 from keras_transformer.cli import console
 
 COMMANDS = [
     *("demo", "train", "evaluate", "translate", "score", "average", "export"),
     *("visualize", "ablate", "info", "compare", "filter", "update-vocabulary"),
-    *("serve", "parse"),
+    *("serve", "parse", "init", "plot"),
 ]
 SUBCOMMANDS = ["corpus prepare", "corpus translate", "corpus score"]
 COMMAND = [sys.executable, "-c", "from keras_transformer.cli import main; main()"]
@@ -57,7 +58,9 @@ def test_help_imports_no_heavy_library():
 def test_package_runs_as_a_module():
     command = [sys.executable, "-m", "keras_transformer", "--version"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, f"{keras_transformer.__version__}\n")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert lines[0] == f"keras-transformer {keras_transformer.__version__}"
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,8 @@ def test_package_runs_as_a_module():
         ["compare", "--reference", "nowhere", "a", "b"],
         ["filter", ".", "-s", "a", "-t", "b", "--output-source", "c"],
         ["info", "nowhere"],
+        ["plot", "nowhere"],
+        ["train", "phrases", "--output", "x", "--device", "tpu"],
     ],
 )
 def test_argument_errors_need_no_tensorflow(arguments):
@@ -138,6 +143,7 @@ def test_train_passes_its_overrides(run_command, tmp_path, monkeypatch):
         "allow_changes": False,
         "restart": True,
         "worker_timeout": 30.0,
+        "progress": True,
     }
     assert result.stdout == "steps: 7\nseconds: 1.235\n"
 
@@ -259,15 +265,38 @@ def test_output_to_a_descriptor_does_not_truncate_its_file(tmp_path, path):
 def test_average_and_export_name_the_expected_folder(
     run_command, model_path, translator, tmp_path
 ):
-    file = tmp_path / "run" / "model.keras"
+    file, checkpoints = (tmp_path / "run" / name for name in ("model.keras", "ckpt"))
     file.touch()
-    result = run_command("average", file)
-    assert result.exit_code == 2
-    expected = f"{file}: must be a run folder. Did you mean {file.parent}?"
+    checkpoints.mkdir()
+    (tmp_path / "run" / "config.yaml").touch()
+    for path in (file, checkpoints):
+        result = run_command("average", path)
+        assert result.exit_code == 2
+        expected = f"{path}: must be a run folder, with a config.yaml. Did you mean "
+        assert result.stderr == f"error: {expected}{file.parent}?\n"
+    result = run_command("average", tmp_path)
+    expected = f"{tmp_path}: must be a run folder, with a config.yaml"
     assert result.stderr == f"error: {expected}\n"
-    result = run_command("export", model_path, file)
-    assert result.exit_code == 2
-    assert result.stderr == f"error: {file}: must be a folder, not a file\n"
+
+
+def test_output_folders_must_not_be_files(run_command, model_path, translator):
+    file = f"{model_path}/model.keras"
+    with open(file, "w"):
+        pass
+    for command in (
+        ["export", model_path, file],
+        ["train", "phrases", "--output", file],
+        ["demo", "--output", file],
+        ["demo", "--export", file],
+        ["ablate", "phrases", "--output", file],
+    ):
+        result = run_command(*command)
+        assert result.exit_code == 2
+        assert result.stderr == f"error: {file}: must be a folder, not a file\n"
+        inside = [f"{file}/inner" if word == file else word for word in command]
+        result = run_command(*inside)
+        expected = f"{file}/inner: {file}: must be a folder, not a file"
+        assert result.stderr == f"error: {expected}\n"
 
 
 @pytest.mark.parametrize("name", ["att", "att.png", "att.html"])
@@ -296,7 +325,7 @@ def test_visualize_requires_a_file_name(run_command, model_path):
 def test_streams_of_quiet_libraries_stay_open(monkeypatch, tmp_path, capfd):
     """A library that keeps `sys.stderr` never writes into a file opened later."""
     monkeypatch.setattr(sys, "stderr", sys.__stderr__)
-    monkeypatch.setattr(console, "SHOW_LIBRARIES", False)
+    monkeypatch.setattr(common, "_HAS_LOG_LEVEL", False)
     kept = []
     for _ in range(2):
         with console.quiet_libraries(), console.quiet_libraries():

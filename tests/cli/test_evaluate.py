@@ -1,10 +1,12 @@
 import json
 import math
 import sys
+import urllib.error
 
 import pytest
 
 from keras_transformer import evaluation
+from keras_transformer.cli import console
 
 SOURCES = ["eniL eno", "owt senil dna", "eerht"]
 REFERENCES = ["one Line", "and lines too", "three"]
@@ -106,8 +108,20 @@ def test_evaluate_reports_a_missing_tokenizer_package(
     monkeypatch.setitem(sys.modules, "MeCab", None)
     result = run_command("evaluate", model_path, *files, "--tokenize", "ja-mecab")
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: --tokenize ja-mecab: ")
-    assert result.stderr.count("\n") == 1
+    install = 'pip install "keras-transformer-seq2seq[ja]"'
+    assert result.stderr == f"error: --tokenize ja-mecab: needs {install}\n"
+
+
+def test_evaluate_reports_a_tokenizer_that_cannot_be_downloaded(
+    run_command, model_path, files, monkeypatch
+):
+    def download(*_, **__):
+        raise urllib.error.URLError("no network")
+
+    monkeypatch.setattr("sacrebleu.metrics.BLEU.__init__", download)
+    result = run_command("evaluate", model_path, *files, "--tokenize", "flores200")
+    assert result.exit_code == 2
+    assert "error: --tokenize flores200: <urlopen error no network>" in result.stderr
 
 
 def test_score_prints_a_log_probability_per_pair(run_command, model_path, files):
@@ -118,3 +132,23 @@ def test_score_prints_a_log_probability_per_pair(run_command, model_path, files)
     assert result.stdout.splitlines() == ["-8.000000", "-13.000000", "-5.000000"]
     expected = math.exp(26 / 29)
     assert f"perplexity per subword: {expected:.4f}" in result.stderr
+
+
+def test_score_prints_json_with_all_pairs(run_command, model_path, files):
+    arguments = ["--source", files[1], "--target", files[3], "--json"]
+    result = run_command("score", model_path, *arguments)
+    assert json.loads(result.stdout) == {
+        "model": model_path,
+        "perplexity": pytest.approx(math.exp(26 / 29)),
+        "pairs": [
+            {"log_prob": -8.0, "num_tokens": 9},
+            {"log_prob": -13.0, "num_tokens": 14},
+            {"log_prob": -5.0, "num_tokens": 6},
+        ],
+    }
+
+
+def test_json_has_null_for_numbers_that_are_not_finite():
+    value = {"a": [math.inf, 1.5, "inf", None], "b": {"c": math.nan}}
+    expected = {"a": [None, 1.5, "inf", None], "b": {"c": None}}
+    assert json.loads(console.json_text(value)) == expected

@@ -1,6 +1,7 @@
 """Filtering of a noisy corpus, compared with scores computed by hand."""
 
 import importlib
+import json
 
 import numpy as np
 import pytest
@@ -86,6 +87,16 @@ def test_filter_keeps_pairs_above_the_minimum_score(files, run_filter, scores):
         "1 dropped with sides of very different lengths",
         "2 dropped with a low score of the model",
     ]
+
+
+def test_filter_reports_as_json(run_filter, scores):
+    report = json.loads(run_filter("--keep-fraction", "0.5", "--json").stdout)
+    assert report["min_score"] == pytest.approx(sorted(scores.values())[-2])
+    assert (report["pairs"], report["kept"]) == (10, 2)
+    assert report["dropped"] == {
+        **{"invalid_utf8": 1, "empty": 2, "copy": 1, "too_long": 1},
+        **{"unlike_lengths": 1, "improbable": 2},
+    }
 
 
 @pytest.mark.parametrize(("fraction", "count"), [("0.75", 3), ("1", 4), ("0.2", 1)])

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from waiting import wait_until
 
-from keras_transformer.cli import console
+from keras_transformer.cli.lines import progress
 from keras_transformer.saving import open as models
 
 LINES = [f"line {number}" for number in range(57)]
@@ -235,13 +235,12 @@ def test_resume_locks_the_output(translate, files):
 
 def test_progress_bar_has_a_total(translate, files, monkeypatch):
     seen = []
-    real = console.progress
 
     def spy(description, total, *arguments):
         seen.append(total)
-        return real(description, total, *arguments)
+        return progress(description, total, *arguments)
 
-    monkeypatch.setattr(console, "progress", spy)
+    monkeypatch.setattr("keras_transformer.cli.lines.progress", spy)
     translate()
     assert seen == [57]
 

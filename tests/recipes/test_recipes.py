@@ -19,6 +19,7 @@ RECIPES = pathlib.Path(inspect.getfile(ModelSettings)).parent
 MINIMAL = """
 data:
   train: {source: a.en, target: [a.de]}
+model: {}
 """
 
 
@@ -216,7 +217,7 @@ def test_override_replaces_the_other_checkpoint_interval(recipe_path):
         ("model.preset=tinny", "model: preset must be one of"),
         ("model.positions=learned", "model: positions learned needs a max_length"),
         (
-            "model={num_heads: 7, key_dim: null}",
+            "model.num_heads=7",
             "num_heads must divide d_model unless key_dim and value_dim are given",
         ),
         ("tokenizer.shared=false", "tokenizer.shared must be True"),
@@ -353,7 +354,8 @@ def test_load_recipe_rejects_old_and_new_key_together(recipe_path):
 
 
 def test_old_key_of_the_score_mode_works(recipe_path, caplog):
-    recipe_path.write_text(f"{MINIMAL}model: {{score: dot}}")
+    text = MINIMAL.replace("model: {}", "model: {score: dot}")
+    recipe_path.write_text(text)
     assert load_recipe(recipe_path).model.score_mode == "dot"
     assert "model.score is now model.score_mode" in caplog.text
 

@@ -1,0 +1,82 @@
+"""Compares the peak memory of training with the estimate of `recipes.memory`.
+
+    python benchmarks/training_memory.py
+
+Each case runs three training steps on random ids in a new process, on the CPU. The
+script prints a table of peaks and estimates, both in MiB.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+
+# Preset, vocabulary size, tokens per side, length of the sentences.
+CASES = (
+    ("tiny", 8_000, 4_096, 32),
+    ("tiny", 8_000, 16_384, 32),
+    ("tiny", 8_000, 4_096, 128),
+    ("small", 16_000, 8_192, 32),
+    ("base", 37_000, 2_048, 32),
+)
+STEPS = 3
+
+
+def peak(preset, vocabulary_size, tokens, length):
+    """Trains in this process and returns its peak memory in MiB."""
+    import resource
+    from types import SimpleNamespace
+
+    import numpy as np
+    import tensorflow as tf
+
+    from keras_transformer.experiments.build import build_training_model
+
+    recipe = recipe_of(preset, vocabulary_size, tokens, length)
+    tokenizer = SimpleNamespace(vocabulary_size=vocabulary_size)
+    model = build_training_model(recipe, tokenizer)
+    shape = (tokens // length, length)
+    ids = np.random.default_rng(0).integers(4, vocabulary_size, shape, np.int32)
+    batch = ({"source_ids": ids, "target_ids": ids}, ids)
+    dataset = tf.data.Dataset.from_tensors(batch).repeat()
+    model.fit(dataset, steps_per_epoch=STEPS, verbose=0)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def recipe_of(preset, vocabulary_size, tokens, length):
+    from keras_transformer.recipes import load_recipe
+
+    overrides = (
+        "data.train={source: a, target: b}",
+        f"data.max_length={length}",
+        f"model.preset={preset}",
+        f"tokenizer.vocabulary_size={vocabulary_size}",
+        f"training.batch_tokens={tokens}",
+        "training.gradient_accumulation_steps=1",
+        "training.parallel_parts=1",
+    )
+    return load_recipe("files", overrides)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", type=json.loads, help="Run one case, for main.")
+    case = parser.parse_args().case
+    if case is not None:
+        print(peak(*case))
+        return
+    from keras_transformer.recipes.memory import recipe_memory
+
+    print("| preset | vocabulary | tokens | length | peak | estimate |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for case in CASES:
+        command = [sys.executable, __file__, "--case", json.dumps(case)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        measured = float(done.stdout.split()[-1])
+        estimate = recipe_memory(recipe_of(*case)) / 2**20
+        cells = map(str, (*case, round(measured), round(estimate)))
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Options that every command accepts: which messages to print, and which device to use.
+
+They are parsed with the options of a command but take effect before it runs.
+"""
+
+import contextlib
+import dataclasses
+import inspect
+import os
+import re
+from typing import Annotated
+
+from typer import Option
+
+from keras_transformer.errors import UserError
+from keras_transformer.errors import install_hint
+
+# A log level set in the environment makes TensorFlow's messages visible.
+_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+_VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+_HAS_LOG_LEVEL = _LOG_LEVEL in os.environ
+
+_MESSAGES = {
+    "quiet": Annotated[
+        bool, Option("--quiet", "-q", help="Print only results, warnings and errors.")
+    ],
+    "verbose": Annotated[
+        bool, Option("--verbose", "-v", help="Print library messages and tracebacks.")
+    ],
+}
+_DEVICE = {
+    "device": Annotated[
+        str | None,
+        Option(metavar="DEVICE", help="cpu, gpu, or GPUs by number, e.g. gpu:0,1."),
+    ],
+}
+COMMON_OPTIONS = (*_MESSAGES, *_DEVICE)
+
+
+@dataclasses.dataclass
+class Settings:
+    """Values of the common options."""
+
+    quiet: bool = False
+    verbose: bool = False
+    device: str | None = None
+
+    @property
+    def shows_libraries(self):
+        """Whether to show what TensorFlow and other libraries print."""
+        return self.verbose or _HAS_LOG_LEVEL
+
+
+current = Settings()
+
+
+def add_options(run, function, uses_device=True):
+    """Gives `run`, which wraps `function`, the common options as parameters."""
+    added = {**_MESSAGES, **(_DEVICE if uses_device else {})}
+    signature = inspect.signature(function)
+    run.__signature__ = signature.replace(
+        parameters=[
+            *signature.parameters.values(),
+            *(
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=None if name in _DEVICE else False,
+                    annotation=annotation,
+                )
+                for name, annotation in added.items()
+            ),
+        ]
+    )
+    run.__annotations__ = {**function.__annotations__, **added}
+
+
+@contextlib.contextmanager
+def applied(**changes):
+    """Changes values of the common options inside the context.
+
+    Args:
+        **changes: Fields of `Settings`.
+
+    Raises:
+        UserError: If the values exclude each other, or `device` is invalid.
+    """
+    before = dataclasses.replace(current)
+    settings = dataclasses.replace(current, **changes)
+    environment = {name: os.environ.get(name) for name in (_LOG_LEVEL, _VISIBLE_GPUS)}
+    if settings.quiet and settings.verbose:
+        raise UserError("--quiet and --verbose exclude each other")
+    try:
+        if changes.get("device") is not None:
+            _select_gpus(settings.device)
+        # Also hides messages that TensorFlow logs after loading, e.g. about GPUs.
+        os.environ.setdefault(_LOG_LEVEL, "3")
+        if settings.verbose:
+            os.environ[_LOG_LEVEL] = "0"
+        _assign(settings)
+        yield
+    finally:
+        _assign(before)
+        for name, value in environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _assign(settings):
+    for name, value in dataclasses.asdict(settings).items():
+        setattr(current, name, value)
+
+
+def _select_gpus(device):
+    """Makes only the GPUs of --device visible to TensorFlow, before it is loaded."""
+    if not re.fullmatch(r"cpu|gpu(:\d+(,\d+)*)?", device):
+        raise UserError(
+            f"--device {device}: must be cpu, gpu, or GPU numbers such as gpu:0,1"
+        )
+    if device == "cpu":
+        os.environ[_VISIBLE_GPUS] = "-1"
+    numbers = _gpu_numbers(device)
+    names = list(map(str, numbers))
+    visible = os.environ.get(_VISIBLE_GPUS)
+    if numbers and visible is not None:
+        # The numbers count the GPUs that the environment makes visible.
+        known = [name for name in visible.split(",") if name not in ("", "-1")]
+        if max(numbers) >= len(known):
+            raise UserError(
+                f"--device {device}: {_VISIBLE_GPUS}={visible} leaves {len(known)} "
+                "GPU(s)"
+            )
+        names = [known[number] for number in numbers]
+    if numbers:
+        os.environ[_VISIBLE_GPUS] = ",".join(names)
+
+
+def _gpu_numbers(device):
+    numbers = device.partition(":")[2]
+    return [int(number) for number in numbers.split(",")] if numbers else []
+
+
+def check_device():
+    """Checks that TensorFlow finds the GPUs of --device. Imports TensorFlow.
+
+    Raises:
+        UserError: If it does not.
+    """
+    if current.device in (None, "cpu"):
+        return
+    import tensorflow as tf
+
+    expected = len(_gpu_numbers(current.device)) or 1
+    found = len(tf.config.list_physical_devices("GPU"))
+    if found < expected:
+        raise UserError(
+            f"--device {current.device}: TensorFlow finds {found} of these GPU(s). "
+            f"Check `nvidia-smi`, and install CUDA: {install_hint('gpu')}"
+        )

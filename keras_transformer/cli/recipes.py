@@ -1,0 +1,35 @@
+"""Loading of recipes whose settings fit the machine."""
+
+from keras_transformer.cli import console
+
+
+class FittingRecipe:
+    """A recipe that is checked before TensorFlow loads, and fitted to its GPUs after.
+
+    Args:
+        *arguments: Arguments of `load_recipe`, without `report`.
+
+    Attributes:
+        recipe: The `Recipe`.
+    """
+
+    def __init__(self, *arguments):
+        self._arguments = arguments
+        self._load()
+
+    def _load(self):
+        from keras_transformer.recipes import load_recipe
+
+        self._lines = []
+        self.recipe = load_recipe(*self._arguments, report=self._lines.append)
+
+    def fit(self):
+        """Loads TensorFlow, prints the chosen settings and returns the `Recipe`."""
+        from keras_transformer.recipes.machine import find_machine
+
+        console.load_tensorflow()
+        if self._lines and find_machine().gpus:
+            self._load()
+        for line in self._lines:
+            console.print_status(line)
+        return self.recipe

@@ -1,0 +1,169 @@
+"""Plan of a training: its sizes, memory and time, found without training."""
+
+import time
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_transformer.errors import DataError
+from keras_transformer.experiments.build import build_training_model
+from keras_transformer.recipes.automatic import TOKEN_BYTES
+from keras_transformer.recipes.machine import find_machine
+from keras_transformer.recipes.machine import format_bytes
+from keras_transformer.recipes.machine import free_memory
+from keras_transformer.recipes.machine import measure_text
+from keras_transformer.recipes.memory import recipe_memory
+from keras_transformer.saving.load import check_model
+from keras_transformer.training import configure_threads
+
+# Tokens per side of the batches whose time is measured, without and with a GPU.
+_MEASURED_TOKENS = 4096
+_MEASURED_TOKENS_ON_GPU = 25_000
+_MEASURED_STEPS = 3
+# Length of sentences if the text is unknown.
+_LENGTH = 32
+
+
+def plan_training(recipe):
+    """Describes what training a recipe takes. Reads the text, but writes nothing.
+
+    The speed is measured with a few training steps on random ids. Validation and the
+    preparation of the text are not included.
+
+    Args:
+        recipe: A `Recipe`.
+
+    Returns:
+        A mapping of names to text.
+
+    Raises:
+        DataError: If a training file cannot be read.
+        ModelError: If the recipe's model settings are invalid.
+    """
+    check_model(recipe)
+    settings = recipe.training
+    configure_threads(settings.parallel_parts)
+    machine = find_machine()
+    size = _text_size(recipe.data)
+    model = _training_model(recipe)
+    parameters = model.transformer.count_params()
+    length = _sentence_length(size, recipe.data.max_length)
+    rate = _tokens_per_second(model, recipe, length, bool(machine.gpus))
+    num_devices = max(1, len(machine.gpus))
+    seconds = settings.steps * settings.batch_tokens / (rate * num_devices)
+    memory = recipe_memory(recipe, num_devices)
+    disk = 12 * parameters * settings.keep_checkpoints + 8 * parameters
+    sizes = recipe.model
+    return {
+        "machine": str(machine),
+        "data": _described_text(size, recipe.data.kind),
+        "vocabulary": (
+            f"{recipe.tokenizer.vocabulary_size:,} subwords ({recipe.tokenizer.kind})"
+        ),
+        "model": (
+            f"{parameters:,} parameters ({sizes.preset}: {sizes.num_layers} layers, "
+            f"d_model {sizes.d_model}, d_ff {sizes.d_ff}, {sizes.num_heads} heads)"
+        ),
+        "batch": (
+            f"{settings.batch_tokens:,} tokens per side, in "
+            f"{settings.gradient_accumulation_steps} sequential x "
+            f"{settings.parallel_parts} parallel part(s)"
+        ),
+        "steps": _described_steps(settings, size),
+        "memory": f"about {format_bytes(memory)} {_available(machine)}",
+        "disk": f"about {format_bytes(disk)} for checkpoints and models",
+        "speed": f"{rate:,.0f} tokens/s per device, measured with random ids",
+        "time": f"about {_described_time(seconds)}, without validation",
+    }
+
+
+def _text_size(data):
+    """Returns the `TextSize` of the training text, or `None` for other kinds."""
+    if data.kind != "files":
+        return None
+    for path in (*data.train.source, *data.train.target):
+        try:
+            with open(path, "rb") as file:
+                file.read(1)
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror}") from None
+    return measure_text(data.train.source, data.train.target)
+
+
+def _training_model(recipe):
+    """Returns the training model, without the vocabulary, which is not learned yet."""
+    size = recipe.tokenizer.vocabulary_size
+    tokenizer = SimpleNamespace(vocabulary_size=size, num_symbols=lambda: None)
+    # Both concern parts of a real batch.
+    changes = {"guided_alignment": 0.0, "gradient_accumulation_steps": 1}
+    settings = recipe.training.model_copy(update=changes)
+    return build_training_model(
+        recipe.model_copy(update={"training": settings}), tokenizer
+    )
+
+
+def _sentence_length(size, max_length):
+    """Returns the mean number of tokens of a sentence."""
+    if size is None or not size.pairs:
+        return min(_LENGTH, max_length)
+    return int(np.clip(size.bytes / TOKEN_BYTES / size.pairs, 4, max_length))
+
+
+def _tokens_per_second(model, recipe, length, has_gpu):
+    """Measures the tokens per side that training processes in a second."""
+    settings = recipe.training
+    limit = _MEASURED_TOKENS_ON_GPU if has_gpu else _MEASURED_TOKENS
+    tokens = min(settings.batch_tokens // settings.gradient_accumulation_steps, limit)
+    rows = max(settings.parallel_parts, tokens // length)
+    ids = np.random.default_rng(0).integers(
+        4, recipe.tokenizer.vocabulary_size, (rows, length), np.int32
+    )
+    batch = tf.data.Dataset.from_tensors(({"source_ids": ids, "target_ids": ids}, ids))
+    times = []
+
+    def on_step(step, logs):
+        float(logs["loss"])  # waits for the device
+        times.append(time.perf_counter())
+
+    model.fit(
+        batch.repeat(),
+        steps_per_epoch=1 + _MEASURED_STEPS,
+        verbose=0,
+        callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=on_step)],
+    )
+    # The first step compiles, so time runs from its end.
+    return rows * length / float(np.median(np.diff(times)))
+
+
+def _described_text(size, kind):
+    if size is None:
+        return f"kind {kind}, not measured"
+    tokens = size.bytes // TOKEN_BYTES
+    return f"{size.pairs:,} pairs, about {tokens:,} tokens per side"
+
+
+def _described_steps(settings, size):
+    text = f"{settings.steps:,}"
+    if size is None or not size.bytes:
+        return text
+    epochs = settings.steps * settings.batch_tokens * TOKEN_BYTES / size.bytes
+    return f"{text}, about {epochs:,.3g} epochs"
+
+
+def _available(machine):
+    if machine.gpus:
+        memory = machine.gpus[0].memory
+        return f"per GPU, of {format_bytes(memory)}" if memory else "per GPU"
+    return f"of {format_bytes(machine.memory)}, {format_bytes(free_memory())} are free"
+
+
+def _described_time(seconds):
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    if minutes < 90:
+        return f"{minutes:.0f} min"
+    hours = minutes / 60
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"

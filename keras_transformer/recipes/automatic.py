@@ -1,0 +1,276 @@
+"""Values of the recipe keys that are set to `auto`: they fit the text and the machine.
+
+The sizes follow docs/how-to/train-on-your-data.md. A run keeps the values with which it
+began, since its `config.yaml` contains them.
+"""
+
+import os
+from typing import NamedTuple
+
+from keras_transformer.errors import RecipeError
+from keras_transformer.presets import PRESETS
+from keras_transformer.presets import change_preset
+from keras_transformer.recipes.machine import TextSize
+from keras_transformer.recipes.machine import format_bytes
+from keras_transformer.recipes.memory import training_memory
+
+AUTO = "auto"
+# In this order, since later choices depend on earlier ones.
+AUTOMATIC_KEYS = (
+    "model.preset",
+    "model.dropout",
+    "tokenizer.vocabulary_size",
+    "training.batch_tokens",
+    "training.gradient_accumulation_steps",
+    "training.parallel_parts",
+    "training.steps",
+    "training.warmup_steps",
+    "training.learning_rate",
+    "training.validation_steps",
+    "training.mixed_precision",
+)
+# Part of the memory that a training may take.
+_MEMORY_SHARE = 0.6
+_MAX_ACCUMULATION = 64
+# Bytes of text per subword, for estimates.
+TOKEN_BYTES = 4
+# A text that cannot be measured counts as small; training reports why.
+_UNKNOWN_TEXT = TextSize(pairs=30_000, bytes=2_000_000, characters=100, words=30_000)
+
+
+class Size(NamedTuple):
+    """Settings of a model size."""
+
+    batch_tokens: int
+    steps: int  # at most
+    min_steps: int
+    epochs: int
+    learning_rate: float  # peak of inverse_sqrt
+    warmup_steps: int
+
+
+_TINY = Size(4096, 10_000, 1_000, 100, 0.005, 1_000)
+_SMALL = Size(8192, 30_000, 3_000, 60, 0.002, 2_000)
+# The paper's, with the peak that its schedule has for d_model 512.
+_BASE = Size(25_000, 100_000, 10_000, 40, 0.0007, 4_000)
+
+
+class Choice(NamedTuple):
+    """A value that was chosen for a key, and why."""
+
+    key: str
+    value: object
+    reason: str
+
+    def __str__(self):
+        value = "null" if self.value is None else self.value
+        return f"{self.key}: {value} ({self.reason})"
+
+
+def automatic_keys(values: dict) -> list[str]:
+    """Returns the dotted keys of a recipe's mapping whose value is to be chosen.
+
+    Raises:
+        RecipeError: If the kind of the recipe's data allows no choice.
+    """
+    found = [key for key in AUTOMATIC_KEYS if _get(values, key) == AUTO]
+    data = values.get("data")
+    kind = data.get("kind", "files") if isinstance(data, dict) else "files"
+    if found and kind != "files":
+        raise RecipeError(f"{found[0]}: auto needs data.kind files. Received: {kind}")
+    return found
+
+
+def choose(values: dict, keys, text, machine) -> list[Choice]:
+    """Chooses values and stores them in a recipe's mapping.
+
+    Args:
+        values: Sections by name. Changed in place.
+        keys: Dotted keys, see `automatic_keys`.
+        text: `TextSize`, or `None` if the text cannot be read.
+        machine: `Machine`.
+
+    Returns:
+        A `Choice` for each key.
+    """
+    if os.environ.get("TF_CONFIG"):
+        # All workers must choose alike, and their memory may differ.
+        machine = machine._replace(memory=None, gpus=machine.gpus[:1])
+    plan = _Plan(values, text or _UNKNOWN_TEXT, machine)
+    choices = []
+    for key in AUTOMATIC_KEYS:
+        if key in keys:
+            section, name = key.split(".")
+            choice = Choice(key, *getattr(plan, name)())
+            values[section][name] = choice.value
+            choices.append(choice)
+    return choices
+
+
+class _Plan:
+    """One method per key, which returns its value and the reason.
+
+    Other keys of the recipe may have values that validation will reject, so each is
+    used only if it has the right type.
+    """
+
+    def __init__(self, values, text, machine):
+        self.values = values
+        self.text = text
+        self.machine = machine
+
+    def preset(self):
+        pairs = f"{self.text.pairs:,} pairs"
+        if self.text.pairs <= 50_000:
+            return "tiny", f"for {pairs}, up to 50,000"
+        if self.text.pairs <= 500_000:
+            return "small", f"for {pairs}, up to 500,000"
+        if not self.machine.gpus:
+            return "small", f"for {pairs} without a GPU; base would take weeks"
+        return "base", f"for {pairs}, more than 500,000"
+
+    def dropout(self):
+        preset = self._preset()
+        return PRESETS[preset]["dropout"], f"as in the preset {preset}"
+
+    def vocabulary_size(self):
+        pairs, reason = self.text.pairs, f"for {self.text.pairs:,} pairs"
+        limits = ((20_000, 4_000), (50_000, 8_000), (500_000, 16_000))
+        size = next((size for most, size in limits if pairs <= most), 37_000)
+        # 260 ids are special or single bytes. WordPiece needs two per character.
+        least = 260 + 3 * self.text.characters
+        most = 260 + self.text.characters + self.text.words
+        if size < least:
+            size, reason = least, f"{self.text.characters:,} distinct characters"
+        if size > most:
+            size, reason = most, f"only {self.text.words:,} distinct words"
+        return size, reason
+
+    def batch_tokens(self):
+        size = self._size().batch_tokens
+        # At least ten updates per epoch, but every sentence must fit into a batch.
+        least = max(1024, self._max_length() + 1)
+        fitting = self._epoch_tokens() // 10
+        if fitting < size:
+            rounded = 1 << max(fitting, 1).bit_length() - 1
+            return max(least, rounded), f"for {self._epoch_tokens():,} tokens per epoch"
+        return max(least, size), f"for the preset {self._preset()}"
+
+    def gradient_accumulation_steps(self):
+        memory = self._memory()
+        if memory is None:
+            return 1, "the memory is unknown"
+        parts = 1
+        while parts < _MAX_ACCUMULATION and self._needs(parts) > _MEMORY_SHARE * memory:
+            parts *= 2
+        needed = format_bytes(self._needs(parts))
+        part = "" if parts == 1 else "a part of "
+        return parts, f"{part}a batch takes {needed} of {format_bytes(memory)}"
+
+    def parallel_parts(self):
+        cores = self.machine.cores
+        if self.machine.gpus:
+            return 1, "on a GPU"
+        if self._accumulation() > 1 or not 2 <= cores <= 4:
+            return 1, f"on {cores} CPU core(s)"
+        return 2, f"on {cores} CPU cores"
+
+    def steps(self):
+        size = self._size()
+        tokens = _positive(self._get("training.batch_tokens"), size.batch_tokens)
+        epoch = max(1, self._epoch_tokens() // tokens)
+        steps = min(max(size.epochs * epoch, size.min_steps), size.steps)
+        steps = round(steps, -2)
+        return steps, f"about {max(1, round(steps / epoch)):,} epochs"
+
+    def warmup_steps(self):
+        size = self._size()
+        steps = _positive(self._get("training.steps"), size.steps)
+        return max(1, min(size.warmup_steps, steps // 10)), f"of {steps:,} steps"
+
+    def learning_rate(self):
+        if self._get("training.schedule") != "inverse_sqrt":
+            return None, "schedule paper computes it"
+        return self._size().learning_rate, f"for the preset {self._preset()}"
+
+    def validation_steps(self):
+        steps = _positive(self._get("training.steps"), self._size().steps)
+        return max(1, min(5_000, steps // 20)), f"of {steps:,} steps"
+
+    def mixed_precision(self):
+        if not self.machine.gpus:
+            return None, "without a GPU"
+        capability = self.machine.gpus[0].compute_capability
+        if capability is None or capability < 7:
+            return None, "the GPU has no fast 16-bit products"
+        if capability < 8:
+            return "float16", f"compute capability {capability}"
+        return "bfloat16", f"compute capability {capability}"
+
+    def _get(self, key):
+        return _get(self.values, key)
+
+    def _preset(self):
+        preset = self._get("model.preset")
+        return preset if isinstance(preset, str) and preset in PRESETS else "base"
+
+    def _size(self):
+        """Returns the `Size` for the width of the model."""
+        width = self._sizes()["d_model"]
+        return _TINY if width <= 128 else _SMALL if width <= 256 else _BASE
+
+    def _sizes(self):
+        """Returns the arguments of the model that determine its size."""
+        model = self.values.get("model")
+        given = {
+            name: value
+            for name, value in (model.items() if isinstance(model, dict) else ())
+            if name in _SIZES and _positive(value)
+        }
+        sizes = change_preset(self._preset(), given)
+        heads = sizes["d_model"] // sizes["num_heads"] or 1
+        return {"key_dim": heads, "value_dim": heads, **sizes}
+
+    def _epoch_tokens(self):
+        return max(1, self.text.bytes // TOKEN_BYTES)
+
+    def _max_length(self):
+        data = self.values.get("data")
+        longest = data.get("max_length") if isinstance(data, dict) else None
+        return _positive(longest, 256)
+
+    def _accumulation(self):
+        return _positive(self._get("training.gradient_accumulation_steps"), 1)
+
+    def _memory(self):
+        """Returns the bytes of the device that computes, or `None` if unknown."""
+        if self.machine.gpus:
+            return self.machine.gpus[0].memory
+        return self.machine.memory
+
+    def _needs(self, parts):
+        """Returns the bytes that training takes with this many parts of a batch."""
+        size = self._size()
+        tokens = _positive(self._get("training.batch_tokens"), size.batch_tokens)
+        return training_memory(
+            self._sizes(),
+            _positive(self._get("tokenizer.vocabulary_size"), 37_000),
+            tokens / max(1, len(self.machine.gpus)),
+            self._max_length(),
+            parts,
+        )
+
+
+_SIZES = ("num_layers", "d_model", "d_ff", "num_heads", "key_dim", "value_dim")
+
+
+def _positive(value, default=None):
+    """Returns `value` if it is a positive integer, else `default`."""
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_integer and 0 < value < 2**40 else default
+
+
+def _get(values, key):
+    section, name = key.split(".")
+    inner = values.get(section)
+    return inner.get(name) if isinstance(inner, dict) else None

@@ -1,0 +1,61 @@
+"""Dotted keys of recipes, and hints for misspelled ones."""
+
+import difflib
+
+from pydantic import BaseModel
+
+from keras_transformer.recipes.data_sections import DATA_KINDS
+from keras_transformer.recipes.schema import Recipe
+
+
+def dotted_recipe_keys() -> list[str]:
+    """Returns the dotted keys of all kinds of recipes that have a value."""
+    keys = dict.fromkeys(
+        key for kind in DATA_KINDS.values() for key in known_keys(Recipe, kind)
+    )
+    return [key for key in keys if not any(one.startswith(f"{key}.") for one in keys)]
+
+
+def known_keys(model, data_class, prefix=""):
+    """Returns the dotted keys of a section and the sections inside it.
+
+    Args:
+        model: Class of the section.
+        data_class: Class of the section `data`.
+        prefix: Text before each key.
+    """
+    keys = []
+    for name, field in model.model_fields.items():
+        keys.append(prefix + name)
+        section = data_class if prefix + name == "data" else _section(field.annotation)
+        if section:
+            keys += known_keys(section, data_class, f"{prefix}{name}.")
+    return keys
+
+
+def _section(annotation):
+    options = getattr(annotation, "__args__", (annotation,))
+    for option in options:
+        if isinstance(option, type) and issubclass(option, BaseModel):
+            return option
+    return None
+
+
+def nearest_name(name, names):
+    """Returns a hint with the most similar of `names`, or an empty string."""
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]}?" if matches else ""
+
+
+def nearest_key(key, keys):
+    """Returns a hint: the same name elsewhere, else a similar one."""
+    section, _, leaf = key.rpartition(".")
+    by_leaf = {}
+    for other in keys:
+        by_leaf.setdefault(other.rpartition(".")[2], other)
+    if leaf in by_leaf:
+        return f"; did you mean {by_leaf[leaf]}?"
+    siblings = [other for other in keys if other.rpartition(".")[0] == section]
+    matches = difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.6)
+    elsewhere = f"; did you mean {by_leaf[matches[0]]}?" if matches else ""
+    return nearest_name(key, siblings) or elsewhere

@@ -1,0 +1,170 @@
+"""The machine and the text for which a recipe's automatic settings are chosen.
+
+Nothing here imports TensorFlow, but its GPUs are found only once it is loaded.
+"""
+
+import gzip
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zlib
+from typing import NamedTuple
+
+import psutil
+
+# Bytes of text that are read of each file; the rest is extrapolated.
+_SAMPLE_BYTES = 1 << 23
+
+
+class Gpu(NamedTuple):
+    """A GPU that TensorFlow finds."""
+
+    memory: int | None  # bytes, `None` if unknown
+    compute_capability: float | None  # `None` if unknown
+
+
+class Machine(NamedTuple):
+    """What a training can use."""
+
+    cores: int
+    memory: int | None  # bytes in all, `None` if unknown
+    gpus: tuple[Gpu, ...] = ()
+
+    def __str__(self):
+        parts = [f"{self.cores} CPU core(s)"]
+        if self.memory:
+            parts.append(f"{format_bytes(self.memory)} of memory")
+        for gpu in self.gpus[:1]:
+            size = f" with {format_bytes(gpu.memory)}" if gpu.memory else ""
+            parts.append(f"{len(self.gpus)} GPU(s){size}")
+        return ", ".join(parts)
+
+
+class TextSize(NamedTuple):
+    """Size of a parallel corpus, extrapolated from its beginning."""
+
+    pairs: int
+    bytes: int  # of the longer side
+    characters: int  # distinct, in the sample
+    words: int  # distinct, in the sample
+
+
+def format_bytes(number):
+    """Returns a number of bytes as text, such as `7.6 GiB`."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number / 2**10:.1f} KiB"
+
+
+def find_machine() -> Machine:
+    """Returns the cores, memory and GPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    memory = psutil.virtual_memory().total
+    limit = _container_limit()
+    return Machine(cores, min(memory, limit) if limit else memory, _find_gpus())
+
+
+def free_memory() -> int:
+    """Returns the bytes of memory that can be allocated now."""
+    free, limit = psutil.virtual_memory().available, _container_limit()
+    return min(free, limit) if limit else free
+
+
+def _container_limit():
+    """Returns the memory limit of a container in bytes, or `None`."""
+    for path in (
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+    ):
+        try:
+            with open(path, encoding="ascii") as file:
+                text = file.read(32).strip()
+        except (OSError, ValueError):
+            continue
+        if text.isdigit():
+            return int(text)
+    return None
+
+
+def _find_gpus():
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is None:
+        return ()
+    found = []
+    for gpu in tensorflow.config.list_physical_devices("GPU"):
+        details = tensorflow.config.experimental.get_device_details(gpu)
+        capability = details.get("compute_capability")
+        if capability is not None:
+            capability = float("{}.{}".format(*capability))
+        found.append(capability)
+    memory = _smallest_gpu_memory() if found else None
+    return tuple(Gpu(memory, capability) for capability in found)
+
+
+def _smallest_gpu_memory():
+    """Returns the bytes of the GPU with the least memory, or `None`."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return None
+    query = ["--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(
+            [command, *query], capture_output=True, text=True, timeout=20
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    sizes = [int(line) for line in done.stdout.split("\n") if line.strip().isdigit()]
+    return min(sizes) * 2**20 if sizes else None
+
+
+def measure_text(sources, targets) -> TextSize | None:
+    """Estimates the size of a corpus from the beginning of its files.
+
+    Args:
+        sources: Paths of text files, plain or `.gz`.
+        targets: Paths of the other side's files.
+
+    Returns:
+        `TextSize`, or `None` if a file cannot be read.
+    """
+    sides, characters, words = [], set(), set()
+    for paths in (sources, targets):
+        lines = size = 0
+        for path in paths:
+            try:
+                found = _measure_file(path, characters, words)
+            except (OSError, EOFError, zlib.error):
+                return None
+            if found is None:
+                return None
+            lines, size = lines + found[0], size + found[1]
+        sides.append((lines, size))
+    (pairs, source_bytes), (_, target_bytes) = sides
+    return TextSize(pairs, max(source_bytes, target_bytes), len(characters), len(words))
+
+
+def _measure_file(path, characters, words):
+    """Returns the lines and bytes of a file, or `None` if it is no regular file.
+
+    Adds the distinct characters and words of the file's beginning to the sets.
+    """
+    if not os.path.isfile(path):
+        return None
+    stored = os.path.getsize(path)
+    with open(path, "rb") as file:
+        is_compressed = os.fspath(path).endswith(".gz")
+        stream = gzip.GzipFile(fileobj=file) if is_compressed else file
+        sample = stream.read(_SAMPLE_BYTES)
+        has_more = bool(stream.read(1))
+        read = file.tell()
+    text = sample.decode("utf-8", "ignore")
+    characters.update(text)
+    words.update(re.findall(r"\S+", text))
+    factor = stored / read if has_more and read else 1.0
+    return round(sample.count(b"\n") * factor), round(len(sample) * factor)

@@ -1,0 +1,74 @@
+"""Number of parameters of a model, and memory of its training, from its sizes."""
+
+# The weight, its gradient, and two slots of Adam, in float32.
+_WEIGHT_BYTES = 16
+# Floats that a step keeps per token of a side and layer: vectors of width d_model, of
+# width d_ff, and rows of attention scores. benchmarks/training_memory.py measures them.
+_VECTORS = 25
+_HIDDEN_VECTORS = 4
+_SCORE_ROWS = 3
+# TensorFlow, its compiled graphs and the program.
+_BASE_BYTES = 1_100 << 20
+
+
+def count_parameters(sizes, vocabulary_size):
+    """Counts the weights of a `Transformer` with these sizes.
+
+    Args:
+        sizes: Mapping with `num_layers`, `d_model`, `d_ff`, `num_heads`, `key_dim` and
+            `value_dim`, and optionally `normalization`, `positions` and `max_length`.
+        vocabulary_size: Number of subwords.
+    """
+    d_model, d_ff = sizes["d_model"], sizes["d_ff"]
+    heads = sizes["num_heads"] * (sizes["key_dim"] + sizes["value_dim"])
+    attention = 2 * d_model * heads
+    feed_forward = 2 * d_model * d_ff + d_ff + d_model
+    norm = 2 * d_model
+    encoder = attention + feed_forward + 2 * norm
+    decoder = 2 * attention + feed_forward + 3 * norm
+    count = vocabulary_size * d_model + sizes["num_layers"] * (encoder + decoder)
+    if sizes.get("normalization") == "pre":
+        count += 2 * norm
+    if sizes.get("positions") == "learned":
+        count += 2 * sizes["max_length"] * d_model
+    return count
+
+
+def training_memory(sizes, vocabulary_size, batch_tokens, max_length, num_parts=1):
+    """Estimates the bytes that training takes, in float32.
+
+    Args:
+        sizes: Sizes of the model, see `count_parameters`.
+        vocabulary_size: Number of subwords.
+        batch_tokens: Tokens per side of a batch.
+        max_length: Tokens per side of the longest pair.
+        num_parts: Number of parts of a batch that are computed one after another.
+    """
+    floats = (
+        _VECTORS * sizes["d_model"]
+        + _HIDDEN_VECTORS * sizes["d_ff"]
+        + _SCORE_ROWS * sizes["num_heads"] * max_length
+    )
+    weights = _WEIGHT_BYTES * count_parameters(sizes, vocabulary_size)
+    tokens = batch_tokens / num_parts
+    return int(_BASE_BYTES + weights + 4 * tokens * sizes["num_layers"] * floats)
+
+
+def recipe_memory(recipe, num_devices=1):
+    """Estimates the bytes that training a recipe takes on each device.
+
+    Args:
+        recipe: A `Recipe`.
+        num_devices: Number of devices that share a batch.
+    """
+    sizes = recipe.model.model_dump()
+    heads = sizes["d_model"] // sizes["num_heads"]
+    for name in ("key_dim", "value_dim"):
+        sizes[name] = sizes[name] or heads
+    return training_memory(
+        sizes,
+        recipe.tokenizer.vocabulary_size,
+        recipe.training.batch_tokens / num_devices,
+        recipe.data.max_length,
+        recipe.training.gradient_accumulation_steps,
+    )

@@ -1,0 +1,50 @@
+"""Templates of recipes: the text of shipped recipes, with their comments."""
+
+import pathlib
+
+import yaml
+
+from keras_transformer.errors import RecipeError
+from keras_transformer.recipes.load import shipped_recipes
+
+_FOLDER = pathlib.Path(__file__).parent
+_NO_TEXT = "  train: {}"
+# Part of the example in the comment, which a recipe with files does not need.
+_SET_FILES = """ \\
+#     --set data.train.source=train.en --set data.train.target=train.de"""
+
+
+def recipe_template(name, path, train=None) -> str:
+    """Returns the text of a shipped recipe, for a file to edit.
+
+    Args:
+        name: Name of the shipped recipe.
+        path: The file that will contain the text, for the example in its comment.
+        train: Mapping with the training files `source` and `target`. If `None`, the
+            recipe's.
+
+    Raises:
+        RecipeError: If there is no such recipe, or it names its training text.
+    """
+    if name not in shipped_recipes():
+        raise RecipeError(
+            f"{name}: no shipped recipe of that name. Shipped: "
+            f"{', '.join(shipped_recipes())}"
+        )
+    text = (_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+    command = "keras-transformer train"
+    text = text.replace(f"{command} {name} ", f"{command} {path} ")
+    if train is None:
+        return text
+    if _NO_TEXT not in text:
+        raise RecipeError(
+            f"{name}: names its training text already. Copy the recipe files"
+        )
+    text = text.replace(_SET_FILES, "")
+    files = yaml.safe_dump(
+        train, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6
+    )
+    return "".join(
+        f"  train: {files}" if line.startswith(_NO_TEXT) else line
+        for line in text.splitlines(keepends=True)
+    )

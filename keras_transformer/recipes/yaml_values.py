@@ -1,0 +1,104 @@
+"""Safe reading of YAML: one-line errors, unique keys, and limits on size."""
+
+import re
+
+import yaml
+
+from keras_transformer.errors import RecipeError
+
+# Limit on the number of values, with YAML aliases expanded.
+_MAX_VALUES = 10_000
+
+
+class _Loader(yaml.SafeLoader):
+    """Loads safe YAML: 1e-9 is a number, `no` is a word, and keys are unique."""
+
+    def get_single_node(self):
+        node = super().get_single_node()
+        if node is not None:
+            _count_values(node, {})
+        return node
+
+    def construct_object(self, node, deep=False):
+        try:
+            value = super().construct_object(node, deep)
+            if isinstance(value, int) and abs(value) >= 2**63:
+                raise ValueError("more than 64 bits")
+            return value
+        except (RecipeError, yaml.YAMLError):
+            raise
+        # Causes: day 99 of a month, `!!int` before a word, or too many digits.
+        except (ValueError, LookupError, AttributeError, TypeError, OverflowError):
+            line = node.start_mark.line + 1
+            raise RecipeError(f"line {line}: a value that cannot be read") from None
+
+    def construct_mapping(self, node, deep=False):
+        seen = set()
+        # PyYAML reports nodes of other kinds, such as `!!set [a]`.
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            key = self.construct_object(key_node, deep=True)
+            line = key_node.start_mark.line + 1
+            if not isinstance(key, str):
+                raise RecipeError(f"line {line}: a key must be a word, not {key!r}")
+            if key in seen:
+                raise RecipeError(f"line {line}: the key {key} is given twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _count_values(node, counted):
+    """Returns the number of values in a YAML node, with aliases expanded.
+
+    Args:
+        node: The node.
+        counted: Counts of other nodes by id, `None` while a node is being counted.
+
+    Raises:
+        RecipeError: If there are too many values, or a value contains itself.
+    """
+    if id(node) in counted:
+        count = counted[id(node)]
+    else:
+        counted[id(node)] = None
+        parts = [] if isinstance(node, yaml.ScalarNode) else node.value
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in parts for part in pair]
+        counts = [_count_values(part, counted) for part in parts]
+        counted[id(node)] = count = 1 + sum(counts)
+    if count is None or count > _MAX_VALUES:
+        line = node.start_mark.line + 1
+        raise RecipeError(f"line {line}: more than {_MAX_VALUES:,} values")
+    return count
+
+
+def read_yaml(text):
+    """Returns the value of YAML text: 1e-9 is a number, and `no` is a word.
+
+    Raises:
+        RecipeError: If it is not valid YAML, nested too deeply, too large, or a value
+            cannot be read. The message begins with the line.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise RecipeError("line 1: nested too deeply") from None
+    except yaml.MarkedYAMLError as error:
+        line, problem = error.problem_mark.line + 1, error.problem
+    except yaml.reader.ReaderError as error:
+        line, problem = text.count("\n", 0, error.position) + 1, error.reason
+    raise RecipeError(f"line {line}: not valid YAML: {problem}")
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, pattern)
+        for tag, pattern in resolvers
+        if tag != "tag:yaml.org,2002:bool" or first in "tTfF"
+    ]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)

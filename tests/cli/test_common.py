@@ -1,0 +1,161 @@
+"""Options that every command has, completion, versions and short help texts."""
+
+import importlib.metadata
+import json
+import os
+
+import pytest
+from typer.testing import CliRunner
+
+from keras_transformer.cli import common
+from keras_transformer.cli import console
+from keras_transformer.cli.app import COMMANDS
+from keras_transformer.cli.app import app
+from keras_transformer.errors import UserError
+
+ALL = [*(name.replace("_", "-") for name in COMMANDS), "corpus prepare"]
+WITHOUT_DEVICE = {"init", "plot", "info", "compare"}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_has_the_common_options(run_command, name):
+    text = run_command(*name.split(), "--help").stdout
+    assert "  -q, --quiet  " in text
+    assert "  -v, --verbose  " in text
+    assert ("  --device DEVICE  " in text) == (name not in WITHOUT_DEVICE)
+
+
+def test_quiet_hides_status_but_neither_warnings_nor_errors(run_command, monkeypatch):
+    def recipes():
+        console.print_status("a status")
+        console.warn("a warning")
+        raise UserError("an error")
+
+    monkeypatch.setattr("keras_transformer.recipes.shipped_recipes", recipes)
+    result = run_command("train", "--quiet")
+    assert result.stderr == "warning: a warning\nerror: an error\n"
+    result = run_command("train")
+    assert result.stderr == "a status\nwarning: a warning\nerror: an error\n"
+
+
+def test_verbose_prints_the_traceback_of_an_error(run_command):
+    result = run_command("info", "nowhere", "--verbose")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Traceback")
+    assert result.stderr.endswith("error: nowhere: no such file or folder\n")
+    assert "Traceback" not in run_command("info", "nowhere").stderr
+
+
+def test_quiet_and_verbose_exclude_each_other(run_command):
+    result = run_command("train", "-q", "-v")
+    assert result.exit_code == 2
+    assert "--quiet and --verbose exclude each other" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "expected"),
+    [
+        ("cpu", None, "-1"),
+        ("cpu", "0,1", "-1"),
+        ("gpu", None, None),
+        ("gpu", "2", "2"),
+        ("gpu:1", None, "1"),
+        ("gpu:0,2", None, "0,2"),
+        ("gpu:1", "4,5", "5"),
+        ("gpu:1,0", "GPU-a,GPU-b", "GPU-b,GPU-a"),
+    ],
+)
+def test_device_selects_visible_gpus(monkeypatch, device, visible, expected):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with common.applied(device=device):
+        assert os.environ.get("CUDA_VISIBLE_DEVICES") == expected
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible
+    assert common.current == common.Settings()
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "message"),
+    [
+        ("tpu", None, "must be cpu, gpu, or GPU numbers such as gpu:0,1"),
+        ("gpu:", None, "must be cpu, gpu"),
+        ("gpu:a", None, "must be cpu, gpu"),
+        ("gpu:2", "0,1", "CUDA_VISIBLE_DEVICES=0,1 leaves 2 GPU"),
+        ("gpu:0", "-1", "CUDA_VISIBLE_DEVICES=-1 leaves 0 GPU"),
+    ],
+)
+def test_device_reports_unknown_devices(
+    run_command, monkeypatch, device, visible, message
+):
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    result = run_command("train", "--device", device)
+    assert result.exit_code == 2
+    assert f"--device {device}: {message}" in result.stderr
+
+
+@pytest.mark.parametrize(("device", "found"), [("gpu", 0), ("gpu:0,1", 1)])
+def test_device_must_be_found_by_tensorflow(monkeypatch, device, found):
+    import tensorflow as tf
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [None] * found)
+    with common.applied(device=device), pytest.raises(UserError, match="finds"):
+        common.check_device()
+    with common.applied(device="cpu"):
+        common.check_device()
+
+
+def test_version_names_the_libraries(run_command, monkeypatch, tmp_path):
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    lines = run_command("--version").stdout.splitlines()
+    version = importlib.metadata.version
+    assert lines[1] == f"TensorFlow {version('tensorflow')}"
+    assert lines[2].startswith(f"Keras {version('keras')}, backend torch ")
+    monkeypatch.delenv("KERAS_BACKEND")
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    assert "backend tensorflow" in run_command("--version").stdout
+    (tmp_path / "keras.json").write_text(json.dumps({"backend": "jax"}))
+    assert "backend jax" in run_command("--version").stdout
+    (tmp_path / "keras.json").write_text("[1]")
+    assert "backend tensorflow" in run_command("--version").stdout
+
+
+@pytest.mark.parametrize("width", ["60", "80"])
+def test_short_help_of_commands_is_complete(run_command, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    monkeypatch.setenv("TERMINAL_WIDTH", width)
+    text = run_command("--help").stdout
+    assert "..." not in text.partition("Commands:")[2]
+    names = [each.name for each in app.registered_commands if not each.hidden]
+    assert len(names) == len(COMMANDS)
+    if width == "80":
+        lines = text.partition("Commands:\n")[2].splitlines()
+        assert len(lines) == len(COMMANDS) + 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("train phr", "phrases"),
+        ("init --recipe multi30k_en_d", "multi30k_en_de"),
+        ("train phrases --set training.war", "training.warmup_steps="),
+        ("tra", "translate"),
+        ("train --qu", "--quiet"),
+    ],
+)
+def test_shell_completion_offers_commands_recipes_and_keys(words, expected):
+    shell = {
+        "_KERAS_TRANSFORMER_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"keras-transformer {words}",
+        "COMP_CWORD": str(len(words.split())),
+    }
+    result = CliRunner().invoke(app, [], prog_name="keras-transformer", env=shell)
+    assert expected in result.stdout.split()
+
+
+def test_installation_of_completion_is_offered(run_command):
+    text = run_command("--help").stdout
+    assert "--install-completion" in text
+    assert "--show-completion" in text

@@ -1,0 +1,78 @@
+"""Recipes that `init` writes."""
+
+import os
+
+import pytest
+
+from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes import shipped_recipes
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERAS_TRANSFORMER_DATA", str(tmp_path))
+    return tmp_path
+
+
+def test_init_writes_a_commented_recipe_for_two_files(run_command, folder):
+    arguments = ["--source", "my train: 1.en", "--target", "train.de"]
+    result = run_command("init", "my.yaml", *arguments)
+    assert (result.exit_code, result.stdout) == (0, "my.yaml\n"), result.stderr
+    assert "keras-transformer train my.yaml --output runs/my" in result.stderr
+    recipe = load_recipe("my.yaml")
+    assert recipe.data.train.source == [os.path.abspath("my train: 1.en")]
+    assert recipe.data.train.target == [os.path.abspath("train.de")]
+    text = (folder / "my.yaml").read_text()
+    assert "#   keras-transformer train my.yaml --output runs/mine\n" in text
+    shipped = load_recipe("files", ["data.train={source: a, target: b}"])
+    assert recipe.model_dump(exclude={"data"}) == shipped.model_dump(exclude={"data"})
+    assert text.count("#") > 40
+
+
+def test_init_without_files_says_what_to_edit(run_command, folder):
+    result = run_command("init")
+    assert (result.exit_code, result.stdout) == (0, "recipe.yaml\n")
+    assert result.stderr.startswith("edit data.train, then: keras-transformer train ")
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_init_copies_every_shipped_recipe(run_command, folder, name):
+    assert run_command("init", "copy.yaml", "--recipe", name).exit_code == 0
+    files = ["data.train={source: a, target: b}"] if name == "files" else []
+    assert load_recipe("copy.yaml", files) == load_recipe(name, files)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["my.txt"], "my.txt: the name of a recipe must end in .yaml"),
+        (["nowhere/my.yaml"], "there is no folder nowhere"),
+        (
+            ["old.yaml"],
+            "old.yaml: already exists. Choose another name, or pass --force",
+        ),
+        (["a.yaml", "--source", "b"], "--source and --target: give both or neither"),
+        (
+            ["a.yaml", "--recipe", "wmt"],
+            "wmt: no shipped recipe of that name. Shipped: ",
+        ),
+        (
+            ["a.yaml", "--recipe", "phrases", "-s", "b", "-t", "c"],
+            "phrases: names its training text already",
+        ),
+    ],
+)
+def test_init_reports_mistakes(run_command, folder, arguments, message):
+    (folder / "old.yaml").write_text("mine")
+    result = run_command("init", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert (folder / "old.yaml").read_text() == "mine"
+
+
+def test_init_overwrites_with_force(run_command, folder):
+    (folder / "old.yaml").write_text("mine")
+    assert run_command("init", "old.yaml", "--force").exit_code == 0
+    assert "training:" in (folder / "old.yaml").read_text()

@@ -1,0 +1,58 @@
+"""The command `train`: what it prints before and after a training that is replaced."""
+
+import sys
+import types
+
+import pytest
+
+from keras_transformer.cli import console
+
+
+@pytest.fixture
+def train(run_command, monkeypatch, tmp_path):
+    """Runs `train` in an empty folder, with a training that does nothing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "load_tensorflow", lambda: None)
+    fake = types.SimpleNamespace(train=lambda *_, **__: {"steps": 7})
+    monkeypatch.setitem(sys.modules, "keras_transformer.experiments.train", fake)
+    return lambda *arguments: run_command("train", *arguments)
+
+
+def commands_after(result):
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == "steps: 7\n"
+    return result.stderr.partition("next:\n")[2].splitlines()
+
+
+def test_train_prints_the_next_commands_with_files_of_the_recipe(train):
+    result = train(
+        *("files", "--output", "runs/my run", "--set", "data.max_length=99"),
+        *("--set", "data.train={source: a.en, target: a.de}"),
+        *("--set", "data.validation={source: [v.en, w.en], target: [v.de, w.de]}"),
+        *("--set", "data.test={source: t.en, target: /else where/t.de}"),
+    )
+    assert commands_after(result) == [
+        "  keras-transformer evaluate 'runs/my run' --source t.en "
+        "--reference '/else where/t.de'",
+        "  echo \"TEXT\" | keras-transformer translate 'runs/my run'",
+        "  keras-transformer export 'runs/my run' 'saved_models/my run'",
+    ]
+
+
+def test_train_prints_the_next_commands_for_parsers(train):
+    trees = "data={kind: trees, train: {trees: a.trees}, validation: {trees: v.trees}}"
+    result = train("craft_parsing", "--output", "run", "--set", trees)
+    assert commands_after(result) == [
+        "  keras-transformer evaluate run --metric f1 --reference v.trees",
+        '  echo "The dog barks ." | keras-transformer parse run',
+    ]
+
+
+def test_train_prints_the_next_commands_without_test_files(train):
+    lines = commands_after(train("phrases", "--output", "run"))
+    assert lines[0].endswith("run --source test.source --reference test.target")
+
+
+def test_quiet_training_prints_results_only(train):
+    result = train("phrases", "--output", "run", "--quiet")
+    assert (result.stdout, result.stderr) == ("steps: 7\n", "")

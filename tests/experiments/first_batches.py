@@ -1,0 +1,169 @@
+"""Loads every shipped recipe up to its first batch, with required packages only.
+
+    python first_batches.py FOLDER
+
+prints a line of JSON per recipe: its name, and the shape of the batch or an error. Only
+required packages can be imported, as in a plain installation.
+"""
+
+import ast
+import gzip
+import importlib.abc
+import importlib.metadata
+import json
+import os
+import pathlib
+import random
+import re
+import sys
+
+from packaging.requirements import Requirement
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+WORDS = ("the", "dog", "cat", "runs", "Hund", "Katze", "läuft", "schläft", "ein", "7")
+SMALL = ("tokenizer.vocabulary_size=420", "training.batch_tokens=512")
+
+
+def canonical(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def required_distributions():
+    """Returns the names of what `pip install .` installs, by their metadata."""
+    calls = ast.walk(ast.parse((ROOT / "setup.py").read_text(encoding="utf-8")))
+    (requires,) = (
+        ast.literal_eval(each.value)
+        for each in calls
+        if isinstance(each, ast.keyword) and each.arg == "install_requires"
+    )
+    found, waiting = set(), [Requirement(each) for each in requires]
+    while waiting:
+        requirement = waiting.pop()
+        key = (canonical(requirement.name), frozenset(requirement.extras))
+        if key in found:
+            continue
+        found.add(key)
+        try:
+            inner = importlib.metadata.requires(requirement.name) or ()
+        except importlib.metadata.PackageNotFoundError:
+            # Not installed here, such as a library of another operating system.
+            continue
+        for each in map(Requirement, inner):
+            extras = requirement.extras or {""}
+            if each.marker is None or any(
+                each.marker.evaluate({"extra": extra}) for extra in extras
+            ):
+                waiting.append(each)
+    return {name for name, _ in found}
+
+
+class OnlyRequired(importlib.abc.MetaPathFinder):
+    """Hides the modules of distributions that are not required."""
+
+    def __init__(self):
+        required = required_distributions()
+        self.hidden = {
+            module
+            for module, names in importlib.metadata.packages_distributions().items()
+            if not required & set(map(canonical, names))
+        } - {"keras_transformer", "pipelines"}
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.hidden:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def write(path, lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wt", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def sentences(count):
+    return [
+        " ".join(random.choices(WORDS, k=random.randint(2, 9))) for _ in range(count)
+    ]
+
+
+def write_data(folder):
+    """Writes small files under all names that the recipes use."""
+    for split in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de", "fr"):
+            write(folder / "multi30k" / f"{split}.{language}.gz", sentences(300))
+    tree = "(S (NP (DT {}) (NN {})) (VP (VBZ {})))"
+    trees = [tree.format(*random.choices(WORDS, k=3)) for _ in range(300)]
+    for split in ("train", "dev"):
+        write(folder / "craft" / f"{split}.trees.gz", trees)
+    for section in range(2, 24):
+        write(folder / "wsj" / f"{section:02}" / "wsj.mrg", trees[:20])
+    for language in ("en", "de"):
+        write(folder / f"train.{language}", sentences(300))
+
+
+def build_tfds(folder):
+    """Builds datasets with the names, versions and features of WMT14's."""
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    for language in ("de", "fr"):
+        texts = {"en": sentences(300), language: sentences(300)}
+        dataset = tf.data.Dataset.from_tensor_slices(texts)
+        sizes = {"train": 300, "validation": 9, "test": 9}
+        tfds.dataset_builders.store_as_tfds_dataset(
+            name="wmt14_translate",
+            config=f"{language}-en",
+            version="1.0.0",
+            data_dir=folder,
+            split_datasets={name: dataset.take(n) for name, n in sizes.items()},
+            features=tfds.features.Translation([language, "en"]),
+            disable_shuffling=True,
+        )
+
+
+def first_batch(name, folder):
+    """Returns the shape of the first batch of sources of a recipe."""
+    from keras_transformer import pipelines
+    from keras_transformer.experiments.corpora import load_corpora
+    from keras_transformer.experiments.corpora import load_pairs
+    from keras_transformer.experiments.corpora import prepare_corpora
+    from keras_transformer.recipes import load_recipe
+
+    files = {"source": f"{folder}/train.en", "target": f"{folder}/train.de"}
+    overrides = {
+        "files": [f"data.train={files}"],
+        "phrases": ["data.size=300", "data.held_out=20"],
+    }.get(name, [])
+    if name.startswith("wmt14"):
+        overrides = [f"data.data_dir={folder}/tfds"]
+    recipe = load_recipe(name, [*SMALL, *overrides])
+    run = folder / "runs" / name
+    run.mkdir(parents=True)
+    pairs = load_pairs(recipe)
+    prepare_corpora(recipe, run, pairs)
+    _, corpora = load_corpora(run, pairs)
+    dataset = pipelines.training_dataset(corpora["train"], recipe.training.batch_tokens)
+    inputs, _ = next(iter(dataset))
+    return list(inputs["source_ids"].shape)
+
+
+def main():
+    random.seed(1)
+    folder = pathlib.Path(sys.argv[1])
+    write_data(folder)
+    os.environ["KERAS_TRANSFORMER_DATA"] = str(folder)
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    sys.meta_path.insert(0, OnlyRequired())
+    build_tfds(folder / "tfds")
+    from keras_transformer.recipes import shipped_recipes
+
+    for name in shipped_recipes():
+        try:
+            result = first_batch(name, folder)
+        except Exception as error:
+            result = f"{type(error).__name__}: {error}"
+        print(json.dumps([name, result]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

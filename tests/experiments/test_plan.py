@@ -1,0 +1,45 @@
+"""Plans of trainings: sizes compared with counts by hand, and an unchanged disk."""
+
+import re
+
+import pytest
+
+from keras_transformer.errors import DataError
+from keras_transformer.experiments.plan import plan_training
+from keras_transformer.recipes import load_recipe
+
+SMALL = (
+    *("model.num_layers=1", "model.d_model=8", "model.d_ff=16", "model.num_heads=2"),
+    *("tokenizer.vocabulary_size=50", "training.steps=30", "training.batch_tokens=64"),
+)
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("a cat sat on it\n" * 20)
+    files = f"data.train={{source: {tmp_path}/a, target: {tmp_path}/b}}"
+    return load_recipe("files", [files, *SMALL])
+
+
+def test_plan_describes_a_training_without_a_trace(recipe, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    plan = plan_training(recipe)
+    assert sorted(tmp_path.rglob("*")) == before
+    # 20 lines of 16 bytes, at 4 bytes per token.
+    assert plan["data"] == "20 pairs, about 80 tokens per side"
+    assert plan["steps"] == "30, about 24 epochs"
+    assert plan["vocabulary"] == "50 subwords (bpe)"
+    # Three attentions, two feed-forward networks, five norms, two final norms, 50 ids.
+    parameters = 3 * 4 * 8 * 8 + 2 * (2 * 8 * 16 + 16 + 8) + 7 * 16 + 50 * 8
+    assert plan["model"].startswith(f"{parameters:,} parameters (tiny: 1 layers, ")
+    speed = float(re.match(r"([\d,]+) tokens/s", plan["speed"])[1].replace(",", ""))
+    assert speed > 1
+    assert re.match(r"about \d+ s, without validation", plan["time"])
+    assert re.match(r"about [\d.]+ [KMG]iB of [\d.]+ GiB", plan["memory"])
+
+
+def test_plan_names_a_missing_file(recipe, tmp_path):
+    (tmp_path / "b").unlink()
+    with pytest.raises(DataError, match=r"/b: No such file or directory"):
+        plan_training(recipe)

@@ -1,0 +1,32 @@
+"""Every shipped recipe up to its first batch, in an installation without extras."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from keras_transformer.recipes import shipped_recipes
+
+SCRIPT = pathlib.Path(__file__).with_name("first_batches.py")
+
+
+@pytest.fixture(scope="module")
+def first_batches(tmp_path_factory):
+    """Shapes of the first batches by recipe. One process loads all of them."""
+    pytest.importorskip("packaging", reason="part of the extra [dev]")
+    folder = tmp_path_factory.mktemp("data")
+    done = subprocess.run(
+        [sys.executable, SCRIPT, folder], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(map(json.loads, done.stdout.splitlines()))
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_shipped_recipe_yields_a_batch(first_batches, name):
+    batch = first_batches[name]
+    assert isinstance(batch, list), batch
+    rows, length = batch
+    assert 0 < rows * length <= 512

@@ -1,0 +1,258 @@
+"""Settings that fit the text and the machine."""
+
+import gzip
+import random
+
+import pytest
+
+from keras_transformer.recipes import RecipeError
+from keras_transformer.recipes import automatic
+from keras_transformer.recipes import dump_recipe
+from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes import machine as machines
+from keras_transformer.recipes.machine import Gpu
+from keras_transformer.recipes.machine import Machine
+from keras_transformer.recipes.machine import TextSize
+from keras_transformer.recipes.machine import measure_text
+
+LAPTOP = Machine(4, 8 << 30)
+GPU = Machine(16, 64 << 30, (Gpu(24 << 30, 8.6),))
+FILES = "data.train={source: a.en, target: a.de}"
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Loads a recipe for a given number of pairs and machine."""
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+
+    def load(pairs, machine=LAPTOP, *overrides, recipe="files", **options):
+        text = TextSize(pairs, 70 * pairs, 100, pairs) if pairs else None
+        monkeypatch.setattr(
+            "keras_transformer.recipes.load.measure_text", lambda *_: text
+        )
+        monkeypatch.setattr(
+            "keras_transformer.recipes.load.find_machine", lambda: machine
+        )
+        return load_recipe(recipe, [FILES, *overrides], **options)
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("pairs", "machine", "preset", "vocabulary_size", "batch_tokens", "precision"),
+    [
+        (29_000, LAPTOP, "tiny", 8_000, 4_096, None),
+        (29_000, GPU, "tiny", 8_000, 4_096, "bfloat16"),
+        (200_000, LAPTOP, "small", 16_000, 8_192, None),
+        (4_500_000, LAPTOP, "small", 37_000, 8_192, None),
+        (4_500_000, GPU, "base", 37_000, 25_000, "bfloat16"),
+        (1_000, LAPTOP, "tiny", 1_360, 1_024, None),
+        (None, LAPTOP, "tiny", 8_000, 4_096, None),
+    ],
+)
+def test_files_recipe_fits_text_and_machine(
+    load, pairs, machine, preset, vocabulary_size, batch_tokens, precision
+):
+    recipe = load(pairs, machine)
+    assert recipe.model.preset == preset
+    assert recipe.tokenizer.vocabulary_size == vocabulary_size
+    assert recipe.training.batch_tokens == batch_tokens
+    assert recipe.training.mixed_precision == precision
+    assert recipe.model.dropout == (0.1 if preset == "base" else 0.3)
+
+
+def test_report_gives_a_reason_for_each_value(load):
+    lines = []
+    load(29_000, LAPTOP, report=lines.append)
+    assert lines[0] == "settings for 29,000 pairs on 4 CPU core(s), 8.0 GiB of memory:"
+    assert "  model.preset: tiny (for 29,000 pairs, up to 50,000)" in lines
+    keys = [line.split(":")[0].strip() for line in lines[1:]]
+    assert keys == list(automatic.AUTOMATIC_KEYS)
+    assert all(line.endswith(")") for line in lines[1:])
+
+
+def test_given_values_are_kept_and_others_follow_them(load):
+    overrides = ["model.preset=base", "training.steps=700", "model.dropout=0.2"]
+    recipe = load(29_000, GPU, *overrides)
+    assert (recipe.model.preset, recipe.model.dropout) == ("base", 0.2)
+    assert recipe.training.steps == 700
+    assert recipe.training.warmup_steps == 70
+    assert recipe.training.validation_steps == 35
+    assert recipe.training.learning_rate == 0.0007
+    assert recipe.training.batch_tokens == 25_000
+    recipe = load(29_000, LAPTOP, "model.d_model=512", "training.schedule=paper")
+    assert recipe.training.learning_rate is None
+    assert recipe.training.batch_tokens == 25_000
+
+
+def test_large_batches_are_split_to_fit_the_memory(load):
+    sizes = ("model.preset=big", "training.batch_tokens=25000")
+    parts = [
+        load(4_500_000, Machine(1, gib << 30), *sizes).training
+        for gib in (1024, 32, 16)
+    ]
+    assert parts[0].gradient_accumulation_steps == 1
+    assert parts[1].gradient_accumulation_steps > 1
+    assert parts[2].gradient_accumulation_steps > parts[1].gradient_accumulation_steps
+    unknown = load(4_500_000, Machine(1, None), *sizes).training
+    assert unknown.gradient_accumulation_steps == 1
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [
+        (None, None),
+        (6.1, None),
+        (7.5, "float16"),
+        (8.0, "bfloat16"),
+        (12.0, "bfloat16"),
+    ],
+)
+def test_precision_fits_the_gpu(load, capability, expected):
+    gpu = Machine(4, 8 << 30, (Gpu(None, capability),))
+    training = load(29_000, gpu).training
+    assert training.mixed_precision == expected
+    assert training.parallel_parts == 1
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(1, 1), (2, 2), (4, 2), (16, 1)])
+def test_parallel_parts_fit_the_cores(load, cores, expected):
+    machine = Machine(cores, 8 << 30)
+    assert load(29_000, machine).training.parallel_parts == expected
+
+
+def test_workers_choose_alike(load, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    sizes = ("model.preset=big", "training.batch_tokens=25000")
+    recipes = [load(29_000, Machine(8, gib << 30), *sizes) for gib in (4, 64)]
+    assert recipes[0] == recipes[1]
+
+
+def test_recipe_without_a_model_begins_with_the_template(load, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("data: {train: {source: a.en, target: a.de}}")
+    assert load(29_000, recipe=path) == load(29_000)
+    path.write_text(
+        "data: {train: {source: a.en, target: a.de}}\n"
+        "training: {steps: 700, checkpoint_steps: 100}\ntokenizer: {kind: word_piece}"
+    )
+    recipe = load(29_000, recipe=path)
+    assert recipe.training.checkpoint_minutes is None
+    overrides = ["training.steps=700", "training.checkpoint_steps=100"]
+    assert recipe == load(29_000, LAPTOP, *overrides, "tokenizer.kind=word_piece")
+
+
+def test_recipe_with_a_model_has_the_defaults_of_the_paper(load, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("data: {train: {source: a, target: b}}\nmodel: {dropout: 0.2}")
+    recipe = load(29_000, recipe=path)
+    assert (recipe.model.preset, recipe.training.batch_tokens) == ("base", 25_000)
+
+
+def test_other_data_has_the_defaults_of_the_paper(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("data: {kind: phrases, source_locale: en, target_locale: de}")
+    recipe = load_recipe(path)
+    assert (recipe.model.preset, recipe.training.batch_tokens) == ("base", 25_000)
+    with pytest.raises(RecipeError, match=r"training.steps: auto needs data.kind"):
+        load_recipe(path, ["training.steps=auto"])
+
+
+def test_auto_is_an_error_for_other_keys(load):
+    with pytest.raises(RecipeError, match=r"training.seed must be a valid integer"):
+        load(29_000, LAPTOP, "training.seed=auto")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("model.preset=[1]", "training.batch_tokens=x", "training.steps=-1"),
+        *("data.max_length=a", "model.d_model=0", "model.num_heads=1000"),
+        *("tokenizer.vocabulary_size=1e9", "data=x", "data.train.source={}", "model=3"),
+        *("training=1", "tokenizer=[]", "training.steps=true", "model.d_model=1.5"),
+    ],
+)
+def test_wrong_values_are_reported_as_without_auto(load, override):
+    with pytest.raises(RecipeError, match=override.split("=")[0].split(".")[-1]):
+        load(29_000, LAPTOP, override)
+
+
+def test_a_begun_run_keeps_its_values(load, tmp_path):
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    begun = load(29_000)
+    dump_recipe(begun, run / "config.yaml")
+    lines = []
+    options = {"run": run, "report": lines.append}
+    # Nothing is trained yet, so that the text may still be corrected.
+    assert load(4_500_000, GPU, **options).model.preset == "base"
+    (run / "checkpoints" / "ckpt-1.index").touch()
+    lines.clear()
+    assert load(4_500_000, GPU, **options) == begun
+    assert lines == []
+    (run / "config.yaml").write_text("model: x")
+    assert load(4_500_000, GPU, **options).model.preset == "base"
+    dump_recipe(begun, run / "config.yaml")
+    longer = load(4_500_000, GPU, "training.steps=20000", **options)
+    assert longer.training.steps == 20_000
+    assert longer.training.warmup_steps == begun.training.warmup_steps
+
+
+def test_a_begun_run_without_a_model_section_resumes(load, tmp_path):
+    """Earlier versions trained such a recipe with the defaults of the paper."""
+    path, run = tmp_path / "mine.yaml", tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "checkpoints" / "ckpt-1.index").touch()
+    path.write_text("data: {train: {source: a.en, target: a.de}}\nmodel: {}")
+    begun = load(29_000, recipe=path)
+    dump_recipe(begun, run / "config.yaml")
+    path.write_text("data: {train: {source: a.en, target: a.de}}")
+    assert load(29_000, recipe=path, run=run) == begun
+
+
+def write_text(path, lines):
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wt", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+    return str(path)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_measure_text_counts_small_files_exactly(tmp_path, suffix):
+    source = write_text(tmp_path / f"s{suffix}", ["a b", "é", "", "b c"])
+    target = write_text(tmp_path / f"t{suffix}", ["aa", "b", "c d e f", "g"])
+    size = measure_text([source, source], [target, target])
+    assert size == (8, 2 * len("aa\nb\nc d e f\ng\n"), 10, 9)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_measure_text_extrapolates_large_files(tmp_path, monkeypatch, suffix):
+    random.seed(1)
+    words = [f"{random.randrange(10**6)}" for _ in range(50_000)]
+    path = write_text(tmp_path / f"s{suffix}", words)
+    monkeypatch.setattr(machines, "_SAMPLE_BYTES", 100_000)
+    size = measure_text([path], [path])
+    # Compressed files are read ahead.
+    assert size.pairs == pytest.approx(50_000, rel=0.15 if suffix else 0.01)
+    assert size.bytes == pytest.approx(sum(map(len, words)) + 50_000, rel=0.15)
+
+
+def test_measure_text_returns_none_for_unreadable_files(tmp_path):
+    good = write_text(tmp_path / "good", ["a"])
+    cut = write_text(tmp_path / "cut.gz", ["a" * 100])
+    with open(cut, "rb+") as file:
+        file.truncate(20)
+    no_gzip = write_text(tmp_path / "plain", ["a"])
+    (tmp_path / "plain").rename(tmp_path / "plain.gz")
+    for bad in ("nowhere", str(tmp_path), cut, f"{no_gzip}.gz"):
+        assert measure_text([good], [bad]) is None
+    assert measure_text([good], [good]) is not None
+
+
+def test_find_machine_respects_the_limit_of_a_container(monkeypatch):
+    monkeypatch.setattr(machines, "_container_limit", lambda: 3 << 30)
+    assert machines.find_machine().memory == 3 << 30
+    assert machines.free_memory() <= 3 << 30
+    monkeypatch.setattr(machines, "_container_limit", lambda: None)
+    assert machines.find_machine().memory > 2**28
+    assert machines.find_machine().cores >= 1

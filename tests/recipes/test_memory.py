@@ -1,0 +1,38 @@
+"""Numbers of parameters and memory from the sizes of a model."""
+
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes.memory import count_parameters
+from keras_transformer.recipes.memory import recipe_memory
+
+FILES = "data.train={source: a, target: b}"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"normalization": "pre", "key_dim": 3, "value_dim": 5},
+        {"positions": "learned", "max_length": 9, "num_layers": 3},
+    ],
+)
+def test_count_parameters_matches_the_model(changes):
+    sizes = {"num_layers": 2, "d_model": 12, "d_ff": 20, "num_heads": 2}
+    model = kt.Transformer(31, **{**sizes, **changes})
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    sizes = {"key_dim": 6, "value_dim": 6, **sizes, **changes}
+    assert count_parameters(sizes, 31) == model.count_params()
+
+
+def test_memory_grows_with_the_batch_and_shrinks_with_parts_and_devices():
+    def memory(*overrides, devices=1):
+        return recipe_memory(load_recipe("files", [FILES, *overrides]), devices)
+
+    one = memory("training.batch_tokens=8000")
+    assert memory("training.batch_tokens=16000") > 1.2 * one
+    assert memory("training.batch_tokens=16000", devices=2) == pytest.approx(one)
+    split = "training.gradient_accumulation_steps=4"
+    assert memory("training.batch_tokens=32000", split) == pytest.approx(one, rel=0.2)
+    assert memory("training.batch_tokens=8000", "model.preset=base") > 2 * one

@@ -1,0 +1,52 @@
+"""Sizes of the heads in recipes that change a preset."""
+
+import pytest
+
+from keras_transformer.recipes import dump_recipe
+from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes import shipped_recipes
+
+
+@pytest.fixture
+def recipe_path(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("data: {train: {source: a.en, target: a.de}}\nmodel: {}")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "key_dim", "value_dim"),
+    [
+        ("{preset: tiny}", 32, 32),
+        ("{preset: tiny, d_model: 64}", 16, 16),
+        ("{preset: tiny, num_heads: 8}", 16, 16),
+        ("{preset: tiny, d_model: 256, num_heads: 4}", 64, 64),
+        ("{preset: tiny, d_model: 64, key_dim: 5}", 5, 16),
+        ("{preset: tiny, d_model: 64, value_dim: null}", 16, None),
+        ("{preset: B1}", 16, 64),
+        ("{preset: B1, num_heads: 8}", 16, 64),  # as in the preset
+        ("{preset: B1, num_heads: 4}", 128, 128),
+        ("{num_heads: 16}", 32, 32),
+    ],
+)
+def test_model_settings_infer_the_size_of_heads(
+    recipe_path, changes, key_dim, value_dim
+):
+    model = load_recipe(recipe_path, [f"model={changes}"]).model
+    assert (model.key_dim, model.value_dim) == (key_dim, value_dim)
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_shipped_recipes_infer_the_size_of_heads(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("KERAS_TRANSFORMER_DATA", str(tmp_path))
+    overrides = ["model.d_model=96", "model.num_heads=3"]
+    if name == "files":
+        overrides.append("data.train={source: a, target: b}")
+    model = load_recipe(name, overrides).model
+    assert (model.key_dim, model.value_dim) == (32, 32)
+
+
+def test_resolved_model_settings_stay_equal_when_reloaded(recipe_path, tmp_path):
+    recipe = load_recipe(recipe_path, ["model={preset: tiny, d_model: 64}"])
+    dump_recipe(recipe, tmp_path / "config.yaml")
+    assert load_recipe(tmp_path / "config.yaml") == recipe
