@@ -50,7 +50,7 @@ def keras_transformer_command(
 # Each module defines the command of the same name.
 COMMANDS = (
     *("demo", "train", "evaluate", "translate", "score", "average", "export"),
-    *("info", "compare", "filter", "update_vocabulary", "serve", "parse"),
+    *("info", "models", "compare", "filter", "update_vocabulary", "serve", "parse"),
     *("visualize", "ablate"),
 )
 for name in COMMANDS:

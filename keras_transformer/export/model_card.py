@@ -1,9 +1,12 @@
 """Model card: `MODEL_CARD.md`, which describes an exported model."""
 
+import dataclasses
 import importlib.metadata
 import pathlib
 
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
+from keras_transformer.saving.info import CARD
+from keras_transformer.saving.info import card_tables
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import validations_of_run
 
@@ -37,6 +40,36 @@ def model_card(
     parts.append(_scores(validation, scores, recipe))
     parts.append(f"## License\n\n{license or _UNKNOWN}\n")
     return "\n".join(parts)
+
+
+def describe_translator(translator, scores=(), license=None):
+    """Returns the model card of an opened model.
+
+    Args:
+        translator: `Translator` from `open_model`.
+        scores: Same as in `model_card`.
+        license: Same as in `model_card`. If `None`, the license in the card next to the
+            opened model, if any.
+    """
+    path = translator.path
+    folder = path if path.is_dir() else path.parent
+    settings = dataclasses.asdict(translator.search)
+    settings["max_source_length"] = translator.max_source_length
+    return model_card(
+        translator.model,
+        translator.tokenizer,
+        settings,
+        **run_metadata(folder),
+        scores=scores,
+        license=license or _stored_license(folder),
+    )
+
+
+def _stored_license(folder):
+    if not (folder / CARD).is_file():
+        return None
+    text = card_tables((folder / CARD).read_text(encoding="utf-8")).get("License")
+    return text if isinstance(text, str) and text != _UNKNOWN else None
 
 
 def run_metadata(folder):
