@@ -57,6 +57,46 @@ class FilesData(Section):
     max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
 
 
+class TsvData(Section):
+    """Files with a pair per line in columns between tabs."""
+
+    kind: Literal["tsv"]
+    train: Paths  # file or list of files, plain or .gz
+    validation: Paths | None = None  # files for validation and early stopping
+    test: Paths | None = None  # files that training does not read
+    source: PositiveInt | Text = 1  # column: number from 1, or name in the first line
+    target: PositiveInt | Text = 2  # column: number from 1, or name in the first line
+    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
+
+
+class JsonlData(Section):
+    """Files with a pair per line as a JSON object."""
+
+    kind: Literal["jsonl"]
+    train: Paths  # file or list of files, plain or .gz
+    validation: Paths | None = None  # files for validation and early stopping
+    test: Paths | None = None  # files that training does not read
+    source: Text = "source"  # key of the source text, such as translation.en
+    target: Text = "target"  # key of the target text, such as translation.de
+    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
+
+
+class HfData(Section):
+    """A dataset of the package `datasets`: a name on the Hub, or a local folder."""
+
+    kind: Literal["hf"]
+    name: Text  # dataset, such as Helsinki-NLP/opus-100, or folder
+    config: Text | None = None  # configuration, such as de-en
+    revision: Text | None = None  # branch, tag or commit on the Hub
+    source: Text = "translation.en"  # key of the source text
+    target: Text = "translation.de"  # key of the target text
+    train: Text = "train"  # split, such as train[:10%]
+    validation: Text | None = "validation"  # split for validation
+    test: Text | None = "test"  # split that training does not read
+    streaming: bool = False  # read the examples without storing the dataset
+    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
+
+
 class RecordsData(Section):
     """A folder of training pairs that `keras-transformer corpus prepare` encoded.
 
@@ -133,6 +173,9 @@ class TreesData(Section):
 
 DATA_KINDS = {
     "files": FilesData,
+    "tsv": TsvData,
+    "jsonl": JsonlData,
+    "hf": HfData,
     "tfds": TfdsData,
     "phrases": PhrasesData,
     "trees": TreesData,
