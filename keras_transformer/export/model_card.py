@@ -103,7 +103,7 @@ def _data_rows(recipe):
         if isinstance(value, dict):
             sides = (f"{side} {_base_names(paths)}" for side, paths in value.items())
             value = "; ".join(sides)
-        elif key == "train" and recipe.data.kind == "records":
+        elif isinstance(value, list) or pathlib.PurePath(str(value)).is_absolute():
             value = _base_names(value)
         if value is not None and key != "data_dir":
             yield key, value

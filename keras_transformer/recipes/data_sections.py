@@ -23,6 +23,18 @@ Paths = Annotated[
 ]
 
 
+def _check_column(value):
+    is_number = type(value) is int and value > 0
+    if not is_number and not (isinstance(value, str) and value):
+        raise ValueError(
+            f"must be a column's number from 1, or its name. Received: {value!r}"
+        )
+    return value
+
+
+Column = Annotated[int | str, BeforeValidator(_check_column)]
+
+
 class Section(BaseModel):
     """Base class of a recipe's sections. Unknown keys are errors."""
 
@@ -64,8 +76,8 @@ class TsvData(Section):
     train: Paths  # file or list of files, plain or .gz
     validation: Paths | None = None  # files for validation and early stopping
     test: Paths | None = None  # files that training does not read
-    source: PositiveInt | Text = 1  # column: number from 1, or name in the first line
-    target: PositiveInt | Text = 2  # column: number from 1, or name in the first line
+    source: Column = 1  # number of the column, or its name in line 1
+    target: Column = 2  # number of the column, or its name in line 1
     max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
 
 
@@ -173,11 +185,11 @@ class TreesData(Section):
 
 DATA_KINDS = {
     "files": FilesData,
-    "tsv": TsvData,
-    "jsonl": JsonlData,
-    "hf": HfData,
     "tfds": TfdsData,
     "phrases": PhrasesData,
     "trees": TreesData,
     "records": RecordsData,
+    "tsv": TsvData,
+    "jsonl": JsonlData,
+    "hf": HfData,
 }
