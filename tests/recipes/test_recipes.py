@@ -154,25 +154,6 @@ def test_load_recipe_makes_paths_of_records_absolute(tmp_path, monkeypatch):
     assert data.validation.target == [str(tmp_path / "v.de")]
 
 
-def test_load_recipe_makes_paths_of_other_kinds_absolute(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    tokenizer = "tokenizer.model=a.model"
-    recipe = load_recipe("files", ["data={kind: tsv, train: [a, b]}", tokenizer])
-    assert recipe.data.train == [str(tmp_path / "a"), str(tmp_path / "b")]
-    assert recipe.data.validation is None
-    assert recipe.tokenizer.model == str(tmp_path / "a.model")
-    recipe = load_recipe("files", ["data={kind: hf, name: some/data}"])
-    assert recipe.data.name == "some/data"
-    (tmp_path / "some" / "data").mkdir(parents=True)
-    recipe = load_recipe("files", ["data={kind: hf, name: some/data}"])
-    assert recipe.data.name == str(tmp_path / "some" / "data")
-
-
-def test_load_recipe_rejects_a_tokenizer_file_for_encoded_data(recipe_path):
-    overrides = ["data={kind: records, train: a}", "tokenizer.model=b"]
-    assert "tokenizer.model is not available" in one_line(recipe_path, *overrides)
-
-
 def test_load_recipe_expands_environment_variables(recipe_path, monkeypatch):
     recipe_path.write_text(MINIMAL.replace("a.en", '"${SOME_CORPUS}/a.en"'))
     monkeypatch.setenv("SOME_CORPUS", "/elsewhere")
@@ -247,10 +228,6 @@ def test_override_replaces_the_other_checkpoint_interval(recipe_path):
         ),
         ("data.kind=tree", "data.kind must be one of files, tfds, phrases"),
         ("data.kind=tfds", "data.name must be given"),
-        ("data={kind: tsv, train: a, source: 0}", "data.source: must be a column's"),
-        ("data={kind: jsonl, train: a, source: 1}", "data.source must be a valid"),
-        ("data={kind: hf, train: train}", "data.name must be given"),
-        ("tokenizer={kind: word_piece, model: a}", "so kind must be bpe"),
         ("data.train.source=[a, 3]", "data.train.source.1 must be a valid string"),
         (
             "data.train.source=[a, b]",
