@@ -4,11 +4,13 @@ import dataclasses
 import importlib.metadata
 import pathlib
 
+from keras_transformer.errors import ModelError
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving.info import CARD
 from keras_transformer.saving.info import card_tables
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import validations_of_run
+from keras_transformer.untrusted import read_text
 
 _UNKNOWN = "not stated"
 
@@ -68,7 +70,8 @@ def describe_translator(translator, scores=(), license=None):
 def _stored_license(folder):
     if not (folder / CARD).is_file():
         return None
-    text = card_tables((folder / CARD).read_text(encoding="utf-8")).get("License")
+    card = read_text(folder / CARD, error=ModelError)
+    text = card_tables(card).get("License")
     return text if isinstance(text, str) and text != _UNKNOWN else None
 
 
