@@ -8,6 +8,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer import recipes
+from keras_transformer.cli import serve as serve_module
 from keras_transformer.errors import UserError
 from keras_transformer.experiments.train import train
 from keras_transformer.saving.info import card_tables
@@ -155,3 +156,14 @@ def test_missing_model_names_the_packaged_ones(run_command):
         "error: no_such_model: no such file or folder, and no packaged model "
         f"(packaged: {names})\n"
     )
+
+
+def test_serve_exports_a_preset_and_removes_the_export(tiny_model, tmp_path):
+    model, tokenizer = tiny_model
+    preset = model.save_to_preset(tmp_path / "tiny", tokenizer)
+    with serve_module._exported(preset) as folder:
+        assert folder.name == "tiny"
+        assert (folder / "1" / "saved_model.pb").is_file()
+    assert not folder.parent.exists()
+    with serve_module._exported(tmp_path) as folder:
+        assert folder == tmp_path
