@@ -11,11 +11,14 @@ comma := ,
 INSTALLED := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 DEMO_ARGS ?=
 TEST_ARGS ?=
+# A recipe whose model the package contains, for make pretrained
+MODEL ?= phrases
 
-.PHONY: help setup demo test test-slow docs reference lint format lock clean
+.PHONY: help setup demo pretrained test test-slow docs reference lint format lock clean
 
 help:
 	@echo "make demo       set up .venv, then train, evaluate, export and translate"
+	@echo "make pretrained train and pack a packaged model (MODEL=phrases)"
 	@echo "make test       set up .venv, then run the tests (TEST_ARGS=... is passed on)"
 	@echo "make test-slow  run the slow tests"
 	@echo "make docs       build the site into build/site; warnings are errors"
@@ -35,6 +38,10 @@ $(INSTALLED): setup.py pyproject.toml requirements.lock
 
 demo: $(INSTALLED)
 	$(BIN)/keras-transformer demo $(DEMO_ARGS)
+
+pretrained: $(INSTALLED)
+	$(BIN)/keras-transformer train $(MODEL) --output runs/$(MODEL)
+	$(BIN)/python benchmarks/pretrained.py $(MODEL) runs/$(MODEL)
 
 # The tests of a file stay in one process, because they share slow fixtures.
 test: $(INSTALLED)

@@ -51,6 +51,8 @@ setup(
         "keras_transformer.pipelines.tokenizers": "pipelines/tokenizers",
     },
     package_data={
+        # Models: keras-transformer models
+        "keras_transformer": ["pretrained/*/*", "pretrained/*/assets/tokenizer/*"],
         "keras_transformer.recipes": ["*.yaml"],
         "keras_transformer.saving": ["*.json"],
         "keras_transformer.serving": ["*.html", "*.css", "*.js"],
@@ -82,6 +84,10 @@ setup(
         "docs": DOCS,
         # Keras's other backends: the layers, the model and the search run on them.
         "backends": ["jax>=0.5", "torch>=2.6", "scipy>=1.11"],
+        # data.kind hf
+        "hf": ["datasets>=3"],
+        # hf://OWNER/NAME and push_to_hub
+        "hub": ["huggingface_hub>=0.34"],
         "serve": SERVE,
         "serving-api": SERVING_API,
         "ctranslate2": ["ctranslate2>=4.5"],

@@ -38,6 +38,38 @@ def replace_file(path):
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def replace_folder(folder):
+    """Yields a temporary folder next to `folder` and renames it to `folder` at the end.
+
+    After an error the temporary folder is removed and `folder` is unchanged. After a
+    power cut `folder` is never partly written: it is the old folder, the new one, or,
+    for an instant, missing.
+
+    Raises:
+        StorageError: If the disk is full.
+    """
+    folder = pathlib.Path(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(f".{folder.name}-{os.getpid()}")
+    old = folder.with_name(f".{folder.name}-{os.getpid()}-old")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        with convert_disk_full_errors(folder):
+            temporary.mkdir()
+            yield temporary
+            sync_tree(temporary)
+        if folder.exists():
+            # Renaming the old folder first never leaves `folder` partly removed.
+            shutil.rmtree(old, ignore_errors=True)
+            os.rename(folder, old)
+        os.rename(temporary, folder)
+        shutil.rmtree(old, ignore_errors=True)
+        sync(folder.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def sync(path):
     """Waits until the content of a file, or the entries of a folder, are on disk."""
     number = os.open(path, os.O_RDONLY)

@@ -16,7 +16,10 @@ from keras_transformer.pipelines.lines import decode_lines
 from keras_transformer.pipelines.lines import read_lines
 from keras_transformer.pipelines.sources.base import Pairs
 from keras_transformer.pipelines.sources.base import as_pairs
+from keras_transformer.pipelines.sources.hugging_face import HuggingFacePairs
 from keras_transformer.pipelines.sources.records import RecordFolder
+from keras_transformer.pipelines.sources.tables import JsonLines
+from keras_transformer.pipelines.sources.tables import TsvFiles
 from keras_transformer.pipelines.sources.text_files import TextFiles
 from keras_transformer.pipelines.sources.tfds import TfdsPairs
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
@@ -29,11 +32,14 @@ from keras_transformer.pipelines.tokenizers.registry import train_tokenizer
 __all__ = [
     "CoreOpsBytePairTokenizer",
     "EncodedCorpus",
+    "HuggingFacePairs",
+    "JsonLines",
     "Pairs",
     "RecordFolder",
     "TextFiles",
     "TfdsPairs",
     "Tokenizer",
+    "TsvFiles",
     "as_pairs",
     "batch_indices",
     "decode_lines",

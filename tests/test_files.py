@@ -12,6 +12,7 @@ from keras_transformer.errors import StorageError
 from keras_transformer.files import check_writable
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.files import replace_file
+from keras_transformer.files import replace_folder
 from keras_transformer.files import sync_tree
 
 
@@ -144,3 +145,19 @@ def test_sync_ignores_folders_that_cannot_be_synced(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="Invalid argument"):
         storage.sync(tmp_path / "file")
+
+
+def test_replace_folder_writes_the_whole_folder_or_nothing(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    with replace_folder(folder) as temporary:
+        (temporary / "a").write_text("1")
+        assert not folder.exists()
+    assert (folder / "a").read_text() == "1"
+    with pytest.raises(KeyError), replace_folder(folder) as temporary:
+        (temporary / "b").write_text("2")
+        raise KeyError
+    assert [path.name for path in folder.iterdir()] == ["a"]
+    with replace_folder(folder) as temporary:
+        (temporary / "c").write_text("3")
+    assert [path.name for path in folder.iterdir()] == ["c"]
+    assert [path.name for path in folder.parent.iterdir()] == ["folder"]

@@ -46,7 +46,7 @@ ALLOWED = {
     "distributed": {"training", "saving", "pipelines", "files", "errors"},
     "export": {
         *("decoding", "numerics", "saving", "pipelines", "recipes", "files"),
-        "errors",
+        *("errors", "untrusted"),
     },
     "serving": {"saving", "errors"},
     "experiments": {

@@ -91,7 +91,8 @@ def keras_transformer_command(
 # Each module defines the command of the same name.
 COMMANDS = (
     *("demo", "init", "train", "plot", "evaluate", "translate", "score", "average"),
-    *("export", "info", "compare", "filter", "update_vocabulary", "serve", "parse"),
+    *("export", "info", "models", "compare", "filter", "update_vocabulary", "serve"),
+    "parse",
     *("visualize", "ablate"),
 )
 for name in COMMANDS:

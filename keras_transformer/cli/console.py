@@ -133,6 +133,21 @@ def require_run(path: pathlib.Path) -> None:
         raise UserError(f"{path}: must be a run folder, with a config.yaml{hint}")
 
 
+def find_model(path: pathlib.Path) -> pathlib.Path:
+    """Returns the local path of a model that is a path, a packaged name or `hf://`.
+
+    Raises:
+        UserError: If there is none.
+    """
+    from keras_transformer.saving.names import locate_model
+    from keras_transformer.saving.names import missing_model
+
+    found = locate_model(path)
+    if not found.exists():
+        raise UserError(f"{path}: {missing_model()}")
+    return found
+
+
 def require_folder(path: pathlib.Path) -> None:
     """Raises `UserError` unless the parent folder of an output path exists."""
     if not path.parent.is_dir():

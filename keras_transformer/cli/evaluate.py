@@ -72,7 +72,8 @@ def evaluate(
     """
     metrics = list(dict.fromkeys(metric))
     is_parsing = Metric.f1 in metrics
-    console.require_exists(model, source, reference, *ensemble)
+    model, *ensemble = map(console.find_model, [model, *ensemble])
+    console.require_exists(source, reference)
     console.require_writable(output)
     if is_parsing and len(metrics) > 1:
         raise UserError("--metric f1: cannot be combined, since its reference is trees")

@@ -16,6 +16,20 @@ from keras_transformer.errors import UserError
 class Format(enum.StrEnum):
     SAVED_MODEL = "saved_model"
     CTRANSLATE2 = "ctranslate2"
+    PRESET = "preset"
+    HUGGINGFACE = "huggingface"
+
+
+_WITH_CARD = (Format.SAVED_MODEL, Format.PRESET, Format.HUGGINGFACE)
+# Formats that have an option.
+_FORMATS_OF = {
+    "--quantization": (Format.CTRANSLATE2, Format.PRESET, Format.HUGGINGFACE),
+    "--scores": _WITH_CARD,
+    "--license": _WITH_CARD,
+    "--tokenizer-ops": (Format.SAVED_MODEL,),
+    "--parallel-parts": (Format.SAVED_MODEL,),
+    "--jit-compile": (Format.SAVED_MODEL,),
+}
 
 
 class TokenizerOps(enum.StrEnum):
@@ -33,11 +47,18 @@ def export(
         Argument(metavar="FOLDER", help="Output folder, e.g. saved_models/NAME."),
     ],
     format: Annotated[
-        Format, Option(help="SavedModel, or a model for CTranslate2.")
+        Format,
+        Option(
+            help="SavedModel, a model for CTranslate2, a preset, or a model for "
+            "Hugging Face transformers."
+        ),
     ] = Format.SAVED_MODEL,
     quantization: Annotated[
         str | None,
-        Option(help="CTranslate2 weights: none, int8, int16, float16 or bfloat16."),
+        Option(
+            help="Weights for CTranslate2 (none, int8, int16, float16, bfloat16), or "
+            "none or float16."
+        ),
     ] = None,
     beam_size: options.BeamSize = None,
     length_penalty: options.LengthPenalty = None,
@@ -64,8 +85,10 @@ def export(
 ):
     """Write a SavedModel for TF-Serving: text in, text out.
 
-    A SavedModel is written to FOLDER/1 or the next free number, a model for CTranslate2
-    to FOLDER itself. CTranslate2 takes its search options at translation time.
+    A SavedModel is written to FOLDER/1 or the next free number, the other formats to
+    FOLDER itself. CTranslate2 takes its search options at translation
+    time. A preset is what `Transformer.from_preset` and `open_model` read. transformers
+    opens the format huggingface with `from_pretrained` and `MarianTokenizer`.
     Core tokenizer operations return the same ids but are slower and support BPE only.
     TF-Serving cannot run exports with --jit-compile.
 
@@ -73,52 +96,66 @@ def export(
     keras-transformer export runs/mine saved_models/mine --license CC-BY-4.0
     keras-transformer export runs/mine saved_models/fast --format ctranslate2 \\
       --quantization int8
+    keras-transformer export runs/mine presets/mine --format preset \\
+      --quantization float16
     """
-    console.require_exists(model)
+    model = console.find_model(model)
     console.require_new_folder(folder)
-    if format == Format.CTRANSLATE2:
-        needs_saved_model = {
-            "--scores": scores is not None,
-            "--license": license is not None,
-            "--tokenizer-ops": tokenizer_ops != TokenizerOps.TEXT,
-            "--parallel-parts": parallel_parts != 1,
-            "--jit-compile": jit_compile,
-        }
-        for option, is_given in needs_saved_model.items():
-            if is_given:
-                raise UserError(f"{option} needs --format saved_model")
-        if (beam_size, length_penalty, patience) != (None, None, None):
-            raise UserError(
-                "--beam-size, --length-penalty and --patience are arguments of "
-                "CTranslate2's translate_batch; give them there"
-            )
-        opened = console.opened_model(model, ["export"], allow_unsafe=allow_unsafe)
-        from keras_transformer.export import export_ctranslate2
-
-        quantization = quantization or "none"
-        path = export_ctranslate2(opened.model, opened.tokenizer, folder, quantization)
-        typer.echo(path)
-        return
-    if quantization is not None:
-        raise UserError("--quantization needs --format ctranslate2")
-    known = _read_scores(scores) if scores is not None else ()
+    given = {
+        "--quantization": quantization is not None,
+        "--scores": scores is not None,
+        "--license": license is not None,
+        "--tokenizer-ops": tokenizer_ops != TokenizerOps.TEXT,
+        "--parallel-parts": parallel_parts != 1,
+        "--jit-compile": jit_compile,
+    }
+    _check_options(format, [option for option in given if given[option]])
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
     search["patience"] = patience
+    if format == Format.CTRANSLATE2 and any(
+        each is not None for each in search.values()
+    ):
+        raise UserError(
+            "--beam-size, --length-penalty and --patience are arguments of "
+            "CTranslate2's translate_batch; give them there"
+        )
+    known = _read_scores(scores) if scores is not None else ()
+    dtype = quantization if quantization != "none" else None
+    if format in (Format.PRESET, Format.HUGGINGFACE) and dtype not in (None, "float16"):
+        raise UserError(
+            f"--quantization {quantization}: must be none or float16 for {format}"
+        )
     translator = console.opened_model(
         model, ["export"], search=search, allow_unsafe=allow_unsafe
     )
-    from keras_transformer.export import export_translator
+    from keras_transformer import export as exports
 
-    path = export_translator(
-        translator,
-        folder,
-        scores=known,
-        license=license,
-        tokenizer_ops=tokenizer_ops.value,
-        parallel_parts=parallel_parts,
-        jit_compile=jit_compile,
-    )
+    if format == Format.CTRANSLATE2:
+        path = exports.export_ctranslate2(
+            translator.model, translator.tokenizer, folder, quantization or "none"
+        )
+    elif format in (Format.PRESET, Format.HUGGINGFACE):
+        write = getattr(exports, f"export_{format}")
+        path = write(translator, folder, scores=known, license=license, dtype=dtype)
+    else:
+        path = exports.export_translator(
+            translator,
+            folder,
+            scores=known,
+            license=license,
+            tokenizer_ops=tokenizer_ops.value,
+            parallel_parts=parallel_parts,
+            jit_compile=jit_compile,
+        )
     typer.echo(path)
+
+
+def _check_options(format, given):
+    """Raises `UserError` if one of the given options does not suit the format."""
+    for option in given:
+        formats = _FORMATS_OF[option]
+        if format not in formats:
+            raise UserError(f"{option} needs --format {' or '.join(formats)}")
 
 
 def _read_scores(path):

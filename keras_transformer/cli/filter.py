@@ -62,7 +62,8 @@ def filter(
         raise UserError(
             f"--keep-fraction {keep_fraction}: must be above 0 and at most 1"
         )
-    console.require_exists(model, source, target)
+    model = console.find_model(model)
+    console.require_exists(source, target)
     inputs = {source.resolve(): "--source", target.resolve(): "--target"}
     _check_outputs(inputs, output_source, output_target)
     total = line_count(source)

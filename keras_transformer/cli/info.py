@@ -17,7 +17,7 @@ def info(model: options.Model, as_json: options.Json = False):
     keras-transformer info runs/mine
     keras-transformer info saved_models/mine --json
     """
-    console.require_exists(model)
+    model = console.find_model(model)
     from keras_transformer.saving.info import model_info
 
     description = model_info(model)

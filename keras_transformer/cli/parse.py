@@ -37,7 +37,8 @@ def parse(
     echo "The dog barks ." | keras-transformer parse runs/craft
     keras-transformer parse runs/craft --input sentences.txt --output trees.txt
     """
-    console.require_exists(model, *ensemble, input_path)
+    model, *ensemble = map(console.find_model, [model, *ensemble])
+    console.require_exists(input_path)
     split = penn_tokenizer() if split_words else str
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
     search["patience"] = patience

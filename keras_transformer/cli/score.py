@@ -21,7 +21,8 @@ def score(
     \b
     keras-transformer score runs/mine --source test.en --target test.de
     """
-    console.require_exists(model, source, target, *ensemble)
+    model, *ensemble = map(console.find_model, [model, *ensemble])
+    console.require_exists(source, target)
 
     from keras_transformer.evaluation.perplexity import perplexity_of
 

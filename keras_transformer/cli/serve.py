@@ -1,6 +1,8 @@
 """keras-transformer serve"""
 
+import contextlib
 import pathlib
+import tempfile
 from typing import Annotated
 
 from typer import Argument
@@ -15,7 +17,10 @@ from keras_transformer.errors import UserError
 def serve(
     model: Annotated[
         pathlib.Path,
-        Argument(metavar="FOLDER", help="Exported model, e.g. saved_models/NAME."),
+        Argument(
+            metavar="FOLDER",
+            help="Exported model, e.g. saved_models/NAME, or a preset.",
+        ),
     ],
     port: Annotated[
         int, Option(min=0, max=65535, help="Port; 0 picks a free one.")
@@ -61,7 +66,7 @@ def serve(
     ] = False,
     allow_unsafe: options.AllowUnsafe = False,
 ):
-    """Serve an exported model with TF-Serving's REST API.
+    """Serve an exported or packaged model with TF-Serving's REST API.
 
     The root URL shows a page to try the model. A newer version replaces the served one
     without losing requests. Ctrl-C and SIGTERM stop the server after the requests in
@@ -69,12 +74,15 @@ def serve(
     connections from this machine only. The Host header of a request must be --host,
     localhost, an IP address or an --allow-host.
 
+    A preset, such as a packaged model, is exported to a temporary folder first.
+
     \b
     keras-transformer serve saved_models/mine
+    keras-transformer serve phrases
     curl --json '{"instances": ["A man rides a bike."]}' \\
       http://127.0.0.1:8501/v1/models/mine:predict
     """
-    console.require_exists(model)
+    model = console.find_model(model)
     console.require_extra("serve", "fastapi", "uvicorn", "prometheus_client")
     if max_texts is None:
         max_texts = min(256, queue_size)
@@ -90,8 +98,6 @@ def serve(
     if allow_unsafe:
         console.warn_unsafe(model)
     console.load_tensorflow()
-    with console.quiet_libraries():
-        served = serving.ServedModel(model, name, allow_unsafe)
     limits = serving.Limits(
         max_batch_size=max_batch_size,
         max_wait=max_wait_ms / 1000,
@@ -106,5 +112,26 @@ def serve(
     def report_url(url):
         console.print_status(f"{served.name}, version {served.version}, at {url}")
 
-    serving.serve(served, host, port, limits, report_url, allow_host)
+    with _exported(model) as folder:
+        with console.quiet_libraries():
+            served = serving.ServedModel(folder, name, allow_unsafe)
+        serving.serve(served, host, port, limits, report_url, allow_host)
     console.print_status("stopped")
+
+
+@contextlib.contextmanager
+def _exported(model):
+    """Yields the folder of an export; a preset is exported to a temporary one."""
+    from keras_transformer.saving.preset import is_preset
+
+    if not is_preset(model):
+        yield model
+        return
+    console.print_status(f"exporting {model.name}")
+    opened = console.opened_model(model)
+    from keras_transformer.export import export_translator
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary) / model.name
+        export_translator(opened, folder)
+        yield folder

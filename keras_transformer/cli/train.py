@@ -76,11 +76,11 @@ def train(
     keys = {}
     if initial_model is not None:
         from keras_transformer.saving.load import recipe_keys
-        from keras_transformer.saving.names import keras_file
+        from keras_transformer.saving.load import weights_file
 
-        console.require_exists(initial_model)
-        keys = recipe_keys(initial_model)
-        weights = keras_file(initial_model) or "its newest checkpoint"
+        found = console.find_model(initial_model)
+        keys = recipe_keys(found)
+        weights = weights_file(found) or "its newest checkpoint"
         console.print_status(f"--from {initial_model}: using the weights of {weights}")
     run = None if restart else output
     fitting = FittingRecipe(recipe, overrides, keys, run)

@@ -95,7 +95,8 @@ def translate(
     keras-transformer translate runs/back --input news.de --output news.en \\
       --sampling --top-k 10 --resume
     """
-    console.require_exists(model, *ensemble, prefix_file, forbid_file, input_path)
+    model, *ensemble = map(console.find_model, [model, *ensemble])
+    console.require_exists(prefix_file, forbid_file, input_path)
     if beam_size is not None and n_best > beam_size:
         raise UserError(
             f"--n-best {n_best}: must not exceed --beam-size, which is {beam_size}"

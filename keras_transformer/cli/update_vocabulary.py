@@ -47,7 +47,7 @@ def update_vocabulary(
     keras-transformer update-vocabulary runs/mine --source new.en --target new.de \\
       --size 500 --output grown
     """
-    console.require_exists(model)
+    model = console.find_model(model)
     paths = [*source, *target, *text]
     if not paths:
         raise UserError("--source, --target or --text is missing")

@@ -45,7 +45,7 @@ def visualize(
     \b
     keras-transformer visualize runs/mine --source "A man rides a bike."
     """
-    console.require_exists(model)
+    model = console.find_model(model)
     if not output.name:
         raise UserError(f"--output {output}: a folder; add a name for the files")
     if output.suffix in (".png", ".html"):

@@ -8,6 +8,7 @@ from keras_transformer.experiments.folder import TOKENIZER
 from keras_transformer.files import replace_file
 from keras_transformer.parsing import TreeFiles
 from keras_transformer.pipelines.sources.phrases import phrases
+from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.untrusted import read_text
 
 # File in the tokenizer's folder with the fingerprint of its training text.
@@ -70,6 +71,8 @@ def _prepare_tokenizer(settings, pairs, folder, has_begun):
             return pipelines.load_tokenizer(folder)
         shutil.rmtree(folder)
     tokenizer = pairs.tokenizer()
+    if tokenizer is None and settings.model:
+        tokenizer = _load_sentencepiece(settings)
     if tokenizer is not None:
         tokenizer.save(folder)
         return tokenizer
@@ -84,6 +87,28 @@ def _prepare_tokenizer(settings, pairs, folder, has_begun):
     if text is not None:
         with replace_file(note) as temporary:
             temporary.write_text(text)
+    return tokenizer
+
+
+def _load_sentencepiece(settings):
+    """Returns the tokenizer in the file `tokenizer.model`."""
+    path = settings.model
+    try:
+        tokenizer = BytePairTokenizer.load(path)
+    except OSError as error:
+        raise DataError(f"tokenizer.model {path}: {error.strerror}") from None
+    except DataError as error:
+        raise DataError(f"tokenizer.model {path}: {error}") from None
+    if settings.dropout and not tokenizer.has_merges:
+        raise DataError(
+            f"tokenizer.model {path}: tokenizer.dropout needs a model of type bpe"
+        )
+    if tokenizer.vocabulary_size != settings.vocabulary_size:
+        raise DataError(
+            f"tokenizer.model {path}: has {tokenizer.vocabulary_size} subwords. Set "
+            f"tokenizer.vocabulary_size={tokenizer.vocabulary_size}. Received: "
+            f"{settings.vocabulary_size}"
+        )
     return tokenizer
 
 
@@ -113,6 +138,15 @@ def load_pairs(recipe):
         }
 
     def source(split):
+        if data.kind == "tsv":
+            return pipelines.TsvFiles(split, data.source, data.target)
+        if data.kind == "jsonl":
+            return pipelines.JsonLines(split, data.source, data.target)
+        if data.kind == "hf":
+            places = data.source, data.target, data.config, data.revision
+            return pipelines.HuggingFacePairs(
+                data.name, split, *places, streaming=data.streaming
+            )
         if data.kind == "tfds":
             languages = data.source_language, data.target_language
             return pipelines.TfdsPairs(data.name, split, *languages, data.data_dir)

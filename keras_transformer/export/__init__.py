@@ -1,15 +1,19 @@
-"""Exports for serving: SavedModel and CTranslate2."""
+"""Exports for serving: SavedModel, CTranslate2, transformers and presets."""
 
 from keras_transformer.errors import ExportError
 from keras_transformer.export.ctranslate2 import export_ctranslate2
+from keras_transformer.export.huggingface import export_huggingface
 from keras_transformer.export.model_card import model_card
 from keras_transformer.export.model_card import run_metadata
+from keras_transformer.export.preset import export_preset
 from keras_transformer.export.saved_model import export_saved_model
 from keras_transformer.export.saved_model import export_translator
 
 __all__ = [
     "ExportError",
     "export_ctranslate2",
+    "export_huggingface",
+    "export_preset",
     "export_saved_model",
     "export_translator",
     "model_card",

@@ -1,8 +1,6 @@
 """Export to a model folder for CTranslate2, a C++ inference engine."""
 
-import os
 import pathlib
-import shutil
 
 import keras
 import numpy as np
@@ -11,9 +9,7 @@ from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import ExportError
 from keras_transformer.errors import install_hint
-from keras_transformer.files import convert_disk_full_errors
-from keras_transformer.files import sync
-from keras_transformer.files import sync_tree
+from keras_transformer.files import replace_folder
 from keras_transformer.numerics.activations import activation_name
 
 QUANTIZATIONS = ("none", "int8", "int16", "float16", "bfloat16", "int8_float32")
@@ -77,27 +73,9 @@ def export_ctranslate2(
     spec.config.layer_norm_epsilon = norm.layer_norm_epsilon
     spec.validate()
     spec.optimize(quantization=None if quantization == "none" else quantization)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f".{folder.name}-{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        with convert_disk_full_errors(folder):
-            temporary.mkdir()
-            spec.save(str(temporary))
-            tokenizer.save(temporary)
-            sync_tree(temporary)
-        if folder.exists():
-            # Renaming the old folder first never leaves `folder` partly removed.
-            old = folder.with_name(f".{folder.name}-{os.getpid()}-old")
-            shutil.rmtree(old, ignore_errors=True)
-            os.rename(folder, old)
-            os.rename(temporary, folder)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.rename(temporary, folder)
-        sync(folder.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with replace_folder(folder) as temporary:
+        spec.save(str(temporary))
+        tokenizer.save(temporary)
     return folder
 
 

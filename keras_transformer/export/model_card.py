@@ -1,11 +1,16 @@
 """Model card: `MODEL_CARD.md`, which describes an exported model."""
 
+import dataclasses
 import importlib.metadata
 import pathlib
 
+from keras_transformer.errors import ModelError
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
+from keras_transformer.saving.info import CARD
+from keras_transformer.saving.info import card_tables
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import validations_of_run
+from keras_transformer.untrusted import read_text
 
 _UNKNOWN = "not stated"
 
@@ -39,6 +44,37 @@ def model_card(
     return "\n".join(parts)
 
 
+def describe_translator(translator, scores=(), license=None):
+    """Returns the model card of an opened model.
+
+    Args:
+        translator: `Translator` from `open_model`.
+        scores: Same as in `model_card`.
+        license: Same as in `model_card`. If `None`, the license in the card next to the
+            opened model, if any.
+    """
+    path = translator.path
+    folder = path if path.is_dir() else path.parent
+    settings = dataclasses.asdict(translator.search)
+    settings["max_source_length"] = translator.max_source_length
+    return model_card(
+        translator.model,
+        translator.tokenizer,
+        settings,
+        **run_metadata(folder),
+        scores=scores,
+        license=license or _stored_license(folder),
+    )
+
+
+def _stored_license(folder):
+    if not (folder / CARD).is_file():
+        return None
+    card = read_text(folder / CARD, error=ModelError)
+    text = card_tables(card).get("License")
+    return text if isinstance(text, str) and text != _UNKNOWN else None
+
+
 def run_metadata(folder):
     """Reads the arguments `recipe` and `validation` of `model_card` from a run."""
     from keras_transformer.recipes import load_recipe
@@ -70,7 +106,7 @@ def _data_rows(recipe):
         if isinstance(value, dict):
             sides = (f"{side} {_base_names(paths)}" for side, paths in value.items())
             value = "; ".join(sides)
-        elif key == "train" and recipe.data.kind == "records":
+        elif isinstance(value, list) or pathlib.PurePath(str(value)).is_absolute():
             value = _base_names(value)
         if value is not None and key != "data_dir":
             yield key, value

@@ -1,7 +1,6 @@
 """Export to a SavedModel that translates text."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib
@@ -16,8 +15,7 @@ from keras_transformer.decoding.deprecated import replace_fields
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.options import BeamSearch
 from keras_transformer.errors import ExportError
-from keras_transformer.export.model_card import model_card
-from keras_transformer.export.model_card import run_metadata
+from keras_transformer.export.model_card import describe_translator
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.simplification import simplify_saved_model
 from keras_transformer.export.warmup import write_warmup_requests
@@ -175,16 +173,7 @@ def export_translator(
         StorageError: If `folder` cannot be written to, or the disk is full.
     """
     path, tokenizer = translator.path, translator.tokenizer
-    settings = dataclasses.asdict(translator.search)
-    settings["max_source_length"] = translator.max_source_length
-    card = model_card(
-        translator.model,
-        tokenizer,
-        settings,
-        **run_metadata(path if path.is_dir() else path.parent),
-        scores=scores,
-        license=license,
-    )
+    card = describe_translator(translator, scores, license)
     if tokenizer_ops == "core":
         if tokenizer.kind != "bpe":
             raise ExportError(

@@ -23,6 +23,18 @@ Paths = Annotated[
 ]
 
 
+def _check_column(value):
+    is_number = type(value) is int and value > 0
+    if not is_number and not (isinstance(value, str) and value):
+        raise ValueError(
+            f"must be a column's number from 1, or its name. Received: {value!r}"
+        )
+    return value
+
+
+Column = Annotated[int | str, BeforeValidator(_check_column)]
+
+
 class Section(BaseModel):
     """Base class of a recipe's sections. Unknown keys are errors."""
 
@@ -54,6 +66,46 @@ class FilesData(Section):
     train: TextPair  # training text
     validation: TextPair | None = None  # text for validation and early stopping
     test: TextPair | None = None  # text that training does not read
+    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
+
+
+class TsvData(Section):
+    """Files with a pair per line in columns between tabs."""
+
+    kind: Literal["tsv"]
+    train: Paths  # file or list of files, plain or .gz
+    validation: Paths | None = None  # files for validation and early stopping
+    test: Paths | None = None  # files that training does not read
+    source: Column = 1  # number of the column, or its name in line 1
+    target: Column = 2  # number of the column, or its name in line 1
+    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
+
+
+class JsonlData(Section):
+    """Files with a pair per line as a JSON object."""
+
+    kind: Literal["jsonl"]
+    train: Paths  # file or list of files, plain or .gz
+    validation: Paths | None = None  # files for validation and early stopping
+    test: Paths | None = None  # files that training does not read
+    source: Text = "source"  # key of the source text, such as translation.en
+    target: Text = "target"  # key of the target text, such as translation.de
+    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
+
+
+class HfData(Section):
+    """A dataset of the package `datasets`: a name on the Hub, or a local folder."""
+
+    kind: Literal["hf"]
+    name: Text  # dataset, such as Helsinki-NLP/opus-100, or folder
+    config: Text | None = None  # configuration, such as de-en
+    revision: Text | None = None  # branch, tag or commit on the Hub
+    source: Text = "translation.en"  # key of the source text
+    target: Text = "translation.de"  # key of the target text
+    train: Text = "train"  # split, such as train[:10%]
+    validation: Text | None = "validation"  # split for validation
+    test: Text | None = "test"  # split that training does not read
+    streaming: bool = False  # read the examples without storing the dataset
     max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
 
 
@@ -145,4 +197,7 @@ DATA_KINDS = {
     "trees": TreesData,
     "records": RecordsData,
     "none": NoData,
+    "tsv": TsvData,
+    "jsonl": JsonlData,
+    "hf": HfData,
 }

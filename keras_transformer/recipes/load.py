@@ -50,8 +50,9 @@ def shipped_recipes() -> dict[str, str]:
 def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) -> Recipe:
     """Reads a recipe, applies overrides and checks it.
 
-    Relative paths in `data` and `training.initial_model` are relative to the current
-    directory. In `data`, `${NAME}` is replaced by the environment variable NAME.
+    Relative paths in `data`, `tokenizer.model` and `training.initial_model` are
+    relative to the current directory. In `data`, `${NAME}` is replaced by the
+    environment variable NAME.
 
     A recipe for text files without a section `model` begins with the keys of the recipe
     `files`. Keys that are `auto` get values that fit the text and the machine. GPUs are
@@ -90,6 +91,8 @@ def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) ->
     except RecipeError as error:
         raise RecipeError(f"{label}: {error}") from None
     _make_paths_absolute(recipe.data)
+    if recipe.tokenizer.model:
+        recipe.tokenizer.model = _absolute(recipe.tokenizer.model)
     if recipe.training.initial_model:
         recipe.training.initial_model = _absolute(recipe.training.initial_model)
     return recipe
@@ -275,6 +278,12 @@ def _make_paths_absolute(data) -> None:
         for pair in filter(None, splits):
             pair.source = [_absolute(path) for path in pair.source]
             pair.target = [_absolute(path) for path in pair.target]
+    elif data.kind in ("tsv", "jsonl"):
+        for split in ("train", "validation", "test"):
+            paths = getattr(data, split)
+            setattr(data, split, paths and [_absolute(path) for path in paths])
+    elif data.kind == "hf" and os.path.isdir(_absolute(data.name)):
+        data.name = _absolute(data.name)
     elif data.kind == "trees":
         for split in filter(None, (data.train, data.validation, data.test)):
             split.trees = [_absolute(path) for path in split.trees]

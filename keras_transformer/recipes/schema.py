@@ -6,6 +6,7 @@
 from typing import Annotated
 from typing import Any
 from typing import Literal
+from typing import Union
 
 from pydantic import Field
 from pydantic import NonNegativeFloat
@@ -16,15 +17,10 @@ from pydantic import model_validator
 
 from keras_transformer.presets import PRESETS
 from keras_transformer.presets import change_preset
-from keras_transformer.recipes.data_sections import FilesData
-from keras_transformer.recipes.data_sections import NoData
-from keras_transformer.recipes.data_sections import PhrasesData
-from keras_transformer.recipes.data_sections import RecordsData
+from keras_transformer.recipes.data_sections import DATA_KINDS
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.data_sections import Seed
 from keras_transformer.recipes.data_sections import Text
-from keras_transformer.recipes.data_sections import TfdsData
-from keras_transformer.recipes.data_sections import TreesData
 from keras_transformer.recipes.renamed_keys import rename_keys
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -46,11 +42,14 @@ class TokenizerSettings(Section):
     vocabulary_size: Annotated[int, Field(gt=4)] = 37_000
     shared: Literal[True] = True
     split_digits: bool = False
+    model: Text | None = None
     dropout: Fraction = 0.0
     segmentations: PositiveInt = 1
 
     @model_validator(mode="after")
     def _check_dropout(self):
+        if self.model and self.kind != "bpe":
+            raise ValueError("model is a SentencePiece model, so kind must be bpe")
         if self.dropout and self.kind != "bpe":
             raise ValueError("dropout skips merges of byte pairs, so kind must be bpe")
         if self.segmentations > 1 and not self.dropout:
@@ -247,9 +246,7 @@ class DecodingSettings(Section):
 class Recipe(Section):
     """An experiment. All keys outside `data` have defaults."""
 
-    data: FilesData | RecordsData | TfdsData | PhrasesData | TreesData | NoData = Field(
-        discriminator="kind"
-    )
+    data: Union[*DATA_KINDS.values()] = Field(discriminator="kind")
     tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)
     model: ModelSettings = Field(default_factory=lambda: ModelSettings(preset="base"))
     training: TrainingSettings = Field(default_factory=TrainingSettings)
@@ -292,6 +289,10 @@ class Recipe(Section):
             raise ValueError(
                 "training.guided_alignment needs data.kind trees. "
                 f"Received: {self.data.kind}"
+            )
+        if self.tokenizer.model and self.data.kind in ("records", "trees"):
+            raise ValueError(
+                f"tokenizer.model is not available with data.kind {self.data.kind}"
             )
         if self.data.kind == "records" and self.tokenizer.dropout:
             raise ValueError(

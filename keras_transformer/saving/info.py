@@ -5,7 +5,6 @@ Only a run without `model.keras` needs TensorFlow, to count its parameters.
 
 import contextlib
 import os
-import pathlib
 import re
 import zipfile
 from typing import Any
@@ -24,8 +23,14 @@ from keras_transformer.saving.load import tokenizer_kind
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import checkpoint_paths
 from keras_transformer.saving.names import keras_file
+from keras_transformer.saving.names import locate_model
 from keras_transformer.saving.names import metrics_of_run
 from keras_transformer.saving.names import tokenizer_folder
+from keras_transformer.saving.preset import TOKENIZER_ASSETS
+from keras_transformer.saving.preset import check_preset
+from keras_transformer.saving.preset import is_preset
+from keras_transformer.saving.preset import read_metadata
+from keras_transformer.saving.preset import read_task
 from keras_transformer.saving.saved_model import newest_version
 from keras_transformer.untrusted import parse_json
 from keras_transformer.untrusted import read_text
@@ -102,7 +107,7 @@ class ModelInfo(BaseModel):
     """
 
     path: str
-    kind: Literal["run", "keras file", "SavedModel"]
+    kind: Literal["run", "keras file", "preset", "SavedModel"]
     parameters: int | None = None
     architecture: _Settings = {}
     vocabulary: _Vocabulary = _Vocabulary()
@@ -118,7 +123,7 @@ class ModelInfo(BaseModel):
 
 
 def model_info(path):
-    """Describes a run's folder, a `.keras` file or a SavedModel.
+    """Describes a run's folder, a `.keras` file, a preset or a SavedModel.
 
     Args:
         path: Same as `open_model`.
@@ -132,11 +137,14 @@ def model_info(path):
         RunError: If the run's metrics.jsonl is damaged.
         RecipeError: If the run's config.yaml is invalid.
     """
-    path = pathlib.Path(path)
+    path = locate_model(path)
     version = newest_version(path) if path.is_dir() else None
     if version is not None:
-        info = _describe_saved_model(version)
+        info = _describe_by_card(version, "SavedModel")
         info.files = _sizes(version)
+    elif is_preset(path):
+        info = _describe_preset(path)
+        info.files = _sizes(path)
     else:
         info = _describe_weights(path)
     info.bytes = sum(info.files.values())
@@ -176,9 +184,26 @@ def _describe_weights(path):
     return info
 
 
-def _describe_saved_model(version):
-    info = ModelInfo(path=str(version), kind="SavedModel")
-    card = version / CARD
+def _describe_preset(folder):
+    config, parameters = check_preset(folder)
+    task, metadata = read_task(folder), read_metadata(folder)
+    info = _describe_by_card(folder, "preset")
+    info.parameters = parameters
+    if metadata.date_saved:
+        date = metadata.date_saved.replace("@", " ")
+        info.written = f"{date}, Keras {metadata.keras_version}"
+    names = (*MODEL_ARGUMENTS, "output_size")
+    info.architecture = {name: config[name] for name in names}
+    info.vocabulary = _Vocabulary(size=config["vocabulary_size"])
+    if task is not None:
+        info.vocabulary.kind = tokenizer_kind(folder / TOKENIZER_ASSETS)
+        info.decoding = _settings(task.search)
+    return info
+
+
+def _describe_by_card(folder, kind):
+    info = ModelInfo(path=str(folder), kind=kind)
+    card = folder / CARD
     if not os.path.lexists(card):
         return info
     sections = card_tables(read_text(card, error=ModelError))

@@ -102,13 +102,18 @@ class _BuildConfig(Section):
     input_shape: _InputShapes
 
 
-class _Config(Section):
-    """`config.json`, as Keras writes it for a `Transformer`."""
+class SerializedModel(Section):
+    """A `Transformer` that Keras serialized."""
 
     class_name: Literal["Transformer"]
     module: Literal["keras_transformer.transformer"]
     registered_name: Literal["keras_transformer>Transformer"]
     config: _Settings
+
+
+class _Config(SerializedModel):
+    """`config.json`, as Keras writes it for a `Transformer`."""
+
     build_config: _BuildConfig
     compile_config: Any = None
 
@@ -141,7 +146,7 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
             )
         model = Transformer.from_config(settings)
         model.build({"source_ids": (None, None), "target_ids": (None, None)})
-        _check_size(model.count_params(), num_weights)
+        check_size(model.count_params(), num_weights)
         model.load_weights(path)
         return model
     # The readers of a damaged archive raise exceptions of any type.
@@ -189,12 +194,12 @@ def check(path, limits=FileLimits()):
             damaged = archive.testzip()
             if damaged:
                 raise zipfile.BadZipFile(f"{damaged} has a wrong checksum")
-            settings = _read_settings(archive.read(_CONFIG))
+            settings = read_settings(archive.read(_CONFIG))
             with archive.open(_WEIGHTS) as file:
                 size = archive.getinfo(_WEIGHTS).file_size
-                num_arrays, num_weights = _count_weights(file, size, limits)
-        _check_size(least_arrays(settings), num_arrays, "arrays of weights")
-        _check_size(least_parameters(settings), num_weights)
+                num_arrays, num_weights = count_weights(file, size, limits)
+        check_size(least_arrays(settings), num_arrays, "arrays of weights")
+        check_size(least_parameters(settings), num_weights)
         return settings, num_weights
     except ModelError as error:
         raise ModelError(f"{path}: refused: {error}; {ALLOW_UNSAFE}") from None
@@ -237,7 +242,7 @@ def least_parameters(settings):
     )
 
 
-def _check_size(least, found, unit="parameters"):
+def check_size(least, found, unit="parameters"):
     if least > found:
         raise ModelError(
             f"the settings describe at least {least:,} {unit}, but the file contains "
@@ -273,13 +278,17 @@ def _check_members(archive, size, limits):
         raise ModelError("its members overlap")
 
 
-def _read_settings(content):
-    """Returns the arguments of the `Transformer` that `config.json` describes."""
-    outer = parse_json(content, _Config, _CONFIG, ModelError)
+def read_settings(content, layout=_Config):
+    """Returns the arguments of the `Transformer` that `config.json` describes.
+
+    Raises:
+        ModelError: If the content is not JSON of this layout.
+    """
+    outer = parse_json(content, layout, _CONFIG, ModelError)
     return outer.config.constructor_arguments()
 
 
-def _count_weights(file, size, limits):
+def count_weights(file, size, limits):
     """Counts the weights of an HDF5 file that must contain plain arrays without links.
 
     Args:

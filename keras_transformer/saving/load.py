@@ -11,10 +11,17 @@ from keras_transformer.recipes.schema import ARCHITECTURE
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving import keras_file as keras_files
 from keras_transformer.saving.names import CONFIG
+from keras_transformer.saving.names import PRESET_WEIGHTS
 from keras_transformer.saving.names import TOKENIZER
 from keras_transformer.saving.names import checkpoint_paths
 from keras_transformer.saving.names import keras_file
+from keras_transformer.saving.names import locate_model
+from keras_transformer.saving.names import missing_model
 from keras_transformer.saving.names import tokenizer_folder
+from keras_transformer.saving.preset import TOKENIZER_ASSETS
+from keras_transformer.saving.preset import check_preset
+from keras_transformer.saving.preset import is_preset
+from keras_transformer.saving.preset import load_preset
 
 _TOKENIZER_FILES = {
     "tokenizer.model": "bpe",
@@ -35,9 +42,13 @@ def recipe_keys(path):
     Raises:
         ModelError: If there is no model or no tokenizer.
     """
-    file = keras_file(path)
-    folder = file.parent if file else pathlib.Path(path)
+    path = locate_model(path)
     keys = {"training.initial_model": str(path)}
+    if is_preset(path):
+        settings, _ = check_preset(path)
+        return {**keys, **_keys_of_weights(settings, path / TOKENIZER_ASSETS)}
+    file = keras_file(path)
+    folder = file.parent if file else path
     if (folder / CONFIG).is_file():
         recipe = load_recipe(folder / CONFIG)
         keys["model"] = recipe.model.model_dump()
@@ -46,11 +57,23 @@ def recipe_keys(path):
         return keys
     settings, _ = keras_files.check(file)
     if "model" not in keys:
-        keys["model"] = {name: settings[name] for name in MODEL_ARGUMENTS}
-    if "tokenizer" not in keys:
-        keys["tokenizer"] = {"kind": tokenizer_kind(folder)}
+        keys |= _keys_of_weights(settings, folder)
     keys["tokenizer"]["vocabulary_size"] = settings["vocabulary_size"]
     return keys
+
+
+def _keys_of_weights(settings, tokenizer_path):
+    """Returns the recipe keys for a model's settings and its tokenizer's folder."""
+    tokenizer = {"kind": tokenizer_kind(tokenizer_path)}
+    tokenizer["vocabulary_size"] = settings["vocabulary_size"]
+    model = {name: settings[name] for name in MODEL_ARGUMENTS}
+    return {"model": model, "tokenizer": tokenizer}
+
+
+def weights_file(path):
+    """Returns the file with a model's weights, or `None` for a run's checkpoints."""
+    path = locate_model(path)
+    return path / PRESET_WEIGHTS if is_preset(path) else keras_file(path)
 
 
 def tokenizer_kind(folder):
@@ -121,8 +144,8 @@ def load_model(path, allow_unsafe=False):
     """Loads a model with its weights, and its tokenizer.
 
     Args:
-        path: A run's folder with `model.keras` or a checkpoint, or a `.keras` file
-            with its tokenizer next to it.
+        path: A run's folder with `model.keras` or a checkpoint, a `.keras` file with
+            its tokenizer next to it, or a preset: its folder or name.
         allow_unsafe: Whether to read a `.keras` file unchecked. It can run any code.
 
     Returns:
@@ -136,9 +159,14 @@ def load_model(path, allow_unsafe=False):
     from keras_transformer import pipelines
     from keras_transformer.transformer import Transformer
 
+    path = locate_model(path)
+    if is_preset(path):
+        model, tokenizer, _ = load_preset(path)
+        if tokenizer is None:
+            raise ModelError(f"{path}: this preset has a model but no tokenizer")
+        return path, tokenizer, model
     file = keras_file(path)
     if file is None:
-        path = pathlib.Path(path)
         tokenizer, model = _load_checkpoint(path)
     else:
         path = file
@@ -155,6 +183,28 @@ def load_model(path, allow_unsafe=False):
             f"tokenizer next to it has {tokenizer.vocabulary_size}"
         )
     return path, tokenizer, model
+
+
+def load_preset_model(preset, **changes):
+    """Loads the `Transformer` of a preset, which needs no tokenizer.
+
+    Args:
+        preset: Folder, name of a packaged model, or `hf://OWNER/NAME`.
+        **changes: Arguments of `Transformer` that differ from the preset's.
+
+    Raises:
+        ModelError: If there is no preset, it is refused or damaged, or its weights do
+            not fit the changes.
+    """
+    folder = locate_model(preset)
+    if not folder.exists():
+        raise ModelError(f"{preset}: {missing_model()}")
+    if not is_preset(folder):
+        raise ModelError(
+            f"{preset}: not a preset (config.json and model.weights.h5). `open_model` "
+            "opens runs and .keras files"
+        )
+    return load_preset(folder, **changes).model
 
 
 def _load_checkpoint(folder):

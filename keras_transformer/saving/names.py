@@ -18,8 +18,45 @@ METRICS = "metrics.jsonl"
 CONFIG = "config.yaml"
 TOKENIZER = "tokenizer"
 CURVES = "curves.png"
+# Model and weights of a preset.
+PRESET_CONFIG = "config.json"
+PRESET_WEIGHTS = "model.weights.h5"
+# Presets that the package contains, in a folder each.
+PRETRAINED = pathlib.Path(__file__).resolve().parents[1] / "pretrained"
 # File that shows that checkpoints existed, even if all are lost.
 SAVED = "saved.json"
+
+
+def packaged_models():
+    """Returns the folders of the models that the package contains, by name."""
+    folders = sorted(PRETRAINED.iterdir()) if PRETRAINED.is_dir() else []
+    return {each.name: each for each in folders if (each / PRESET_CONFIG).is_file()}
+
+
+def locate_model(path):
+    """Returns the local path of a model.
+
+    Args:
+        path: An existing path, the name of a packaged model, or `hf://OWNER/NAME` for
+            a preset on the Hugging Face Hub, which is downloaded once.
+
+    Returns:
+        A path, which may not exist unless `path` is one of the others.
+
+    Raises:
+        ModelError: If a preset cannot be downloaded.
+    """
+    if is_hub_name(path):
+        from keras_transformer.saving.hub import download
+
+        return download(path)
+    local = pathlib.Path(path)
+    return local if local.exists() else packaged_models().get(str(path), local)
+
+
+def is_hub_name(path):
+    """Returns whether `path` has the form `hf://OWNER/NAME`, or that as a `Path`."""
+    return re.match("hf:/", str(path)) is not None
 
 
 def keras_file(path):
@@ -34,15 +71,21 @@ def keras_file(path):
             raise ModelError(f"{path}: neither a .keras file nor a folder")
         return path
     if not path.is_dir():
-        raise ModelError(f"{path}: no such file or folder")
+        raise ModelError(f"{path}: {missing_model()}")
     if (path / MODEL).is_file():
         return path / MODEL
     if (path / CONFIG).is_file():
         return None
     raise ModelError(
         f"{path}: no model: neither a run (config.yaml), nor a .keras file, nor a "
-        "SavedModel"
+        "preset (config.json and model.weights.h5), nor a SavedModel"
     )
+
+
+def missing_model():
+    """Returns the reason to print for a path without a file or folder."""
+    names = ", ".join(packaged_models()) or "none"
+    return f"no such file or folder, and no packaged model (packaged: {names})"
 
 
 def tokenizer_folder(folder):

@@ -1,12 +1,13 @@
 """Opening of trained models for translation."""
 
-import pathlib
-
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.load import load_model
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import keras_file
+from keras_transformer.saving.names import locate_model
+from keras_transformer.saving.preset import is_preset
+from keras_transformer.saving.preset import read_task
 from keras_transformer.saving.saved_model import ExportedTranslator
 from keras_transformer.saving.saved_model import newest_version
 
@@ -23,8 +24,11 @@ def open_model(
     """Opens a model for translation.
 
     Args:
-        path: A run's folder, a `.keras` file with its tokenizer next to it, or the
-            folder of a SavedModel: a version, or its parent for the newest version.
+        path: A run's folder, a `.keras` file with its tokenizer next to it, the folder
+            of a SavedModel (a version, or its parent for the newest version), or the
+            folder of a preset. Also the name of a packaged model, such as `"phrases"`,
+            or `"hf://OWNER/NAME"` for a preset on the Hugging Face Hub. An existing
+            path takes precedence over a name.
         ensemble: Paths of further runs and `.keras` files with the same vocabulary. The
             probabilities of all models are averaged.
         allow_unsafe: Whether to read files unchecked. They can run any code.
@@ -33,10 +37,11 @@ def open_model(
         warn: Function of a line's index and a text, see `Translator`.
 
     Returns:
-        A `Translator` with the search settings of the run's recipe, or, for a
-        SavedModel, an `ExportedTranslator`, which has fewer methods. Both have the
-        attributes `path`, the file or folder that was read, and `data`, the data
-        section of the recipe, or `None` if there is no recipe.
+        A `Translator` with the search settings of the run's recipe or of the preset,
+        or, for a SavedModel, an `ExportedTranslator`, which has fewer methods. Both
+        have the attributes `path`, the file or folder that was read, and `data`, the
+        data section of the recipe, or `None` if there is no recipe. A `Translator` has
+        `model`, the `Transformer`, and `tokenizer`.
 
     Raises:
         ModelError: If there is no model, it is refused or damaged, it does not match
@@ -52,24 +57,17 @@ def open_model(
         )
         if old_options:
             raise TypeError(f"unexpected keyword argument {min(old_options)!r}")
-    path = pathlib.Path(path)
+    path = locate_model(path)
     version = newest_version(path) if path.is_dir() else None
     if version is not None and not ensemble:
         return ExportedTranslator(version, allow_unsafe, parallel_parts, warn)
-    file = keras_file(path)
-    config = (file.parent if file else path) / CONFIG
-    recipe = load_recipe(config) if config.is_file() else None
+    settings, recipe = _translator_settings(path)
     path, tokenizer, model = load_model(path, allow_unsafe)
     if ensemble:
         model = _load_ensemble(path, tokenizer, model, ensemble, allow_unsafe)
 
-    from keras_transformer.decoding.options import BeamSearch
     from keras_transformer.decoding.translator import Translator
 
-    settings = {}
-    if recipe is not None:
-        settings["search"] = BeamSearch(**recipe.decoding.model_dump())
-        settings["max_source_length"] = recipe.data.max_length
     opened = Translator(
         model,
         tokenizer,
@@ -81,6 +79,27 @@ def open_model(
     opened.path = path
     opened.data = recipe.data if recipe else None
     return opened
+
+
+def _translator_settings(path):
+    """Returns the arguments of `Translator` that a model stores, and its recipe."""
+    from keras_transformer.decoding.options import BeamSearch
+
+    task = recipe = None
+    if is_preset(path):
+        task = read_task(path)
+    else:
+        file = keras_file(path)
+        config = (file.parent if file else path) / CONFIG
+        recipe = load_recipe(config) if config.is_file() else None
+    if recipe is not None:
+        search, max_source_length = recipe.decoding, recipe.data.max_length
+    elif task is not None:
+        search, max_source_length = task.search, task.max_source_length
+    else:
+        return {}, None
+    search = BeamSearch(**search.model_dump())
+    return {"search": search, "max_source_length": max_source_length}, recipe
 
 
 def _load_ensemble(path, tokenizer, model, ensemble, allow_unsafe):

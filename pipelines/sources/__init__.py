@@ -1,9 +1,21 @@
-"""Sources of sentence pairs: files, TFDS, records and embedded phrases."""
+"""Sources of sentence pairs: files, datasets, records and embedded phrases."""
 
 from keras_transformer.pipelines.sources.base import Pairs
 from keras_transformer.pipelines.sources.base import as_pairs
+from keras_transformer.pipelines.sources.hugging_face import HuggingFacePairs
 from keras_transformer.pipelines.sources.records import RecordFolder
+from keras_transformer.pipelines.sources.tables import JsonLines
+from keras_transformer.pipelines.sources.tables import TsvFiles
 from keras_transformer.pipelines.sources.text_files import TextFiles
 from keras_transformer.pipelines.sources.tfds import TfdsPairs
 
-__all__ = ["Pairs", "RecordFolder", "TextFiles", "TfdsPairs", "as_pairs"]
+__all__ = [
+    "HuggingFacePairs",
+    "JsonLines",
+    "Pairs",
+    "RecordFolder",
+    "TextFiles",
+    "TfdsPairs",
+    "TsvFiles",
+    "as_pairs",
+]

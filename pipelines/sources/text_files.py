@@ -30,8 +30,8 @@ class TextFiles(Pairs):
     """
 
     def __init__(self, source: Path | Sequence[Path], target: Path | Sequence[Path]):
-        self.source = _as_paths(source)
-        self.target = _as_paths(target)
+        self.source = as_paths(source)
+        self.target = as_paths(target)
         self._counts = {}
         if not self.source or len(self.source) != len(self.target):
             raise DataError(
@@ -80,7 +80,8 @@ class TextFiles(Pairs):
                 )
 
 
-def _as_paths(paths: Path | Sequence[Path]) -> list[str]:
+def as_paths(paths: Path | Sequence[Path]) -> list[str]:
+    """Returns one path or several as a list of str."""
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
     return [os.fspath(path) for path in paths]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text
+from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
@@ -78,6 +79,12 @@ class BytePairTokenizer(Tokenizer):
     def model(self) -> bytes:
         """Content of the SentencePiece model file."""
         return self._model
+
+    @property
+    def has_merges(self) -> bool:
+        """Whether `sample` skips merges: the model's type is BPE, not unigram."""
+        model = sentencepiece_model_pb2.ModelProto.FromString(self._model)
+        return model.trainer_spec.model_type == model.trainer_spec.BPE
 
     def _load(self):
         with hide_normalizer_message():

@@ -1,0 +1,25 @@
+"""keras-transformer models"""
+
+import typer
+
+from keras_transformer.cli import console
+
+
+@console.command
+def models():
+    """List the models that the package contains.
+
+    Every command accepts their names in place of a path.
+
+    \b
+    keras-transformer models
+    keras-transformer info phrases
+    echo "3 September 2021" | keras-transformer translate phrases
+    """
+    from keras_transformer.saving.names import packaged_models
+    from keras_transformer.saving.preset import read_metadata
+
+    found = packaged_models()
+    width = max(map(len, found), default=0)
+    for name, folder in found.items():
+        typer.echo(f"{name:{width}}  {read_metadata(folder).description}")

@@ -1,0 +1,51 @@
+"""Export to a preset: the model, its tokenizer and its search settings as files."""
+
+from keras_transformer.decoding.ensemble import Ensemble
+from keras_transformer.errors import ExportError
+from keras_transformer.export.model_card import describe_translator
+from keras_transformer.saving.info import CARD
+from keras_transformer.saving.preset import save_preset
+
+
+def export_preset(
+    translator,
+    folder,
+    *,
+    scores=(),
+    license=None,
+    dtype=None,
+    description=None,
+    texts=(),
+):
+    """Writes an opened model as a preset with a model card.
+
+    Args:
+        translator: `Translator` from `open_model`.
+        folder: Folder to write. An existing preset is replaced.
+        scores: Scores for the card, see `model_card`.
+        license: License for the card.
+        dtype: Same as in `save_preset`.
+        description: Same as in `save_preset`.
+        texts: Same as in `save_preset`.
+
+    Returns:
+        Path of the folder.
+
+    Raises:
+        ExportError: If the model is an ensemble.
+        ModelError: If the folder contains anything but a preset.
+        StorageError: If the disk is full.
+    """
+    if isinstance(translator.model, Ensemble):
+        raise ExportError("an ensemble cannot be exported. Export one of its models.")
+    card = describe_translator(translator, scores, license)
+    return save_preset(
+        translator.model,
+        folder,
+        translator.tokenizer,
+        search=translator.search,
+        max_source_length=translator.max_source_length,
+        dtype=dtype,
+        description=description,
+        texts={CARD: card, **dict(texts)},
+    )

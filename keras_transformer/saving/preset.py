@@ -1,0 +1,369 @@
+"""Presets: folders with a model, its tokenizer and its search settings.
+
+The file names match KerasHub's presets. No file can contain code.
+"""
+
+import datetime
+import json
+import os
+import pathlib
+from typing import Literal
+from typing import NamedTuple
+
+import pydantic
+
+from keras_transformer.errors import ModelError
+from keras_transformer.files import replace_folder
+from keras_transformer.recipes.data_sections import Section
+from keras_transformer.recipes.schema import DecodingSettings
+from keras_transformer.saving import keras_file as keras_files
+from keras_transformer.saving.names import PRESET_CONFIG
+from keras_transformer.saving.names import PRESET_WEIGHTS
+from keras_transformer.untrusted import open_regular
+from keras_transformer.untrusted import read_bytes
+from keras_transformer.untrusted import read_json
+from keras_transformer.untrusted import short
+
+# Relative to the preset's folder.
+METADATA = "metadata.json"
+TASK = "task.json"
+TOKENIZER_CONFIG = "tokenizer.json"
+TOKENIZER_ASSETS = "assets/tokenizer"
+FILES = (PRESET_CONFIG, PRESET_WEIGHTS, METADATA, TASK, TOKENIZER_CONFIG)
+EXTRA_FILES = ("MODEL_CARD.md", "README.md", "recipe.yaml")
+DTYPES = (None, "float16")
+_INPUT_SHAPES = {"source_ids": (None, None), "target_ids": (None, None)}
+
+
+class Preset(NamedTuple):
+    """The content of a preset.
+
+    Attributes:
+        model: `Transformer`.
+        tokenizer: Tokenizer of source and target, or `None`.
+        task: `TaskSettings`, or `None`.
+    """
+
+    model: object
+    tokenizer: object
+    task: object
+
+
+class TaskSettings(Section):
+    """Arguments of `Translator` in `task.json`."""
+
+    search: DecodingSettings
+    max_source_length: pydantic.PositiveInt
+
+
+class Metadata(pydantic.BaseModel):
+    """Content of `metadata.json`, which may have more keys."""
+
+    description: str = ""
+    date_saved: str | None = None
+    keras_version: str | None = None
+
+
+class _Task(Section):
+    module: Literal["keras_transformer.decoding.translator"]
+    class_name: Literal["Translator"]
+    registered_name: Literal["keras_transformer>Translator"]
+    config: TaskSettings
+
+
+class _TokenizerSettings(Section):
+    kind: str
+    vocabulary_size: pydantic.PositiveInt
+    fingerprint: str
+
+
+class _Tokenizer(Section):
+    module: str
+    class_name: str
+    registered_name: str
+    config: _TokenizerSettings
+
+
+class _Model(keras_files.SerializedModel):
+    """`config.json`; KerasHub omits what Keras needs to build and compile a model."""
+
+
+def save_preset(
+    model,
+    folder,
+    tokenizer=None,
+    *,
+    search=None,
+    max_source_length=256,
+    dtype=None,
+    description=None,
+    texts=None,
+):
+    """Writes a preset. An existing folder is replaced once all files are on disk.
+
+    Args:
+        model: `Transformer`.
+        folder: Folder to write. An existing one may contain a preset's files only.
+        tokenizer: Tokenizer of source and target. If `None`, the preset has none.
+        search: `BeamSearch`, for a preset with a tokenizer. If `None`, the default.
+        max_source_length: Maximum length of a source, see `Translator`.
+        dtype: `"float16"` stores the weights in half precision; if `None`, in the
+            precision of the variables. Loading converts them back.
+        description: One line for `metadata.json`.
+        texts: Further files by name, such as `{"MODEL_CARD.md": card}`, see
+            `EXTRA_FILES`.
+
+    Returns:
+        Path of the folder.
+
+    Raises:
+        ModelError: If the folder contains anything else, the tokenizer does not match
+            the model, or a weight exceeds the range of `dtype`.
+        ValueError: If `dtype` is unknown.
+    """
+    folder = pathlib.Path(folder)
+    if dtype not in DTYPES:
+        raise ValueError(f'`dtype` must be `None` or "float16". Received: {dtype!r}.')
+    _check_replaceable(folder)
+    if tokenizer is not None and tokenizer.vocabulary_size != model.vocabulary_size:
+        raise ModelError(
+            f"{folder}: the model has {model.vocabulary_size} subwords, but the "
+            f"tokenizer has {tokenizer.vocabulary_size}"
+        )
+    if not model.built:
+        model.build(_INPUT_SHAPES)
+    with replace_folder(folder) as temporary:
+        _write_model(model, temporary, dtype)
+        metadata = _metadata(model, tokenizer, description)
+        _write_json(temporary / METADATA, metadata)
+        if tokenizer is not None:
+            _write_tokenizer(tokenizer, temporary)
+            _write_json(temporary / TASK, _task_config(search, max_source_length))
+        for name, text in (texts or {}).items():
+            (temporary / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def _write_model(model, folder, dtype):
+    import keras
+
+    config = keras.saving.serialize_keras_object(model)
+    for key in ("build_config", "compile_config"):
+        config.pop(key, None)
+    _write_json(folder / PRESET_CONFIG, config)
+    model.save_weights(folder / PRESET_WEIGHTS)
+    if dtype is not None:
+        _convert_weights(folder / PRESET_WEIGHTS, dtype)
+
+
+def _write_tokenizer(tokenizer, folder):
+    settings = {"kind": tokenizer.kind, "vocabulary_size": tokenizer.vocabulary_size}
+    settings["fingerprint"] = tokenizer.fingerprint()
+    described = _serialized(type(tokenizer).__module__, type(tokenizer).__name__)
+    _write_json(folder / TOKENIZER_CONFIG, {**described, "config": settings})
+    tokenizer.save(folder / TOKENIZER_ASSETS)
+
+
+def load_preset(folder, limits=keras_files.FileLimits(), **changes):
+    """Loads a preset after checking it like a `.keras` file.
+
+    Args:
+        folder: The preset's folder.
+        limits: `FileLimits`.
+        **changes: Arguments of `Transformer` that differ from the preset's.
+
+    Returns:
+        `Preset`.
+
+    Raises:
+        ModelError: If a file is refused or damaged, or the weights do not fit.
+        DataError: If the tokenizer is damaged.
+    """
+    from keras_transformer.transformer import Transformer
+
+    folder = pathlib.Path(folder)
+    settings, num_weights = check_preset(folder, limits)
+    task = read_task(folder)
+    tokenizer = _load_tokenizer(folder, settings)
+    model = Transformer.from_config({**settings, **changes})
+    model.build(_INPUT_SHAPES)
+    try:
+        keras_files.check_size(model.count_params(), num_weights)
+        model.load_weights(folder / PRESET_WEIGHTS)
+    # The readers of a damaged file raise exceptions of any type.
+    except Exception as error:
+        raise ModelError(f"{folder}: cannot be loaded: {short(error)}") from error
+    return Preset(model, tokenizer, task)
+
+
+def check_preset(folder, limits=keras_files.FileLimits()):
+    """Checks the model of a preset without loading it.
+
+    Returns:
+        `(settings, num_weights)`: the arguments of `Transformer`, and the number of
+        weights in the preset.
+
+    Raises:
+        ModelError: If `keras_file.check` would refuse a file with this content.
+    """
+    folder = pathlib.Path(folder)
+    try:
+        content = read_bytes(
+            folder / PRESET_CONFIG, limits.max_settings_bytes, ModelError
+        )
+        settings = keras_files.read_settings(content, _Model)
+        with open_regular(folder / PRESET_WEIGHTS, ModelError) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > limits.max_bytes:
+                raise ModelError(
+                    f"{PRESET_WEIGHTS} has {size:,} bytes, at most "
+                    f"{limits.max_bytes:,} are allowed"
+                )
+            num_arrays, num_weights = keras_files.count_weights(file, size, limits)
+        arrays = keras_files.least_arrays(settings)
+        keras_files.check_size(arrays, num_arrays, "arrays of weights")
+        keras_files.check_size(keras_files.least_parameters(settings), num_weights)
+        return settings, num_weights
+    except ModelError as error:
+        raise ModelError(f"{folder}: refused: {error}") from None
+    # The readers of a damaged file raise exceptions of any type.
+    except Exception as error:
+        raise ModelError(f"{folder}: cannot be loaded: {short(error)}") from None
+
+
+def is_preset(folder):
+    """Returns whether a folder contains a model with a preset's file names."""
+    folder = pathlib.Path(folder)
+    return all((folder / name).is_file() for name in (PRESET_CONFIG, PRESET_WEIGHTS))
+
+
+def read_metadata(folder):
+    """Returns the `Metadata` of a preset, which is empty if there is none.
+
+    Raises:
+        ModelError: If `metadata.json` is invalid.
+    """
+    path = pathlib.Path(folder) / METADATA
+    return read_json(path, Metadata, error=ModelError) if path.exists() else Metadata()
+
+
+def read_task(folder):
+    """Returns the `TaskSettings` of a preset, or `None` for a model alone.
+
+    Raises:
+        ModelError: If `task.json` is invalid.
+    """
+    path = pathlib.Path(folder) / TASK
+    return read_json(path, _Task, error=ModelError).config if path.exists() else None
+
+
+def _check_replaceable(folder):
+    known = {*FILES, TOKENIZER_ASSETS.split("/")[0], *EXTRA_FILES}
+    if folder.exists() and not folder.is_dir():
+        raise ModelError(f"{folder}: must be a folder, not a file")
+    for each in folder.iterdir() if folder.exists() else ():
+        if each.name not in known:
+            raise ModelError(
+                f"{folder}: contains {each.name}, which is not part of a preset. "
+                "Choose another folder"
+            )
+
+
+def _metadata(model, tokenizer, description):
+    import keras
+
+    from keras_transformer import __version__
+
+    described = {} if description is None else {"description": description}
+    return {
+        **described,
+        "keras_version": keras.version(),
+        "keras_transformer_version": __version__,
+        "parameter_count": model.count_params(),
+        "date_saved": datetime.datetime.now().strftime("%Y-%m-%d@%H:%M:%S"),
+        "tasks": [] if tokenizer is None else ["Translator"],
+    }
+
+
+def _serialized(module, name):
+    """Returns the keys by which Keras names a class in JSON."""
+    registered = f"keras_transformer>{name}"
+    return {"module": module, "class_name": name, "registered_name": registered}
+
+
+def _task_config(search, max_source_length):
+    import dataclasses
+
+    from keras_transformer.decoding.options import BeamSearch
+
+    settings = dataclasses.asdict(search or BeamSearch())
+    config = {"search": settings, "max_source_length": max_source_length}
+    described = _serialized("keras_transformer.decoding.translator", "Translator")
+    return {**described, "config": config}
+
+
+def _convert_weights(path, dtype):
+    """Rewrites an HDF5 file with floats of another precision and little else.
+
+    Keras reads neither the names of layers nor empty groups. The newest format needs a
+    tenth of the space per group.
+    """
+    import h5py
+    import numpy as np
+
+    largest = np.finfo(dtype).max
+    without_times = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
+    without_times.set_obj_track_times(False)
+    temporary = path.with_name(f"{path.name}.tmp")
+    with (
+        h5py.File(path, "r") as source,
+        h5py.File(temporary, "w", libver="latest", meta_block_size=1) as target,
+    ):
+
+        def group(name):
+            if name and name not in target:
+                parent, _, leaf = name.rpartition("/")
+                created = (group(parent).id, leaf.encode())
+                h5py.h5g.create(*created, gcpl=without_times)
+            return target[name or "/"]
+
+        def copy(name, item):
+            if not isinstance(item, h5py.Dataset):
+                return
+            array = item[()]
+            if array.dtype.kind == "f":
+                if not np.all(np.abs(array) <= largest):
+                    raise ModelError(f"{name}: a weight exceeds the range of {dtype}")
+                array = array.astype(dtype)
+            parent, _, leaf = name.rpartition("/")
+            group(parent).create_dataset(leaf, data=array)
+
+        source.visititems(copy)
+    temporary.replace(path)
+
+
+def _load_tokenizer(folder, settings):
+    """Returns the tokenizer of a preset, `None` for a model alone."""
+    path = folder / TOKENIZER_CONFIG
+    if not path.exists():
+        return None
+    from keras_transformer import pipelines
+
+    expected = read_json(path, _Tokenizer, error=ModelError).config
+    tokenizer = pipelines.load_tokenizer(folder / TOKENIZER_ASSETS)
+    if tokenizer.fingerprint() != expected.fingerprint:
+        raise ModelError(
+            f"{folder}: the tokenizer in {TOKENIZER_ASSETS} is not the one of "
+            f"{TOKENIZER_CONFIG}"
+        )
+    if tokenizer.vocabulary_size != settings["vocabulary_size"]:
+        raise ModelError(
+            f"{folder}: the model has {settings['vocabulary_size']} subwords, but the "
+            f"tokenizer has {tokenizer.vocabulary_size}"
+        )
+    return tokenizer
+
+
+def _write_json(path, value):
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")

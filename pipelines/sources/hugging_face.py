@@ -1,0 +1,111 @@
+"""Source of sentence pairs: Hugging Face datasets."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines.lines import content_hash
+from keras_transformer.pipelines.sources.base import Pair
+from keras_transformer.pipelines.sources.base import Pairs
+from keras_transformer.pipelines.sources.tables import nested_text
+
+
+class HuggingFacePairs(Pairs):
+    """A split of a dataset that the package `datasets` loads, in its stored order.
+
+    Args:
+        name: A dataset on the Hub, such as `"Helsinki-NLP/opus-100"`, or a local
+            folder of data files.
+        split: A split in the notation of `datasets`, such as `"train[:1%]"`.
+        source: Key of the source text. Dots address nested features, such as
+            `"translation.en"`.
+        target: Key of the target text, likewise.
+        config: Configuration of the dataset, such as `"de-en"`.
+        revision: Branch, tag or commit of a dataset on the Hub.
+        streaming: Whether to read the examples without storing the dataset. Ids are
+            stored in the run in any case, so that a resumed run does not read again.
+
+    Raises:
+        DataError: Before the first pair of an iteration, if `datasets` is not
+            installed, or the dataset or the split does not exist. During iteration, if
+            an example lacks one of the texts.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        split: str = "train",
+        source: str = "translation.en",
+        target: str = "translation.de",
+        config: str | None = None,
+        revision: str | None = None,
+        streaming: bool = False,
+    ):
+        self.name = name
+        self.split = split
+        self.source = source
+        self.target = target
+        self.config = config
+        self.revision = revision
+        self.streaming = streaming
+
+    def __iter__(self) -> Iterator[Pair]:
+        examples = self._load(
+            "load_dataset", split=self.split, streaming=self.streaming
+        )
+        with _data_errors(self.name):
+            for number, example in enumerate(examples, start=1):
+                place = self.locate(number)
+                source = nested_text(example, self.source, "data.source", place)
+                target = nested_text(example, self.target, "data.target", place)
+                yield source, target
+
+    def locate(self, number: int) -> str:
+        return f"{self.name}, split {self.split}, example {number}"
+
+    def fingerprint(self) -> str | None:
+        """Returns a string that changes with the dataset's files and the arguments.
+
+        For a local folder, it depends on the content of all files; for a dataset on the
+        Hub, on its commit.
+        """
+        if os.path.isdir(self.name):
+            files = sorted(
+                os.path.join(folder, name)
+                for folder, _, names in os.walk(self.name)
+                for name in names
+            )
+            content = [
+                (os.path.relpath(file, self.name), content_hash(file)) for file in files
+            ]
+        else:
+            content = self._load("load_dataset_builder").hash
+        return repr((content, self.config, self.split, self.source, self.target))
+
+    def _load(self, function, **options):
+        try:
+            import datasets
+        except ImportError:
+            raise DataError(
+                "data.kind hf needs the package datasets: "
+                'pip install "keras-transformer-seq2seq[hf]"'
+            ) from None
+        datasets.disable_progress_bars()
+        revision = None if os.path.isdir(self.name) else self.revision
+        with _data_errors(f"data.name {self.name}"):
+            return getattr(datasets, function)(
+                self.name, self.config, revision=revision, **options
+            )
+
+
+@contextlib.contextmanager
+def _data_errors(what: str):
+    """Converts the errors that `datasets` raises for user mistakes to `DataError`."""
+    try:
+        yield
+    except (DataError, GeneratorExit):
+        raise
+    except Exception as error:
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"{what}: {first_line}") from error

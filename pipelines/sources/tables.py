@@ -1,0 +1,186 @@
+"""Sources of sentence pairs: files with both sides in one line, TSV and JSON Lines."""
+
+import json
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines.lines import content_hash
+from keras_transformer.pipelines.lines import count_lines
+from keras_transformer.pipelines.lines import read_lines
+from keras_transformer.pipelines.sources.base import Pair
+from keras_transformer.pipelines.sources.base import Pairs
+from keras_transformer.pipelines.sources.text_files import Path
+from keras_transformer.pipelines.sources.text_files import as_paths
+
+
+class PairLines(Pairs):
+    """Base class of files with a pair per line, plain or ``.gz``.
+
+    Iteration yields `(source, target)`, and `(None, None)` for a line that is not
+    UTF-8. Subclasses define `_read`.
+
+    Args:
+        paths: Path or list of paths.
+        source: Place of the source text in a line.
+        target: Place of the target text in a line.
+
+    Raises:
+        DataError: If there is no file. During iteration, if a file cannot be read or
+            has no pair, or a line lacks one of the texts.
+    """
+
+    def __init__(self, paths: Path | Sequence[Path], source, target):
+        self.paths = as_paths(paths)
+        self.source = source
+        self.target = target
+        self._counts = {}
+        if not self.paths:
+            raise DataError("there must be at least one file. Received: none.")
+
+    def _read(self, path: str) -> Iterator[tuple[int, Pair]]:
+        """Yields the number of a line, from 1, and its pair, for each line of data."""
+        raise NotImplementedError(f"{type(self).__name__} reads no files.")
+
+    def _num_head_lines(self) -> int:
+        """Returns the number of lines before the first pair of a file."""
+        return 0
+
+    def __iter__(self) -> Iterator[Pair]:
+        for path in self.paths:
+            is_empty = True
+            for _, pair in self._read(path):
+                is_empty = False
+                yield pair
+            if is_empty:
+                raise DataError(f"{path}: the file has no pairs.")
+
+    def locate(self, number: int) -> str:
+        """Returns the place of a pair, counted from 1, as `file:line`."""
+        head = self._num_head_lines()
+        for path in self.paths:
+            if path not in self._counts:
+                self._counts[path] = count_lines(path) - head
+            if number <= self._counts[path]:
+                return f"{path}:{number + head}"
+            number -= self._counts[path]
+        raise IndexError(f"There is no pair {number}.")
+
+    def fingerprint(self) -> str:
+        """Returns a string that changes with the files, their order and the places."""
+        contents = ",".join(map(content_hash, self.paths))
+        return f"{type(self).__name__};{contents};{self.source!r};{self.target!r}"
+
+
+class TsvFiles(PairLines):
+    r"""Files whose lines contain columns between tabs, without quotes or escapes.
+
+    Args:
+        paths: Path or list of paths.
+        source: Column of the source text: its number from 1, or its name in the first
+            line, which then contains no pair.
+        target: Column of the target text, likewise.
+
+    Raises:
+        DataError: See `PairLines`. If only one column is given by name, or the first
+            line lacks a name.
+    """
+
+    def __init__(self, paths: Path | Sequence[Path], source=1, target=2):
+        super().__init__(paths, source, target)
+        if isinstance(source, str) != isinstance(target, str):
+            raise DataError(
+                "data.source and data.target must both be column numbers or both be "
+                f"names. Received: {source!r} and {target!r}."
+            )
+
+    def _num_head_lines(self):
+        return int(isinstance(self.source, str))
+
+    def _read(self, path):
+        places = {"data.source": self.source, "data.target": self.target}
+        for number, line in enumerate(read_lines(path, errors="drop"), start=1):
+            if number <= self._num_head_lines():
+                places = _columns(places, line, path)
+            elif line is None:
+                yield number, (None, None)
+            else:
+                texts = line.split("\t")
+                for key, column in places.items():
+                    if column > len(texts):
+                        raise DataError(
+                            f"{path}:{number}: {key} is column {column}, but the line "
+                            f"has {len(texts)}."
+                        )
+                yield number, tuple(texts[column - 1] for column in places.values())
+
+
+class JsonLines(PairLines):
+    """Files whose lines are JSON objects.
+
+    Args:
+        paths: Path or list of paths.
+        source: Key of the source text. Dots address nested objects, such as
+            `"translation.en"`.
+        target: Key of the target text, likewise.
+
+    Raises:
+        DataError: See `PairLines`. If a line is not a JSON object, or a value is not
+            text.
+    """
+
+    def __init__(self, paths: Path | Sequence[Path], source="source", target="target"):
+        super().__init__(paths, source, target)
+
+    def _read(self, path):
+        for number, line in enumerate(read_lines(path, errors="drop"), start=1):
+            if line is None:
+                yield number, (None, None)
+                continue
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                raise DataError(f"{path}:{number}: not a JSON object.") from None
+            place = f"{path}:{number}"
+            source = nested_text(value, self.source, "data.source", place)
+            yield (
+                number,
+                (source, nested_text(value, self.target, "data.target", place)),
+            )
+
+
+def _columns(names: dict[str, str], line: str | None, path: str) -> dict[str, int]:
+    """Returns the numbers of named columns, from 1."""
+    found = (line or "").split("\t")
+    for key, name in names.items():
+        if found.count(name) != 1:
+            raise DataError(
+                f"{path}:1: {key} must be one of the columns {', '.join(found)}. "
+                f"Received: {name}."
+            )
+    return {key: found.index(name) + 1 for key, name in names.items()}
+
+
+def nested_text(value, dotted: str, key: str, place: str) -> str:
+    """Returns the text at a dotted key of nested mappings.
+
+    Args:
+        value: The outer mapping.
+        dotted: Names between dots.
+        key: Recipe key that contains `dotted`, for the message.
+        place: Place of the value, for the message.
+
+    Raises:
+        DataError: If there is no text.
+    """
+    for name in dotted.split("."):
+        if not isinstance(value, dict) or name not in value:
+            known = ", ".join(map(str, value)) if isinstance(value, dict) else "none"
+            raise DataError(f"{place}: {key} {dotted} is missing. Keys here: {known}.")
+        value = value[name]
+    if not isinstance(value, str):
+        raise DataError(
+            f"{place}: {key} {dotted} must be text. Received: {type(value).__name__}."
+        )
+    # A lone surrogate is valid JSON, but not UTF-8.
+    return value.encode("utf-8", "replace").decode("utf-8")

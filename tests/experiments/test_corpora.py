@@ -1,0 +1,68 @@
+"""Corpora and tokenizers of a run for the data kinds and `tokenizer.model`."""
+
+import json
+
+import pytest
+
+from keras_transformer import pipelines
+from keras_transformer.errors import DataError
+from keras_transformer.experiments.corpora import load_corpora
+from keras_transformer.experiments.corpora import load_pairs
+from keras_transformer.experiments.corpora import prepare_corpora
+from keras_transformer.recipes import load_recipe
+
+PAIRS = [(f"{i} man and {i} dogs", f"{i} Mann und {i} Hunde") for i in range(20)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    texts = [text for pair in PAIRS for text in pair]
+    return pipelines.train_tokenizer("bpe", texts, 300)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Data sections of one corpus in two formats, by kind."""
+    tsv, jsonl = tmp_path / "pairs.tsv", tmp_path / "pairs.jsonl"
+    tsv.write_text("".join(f"{target}\t{source}\n" for source, target in PAIRS))
+    rows = [json.dumps({"en": source, "de": target}) for source, target in PAIRS]
+    jsonl.write_text("".join(f"{row}\n" for row in rows))
+    return {
+        "tsv": f"data={{kind: tsv, train: {tsv}, source: 2, target: 1}}",
+        "jsonl": f"data={{kind: jsonl, train: {jsonl}, source: en, target: de}}",
+    }
+
+
+@pytest.mark.parametrize("kind", ["tsv", "jsonl"])
+def test_run_uses_the_given_tokenizer_and_pairs(data, tokenizer, tmp_path, kind):
+    tokenizer.save(tmp_path)
+    settings = f"tokenizer={{model: {tmp_path}/tokenizer.model, vocabulary_size: 300}}"
+    recipe = load_recipe("files", [data[kind], settings])
+    pairs = load_pairs(recipe)
+    prepare_corpora(recipe, tmp_path / "run", pairs)
+    used, corpora = load_corpora(tmp_path / "run", pairs)
+    assert used.fingerprint() == tokenizer.fingerprint()
+    assert corpora["train"].num_pairs == len(PAIRS)
+    assert list(pairs["train"]) == PAIRS
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("{model: missing.model}", r"tokenizer.model .*missing.model: No such file"),
+        ("{model: text.model}", r"tokenizer.model .*text.model: not a SentencePiece"),
+        (
+            "{model: tokenizer.model}",
+            r"Set tokenizer.vocabulary_size=300",
+        ),
+    ],
+)
+def test_wrong_tokenizer_file_is_one_line(
+    data, tokenizer, tmp_path, monkeypatch, settings, message
+):
+    monkeypatch.chdir(tmp_path)
+    tokenizer.save(tmp_path)
+    (tmp_path / "text.model").write_text("text")
+    recipe = load_recipe("files", [data["tsv"], f"tokenizer={settings}"])
+    with pytest.raises(DataError, match=message):
+        prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))

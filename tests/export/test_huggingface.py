@@ -1,0 +1,244 @@
+"""Folders for Hugging Face transformers, checked by hand and by transformers itself."""
+
+import json
+import pathlib
+import struct
+
+import keras
+import numpy as np
+import pytest
+from tiny_export import SENTENCES
+from typer.testing import CliRunner
+
+import keras_transformer as kt
+from keras_transformer import pipelines
+from keras_transformer.cli.app import app
+from keras_transformer.errors import ExportError
+from keras_transformer.export import export_huggingface
+from keras_transformer.export.huggingface import write_safetensors
+
+SEARCH = kt.BeamSearch(beam_size=3, length_penalty=0.0, extra_length=9)
+TEXTS = ["der Hund läuft", "ein Hund und noch ein Hund", "läuft 😀 der", "Katze"]
+VARIANTS = {
+    "post": {},
+    "pre": {"normalization": "pre"},
+    "post gelu": {"activation": "gelu"},
+    "pre silu": {"normalization": "pre", "activation": "silu"},
+}
+
+
+def made(**changes):
+    """`Translator` of a model with random weights."""
+    tokenizer = pipelines.train_tokenizer("bpe", SENTENCES, 300)
+    keras.utils.set_random_seed(3)
+    arguments = {"num_layers": 2, "d_model": 24, "d_ff": 40, "num_heads": 3}
+    model = kt.Transformer(tokenizer.vocabulary_size, **{**arguments, **changes})
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    # Initial weights give the same output for all sources; these do not.
+    rng = np.random.default_rng(3)
+    for weight in model.trainable_weights:
+        weight.assign(weight + 0.2 * rng.normal(size=weight.shape))
+    translator = kt.Translator(model, tokenizer, search=SEARCH)
+    translator.path = pathlib.Path("model.keras")
+    return translator
+
+
+def read_safetensors(path):
+    """Reads a file by the format's description: header length, header, arrays."""
+    content = path.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    metadata = header.pop("__metadata__")
+    tensors, end = {}, 0
+    for name, facts in header.items():
+        begin, end = facts["data_offsets"]
+        raw = content[8 + length + begin : 8 + length + end]
+        dtype = {"F32": "<f4", "F16": "<f2"}[facts["dtype"]]
+        tensors[name] = np.frombuffer(raw, dtype).reshape(facts["shape"])
+    assert 8 + length + end == len(content) and length % 8 == 0
+    return tensors, metadata
+
+
+@pytest.fixture(scope="module")
+def post(tmp_path_factory):
+    translator = made()
+    folder = tmp_path_factory.mktemp("exports") / "post"
+    return translator, export_huggingface(translator, folder, license="CC0-1.0")
+
+
+def test_safetensors_have_the_documented_layout(tmp_path):
+    tensors = {
+        "a": np.arange(6, dtype="float32").reshape(2, 3).T,
+        "b": np.ones((1, 2), "float16"),
+    }
+    write_safetensors(tmp_path / "x", tensors)
+    found, metadata = read_safetensors(tmp_path / "x")
+    assert metadata == {"format": "pt"}
+    assert found["a"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert found["b"].tolist() == [[1, 1]]
+
+
+def test_folder_has_the_files_of_marian(post):
+    _, folder = post
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("MODEL_CARD.md", "config.json", "generation_config.json"),
+        *("model.safetensors", "source.spm", "target.spm", "tokenizer_config.json"),
+        "vocab.json",
+    ]
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["MarianMTModel"]
+    assert (config["vocab_size"], config["pad_token_id"]) == (301, 300)
+    assert (config["decoder_start_token_id"], config["eos_token_id"]) == (300, 3)
+    assert (config["encoder_layers"], config["decoder_ffn_dim"]) == (2, 40)
+    search = json.loads((folder / "generation_config.json").read_text())
+    assert search["bad_words_ids"] == [[0], [1], [2], [300]]
+    assert (search["num_beams"], search["length_penalty"]) == (3, 0.0)
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert "CC0-1.0" in card and "add 1e-5 to the variance" in card
+
+
+def test_vocabulary_keeps_every_id(post):
+    translator, folder = post
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    pieces = translator.tokenizer.pieces()
+    assert {number: piece for piece, number in vocabulary.items()} == {
+        **dict(enumerate(pieces)),
+        **{0: "<padding>", 1: "<unk>", 3: "</s>", 300: "<pad>"},
+    }
+    assert (folder / "source.spm").read_bytes() == translator.tokenizer.model
+
+
+def test_tensors_are_ours_in_transformers_order(post):
+    """Axes of the stream: ours 0, 2, 4, ... hold sines, which come first there."""
+    translator, folder = post
+    tensors, _ = read_safetensors(folder / "model.safetensors")
+    model = translator.model
+    order = [*range(0, 24, 2), *range(1, 24, 2)]
+    embeddings = keras.ops.convert_to_numpy(model.token_embedding.embeddings)
+    shared = tensors["model.shared.weight"]
+    np.testing.assert_array_equal(shared[:300], embeddings[:, order])
+    np.testing.assert_array_equal(shared[300], embeddings[2, order])
+    bias = tensors["final_logits_bias"]
+    assert bias.shape == (1, 301) and not bias[:, :300].any() and bias[0, 300] == -1e9
+    layer = model.decoder.layers[1]
+    name = "model.decoder.layers.1"
+    kernel = keras.ops.convert_to_numpy(layer.cross_attention.key_dense.kernel)
+    key = tensors[f"{name}.encoder_attn.k_proj.weight"]
+    np.testing.assert_array_equal(key, kernel[order].T)
+    kernel = keras.ops.convert_to_numpy(layer.self_attention.output_dense.kernel)
+    output = tensors[f"{name}.self_attn.out_proj.weight"]
+    np.testing.assert_array_equal(output, kernel[:, order].T)
+    inner, outer = layer.feed_forward.inner_dense, layer.feed_forward.outer_dense
+    for key, expected in {
+        "fc1.weight": keras.ops.convert_to_numpy(inner.kernel)[order].T,
+        "fc1.bias": keras.ops.convert_to_numpy(inner.bias),
+        "fc2.weight": keras.ops.convert_to_numpy(outer.kernel)[:, order].T,
+        "fc2.bias": keras.ops.convert_to_numpy(outer.bias)[order],
+    }.items():
+        np.testing.assert_array_equal(tensors[f"{name}.{key}"], expected)
+    # 2 + 16 per encoder layer + 26 per decoder layer, no positions.
+    assert len(tensors) == 2 + 2 * 16 + 2 * 26
+
+
+def test_pre_norm_becomes_pegasus(tmp_path):
+    folder = export_huggingface(made(normalization="pre"), tmp_path / "pre")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["PegasusForConditionalGeneration"]
+    tensors, _ = read_safetensors(folder / "model.safetensors")
+    assert tensors["model.encoder.layer_norm.weight"].shape == (24,)
+    positions = tensors["model.decoder.embed_positions.weight"]
+    # Position 3: sin(3), sin(3 / 10000^(2 / 24)), ... and then the cosines.
+    rates = 10_000.0 ** (-np.arange(0, 24, 2) / 24)
+    expected = [*np.sin(3 * rates), *np.cos(3 * rates)]
+    np.testing.assert_allclose(positions[3], expected, atol=1e-6)
+    assert len(tensors) == 2 + 2 * 16 + 2 * 26 + 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"key_dim": 4}, "needs key_dim 8 for this model. Received: key_dim=4"),
+        ({"value_dim": 4}, "value_dim=4"),
+        ({"positions": "learned", "max_length": 40}, "positions=learned"),
+        ({"attention_window": 3}, "attention_window=3"),
+        ({"score_mode": "dot"}, "score_mode=dot"),
+        ({"activation": "tanh"}, "Received: 'tanh'"),
+    ],
+)
+def test_export_refuses_other_models(tmp_path, changes, message):
+    with pytest.raises(ExportError) as caught:
+        export_huggingface(made(num_layers=1, **changes), tmp_path / "x")
+    assert message in str(caught.value) and list(tmp_path.iterdir()) == []
+
+
+def test_export_refuses_other_tokenizers_and_existing_folders(tmp_path):
+    translator = made(num_layers=1)
+    with pytest.raises(ExportError, match="already exists"):
+        export_huggingface(translator, tmp_path)
+    translator.tokenizer.kind = "word_piece"
+    with pytest.raises(ExportError, match="needs a SentencePiece model"):
+        export_huggingface(translator, tmp_path / "x")
+
+
+def test_command_writes_half_precision(tmp_path, tiny_model):
+    model, tokenizer = tiny_model
+    preset = model.save_to_preset(tmp_path / "preset", tokenizer)
+    command = ["export", str(preset), str(tmp_path / "hf"), "--format", "huggingface"]
+    result = CliRunner().invoke(app, [*command, "--quantization", "float16"])
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'hf'}\n")
+    tensors, _ = read_safetensors(tmp_path / "hf" / "model.safetensors")
+    assert {array.dtype.name for array in tensors.values()} == {"float16"}
+    mistakes = {
+        ("--quantization", "int8"): "must be none or float16 for huggingface",
+        ("--jit-compile",): "--jit-compile needs --format saved_model",
+    }
+    for arguments, message in mistakes.items():
+        result = CliRunner().invoke(app, [*command, *arguments])
+        assert result.exit_code == 2 and message in result.stderr
+
+
+def logits_of_transformers(folder, sources, targets):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    with torch.no_grad():
+        return model(
+            input_ids=torch.tensor(np.where(sources == 0, 300, sources)),
+            attention_mask=torch.tensor((sources != 0).astype(int)),
+            decoder_input_ids=torch.tensor(np.where(targets == 2, 300, targets)),
+        ).logits.numpy()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
+def test_transformers_computes_our_logits_and_translations(tmp_path, name):
+    transformers = pytest.importorskip("transformers", reason="judges the export")
+    translator = made(**VARIANTS[name])
+    folder = export_huggingface(translator, tmp_path / "model")
+    rows = [[*row, 3] for row in translator.tokenizer.tokenize(TEXTS).to_list()]
+    length = max(map(len, rows))
+    sources = np.array([row + [0] * (length - len(row)) for row in rows])
+    targets = np.array([[2, 5, 9, 20, 33]] * len(rows))
+    inputs = {"source_ids": sources, "target_ids": targets}
+    ours = keras.ops.convert_to_numpy(translator.model(inputs))
+    theirs = logits_of_transformers(folder, sources, targets)
+    # Epsilon 1e-5 in place of 1e-6 explains the difference.
+    np.testing.assert_allclose(theirs[..., :300], ours, atol=1e-4)
+    assert (theirs[..., 300] < -1e8).all()
+
+    tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
+    batch = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    lengths = batch["attention_mask"].sum(1)
+    for row, number, ids in zip(rows, lengths, batch["input_ids"], strict=True):
+        assert ids[:number].tolist() == row
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    for beam_size in (1, 3):
+        for text in TEXTS:
+            batch = tokenizer([text], return_tensors="pt")
+            limit = batch["input_ids"].shape[1] + SEARCH.extra_length
+            found = model.generate(
+                **batch, num_beams=beam_size, length_penalty=0.0, max_new_tokens=limit
+            )
+            expected = translator.with_search(beam_size=beam_size).translate([text])
+            texts = tokenizer.batch_decode(found, skip_special_tokens=True)
+            assert texts == [expected[0].strip()]

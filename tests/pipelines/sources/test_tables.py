@@ -1,0 +1,111 @@
+"""Pairs in the columns of TSV files and the keys of JSON Lines."""
+
+import gzip
+import json
+
+import pytest
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines import JsonLines
+from keras_transformer.pipelines import TsvFiles
+
+# A line separator and quotes are part of a text.
+PAIRS = [
+    ("A man\u2028 rides.", 'Ein "Mann'),
+    ("", "leer"),
+    ("Two dogs.", "Zwei Hunde."),
+]
+
+
+def write(path, lines):
+    content = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["pairs.tsv", "pairs.tsv.gz"])
+def test_tsv_reads_numbered_columns(tmp_path, name):
+    path = write(tmp_path / name, [f"{t}\tx\t{s}" for s, t in PAIRS])
+    source = TsvFiles([path, path], source=3, target=1)
+    assert list(source) == list(source) == PAIRS * 2
+    assert source.locate(2) == f"{path}:2"
+    assert source.locate(5) == f"{path}:2"
+
+
+def test_tsv_reads_named_columns(tmp_path):
+    path = write(
+        tmp_path / "a.tsv", ["id\tde\ten", *(f"1\t{t}\t{s}" for s, t in PAIRS)]
+    )
+    source = TsvFiles(path, source="en", target="de")
+    assert list(source) == PAIRS
+    assert source.locate(1) == f"{path}:2"
+
+
+def test_jsonl_reads_nested_keys(tmp_path):
+    rows = [{"id": 1, "translation": {"en": s, "de": t}} for s, t in PAIRS]
+    path = write(tmp_path / "a.jsonl", map(json.dumps, rows))
+    source = JsonLines(path, "translation.en", "translation.de")
+    assert list(source) == PAIRS
+    assert source.locate(3) == f"{path}:3"
+
+
+def test_lines_that_are_not_utf8_keep_their_number(tmp_path):
+    (tmp_path / "a.tsv").write_bytes(b"a\tb\n\xff\tc\nd\te\n")
+    found = list(TsvFiles(tmp_path / "a.tsv"))
+    assert found == [("a", "b"), (None, None), ("d", "e")]
+
+
+def test_fingerprint_changes_with_content_and_columns(tmp_path):
+    path = write(tmp_path / "a.tsv", ["a\tb\tc"])
+    prints = {TsvFiles(path).fingerprint(), TsvFiles(path, 2, 1).fingerprint()}
+    write(path, ["a\tb\td"])
+    prints.add(TsvFiles(path).fingerprint())
+    assert len(prints) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("only one", r"a.tsv:2: data.target is column 2, but the line has 1"),
+        ("", r"a.tsv:2: data.target is column 2, but the line has 1"),
+    ],
+)
+def test_tsv_names_the_line_without_a_column(tmp_path, line, message):
+    path = write(tmp_path / "a.tsv", ["a\tb", line])
+    with pytest.raises(DataError, match=message):
+        list(TsvFiles(path))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", r"a.jsonl:2: not a JSON object"),
+        ("[" * 100_000, r"a.jsonl:2: not a JSON object"),
+        ("[1]", r"a.jsonl:2: data.source source is missing. Keys here: none"),
+        ('{"target": "b"}', r"data.source source is missing. Keys here: target"),
+        ('{"source": 1, "target": "b"}', r"data.source source must be text. .*int"),
+    ],
+)
+def test_jsonl_names_the_line_without_a_text(tmp_path, line, message):
+    path = write(tmp_path / "a.jsonl", ['{"source": "a", "target": "b"}', line])
+    with pytest.raises(DataError, match=message):
+        list(JsonLines(path))
+
+
+def test_lone_surrogates_become_question_marks(tmp_path):
+    path = write(tmp_path / "a.jsonl", [r'{"source": "a\ud800", "target": "b"}'])
+    assert list(JsonLines(path)) == [("a?", "b")]
+
+
+def test_mistakes_are_one_line(tmp_path):
+    path = write(tmp_path / "a.tsv", ["en\tde\tde", "a\tb\tc"])
+    with pytest.raises(DataError, match="both be column numbers or both be names"):
+        TsvFiles(path, "en", 2)
+    for target in ("fr", "de"):
+        with pytest.raises(DataError, match=r"a.tsv:1: data.target must be one of the"):
+            list(TsvFiles(path, "en", target))
+    with pytest.raises(DataError, match="must be at least one file"):
+        JsonLines([])
+    empty = write(tmp_path / "empty.tsv", [])
+    with pytest.raises(DataError, match=r"empty.tsv: the file has no pairs"):
+        list(TsvFiles(empty))

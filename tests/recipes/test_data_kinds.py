@@ -1,0 +1,40 @@
+"""Recipes with the data kinds tsv, jsonl and hf, and with `tokenizer.model`."""
+
+import pytest
+
+from keras_transformer.errors import RecipeError
+from keras_transformer.recipes import load_recipe
+
+
+def test_load_recipe_makes_paths_of_other_kinds_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tokenizer = "tokenizer.model=a.model"
+    recipe = load_recipe("files", ["data={kind: tsv, train: [a, b]}", tokenizer])
+    assert recipe.data.train == [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert recipe.data.validation is None
+    assert recipe.tokenizer.model == str(tmp_path / "a.model")
+    recipe = load_recipe("files", ["data={kind: hf, name: some/data}"])
+    assert recipe.data.name == "some/data"
+    (tmp_path / "some" / "data").mkdir(parents=True)
+    recipe = load_recipe("files", ["data={kind: hf, name: some/data}"])
+    assert recipe.data.name == str(tmp_path / "some" / "data")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data={kind: tsv, train: a, source: 0}"], "data.source: must be a column's"),
+        (["data={kind: jsonl, train: a, source: 1}"], "data.source must be a valid"),
+        (["data={kind: hf, train: train}"], "data.name must be given"),
+        (["tokenizer={kind: word_piece, model: a}"], "so kind must be bpe"),
+        (
+            ["data={kind: records, train: a}", "tokenizer.model=b"],
+            "tokenizer.model is not available with data.kind records",
+        ),
+    ],
+)
+def test_load_recipe_rejects_wrong_keys_of_other_kinds(overrides, message):
+    files = ["data.train={source: a, target: b}"]
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("files", [*files, *overrides])
+    assert message in str(caught.value) and "\n" not in str(caught.value)
