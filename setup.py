@@ -82,6 +82,7 @@ setup(
         "serve": SERVE,
         "serving-api": SERVING_API,
         "ctranslate2": ["ctranslate2>=4.5"],
+        "huggingface": ["huggingface_hub>=0.30"],
         "bench": ["torch>=2.6", "ctranslate2>=4.5", "psutil>=5", "nltk>=3.10"],
         # Beam wants protobuf 6, sentencepiece 0.2.3 protobuf 7.36.
         "beam": ["apache-beam>=2.77,<3", "sentencepiece<0.2.3"],

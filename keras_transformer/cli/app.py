@@ -51,10 +51,13 @@ def keras_transformer_command(
 COMMANDS = (
     *("demo", "train", "evaluate", "translate", "score", "average", "export"),
     *("info", "compare", "filter", "update_vocabulary", "serve", "parse"),
-    *("visualize", "ablate"),
+    *("visualize", "ablate", "import_model"),
 )
+# Names that are words of Python.
+_COMMAND_NAMES = {"import_model": "import"}
 for name in COMMANDS:
     module = importlib.import_module(f"keras_transformer.cli.{name}")
-    app.command(cls=options.Command)(getattr(module, name))
+    command_name = _COMMAND_NAMES.get(name)
+    app.command(command_name, cls=options.Command)(getattr(module, name))
 app.add_typer(corpus.app, name="corpus")
 app.command(hidden=True)(corpus.beam)
