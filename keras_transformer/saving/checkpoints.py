@@ -1,8 +1,8 @@
 """Reading and averaging of checkpoints (section 6.1)."""
 
 import logging
-from typing import Any
 import pathlib
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
