@@ -22,7 +22,7 @@ from keras_transformer.conversion.vocabularies import read_vocabulary
 from keras_transformer.errors import DataError
 from keras_transformer.errors import ModelError
 
-MAX_JSON_BYTES = 16 << 20
+_MAX_JSON_BYTES = 16 << 20
 _ACTIVATIONS = {
     **{"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"},
     "quick_gelu": "quick_gelu",
@@ -133,9 +133,9 @@ def _read_json(path):
     if not path.is_file():
         raise ModelError(f"{path}: no such file")
     with open(path, "rb") as file:
-        content = file.read(MAX_JSON_BYTES + 1)
-    if len(content) > MAX_JSON_BYTES:
-        raise ModelError(f"{path}: more than {MAX_JSON_BYTES:,} bytes")
+        content = file.read(_MAX_JSON_BYTES + 1)
+    if len(content) > _MAX_JSON_BYTES:
+        raise ModelError(f"{path}: more than {_MAX_JSON_BYTES:,} bytes")
     try:
         values = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -263,10 +263,7 @@ class Translator:
         batches = batch_by_length(lengths, limit)
         for batch, found in parallel_map(score_batch, batches, self.parallel_parts):
             log_probs[batch] = found
-        return [
-            PairScore(float(log_prob), len(labels))
-            for log_prob, labels in zip(log_probs, label_rows, strict=True)
-        ]
+        return list(map(PairScore, map(float, log_probs), map(len, label_rows)))
 
     def align(self, sources, targets):
         """Aligns the words of translations to the words of their sources.

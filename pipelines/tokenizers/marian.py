@@ -21,7 +21,7 @@ from keras_transformer.pipelines.tokenizers.base import write_atomically
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
 from keras_transformer.pipelines.tokenizers.model_check import check_sentencepiece_model
 
-END, UNKNOWN, PADDING, START = "</s>", "<unk>", "<pad>", "<s>"
+END_PIECE, UNKNOWN, PADDING, START = "</s>", "<unk>", "<pad>", "<s>"
 _MAX_BYTES = 4 * MAX_MODEL_BYTES
 # Names of spaces in Python's `str.strip`.
 _SPACES = r"[\t-\r\x1c-\x20\x{85}\p{Z}]"
@@ -65,7 +65,7 @@ class MarianSide(Tokenizer):
         numbers = {piece: number for number, piece in enumerate(pieces)}
         if len(numbers) < len(pieces):
             raise DataError("the vocabulary contains a piece twice.")
-        for piece in (END, UNKNOWN):
+        for piece in (END_PIECE, UNKNOWN):
             if piece not in numbers:
                 raise DataError(f"the vocabulary has no {piece}.")
         if normalization not in (None, *NORMALIZATIONS):
@@ -74,7 +74,7 @@ class MarianSide(Tokenizer):
                 f"Received: {normalization!r}."
             )
         num_pieces = num_pieces or len(pieces)
-        self.end_id, self.unknown_id = numbers[END], numbers[UNKNOWN]
+        self.end_id, self.unknown_id = numbers[END_PIECE], numbers[UNKNOWN]
         self.pad_id, self.start_id = num_pieces, num_pieces + 1
         self.vocabulary_size = num_pieces + 2
         self.num_outputs = len(pieces)
@@ -82,7 +82,7 @@ class MarianSide(Tokenizer):
         self._pieces = tuple(pieces)
         self._model = model
         # The text `</s>` is no end of a sentence.
-        del numbers[END]
+        del numbers[END_PIECE]
         try:
             self._numbers = tf.lookup.StaticHashTable(
                 tf.lookup.KeyValueTensorInitializer(
