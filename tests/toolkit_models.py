@@ -53,7 +53,7 @@ word-penalty: 0
 """
 
 
-def random_arrays(tied=True, shared=True, embedding_norm=False, seed=3):
+def random_arrays(tied=True, shared=True, embedding_norm=False, seed=4):
     """Returns arrays by Marian's names."""
     generator = np.random.default_rng(seed)
 
@@ -63,10 +63,10 @@ def random_arrays(tied=True, shared=True, embedding_norm=False, seed=3):
 
     arrays, size = {}, len(PIECES)
     for name in ("Wemb",) if shared else ("encoder_Wemb", "decoder_Wemb"):
-        arrays[name] = draw(size, WIDTH) / 2
+        arrays[name] = draw(size, WIDTH)
     if not tied:
         arrays["decoder_ff_logit_out_Wt"] = draw(size, WIDTH)
-    arrays["decoder_ff_logit_out_b"] = draw(1, size)
+    arrays["decoder_ff_logit_out_b"] = draw(1, size) / 4
 
     def norm(name, end=""):
         arrays[f"{name}_ln_scale{end}"] = 1 + draw(1, WIDTH) / 4
