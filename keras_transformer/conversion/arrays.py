@@ -10,6 +10,7 @@ import zipfile
 import numpy as np
 
 from keras_transformer.errors import ModelError
+from keras_transformer.untrusted import require_regular
 
 _MAX_BYTES = 8 << 30
 _MAX_HEADER_BYTES = 16 << 20
@@ -165,6 +166,7 @@ def read_safetensors(path):
     Raises:
         ModelError: If the file is damaged, or an array is not a float of 16 or 32 bits.
     """
+    require_regular([path], ModelError)
     size = path.stat().st_size
     if size > _MAX_BYTES:
         raise ModelError(f"{path}: {size:,} bytes, at most {_MAX_BYTES:,} are allowed")

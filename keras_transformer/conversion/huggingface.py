@@ -4,9 +4,9 @@ By default, logits match the library transformers, see
 docs/how-to/import-a-marian-model.md.
 """
 
-import json
 import pathlib
 import re
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from keras_transformer.conversion.imported import model_arguments
 from keras_transformer.conversion.vocabularies import read_vocabulary
 from keras_transformer.errors import DataError
 from keras_transformer.errors import ModelError
+from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
+from keras_transformer.untrusted import read_bytes
+from keras_transformer.untrusted import read_json
 
 _MAX_JSON_BYTES = 16 << 20
 _ACTIVATIONS = {
@@ -125,24 +128,8 @@ def is_huggingface_folder(path):
 
 
 def _read_json(path):
-    """Returns the mapping in a JSON file.
-
-    Raises:
-        ModelError: If there is no such file or mapping.
-    """
-    if not path.is_file():
-        raise ModelError(f"{path}: no such file")
-    with open(path, "rb") as file:
-        content = file.read(_MAX_JSON_BYTES + 1)
-    if len(content) > _MAX_JSON_BYTES:
-        raise ModelError(f"{path}: more than {_MAX_JSON_BYTES:,} bytes")
-    try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: not JSON: {str(error)!r:.200}") from None
-    if not isinstance(values, dict):
-        raise ModelError(f"{path}: must be a mapping")
-    return values
+    """Returns the mapping in a JSON file."""
+    return read_json(path, dict[str, Any], _MAX_JSON_BYTES, ModelError)
 
 
 def _check_supported(path, config):
@@ -161,7 +148,7 @@ def _check_supported(path, config):
                 f"{path}: encoder and decoder must have equal {name}. Received: "
                 f"encoder_{name} {pair[0]!r:.80}, decoder_{name} {pair[1]!r:.80}"
             )
-    if config.get("activation_function", "gelu") not in _ACTIVATIONS:
+    if config.get("activation_function", "gelu") not in tuple(_ACTIVATIONS):
         raise ModelError(
             f"{path}: activation_function must be one of {', '.join(_ACTIVATIONS)}. "
             f"Received: {config['activation_function']!r:.80}"
@@ -180,16 +167,14 @@ def _tokenizer(folder, config, language, normalization):
         names[1] = "target_vocab.json"
     sides = []
     for side, name in zip(("source", "target"), names, strict=True):
-        for file in (folder / name, folder / f"{side}.spm"):
-            if not file.is_file():
-                raise ModelError(f"{file}: no such file")
         *pieces, last = read_vocabulary(folder / name)
         if last != PADDING:
             raise ModelError(
                 f"{folder / name}: the last piece must be {PADDING}. Received: "
                 f"{last!r:.80}"
             )
-        sides.append((tuple(pieces), (folder / f"{side}.spm").read_bytes()))
+        model = read_bytes(folder / f"{side}.spm", MAX_MODEL_BYTES, ModelError)
+        sides.append((tuple(pieces), model))
     padding = len(sides[1][0])
     for name in ("pad_token_id", "decoder_start_token_id"):
         if config.get(name, padding) != padding:
@@ -242,20 +227,18 @@ def _arguments(path, arrays, config, tokenizer, engine):
     if _start_vector(arrays, config).any():
         # Of a model that was fine-tuned with transformers.
         del changes["zero_start_id"]
-    try:
-        return model_arguments(
-            {
-                "num_layers": config.get("encoder_layers"),
-                "d_model": config.get("d_model"),
-                "d_ff": config.get("encoder_ffn_dim"),
-                "num_heads": config.get("encoder_attention_heads"),
-                "activation": _ACTIVATIONS[config.get("activation_function", "gelu")],
-            },
-            tokenizer,
-            changes,
-        )
-    except ModelError as error:
-        raise ModelError(f"{path}: {error}") from None
+    return model_arguments(
+        path,
+        {
+            "num_layers": config.get("encoder_layers"),
+            "d_model": config.get("d_model"),
+            "d_ff": config.get("encoder_ffn_dim"),
+            "num_heads": config.get("encoder_attention_heads"),
+            "activation": _ACTIVATIONS[config.get("activation_function", "gelu")],
+        },
+        tokenizer,
+        changes,
+    )
 
 
 def _embedding_names(config):

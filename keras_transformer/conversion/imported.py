@@ -47,10 +47,11 @@ def check_engine(engine):
         )
 
 
-def model_arguments(settings, tokenizer, changes):
+def model_arguments(path, settings, tokenizer, changes):
     """Returns the arguments of an imported `Transformer`, checked like a recipe's.
 
     Args:
+        path: Path of the settings, for messages.
         settings: Mapping of arguments of `Transformer`.
         tokenizer: `MarianTokenizer`.
         changes: Mapping of fields of `Variations`.
@@ -63,12 +64,17 @@ def model_arguments(settings, tokenizer, changes):
     from keras_transformer.recipes.schema import ModelSettings
 
     base = {"key_dim": None, "value_dim": None, "normalization": "post"}
+    width = settings["d_model"]
+    if type(width) is int and width % 2:
+        raise ModelError(
+            f"{path}: the width of the model must be even. Received: {width}"
+        )
     try:
         checked = ModelSettings(**base, **settings, variations=changes)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"])) or "the settings"
-        raise ModelError(f"{key}: {first['msg']}") from None
+        raise ModelError(f"{path}: {key}: {first['msg']}") from None
     return {
         **checked.constructor_arguments(),
         "vocabulary_size": tokenizer.vocabulary_size,

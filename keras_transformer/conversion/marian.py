@@ -18,6 +18,9 @@ from keras_transformer.conversion.imported import model_arguments
 from keras_transformer.conversion.vocabularies import read_vocabulary
 from keras_transformer.errors import DataError
 from keras_transformer.errors import ModelError
+from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
+from keras_transformer.untrusted import read_bytes
+from keras_transformer.untrusted import require_regular
 
 SETTINGS = "special:model.yml"
 # Limit of Marian's YAML files, of which a real one has about 2,000.
@@ -115,7 +118,7 @@ def _decoder_settings(path):
                 f"{folder}: a Marian model needs one decoder.yml. Received: {names}"
             )
         file = (plain or found)[0]
-    settings = _load_yaml(file, file.read_bytes()[: MAX_YAML_BYTES + 1])
+    settings = _load_yaml(file, read_bytes(file, MAX_YAML_BYTES, ModelError))
     return folder, {**settings, "path": file}
 
 
@@ -144,8 +147,7 @@ def _model_file(folder, decoder):
         raise ModelError(
             f"{path}: only .npz files can be imported, not quantized .bin files"
         )
-    if not path.is_file():
-        raise ModelError(f"{path}: no such file, but decoder.yml names it")
+    require_regular([path], ModelError)
     return path
 
 
@@ -199,7 +201,7 @@ def _check_supported(file, settings):
             f"Received: transformer-dim-ffn: {settings.get('transformer-dim-ffn')}, "
             f"transformer-decoder-dim-ffn: {width}"
         )
-    if settings.get("transformer-ffn-activation", "swish") not in _ACTIVATIONS:
+    if settings.get("transformer-ffn-activation", "swish") not in tuple(_ACTIVATIONS):
         refuse("transformer-ffn-activation", settings["transformer-ffn-activation"])
 
 
@@ -217,11 +219,11 @@ def _tokenizer(folder, decoder, language, normalization):
         )
     sides = []
     for side, file in zip(("source", "target"), files, strict=True):
-        if not file.is_file():
-            raise ModelError(f"{file}: no such file, but decoder.yml names it")
         pieces = read_vocabulary(file)
         splitter = file if file.suffix == ".spm" else folder / f"{side}.spm"
-        model = splitter.read_bytes() if splitter.is_file() else None
+        model = None
+        if splitter.is_file():
+            model = read_bytes(splitter, MAX_MODEL_BYTES, ModelError)
         if model is None and any(piece[:1] == "\u2581" for piece in pieces):
             raise ModelError(
                 f"{splitter}: no such file, but {file.name} has pieces of SentencePiece"
@@ -259,6 +261,7 @@ def _arguments(arrays, settings, tokenizer, engine):
     if activation == "gelu" and engine == "marian" and _is_before_2023_03(settings):
         activation = "quick_gelu"
     arguments = model_arguments(
+        arrays.path,
         {
             "num_layers": number("enc-depth"),
             "d_model": number("dim-emb"),

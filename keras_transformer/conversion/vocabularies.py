@@ -7,7 +7,9 @@ and libraries fail on some, misread some, and lose others.
 import json
 import re
 
+from keras_transformer.errors import DataError
 from keras_transformer.errors import ModelError
+from keras_transformer.untrusted import read_bytes
 
 MAX_VOCABULARY_BYTES = 64 << 20
 # YAML's escapes of one character, besides \x, \u, and \U with hexadecimal digits.
@@ -40,10 +42,7 @@ def read_vocabulary(path):
     """
     if path.suffix == ".fsv":
         raise ModelError(f"{path}: factored vocabularies (.fsv) are not supported")
-    with open(path, "rb") as file:
-        content = file.read(MAX_VOCABULARY_BYTES + 1)
-    if len(content) > MAX_VOCABULARY_BYTES:
-        raise ModelError(f"{path}: more than {MAX_VOCABULARY_BYTES:,} bytes")
+    content = read_bytes(path, MAX_VOCABULARY_BYTES, ModelError)
     try:
         if path.suffix == ".spm":
             return _sentencepiece_pieces(content)
@@ -60,7 +59,6 @@ def read_vocabulary(path):
 
 
 def _sentencepiece_pieces(content):
-    from keras_transformer.errors import DataError
     from keras_transformer.pipelines.tokenizers.model_check import sentencepiece_pieces
 
     try:

@@ -186,8 +186,8 @@ def test_settings_that_do_not_fit_are_refused(folder, changes, reason):
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("config.json", "[" * 10_000, "not JSON"),
-        ("config.json", "[]", "must be a mapping"),
+        ("config.json", "[" * 10_000, "nested too deeply"),
+        ("config.json", "[]", "dict"),
         ("vocab.json", '{"</s>": 0, "<unk>": 1, "a": 3, "<pad>": 4}', "has the id 2"),
         (
             "vocab.json",

@@ -156,7 +156,7 @@ def test_arrays_of_other_versions_give_the_same_model(tmp_path):
     for stored, padding in ((arrays, b"\0" * 200), (half, b"")):
         (folder / "model.npz").write_bytes(npz(stored, settings, padding))
         found = model_logits(import_marian(folder).model)
-        atol = 0.03 if stored is half else 2e-5
+        atol = 0.05 if stored is half else 2e-5
         np.testing.assert_allclose(found, expected, atol=atol)
 
 
@@ -329,7 +329,7 @@ def test_hostile_yaml_is_refused(folder):
         (DECODER + "x: !!python/object/apply:os.system [true]", "not valid YAML"),
         ("[" * 5000, "not valid YAML"),
         ("just text", "must be a mapping"),
-        ("#" * (1 << 17), "more than 65,536 bytes"),
+        ("#" * (1 << 17), "at most 65,536 bytes"),
         (DECODER.replace("[model.npz]", "[a.npz, b.npz]"), "models must name 1 file"),
         (DECODER.replace("model.npz", "model.bin"), "not quantized .bin files"),
         (DECODER.replace("model.npz", "gone.npz"), "no such file"),
