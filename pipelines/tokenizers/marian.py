@@ -84,18 +84,17 @@ class MarianSide(Tokenizer):
         # The text `</s>` is no end of a sentence.
         del numbers[END_PIECE]
         try:
-            self._numbers = tf.lookup.StaticHashTable(
-                tf.lookup.KeyValueTensorInitializer(
-                    tf.constant(list(numbers)),
-                    tf.constant(list(numbers.values()), tf.int32),
-                ),
-                default_value=self.unknown_id,
-            )
-            self._surfaces = tf.constant(self.piece_bytes())
-        except (UnicodeEncodeError, TypeError):
+            spelled = [piece.encode() for piece in numbers]
+        except UnicodeEncodeError:
             raise DataError(
                 "the vocabulary contains a piece that is no text."
             ) from None
+        ids = tf.constant(list(numbers.values()), tf.int32)
+        self._numbers = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(tf.constant(spelled), ids),
+            default_value=self.unknown_id,
+        )
+        self._surfaces = tf.constant(self.piece_bytes())
         if model is not None:
             check_sentencepiece_model(model)
             self._load()
@@ -126,8 +125,7 @@ class MarianSide(Tokenizer):
     def _split(self, strings):
         """Splits texts into pieces: string `[batch]` to ragged `[batch, (length)]`."""
         if self._model is None:
-            words = tf.strings.split(strings, " ")
-            return tf.ragged.boolean_mask(words, words != "")
+            return tensorflow_text.regex_split(strings, " +")
         try:
             return self._splitter.tokenize(strings)
         except tf.errors.NotFoundError:
@@ -162,7 +160,7 @@ class MarianSide(Tokenizer):
 
     def _facts(self):
         model = None if self._model is None else base64.b64encode(self._model).decode()
-        return {"pieces": self._pieces, "model": model}
+        return {"pieces": list(self._pieces), "model": model}
 
 
 class MarianTokenizer(MarianSide):
@@ -211,14 +209,14 @@ class MarianTokenizer(MarianSide):
         if not self._prefixes:
             return self._lookup(self._split(strings))
         pattern = "(?s)^(>>.*?<<)"
-        has_prefix = tf.strings.regex_full_match(strings, f"{pattern}.*")
+        rest = tf.strings.regex_replace(strings, pattern, "", replace_global=False)
+        has_prefix = rest != strings
         prefixes = tf.strings.regex_replace(strings, f"{pattern}.*", r"\1")
         prefixes = tf.RaggedTensor.from_row_lengths(
-            tf.boolean_mask(prefixes, has_prefix),
+            tf.gather(prefixes, tf.where(has_prefix)[:, 0]),
             tf.cast(has_prefix, tf.int64),
             validate=False,
         )
-        rest = tf.strings.regex_replace(strings, pattern, "", replace_global=False)
         return self._lookup(tf.concat([prefixes, self._split(rest)], axis=1))
 
     def save(self, folder: str | os.PathLike) -> None:
@@ -228,7 +226,7 @@ class MarianTokenizer(MarianSide):
     def _facts(self):
         # A shared vocabulary is stored once.
         target = dict(self._target._facts())
-        if target["pieces"] == self._pieces:
+        if target["pieces"] == list(self._pieces):
             target["pieces"] = None
         if self._target.model == self._model:
             target["model"] = "source" if self._model is not None else None
