@@ -14,6 +14,7 @@ import types
 
 import keras
 import tensorflow as tf
+import toolkit_models
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 from tiny_export import SENTENCES
@@ -23,16 +24,27 @@ from keras_transformer import pipelines
 from keras_transformer.export import export_saved_model
 from keras_transformer.export.simplification import simplify_saved_model
 from keras_transformer.numerics import matrices
+from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 from keras_transformer.saving import graph_check
 
 COMMAND = "python tests/export_kinds.py"
 FROZEN = pathlib.Path(__file__).resolve().parent / "frozen"
 
+EVERY = {
+    "num_decoder_layers": 1,
+    "attention_bias": True,
+    "logits_bias": True,
+    "zero_start_id": 1,
+    "embedding_norm": True,
+    "source_vocabulary_size": 300,
+    "tied_output": False,
+}
 # Arguments of `write_export`. Each differs from the first in a part of the graph.
 KINDS = {
     "bpe": {},
     "word_piece": {"tokenizer": "word_piece"},
     "core": {"tokenizer": "core"},
+    "marian": {"tokenizer": "marian", "model": {"variations": EVERY}},
     "parts": {"parallel_parts": 2},
     "xla": {"jit_compile": True, "parallel_parts": 2},
     "greedy": {"beam_size": 1},
@@ -90,7 +102,12 @@ def write_export(
 ):
     """Returns the path of a tiny export."""
     kind = "bpe" if tokenizer == "core" else tokenizer
-    encoder = pipelines.train_tokenizer(kind, SENTENCES, 300)
+    if kind == "marian":
+        side = (toolkit_models.PIECES, toolkit_models.splitter())
+        encoder = MarianTokenizer(side, side, "opus", "fra")
+        model = {"pad_id": encoder.pad_id, "output_size": encoder.num_outputs, **model}
+    else:
+        encoder = pipelines.train_tokenizer(kind, SENTENCES, 300)
     # Large enough for matrices to be packed, see `matrices.MIN_PIECE_SIZE`.
     sizes = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
     built = kt.Transformer(

@@ -40,7 +40,8 @@ ALLOWED = {
         "untrusted",
     },
     "conversion": {
-        *("transformer", "saving", "recipes", "pipelines", "files", "errors"),
+        *("transformer", "saving", "recipes", "pipelines", "files", "untrusted"),
+        "errors",
     },
     "training": {"saving", "files", "untrusted", "errors"},
     "distributed": {"training", "saving", "pipelines", "files", "errors"},

@@ -186,6 +186,12 @@ def test_file_keeps_variations(every, tmp_path):
     assert keras_file.least_parameters(settings) == matrices
 
 
+def test_bounds_count_both_stacks(tmp_path):
+    model = built({"num_decoder_layers": 1}, num_layers=6)
+    model.save(tmp_path / "model.keras")
+    assert keras_file.read(tmp_path / "model.keras").get_config() == model.get_config()
+
+
 def test_config_of_the_paper_is_plain():
     config = built(None).get_config()
     assert config["variations"] is None

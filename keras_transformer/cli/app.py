@@ -93,12 +93,16 @@ COMMANDS = (
     *("demo", "init", "train", "plot", "evaluate", "translate", "score", "average"),
     *("export", "info", "models", "compare", "filter", "update_vocabulary", "serve"),
     "parse",
-    *("visualize", "ablate"),
+    *("visualize", "ablate", "import_model"),
 )
+# Names that are words of Python.
+_COMMAND_NAMES = {"import_model": "import"}
 for name in COMMANDS:
     function = getattr(importlib.import_module(f"keras_transformer.cli.{name}"), name)
     # Click shortens a help text, but not a given short help.
     short_help = function.__doc__.partition("\n")[0]
-    app.command(cls=options.Command, short_help=short_help)(function)
+    app.command(_COMMAND_NAMES.get(name), cls=options.Command, short_help=short_help)(
+        function
+    )
 app.add_typer(corpus.app, name="corpus", short_help=corpus.app.info.help)
 app.command(hidden=True)(corpus.beam)

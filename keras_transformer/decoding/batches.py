@@ -112,6 +112,11 @@ def encode_texts(tokenizer, texts):
     return rows
 
 
+def encode_with_end(tokenizer, texts):
+    """Like `encode_texts`, with the end id behind each row."""
+    return [[*row, tokenizer.end_id] for row in encode_texts(tokenizer, texts)]
+
+
 def encode_prefixes(tokenizer, prefixes, model):
     """Like `encode_texts`, for the beginnings of translations.
 

@@ -19,9 +19,9 @@ from keras_transformer.decoding.batches import check_pairs
 from keras_transformer.decoding.batches import check_texts
 from keras_transformer.decoding.batches import encode_prefixes
 from keras_transformer.decoding.batches import encode_texts
+from keras_transformer.decoding.batches import encode_with_end
 from keras_transformer.decoding.batches import log_warning
 from keras_transformer.decoding.batches import pad_rows
-from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.compiled import compile_for_ids
 from keras_transformer.decoding.compiled import parallel_map
 from keras_transformer.decoding.deprecated import replace_fields
@@ -113,7 +113,9 @@ class Translator:
             )
         self.model = model
         self.tokenizer = tokenizer
-        self.target_tokenizer = target_tokenizer or target_of(tokenizer)
+        self.target_tokenizer = target_tokenizer or getattr(
+            tokenizer, "target", tokenizer
+        )
         for each in (self.tokenizer, self.target_tokenizer):
             check_compatible(model, each)
         self.search = search
@@ -242,10 +244,8 @@ class Translator:
         """
         sources, targets = check_pairs(sources, targets)
         ids = SpecialIds.of(self.target_tokenizer)
-        source_ids = encode_texts(self.tokenizer, sources)
-        source_rows = [[*row, self.tokenizer.end_id] for row in source_ids]
-        target_ids = encode_texts(self.target_tokenizer, targets)
-        label_rows = [[*row, ids.end] for row in target_ids]
+        source_rows = encode_with_end(self.tokenizer, sources)
+        label_rows = encode_with_end(self.target_tokenizer, targets)
         score = self._compile(
             ("score",), lambda *x: score_ids(self.model, *x, ids.pad, ids.unknown), 3
         )
@@ -256,17 +256,14 @@ class Translator:
         def score_batch(batch):
             return score(
                 pad_rows([source_rows[i] for i in batch], self.tokenizer.pad_id),
-                pad_rows([[ids.start, *target_ids[i]] for i in batch], ids.pad),
+                pad_rows([[ids.start, *label_rows[i][:-1]] for i in batch], ids.pad),
                 pad_rows([label_rows[i] for i in batch], ids.pad),
             )
 
         batches = batch_by_length(lengths, limit)
         for batch, found in parallel_map(score_batch, batches, self.parallel_parts):
             log_probs[batch] = found
-        return [
-            PairScore(float(log_prob), len(labels))
-            for log_prob, labels in zip(log_probs, label_rows, strict=True)
-        ]
+        return list(map(PairScore, map(float, log_probs), map(len, label_rows)))
 
     def align(self, sources, targets):
         """Aligns the words of translations to the words of their sources.
@@ -382,15 +379,14 @@ class Translator:
             self.tokenizer, lines, self.max_source_length, self.warn
         )
         rows = [(i, j) for i, line in enumerate(segments) for j in range(len(line))]
-        pad_id = self.tokenizer.pad_id
 
         def search_batch(batch):
-            inputs = [pad_rows([segments[i][j] for i, j in batch], pad_id)]
+            ids = [pad_rows([segments[i][j] for i, j in batch], self.tokenizer.pad_id)]
             if prefixes is not None:
                 # A prefix is the beginning of the first segment.
                 first = [[] if j else prefix_ids[i] for i, j in batch]
-                inputs.append(pad_rows(first, self.target_tokenizer.pad_id))
-            return translations_of(self.target_tokenizer, *find(*inputs))
+                ids.append(pad_rows(first, self.target_tokenizer.pad_id))
+            return translations_of(self.target_tokenizer, *find(*ids))
 
         lengths = [len(segments[i][j]) for i, j in rows]
         batches = [

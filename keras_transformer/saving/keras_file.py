@@ -210,11 +210,16 @@ def check(path, limits=FileLimits()):
 
 def least_arrays(settings):
     """Returns a lower bound of the number of arrays of weights with these settings."""
-    num_layers = settings["num_layers"]
-    variations = settings.get("variations") or {}
-    num_decoder_layers = variations.get("num_decoder_layers") or num_layers
-    # Four kernels per attention and two per feed-forward network.
-    return 1 + num_layers * (4 + 2) + num_decoder_layers * (2 * 4 + 2)
+    encoder_layers, decoder_layers = _num_layers(settings)
+    # Kernels of the attentions, four each, and of the feed-forward networks.
+    return 1 + encoder_layers * (4 + 2) + decoder_layers * (2 * 4 + 2)
+
+
+def _num_layers(settings):
+    """Returns the number of layers of the encoder and of the decoder."""
+    number = settings["num_layers"]
+    variations = settings["variations"] or {}
+    return number, variations.get("num_decoder_layers") or number
 
 
 def least_parameters(settings):
@@ -227,8 +232,7 @@ def least_parameters(settings):
     attention = 2 * width * (keys + values)
     feed_forward = 2 * width * settings["d_ff"]
     variations = settings["variations"] or {}
-    num_layers = settings["num_layers"]
-    num_decoder_layers = variations.get("num_decoder_layers") or num_layers
+    encoder_layers, decoder_layers = _num_layers(settings)
     rows = settings["vocabulary_size"]
     rows += variations.get("source_vocabulary_size") or 0
     if not variations.get("tied_output", True):
@@ -237,8 +241,8 @@ def least_parameters(settings):
         rows += 2 * settings["max_length"]
     return (
         rows * width
-        + num_layers * (attention + feed_forward)
-        + num_decoder_layers * (2 * attention + feed_forward)
+        + encoder_layers * (attention + feed_forward)
+        + decoder_layers * (2 * attention + feed_forward)
     )
 
 

@@ -47,7 +47,7 @@ class BytePairTokenizer(Tokenizer):
 
     def __init__(self, model: bytes):
         super().__init__()
-        check_sentencepiece_model(model)
+        check_sentencepiece_model(model, lossless=True)
         try:
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         # If the model is not UTF-8, a message that quotes it is a `ValueError`.

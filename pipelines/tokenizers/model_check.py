@@ -6,24 +6,35 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines.tokenizers.charsmap import check_charsmap
 
 MAX_MODEL_BYTES = 64 << 20
 MAX_PIECE_LENGTH = 1_000
 
 
-def check_sentencepiece_model(content: bytes) -> None:
-    """Rejects models that `train_byte_pairs` cannot have written.
+def sentencepiece_pieces(content: bytes) -> list[str]:
+    """Checks a model, see `check_sentencepiece_model`, and returns its pieces."""
+    check_sentencepiece_model(content)
+    model = sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(content)
+    return [piece.piece for piece in model.pieces]
+
+
+def check_sentencepiece_model(content: bytes, lossless: bool = False) -> None:
+    """Rejects models that make the library read or write beyond its memory.
 
     The library trusts the tables in a model and reads beyond the end of a damaged
-    normalization table. Models of this package have no such table.
+    normalization table, see `check_charsmap`.
 
     Args:
         content: Content of the model file.
+        lossless: Whether the model must have byte fallback and no such table, like the
+            models of this package.
 
     Raises:
-        DataError: If the content is too large, is not a model, or lacks byte fallback.
-            If it has a normalization table. If a piece is empty, repeated, too long or
-            not text, or if a score is not finite.
+        DataError: If the content is too large or is not a model. If its normalization
+            table is damaged. If a piece is empty, repeated, too long or not text, or
+            if a score is not finite. If the model is not `lossless` but must be.
     """
     if len(content) > MAX_MODEL_BYTES:
         raise DataError(
@@ -41,10 +52,12 @@ def check_sentencepiece_model(content: bytes) -> None:
         raise DataError("not a SentencePiece model.") from None
     if not pieces:
         raise DataError("not a SentencePiece model.")
-    if not model.trainer_spec.byte_fallback:
+    if lossless and not model.trainer_spec.byte_fallback:
         raise DataError("the SentencePiece model must have byte fallback.")
-    if any(tables):
+    if lossless and any(tables):
         raise DataError("the SentencePiece model must not have a normalization table.")
+    for table in filter(None, tables):
+        check_charsmap(table)
     if len(set(pieces)) < len(pieces):
         raise DataError("the SentencePiece model contains a piece twice.")
     for number, piece in enumerate(model.pieces):

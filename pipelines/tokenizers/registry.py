@@ -9,11 +9,12 @@ from keras_transformer.pipelines.chunks import reservoir_sample
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import train_byte_pairs
+from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 from keras_transformer.pipelines.tokenizers.word_piece_training import train_word_pieces
 from keras_transformer.pipelines.tokenizers.word_pieces import WordPieceTokenizer
 
 _TRAINERS = {"bpe": train_byte_pairs, "word_piece": train_word_pieces}
-_CLASSES = (BytePairTokenizer, WordPieceTokenizer)
+_CLASSES = (BytePairTokenizer, WordPieceTokenizer, MarianTokenizer)
 
 
 def train_tokenizer(
@@ -40,6 +41,10 @@ def train_tokenizer(
         DataError: If `kind` is unknown or does not support `symbols`. If there is no
             text, or too little for a vocabulary of that size.
     """
+    if kind == MarianTokenizer.kind:
+        raise DataError(
+            "tokenizer.kind marian belongs to imported models. Train with --from MODEL."
+        )
     if kind not in _TRAINERS:
         raise DataError(
             f"tokenizer.kind must be one of {', '.join(_TRAINERS)}. Received: {kind!r}."
@@ -69,7 +74,7 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
                 return tokenizer_class.load(path)
             except DataError as error:
                 raise DataError(f"{path}: {error}") from None
-    names = " or ".join(each.file_name for each in _CLASSES)
+    names = ", ".join(each.file_name for each in _CLASSES)
     raise DataError(
         f"{os.path.abspath(folder)}: no tokenizer here ({names}). A .keras file needs "
         "its tokenizer in the same folder."

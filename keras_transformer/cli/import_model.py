@@ -1,0 +1,108 @@
+"""keras-transformer import"""
+
+import enum
+import pathlib
+from typing import Annotated
+
+import typer
+from typer import Argument
+from typer import Option
+
+from keras_transformer.cli import console
+from keras_transformer.errors import UserError
+
+# Files of a Hugging Face repository that are read.
+_PATTERNS = (
+    *("config.json", "generation_config.json", "tokenizer_config.json"),
+    *("model.safetensors", "model.safetensors.index.json", "model-*.safetensors"),
+    *("source.spm", "target.spm", "vocab.json", "target_vocab.json", "README.md"),
+)
+_TORCH_PATTERNS = (*_PATTERNS, "pytorch_model.bin")
+
+
+class Engine(enum.StrEnum):
+    MARIAN = "marian"
+    HUGGINGFACE = "huggingface"
+
+
+class Normalization(enum.StrEnum):
+    OPUS = "opus"
+
+
+@console.command
+def import_model(
+    path: Annotated[
+        str,
+        Argument(
+            metavar="PATH",
+            help="Folder of a Marian or Hugging Face model, or hf://OWNER/NAME.",
+        ),
+    ],
+    output: Annotated[
+        pathlib.Path, Argument(metavar="OUTPUT", help="Folder to create.")
+    ],
+    engine: Annotated[
+        Engine | None,
+        Option(help="Engine whose results to compute (default: the folder's own)."),
+    ] = None,
+    target_language: Annotated[
+        str | None,
+        Option(metavar="CODE", help="Target language of a multilingual model."),
+    ] = None,
+    normalize: Annotated[
+        Normalization | None,
+        Option(help="Replace punctuation and control characters like OPUS-MT."),
+    ] = None,
+):
+    """Import a translation model of Marian or Hugging Face, such as OPUS-MT's.
+
+    OUTPUT works with all other commands: translate, score, export, serve, train --from.
+
+    \b
+    keras-transformer import opus-mt-en-de models/en-de
+    keras-transformer import hf://Helsinki-NLP/opus-mt-en-fr models/en-fr
+    """
+    if output.exists():
+        raise UserError(f"{output}: already exists")
+    console.require_folder(output)
+    folder = _local_folder(path)
+
+    console.load_tensorflow()
+    from keras_transformer.conversion.huggingface import import_huggingface
+    from keras_transformer.conversion.huggingface import is_huggingface_folder
+    from keras_transformer.conversion.imported import write_imported
+    from keras_transformer.conversion.marian import import_marian
+    from keras_transformer.pipelines.tokenizers.marian import languages
+
+    is_huggingface = is_huggingface_folder(folder)
+    read = import_huggingface if is_huggingface else import_marian
+    with console.quiet_libraries():
+        imported = read(folder, engine, target_language, normalize)
+    write_imported(imported, output)
+    for name, value in imported.facts.items():
+        console.print_status(f"{name}: {value}")
+    known = languages(imported.tokenizer.pieces())
+    if known and target_language is None:
+        console.print_status(
+            f"target languages: {', '.join(known)}. Begin texts with >>{known[0]}<<, "
+            "or import with --target-language"
+        )
+    if normalize is None and (folder / "preprocess.sh").is_file():
+        console.print_status(
+            "preprocess.sh was not run. --normalize opus applies OPUS-MT's replacements"
+        )
+    typer.echo(output)
+
+
+def _local_folder(path):
+    """Returns a folder, downloaded for `hf://OWNER/NAME`."""
+    if not path.startswith("hf://"):
+        folder = pathlib.Path(path)
+        console.require_exists(folder)
+        return folder
+    from keras_transformer.saving.hub import download
+
+    folder = download(path, _PATTERNS)
+    if not any(folder.glob("*.safetensors")):
+        folder = download(path, _TORCH_PATTERNS)
+    return folder

@@ -1,0 +1,1 @@
+"""Conversion of models that other toolkits trained: Marian and Hugging Face."""

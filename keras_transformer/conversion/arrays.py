@@ -1,0 +1,241 @@
+"""Arrays in the files of other toolkits: `.npz`, safetensors, and `.bin`.
+
+Nothing that a file contains is run. Sizes are checked before anything is read.
+"""
+
+import json
+import math
+import zipfile
+
+import numpy as np
+
+from keras_transformer.errors import ModelError
+from keras_transformer.untrusted import require_regular
+
+_MAX_BYTES = 8 << 30
+_MAX_HEADER_BYTES = 16 << 20
+_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+
+
+class Arrays:
+    """Arrays by name, each of which must be used once.
+
+    Args:
+        path: Path of the file, for messages.
+        arrays: Mapping of names to arrays, of which all but the names in `ignored` are
+            floating-point numbers.
+        ignored: Names of arrays that need not be used.
+    """
+
+    def __init__(self, path, arrays, ignored=()):
+        self.path = path
+        self._arrays = arrays
+        self._unused = set(arrays) - set(ignored)
+
+    def __contains__(self, name):
+        return name in self._arrays
+
+    @property
+    def num_weights(self):
+        """Number of elements of all arrays."""
+        return sum(array.size for array in self._arrays.values())
+
+    def shape(self, name):
+        """Returns an array's shape.
+
+        Raises:
+            ModelError: If there is no such array.
+        """
+        return self._array(name).shape
+
+    def take(self, name, shape=None):
+        """Returns an array as float32 and marks it as used.
+
+        Args:
+            name: Name of the array.
+            shape: Shape that it must have. If `None`, any.
+
+        Raises:
+            ModelError: If there is no such array, or it has another shape, or numbers
+                that are not finite.
+        """
+        array = self._array(name)
+        if shape is not None and array.shape != tuple(shape):
+            raise ModelError(
+                f"{self.path}: {name} must have the shape {list(shape)}. "
+                f"Received: {list(array.shape)}"
+            )
+        self._unused.discard(name)
+        array = np.asarray(array, np.float32)
+        if not np.isfinite(array).all():
+            raise ModelError(
+                f"{self.path}: {name} contains numbers that are not finite"
+            )
+        return array
+
+    def raw(self, name):
+        """Returns an array as the file contains it."""
+        return self._array(name)
+
+    def check_all_used(self):
+        """Raises a `ModelError` if an array was not used."""
+        if self._unused:
+            raise ModelError(
+                f"{self.path}: the array {min(self._unused)!r:.80} is not part of the "
+                "models that can be imported"
+            )
+
+    def _array(self, name):
+        if name not in self._arrays:
+            raise ModelError(f"{self.path}: the array {name} is missing")
+        return self._arrays[name]
+
+
+def read_npz(path, int8_names=()):
+    """Reads the arrays of an `.npz` file.
+
+    Args:
+        path: The file.
+        int8_names: Names of arrays that must be int8; all others are floats.
+
+    Returns:
+        Mapping of names to arrays.
+
+    Raises:
+        ModelError: If a member is compressed, or contains anything but an array of
+            float16, float32, or int8 in C order.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            _check_members(members, path.stat().st_size)
+            return dict(_read_members(archive, members, int8_names))
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
+    # The readers of a damaged archive raise exceptions of several types.
+    except (zipfile.BadZipFile, ValueError, EOFError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"{path}: cannot be read: {reason:.200}") from None
+
+
+def _check_members(members, size):
+    total = sum(member.file_size for member in members)
+    if total > min(size, _MAX_BYTES):
+        raise ModelError(
+            f"its arrays have {total:,} bytes, more than the file. Compressed arrays "
+            "are not read"
+        )
+    names = [member.filename for member in members]
+    if len(set(names)) < len(names):
+        raise ModelError("contains an array twice")
+
+
+def _read_members(archive, members, int8_names):
+    for member in members:
+        name = member.filename.removesuffix(".npy")
+        with archive.open(member) as file:
+            version = np.lib.format.read_magic(file)
+            if version not in ((1, 0), (2, 0)):
+                raise ModelError(f"{name} has an unknown format")
+            read = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
+            shape, is_fortran, dtype = read(file)
+            kinds = ("|i1",) if name in int8_names else ("<f4", "<f2")
+            if dtype.hasobject or dtype.str not in kinds:
+                raise ModelError(
+                    f"{name} must be {' or '.join(kinds)}. Received: {dtype.str}"
+                )
+            if is_fortran and len(shape) > 1:
+                raise ModelError(f"{name} is not in C order")
+            count = math.prod(shape)
+            # `read` checks the checksum at the end of the member.
+            content = file.read()
+        if min(shape, default=0) < 0 or len(content) != count * dtype.itemsize:
+            raise ModelError(f"{name} does not have the size of its shape")
+        yield name, np.frombuffer(content, dtype).reshape(shape)
+
+
+def read_safetensors(path):
+    """Reads the arrays of a safetensors file.
+
+    The file is the length of a JSON header (uint64), the header, and the arrays. The
+    header maps names to a type, a shape, and two offsets.
+
+    Returns:
+        Mapping of names to arrays.
+
+    Raises:
+        ModelError: If the file is damaged, or an array is not a float of 16 or 32 bits.
+    """
+    require_regular([path], ModelError)
+    size = path.stat().st_size
+    if size > _MAX_BYTES:
+        raise ModelError(f"{path}: {size:,} bytes, at most {_MAX_BYTES:,} are allowed")
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(size - 8, _MAX_HEADER_BYTES):
+            raise ModelError(f"{path}: not a safetensors file")
+        header = file.read(length)
+    try:
+        entries = json.loads(header)
+        if not isinstance(entries, dict):
+            raise ModelError("its header is not a mapping")
+        entries.pop("__metadata__", None)
+        if not entries:
+            raise ModelError("contains no arrays")
+        content = np.memmap(path, np.uint8, "r", offset=8 + length)
+        return {name: _array(name, entry, content) for name, entry in entries.items()}
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path}: cannot be read: {str(error)!r:.200}") from None
+
+
+def _array(name, entry, content):
+    try:
+        kind, shape, (start, end) = (
+            entry[key] for key in ("dtype", "shape", "data_offsets")
+        )
+        numbers = [*shape, start, end]
+    except (TypeError, KeyError, ValueError):
+        raise ModelError(f"the header of {name!r:.80} is damaged") from None
+    if not isinstance(kind, str) or kind not in _DTYPES:
+        raise ModelError(
+            f"{name!r:.80} must be one of {', '.join(_DTYPES)}. Received: {kind!r:.80}"
+        )
+    dtype = np.dtype(_DTYPES[kind])
+    if (
+        any(type(number) is not int or number < 0 for number in numbers)
+        or not start <= end <= len(content)
+        or end - start != math.prod(shape) * dtype.itemsize
+    ):
+        raise ModelError(f"{name!r:.80} does not have the size of its shape")
+    array = np.frombuffer(content[start:end].tobytes(), dtype).reshape(shape)
+    if kind == "BF16":
+        # The upper half of a float32.
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return array
+
+
+def read_torch(path):
+    """Reads the arrays of a `pytorch_model.bin`, by torch's restricted unpickler.
+
+    Returns:
+        Mapping of names to arrays.
+
+    Raises:
+        ModelError: If torch is not installed, or refuses the file.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise ModelError(
+            f"{path}: reading .bin files needs torch: pip install torch, or convert "
+            "the file to safetensors"
+        ) from None
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        return {name: tensor.float().numpy() for name, tensor in state.items()}
+    # The restricted unpickler raises exceptions of any type.
+    except Exception as error:
+        reason = " ".join(str(error).split()).split(". ")[0]
+        raise ModelError(f"{path}: refused by torch: {reason:.200}") from None

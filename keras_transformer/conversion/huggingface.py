@@ -1,0 +1,356 @@
+"""Import of a Hugging Face folder with a `MarianMTModel`, such as OPUS-MT's.
+
+By default, logits match the library transformers, see
+docs/how-to/import-a-marian-model.md.
+"""
+
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+
+from keras_transformer.conversion import weights
+from keras_transformer.conversion.arrays import Arrays
+from keras_transformer.conversion.arrays import read_safetensors
+from keras_transformer.conversion.arrays import read_torch
+from keras_transformer.conversion.imported import ENGINE_VARIATIONS
+from keras_transformer.conversion.imported import ImportedModel
+from keras_transformer.conversion.imported import check_engine
+from keras_transformer.conversion.imported import model_arguments
+from keras_transformer.conversion.vocabularies import read_vocabulary
+from keras_transformer.errors import DataError
+from keras_transformer.errors import ModelError
+from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
+from keras_transformer.untrusted import read_bytes
+from keras_transformer.untrusted import read_json
+
+_MAX_JSON_BYTES = 16 << 20
+_ACTIVATIONS = {
+    **{"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"},
+    "quick_gelu": "quick_gelu",
+}
+# Settings that must have this value where they are given.
+_REQUIRED = {
+    "model_type": "marian",
+    "static_position_embeddings": True,
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "add_final_layer_norm": False,
+    "add_bias_logits": False,
+    "is_encoder_decoder": True,
+}
+_SHARED = "model.shared.weight"
+# Copies of other arrays, and positions by the formula, which older files contain.
+_COPIES = (
+    *("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
+    "lm_head.weight",
+)
+_POSITIONS = (
+    *("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
+)
+_BIAS = "final_logits_bias"
+_PARTS = {
+    **{
+        f"{ours}.{role}": f"{theirs}.{name}_proj"
+        for ours, theirs in (
+            ("self_attention", "self_attn"),
+            ("cross_attention", "encoder_attn"),
+        )
+        for role, name in (
+            *(("query", "q"), ("key", "k"), ("value", "v"), ("output", "out")),
+        )
+    },
+    "feed_forward.inner": "fc1",
+    "feed_forward.outer": "fc2",
+    "self_attention_add_norm": "self_attn_layer_norm",
+    "cross_attention_add_norm": "encoder_attn_layer_norm",
+    "feed_forward_add_norm": "final_layer_norm",
+}
+_BADLY_CONVERTED = (
+    "The folder is one of those that were converted wrongly (transformers issues 26216 "
+    "and 26271)"
+)
+
+
+def import_huggingface(path, engine=None, language=None, normalization=None):
+    """Imports a Hugging Face folder with a `MarianMTModel`.
+
+    Args:
+        path: The folder.
+        engine: `"marian"` or `"huggingface"`, whose results are computed. If `None`,
+            `"huggingface"`.
+        language: Target language of a multilingual model, see `MarianTokenizer`.
+        normalization: See `MarianTokenizer`.
+
+    Returns:
+        `ImportedModel`.
+
+    Raises:
+        ModelError: If files are missing or damaged, or the model is of a kind that is
+            not supported.
+        DataError: If the tokenizer cannot be read.
+    """
+    check_engine(engine)
+    engine = engine or "huggingface"
+    folder = pathlib.Path(path)
+    config = _read_json(folder / "config.json")
+    _check_supported(folder / "config.json", config)
+    tokenizer = _tokenizer(folder, config, language, normalization)
+    arrays = _read_arrays(folder)
+    arguments = _arguments(folder / "config.json", arrays, config, tokenizer, engine)
+    model = weights.build_transformer(arguments, arrays)
+    _set_weights(model, arrays, tokenizer)
+    arrays.check_all_used()
+    facts = {
+        "imported from": f"a Hugging Face folder, {folder.resolve().name}",
+        "logits match": _ENGINE_NAMES[engine],
+        "activation": arguments["activation"],
+    }
+    if engine == "huggingface":
+        facts["nearer to the training"] = (
+            "--engine marian: Marian trained such models with its own rates of "
+            "positions and epsilon"
+        )
+    decoding = _decoding(folder, config)
+    return ImportedModel(model, tokenizer, decoding, facts, _license(folder))
+
+
+_ENGINE_NAMES = {
+    "huggingface": "transformers' MarianMTModel, except for float rounding",
+    "marian": "Marian with these weights, not transformers",
+}
+
+
+def is_huggingface_folder(path):
+    """Returns whether a folder looks like Hugging Face's, not Marian's."""
+    return (pathlib.Path(path) / "config.json").is_file()
+
+
+def _read_json(path):
+    """Returns the mapping in a JSON file."""
+    return read_json(path, dict[str, Any], _MAX_JSON_BYTES, ModelError)
+
+
+def _check_supported(path, config):
+    for name, value in _REQUIRED.items():
+        if config.get(name, value) != value:
+            raise ModelError(
+                f"{path}: {name} must be {value}. Received: {config[name]!r:.80}. Only "
+                "post-norm MarianMTModels can be imported"
+            )
+    if config.get("scale_embedding") is not True:
+        raise ModelError(f"{path}: scale_embedding must be true")
+    for name in ("attention_heads", "ffn_dim"):
+        pair = [config.get(f"{side}_{name}") for side in ("encoder", "decoder")]
+        if pair[0] != pair[1]:
+            raise ModelError(
+                f"{path}: encoder and decoder must have equal {name}. Received: "
+                f"encoder_{name} {pair[0]!r:.80}, decoder_{name} {pair[1]!r:.80}"
+            )
+    if config.get("activation_function", "gelu") not in tuple(_ACTIVATIONS):
+        raise ModelError(
+            f"{path}: activation_function must be one of {', '.join(_ACTIVATIONS)}. "
+            f"Received: {config['activation_function']!r:.80}"
+        )
+
+
+def _tokenizer(folder, config, language, normalization):
+    from keras_transformer.pipelines.tokenizers.marian import PADDING
+    from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
+
+    settings = {}
+    if (folder / "tokenizer_config.json").is_file():
+        settings = _read_json(folder / "tokenizer_config.json")
+    names = ["vocab.json", "vocab.json"]
+    if settings.get("separate_vocabs"):
+        names[1] = "target_vocab.json"
+    sides = []
+    for side, name in zip(("source", "target"), names, strict=True):
+        *pieces, last = read_vocabulary(folder / name)
+        if last != PADDING:
+            raise ModelError(
+                f"{folder / name}: the last piece must be {PADDING}. Received: "
+                f"{last!r:.80}"
+            )
+        model = read_bytes(folder / f"{side}.spm", MAX_MODEL_BYTES, ModelError)
+        sides.append((tuple(pieces), model))
+    padding = len(sides[1][0])
+    for name in ("pad_token_id", "decoder_start_token_id"):
+        if config.get(name, padding) != padding:
+            raise ModelError(
+                f"{folder / 'config.json'}: {name} must be {padding}, the last id of "
+                f"{names[1]}. Received: {config[name]!r:.80}"
+            )
+    try:
+        return MarianTokenizer(*sides, normalization, language)
+    except DataError as error:
+        raise DataError(f"{folder}: {error}") from None
+
+
+def _read_arrays(folder):
+    """Reads `model.safetensors`, its shards, or `pytorch_model.bin`."""
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    binary = folder / "pytorch_model.bin"
+    if whole.is_file():
+        path, arrays = whole, read_safetensors(whole)
+    elif index.is_file():
+        path, arrays = index, {}
+        places = _read_json(index).get("weight_map")
+        names = set(places.values()) if isinstance(places, dict) else {None}
+        for name in sorted(names, key=str):
+            # A shard is a file of this folder.
+            if not isinstance(name, str) or pathlib.PurePath(name).name != name:
+                raise ModelError(f"{index}: weight_map is damaged")
+            arrays.update(read_safetensors(folder / name))
+    elif binary.is_file():
+        path, arrays = binary, read_torch(binary)
+    else:
+        raise ModelError(f"{folder}: neither model.safetensors nor pytorch_model.bin")
+    ignored = (*_COPIES, *_POSITIONS, _SHARED, _BIAS)
+    return Arrays(path, arrays, ignored)
+
+
+def _arguments(path, arrays, config, tokenizer, engine):
+    changes = {
+        **ENGINE_VARIATIONS[engine],
+        "num_decoder_layers": config.get("decoder_layers"),
+        "attention_bias": True,
+        "logits_bias": _BIAS in arrays,
+        "tied_output": config.get("tie_word_embeddings") is not False,
+        "zero_start_id": tokenizer.start_id,
+    }
+    if changes["num_decoder_layers"] == config.get("encoder_layers"):
+        changes["num_decoder_layers"] = None
+    if config.get("share_encoder_decoder_embeddings") is False:
+        changes["source_vocabulary_size"] = tokenizer.vocabulary_size
+    if _start_vector(arrays, config).any():
+        # Of a model that was fine-tuned with transformers.
+        del changes["zero_start_id"]
+    return model_arguments(
+        path,
+        {
+            "num_layers": config.get("encoder_layers"),
+            "d_model": config.get("d_model"),
+            "d_ff": config.get("encoder_ffn_dim"),
+            "num_heads": config.get("encoder_attention_heads"),
+            "activation": _ACTIVATIONS[config.get("activation_function", "gelu")],
+        },
+        tokenizer,
+        changes,
+    )
+
+
+def _embedding_names(config):
+    """Returns the names of the source's and the target's vectors."""
+    if config.get("share_encoder_decoder_embeddings") is False:
+        return _COPIES[:2]
+    return _SHARED, _SHARED
+
+
+def _start_vector(arrays, config):
+    matrix = arrays.raw(_embedding_names(config)[1])
+    if matrix.ndim != 2 or not len(matrix):
+        raise ModelError(f"{arrays.path}: the embeddings must be a matrix")
+    return np.asarray(matrix[-1], np.float32)
+
+
+def _set_weights(model, arrays, tokenizer):
+    variations, width = model.variations, model.d_model
+    output_size = model.num_outputs
+    separate = variations.source_vocabulary_size is not None
+    names = _COPIES[:2] if separate else (_SHARED, _SHARED)
+    shapes = [(side.num_outputs + 1, width) for side in (tokenizer, tokenizer.target)]
+    source, target = (
+        arrays.take(name, shape) for name, shape in zip(names, shapes, strict=True)
+    )
+    output = bias = None
+    if not variations.tied_output:
+        output = arrays.take("lm_head.weight", (output_size + 1, width))[:-1]
+    if variations.logits_bias:
+        bias = arrays.take(_BIAS, (1, output_size + 1))[0, :-1]
+    copies = () if separate else _COPIES[:2]
+    if variations.tied_output:
+        copies = (*copies, "lm_head.weight")
+    for name in copies:
+        _check_copy(arrays, name, target)
+    for name in _POSITIONS:
+        if name in arrays:
+            _check_positions(arrays, name, width)
+    weights.set_embeddings(
+        model,
+        source[:-1] if separate else None,
+        target[:-1],
+        output,
+        bias,
+        start=target[-1] if variations.zero_start_id is None else None,
+    )
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        weights.set_layers(stack, _layer_reader(arrays, side))
+
+
+def _check_copy(arrays, name, matrix):
+    if name in arrays and not np.array_equal(arrays.take(name, matrix.shape), matrix):
+        raise ModelError(
+            f"{arrays.path}: {name} must equal the other embeddings. {_BADLY_CONVERTED}"
+        )
+
+
+def _check_positions(arrays, name, width):
+    found = arrays.take(name)
+    dims = np.arange(0, width, 2, dtype=np.float64)
+    angles = np.arange(len(found))[:, None] / 10000 ** (dims / width)
+    expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    if found.shape != expected.shape or np.abs(found - expected).max() > 1e-5:
+        raise ModelError(
+            f"{arrays.path}: {name} must be the sinusoids of section 3.5. "
+            f"{_BADLY_CONVERTED}"
+        )
+
+
+def _layer_reader(arrays, side):
+    """Returns the function of `set_layers` for Hugging Face's names."""
+
+    def read(number, part, shape):
+        prefix = f"model.{side}.layers.{number}.{_PARTS[part]}"
+        # Linear weights are [outputs, inputs].
+        weight = arrays.take(f"{prefix}.weight", tuple(shape)[::-1]).T
+        return weight, arrays.take(f"{prefix}.bias", (shape[-1],))
+
+    return read
+
+
+def _decoding(folder, config):
+    """Returns the recipe's section `decoding` for the settings of `generate`."""
+    settings, path = config, folder / "config.json"
+    if (folder / "generation_config.json").is_file():
+        path = folder / "generation_config.json"
+        settings = {**config, **_read_json(path)}
+    beam_size = settings.get("num_beams") or 1
+    length_penalty = settings.get("length_penalty")
+    length_penalty = 1.0 if length_penalty is None else length_penalty
+    for name, value, kinds, limit in (
+        ("num_beams", beam_size, (int,), 1000),
+        ("length_penalty", length_penalty, (int, float), 100),
+    ):
+        if type(value) not in kinds or not 0 <= value <= limit:
+            raise ModelError(
+                f"{path}: {name} must be a number from 0 to {limit}. Received: "
+                f"{value!r:.80}"
+            )
+    return {
+        "beam_size": beam_size,
+        "length_penalty": float(length_penalty),
+        "length_penalty_kind": "power",
+    }
+
+
+def _license(folder):
+    """Returns the license in the head of README.md, or `None`."""
+    path = folder / "README.md"
+    if not path.is_file():
+        return None
+    with open(path, encoding="utf-8", errors="replace") as file:
+        head = file.read(10_000)
+    found = re.search(r"\A---\n(?:.*\n)*?license:[ \t]*(\S.*)\n", head)
+    return found[1].strip()[:200] if found else None

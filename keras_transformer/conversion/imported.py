@@ -1,0 +1,156 @@
+"""An imported model, and the folder that all commands take."""
+
+import os
+import pathlib
+import shutil
+from typing import Any
+from typing import NamedTuple
+
+from keras_transformer.errors import ModelError
+from keras_transformer.files import convert_disk_full_errors
+from keras_transformer.files import sync
+from keras_transformer.files import sync_tree
+
+ENGINES = ("marian", "huggingface")
+# What an engine computes where the two differ.
+ENGINE_VARIATIONS = {
+    "marian": {"position_rates": "tensor2tensor", "layer_norm_epsilon": 1e-6},
+    "huggingface": {"position_rates": "paper", "layer_norm_epsilon": 1e-5},
+}
+# Of the longest sources that Hugging Face's models read.
+_MAX_LENGTH = 512
+
+
+class ImportedModel(NamedTuple):
+    """A model of another toolkit.
+
+    Attributes:
+        model: `Transformer`.
+        tokenizer: `MarianTokenizer`.
+        decoding: Mapping of the recipe's section `decoding`.
+        facts: Mapping of a card's lines, such as the origin.
+        license: License of the model, or `None` if unknown.
+    """
+
+    model: Any
+    tokenizer: Any
+    decoding: dict
+    facts: dict
+    license: str | None = None
+
+
+def check_engine(engine):
+    """Raises a `ModelError` if `engine` is neither `None` nor one of `ENGINES`."""
+    if engine not in (None, *ENGINES):
+        raise ModelError(
+            f"engine must be one of {', '.join(ENGINES)}. Received: {engine}"
+        )
+
+
+def model_arguments(path, settings, tokenizer, changes):
+    """Returns the arguments of an imported `Transformer`, checked like a recipe's.
+
+    Args:
+        path: Path of the settings, for messages.
+        settings: Mapping of arguments of `Transformer`.
+        tokenizer: `MarianTokenizer`.
+        changes: Mapping of fields of `Variations`.
+
+    Raises:
+        ModelError: If a setting is invalid.
+    """
+    from pydantic import ValidationError
+
+    from keras_transformer.recipes.schema import ModelSettings
+
+    base = {"key_dim": None, "value_dim": None, "normalization": "post"}
+    width = settings["d_model"]
+    if type(width) is int and width % 2:
+        raise ModelError(
+            f"{path}: the width of the model must be even. Received: {width}"
+        )
+    try:
+        checked = ModelSettings(**base, **settings, variations=changes)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"])) or "the settings"
+        raise ModelError(f"{path}: {key}: {first['msg']}") from None
+    return {
+        **checked.constructor_arguments(),
+        "vocabulary_size": tokenizer.vocabulary_size,
+        "pad_id": tokenizer.pad_id,
+        "output_size": tokenizer.target.num_outputs,
+    }
+
+
+def write_imported(imported, output):
+    """Writes `model.keras`, `tokenizer/`, `config.yaml` and `MODEL_CARD.md`.
+
+    Args:
+        imported: `ImportedModel`.
+        output: Folder to create. It appears once all files are on disk.
+
+    Returns:
+        Path of the folder.
+
+    Raises:
+        ModelError: If the folder exists.
+        StorageError: If the disk is full.
+    """
+    from keras_transformer.recipes import dump_recipe
+    from keras_transformer.saving.keras_file import note_tokenizer
+    from keras_transformer.saving.names import CONFIG
+    from keras_transformer.saving.names import MODEL
+    from keras_transformer.saving.names import TOKENIZER
+
+    output = pathlib.Path(output)
+    if output.exists():
+        raise ModelError(f"{output}: already exists")
+    temporary = output.with_name(f".{output.name}.{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        with convert_disk_full_errors(output):
+            imported.tokenizer.save(temporary / TOKENIZER)
+            imported.model.save(temporary / MODEL)
+            note_tokenizer(temporary / MODEL, imported.tokenizer.fingerprint())
+            dump_recipe(_recipe(imported), temporary / CONFIG)
+            card = _card(imported)
+            (temporary / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+            sync_tree(temporary)
+            temporary.rename(output)
+            sync(output.absolute().parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return output
+
+
+def _recipe(imported):
+    from keras_transformer.recipes.schema import MODEL_ARGUMENTS
+    from keras_transformer.recipes.schema import Recipe
+
+    config = imported.model.get_config()
+    tokenizer = imported.tokenizer
+    return Recipe.model_validate(
+        {
+            "data": {"kind": "none", "max_length": _MAX_LENGTH},
+            "tokenizer": {
+                "kind": tokenizer.kind,
+                "vocabulary_size": tokenizer.vocabulary_size,
+            },
+            "model": {name: config[name] for name in MODEL_ARGUMENTS},
+            "decoding": imported.decoding,
+        }
+    )
+
+
+def _card(imported):
+    """Returns `MODEL_CARD.md`: the origin, what is equal to what, and the license."""
+    rows = {"parameters": f"{imported.model.count_params():,}", **imported.facts}
+    lines = [f"| {name} | {_cell(value)} |" for name, value in rows.items()]
+    table = "\n".join(["| what | value |", "| --- | --- |", *lines])
+    license = imported.license or "not stated"
+    return f"# Model card\n\n## Model\n\n{table}\n\n## License\n\n{_cell(license)}\n"
+
+
+def _cell(value):
+    return " ".join(str(value).split()).replace("|", "\\|")

@@ -1,0 +1,376 @@
+"""Import of a folder with a Marian model, such as OPUS-MT publishes.
+
+By default, scores match `marian-scorer`, see docs/how-to/import-a-marian-model.md.
+"""
+
+import pathlib
+import re
+
+import yaml
+
+from keras_transformer.conversion import weights
+from keras_transformer.conversion.arrays import Arrays
+from keras_transformer.conversion.arrays import read_npz
+from keras_transformer.conversion.imported import ENGINE_VARIATIONS
+from keras_transformer.conversion.imported import ImportedModel
+from keras_transformer.conversion.imported import check_engine
+from keras_transformer.conversion.imported import model_arguments
+from keras_transformer.conversion.vocabularies import read_vocabulary
+from keras_transformer.errors import DataError
+from keras_transformer.errors import ModelError
+from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
+from keras_transformer.untrusted import read_bytes
+from keras_transformer.untrusted import require_regular
+
+SETTINGS = "special:model.yml"
+# Limit of Marian's YAML files, of which a real one has about 2,000.
+MAX_YAML_BYTES = 1 << 16
+_ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
+# Settings that must have one of these values where they are given.
+_REQUIRED = {
+    "type": ("transformer",),
+    "transformer-decoder-autoreg": ("self-attention",),
+    "transformer-tied-layers": ([],),
+    "transformer-ffn-depth": (2,),
+    "transformer-decoder-ffn-depth": (0, 2),
+    "transformer-attention-mask": ("default",),
+    "lemma-dim-emb": (0,),
+    "input-types": ([], ["sequence", "sequence"]),
+    **dict.fromkeys(
+        (
+            *("transformer-no-projection", "transformer-no-bias", "right-left"),
+            *("transformer-no-affine", "transformer-disable-position-embeddings"),
+            *("transformer-train-position-embeddings", "ulr", "transformer-pool"),
+        ),
+        (False,),
+    ),
+}
+# Names of a layer's arrays by the parts of ours; `n` in the names counts from 1.
+_DENSES = {
+    "self_attention": "self_{}{}",
+    "cross_attention": "context_{}{}",
+    "feed_forward": "ffn_{}{}",
+}
+_LETTERS = {"query": "q", "key": "k", "value": "v", "output": "o"}
+_NUMBERS = {"inner": "1", "outer": "2"}
+_NORMS = {
+    "self_attention_add_norm": "self_Wo_ln",
+    "cross_attention_add_norm": "context_Wo_ln",
+    "feed_forward_add_norm": "ffn_ffn_ln",
+}
+
+
+def import_marian(path, engine=None, language=None, normalization=None):
+    """Imports a Marian model.
+
+    Args:
+        path: The folder, or its `decoder.yml`.
+        engine: `"marian"` or `"huggingface"`, whose results are computed. If `None`,
+            `"marian"`.
+        language: Target language of a multilingual model, see `MarianTokenizer`.
+        normalization: See `MarianTokenizer`.
+
+    Returns:
+        `ImportedModel`.
+
+    Raises:
+        ModelError: If files are missing or damaged, or the model is of a kind that is
+            not supported.
+        DataError: If the tokenizer cannot be read.
+    """
+    check_engine(engine)
+    engine = engine or "marian"
+    folder, decoder = _decoder_settings(pathlib.Path(path))
+    file = _model_file(folder, decoder)
+    arrays = Arrays(file, read_npz(file, int8_names=(SETTINGS,)), ignored=(SETTINGS,))
+    settings = _model_settings(arrays)
+    _check_supported(file, settings)
+    tokenizer = _tokenizer(folder, decoder, language, normalization)
+    arguments, facts = _arguments(arrays, settings, tokenizer, engine)
+    model = weights.build_transformer(arguments, arrays)
+    _set_weights(model, arrays, settings, tokenizer)
+    arrays.check_all_used()
+    facts = {
+        "imported from": f"Marian, {file.name}",
+        "log-probabilities match": _ENGINE_NAMES[engine],
+        **facts,
+    }
+    return ImportedModel(model, tokenizer, _decoding(decoder), facts, _license(folder))
+
+
+_ENGINE_NAMES = {
+    "marian": "Marian, except for float rounding",
+    "huggingface": "Hugging Face's MarianMTModel, not Marian",
+}
+
+
+def _decoder_settings(path):
+    """Returns the folder and the settings of its `decoder.yml`."""
+    if path.is_file():
+        folder, file = path.parent, path
+    else:
+        folder = path
+        found = sorted(folder.glob("*decoder.yml"))
+        plain = [each for each in found if each.name == "decoder.yml"]
+        if len(plain or found) != 1:
+            names = ", ".join(each.name for each in found) or "none"
+            raise ModelError(
+                f"{folder}: a Marian model needs one decoder.yml. Received: {names}"
+            )
+        file = (plain or found)[0]
+    settings = _load_yaml(file, read_bytes(file, MAX_YAML_BYTES, ModelError))
+    return folder, {**settings, "path": file}
+
+
+def _load_yaml(label, content):
+    """Returns the mapping in YAML without tags.
+
+    Raises:
+        ModelError: If it is too long, or no such mapping.
+    """
+    if len(content) > MAX_YAML_BYTES:
+        raise ModelError(f"{label}: more than {MAX_YAML_BYTES:,} bytes")
+    try:
+        settings = yaml.safe_load(content.decode("utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(f"{label}: not valid YAML: {reason:.200}") from None
+    if not isinstance(settings, dict):
+        raise ModelError(f"{label}: must be a mapping of settings")
+    return settings
+
+
+def _model_file(folder, decoder):
+    names = _names(decoder, "models", 1)
+    path = folder / pathlib.PurePosixPath(names[0]).name
+    if path.suffix != ".npz":
+        raise ModelError(
+            f"{path}: only .npz files can be imported, not quantized .bin files"
+        )
+    require_regular([path], ModelError)
+    return path
+
+
+def _names(decoder, key, count):
+    names = decoder.get(key)
+    if (
+        not isinstance(names, list)
+        or len(names) != count
+        or not all(isinstance(name, str) for name in names)
+    ):
+        raise ModelError(
+            f"{decoder['path']}: {key} must name {count} file(s). Received: "
+            f"{names!s:.200}"
+        )
+    return names
+
+
+def _model_settings(arrays):
+    if SETTINGS not in arrays:
+        raise ModelError(f"{arrays.path}: {SETTINGS} is missing, not a Marian model")
+    # Marian ends the text with one zero byte, newer versions with several.
+    content = arrays.raw(SETTINGS).tobytes().rstrip(b"\0")
+    return _load_yaml(f"{arrays.path}, {SETTINGS}", content)
+
+
+def _check_supported(file, settings):
+    """Raises a `ModelError` for models that this package cannot compute."""
+
+    def refuse(name, received):
+        raise ModelError(
+            f"{file}: models with {name}: {received} cannot be imported. Only "
+            "Transformers with self-attention in the decoder and post-norm can"
+        )
+
+    for name, allowed in _REQUIRED.items():
+        if settings.get(name, allowed[0]) not in allowed:
+            refuse(name, settings[name])
+    for name, order in (
+        ("preprocess", ""),
+        ("postprocess", "an"),
+        ("postprocess-top", ""),
+    ):
+        # `d`, dropout, computes nothing here.
+        value = settings.get(f"transformer-{name}", order)
+        if not isinstance(value, str) or value.replace("d", "") != order:
+            refuse(f"transformer-{name}", value)
+    width = settings.get("transformer-decoder-dim-ffn", 0)
+    if width not in (0, settings.get("transformer-dim-ffn")):
+        raise ModelError(
+            f"{file}: encoder and decoder must have equal feed-forward networks. "
+            f"Received: transformer-dim-ffn: {settings.get('transformer-dim-ffn')}, "
+            f"transformer-decoder-dim-ffn: {width}"
+        )
+    if settings.get("transformer-ffn-activation", "swish") not in tuple(_ACTIVATIONS):
+        refuse("transformer-ffn-activation", settings["transformer-ffn-activation"])
+
+
+def _tokenizer(folder, decoder, language, normalization):
+    from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
+
+    files = [
+        folder / pathlib.PurePosixPath(name).name
+        for name in _names(decoder, "vocabs", 2)
+    ]
+    if (folder / "source.bpe").exists():
+        raise ModelError(
+            f"{folder}: source.bpe: subwords of subword-nmt are not supported. Use a "
+            "model with SentencePiece"
+        )
+    sides = []
+    for side, file in zip(("source", "target"), files, strict=True):
+        pieces = read_vocabulary(file)
+        splitter = file if file.suffix == ".spm" else folder / f"{side}.spm"
+        model = None
+        if splitter.is_file():
+            model = read_bytes(splitter, MAX_MODEL_BYTES, ModelError)
+        if model is None and any(piece[:1] == "\u2581" for piece in pieces):
+            raise ModelError(
+                f"{splitter}: no such file, but {file.name} has pieces of SentencePiece"
+            )
+        sides.append((pieces, model))
+    # A vocabulary that is a splitter has its own way with >>fra<<.
+    prefixes = files[0].suffix != ".spm"
+    try:
+        return MarianTokenizer(*sides, normalization, language, prefixes)
+    except DataError as error:
+        raise DataError(f"{files[0]}: {error}") from None
+
+
+def _arguments(arrays, settings, tokenizer, engine):
+    """Returns the arguments of the model, and facts for its card."""
+
+    def number(name):
+        value = settings.get(name)
+        if type(value) is not int:
+            raise ModelError(f"{arrays.path}: {name} must be a number in {SETTINGS}")
+        return value
+
+    changes = {
+        **ENGINE_VARIATIONS[engine],
+        "num_decoder_layers": _unless(number("dec-depth"), number("enc-depth")),
+        "attention_bias": True,
+        "logits_bias": "decoder_ff_logit_out_b" in arrays,
+        "zero_start_id": tokenizer.start_id,
+        "embedding_norm": "n" in str(settings.get("transformer-postprocess-emb", "")),
+        "tied_output": _output_name(arrays, settings) is None,
+    }
+    if "Wemb" not in arrays:
+        changes["source_vocabulary_size"] = tokenizer.vocabulary_size
+    activation = _ACTIVATIONS[settings.get("transformer-ffn-activation", "swish")]
+    if activation == "gelu" and engine == "marian" and _is_before_2023_03(settings):
+        activation = "quick_gelu"
+    arguments = model_arguments(
+        arrays.path,
+        {
+            "num_layers": number("enc-depth"),
+            "d_model": number("dim-emb"),
+            "d_ff": number("transformer-dim-ffn"),
+            "num_heads": number("transformer-heads"),
+            "activation": activation,
+        },
+        tokenizer,
+        changes,
+    )
+    version = " ".join(str(settings.get("version", "unknown")).split())
+    return arguments, {"written by": f"Marian {version:.80}", "activation": activation}
+
+
+def _unless(value, default):
+    return None if value == default else value
+
+
+def _is_before_2023_03(settings):
+    """Returns whether Marian's GELU was an approximation when it wrote the file."""
+    date = re.search(r"\b(20\d\d)-(\d\d)-\d\d\b", str(settings.get("version", "")))
+    return date is not None and (date[1], date[2]) < ("2023", "03")
+
+
+def _output_name(arrays, settings):
+    """Returns the name of the output matrix, or `None` if the embeddings serve."""
+    if settings.get("tied-embeddings") or settings.get("tied-embeddings-all"):
+        return None
+    # Very old files store the matrix the other way round.
+    old = "decoder_ff_logit_out_W"
+    return old if old in arrays else "decoder_ff_logit_out_Wt"
+
+
+def _set_weights(model, arrays, settings, tokenizer):
+    width, output_size = model.d_model, model.num_outputs
+    source = output = bias = None
+    if "Wemb" in arrays:
+        target = arrays.take("Wemb", (output_size, width))
+    else:
+        source = arrays.take("encoder_Wemb", (tokenizer.num_outputs, width))
+        target = arrays.take("decoder_Wemb", (output_size, width))
+    name = _output_name(arrays, settings)
+    if name is not None:
+        is_old = name.endswith("W")
+        shape = (width, output_size) if is_old else (output_size, width)
+        output = arrays.take(name, shape)
+        output = output.T if is_old else output
+    if model.variations.logits_bias:
+        bias = arrays.take("decoder_ff_logit_out_b", (1, output_size))[0]
+    weights.set_embeddings(model, source, target, output, bias)
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        weights.set_layers(stack, _layer_reader(arrays, side))
+    for side, norm in (("encoder", model.source_norm), ("decoder", model.target_norm)):
+        if norm is not None:
+            pair = (f"{side}_emb_ln_{each}_pre" for each in ("scale", "bias"))
+            weights.set_norm(norm, *(arrays.take(each, (1, width))[0] for each in pair))
+
+
+def _layer_reader(arrays, side):
+    """Returns the function of `set_layers` for Marian's names."""
+
+    def read(number, part, shape):
+        prefix = f"{side}_l{number + 1}"
+        name, _, role = part.partition(".")
+        if role:
+            letter = {**_LETTERS, **_NUMBERS}[role]
+            kernel, bias = (
+                f"{prefix}_{_DENSES[name].format(kind, letter)}" for kind in "Wb"
+            )
+            return arrays.take(kernel, shape), arrays.take(bias, (1, shape[-1]))[0]
+        scale, bias = (f"{prefix}_{_NORMS[part]}_{kind}" for kind in ("scale", "bias"))
+        return tuple(arrays.take(each, (1, *shape))[0] for each in (scale, bias))
+
+    return read
+
+
+def _decoding(decoder):
+    """Returns the recipe's section `decoding` for Marian's settings of the search."""
+    kinds = {"beam-size": int, "normalize": (int, float), "word-penalty": (int, float)}
+    values = {name: decoder.get(name) for name in kinds}
+    for name, kind in kinds.items():
+        value = values[name]
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, kind)
+        ):
+            raise ModelError(f"{decoder['path']}: {name} must be a number")
+    if values["word-penalty"]:
+        raise ModelError(
+            f"{decoder['path']}: a word-penalty is not supported. Received: "
+            f"{values['word-penalty']}"
+        )
+    normalize = values["normalize"] or 0
+    beam_size = values["beam-size"] or 12
+    if not 1 <= beam_size <= 1000 or not 0 <= normalize <= 100:
+        raise ModelError(
+            f"{decoder['path']}: beam-size and normalize are out of range. Received: "
+            f"{beam_size} and {normalize}"
+        )
+    return {
+        "beam_size": beam_size,
+        "length_penalty": float(normalize),
+        "length_penalty_kind": "power",
+    }
+
+
+def _license(folder):
+    """Returns the name of the license file, which names the license."""
+    names = [name for name in ("LICENSE", "LICENSE.txt") if (folder / name).is_file()]
+    if not names:
+        return None
+    with open(folder / names[0], encoding="utf-8", errors="replace") as file:
+        return file.read(2_000).strip().partition("\n")[0][:200] or None

@@ -1,0 +1,163 @@
+"""Vocabulary files of Marian and Hugging Face: pieces in the order of their ids.
+
+Marian's `vocab.yml` is read here and not by a YAML library. Its tokens are any text,
+and libraries fail on some, misread some, and lose others.
+"""
+
+import json
+import re
+
+from keras_transformer.errors import DataError
+from keras_transformer.errors import ModelError
+from keras_transformer.untrusted import read_bytes
+
+MAX_VOCABULARY_BYTES = 64 << 20
+# YAML's escapes of one character, besides \x, \u, and \U with hexadecimal digits.
+_ESCAPES = {
+    **{"0": "\0", "a": "\a", "b": "\b", "t": "\t", "\t": "\t", "n": "\n", "v": "\v"},
+    **{"f": "\f", "r": "\r", "e": "\x1b", " ": " ", '"': '"', "/": "/", "\\": "\\"},
+    **{"N": "\x85", "_": "\xa0", "L": "\u2028", "P": "\u2029"},
+}
+_ESCAPE = re.compile(
+    r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL
+)
+_DOUBLE_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_SINGLE_QUOTED = re.compile(r"'((?:[^']|'')*)'", re.DOTALL)
+_ENTRY = re.compile(r"(.*):\s+(\d{1,9})\s*", re.DOTALL)
+_VALUE = re.compile(r":\s+(\d{1,9})\s*")
+
+
+def read_vocabulary(path):
+    """Reads a vocabulary: `.yml`, `.json`, `.txt`, or `.spm`.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Tuple of str, the pieces in the order of their ids from 0.
+
+    Raises:
+        ModelError: If the file is no vocabulary, or the ids are not 0, 1, 2, ... once
+            each.
+    """
+    if path.suffix == ".fsv":
+        raise ModelError(f"{path}: factored vocabularies (.fsv) are not supported")
+    content = read_bytes(path, MAX_VOCABULARY_BYTES, ModelError)
+    try:
+        if path.suffix == ".spm":
+            return _sentencepiece_pieces(content)
+        text = content.decode("utf-8")
+        if path.suffix == ".txt":
+            return _in_order(enumerate(text.removesuffix("\n").split("\n")))
+        if path.suffix == ".json":
+            return _in_order(_json_entries(text))
+        return _in_order(_yaml_entries(text))
+    except UnicodeDecodeError:
+        raise ModelError(f"{path}: not UTF-8 text") from None
+    except (ModelError, RecursionError) as error:
+        raise ModelError(f"{path}: {error}") from None
+
+
+def _sentencepiece_pieces(content):
+    from keras_transformer.pipelines.tokenizers.model_check import sentencepiece_pieces
+
+    try:
+        return tuple(sentencepiece_pieces(content))
+    except DataError as error:
+        raise ModelError(str(error)) from None
+
+
+def _in_order(entries):
+    """Returns the pieces of (id, piece) pairs in the order of their ids."""
+    pieces = {}
+    for number, piece in entries:
+        if number in pieces:
+            raise ModelError(
+                f"the id {number} belongs to {pieces[number]!r:.80} and {piece!r:.80}"
+            )
+        pieces[number] = piece
+    missing = next((n for n in range(len(pieces)) if n not in pieces), None)
+    if missing is not None or not pieces:
+        raise ModelError(f"no piece has the id {missing or 0}")
+    numbers = {}
+    for number in range(len(pieces)):
+        first = numbers.setdefault(pieces[number], number)
+        if first != number:
+            raise ModelError(
+                f"the piece {pieces[number]!r:.80} has the ids {first} and {number}"
+            )
+    return tuple(pieces[number] for number in range(len(pieces)))
+
+
+def _json_entries(text):
+    try:
+        pairs = json.loads(text, object_pairs_hook=lambda pairs: pairs)
+    except ValueError as error:
+        raise ModelError(f"not JSON: {error}") from None
+    if not isinstance(pairs, list):
+        raise ModelError("a vocabulary must map pieces to ids")
+    for pair in pairs:
+        is_pair = isinstance(pair, tuple) and len(pair) == 2
+        if not is_pair or type(pair[1]) is not int:
+            raise ModelError("a vocabulary must map pieces to ids")
+        yield pair[1], _checked(pair[0])
+
+
+def _yaml_entries(text):
+    """Yields (id, piece) of `vocab.yml`: one entry a line, or `? PIECE` and `: ID`."""
+    # Other separators of lines, such as U+2028, stand in tokens as they are.
+    lines = text.split("\n")
+    index = 0
+    while index < len(lines):
+        line, place = lines[index], f"line {index + 1}"
+        following = lines[index + 1] if index + 1 < len(lines) else ""
+        index += 1
+        if not line.strip():
+            continue
+        value = _VALUE.fullmatch(following)
+        if line.startswith("? ") and value:
+            index += 1
+            yield int(value[1]), _scalar(line[2:], place)
+            continue
+        entry = _ENTRY.fullmatch(line)
+        if entry is None:
+            raise ModelError(f"{place}: must be PIECE: ID. Received: {line!r:.80}")
+        yield int(entry[2]), _scalar(entry[1], place)
+
+
+def _scalar(text, place):
+    """Returns the text that a YAML scalar stands for; an unquoted one is literal."""
+    if text[:1] == '"':
+        quoted = _DOUBLE_QUOTED.fullmatch(text.rstrip(" "))
+        if quoted is None:
+            raise ModelError(f"{place}: a quote is missing in {text!r:.80}")
+        return _checked(_ESCAPE.sub(lambda found: _unescape(found, place), quoted[1]))
+    if text[:1] == "'":
+        quoted = _SINGLE_QUOTED.fullmatch(text.rstrip(" "))
+        if quoted is None:
+            raise ModelError(f"{place}: a quote is missing in {text!r:.80}")
+        return quoted[1].replace("''", "'")
+    return text
+
+
+def _unescape(found, place):
+    kind, digits = found[1][0], found[1][1:]
+    if digits:
+        number = int(digits, 16)
+        if number > 0x10FFFF:
+            raise ModelError(f"{place}: {found[0]} is no character")
+        return chr(number)
+    if kind not in _ESCAPES:
+        raise ModelError(f"{place}: {found[0]!r} is no escape of YAML")
+    return _ESCAPES[kind]
+
+
+def _checked(piece):
+    """Returns a piece without halves of surrogate pairs.
+
+    JSON and YAML may write a character beyond U+FFFF as two halves.
+    """
+    try:
+        return piece.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise ModelError(f"the piece {piece!r:.80} is no text") from None

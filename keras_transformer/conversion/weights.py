@@ -1,0 +1,145 @@
+"""Weights of other toolkits in a `Transformer`.
+
+Other toolkits put all sines of a position before all cosines; this package follows
+section 3.5 and alternates them. A permutation of the residual stream makes both equal:
+columns of matrices that write the stream, rows of matrices that read it, and the scales
+and biases of all layer normalizations. Logits do not change.
+"""
+
+import numpy as np
+
+from keras_transformer.errors import ModelError
+from keras_transformer.saving.keras_file import least_parameters
+
+_ATTENTIONS = ("self_attention", "cross_attention")
+_PROJECTIONS = ("query", "key", "value", "output")
+
+
+def build_transformer(arguments, arrays):
+    """Builds a `Transformer`, unless the file has fewer weights than it needs.
+
+    Args:
+        arguments: Keyword arguments of `Transformer`, checked by `ModelSettings`.
+        arrays: `Arrays`.
+
+    Raises:
+        ModelError: If the file has too few weights.
+    """
+    from keras_transformer.transformer import Transformer
+
+    # The file lacks the rows of padding and start.
+    settings = {**arguments, "vocabulary_size": arguments["vocabulary_size"] - 2}
+    if least_parameters(settings) > 2 * arrays.num_weights:
+        raise ModelError(
+            f"{arrays.path}: the settings describe more weights than the file contains"
+        )
+    model = Transformer(**arguments)
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    return model
+
+
+class Halves:
+    """The order of a residual stream whose sines precede its cosines.
+
+    Args:
+        d_model: Width of the stream.
+
+    Raises:
+        ModelError: If it is odd.
+    """
+
+    def __init__(self, d_model):
+        if d_model % 2:
+            raise ModelError(
+                f"the width of the model must be even. Received: {d_model}"
+            )
+        # New axis j is old axis order[j].
+        self._order = np.arange(d_model).reshape(2, -1).T.ravel()
+
+    def reorder(self, array, reads=False, writes=False):
+        """Reorders rows of an array that reads the stream, columns of one that writes.
+
+        A vector `[d_model]` that `writes` is a bias, scale, or sum of the stream.
+        """
+        if reads:
+            array = array[self._order]
+        return array[..., self._order] if writes else array
+
+
+def set_layers(stack, read):
+    """Sets the weights of all layers of an `Encoder` or `Decoder`.
+
+    Args:
+        stack: The stack, built.
+        read: Function of a layer's number from 0, the name of a part, such as
+            `"self_attention.query"` or `"feed_forward_add_norm"`, and the shape of its
+            kernel or scale. Returns the kernel `[inputs, outputs]` and the bias, or the
+            scale and the bias.
+    """
+    for number, layer in enumerate(stack.layers):
+        halves = Halves(layer.self_attention.output_dense.kernel.shape[-1])
+        for part, dense, ways in _denses(layer):
+            kernel, bias = read(number, part, dense.kernel.shape)
+            dense.kernel.assign(halves.reorder(kernel, **ways))
+            writes = ways.get("writes", False)
+            dense.bias.assign(halves.reorder(bias, writes=writes))
+        for part in _add_norms(layer):
+            norm = getattr(layer, part).layer_norm
+            set_norm(norm, *read(number, part, norm.gamma.shape))
+
+
+def set_norm(norm, scale, bias):
+    """Sets the scale and the bias of a layer normalization of the stream."""
+    halves = Halves(len(scale))
+    norm.gamma.assign(halves.reorder(scale, writes=True))
+    norm.beta.assign(halves.reorder(bias, writes=True))
+
+
+def set_embeddings(model, source, target, output=None, bias=None, start=None):
+    """Sets the matrices of an imported model, and zeros for padding and start.
+
+    Args:
+        model: `Transformer` with two ids behind the last piece.
+        source: `[pieces, d_model]`, vectors of source pieces, or `None` if shared.
+        target: `[pieces, d_model]`, vectors of target pieces.
+        output: `[pieces, d_model]`, rows that make logits, or `None` if tied.
+        bias: `[pieces]`, biases of the logits, or `None`.
+        start: `[d_model]`, the vector of the start, or `None` for zeros.
+    """
+    halves = Halves(model.d_model)
+    embedding = model.token_embedding
+
+    def rows(matrix):
+        filled = np.zeros((model.vocabulary_size, model.d_model), np.float32)
+        filled[: len(matrix)] = halves.reorder(matrix, writes=True)
+        return filled
+
+    vectors = rows(target)
+    if start is not None:
+        vectors[-1] = halves.reorder(start, writes=True)
+    embedding.embeddings.assign(vectors)
+    if source is not None:
+        model.source_embedding.embeddings.assign(rows(source))
+    if output is not None:
+        embedding.output_matrix.assign(halves.reorder(output, writes=True))
+    if bias is not None:
+        embedding.bias.assign(bias)
+
+
+def _denses(layer):
+    """Yields the name of each projection, its layer, and its ends in the stream."""
+    for attention in _ATTENTIONS:
+        if hasattr(layer, attention):
+            for role in _PROJECTIONS:
+                dense = getattr(getattr(layer, attention), f"{role}_dense")
+                ways = {"writes": True} if role == "output" else {"reads": True}
+                yield f"{attention}.{role}", dense, ways
+    yield "feed_forward.inner", layer.feed_forward.inner_dense, {"reads": True}
+    yield "feed_forward.outer", layer.feed_forward.outer_dense, {"writes": True}
+
+
+def _add_norms(layer):
+    """Yields the names of the layer's `AddNorm`s."""
+    for part in (*_ATTENTIONS, "feed_forward"):
+        if hasattr(layer, part):
+            yield f"{part}_add_norm"

@@ -1,0 +1,101 @@
+"""Checks the normalization table of a SentencePiece model.
+
+The table is a double-array trie (Darts) over the bytes of a text, then the texts that
+replace them. The library follows it without checking its bounds, so a forged table
+reads foreign memory.
+"""
+
+import struct
+
+import numpy as np
+
+from keras_transformer.errors import DataError
+
+MAX_CHARSMAP_BYTES = 2 << 20
+# The library has room for this number of matches at a place and does not check it.
+_MAX_MATCHES = 32
+# Units that are followed at a time, times the 256 bytes.
+_CHUNK = 1 << 12
+_LEAF, _LABEL, _VALUE = 1 << 8, 0x800000FF, 0x7FFFFFFF
+
+
+def check_charsmap(table: bytes) -> None:
+    """Rejects tables that could make the library read beyond their end.
+
+    Args:
+        table: `precompiled_charsmap` of a SentencePiece model.
+
+    Raises:
+        DataError: If a step of the trie leaves it, a replacement has no end, or a text
+            could match more prefixes than the library stores.
+    """
+    if len(table) > MAX_CHARSMAP_BYTES:
+        raise DataError(
+            "the normalization table of the SentencePiece model has more than the "
+            f"{MAX_CHARSMAP_BYTES:,} bytes allowed."
+        )
+    size = struct.unpack_from("<I", table)[0] if len(table) >= 4 else 0
+    if size == 0 or size % 4 or 4 + size >= len(table):
+        raise _damaged("its sizes do not match")
+    units = np.frombuffer(table, "<u4", size // 4, offset=4)
+    texts = table[4 + size :]
+    if texts[-1] != 0:
+        raise _damaged("its last replacement has no end")
+    _follow(units, len(texts))
+
+
+def _follow(units, num_text_bytes):
+    """Follows every path of the trie from its first unit."""
+    # The largest number of matches on a path to each base, -1 for none. A base is
+    # visited again only with more matches, since the table is a graph, not a tree.
+    matches = np.full(len(units), -1, np.int32)
+    bases = _next_bases(np.zeros(1, np.int64), units[:1])
+    counts = np.zeros(1, np.int32)
+    waiting = [(bases, counts)]
+    while waiting:
+        bases, counts = waiting.pop()
+        _check_bases(bases, len(units))
+        is_better = counts > matches[bases]
+        np.maximum.at(matches, bases, counts)
+        bases = np.unique(bases[is_better])
+        for start in range(0, len(bases), _CHUNK):
+            some = bases[start : start + _CHUNK]
+            found = _step(units, some, matches[some], num_text_bytes)
+            if len(found[0]):
+                waiting.append(found)
+
+
+def _step(units, bases, counts, num_text_bytes):
+    """Returns the bases after each byte, and their numbers of matches."""
+    labels = np.arange(256, dtype=np.int64)
+    places = bases[:, None] ^ labels
+    row, column = np.nonzero((units[places] & _LABEL) == labels)
+    places = places[row, column]
+    hits = units[places]
+    bases, counts = _next_bases(places, hits), counts[row]
+    is_leaf = (hits & _LEAF) != 0
+    leaves = bases[is_leaf]
+    _check_bases(leaves, len(units))
+    if (units[leaves] & _VALUE >= num_text_bytes).any():
+        raise _damaged("a replacement is outside of it")
+    counts = counts + is_leaf
+    if (counts > _MAX_MATCHES).any():
+        raise _damaged(f"a text could match more than {_MAX_MATCHES} prefixes")
+    return bases, counts.astype(np.int32)
+
+
+def _next_bases(places, units):
+    units = units.astype(np.int64)
+    return places ^ ((units >> 10) << ((units & 512) >> 6))
+
+
+def _check_bases(bases, size):
+    # All 256 steps from a base stay in its block of 256.
+    if ((bases | 255) >= size).any():
+        raise _damaged("a step leaves it")
+
+
+def _damaged(reason):
+    return DataError(
+        f"the normalization table of the SentencePiece model is damaged: {reason}."
+    )

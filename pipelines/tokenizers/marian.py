@@ -1,0 +1,273 @@
+"""Tokenizer of models that Marian trained: a splitter and a vocabulary for each side.
+
+A SentencePiece model only splits a text. The pieces are looked up in the vocabulary,
+whose ids are the model's own, from 0. Padding and start, which Marian has not, get the
+two ids behind them.
+"""
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+
+import tensorflow as tf
+import tensorflow_text
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
+from keras_transformer.pipelines.tokenizers.base import Tokenizer
+from keras_transformer.pipelines.tokenizers.base import write_atomically
+from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
+from keras_transformer.pipelines.tokenizers.model_check import check_sentencepiece_model
+
+END_PIECE, UNKNOWN, PADDING, START = "</s>", "<unk>", "<pad>", "<s>"
+_MAX_BYTES = 4 * MAX_MODEL_BYTES
+# Names of spaces in Python's `str.strip`.
+_SPACES = r"[\t-\r\x1c-\x20\x{85}\p{Z}]"
+# OPUS-MT's replacements, including its mistake with the full-width digit 1.
+_OPUS_REPLACEMENTS = {
+    **dict(zip("，、∶：？）！（；～％━〈〉【】’", ",,::?)!(;~%-<>[]'", strict=True)),
+    **dict(zip("０２３４５６７８９", "023456789", strict=True)),
+    **dict.fromkeys("”“《》」「１", '"'),
+    "…": "...",
+}
+_OPUS = (
+    *((f"{character} *", ". ") for character in "。．"),
+    *_OPUS_REPLACEMENTS.items(),
+    (r"\p{C}", " "),
+    ("  +", " "),
+    ("^ | $", ""),
+)
+NORMALIZATIONS = {"opus": _OPUS}
+
+
+class MarianSide(Tokenizer):
+    """Splitter and vocabulary of one side.
+
+    Args:
+        pieces: The vocabulary in the order of its ids, with `</s>` and `<unk>`.
+        model: The content of a SentencePiece model file. If `None`, texts are split at
+            spaces.
+        num_pieces: Number of ids before padding and start, at least `len(pieces)`.
+        normalization: A key of `NORMALIZATIONS`, applied to texts before they are
+            split. If `None`, nothing is.
+
+    Raises:
+        DataError: If `</s>` or `<unk>` is missing, a piece is repeated, or the model
+            cannot be read.
+    """
+
+    kind = "marian"
+
+    def __init__(self, pieces, model=None, num_pieces=None, normalization=None):
+        super().__init__()
+        numbers = {piece: number for number, piece in enumerate(pieces)}
+        if len(numbers) < len(pieces):
+            raise DataError("the vocabulary contains a piece twice.")
+        for piece in (END_PIECE, UNKNOWN):
+            if piece not in numbers:
+                raise DataError(f"the vocabulary has no {piece}.")
+        if normalization not in (None, *NORMALIZATIONS):
+            raise DataError(
+                f"normalization must be one of {', '.join(NORMALIZATIONS)}. "
+                f"Received: {normalization!r}."
+            )
+        num_pieces = num_pieces or len(pieces)
+        self.end_id, self.unknown_id = numbers[END_PIECE], numbers[UNKNOWN]
+        self.pad_id, self.start_id = num_pieces, num_pieces + 1
+        self.vocabulary_size = num_pieces + 2
+        self.num_outputs = len(pieces)
+        self.normalization = normalization
+        self._pieces = tuple(pieces)
+        self._model = model
+        # The text `</s>` is no end of a sentence.
+        del numbers[END_PIECE]
+        try:
+            spelled = [piece.encode() for piece in numbers]
+        except UnicodeEncodeError:
+            raise DataError(
+                "the vocabulary contains a piece that is no text."
+            ) from None
+        ids = tf.constant(list(numbers.values()), tf.int32)
+        self._numbers = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(tf.constant(spelled), ids),
+            default_value=self.unknown_id,
+        )
+        self._surfaces = tf.constant(self.piece_bytes())
+        if model is not None:
+            check_sentencepiece_model(model)
+            self._load()
+
+    @property
+    def model(self) -> bytes | None:
+        """Content of the SentencePiece model file, `None` if texts are split."""
+        return self._model
+
+    def _load(self):
+        try:
+            self._splitter = tensorflow_text.SentencepieceTokenizer(
+                model=self._model, out_type=tf.string
+            )
+            self._splitter.tokenize(["a"])
+        except tf.errors.OpError:
+            raise DataError("TensorFlow Text cannot read the model.") from None
+
+    def tokenize(self, strings):
+        return self._lookup(self._split(self._normalize(strings)))
+
+    def _normalize(self, strings):
+        strings = tf.convert_to_tensor(strings, tf.string)
+        for pattern, replacement in NORMALIZATIONS.get(self.normalization, ()):
+            strings = tf.strings.regex_replace(strings, pattern, replacement)
+        return strings
+
+    def _split(self, strings):
+        """Splits texts into pieces: string `[batch]` to ragged `[batch, (length)]`."""
+        if self._model is None:
+            return tensorflow_text.regex_split(strings, " +")
+        try:
+            return self._splitter.tokenize(strings)
+        except tf.errors.NotFoundError:
+            # Setting TensorFlow's seed deletes the resources of eager operations.
+            self._load()
+            return self._splitter.tokenize(strings)
+
+    def _lookup(self, pieces):
+        return pieces.with_flat_values(self._numbers.lookup(pieces.flat_values))
+
+    def _join(self, ids):
+        written = ids.with_flat_values(tf.gather(self._surfaces, ids.flat_values))
+        strings = tf.strings.reduce_join(written, axis=1)
+        ends = "^ " if self._model is None else f"^{_SPACES}+|{_SPACES}+$"
+        return tf.strings.regex_replace(strings, ends, "")
+
+    def pieces(self) -> list[str]:
+        missing = self.vocabulary_size - 2 - len(self._pieces)
+        unused = [f"<unused{number}>" for number in range(missing)]
+        return [*self._pieces, *unused, PADDING, START]
+
+    def piece_bytes(self) -> list[bytes]:
+        space = " " if self._model is None else ""
+        found = [
+            (space + piece.replace(SPACE_MARK, " ")).encode() for piece in self._pieces
+        ]
+        found[self.end_id] = b""
+        return found + [b""] * (self.vocabulary_size - len(found))
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(json.dumps(self._facts()).encode()).hexdigest()
+
+    def _facts(self):
+        model = None if self._model is None else base64.b64encode(self._model).decode()
+        return {"pieces": list(self._pieces), "model": model}
+
+
+class MarianTokenizer(MarianSide):
+    """The source side, with the target side as `target`.
+
+    Texts that begin with `>>` and have a `<<` later begin with one piece for both and
+    the text between them, which is how OPUS-MT's multilingual models choose the target
+    language. The rest is split. This is how `MarianTokenizer` of the library
+    transformers works, except that `</s>`, `<unk>` and `<pad>` in a text are text.
+
+    Args:
+        source: `(pieces, model)` of the source, see `MarianSide`.
+        target: `(pieces, model)` of the target.
+        normalization: See `MarianSide`, for both sides.
+        language: Target language, such as `"fra"`: `>>fra<< ` precedes each text.
+        prefixes: Whether `>>fra<<` at the beginning of a text is one piece.
+
+    Raises:
+        DataError: If a side is invalid, or the vocabulary lacks the target language.
+    """
+
+    file_name = "tokenizer.marian"
+
+    def __init__(
+        self, source, target, normalization=None, language=None, prefixes=True
+    ):
+        num_pieces = max(len(source[0]), len(target[0]))
+        super().__init__(*source, num_pieces, normalization)
+        self._target = MarianSide(*target, num_pieces, normalization)
+        if language is not None and f">>{language}<<" not in source[0]:
+            known = ", ".join(languages(source[0])) or "none"
+            raise DataError(
+                f"the vocabulary has no target language {language!r}. It has: {known}."
+            )
+        self.language = language
+        self._prefixes = prefixes and self._model is not None
+
+    @property
+    def target(self):
+        return self._target
+
+    def tokenize(self, strings):
+        strings = self._normalize(strings)
+        if self.language is not None:
+            strings = tf.strings.join([f">>{self.language}<< ", strings])
+        if not self._prefixes:
+            return self._lookup(self._split(strings))
+        pattern = "(?s)^(>>.*?<<)"
+        rest = tf.strings.regex_replace(strings, pattern, "", replace_global=False)
+        has_prefix = rest != strings
+        prefixes = tf.strings.regex_replace(strings, f"{pattern}.*", r"\1")
+        prefixes = tf.RaggedTensor.from_row_lengths(
+            tf.gather(prefixes, tf.where(has_prefix)[:, 0]),
+            tf.cast(has_prefix, tf.int64),
+            validate=False,
+        )
+        return self._lookup(tf.concat([prefixes, self._split(rest)], axis=1))
+
+    def save(self, folder: str | os.PathLike) -> None:
+        content = json.dumps(self._facts(), ensure_ascii=False, indent=1).encode()
+        write_atomically(os.path.join(folder, self.file_name), content)
+
+    def _facts(self):
+        # A shared vocabulary is stored once.
+        target = dict(self._target._facts())
+        if target["pieces"] == list(self._pieces):
+            target["pieces"] = None
+        if self._target.model == self._model:
+            target["model"] = "source" if self._model is not None else None
+        return {
+            "kind": self.kind,
+            "normalization": self.normalization,
+            "language": self.language,
+            "prefixes": self._prefixes,
+            "source": super()._facts(),
+            "target": target,
+        }
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "MarianTokenizer":
+        with open(path, "rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise DataError(f"the file has more than the {_MAX_BYTES:,} bytes allowed.")
+        try:
+            facts = json.loads(content)
+            sides = []
+            for name in ("source", "target"):
+                pieces, model = facts[name]["pieces"], facts[name]["model"]
+                pieces = sides[0][0] if pieces is None and sides else pieces
+                if not pieces or not all(type(piece) is str for piece in pieces):
+                    raise TypeError(name)
+                if model == "source" and sides:
+                    model = sides[0][1]
+                elif model is not None:
+                    model = base64.b64decode(model, validate=True)
+                sides.append((tuple(pieces), model))
+            options = [facts[name] for name in ("normalization", "language")]
+            if facts["kind"] != cls.kind or type(facts["prefixes"]) is not bool:
+                raise ValueError(facts["kind"])
+            if not all(each is None or type(each) is str for each in options):
+                raise TypeError(options)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise DataError("not a Marian tokenizer.") from None
+        return cls(*sides, *options, facts["prefixes"])
+
+
+def languages(pieces: Sequence[str]) -> list[str]:
+    """Returns the target languages of a multilingual vocabulary, such as "fra"."""
+    return [piece[2:-2] for piece in pieces if piece[:2] == ">>" and piece[-2:] == "<<"]

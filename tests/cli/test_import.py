@@ -1,0 +1,159 @@
+"""The command `import`, and other commands on what it writes."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from toolkit_models import SETTINGS
+from toolkit_models import npz
+from toolkit_models import random_arrays
+from toolkit_models import write_huggingface
+from toolkit_models import write_marian
+from typer.testing import CliRunner
+
+import keras_transformer as kt
+from keras_transformer.cli.app import app
+from keras_transformer.saving.open import open_model
+
+LINES = ["ab cd", "f a", ">>fra<< e"]
+
+
+def run(*words, code=0, text=None):
+    result = CliRunner().invoke(app, list(map(str, words)), input=text)
+    assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
+    return result
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """The folder that `import` writes for a Marian model with two vocabularies."""
+    folder = tmp_path_factory.mktemp("import")
+    settings = {**SETTINGS, "tied-embeddings-all": False, "tied-embeddings": True}
+    source = write_marian(folder / "marian", random_arrays(shared=False), settings)
+    (source / "preprocess.sh").write_text("exit 1")
+    (source / "LICENSE").write_text("\nCC BY 4.0\nmore")
+    result = run("import", source, folder / "model")
+    assert result.stdout.strip() == str(folder / "model")
+    assert "target languages: fra" in result.stderr
+    assert "--normalize opus" in result.stderr
+    return folder / "model"
+
+
+def test_imported_folder_translates_and_scores(imported, tmp_path):
+    opened = open_model(imported)
+    assert opened.search == kt.BeamSearch(3, 0.6, "power")
+    assert opened.data.kind == "none"
+    output = run("translate", imported, text="\n".join([*LINES, ""]))
+    assert len(output.stdout.split("\n")) == len(LINES) + 1
+    assert output.stdout.split("\n")[:-1] == opened.translate(LINES)
+    for side in ("source", "target"):
+        (tmp_path / side).write_text("\n".join([*LINES, ""]))
+    output = run(
+        *("score", imported, "--source", tmp_path / "source"),
+        *("--target", tmp_path / "target"),
+    )
+    scores = [float(line.split("\t")[0]) for line in output.stdout.splitlines()]
+    expected = [each.log_prob for each in opened.score(LINES, LINES)]
+    np.testing.assert_allclose(scores, expected, atol=1e-3)
+
+
+def test_imported_folder_has_a_card_and_info(imported):
+    card = (imported / "MODEL_CARD.md").read_text()
+    assert "| imported from | Marian, model.npz |" in card
+    assert "| log-probabilities match | Marian, except" in card
+    assert "CC BY 4.0" in card and "more" not in card
+    info = json.loads(run("info", imported, "--json").stdout)
+    assert info["vocabulary"]["kind"] == "marian"
+    assert info["architecture"]["variations"]["position_rates"] == "tensor2tensor"
+
+
+def test_imported_folder_exports_to_a_saved_model(imported, tmp_path):
+    run("export", imported, tmp_path / "served")
+    exported, opened = open_model(tmp_path / "served"), open_model(imported)
+    assert exported.translate(LINES) == opened.translate(LINES)
+    loaded = exported._loaded.signatures["score"]
+    found = loaded(inputs=tf.constant(LINES), targets=tf.constant(LINES[::-1]))
+    expected = [each.log_prob for each in opened.score(LINES, LINES[::-1])]
+    np.testing.assert_allclose(found["log_probs"].numpy(), expected, atol=1e-4)
+
+
+def test_fine_tuning_keeps_the_zero_start(imported, tmp_path):
+    for side in ("source", "target"):
+        (tmp_path / side).write_text("ab cd\nf a e\ncd ab\n" * 4)
+    settings = [
+        f"data.{split}.{side}={tmp_path / side}"
+        for split in ("train", "validation")
+        for side in ("source", "target")
+    ]
+    settings += [
+        *("training.steps=40", "training.batch_tokens=64", "training.warmup_steps=4"),
+        *("training.learning_rate=0.01", "training.validation_steps=40"),
+        *("training.checkpoint_steps=20", "training.label_smoothing=0.0"),
+    ]
+    words = [word for each in settings for word in ("--set", each)]
+    output = tmp_path / "run"
+    run("train", "files", "--from", imported, "--output", output, *words)
+    before, after = open_model(imported), open_model(output)
+    texts = ["ab cd", "f a e"]
+    gain = [
+        new.log_prob - old.log_prob
+        for new, old in zip(
+            after.score(texts, texts), before.score(texts, texts), strict=True
+        )
+    ]
+    assert min(gain) > 0.1
+    embedding = after.model.token_embedding
+    assert not embedding(np.array([[after.tokenizer.start_id]])).numpy().any()
+    assert after.model.variations == before.model.variations
+    assert after.model.pad_id == after.tokenizer.pad_id == before.model.pad_id
+
+
+def test_imported_folder_has_no_text_to_train_on(imported, tmp_path):
+    result = run(
+        *("train", imported / "config.yaml", "--output", tmp_path / "run"), code=2
+    )
+    assert "data.kind none" in result.stderr
+    result = run(
+        "update-vocabulary",
+        imported,
+        "-o",
+        tmp_path / "grown",
+        "--size",
+        5,
+        "--text",
+        imported / "MODEL_CARD.md",
+        code=2,
+    )
+    assert "kind marian cannot be extended" in result.stderr
+    result = run(
+        *("export", imported, tmp_path / "core", "--tokenizer-ops", "core"), code=2
+    )
+    assert "a vocabulary of kind marian" in result.stderr
+
+
+def test_import_of_a_huggingface_folder_with_options(tmp_path):
+    folder = write_huggingface(tmp_path / "m", random_arrays())
+    options = ("--engine", "marian", "--target-language", "fra", "--normalize", "opus")
+    run("import", folder, tmp_path / "model", *options)
+    tokenizer = open_model(tmp_path / "model").tokenizer
+    assert (tokenizer.language, tokenizer.normalization) == ("fra", "opus")
+    card = (tmp_path / "model" / "MODEL_CARD.md").read_text()
+    assert "Marian with these weights" in card and "apache-2.0" in card
+    result = run("import", folder, tmp_path / "model", code=2)
+    assert "already exists" in result.stderr
+    result = run(
+        *("import", folder, tmp_path / "other", "--target-language", "deu"), code=2
+    )
+    assert "no target language 'deu'" in result.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_import_of_a_damaged_folder_leaves_nothing(tmp_path):
+    source = write_marian(tmp_path / "marian", random_arrays())
+    (source / "model.npz").write_bytes(npz(random_arrays())[:-99])
+    result = run("import", source, tmp_path / "model", code=2)
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marian"]
+    result = run("import", tmp_path / "gone", tmp_path / "model", code=2)
+    assert "no such file or folder" in result.stderr

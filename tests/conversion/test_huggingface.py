@@ -1,0 +1,267 @@
+"""Import of Hugging Face folders, against results of the library transformers."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from layer_checks import numpy
+from toolkit_models import HUGGINGFACE_MODELS
+from toolkit_models import PIECES
+from toolkit_models import SOURCE
+from toolkit_models import TARGET
+from toolkit_models import huggingface_arrays
+from toolkit_models import huggingface_config
+from toolkit_models import huggingface_model
+from toolkit_models import logits
+from toolkit_models import random_arrays
+from toolkit_models import safetensors
+from toolkit_models import write_huggingface
+
+import keras_transformer as kt
+from keras_transformer.conversion.huggingface import import_huggingface
+from keras_transformer.errors import UserError
+
+RESULTS = json.loads(
+    pathlib.Path(__file__).with_name("transformers_results.json").read_text()
+)
+
+
+def model_logits(model):
+    start = model.vocabulary_size - 1
+    ids = {"source_ids": np.array([SOURCE]), "target_ids": np.array([[start, *TARGET]])}
+    return numpy(model(ids))[0]
+
+
+@pytest.mark.parametrize("name", HUGGINGFACE_MODELS)
+def test_imported_model_matches_transformers(tmp_path, name):
+    arrays, config = huggingface_model(name)
+    imported = import_huggingface(write_huggingface(tmp_path / "m", arrays, config))
+    # The last logit is that of padding.
+    expected = np.array(RESULTS["logits"][name])[:, :-1]
+    np.testing.assert_allclose(model_logits(imported.model), expected, atol=1e-4)
+    from keras_transformer.decoding import SpecialIds
+    from keras_transformer.decoding import translate_ids
+
+    found, _ = translate_ids(
+        imported.model,
+        np.array([SOURCE], "int32"),
+        kt.BeamSearch(1, extra_length=7),
+        SpecialIds.of(imported.tokenizer.target),
+    )
+    # transformers ends a sentence at the limit, and here it is not ended.
+    expected = RESULTS["greedy"][name][:-1]
+    assert numpy(found)[0, 0, : len(expected)].tolist()[:8] == expected[:8]
+
+
+def test_engine_marian_matches_numpy(tmp_path):
+    arrays = random_arrays()
+    folder = write_huggingface(tmp_path / "m", arrays)
+    imported = import_huggingface(folder, "marian")
+    expected = logits(arrays, SOURCE, TARGET, "marian")
+    np.testing.assert_allclose(model_logits(imported.model), expected, atol=2e-5)
+    assert "not transformers" in imported.facts["logits match"]
+
+
+def test_output_matrix_of_its_own(tmp_path):
+    arrays = random_arrays(tied=False)
+    config = huggingface_config(tied=False)
+    imported = import_huggingface(write_huggingface(tmp_path / "m", arrays, config))
+    expected = logits(arrays, SOURCE, TARGET, "huggingface")
+    np.testing.assert_allclose(model_logits(imported.model), expected, atol=2e-5)
+
+
+def test_card_and_settings_come_from_the_folder(tmp_path):
+    imported = import_huggingface(write_huggingface(tmp_path / "m", random_arrays()))
+    assert imported.license == "apache-2.0"
+    assert imported.decoding == {
+        "beam_size": 3,
+        "length_penalty": 0.5,
+        "length_penalty_kind": "power",
+    }
+    assert "--engine marian" in imported.facts["nearer to the training"]
+
+
+def test_half_precision_and_shards_give_the_same_model(tmp_path):
+    arrays = random_arrays()
+    folder = write_huggingface(tmp_path / "m", arrays, dtype="F16")
+    expected = logits(arrays, SOURCE, TARGET, "huggingface")
+    found = model_logits(import_huggingface(folder).model)
+    np.testing.assert_allclose(found, expected, atol=0.05)
+    (folder / "model.safetensors").unlink()
+    places = {}
+    stored = huggingface_arrays(arrays)
+    for number, names in enumerate((list(stored)[::2], list(stored)[1::2])):
+        shard = f"model-{number}.safetensors"
+        content = safetensors({name: stored[name] for name in names})
+        (folder / shard).write_bytes(content)
+        places |= dict.fromkeys(names, shard)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": places}))
+    found = model_logits(import_huggingface(folder).model)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    for name in ("../m/model-0.safetensors", 7):
+        index.write_text(json.dumps({"weight_map": {**places, "x": name}}))
+        assert "weight_map is damaged" in one_line(folder)
+
+
+def test_learned_start_vector_is_kept(tmp_path):
+    arrays = random_arrays()
+    folder = write_huggingface(tmp_path / "m", arrays)
+    stored = huggingface_arrays(arrays)
+    stored["model.shared.weight"][-1] = start = np.arange(8) / 10
+    (folder / "model.safetensors").write_bytes(safetensors(stored))
+    model = import_huggingface(folder).model
+    assert model.variations.zero_start_id is None
+    row = model.token_embedding.embeddings.numpy()[-1]
+    np.testing.assert_allclose(row[::2], start[:4], rtol=1e-6)
+    np.testing.assert_allclose(row[1::2], start[4:], rtol=1e-6)
+
+
+def test_repeated_matrices_must_be_equal(folder):
+    stored = huggingface_arrays(random_arrays())
+    angles = np.arange(32)[:, None] / 10000 ** (np.arange(0, 8, 2) / 8)
+    positions = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    extra = {
+        "model.encoder.embed_tokens.weight": stored["model.shared.weight"],
+        "lm_head.weight": stored["model.shared.weight"],
+        "model.decoder.embed_positions.weight": positions,
+    }
+    path = folder / "model.safetensors"
+    path.write_bytes(safetensors({**stored, **extra}))
+    import_huggingface(folder)
+    for name in extra:
+        changed = {**extra, name: extra[name] + 0.001}
+        path.write_bytes(safetensors({**stored, **changed}))
+        message = one_line(folder)
+        assert name in message and "converted wrongly" in message
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("good") / "m"
+    return write_huggingface(folder, random_arrays())
+
+
+@pytest.fixture
+def folder(good, tmp_path):
+    return shutil.copytree(good, tmp_path / "m")
+
+
+def one_line(folder):
+    with pytest.raises(UserError) as caught:
+        import_huggingface(folder)
+    message = str(caught.value)
+    assert "\n" not in message and str(folder) in message and len(message) < 600
+    return message
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"normalize_before": True}, "normalize_before must be False"),
+        ({"normalize_embedding": True}, "normalize_embedding must be False"),
+        ({"add_final_layer_norm": True}, "add_final_layer_norm must be False"),
+        ({"static_position_embeddings": False}, "static_position_embeddings must be"),
+        ({"scale_embedding": False}, "scale_embedding must be true"),
+        ({"model_type": "bart"}, "model_type must be marian. Received: 'bart'"),
+        ({"decoder_attention_heads": 4}, "encoder_attention_heads 2"),
+        ({"decoder_ffn_dim": 4}, "encoder_ffn_dim 12, decoder_ffn_dim 4"),
+        ({"activation_function": "mish"}, "activation_function must be one of"),
+        ({"decoder_start_token_id": 0}, "decoder_start_token_id must be 11"),
+        ({"encoder_layers": 2**30}, "more weights than the file contains"),
+        ({"encoder_layers": "2"}, "num_layers"),
+        ({"d_model": -8}, "d_model"),
+        ({"num_beams": -1}, "num_beams must be a number"),
+        ({"length_penalty": "x"}, "length_penalty must be a number"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(folder, changes, reason):
+    config = {**huggingface_config(), **changes}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert reason in one_line(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("config.json", "[" * 10_000, "nested too deeply"),
+        ("config.json", "[]", "dict"),
+        ("vocab.json", '{"</s>": 0, "<unk>": 1, "a": 3, "<pad>": 4}', "has the id 2"),
+        (
+            "vocab.json",
+            '{"</s>": 0, "<unk>": 1, "a": 1, "<pad>": 2}',
+            "the id 1 belongs",
+        ),
+        ("vocab.json", '{"</s>": 0, "<unk>": 1, "a": 2}', "the last piece must be"),
+        ("vocab.json", '{"</s>": 0, "<unk>": "1"}', "must map pieces to ids"),
+        ("vocab.json", '["</s>"]', "must map pieces to ids"),
+        ("vocab.json", '{"\\ud800": 0, "<pad>": 1}', "is no text"),
+        ("source.spm", "x", "not a SentencePiece model"),
+        ("model.safetensors", "", "not a safetensors file"),
+        ("model.safetensors", "\xff" * 64, "not a safetensors file"),
+    ],
+)
+def test_damaged_files_are_refused(folder, name, content, reason):
+    (folder / name).write_bytes(content.encode("latin-1"))
+    assert reason in one_line(folder)
+
+
+def entry(**changes):
+    return {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **changes}
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        ({"x": entry(data_offsets=[0, 4])}, "the size of its shape"),
+        ({"x": entry(data_offsets=[-8, 0])}, "the size of its shape"),
+        ({"x": entry(data_offsets=[0, 2**60], shape=[2**58])}, "size of its shape"),
+        ({"x": entry(shape=[2.0])}, "the size of its shape"),
+        ({"x": entry(dtype="I64")}, "must be one of F32"),
+        ({"x": entry(dtype=["F32"])}, "must be one of F32"),
+        ({"x": [1]}, "the header of 'x' is damaged"),
+        ({"x": entry()}, "model.shared.weight is missing"),
+        ([], "not a mapping"),
+        ({}, "contains no arrays"),
+    ],
+)
+def test_forged_safetensors_are_refused(folder, header, reason):
+    text = json.dumps(header).encode()
+    content = len(text).to_bytes(8, "little") + text + bytes(8)
+    (folder / "model.safetensors").write_bytes(content)
+    assert reason in one_line(folder)
+
+
+def test_pickle_in_a_bin_file_is_not_run(folder):
+    torch = pytest.importorskip("torch")
+    arrays = huggingface_arrays(random_arrays())
+    state = {name: torch.tensor(array) for name, array in arrays.items()}
+    (folder / "model.safetensors").unlink()
+    path, mark = folder / "pytorch_model.bin", folder / "mark"
+    torch.save(state, path)
+    expected = logits(random_arrays(), SOURCE, TARGET, "huggingface")
+    found = model_logits(import_huggingface(folder).model)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    torch.save({**state, "x": _Mark(mark)}, path)
+    assert "refused by torch" in one_line(folder)
+    path.write_bytes(b"\x80\x04junk")
+    assert "refused by torch" in one_line(folder)
+    assert not mark.exists()
+
+
+class _Mark:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return pathlib.Path.touch, (pathlib.Path(self.path),)
+
+
+def test_vocabulary_of_the_model_has_two_more_ids(folder):
+    imported = import_huggingface(folder)
+    assert imported.model.vocabulary_size == len(PIECES) + 2
+    assert imported.tokenizer.pieces()[-2:] == ["<pad>", "<s>"]

@@ -1,0 +1,359 @@
+"""Import of Marian models: against Marian's own scores, and against NumPy."""
+
+import pathlib
+import pickle
+import re
+import shutil
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+import sentencepiece
+from layer_checks import numpy
+from toolkit_models import DECODER
+from toolkit_models import PIECES
+from toolkit_models import SETTINGS
+from toolkit_models import SOURCE
+from toolkit_models import TARGET
+from toolkit_models import logits
+from toolkit_models import npz
+from toolkit_models import random_arrays
+from toolkit_models import splitter
+from toolkit_models import write_marian
+
+import keras_transformer as kt
+from keras_transformer.conversion.marian import import_marian
+from keras_transformer.errors import ModelError
+from keras_transformer.errors import UserError
+from keras_transformer.pipelines.tokenizers.model_check import sentencepiece_pieces
+
+# Marian's files have five digits.
+SCORE_TOLERANCE = 2e-5
+
+
+def model_logits(model, source=SOURCE, target=TARGET):
+    start = model.vocabulary_size - 1
+    ids = {"source_ids": np.array([source]), "target_ids": np.array([[start, *target]])}
+    return numpy(model(ids))[0]
+
+
+@pytest.fixture(scope="module")
+def golden(data_dir, tmp_path_factory):
+    """The folder of models that Marian wrote, with its scores and translations."""
+    path = data_dir / "marian" / "golden_marian.tgz"
+    if not path.is_file():
+        pytest.skip(f"{path} is missing")
+    folder = tmp_path_factory.mktemp("marian")
+    with tarfile.open(path) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "golden"
+
+
+def lines_of(path):
+    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
+@pytest.mark.parametrize("name", ["base", "tiedout", "untied"])
+def test_golden_model_has_marians_word_scores_and_translations(golden, name):
+    imported = import_marian(golden / name)
+    model, tokenizer = imported.model, imported.tokenizer
+    sources, targets = (
+        lines_of(golden / f"{side}.txt") for side in ("source", "target")
+    )
+    scores = lines_of(golden / name / "word_scores.txt")
+    compared = 0
+    for source, target, line in zip(sources, targets, scores, strict=True):
+        total, _, words = line.partition(" ||| WordScores= ")
+        (source_ids,) = tokenizer.tokenize([source]).to_list()
+        (target_ids,) = tokenizer.target.tokenize([target]).to_list()
+        assert tokenizer.unknown_id not in (*source_ids, *target_ids)
+        found = model_logits(model, [*source_ids, tokenizer.end_id], target_ids)
+        found = found - np.log(np.exp(found).sum(axis=1, keepdims=True))
+        found = found[np.arange(len(found)), [*target_ids, tokenizer.target.end_id]]
+        expected = np.array(words.split(), float)
+        np.testing.assert_allclose(found, expected, atol=SCORE_TOLERANCE)
+        assert found.sum() == pytest.approx(float(total), abs=1e-4)
+        compared += len(found)
+    assert compared > 100
+    _check_translations(golden, name, imported, sources)
+
+
+def _check_translations(golden, name, imported, sources):
+    """Compares the translations that end before the limit of the shorter search."""
+    search = kt.BeamSearch(4, 0.0, "power", extra_length=200)
+    translator = kt.Translator(imported.model, imported.tokenizer, search=search)
+    found = translator.n_best(sources)
+    expected = [[] for _ in sources]
+    for line in lines_of(golden / name / "nbest.txt"):
+        number, text, _, score = line.split(" ||| ")
+        expected[int(number)].append((text.split(" "), float(score)))
+    compared = 0
+    for source, ours, marians in zip(sources, found, expected, strict=True):
+        # Marian stops at three tokens per token of the source.
+        limit = 3 * (len(source.split(" ")) + 1)
+        if max(len(words) for words, _ in marians) >= limit - 1:
+            continue
+        for one, (words, score) in zip(ours, marians, strict=True):
+            assert one.text.split(" ") == words
+            assert one.score == pytest.approx(score, abs=2e-4)
+            compared += 1
+    assert compared > 8
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("pre", "transformer-preprocess: n"),
+        ("ssru", "transformer-decoder-autoreg: rnn"),
+        ("aan", "transformer-decoder-autoreg: average-attention"),
+    ],
+)
+def test_golden_model_of_another_kind_is_refused_by_name(golden, name, reason):
+    with pytest.raises(ModelError, match=f"model.npz: models with {reason}"):
+        import_marian(golden / name)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "settings"),
+    [
+        ({}, {}),
+        ({"shared": False}, {"tied-embeddings-all": False, "tied-embeddings": True}),
+        ({"shared": False, "tied": False}, {"tied-embeddings-all": False}),
+        ({"embedding_norm": True}, {"transformer-postprocess-emb": "nd"}),
+        ({}, {"transformer-ffn-activation": "relu"}),
+        ({}, {"transformer-ffn-activation": "gelu"}),
+        (
+            {},
+            {"transformer-ffn-activation": "gelu", "version": "v1.11 2022-05-07 00:00"},
+        ),
+    ],
+    ids=["tied", "two vocabularies", "untied", "norm", "relu", "gelu", "old gelu"],
+)
+@pytest.mark.parametrize("engine", ["marian", "huggingface"])
+def test_imported_model_matches_numpy(tmp_path, arrays, settings, engine):
+    arrays, settings = random_arrays(**arrays), {**SETTINGS, **settings}
+    folder = write_marian(tmp_path / "model", arrays, settings)
+    imported = import_marian(folder, engine)
+    activation = settings["transformer-ffn-activation"]
+    if activation == "gelu" and engine == "marian" and "2022" in settings["version"]:
+        activation = "quick_gelu"
+    expected = logits(arrays, SOURCE, TARGET, engine, activation)
+    np.testing.assert_allclose(model_logits(imported.model), expected, atol=2e-5)
+    other = {"marian": "huggingface", "huggingface": "marian"}[engine]
+    others = logits(arrays, SOURCE, TARGET, other, activation)
+    assert np.abs(expected - others).max() > 1e-3
+
+
+def test_arrays_of_other_versions_give_the_same_model(tmp_path):
+    arrays = random_arrays(tied=False, shared=False)
+    settings = {**SETTINGS, "tied-embeddings-all": False}
+    expected = logits(arrays, SOURCE, TARGET)
+    folder = write_marian(tmp_path / "model", arrays, settings)
+    # Very old files have the transposed matrix, newer ones pad the settings.
+    arrays["decoder_ff_logit_out_W"] = arrays.pop("decoder_ff_logit_out_Wt").T.copy()
+    half = {name: array.astype("float16") for name, array in arrays.items()}
+    for stored, padding in ((arrays, b"\0" * 200), (half, b"")):
+        (folder / "model.npz").write_bytes(npz(stored, settings, padding))
+        found = model_logits(import_marian(folder).model)
+        atol = 0.05 if stored is half else 2e-5
+        np.testing.assert_allclose(found, expected, atol=atol)
+
+
+def test_decoding_settings_are_the_models(tmp_path):
+    folder = write_marian(tmp_path / "model", random_arrays())
+    imported = import_marian(folder / "decoder.yml")
+    assert imported.decoding == {
+        "beam_size": 3,
+        "length_penalty": 0.6,
+        "length_penalty_kind": "power",
+    }
+    model = imported.model
+    # Padding and start have ids behind the pieces and no logits.
+    assert model.vocabulary_size == len(PIECES) + 2
+    assert model.num_outputs == model.pad_id == len(PIECES)
+    assert model.variations.zero_start_id == len(PIECES) + 1
+
+
+def test_vocabulary_of_sentencepiece_is_splitter_and_ids(tmp_path):
+    folder = write_marian(tmp_path / "model", random_arrays())
+    content = splitter()
+    pieces = sentencepiece_pieces(content)
+    (folder / "vocab.spm").write_bytes(content)
+    (folder / "decoder.yml").write_text(DECODER.replace("vocab.yml", "vocab.spm"))
+    arrays = random_arrays()
+    generator = np.random.default_rng(1)
+    arrays["Wemb"] = generator.normal(size=(len(pieces), 8)).astype("float32")
+    arrays["decoder_ff_logit_out_b"] = np.zeros((1, len(pieces)), "float32")
+    (folder / "model.npz").write_bytes(npz(arrays))
+    tokenizer = import_marian(folder).tokenizer
+    processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+    texts = ["ab cd", ">>fra<< a", "xyz a"]
+    assert tokenizer.tokenize(texts).to_list() == processor.encode(texts)
+
+
+REFUSED = {
+    "transformer-tied-layers": [1, 1],
+    "transformer-ffn-depth": 3,
+    "transformer-decoder-ffn-depth": 1,
+    "transformer-no-projection": True,
+    "transformer-no-bias": True,
+    "transformer-no-affine": True,
+    "transformer-disable-position-embeddings": True,
+    "transformer-train-position-embeddings": True,
+    "transformer-postprocess-top": "n",
+    "transformer-postprocess": "da",
+    "lemma-dim-emb": 4,
+    "right-left": True,
+    "type": "multi-transformer",
+    "transformer-ffn-activation": "prelu",
+}
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    return write_marian(tmp_path_factory.mktemp("good") / "model", random_arrays())
+
+
+@pytest.fixture
+def folder(good, tmp_path):
+    return shutil.copytree(good, tmp_path / "model")
+
+
+def one_line(folder):
+    with pytest.raises(UserError) as caught:
+        import_marian(folder)
+    message = str(caught.value)
+    assert "\n" not in message and str(folder) in message and len(message) < 500
+    return message
+
+
+def test_each_unsupported_setting_is_refused_by_name(folder):
+    for name, value in REFUSED.items():
+        settings = {**SETTINGS, name: value}
+        (folder / "model.npz").write_bytes(npz(random_arrays(), settings))
+        assert f"{name}: {value}" in one_line(folder)
+    settings = {**SETTINGS, "transformer-decoder-dim-ffn": 99}
+    (folder / "model.npz").write_bytes(npz(random_arrays(), settings))
+    message = one_line(folder)
+    assert "transformer-dim-ffn: 12" in message and "dim-ffn: 99" in message
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda a: a.update(Wpos=np.zeros((3, 8), "float32")), "'Wpos' is not part"),
+        (lambda a: a.pop("encoder_l2_ffn_b1"), "encoder_l2_ffn_b1 is missing"),
+        (
+            lambda a: a.update(Wemb=a["Wemb"][:-1]),
+            r"Wemb must have the shape \[11, 8\]",
+        ),
+        (lambda a: a["Wemb"].fill(np.nan), "not finite"),
+        (
+            lambda a: a.update(encoder_l1_self_Wq=np.zeros((8, 9), "float32")),
+            r"encoder_l1_self_Wq must have the shape \[8, 8\]. Received: \[8, 9\]",
+        ),
+        (
+            lambda a: a.update(Wemb=np.asfortranarray(a["Wemb"])),
+            "not in C order",
+        ),
+        (lambda a: a.update(Wemb=np.zeros((11, 8), "int32")), "Received: <i4"),
+        (lambda a: a.update(Wemb=np.zeros((11, 8), "float64")), "Received: <f8"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(folder, change, reason):
+    arrays = random_arrays()
+    change(arrays)
+    (folder / "model.npz").write_bytes(npz(arrays))
+    assert re.search(reason, one_line(folder))
+
+
+def test_settings_beyond_the_weights_are_refused(folder):
+    for name in ("enc-depth", "dim-emb", "transformer-dim-ffn", "dec-depth"):
+        settings = {**SETTINGS, name: 2**30}
+        (folder / "model.npz").write_bytes(npz(random_arrays(), settings))
+        assert "more weights than the file contains" in one_line(folder)
+    for value in (2**70, "x", None, -1, True):
+        settings = {**SETTINGS, "enc-depth": value}
+        (folder / "model.npz").write_bytes(npz(random_arrays(), settings))
+        one_line(folder)
+
+
+def test_hostile_archives_are_refused(folder):
+    path = folder / "model.npz"
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    assert "cannot be read" in one_line(folder)
+    # A pickle in an object array.
+    bomb = folder / "pickled"
+    np.save(bomb, np.array([_Mark(bomb)], object), allow_pickle=True)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("extra.npy", (folder / "pickled.npy").read_bytes())
+    path.write_bytes(path.read_bytes())
+    one_line(folder)
+    (folder / "model.npz").write_bytes(content)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("extra.npy", (folder / "pickled.npy").read_bytes())
+    assert "Received: |O" in one_line(folder)
+    assert not bomb.exists()
+    pickle.loads((folder / "pickled.npy").read_bytes()[128:])
+    assert bomb.exists()
+    # A zip bomb, and an array twice.
+    path.write_bytes(content)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb.npy", bytes(10 << 20))
+    assert "more than the file" in one_line(folder)
+    path.write_bytes(content)
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning):
+        archive.writestr("Wemb.npy", b"")
+    assert "an array twice" in one_line(folder)
+
+
+class _Mark:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return pathlib.Path.touch, (pathlib.Path(self.path),)
+
+
+def test_hostile_yaml_is_refused(folder):
+    arrays = random_arrays()
+    stored = npz(arrays, settings=dict(SETTINGS, note="x" * (1 << 17)))
+    (folder / "model.npz").write_bytes(stored)
+    assert "special:model.yml: more than 65,536 bytes" in one_line(folder)
+    (folder / "model.npz").write_bytes(npz(arrays))
+    for text, reason in (
+        (DECODER + "x: !!python/object/apply:os.system [true]", "not valid YAML"),
+        ("[" * 5000, "not valid YAML"),
+        ("just text", "must be a mapping"),
+        ("#" * (1 << 17), "at most 65,536 bytes"),
+        (DECODER.replace("[model.npz]", "[a.npz, b.npz]"), "models must name 1 file"),
+        (DECODER.replace("model.npz", "model.bin"), "not quantized .bin files"),
+        (DECODER.replace("model.npz", "gone.npz"), "no such file"),
+        (DECODER.replace("vocab.yml", "vocab.fsv"), "no such file"),
+        (
+            DECODER.replace("penalty: 0", "penalty: 0.5"),
+            "word-penalty is not supported",
+        ),
+        (
+            DECODER.replace("beam-size: 3", "beam-size: 0.5"),
+            "beam-size must be a number",
+        ),
+        (DECODER.replace("normalize: 0.6", "normalize: -1"), "out of range"),
+    ):
+        (folder / "decoder.yml").write_text(text)
+        assert reason in one_line(folder), reason
+    (folder / "decoder.yml").unlink()
+    assert "needs one decoder.yml" in one_line(folder)
+
+
+def test_missing_splitter_is_refused(folder):
+    (folder / "source.spm").unlink()
+    assert "source.spm: no such file" in one_line(folder)
+    (folder / "source.spm").write_bytes(b"x")
+    assert "not a SentencePiece model" in one_line(folder)
+    (folder / "source.bpe").touch()
+    assert "subword-nmt" in one_line(folder)

@@ -1,0 +1,89 @@
+"""Vocabulary files: Marian's spelling of any token, and files that are refused."""
+
+import json
+
+import pytest
+
+from keras_transformer.conversion.vocabularies import read_vocabulary
+from keras_transformer.errors import ModelError
+
+SPELLED = {
+    '"?"': "?",
+    "a:b": "a:b",
+    "yes": "yes",
+    "0x1F": "0x1F",
+    "1": "1",
+    r"\n": r"\n",
+    r'"\"quoted\""': '"quoted"',
+    r'"\\\x07\u00e9\U0001F600\t\e\_"': "\\\x07é😀\t\x1b\xa0",
+    "it's": "it's",
+    "'it''s: 3'": "it's: 3",
+    "\u2028": "\u2028",
+    "\x85": "\x85",
+    "\xa0": "\xa0",
+    ">>fra<<": ">>fra<<",
+    "a: 7": "a: 7",
+    "# no comment": "# no comment",
+    r'"\ud83d\ude01"': "😁",
+    "": "",
+}
+
+
+def test_tokens_of_vocab_yml_are_any_text(tmp_path):
+    lines = [f"{spelled}: {n}\n" for n, spelled in enumerate(SPELLED)]
+    path = tmp_path / "vocab.yml"
+    path.write_text("".join(lines), encoding="utf-8")
+    assert read_vocabulary(path) == tuple(SPELLED.values())
+    # Long tokens take two lines, and the order is free.
+    lines = [f"? {spelled}\n: {n}\n" for n, spelled in enumerate(SPELLED)]
+    path.write_text("".join(reversed(lines)), encoding="utf-8")
+    assert read_vocabulary(path) == tuple(SPELLED.values())
+
+
+def test_other_formats(tmp_path):
+    (tmp_path / "v.txt").write_text("</s>\n<unk>\n\u2028\na b\n", encoding="utf-8")
+    assert read_vocabulary(tmp_path / "v.txt") == ("</s>", "<unk>", "\u2028", "a b")
+    (tmp_path / "v.json").write_text(json.dumps({"b": 1, "a": 0, "😀": 2}))
+    assert read_vocabulary(tmp_path / "v.json") == ("a", "b", "😀")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("a: 0\nb: 2\n", "no piece has the id 1"),
+        ("a: 0\nb: 0\n", "the id 0 belongs to 'a' and 'b'"),
+        ("a: 0\na: 1\n", "the piece 'a' has the ids 0 and 1"),
+        ("a: 0\nb 1\n", "line 2: must be PIECE: ID. Received: 'b 1'"),
+        ("a: 0\nb: -1\n", "line 2: must be PIECE: ID"),
+        ("a: 0\nb: 99999999999999999999\n", "line 2: must be PIECE: ID"),
+        ('a: 0\n"b: 1\n', "line 2: a quote is missing"),
+        ('a: 0\n"\\q": 1\n', "is no escape of YAML"),
+        ('a: 0\n"\\U00110000": 1\n', "is no character"),
+        ('"\\ud800": 0\n', "is no text"),
+        ("!!python/name:os.system : 0\n!!x: 1\n- 2", "line 3: must be PIECE: ID"),
+        ("", "no piece has the id 0"),
+        ("a: 1000000\n", "no piece has the id 0"),
+    ],
+)
+def test_damaged_vocabulary_is_refused(tmp_path, content, reason):
+    path = tmp_path / "vocab.yml"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ModelError) as caught:
+        read_vocabulary(path)
+    assert str(caught.value).startswith(f"{path}: ") and reason in str(caught.value)
+
+
+def test_bytes_and_kinds_that_are_refused(tmp_path):
+    path = tmp_path / "vocab.yml"
+    path.write_bytes(b"a\xff: 0\n")
+    with pytest.raises(ModelError, match="not UTF-8"):
+        read_vocabulary(path)
+    path = tmp_path / "vocab.fsv"
+    path.touch()
+    with pytest.raises(ModelError, match="factored vocabularies"):
+        read_vocabulary(path)
+    path = tmp_path / "large.txt"
+    with open(path, "wb") as file:
+        file.truncate(65 << 20)
+    with pytest.raises(ModelError, match="at most 67,108,864 bytes"):
+        read_vocabulary(path)

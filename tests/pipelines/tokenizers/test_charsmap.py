@@ -1,0 +1,138 @@
+"""The check of normalization tables: real ones pass, forged ones do not."""
+
+import io
+import struct
+
+import numpy as np
+import pytest
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines.tokenizers.charsmap import check_charsmap
+
+
+def table_of(rule):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["a b cd ef"] * 9),
+        model_writer=model,
+        vocab_size=12,
+        hard_vocab_limit=False,
+        normalization_rule_name=rule,
+        minloglevel=2,
+    )
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
+    return proto.normalizer_spec.precompiled_charsmap
+
+
+@pytest.fixture(scope="module")
+def good():
+    return table_of("nmt_nfkc")
+
+
+@pytest.mark.parametrize("rule", ["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf"])
+def test_tables_of_the_library_pass(rule):
+    table = table_of(rule)
+    assert len(table) > 100_000
+    check_charsmap(table)
+
+
+def crossed(table):
+    """Follows `table` like the library does, unit by unit; returns if it stays inside.
+
+    An independent reading of the format for single paths of bytes.
+    """
+    size = struct.unpack_from("<I", table)[0]
+    units = struct.unpack_from(f"<{size // 4}I", table, 4)
+    texts = table[4 + size :]
+
+    def offset(unit):
+        return (unit >> 10) << ((unit & 512) >> 6)
+
+    waiting, seen = [offset(units[0])], set()
+    while waiting:
+        base = waiting.pop()
+        if base in seen:
+            continue
+        seen.add(base)
+        for byte in range(1, 256):
+            place = base ^ byte
+            if place >= len(units):
+                return False
+            if units[place] & 0x800000FF == byte:
+                after = place ^ offset(units[place])
+                if units[place] & 256:
+                    if after >= len(units):
+                        return False
+                    if b"\0" not in texts[units[after] & 0x7FFFFFFF :]:
+                        return False
+                waiting.append(after)
+    return True
+
+
+def test_altered_tables_pass_only_if_the_library_stays_inside(good):
+    generator = np.random.default_rng(5)
+    size = struct.unpack_from("<I", good)[0]
+    refused = 0
+    for _ in range(12):
+        changed = bytearray(good)
+        for place in generator.integers(1, size // 4, 400):
+            struct.pack_into("<I", changed, 4 * place, generator.integers(2**32))
+        try:
+            check_charsmap(bytes(changed))
+        except DataError:
+            refused += 1
+        else:
+            assert crossed(bytes(changed))
+    assert refused > 6
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda table: table[:3], "its sizes do not match"),
+        (lambda table: b"\xff\xff\xff\x7f" + table[4:], "its sizes do not match"),
+        (lambda table: b"\x06\0\0\0" + table[4:], "its sizes do not match"),
+        (lambda table: table[:-1], "its last replacement has no end"),
+        (lambda table: table[:4] + b"\xff\xff\xff\xff" + table[8:], "a step leaves it"),
+        (lambda table: table + bytes(3 << 20), "2,097,152 bytes allowed"),
+    ],
+)
+def test_damaged_tables_are_refused(good, change, reason):
+    with pytest.raises(DataError, match=reason):
+        check_charsmap(change(good))
+
+
+def forged(units, texts=b"a\0"):
+    return (
+        struct.pack("<I", 4 * len(units))
+        + struct.pack(f"<{len(units)}I", *units)
+        + texts
+    )
+
+
+def test_replacement_outside_of_the_table_is_refused():
+    # From unit 0 to base 256; byte "a" leads to base 512, whose unit has the value.
+    units = [0] * 768
+    units[0] = 256 << 10
+    place = 256 ^ ord("a")
+    units[place] = ((place ^ 512) << 10) | 256 | ord("a")
+    for value, is_good in ((0, True), (1, True), (2, False), (2**31 - 1, False)):
+        units[512] = 0x80000000 | value
+        if is_good:
+            check_charsmap(forged(units))
+        else:
+            with pytest.raises(DataError, match="a replacement is outside"):
+                check_charsmap(forged(units))
+
+
+def test_loop_with_matches_is_refused():
+    """The library stores 32 matches of a prefix, and a loop gives more."""
+    units = [0] * 512
+    units[0] = 256 << 10
+    place = 256 ^ ord("a")
+    units[place] = ((place ^ 256) << 10) | 256 | ord("a")
+    units[256] = 0x80000000
+    with pytest.raises(DataError, match="more than 32 prefixes"):
+        check_charsmap(forged(units))

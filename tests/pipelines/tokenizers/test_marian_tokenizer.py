@@ -1,0 +1,172 @@
+"""`MarianTokenizer` against the library transformers, in the graph, and on disk."""
+
+import json
+import pathlib
+
+import pytest
+import tensorflow as tf
+from toolkit_models import HOSTILE_TEXTS
+from toolkit_models import PIECES
+from toolkit_models import splitter
+
+from keras_transformer.errors import DataError
+from keras_transformer.pipelines import load_tokenizer
+from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
+from keras_transformer.pipelines.tokenizers.marian import languages
+
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "conversion"
+WORDS = ("</s>", "<unk>", "a", "\u2028", "\\n", ">>fra<<")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    side = (PIECES, splitter())
+    return MarianTokenizer(side, side)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return json.loads((FOLDER / "transformers_results.json").read_text())
+
+
+def test_ids_and_texts_match_transformers(tokenizer, expected):
+    assert tokenizer.tokenize(HOSTILE_TEXTS).to_list() == expected["ids"]
+    target = tokenizer.target
+    ids = target.tokenize(HOSTILE_TEXTS)
+    # transformers looks for target languages in targets, too.
+    for found, theirs, text in zip(
+        ids.to_list(), expected["target_ids"], HOSTILE_TEXTS, strict=True
+    ):
+        assert found == theirs or text.startswith(">>"), text
+    rows = tf.ragged.constant(expected["target_ids"], tf.int32, ragged_rank=1)
+    known = tf.ragged.boolean_mask(rows, rows != tokenizer.unknown_id)
+    texts = [text.decode() for text in target.detokenize(known).numpy()]
+    assert texts == expected["texts"]
+
+
+def test_tokenizer_works_in_a_saved_graph(tokenizer, tmp_path):
+    module = tf.Module()
+    module.tokenizer = tokenizer
+    module.tokenize = tf.function(
+        lambda texts: tokenizer.tokenize(texts).to_tensor(-1),
+        input_signature=[tf.TensorSpec([None], tf.string)],
+    )
+    tf.saved_model.save(module, str(tmp_path / "m"))
+    loaded = tf.saved_model.load(str(tmp_path / "m"))
+    found = loaded.tokenize(tf.constant(HOSTILE_TEXTS)).numpy()
+    rows = [[number for number in row if number >= 0] for row in found.tolist()]
+    assert rows == tokenizer.tokenize(HOSTILE_TEXTS).to_list()
+
+
+def test_special_ids_are_the_models(tokenizer):
+    size = len(PIECES)
+    assert (tokenizer.end_id, tokenizer.unknown_id) == (0, 1)
+    assert (tokenizer.pad_id, tokenizer.start_id) == (size, size + 1)
+    assert tokenizer.vocabulary_size == len(tokenizer.pieces()) == size + 2
+    assert len(tokenizer.piece_bytes()) == size + 2
+    # Special pieces in a text are text.
+    assert 0 not in tokenizer.tokenize(["a </s>"]).to_list()[0]
+    row = [size + 1, 2, 4, 0, 5]
+    assert tokenizer.detokenize([row]).numpy().tolist() == [b"ac"]
+
+
+def test_texts_without_splitter_are_split_at_spaces(tmp_path):
+    tokenizer = MarianTokenizer((WORDS, None), (WORDS, None))
+    texts = ["a  \u2028 \\n", "a\u2028", " a </s> >>fra<< ", ""]
+    ids = [[2, 3, 4], [1], [2, 1, 5], []]
+    assert tokenizer.tokenize(texts).to_list() == ids
+    assert tokenizer.detokenize([[2, 3, 0]]).numpy()[0].decode() == "a \u2028"
+    assert b"".join(tokenizer.piece_bytes()[n] for n in ids[0]).decode() == (
+        " a \u2028 \\n"
+    )
+
+
+def test_target_language_precedes_each_text():
+    side = (PIECES, splitter())
+    tokenizer = MarianTokenizer(side, side, language="fra")
+    plain = MarianTokenizer(side, side)
+    texts = ["ab", "", ">>xyz<< a"]
+    marked = [f">>fra<< {text}" for text in texts]
+    assert tokenizer.tokenize(texts).to_list() == plain.tokenize(marked).to_list()
+    assert tokenizer.target.tokenize(["a"]).to_list() == [[2]]
+    assert languages(PIECES) == ["fra"]
+    with pytest.raises(DataError, match="no target language 'deu'"):
+        MarianTokenizer(side, side, language="deu")
+
+
+def test_opus_normalization():
+    words = (*WORDS, ",", "a.", "b", '"a', 'b"', "(b)", "...")
+    side = (words, None)
+    tokenizer = MarianTokenizer(side, side, "opus")
+    texts = [
+        "a。 b",
+        "\u201ca b\u201d",
+        "（b）",
+        "a\u200bb",
+        "  a\x07 ",
+        "…",
+        "a\ufeff",
+    ]
+    found = tokenizer.tokenize(texts).to_list()
+    split = [[words[number] for number in row] for row in found]
+    assert split == [
+        ["a.", "b"],
+        ['"a', 'b"'],
+        ["(b)"],
+        ["a", "b"],
+        ["a"],
+        ["..."],
+        ["a"],
+    ]
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_saved_tokenizer_is_the_same(tmp_path, other):
+    source = (PIECES, splitter())
+    target = (WORDS, None) if other else source
+    options = ("opus", "fra") if other else ()
+    tokenizer = MarianTokenizer(source, target, *options)
+    tokenizer.save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.fingerprint() == tokenizer.fingerprint()
+    assert loaded.target.pieces() == tokenizer.target.pieces()
+    ids = tokenizer.tokenize(HOSTILE_TEXTS).to_list()
+    assert loaded.tokenize(HOSTILE_TEXTS).to_list() == ids
+    assert loaded.target.num_outputs == len(target[0])
+    assert loaded.target.pad_id == loaded.pad_id == len(PIECES)
+    # A shared splitter is stored once.
+    content = (tmp_path / "tokenizer.marian").read_text("utf-8")
+    assert content.count('"model": "') == (1 if other else 2)
+
+
+def test_setting_the_seed_does_not_break_the_tokenizer(tokenizer):
+    before = tokenizer.tokenize(HOSTILE_TEXTS).to_list()
+    tf.random.set_seed(3)
+    assert tokenizer.tokenize(HOSTILE_TEXTS).to_list() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda f: f.update(kind="bpe"), "not a Marian tokenizer"),
+        (lambda f: f.update(prefixes=1), "not a Marian tokenizer"),
+        (lambda f: f.update(language=["fra"]), "not a Marian tokenizer"),
+        (lambda f: f.update(language="deu"), "no target language"),
+        (lambda f: f.update(normalization="nfkc"), "normalization must be one of"),
+        (lambda f: f["source"].update(pieces=["a", "a"]), "a piece twice"),
+        (lambda f: f["source"].update(pieces=["a"]), "has no </s>"),
+        (lambda f: f["source"].update(pieces=[*PIECES, 7]), "not a Marian tokenizer"),
+        (lambda f: f["source"].update(pieces=[*PIECES, "\ud800"]), "is no text"),
+        (lambda f: f["source"].update(model="A"), "not a Marian tokenizer"),
+        (lambda f: f["source"].update(model="AAAA"), "not a SentencePiece model"),
+        (lambda f: f.pop("target"), "not a Marian tokenizer"),
+    ],
+)
+def test_altered_file_is_refused(tokenizer, tmp_path, change, reason):
+    tokenizer.save(tmp_path)
+    path = tmp_path / "tokenizer.marian"
+    facts = json.loads(path.read_text("utf-8"))
+    change(facts)
+    path.write_text(json.dumps(facts))
+    with pytest.raises(DataError, match=rf"tokenizer\.marian: .*{reason}"):
+        load_tokenizer(tmp_path)
