@@ -36,9 +36,9 @@ $(INSTALLED): setup.py pyproject.toml requirements.lock
 demo: $(INSTALLED)
 	$(BIN)/keras-transformer demo $(DEMO_ARGS)
 
-# The tests of a file stay in one process, because they share slow fixtures.
+# tests/conftest.py decides which tests run in one process.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto --dist loadfile $(TEST_ARGS)
+	$(BIN)/python -m pytest -n auto $(TEST_ARGS)
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow $(TEST_ARGS)
