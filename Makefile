@@ -43,9 +43,9 @@ pretrained: $(INSTALLED)
 	$(BIN)/keras-transformer train $(MODEL) --output runs/$(MODEL)
 	$(BIN)/python benchmarks/pretrained.py $(MODEL) runs/$(MODEL)
 
-# The tests of a file stay in one process, because they share slow fixtures.
+# tests/conftest.py decides which tests run in one process.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto --dist loadfile $(TEST_ARGS)
+	$(BIN)/python -m pytest -n auto $(TEST_ARGS)
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow $(TEST_ARGS)

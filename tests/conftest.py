@@ -1,6 +1,10 @@
+import fcntl
 import gc
+import json
 import os
 import pathlib
+import shutil
+import sys
 
 import pytest
 from fault_table import pytest_addoption  # noqa: F401, a hook
@@ -13,12 +17,61 @@ SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 
 # Seconds for a slow test.
 SLOW_TIMEOUT = 2400
+# Files that run on one worker, since they open the same export.
+TOGETHER = (
+    "export/test_saved_model.py",
+    "export/test_signatures.py",
+    "serving/test_served_model.py",
+    "test_any_text.py",
+    "distributed/test_inference.py",
+    "docs/test_reference.py",
+)
+# Files that take longest come first, so that all workers end at about the same time.
+LONGEST = (
+    "decoding/test_incremental.py",
+    *TOGETHER,
+    "training/test_faults.py",
+    "training/test_training_model.py",
+    "cli/test_translate_options.py",
+    "test_registration.py",
+    "backends/test_model_on_backends.py",
+    "cli/test_run.py",
+    "cli/test_parse.py",
+    "decoding/test_translator.py",
+    "frozen/test_frozen.py",
+    "decoding/test_patience.py",
+    "pipelines/tokenizers/test_kerashub.py",
+    "test_transformer.py",
+    "decoding/test_backends.py",
+    "test_readme.py",
+)
+
+
+def _file(nodeid):
+    """Path of a test's file in the folder `tests`."""
+    return nodeid.partition("::")[0].rpartition("tests/")[2]
 
 
 def pytest_collection_modifyitems(items):
+    places = {file: place for place, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(_file(item.nodeid), len(places)))
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """The tests of a file stay in one process, and so do those of `TOGETHER`."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = _file(nodeid)
+            return TOGETHER[0] if file in TOGETHER else file
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -32,10 +85,29 @@ def data_dir():
 
 @pytest.fixture(scope="module", autouse=True)
 def freeze_garbage_collector():
-    """Freezes objects, since TensorFlow keeps the graph of every custom gradient."""
+    """Frees graphs after each file, and freezes what is left."""
+    _measure_small_matrices()
     yield
+    _forget_custom_gradients()
     gc.collect()
     gc.freeze()
+
+
+def _measure_small_matrices():
+    """Makes the measurement of the processor, with which each training ends, short."""
+    if cost := sys.modules.get("keras_transformer.experiments.cost"):
+        cost.measure_flops.__defaults__ = (64, *cost.measure_flops.__defaults__[1:])
+
+
+def _forget_custom_gradients():
+    """Makes TensorFlow forget them, with which it would keep every traced graph."""
+    if "tensorflow" not in sys.modules:
+        return
+    from tensorflow.python.framework.ops import gradient_registry
+
+    functions = gradient_registry._registry
+    for name in [each for each in functions if each.startswith("CustomGradient-")]:
+        del functions[name]
 
 
 # Tracing allocates many objects, which the default of 700 searches again and again.
@@ -68,21 +140,134 @@ def tiny_model():
 
 
 @pytest.fixture(scope="session")
-def tiny_export(tiny_model, tmp_path_factory):
-    """Path of version 1 of the tiny model's export, in a folder named `tiny`."""
-    import tiny_export
+def written_once(request, tmp_path_factory):
+    """Function that returns a folder, which only the first of all workers writes."""
+    base = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):  # set by pytest-xdist
+        base = base.parent
 
-    folder = tmp_path_factory.mktemp("exports") / "tiny"
-    return tiny_export.tiny_export(*tiny_model, folder)
+    def written_once(name, write):
+        """Returns the folder `name` that `write(folder)` made."""
+        folder = base / "written" / name
+        folder.parent.mkdir(exist_ok=True)
+        with open(folder.with_name(f"{name}.lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                part = folder.with_name(f"{name}.part")
+                shutil.rmtree(part, ignore_errors=True)
+                write(part)
+                part.rename(folder)
+        return folder
+
+    return written_once
 
 
 @pytest.fixture(scope="session")
-def core_export(tiny_model, tmp_path_factory):
+def tiny_export(tiny_model, written_once):
+    """Path of version 1 of the tiny model's export, in a folder named `tiny`."""
+    import tiny_export
+
+    def write(folder):
+        tiny_export.tiny_export(*tiny_model, folder)
+
+    return written_once("tiny", write) / "1"
+
+
+@pytest.fixture(scope="session")
+def load_once():
+    """Same as `tf.saved_model.load`, but exports of equal content are loaded once."""
+    import tensorflow as tf
+
+    real = tf.saved_model.load
+
+    def load_once(path):
+        files = [*pathlib.Path(path).glob("variables/*")]
+        files.append(pathlib.Path(path, "saved_model.pb"))
+        key = tuple(sorted((file.name, file.read_bytes()) for file in files))
+        if key not in load_once.loaded:
+            load_once.loaded[key] = real(path)
+        return load_once.loaded[key]
+
+    load_once.loaded = {}
+    return load_once
+
+
+@pytest.fixture(scope="module")
+def exports_load_once(load_once, tiny_signatures):
+    """For modules of which most tests open the same export."""
+    import tensorflow as tf
+
+    before = {**load_once.loaded}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tf.saved_model, "load", load_once)
+        yield
+    load_once.loaded = before
+
+
+@pytest.fixture(scope="module")
+def models_stay_open():
+    """Caches opened models within a module, so that each compiles once."""
+    from keras_transformer.saving import open as models
+
+    opened = {}
+    real = models.open_model
+
+    def open_model(path, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=None):
+        key = (str(path), *map(str, ensemble), parallel_parts)
+        if key not in opened:
+            options = {"ensemble": ensemble, "parallel_parts": parallel_parts}
+            opened[key] = real(path, **options)
+        opened[key].warn = warn
+        return opened[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "open_model", open_model)
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny_signatures(tiny_export, load_once):
+    """Signatures of the tiny model's export, as a server opens them."""
+    return load_once(str(tiny_export)).signatures
+
+
+@pytest.fixture(scope="session")
+def tiny_translator(tiny_model):
+    """A `Translator` with the tiny model and the settings of its export."""
+    import tiny_export
+
+    import keras_transformer as kt
+
+    return kt.Translator(*tiny_model, **tiny_export.SEARCH, warn=lambda *_: None)
+
+
+@pytest.fixture(scope="session")
+def core_export(tiny_model, written_once):
     """Same as `tiny_export`, but with a tokenizer of core TensorFlow operations."""
     import tiny_export
 
     from keras_transformer.pipelines import CoreOpsBytePairTokenizer
 
     model, tokenizer = tiny_model
-    folder = tmp_path_factory.mktemp("exports") / "core"
-    return tiny_export.tiny_export(model, CoreOpsBytePairTokenizer(tokenizer), folder)
+
+    def write(folder):
+        core = CoreOpsBytePairTokenizer(tokenizer)
+        tiny_export.tiny_export(model, core, folder)
+
+    return written_once("core", write) / "1"
+
+
+@pytest.fixture(scope="session")
+def phrases_run(written_once):
+    """Folder of a run of `phrases_run.small_recipe()`, and its summary."""
+    import phrases_run
+
+    from keras_transformer.experiments.train import train
+
+    def write(folder):
+        run = folder / "run"
+        summary = train(phrases_run.small_recipe(), run, progress=False)
+        (folder / "summary.json").write_text(json.dumps(summary, default=str))
+
+    folder = written_once("phrases", write)
+    return folder / "run", json.loads((folder / "summary.json").read_text())

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import io
 import json
+import warnings
 import zipfile
 
 import h5py
@@ -21,7 +22,8 @@ def members(path):
 
 def write_archive(path, content, compression=zipfile.ZIP_STORED):
     """Writes (name, bytes) pairs with unchecked names."""
-    with zipfile.ZipFile(path, "w", compression) as archive:
+    with zipfile.ZipFile(path, "w", compression) as archive, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Duplicate name")
         for name, data in content:
             archive.writestr(zipfile.ZipInfo(name), data, compression)
 

@@ -15,10 +15,8 @@ from hypothesis import HealthCheck
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
-from tiny_export import SEARCH
 from typer.testing import CliRunner
 
-import keras_transformer as kt
 from keras_transformer.cli.app import app
 from keras_transformer.pipelines import TextFiles
 from keras_transformer.pipelines import decode_lines
@@ -27,6 +25,7 @@ from keras_transformer.pipelines import read_lines
 from keras_transformer.pipelines.lines import count_lines
 from keras_transformer.saving.open import open_model
 
+pytestmark = pytest.mark.usefixtures("models_stay_open", "exports_load_once")
 some = settings(
     max_examples=10,
     deadline=None,
@@ -60,18 +59,6 @@ def expected_lines(content):
     if lines:
         lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
     return [line.removesuffix(b"\r") for line in lines]
-
-
-@pytest.fixture(scope="module")
-def translator(tiny_model):
-    return kt.Translator(*tiny_model, **SEARCH, warn=lambda index, text: None)
-
-
-@pytest.fixture(scope="module")
-def signatures(tiny_export):
-    loaded = tf.saved_model.load(str(tiny_export))
-    yield loaded.signatures
-    del loaded
 
 
 @pytest.fixture(scope="module")
@@ -133,27 +120,32 @@ def test_encode_corpus_keeps_or_counts_every_line(
 @pytest.mark.fault("F17", "one translation per text, with any content")
 @settings(some)
 @given(LISTS)
-def test_translator_returns_one_result_per_text(translator, texts):
-    found = translator.n_best(texts, 1)
+def test_translator_returns_one_result_per_text(tiny_translator, texts):
+    found = tiny_translator.n_best(texts, 1)
     assert len(found) == len(texts)
     for text, ((translation, score), *_) in zip(texts, found, strict=True):
         translation.encode()
         assert math.isfinite(score)
         if not text.strip(BLANK):
             assert (translation, score) == ("", 0.0)
-    assert len(translator.score(texts, texts[::-1])) == len(texts)
-    assert len(translator.align(texts, texts[::-1])) == len(texts)
+    assert len(tiny_translator.score(texts, texts[::-1])) == len(texts)
+    assert len(tiny_translator.align(texts, texts[::-1])) == len(texts)
 
 
 @pytest.mark.fault("F16", "invalid UTF-8 becomes U+FFFD")
 @pytest.mark.fault("F17", "one translation per text, same as the translator's")
 @settings(some, max_examples=8)
 @given(st.lists(SHORT_TEXT.map(str.encode) | st.binary(), max_size=9))
-def test_signatures_match_translator_on_any_bytes(signatures, translator, texts):
+def test_signatures_match_translator_on_any_bytes(
+    tiny_signatures, tiny_translator, texts
+):
+    signatures = tiny_signatures
     inputs = tf.constant(texts, tf.string)
     found = signatures["serving_default"](inputs=inputs)
     ranked = signatures["translate_n_best"](inputs=inputs)
-    expected = translator.n_best([text.decode("utf-8", "replace") for text in texts], 1)
+    expected = tiny_translator.n_best(
+        [text.decode("utf-8", "replace") for text in texts], 1
+    )
     for row, ((text, score), *_) in enumerate(expected):
         found["translations"].numpy()[row].decode()
         # The translator splits texts that the export cuts.
@@ -222,13 +214,13 @@ def test_translate_command_keeps_empty_lines(model_file, tiny_export):
 
 
 @pytest.mark.fault("F18", "spelled in bytes, never unknown; translation not empty")
-def test_translator_accepts_unseen_languages(tiny_model, translator):
+def test_translator_accepts_unseen_languages(tiny_model, tiny_translator):
     texts = ["漢字かな交じり文", "Привет, мир", "שלום עולם", "नमस्ते", "ሰላም", "𓀀𓀁", "ꙮ"]
     ids = tiny_model[1].tokenize(texts)
     assert not (ids.flat_values.numpy() == tiny_model[1].unknown_id).any()
     for text, row in zip(texts, ids.to_list(), strict=True):
         assert len(row) >= len(text.encode()) - text.count(" ")
-    assert all(translator.translate(texts))
+    assert all(tiny_translator.translate(texts))
 
 
 @pytest.mark.fault(

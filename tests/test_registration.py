@@ -1,10 +1,12 @@
 """Keras loads the package's classes, whichever of the two is imported first."""
 
 import ast
+import json
 import os
 import subprocess
 import sys
 
+import prepared
 import pytest
 from test_rules import ROOT
 from test_rules import source_files
@@ -15,26 +17,8 @@ from keras_transformer import _registration
 # Prints a number of the model's output, so that two processes can be compared.
 SHOW = "print(f'{float(keras.ops.max(model(keras.ops.ones([1, 3])))):.5f}')"
 LOAD = f"model = keras.saving.load_model('layers.keras'); {SHOW}"
-
-
-def run(code, folder, backend="numpy"):
-    """The last line that `code` prints in a fresh process, whose errors fail."""
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env={**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    return result.stdout.splitlines()[-1]
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    """A folder with `layers.keras`, a functional model, and what `SHOW` prints."""
-    folder = tmp_path_factory.mktemp("models")
-    code = f"""
+# Writes `layers.keras`, a functional model.
+WRITE = f"""
 import keras
 from keras_transformer import layers
 
@@ -45,7 +29,121 @@ model = keras.Model(ids, layers.AddNorm()(x, layers.FeedForward(16)(x)))
 model.save("layers.keras")
 {SHOW}
 """
-    return folder, run(code, folder)
+# What is imported before each of the other lines.
+IMPORTS = [
+    "import keras; import keras_transformer",
+    "import keras_transformer; import keras",
+    "import keras_transformer.layers; import keras",
+    "import keras_transformer.training.losses; import keras",
+    "from keras_transformer import layers; import keras",
+    "import keras_transformer; import keras.saving",
+    # Asks for Keras without importing it, as TensorFlow does.
+    "import keras_transformer; from importlib.util import find_spec; "
+    "assert find_spec('keras').loader.is_package('keras'); import keras",
+    # Keras is imported by another thread.
+    "import threading, keras_transformer; "
+    "t = threading.Thread(target=__import__, args=['keras']); t.start(); "
+    "import keras; t.join()",
+    # pytest's hook, which comes first, loads a test that imports Keras.
+    "import pathlib, pytest, keras_transformer; path = pathlib.Path('test_it.py'); "
+    "path.write_text('import keras\\ndef test_it(): pass'); "
+    "assert pytest.main(['-q', '-p', 'no:cacheprovider', str(path)]) == 0; "
+    "import keras",
+]
+MINE = """
+import keras, keras_transformer
+class Mine(keras.layers.Layer):
+    def call(self, x):
+        return 2 * x
+"""
+WRITE_MINE = f"""{MINE}
+from keras_transformer.layers import FeedForward
+model = keras.Sequential([keras.Input([2, 4]), FeedForward(3), Mine()])
+model.save("mine.keras")
+print("saved")
+"""
+LOAD_MINE = f"""{MINE}
+with keras.saving.custom_object_scope({{"Mine": Mine}}):
+    model = keras.saving.load_model("mine.keras")
+other = keras.saving.load_model("mine.keras", custom_objects={{"Mine": Mine}})
+print(*(type(layer).__name__ for layer in model.layers + other.layers))
+"""
+STAND_INS = """
+import keras_transformer, keras
+name = "keras_transformer>AddNorm"
+assert not isinstance(keras.saving.get_registered_object(name), type)
+from keras_transformer.layers import AddNorm
+assert keras.saving.get_registered_object(name) is AddNorm
+print(keras.saving.get_registered_name(AddNorm))
+"""
+UNKNOWN = """
+import keras, keras_transformer
+config = {"module": "keras_transformer.layers", "class_name": "Absent",
+          "registered_name": "keras_transformer>Absent", "config": {}}
+try:
+    keras.saving.deserialize_keras_object(config)
+except TypeError as error:
+    print("Absent" in str(error))
+"""
+# Prints the exit code and the output of each program in a list. Each runs in a fork of
+# its own, which begins with Keras's dependencies imported, but not Keras.
+FORKS = """
+import absl.logging, h5py, json, ml_dtypes, numpy, optree, os, sys, traceback
+results = []
+for code in json.load(sys.stdin):
+    with open("output", "w+") as output:
+        child = os.fork()
+        if child == 0:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+            exit_code = 1
+            try:
+                exec(code, {"__name__": "__main__"})
+                exit_code = 0
+            except BaseException:
+                traceback.print_exc()
+            sys.stdout.flush()
+            os._exit(exit_code)
+        _, status = os.waitpid(child, 0)
+        output.seek(0)
+        results.append([os.waitstatus_to_exitcode(status), output.read()])
+print(json.dumps(results))
+"""
+
+
+def run(code, folder, backend="numpy", stdin=None):
+    """The last line that `code` prints in a fresh process, whose errors fail."""
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        input=stdin,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def printed(folder):
+    """Function that returns the last line that a program printed."""
+    programs = [WRITE, WRITE_MINE, *(f"{each}\n{LOAD}" for each in IMPORTS)]
+    programs += [LOAD_MINE, STAND_INS, UNKNOWN]
+    results = json.loads(run(FORKS, folder, stdin=json.dumps(programs)))
+    results = dict(zip(programs, results, strict=True))
+
+    def printed(program):
+        exit_code, output = results[program]
+        assert exit_code == 0, output[-3000:]
+        return output.splitlines()[-1]
+
+    return printed
 
 
 def registered_classes(root):
@@ -69,37 +167,19 @@ def test_table_contains_each_registered_class():
     assert sorted(table - found) == [], "in _registration.CLASSES only"
 
 
-@pytest.mark.parametrize(
-    "imports",
-    [
-        "import keras; import keras_transformer",
-        "import keras_transformer; import keras",
-        "import keras_transformer.layers; import keras",
-        "import keras_transformer.training.losses; import keras",
-        "from keras_transformer import layers; import keras",
-        "import keras_transformer; import keras.saving",
-        # Asks for Keras without importing it, as TensorFlow does.
-        "import keras_transformer; from importlib.util import find_spec; "
-        "assert find_spec('keras').loader.is_package('keras'); import keras",
-        # Keras is imported by another thread.
-        "import threading, keras_transformer; "
-        "t = threading.Thread(target=__import__, args=['keras']); t.start(); "
-        "import keras; t.join()",
-        # pytest's hook, which comes first, loads a test that imports Keras.
-        "import pathlib, pytest, keras_transformer; path = pathlib.Path('test_it.py'); "
-        "path.write_text('import keras\\ndef test_it(): pass'); "
-        "assert pytest.main(['-q', '-p', 'no:cacheprovider', str(path)]) == 0; "
-        "import keras",
-        # The first import fails, the second does not.
-        "import sys, keras_transformer; sys.modules['numpy'] = None\n"
-        "try: import keras\n"
-        "except ImportError: del sys.modules['numpy']\n"
-        "import keras",
-    ],
-)
-def test_any_order_of_imports_loads_a_model(models, imports):
-    folder, shown = models
-    assert run(f"{imports}\n{LOAD}", folder) == shown
+@pytest.mark.parametrize("imports", IMPORTS)
+def test_any_order_of_imports_loads_a_model(printed, imports):
+    assert printed(f"{imports}\n{LOAD}") == printed(WRITE)
+
+
+def test_keras_can_be_imported_again_after_a_failure(printed, folder):
+    imports = """
+import sys, keras_transformer; sys.modules['numpy'] = None
+try: import keras
+except ImportError: del sys.modules['numpy']
+import keras
+"""
+    assert run(f"{imports}\n{LOAD}", folder) == printed(WRITE)
 
 
 def test_tensorflow_first_loads_a_compiled_transformer(tmp_path):
@@ -129,54 +209,19 @@ inputs = {"source_ids": ids, "target_ids": ids}
 assert type(model.optimizer).__name__ == "FusedAdam"
 print(float(model(inputs)[0, 0, 0]))
 """
-    written = run(write, tmp_path, "tensorflow")
-    assert run(read, tmp_path, "tensorflow") == written
+    written = prepared.run(write, folder=tmp_path, cwd=tmp_path)
+    assert written.returncode == 0, written.stderr[-3000:]
+    assert run(read, tmp_path, "tensorflow") == written.stdout.splitlines()[-1]
 
 
-def test_custom_objects_still_work(tmp_path):
-    define = """
-import keras, keras_transformer
-class Mine(keras.layers.Layer):
-    def call(self, x):
-        return 2 * x
-"""
-    write = """
-from keras_transformer.layers import FeedForward
-model = keras.Sequential([keras.Input([2, 4]), FeedForward(3), Mine()])
-model.save("mine.keras")
-print("saved")
-"""
-    read = """
-with keras.saving.custom_object_scope({"Mine": Mine}):
-    model = keras.saving.load_model("mine.keras")
-other = keras.saving.load_model("mine.keras", custom_objects={"Mine": Mine})
-print(*(type(layer).__name__ for layer in model.layers + other.layers))
-"""
-    assert run(define + write, tmp_path) == "saved"
-    assert run(define + read, tmp_path) == "FeedForward Mine FeedForward Mine"
+def test_custom_objects_still_work(printed):
+    assert printed(WRITE_MINE) == "saved"
+    assert printed(LOAD_MINE) == "FeedForward Mine FeedForward Mine"
 
 
-def test_imported_classes_replace_their_stand_ins(tmp_path):
-    code = """
-import keras_transformer, keras
-name = "keras_transformer>AddNorm"
-assert not isinstance(keras.saving.get_registered_object(name), type)
-from keras_transformer.layers import AddNorm
-assert keras.saving.get_registered_object(name) is AddNorm
-print(keras.saving.get_registered_name(AddNorm))
-"""
-    assert run(code, tmp_path) == "keras_transformer>AddNorm"
+def test_imported_classes_replace_their_stand_ins(printed):
+    assert printed(STAND_INS) == "keras_transformer>AddNorm"
 
 
-def test_unknown_classes_are_still_refused(models):
-    folder, _ = models
-    code = """
-import keras, keras_transformer
-config = {"module": "keras_transformer.layers", "class_name": "Absent",
-          "registered_name": "keras_transformer>Absent", "config": {}}
-try:
-    keras.saving.deserialize_keras_object(config)
-except TypeError as error:
-    print("Absent" in str(error))
-"""
-    assert run(code, folder) == "True"
+def test_unknown_classes_are_still_refused(printed):
+    assert printed(UNKNOWN) == "True"

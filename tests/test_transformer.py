@@ -1,5 +1,6 @@
 """`Transformer` against the paper in NumPy."""
 
+import functools
 import json
 
 import keras
@@ -60,6 +61,12 @@ def built(seed=5, **options):
     return model
 
 
+@functools.cache
+def shared(**options):
+    """A model for tests that leave it as it is."""
+    return built(**options)
+
+
 def real_logits(logits):
     """Logits of the real target tokens, one array per sentence."""
     rows = zip(numpy(logits), TARGETS, strict=True)
@@ -76,7 +83,7 @@ def assert_close(logits, others, tolerance=1e-4):
     "option", ["defaults", "widths", "one width", "pre-norm", "learned"]
 )
 def test_transformer_matches_the_paper_in_numpy(option):
-    model = built(**OPTIONS[option])
+    model = shared(**OPTIONS[option])
     logits = real_logits(model(inputs()))
     for row, source_ids, target_ids in zip(logits, SOURCES, TARGETS, strict=True):
         expected = paper_in_numpy.transformer(model, source_ids, target_ids)
@@ -89,7 +96,7 @@ def test_transformer_matches_the_paper_in_numpy(option):
 def test_transformer_logits_are_independent_of_padding(
     source_extra, target_extra, pad_id
 ):
-    model = built(pad_id=pad_id)
+    model = shared(pad_id=pad_id)
     expected = real_logits(model(inputs(pad_id=pad_id)))
     more = model(inputs(source_extra, target_extra, pad_id))
     assert more.shape[1] == 7 + target_extra
@@ -102,7 +109,7 @@ def test_transformer_logits_are_independent_of_padding(
 
 @pytest.mark.parametrize("changed", [1, 4, 6])
 def test_transformer_ignores_later_target_tokens(changed):
-    model = built()
+    model = shared()
     expected = numpy(model(inputs()))[1]
     other = inputs()
     other["target_ids"][1, changed] = 20
@@ -113,7 +120,7 @@ def test_transformer_ignores_later_target_tokens(changed):
 
 @pytest.mark.parametrize("changed", range(5))
 def test_every_source_token_changes_all_logits(changed):
-    model = built()
+    model = shared()
     expected = numpy(model(inputs()))
     other = inputs()
     other["source_ids"][0, changed] = 20
@@ -124,7 +131,7 @@ def test_every_source_token_changes_all_logits(changed):
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_saved_transformer_gives_the_same_logits(option):
-    model = built(**OPTIONS[option])
+    model = shared(**OPTIONS[option])
     pad_id = OPTIONS[option].get("pad_id", 0)
     reloaded = check_saving(model, inputs(1, 1, pad_id))
     config = model.get_config()
@@ -149,7 +156,7 @@ def test_saved_weights_load_into_a_new_transformer(tmp_path):
 @pytest.mark.parametrize("option", ["bfloat16", "float16"])
 def test_transformer_computes_in_mixed_precision(option):
     options = dict(OPTIONS[option])
-    model = built(**options)
+    model = shared(**options)
     policy = options.pop("dtype")
     for layer in model._flatten_layers():
         assert layer.dtype_policy.name == policy, layer.path
@@ -204,7 +211,7 @@ def test_fit_step_changes_every_weight():
 
 
 def test_encode_and_decode_match_call():
-    model = built(pad_id=7)
+    model = shared(pad_id=7)
     expected = numpy(model(inputs(pad_id=7)))
     source_ids, target_ids = inputs(pad_id=7).values()
     encoder_output = model.encode(source_ids)
@@ -224,7 +231,7 @@ def test_predict_matches_call():
 
 
 def test_dropout_applies_in_training_only():
-    model = built(**OPTIONS["dropouts"])
+    model = shared(**OPTIONS["dropouts"])
     still = [numpy(model(inputs(), training=False)) for _ in range(2)]
     np.testing.assert_array_equal(*still)
     np.testing.assert_array_equal(numpy(model(inputs())), still[0])
@@ -233,7 +240,7 @@ def test_dropout_applies_in_training_only():
     # A seed for the embeddings' sums, 3 in each encoder layer and 5 in each decoder
     # layer; none on the feed-forward network's inner vectors.
     assert len(model.variables) - len(model.weights) == 1 + 2 * 3 + 2 * 5
-    none = built(dropout=0.0)
+    none = shared(dropout=0.0)
     np.testing.assert_array_equal(
         numpy(none(inputs(), training=True)), numpy(none(inputs()))
     )
@@ -300,7 +307,7 @@ def test_transformer_rejects_invalid_arguments(options, message):
 
 
 def test_output_size_limits_logits():
-    whole, part = built(), built(output_size=19)
+    whole, part = shared(), built(output_size=19)
     part.set_weights(whole.get_weights())
     logits, fewer = numpy(whole(inputs())), numpy(part(inputs()))
     assert fewer.shape == (2, 7, 19)

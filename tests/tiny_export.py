@@ -18,12 +18,12 @@ SEARCH = {
 }
 
 
-def tiny_model():
+def tiny_model(num_layers=2):
     """`Transformer` and tokenizer."""
     tokenizer = pipelines.train_tokenizer("bpe", SENTENCES, 300)
     keras.utils.set_random_seed(3)
     model = kt.Transformer(
-        tokenizer.vocabulary_size, num_layers=2, d_model=24, d_ff=40, num_heads=3
+        tokenizer.vocabulary_size, num_layers, d_model=24, d_ff=40, num_heads=3
     )
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     # Initial weights give the same output for all sources; these do not.

@@ -43,7 +43,28 @@ def tiny_training_model(
 
 def paper_adam(warmup_steps=4):
     schedule = training.PaperSchedule(12, warmup_steps, scale=0.1)
-    return keras.optimizers.Adam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
+    # Its step is traced faster than that of Keras's Adam, which it matches.
+    return training.FusedAdam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
+
+
+class Restarting:
+    """A compiled model that can begin again: its train step is traced only once.
+
+    Args:
+        model: Compiled model before its first step.
+    """
+
+    def __init__(self, model):
+        model.optimizer.build(model.trainable_variables)
+        self.model = model
+        self._variables = [*model.variables, *model.optimizer.variables]
+        self._values = [np.array(variable) for variable in self._variables]
+
+    def begin(self):
+        """Returns the model with the weights and all states that it began with."""
+        for variable, value in zip(self._variables, self._values, strict=True):
+            variable.assign(value)
+        return self.model
 
 
 def batch(seed, lengths=LENGTHS):

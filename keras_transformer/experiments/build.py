@@ -35,7 +35,6 @@ def build_training_model(recipe, tokenizer, initial=None):
     )
     training_model.compile(optimizer=optimizer, jit_compile=settings.jit_compile)
     training_model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    training_model.optimizer.build(training_model.trainable_variables)
     return training_model
 
 

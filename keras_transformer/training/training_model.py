@@ -102,6 +102,9 @@ class TrainingModel(keras.Model):
     def build(self, inputs_shape):
         if not self.transformer.built:
             self.transformer.build(inputs_shape)
+        # If the first step created variables, TensorFlow would trace it twice.
+        if self.compiled and not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
 
     def call(self, inputs, training=None):
         return self.transformer(inputs, training=training)

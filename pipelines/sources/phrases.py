@@ -5,9 +5,11 @@ Unicode Common Locale Data Repository, so the corpus needs neither network nor f
 small model learns it in minutes. Every source has exactly one correct target.
 """
 
+import functools
 import re
 from collections import Counter
 from collections import defaultdict
+from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -100,7 +102,8 @@ def _as_typed(text: str) -> str:
     return re.sub(r"\s", " ", text.translate(DIRECTION_MARKS))
 
 
-def select_forms(source: Locale, target: Locale) -> list[Form]:
+@functools.cache
+def select_forms(source: Locale, target: Locale) -> tuple[Form, ...]:
     """Returns the forms whose source text always means one target text.
 
     English writes "May 7, 2023" for both the long and the medium form, but German does
@@ -121,11 +124,11 @@ def select_forms(source: Locale, target: Locale) -> list[Form]:
         ):
             targets = extended
             kept.append(form)
-    return kept
+    return tuple(kept)
 
 
 def _draw_pairs(
-    forms: list[Form], source: Locale, target: Locale, size: int, random: Random
+    forms: Sequence[Form], source: Locale, target: Locale, size: int, random: Random
 ) -> dict[str, str]:
     """Returns `size` different sources with a digit, each with its target."""
     by_kind = defaultdict(list)

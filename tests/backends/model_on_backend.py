@@ -102,6 +102,12 @@ def check_losses(model):
     np.testing.assert_allclose(
         numpy(perplexity.result()), np.exp(-picked.mean()), rtol=1e-3
     )
+    accuracy = TokenAccuracy()
+    accuracy.update_state(LABELS, ops.convert_to_tensor(logits, "float32"))
+    expected = (logits.argmax(-1) == LABELS)[real].mean()
+    np.testing.assert_allclose(numpy(accuracy.result()), expected, rtol=1e-6)
+    rate = numpy(PaperSchedule(512)(4))
+    np.testing.assert_allclose(rate, 512**-0.5 * 5 * 4000**-1.5, rtol=1e-5)
 
 
 def check_fit(model):

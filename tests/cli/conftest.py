@@ -69,25 +69,6 @@ def model_path(tmp_path, translator):
     return str(path)
 
 
-@pytest.fixture(scope="module")
-def models_stay_open():
-    """Caches opened models within a module, so that each compiles once."""
-    opened = {}
-    real = models.open_model
-
-    def open_model(path, ensemble=(), allow_unsafe=False, parallel_parts=1, warn=None):
-        key = (str(path), *map(str, ensemble), parallel_parts)
-        if key not in opened:
-            options = {"ensemble": ensemble, "parallel_parts": parallel_parts}
-            opened[key] = real(path, **options)
-        opened[key].warn = warn
-        return opened[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(models, "open_model", open_model)
-        yield
-
-
 @pytest.fixture(scope="session")
 def run_command():
     """Runs the command in this process and returns typer's result."""

@@ -7,6 +7,7 @@ import textwrap
 import time
 import types
 
+import prepared
 import pytest
 
 import keras_transformer
@@ -210,56 +211,51 @@ FAKE = textwrap.dedent("""
 """)
 
 
-def test_translate_ends_quietly_on_a_broken_pipe():
-    process = subprocess.Popen(
-        [sys.executable, "-c", FAKE.format(seconds=0, options=[])],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+def test_translate_ends_quietly_on_a_broken_pipe(tmp_path):
+    (tmp_path / "in").write_text("line\n" * 5_000)
+    reader, writer = prepared.output_pipe()
+    reader.close()
+    process = prepared.start(
+        FAKE.format(seconds=0, options=[]),
+        stdin=tmp_path / "in",
+        stdout=writer,
+        stderr=tmp_path / "errors",
     )
-    process.stdout.close()
-    process.stdin.write(b"line\n" * 5_000)
-    process.stdin.close()
-    errors = process.stderr.read().decode()
-    process.stderr.close()
-    assert process.wait() == 141
+    process.join()
+    assert process.exitcode == 141
+    errors = (tmp_path / "errors").read_text()
     assert "Traceback" not in errors
     assert "Exception" not in errors
 
 
-def test_translate_exits_with_130_on_ctrl_c():
-    process = subprocess.Popen(
-        [sys.executable, "-c", FAKE.format(seconds=60, options=[])],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Background jobs of a shell and their children ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+def test_translate_exits_with_130_on_ctrl_c(tmp_path):
+    (tmp_path / "in").write_text("line\n")
+    errors, stderr = prepared.output_pipe()
+    process = prepared.start(
+        FAKE.format(seconds=60, options=[]),
+        stdin=tmp_path / "in",
+        stdout=tmp_path / "out",
+        stderr=stderr,
     )
-    process.stdin.write("line\n")
-    process.stdin.close()
-    process.stdin = None
-    assert "translating\n" in iter(process.stderr.readline, "")
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert errors.strip().endswith("interrupted")
-    assert "Traceback" not in errors
+    with errors:
+        assert "translating\n" in iter(errors.readline, "")
+        os.kill(process.pid, signal.SIGINT)
+        said = errors.read()
+    process.join()
+    assert process.exitcode == 130
+    assert said.strip().endswith("interrupted")
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("path", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
 def test_output_to_a_descriptor_does_not_truncate_its_file(tmp_path, path):
     """As in `{ echo before; keras-transformer translate . -o PATH; } > file`."""
-    code = FAKE.format(seconds=0, options=["-o", path])
-    with open(tmp_path / "file", "wb") as file:
-        file.write(b"before\n")
-        file.flush()
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, input=b"line\n", stdout=file, timeout=120)
-    assert done.returncode == 0
-    lines = (tmp_path / "file").read_bytes().splitlines()
-    assert lines[0] == b"before" and len(lines) == 2
+    code = "import os; os.write(1, b'before\\n')\n"
+    code += FAKE.format(seconds=0, options=["-o", path])
+    done = prepared.run(code, folder=tmp_path, stdin="line\n")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "before" and len(lines) == 2
 
 
 def test_average_and_export_name_the_expected_folder(

@@ -23,8 +23,9 @@ def files(tmp_path):
 def test_evaluate_prints_bleu_with_its_signature(
     run_command, model_path, translator, files
 ):
-    result = run_command("evaluate", model_path, *files, "--patience", "2")
-    assert translator.searches == [{"patience": 2}]
+    options = ("--patience", "2", "--beam-size", "3")
+    result = run_command("evaluate", model_path, *files, *options)
+    assert translator.searches == [{"patience": 2, "beam_size": 3}]
     hypotheses = [line[::-1] for line in SOURCES]
     expected = evaluation.bleu(hypotheses, REFERENCES)
     assert result.exit_code == 0

@@ -17,7 +17,6 @@ from keras_transformer.experiments.train import train
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.load import recipe_keys
 
-MODEL = "{preset: tiny, num_layers: 1, d_model: 16, d_ff: 28, num_heads: 2}"
 SETTINGS = [
     "data.size=600",
     "data.held_out=11",
@@ -37,24 +36,38 @@ def weights(path):
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory):
+def first(phrases_run, tmp_path_factory):
     """A run on English and German."""
     folder = tmp_path_factory.mktemp("first") / "run"
-    overrides = [*SETTINGS, f"model={MODEL}", "tokenizer.vocabulary_size=380"]
-    recipe = load_recipe("phrases", [*overrides, "training.steps=5"])
-    train(recipe, folder, progress=False)
-    return folder
+    return shutil.copytree(phrases_run[0], folder)
 
 
 NEW = ("data.target_locale=nl", "training.steps=4", "training.seed=4")
 
 
 @pytest.fixture(scope="module")
-def second(first, tmp_path_factory):
-    """A run on English and Dutch that starts from the first one."""
+def train_from(run_command):
+    """Function that runs `train --from PATH --output FOLDER` on English and Dutch."""
+    settings = [word for one in (*SETTINGS, *NEW) for word in ("--set", one)]
+
+    def train_from(path, folder):
+        command = ("train", "phrases", *settings, "--output", folder, "--from", path)
+        return run_command(*command)
+
+    return train_from
+
+
+@pytest.fixture(scope="module")
+def command(first, train_from, tmp_path_factory):
+    """Folder of a run that starts from the first one, and the command's result."""
     folder = tmp_path_factory.mktemp("second") / "run"
-    summary = train(recipe_from(first, *NEW), folder, progress=False)
-    assert summary["began with"] == str(first)
+    return folder, train_from(first, folder)
+
+
+@pytest.fixture(scope="module")
+def second(command):
+    folder, result = command
+    assert result.exit_code == 0, result.stderr
     return folder
 
 
@@ -125,31 +138,30 @@ def test_fine_tuning_accepts_a_file_without_a_recipe(first, tmp_path):
     assert train(recipe, output, progress=False)["steps"] == 4
 
 
-def test_fine_tuning_accepts_a_run_with_only_checkpoints(first, second, tmp_path):
+def test_fine_tuning_accepts_only_checkpoints_and_another_dropout(first, tmp_path):
+    """Settings that do not affect the shapes of weights may differ."""
     unfinished = tmp_path / "unfinished"
     shutil.copytree(first, unfinished)
     (unfinished / "model.keras").unlink()
-    recipe = recipe_from(unfinished, *NEW, "training.steps=1")
-    train(recipe, tmp_path / "run", progress=False)
+    changes = ("model.dropout=0.47", "training.steps=1")
+    run = tmp_path / "run"
+    train(recipe_from(unfinished, *NEW, *changes), run, progress=False)
+    stored = keras.saving.load_model(run / "model.keras", compile=False)
+    assert stored.dropout == 0.47
 
 
 def test_fine_tuning_rejects_another_shape_or_vocabulary(first, tmp_path):
-    wrong = ["model.d_ff=30", "model.normalization=pre", "tokenizer.vocabulary_size=9"]
+    wrong = ["model.d_ff=30", "model.normalization=post", "tokenizer.vocabulary_size=9"]
     recipe = recipe_from(first, *NEW, *wrong)
     with pytest.raises(ModelError) as caught:
         train(recipe, tmp_path, progress=False)
     assert str(caught.value) == (
         f"{first / 'model.keras'}: model does not match the recipe: "
-        "model.d_ff is 28 in the model but 30 in the recipe; "
-        "model.normalization is post in the model but pre in the recipe; "
+        "model.d_ff is 24 in the model but 30 in the recipe; "
+        "model.normalization is pre in the model but post in the recipe; "
         "tokenizer.vocabulary_size is 380 in the model but 9 in the recipe"
     )
     assert not (tmp_path / "model.keras").exists()
-    # Settings that do not affect the shapes of weights may differ.
-    recipe = recipe_from(first, *NEW, "model.dropout=0.47", "training.steps=1")
-    train(recipe, tmp_path, progress=False)
-    stored = keras.saving.load_model(tmp_path / "model.keras", compile=False)
-    assert stored.dropout == 0.47
 
 
 def test_train_does_not_overwrite_a_finished_model(first, tmp_path):
@@ -168,24 +180,21 @@ def test_train_does_not_overwrite_a_finished_model(first, tmp_path):
     assert train(recipe, tmp_path, progress=False, restart=True)["steps"] == 1
 
 
-def test_train_accepts_from(first, run_command, tmp_path):
-    run = tmp_path / "run"
-    settings = [word for one in (*SETTINGS, *NEW) for word in ("--set", one)]
-    command = ["train", "phrases", *settings, "--output", run, "--from"]
-    result = run_command(*command, first)
+def test_train_accepts_from(first, command, train_from, tmp_path):
+    run, result = command
     assert result.exit_code == 0, result.stderr
     assert f"using the weights of {first / 'model.keras'}\n" in result.stderr
     assert f"began with: {first}\n" in result.stdout
     recipe = load_recipe(run / "config.yaml")
     assert recipe.training.initial_model == str(first)
-    assert (recipe.model.d_ff, recipe.tokenizer.vocabulary_size) == (28, 380)
+    assert (recipe.model.d_ff, recipe.tokenizer.vocabulary_size) == (24, 380)
     mistakes = {
         tmp_path / "nowhere": "nowhere: no such file or folder",
         tmp_path: "no model",
         run / "config.yaml": "neither a .keras file nor a folder",
     }
     for path, message in mistakes.items():
-        result = run_command(*command, path)
+        result = train_from(path, tmp_path / "run")
         assert result.exit_code == 2
         assert message in result.stderr and result.stderr.count("\n") == 1
 

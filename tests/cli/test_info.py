@@ -9,8 +9,6 @@ import sys
 import malicious_files
 import pytest
 
-from keras_transformer.experiments.train import train
-from keras_transformer.export import export_translator
 from keras_transformer.export import model_card
 from keras_transformer.export import run_metadata
 from keras_transformer.recipes import load_recipe
@@ -18,24 +16,13 @@ from keras_transformer.saving.info import ModelInfo
 from keras_transformer.saving.info import card_tables
 from keras_transformer.saving.open import open_model
 
-SETTINGS = [
-    *("data.size=300", "data.held_out=11", "tokenizer.vocabulary_size=380"),
-    "model={preset: tiny, num_layers: 1, d_model: 16, d_ff: 28, num_heads: 2}",
-    *("training.steps=4", "training.batch_tokens=170", "training.checkpoint_steps=2"),
-    *("training.average_checkpoints=2", "training.validation_steps=2"),
-    "training.validation_sentences=3",
-]
-
-
 # A description of which nothing is known.
 EMPTY = ModelInfo(path="", kind="run").model_dump()
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("info") / "run"
-    recipe = load_recipe("phrases", SETTINGS)
-    return folder, train(recipe, folder, progress=False)
+def run(phrases_run):
+    return phrases_run
 
 
 @pytest.fixture
@@ -53,16 +40,16 @@ def test_info_describes_a_run(run, info_json):
     info = info_json(folder)
     assert (info["kind"], info["path"]) == ("run", str(folder))
     assert info["parameters"] == summary["parameters"]
-    assert info["architecture"]["d_ff"] == 28
+    assert info["architecture"]["d_ff"] == 24
     assert info["vocabulary"] == {"kind": "bpe", "size": 380}
     training = info["training"]
-    assert (training["steps"], training["settings"]["steps"]) == (4, 4)
-    assert training["checkpoints"] == [2, 4]
+    assert (training["steps"], training["settings"]["steps"]) == (8, 8)
+    assert training["checkpoints"] == [6, 8]
     assert info["data"]["kind"] == "phrases"
     assert info["decoding"]["beam_size"] == 4
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
     rows = [row for row in rows if row["split"] == "validation"]
-    assert [row["step"] for row in rows] == [2, 4]
+    assert [row["step"] for row in rows] == [4, 8]
     best = max(rows, key=lambda row: row["bleu"])
     for which, row in (("last", rows[-1]), ("best", best)):
         how = f"{which} validation, step {row['step']}"
@@ -179,7 +166,7 @@ def test_info_prints_text(run, run_command):
     folder, summary = run
     lines = run_command("info", folder).stdout.splitlines()
     assert f"parameters: {summary['parameters']:,}" in lines
-    assert "  size: 380" in lines and "  steps: 4" in lines
+    assert "  size: 380" in lines and "  steps: 8" in lines
     assert any(
         line.startswith("size: ") and line[-3:] in (" kB", " MB") for line in lines
     )

@@ -6,11 +6,10 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 
 import keras
 import numpy as np
+import prepared
 import pytest
 from waiting import newest_step
 from waiting import wait_until
@@ -20,6 +19,7 @@ from keras_transformer import pipelines
 from keras_transformer.saving.open import ModelError
 from keras_transformer.saving.open import open_model
 
+pytestmark = pytest.mark.usefixtures("models_stay_open")
 WORDS = ["der", "Hund", "läuft", "und", "schläft", "nie", "ganz", "weit", "Öl", "x"]
 SETTINGS = [
     "tokenizer.vocabulary_size=300",
@@ -356,28 +356,28 @@ def test_open_model_rejects_another_tokenizer(folder, trained):
 @pytest.mark.fault("F07", "the command: saved, exit code 130, one line about resuming")
 def test_train_resumes_after_a_signal(folder, train_arguments):
     run = folder / "interrupted"
-    command = [sys.executable, "-c", "from keras_transformer.cli import main; main()"]
-    command += [str(each) for each in train_arguments]
-    command += ["--output", str(run), "--set", "training.steps=100000"]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=environment
+    command = [*train_arguments, "--output", run, "--set"]
+    process = prepared.start(
+        *(prepared.COMMAND, *command, "training.steps=100000"),
+        stdout=folder / "out",
+        stderr=folder / "errors",
     )
     try:
         wait_until(
-            lambda: process.poll() is not None or newest_step(run / "checkpoints"),
+            lambda: process.exitcode is not None or newest_step(run / "checkpoints"),
             "a checkpoint",
         )
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=120)
+        os.kill(process.pid, signal.SIGINT)
+        process.join(120)
     finally:
         process.kill()
-    assert process.returncode == 130, errors
+    errors = (folder / "errors").read_text()
+    assert process.exitcode == 130, errors
     assert "Traceback" not in errors
     assert "run the same command again" in errors
     last = newest_step(run / "checkpoints") + 3
-    command[-1] = f"training.steps={last}"
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    command += [f"training.steps={last}"]
+    done = prepared.run(prepared.COMMAND, *command, folder=folder)
     assert done.returncode == 0, done.stderr
     assert f"steps: {last}\n" in done.stdout
     assert (run / "checkpoints" / f"ckpt-{last}.index").exists()

@@ -6,11 +6,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from types import SimpleNamespace
 
+import prepared
 import pytest
 from waiting import wait_until
 
@@ -272,33 +272,35 @@ SLOW = textwrap.dedent("""
 
 
 def test_resume_after_kill_matches_an_uninterrupted_run(files, tmp_path):
+    errors = tmp_path / "errors"
+
     def start(seconds, output):
         arguments = ["--input", str(files[0]), "--output", str(output), "--resume"]
         code = SLOW.format(seconds=seconds, arguments=arguments)
-        return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+        return prepared.start(code, stdout=os.devnull, stderr=errors)
 
     part = files[1].with_name("out.part")
     process = start(0.3, files[1])
     try:
         wait_until(
             lambda: (
-                process.poll() is not None
+                process.exitcode is not None
                 or (part.exists() and part.read_bytes().count(b"\n") >= 6)
             ),
             "six lines",
         )
-        assert process.poll() is None, process.stderr.read()
-        process.send_signal(signal.SIGKILL)
+        assert process.exitcode is None, errors.read_text()
     finally:
         process.kill()
-        process.communicate()
+        process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert not files[1].exists()
     kept = part.read_bytes()
     assert 6 <= kept.count(b"\n") < 57
     for output in (files[1], tmp_path / "at_once"):
         process = start(0, output)
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
+        process.join(120)
+        assert process.exitcode == 0, errors.read_text()
     assert files[1].read_bytes() == (tmp_path / "at_once").read_bytes()
     assert files[1].read_bytes().startswith(kept)
     assert not part.exists()
@@ -329,11 +331,8 @@ MEMORY = textwrap.dedent("""
 def test_translate_memory_is_bounded(tmp_path):
     (tmp_path / "small").write_text(f"{'word ' * 40}\n" * 4_000)
     (tmp_path / "large").write_text(f"{'word ' * 40}\n" * 120_000)  # 24 MB
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY, tmp_path / "small", tmp_path / "large"],
-        capture_output=True,
-        text=True,
-    )
+    paths = tmp_path / "small", tmp_path / "large"
+    done = prepared.run(MEMORY, *paths, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     small, large = map(int, done.stdout.split())
     print(f"{small} kB, then {large} kB")

@@ -98,16 +98,12 @@ def test_patience_works_in_translator_export_and_opened_model(tmp_path):
     rows[tokenizer.end_id] = 1.1 * rows[tokenizer.tokenize(["y"])[0].numpy()[-1]]
     model.token_embedding.embeddings.assign(rows)
     texts = [" ".join(words) for words in itertools.product(WORDS, repeat=3)]
-    plain, hasty = (
-        Translator(
-            *(model, tokenizer),
-            search=BeamSearch(length_penalty=3.0, patience=patience),
-        ).translate(texts)
-        for patience in (None, 0.25)
-    )
+    settings = BeamSearch(length_penalty=3.0, patience=0.25)
+    translator = Translator(model, tokenizer, search=settings)
+    hasty = translator.translate(texts)
+    plain = translator.with_search(patience=None).translate(texts)
     assert hasty != plain
 
-    settings = BeamSearch(length_penalty=3.0, patience=0.25)
     signatures = Signatures(model, tokenizer, settings)
     found = signatures.translate(tf.constant(texts))["translations"].numpy()
     assert [text.decode() for text in found] == hasty
@@ -115,9 +111,8 @@ def test_patience_works_in_translator_export_and_opened_model(tmp_path):
     model.save(tmp_path / "model.keras")
     tokenizer.save(tmp_path)
     opened = open_model(tmp_path)
-    for patience, expected_texts in ((0.25, hasty), (None, plain)):
-        translator = opened.with_search(length_penalty=3.0, patience=patience)
-        assert translator.translate(texts) == expected_texts
+    opened = opened.with_search(length_penalty=3.0, patience=0.25)
+    assert opened.translate(texts) == hasty
 
 
 def test_infinite_patience_matches_none():
@@ -131,7 +126,7 @@ def test_infinite_patience_matches_none():
 def test_n_best_as_tensor_matches_int(patience):
     """The search takes the same steps as for the int, and finds the same hypotheses."""
     counts = {}
-    for table in random_tables(seed=6, batch=9, vocabulary=9):
+    for table in random_tables(seed=6, batch=4, vocabulary=9):
         for n_best in (1, 2, 4):
             found = []
             for asked in (n_best, tf.constant(n_best)):

@@ -239,15 +239,15 @@ def test_sample_repeats_by_seed(translator):
     assert [ranked[0].text for ranked in best] == greedy
 
 
-def test_translator_accepts_two_tokenizers(model):
+def test_translator_accepts_two_tokenizers(model, translator):
     class Shifted(Characters):
         def detokenize(self, ids):
             return tf.strings.upper(super().detokenize(ids))
 
-    options = {"search": BeamSearch(beam_size=2, extra_length=3)}
-    shared = Translator(model, Characters(), **options).translate(LINES)
-    separate = Translator(model, Characters(), Shifted(), **options).translate(LINES)
-    assert separate == [text.upper() for text in shared]
+    search = translator.search
+    separate = Translator(model, Characters(), Shifted(), search=search)
+    expected = [text.upper() for text in translator.translate(LINES)]
+    assert separate.translate(LINES) == expected
 
 
 @pytest.mark.fault("F16", "unpaired surrogates become question marks")

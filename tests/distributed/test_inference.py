@@ -32,12 +32,12 @@ def lines_of(path):
     return path.read_text(encoding="utf-8").split("\n")
 
 
-def test_translation_keeps_line_order(tiny_export, files, tmp_path):
+def test_translation_keeps_line_order(tiny_export, tiny_signatures, files, tmp_path):
     written = beam_inference.run_with_beam(
         tiny_export, "translate", files, tmp_path / "out", beam_options=TWO_WORKERS
     )
     assert [path.rpartition("/")[2] for path in written] == ["a.de", "b.de", "c.de"]
-    run = tf.saved_model.load(str(tiny_export)).signatures["serving_default"]
+    run = tiny_signatures["serving_default"]
     for name, texts in (("a.de", TEXTS), ("b.de", SECOND)):
         expected = [
             run(inputs=tf.constant([text]))["translations"].numpy()[0].decode()
@@ -49,14 +49,14 @@ def test_translation_keeps_line_order(tiny_export, files, tmp_path):
     assert len(list((tmp_path / "out").iterdir())) == 3
 
 
-def test_score_matches_export_signature(tiny_export, files, tmp_path):
+def test_score_matches_export_signature(tiny_export, tiny_signatures, files, tmp_path):
     source, target = tmp_path / "a.de", tmp_path / "a.en"
     source.write_text("".join(f"{text}\n" for text in TEXTS))
     target.write_text("".join(f"{text}\n" for text in reversed(TEXTS)))
     beam_inference.run_with_beam(
         tiny_export, "score", [source], tmp_path / "out", [target], batch_size=2
     )
-    run = tf.saved_model.load(str(tiny_export)).signatures["score"]
+    run = tiny_signatures["score"]
     found = lines_of(tmp_path / "out" / "a.de")[:-1]
     assert len(found) == len(TEXTS)
     for score, text, translation in zip(found, TEXTS, TEXTS[::-1], strict=True):

@@ -3,10 +3,9 @@
 import json
 import os
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
+import prepared
 import pytest
 import tensorflow as tf
 from training_samples import weights_of
@@ -24,26 +23,20 @@ SCRIPT = pathlib.Path(__file__).resolve().parent / "workers_run.py"
 
 def test_two_workers_match_one_process_for_plain_model(tmp_path):
     addresses = cluster(2)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(tmp_path)],
-            env={
-                **os.environ,
-                "TF_CONFIG": json.dumps(
-                    {
-                        "cluster": {"chief": addresses[:1], "worker": addresses[1:]},
-                        "task": {"type": job, "index": 0},
-                    }
-                ),
-            },
-            stderr=subprocess.PIPE,
-            text=True,
+    workers = {"chief": addresses[:1], "worker": addresses[1:]}
+    processes = {}
+    for job in workers:
+        task = {"cluster": workers, "task": {"type": job, "index": 0}}
+        processes[job] = prepared.start(
+            prepared.script(SCRIPT),
+            tmp_path,
+            env={"TF_CONFIG": json.dumps(task)},
+            stdout=os.devnull,
+            stderr=tmp_path / job,
         )
-        for job in ("chief", "worker")
-    ]
-    for process in processes:
-        _, errors = process.communicate(timeout=LIMIT)
-        assert process.returncode == 0, errors[-4000:]
+    for job, process in processes.items():
+        process.join(LIMIT)
+        assert process.exitcode == 0, (tmp_path / job).read_text()[-4000:]
 
     model, metrics = fit(Workers())
     expected = weights_of(model)

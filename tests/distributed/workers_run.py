@@ -42,7 +42,10 @@ def fit(workers):
         )
 
     history = model.fit(
-        workers.distribute(dataset().map(own_rows)), steps_per_epoch=STEPS, verbose=0
+        workers.distribute(dataset().map(own_rows)),
+        steps_per_epoch=STEPS,
+        shuffle=False,
+        verbose=0,
     ).history
     return model, {name: values[0] for name, values in history.items()}
 

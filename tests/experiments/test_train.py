@@ -6,6 +6,8 @@ import shutil
 import keras
 import numpy as np
 import pytest
+from phrases_run import SMALL
+from phrases_run import small_recipe
 
 from keras_transformer.errors import CheckpointError
 from keras_transformer.errors import DataError
@@ -19,34 +21,10 @@ from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.load import load_run
 
-SMALL = [
-    "data.size=900",
-    "data.held_out=20",
-    "tokenizer.vocabulary_size=380",
-    "model.num_layers=1",
-    "model.d_model=16",
-    "model.d_ff=24",
-    "model.num_heads=2",
-    "model.key_dim=8",
-    "model.value_dim=8",
-    "model.dropout=0.2",
-    "training.steps=7",
-    "training.checkpoint_steps=3",
-    "training.keep_checkpoints=2",
-    "training.average_checkpoints=2",
-    "training.validation_steps=4",
-]
-
-
-def small_recipe(*overrides):
-    return load_recipe("phrases", [*SMALL, *overrides])
-
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    summary = train(small_recipe(), folder, progress=False)
-    return folder, summary
+def run(phrases_run):
+    return phrases_run
 
 
 def weights(path):
@@ -59,23 +37,26 @@ def test_train_writes_run_folder(run):
     expected = {"config.yaml", "tokenizer", "cache", "checkpoints", "logs"}
     assert names == expected | {"metrics.jsonl", "best.keras", "model.keras", ".lock"}
     assert load_recipe(folder / "config.yaml") == small_recipe()
-    assert summary["steps"] == 7
+    assert summary["steps"] == 8
     assert summary["averaged checkpoints"] == 2
     # 6 operations per weight and token: 16 x 380 embedding weights and 2,500 others on
-    # each side, and 7 batches with some padding.
-    tokens = 7 * small_recipe().training.batch_tokens
+    # each side, and 8 batches with some padding.
+    tokens = 8 * small_recipe().training.batch_tokens
     counted = float(summary["training cost"].split(" operations counted; ")[0])
     assert 0.5 < counted / (6 * tokens * (16 * 380 + 5000)) < 1.5
     assert "x 1 device(s) x" in summary["training cost"]
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
-    assert [(row["split"], row["step"]) for row in rows] == [("validation", 4)]
-    assert rows[0]["perplexity"] > 1 and 0 <= rows[0]["bleu"] <= 100
+    assert [(row["split"], row["step"]) for row in rows] == [
+        ("validation", 4),
+        ("validation", 8),
+    ]
+    assert all(row["perplexity"] > 1 and 0 <= row["bleu"] <= 100 for row in rows)
 
 
 def test_model_is_mean_of_last_checkpoints(run, tmp_path):
     folder, _ = run
     single = []
-    for number in (6, 7):
+    for number in (6, 8):
         copy = tmp_path / str(number)
         shutil.copytree(folder, copy)
         for path in (copy / "checkpoints").glob("ckpt-*"):
@@ -98,7 +79,7 @@ def test_train_resumes_with_more_steps(run, tmp_path):
     train(small_recipe("training.steps=11"), again, progress=False)
     whole = tmp_path / "whole"
     train(small_recipe("training.steps=11"), whole, progress=False)
-    # Only the stopped run has a checkpoint of step 7, so only the last one is compared.
+    # Only the stopped run has a checkpoint of step 8, so only the last one is compared.
     one, other = (weights(average_run(path, last=1)[0]) for path in (again, whole))
     for left, right in zip(one, other, strict=True):
         np.testing.assert_array_equal(left, right)
@@ -246,11 +227,11 @@ def test_train_rejects_lost_checkpoints_and_changed_text(run, tmp_path):
     changed = tmp_path / "changed"
     shutil.copytree(folder, changed)
     # Another seed gives other phrases, as if text files had been edited.
-    other = small_recipe("data.seed=5", "training.steps=8")
+    other = small_recipe("data.seed=5", "training.steps=9")
     with pytest.raises(RunError, match=r"different recipe \(data\.seed\)"):
         train(other, changed, progress=False)
     summary = train(other, changed, progress=False, allow_changes=True)
-    assert summary["steps"] == 8
+    assert summary["steps"] == 9
 
 
 @pytest.mark.slow

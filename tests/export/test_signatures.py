@@ -11,11 +11,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, its operations are in the graph
 from tensorflow.core.protobuf import saved_model_pb2
-from tiny_export import SEARCH
 from tiny_export import SENTENCES
 from tiny_export import TEXTS
 
-import keras_transformer as kt
 from keras_transformer import pipelines
 from keras_transformer.decoding import alignment_scores
 
@@ -34,15 +32,13 @@ PYTHON = re.compile(r"PyFunc|EagerPyFunc|PyFuncStateless|NumpyFunction")
 
 
 @pytest.fixture(scope="module")
-def signatures(tiny_export):
-    loaded = tf.saved_model.load(str(tiny_export))
-    yield loaded.signatures
-    del loaded
+def signatures(tiny_signatures):
+    return tiny_signatures
 
 
 @pytest.fixture(scope="module")
-def translator(tiny_model):
-    return kt.Translator(*tiny_model, **SEARCH)
+def translator(tiny_translator):
+    return tiny_translator
 
 
 def texts_of(tensor):

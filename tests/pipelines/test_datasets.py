@@ -1,8 +1,7 @@
-import subprocess
-import sys
 from collections import Counter
 
 import numpy as np
+import prepared
 import pytest
 import tensorflow as tf
 
@@ -259,7 +258,7 @@ def test_training_dataset_rejects_invalid_arguments(corpus):
             training_dataset(corpus, BUDGET, shard=shard)
 
 
-def test_mirrored_replicas_share_each_batch(corpus):
+def test_mirrored_replicas_share_each_batch(corpus, tmp_path):
     """The test needs a new process, since devices are set before TensorFlow starts."""
     script = f"""
 import numpy as np
@@ -281,9 +280,7 @@ for inputs, labels in dataset.take(7):
         assert np.array_equal(np.concatenate(values), whole)
 print("shared")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=600
-    )
+    done = prepared.run(script, folder=tmp_path)
     assert done.stdout.endswith("shared\n"), done.stderr
 
 

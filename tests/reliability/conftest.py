@@ -1,15 +1,8 @@
 """Fixtures that run commands which may be killed."""
 
-import contextlib
-import json
-import pathlib
-import select
-import subprocess
-import sys
-
 import pytest
+from forks import Forks
 
-SCRIPT = pathlib.Path(__file__).resolve().parent / "forks.py"
 # All features with state: loss scale, accumulation, dropout, patience.
 SETTINGS = [
     "data.size=400",
@@ -33,51 +26,9 @@ SETTINGS = [
 ]
 
 
-class Forks:
-    """Runs commands in sequence, see `forks.py`."""
-
-    def __init__(self, folder):
-        self.log = folder / "log"
-        self._process = subprocess.Popen(
-            [sys.executable, str(SCRIPT)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def start(self, *arguments, **job):
-        """Starts a command and returns its process id."""
-        job = {"arguments": [*map(str, arguments)], "log": str(self.log), **job}
-        self._process.stdin.write(json.dumps(job) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def is_over(self):
-        """Returns whether the command has ended."""
-        return bool(select.select([self._process.stdout], [], [], 0)[0])
-
-    def wait(self):
-        """Returns the exit code and the output of the command."""
-        code = int(self._process.stdout.readline())
-        return code, self.log.read_text(encoding="utf-8", errors="replace")
-
-    def run(self, *arguments, **job):
-        self.start(*arguments, **job)
-        return self.wait()
-
-    def close(self):
-        self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5)
-        self._process.kill()
-        self._process.stdout.close()
-
-
 @pytest.fixture(scope="session")
 def forks(tmp_path_factory):
-    forks = Forks(tmp_path_factory.mktemp("forks"))
-    yield forks
-    forks.close()
+    return Forks(tmp_path_factory.mktemp("forks"))
 
 
 def train_arguments(*settings):
@@ -93,6 +44,16 @@ def train_quickly():
 
 
 @pytest.fixture(scope="session")
+def train_lightly():
+    """Arguments of `train` whose step is traced in a few seconds."""
+    return train_arguments(
+        "training.validation_bleu=false",
+        "training.gradient_accumulation_steps=1",
+        "training.parallel_parts=1",
+    )
+
+
+@pytest.fixture(scope="session")
 def train_whole():
     return train_arguments()
 
@@ -101,6 +62,11 @@ def train_whole():
 def quick_run(forks, train_quickly, tmp_path_factory):
     """Folder of an uninterrupted run."""
     return finished(forks, train_quickly, tmp_path_factory.mktemp("quick") / "run")
+
+
+@pytest.fixture(scope="session")
+def light_run(forks, train_lightly, tmp_path_factory):
+    return finished(forks, train_lightly, tmp_path_factory.mktemp("light") / "run")
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,4 @@
-"""Runs commands of keras-transformer in forked processes, optionally with sabotage.
-
-TensorFlow is imported once, which takes seconds; each command runs in a fork. A job is
-a line of JSON on standard input: the `arguments` of the command (or the folder of a
-`save_loop`), the file of its `log`, and optionally `sabotage`, `limit_bytes` of a file
-and the id of a `user`. The process prints the id of the fork, then its exit code, which
-is negative for a signal.
-"""
+"""Runs commands of keras-transformer in processes that are limited or sabotaged."""
 
 import json
 import os
@@ -13,27 +6,54 @@ import resource
 import signal
 import sys
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
+import prepared
 import sabotage
 import save_loop
-import tensorflow  # noqa: F401, imported once for all forks
-import tensorflow_text  # noqa: F401
 
 from keras_transformer import cli
-from keras_transformer.cli import app  # noqa: F401
-from keras_transformer.experiments import train as experiment  # noqa: F401
-from keras_transformer.export import saved_model  # noqa: F401
-from keras_transformer.training import trainer  # noqa: F401
+
+CODE = "import forks; forks.main()"
 
 
-def run(job):
-    """Runs the command in the child, with its output in the log. Never returns."""
-    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    for number in (1, 2):
-        os.dup2(log, number)
-    # The handler of a foreground job in a shell.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+class Forks:
+    """Runs commands in sequence."""
+
+    def __init__(self, folder):
+        self.log = folder / "log"
+        self._process = None
+
+    def start(self, *arguments, **job):
+        """Starts a command and returns its process id.
+
+        Args:
+            arguments: Those of the command.
+            job: Optionally the folder of a `save_loop` to run instead, `sabotage`,
+                `limit_bytes` of a file and the id of a `user`.
+        """
+        self.log.write_bytes(b"")
+        self._process = prepared.start(
+            *(CODE, json.dumps(job), *arguments), stdout=self.log, stderr=self.log
+        )
+        return self._process.pid
+
+    def is_over(self):
+        """Returns whether the command has ended."""
+        return self._process.exitcode is not None
+
+    def wait(self):
+        """Returns the exit code, negative for a signal, and the command's output."""
+        self._process.join()
+        log = self.log.read_text(encoding="utf-8", errors="replace")
+        return self._process.exitcode, log
+
+    def run(self, *arguments, **job):
+        self.start(*arguments, **job)
+        return self.wait()
+
+
+def main():
+    """Runs a job in this process."""
+    job = json.loads(sys.argv.pop(1))
     if job.get("user"):
         os.setgid(job["user"])
         os.setuid(job["user"])
@@ -42,35 +62,8 @@ def run(job):
         limit = job["limit_bytes"]
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     sabotage.install(**job.get("sabotage") or {})
-    sys.argv = ["keras-transformer", *job["arguments"]]
-    code = 1
-    try:
-        if "save_loop" in job:
-            save_loop.main(job["save_loop"])
-        cli.main()
-        code = 0
-    except SystemExit as error:
-        code = error.code or 0
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def main():
-    for line in sys.stdin:
-        job = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            run(job)
-        print(child, flush=True)
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    if "save_loop" in job:
+        save_loop.main(job["save_loop"])
+        return
+    sys.argv[0] = "keras-transformer"
+    cli.main()

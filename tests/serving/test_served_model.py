@@ -16,15 +16,14 @@ import pytest
 from fake_model import ask
 from fake_model import predict
 from fake_model import served
-from tiny_export import SEARCH
 from waiting import wait_until
 
-import keras_transformer as kt
 from keras_transformer.saving.open import ModelError
 from keras_transformer.serving import Limits
 from keras_transformer.serving import ServedModel
 from keras_transformer.serving.protocol import Input
 
+pytestmark = pytest.mark.usefixtures("exports_load_once")
 TEXTS = ["der Hund läuft", "", "ein Hund und noch ein Hund", "  \t ", "läuft 😀 der"]
 ODD = [
     "\0",
@@ -62,15 +61,10 @@ def port(model):
         yield port
 
 
-@pytest.fixture(scope="module")
-def translator(tiny_model):
-    return kt.Translator(*tiny_model, **SEARCH)
-
-
-def test_server_matches_the_translator(port, translator):
+def test_server_matches_the_translator(port, tiny_translator):
     body = {"inputs": TEXTS}
     status, answer = predict(port, body, "tiny")
-    expected = translator.n_best(TEXTS, 1)
+    expected = tiny_translator.n_best(TEXTS, 1)
     assert status == 200
     texts = [each.text for (each,) in expected]
     assert answer["outputs"]["translations"] == texts

@@ -36,7 +36,7 @@ def sgd():
 
 def fit(model, lengths=LENGTHS):
     history = model.fit(
-        dataset(lengths=lengths), steps_per_epoch=STEPS, epochs=1, verbose=0
+        dataset(lengths=lengths), steps_per_epoch=STEPS, shuffle=False, verbose=0
     ).history
     return model, {name: values[0] for name, values in history.items()}
 
@@ -87,7 +87,7 @@ def skipped():
     model = OverflowOnSecondReplica(tiny_transformer())
     model.compile(sgd())
     before = weights_of(model)
-    model.fit(dataset(), steps_per_epoch=2, verbose=0)
+    model.fit(dataset(), steps_per_epoch=2, shuffle=False, verbose=0)
     for weight, expected in zip(weights_of(model), before, strict=True):
         np.testing.assert_array_equal(weight, expected)
     assert int(tf.convert_to_tensor(model.optimizer.iterations)) == 0
@@ -99,7 +99,7 @@ def overflow():
     model = OverflowOnSecondReplica(tiny_transformer(dtype="mixed_float16"))
     model.compile(keras.optimizers.LossScaleOptimizer(sgd(), initial_scale=64.0))
     before = weights_of(model)
-    model.fit(dataset(), steps_per_epoch=1, verbose=0)
+    model.fit(dataset(), steps_per_epoch=1, shuffle=False, verbose=0)
     for weight, expected in zip(weights_of(model), before, strict=True):
         np.testing.assert_array_equal(weight, expected)
     return float(tf.convert_to_tensor(model.optimizer.dynamic_scale))

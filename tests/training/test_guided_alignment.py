@@ -98,7 +98,8 @@ def test_train_step_adds_guided_alignment_loss():
     plain = tiny_training_model(keras.optimizers.SGD(0.5), num_layers=3)
     dataset = tf.data.Dataset.from_tensors((inputs, labels))
     losses = [
-        each.fit(dataset, verbose=0).history["loss"][0] for each in (model, plain)
+        each.fit(dataset, shuffle=False, verbose=0).history["loss"][0]
+        for each in (model, plain)
     ]
     expected = losses[1] + 0.8 * guided / is_token.sum()
     assert losses[0] == pytest.approx(expected, rel=1e-5)
@@ -109,7 +110,7 @@ def test_guided_alignment_in_parts_matches_whole_batch():
     models = [guided_model(0.8, parts=parts) for parts in (1, 3)]
     for model in models:
         dataset = tf.data.Dataset.from_tensors(batch(0))
-        model.fit(dataset.repeat(3), verbose=0)
+        model.fit(dataset.repeat(3), shuffle=False, verbose=0)
     for one, other in zip(*map(weights_of, models), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
@@ -129,5 +130,9 @@ def test_guided_head_learns_the_alignment():
         return np.einsum("btt->", scores[:, 1, 1]) / ids.size
 
     assert aligned_weight() < 0.3
-    model.fit(tf.data.Dataset.from_tensors((inputs, labels)).repeat(100), verbose=0)
+    model.fit(
+        tf.data.Dataset.from_tensors((inputs, labels)).repeat(100),
+        shuffle=False,
+        verbose=0,
+    )
     assert aligned_weight() > 0.9

@@ -170,7 +170,13 @@ def test_metrics_weight_tokens_over_batches():
     assert float(perplexity.result()) == 1.0
 
 
-@pytest.mark.parametrize("backend", ["numpy", "jax", "torch"])
+# On these backends, tests/backends compares the same results.
+SLOW_BACKENDS = [
+    pytest.param(backend, marks=pytest.mark.slow) for backend in ("jax", "torch")
+]
+
+
+@pytest.mark.parametrize("backend", ["numpy", *SLOW_BACKENDS])
 def test_losses_metrics_and_schedules_match_on_backend(backend):
     pytest.importorskip("scipy" if backend == "numpy" else backend)
     result = subprocess.run(

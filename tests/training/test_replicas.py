@@ -1,10 +1,9 @@
 """Training on two replicas matches training on one with the same global batches."""
 
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
+import prepared
 import pytest
 from replicas_run import RUNS
 from training_samples import weights_of
@@ -14,11 +13,7 @@ SCRIPT = pathlib.Path(__file__).resolve().parent / "replicas_run.py"
 
 def run_on_two_replicas(folder, *names):
     """Trains on two logical CPU devices and returns the folder of the results."""
-    result = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder), *names],
-        capture_output=True,
-        text=True,
-    )
+    result = prepared.run(prepared.script(SCRIPT), folder, *names, folder=folder)
     assert result.returncode == 0, result.stderr[-4000:]
     return folder
 

@@ -8,6 +8,7 @@ import time
 
 import pytest
 import tensorflow as tf
+from training_samples import Restarting
 from training_samples import dataset
 from training_samples import paper_adam
 from training_samples import tiny_transformer
@@ -25,13 +26,31 @@ class NormRecorder(training.TrainingModel):
         return gradients, sums
 
 
-def make_trainer(folder, seed=3):
+def recorder(seed):
     transformer = tiny_transformer(seed=seed, dropout=0.3, attention_dropout=0.2)
     model = NormRecorder(transformer, 0.1)
     model.norms = []
     model.compile(optimizer=paper_adam())
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    return training.Trainer(model, folder)
+    return Restarting(model)
+
+
+@pytest.fixture(scope="module")
+def recorders():
+    """Models with other weights, by seed."""
+    return {seed: recorder(seed) for seed in (3, 8)}
+
+
+@pytest.fixture
+def make_trainer(recorders):
+    """Function that returns a trainer, whose model begins with its first weights."""
+
+    def make_trainer(folder, seed=3):
+        model = recorders[seed].begin()
+        model.norms.clear()
+        return training.Trainer(model, folder)
+
+    return make_trainer
 
 
 def rows(folder):
@@ -44,9 +63,10 @@ def rows(folder):
 
 
 @pytest.mark.fault("F05", "equal loss, rate and gradient norm of every step")
-def test_resumed_steps_match_uninterrupted_run(tmp_path):
+def test_resumed_steps_match_uninterrupted_run(make_trainer, tmp_path):
     whole = make_trainer(tmp_path / "whole")
     whole.fit(dataset(), 11, log_steps=1, bar=False)
+    expected = [*whole.model.norms]
     cut = make_trainer(tmp_path / "cut")
     cut.fit(dataset(), 4, log_steps=1, bar=False)
     resumed = make_trainer(tmp_path / "cut", seed=8)
@@ -55,11 +75,11 @@ def test_resumed_steps_match_uninterrupted_run(tmp_path):
     assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
     assert [row["step"] for row in rows(tmp_path / "cut")] == list(range(1, 12))
     norms = [*cut.model.norms, *resumed.model.norms]
-    assert norms == list(whole.model.norms)
+    assert norms == expected
     assert len(set(norms)) == 11
 
 
-def test_resumed_log_line_includes_earlier_steps(tmp_path):
+def test_resumed_log_line_includes_earlier_steps(make_trainer, tmp_path):
     """After a stop at step 4, the line of step 6 covers steps 1 to 6."""
     make_trainer(tmp_path / "whole").fit(dataset(), 6, log_steps=6, bar=False)
     make_trainer(tmp_path / "cut").fit(dataset(), 4, log_steps=6, bar=False)
@@ -77,7 +97,7 @@ def test_resumed_log_line_includes_earlier_steps(tmp_path):
         (signal.SIGINT, KeyboardInterrupt),
     ],
 )
-def test_signal_interrupts_validation(tmp_path, number, raised):
+def test_signal_interrupts_validation(make_trainer, tmp_path, number, raised):
     scores = {2: 3.0, 4: 2.0, 6: 2.5}
 
     def fit(trainer, validate, first=0):

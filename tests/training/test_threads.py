@@ -1,9 +1,8 @@
 """Thread settings, which TensorFlow fixes once, so that each case needs a process."""
 
 import os
-import subprocess
-import sys
 
+import prepared
 import pytest
 
 SCRIPT = """
@@ -34,13 +33,9 @@ print(
         (2, 0, {"TF_NUM_INTRAOP_THREADS": "5"}, "False 0 0"),
     ],
 )
-def test_configure_threads_divides_the_cores(parts, computed, variables, expected):
-    clean = {key: value for key, value in os.environ.items() if "TF_NUM" not in key}
-    found = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(parts), str(computed)],
-        env={**clean, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert found.stdout.strip() == expected
+def test_configure_threads_divides_the_cores(
+    tmp_path, parts, computed, variables, expected
+):
+    env = {name: None for name in os.environ if "TF_NUM" in name} | variables
+    found = prepared.run(SCRIPT, parts, computed, folder=tmp_path, env=env)
+    assert found.stdout.strip() == expected, found.stderr

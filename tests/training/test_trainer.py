@@ -5,12 +5,11 @@ import os
 import pathlib
 import re
 import signal
-import subprocess
-import sys
 import time
 
 import keras
 import numpy as np
+import prepared
 import pytest
 import tensorflow as tf
 from interrupted_run import STEPS
@@ -66,7 +65,9 @@ def test_trainer_logs_metrics_every_four_steps(tmp_path, capsys):
 
     # In plain `fit` of the same steps, epochs of 4 steps give the expected metrics.
     again = tiny_training_model()
-    history = again.fit(dataset(), steps_per_epoch=4, epochs=2, verbose=0).history
+    history = again.fit(
+        dataset(), steps_per_epoch=4, epochs=2, shuffle=False, verbose=0
+    ).history
     for index, row in enumerate((rows[0], rows[2])):
         for name in ("loss", "perplexity", "accuracy"):
             assert row[name] == pytest.approx(history[name][index], abs=2e-6), name
@@ -98,16 +99,19 @@ def _checkpoints(folder):
 
 def interrupt_run(folder, number):
     """Starts a run, sends it a signal and returns its exit code."""
-    process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(folder)], stdout=subprocess.PIPE, text=True
+    printed, stdout = prepared.output_pipe()
+    errors = folder.with_name("errors")
+    process = prepared.start(
+        prepared.script(SCRIPT), folder, stdout=stdout, stderr=errors
     )
     try:
-        assert process.stdout.readline() == "3 steps\n"
+        assert printed.readline() == "3 steps\n", errors.read_text()
         os.kill(process.pid, number)
-        return process.wait(timeout=300)
+        process.join(prepared.LIMIT)
+        return process.exitcode
     finally:
         process.kill()
-        process.stdout.close()
+        printed.close()
 
 
 @pytest.mark.slow
@@ -128,8 +132,8 @@ def test_ctrl_c_saves_and_run_resumes(tmp_path):
 
 @pytest.mark.fault("F07", "finishes the step, saves, exits with 143")
 def test_sigterm_saves_and_exits_with_143(tmp_path):
-    assert interrupt_run(tmp_path, signal.SIGTERM) == 143
-    assert len(_checkpoints(tmp_path)) == 1
+    assert interrupt_run(tmp_path / "run", signal.SIGTERM) == 143
+    assert len(_checkpoints(tmp_path / "run")) == 1
 
 
 def test_trainer_restores_signal_handlers(tmp_path):

@@ -2,9 +2,8 @@
 
 import ast
 import pathlib
-import subprocess
-import sys
 
+import prepared
 import pytest
 from sentencepiece import sentencepiece_model_pb2
 
@@ -18,13 +17,9 @@ SENTENCES = ["der Hund läuft", "ein Hund und noch ein Hund", "die Katze schläf
 
 def run(folder, kind, first, count):
     """Returns the counts of a process that reads altered files."""
-    train_tokenizer(kind, SENTENCES, 300).save(folder)
-    done = subprocess.run(
-        [sys.executable, str(CHILD), str(folder), str(first), str(count)],
-        capture_output=True,
-        text=True,
-        timeout=1500,
-    )
+    train_tokenizer(kind, SENTENCES, 300).save(folder / "good")
+    arguments = (folder / "good", first, count)
+    done = prepared.run(prepared.script(CHILD), *arguments, folder=folder, limit=1500)
     assert done.returncode == 0, done.stderr[-2000:]
     return ast.literal_eval(done.stdout.splitlines()[-1])
 

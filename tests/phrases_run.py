@@ -1,0 +1,27 @@
+"""Settings of the small run on phrases that several tests share."""
+
+from keras_transformer.recipes import load_recipe
+
+SMALL = [
+    "data.size=900",
+    "data.held_out=20",
+    "tokenizer.vocabulary_size=380",
+    "model.num_layers=1",
+    "model.d_model=16",
+    "model.d_ff=24",
+    "model.num_heads=2",
+    "model.key_dim=8",
+    "model.value_dim=8",
+    "model.dropout=0.2",
+    "training.steps=8",
+    "training.checkpoint_steps=3",
+    "training.keep_checkpoints=2",
+    "training.average_checkpoints=2",
+    "training.validation_steps=4",
+    "training.validation_sentences=3",
+    "decoding.extra_length=7",
+]
+
+
+def small_recipe(*overrides):
+    return load_recipe("phrases", [*SMALL, *overrides])

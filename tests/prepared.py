@@ -1,0 +1,130 @@
+"""Python processes that begin with TensorFlow imported, in milliseconds.
+
+A server imports the libraries once, which takes seconds, and forks for each process.
+A test whose point is what a process imports needs `subprocess` instead.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import pathlib
+import signal
+import sys
+import traceback
+import types
+
+LIBRARIES = ["tensorflow", "tensorflow_text", "keras_transformer.cli.app"]
+LIBRARIES += ["keras_transformer.saving.open", "keras_transformer.training.trainer"]
+LIBRARIES += ["keras_transformer.experiments.train", "keras_transformer.export"]
+# Runs the command line in `sys.argv[1:]`.
+COMMAND = "from keras_transformer.cli import main; main()"
+# Seconds. Generous, since it only limits hangs.
+LIMIT = 300
+
+_STREAMS = ("stdin", "stdout", "stderr")
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(LIBRARIES)
+
+
+def start(code, *arguments, env=(), cwd=None, stdin=os.devnull, stdout, stderr):
+    """Starts a process as `python -c CODE ARGUMENTS` would.
+
+    Args:
+        code: Text of the program.
+        arguments: Values for `sys.argv[1:]`.
+        env: Dict of environment variables to change; those of value `None` are unset.
+        cwd: Folder to run in.
+        stdin, stdout, stderr: Path of a file, or the process's end of a pipe, see
+            `output_pipe`. Output is appended to what a file contains.
+
+    Returns:
+        A `multiprocessing.Process`, whose `exitcode` is negative for a signal.
+    """
+    streams = (stdin, stdout, stderr)
+    words = ["-c", *map(str, arguments)]
+    process = _context.Process(target=_run, args=(code, words, dict(env), cwd, streams))
+    process.start()
+    for stream in streams:
+        if hasattr(stream, "close"):
+            stream.close()
+    return process
+
+
+def script(path):
+    """Returns the code that runs a file as `python FILE` would."""
+    return f"import runpy; runpy.run_path({str(path)!r}, run_name='__main__')"
+
+
+def output_pipe():
+    """Returns a file to read text from and a process's end of the pipe."""
+    reader, writer = _context.Pipe(duplex=False)
+    with reader:
+        return open(os.dup(reader.fileno()), encoding="utf-8"), writer
+
+
+def run(code, *arguments, folder, stdin="", limit=LIMIT, **options):
+    """Runs a process to its end.
+
+    Args:
+        code, arguments, options: See `start`.
+        folder: Folder for the files of standard input, output and error.
+        stdin: Text for standard input.
+        limit: Seconds after which it fails.
+
+    Returns:
+        An object with `returncode`, `stdout` and `stderr`, as `subprocess.run`.
+    """
+    paths = {name: pathlib.Path(folder, f".{name}") for name in _STREAMS}
+    for name, text in zip(_STREAMS, (stdin, "", ""), strict=True):
+        paths[name].write_text(text, encoding="utf-8")
+    process = start(code, *arguments, **paths, **options)
+    try:
+        process.join(limit)
+        assert process.exitcode is not None, f"not within {limit} s"
+    finally:
+        process.kill()
+    texts = (paths[name].read_text("utf-8", "replace") for name in _STREAMS[1:])
+    return types.SimpleNamespace(
+        returncode=process.exitcode, **dict(zip(_STREAMS[1:], texts, strict=True))
+    )
+
+
+def _run(code, words, env, cwd, streams):
+    """Runs a program in the fork. Never returns."""
+    for number, stream in enumerate(streams):
+        # Two streams may append to one file.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND if number else os.O_RDONLY
+        is_path = isinstance(stream, str | os.PathLike)
+        opened = os.open(stream, flags, 0o644) if is_path else stream.fileno()
+        os.dup2(opened, number)
+        os.close(opened)
+    for number, (name, mode) in enumerate(zip(_STREAMS, "rww", strict=True)):
+        # As Python opens them: only standard error is written line by line.
+        stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
+        stream.reconfigure(line_buffering=number == 2)
+        setattr(sys, name, stream)
+    for name, value in env.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    if cwd is not None:
+        os.chdir(cwd)
+    # The handler of a foreground job in a shell.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = words
+    exit_code = 0
+    try:
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+    except SystemExit as end:
+        exit_code = end.code or 0
+        if not isinstance(exit_code, int):
+            print(exit_code, file=sys.stderr)
+            exit_code = 1
+    except BaseException:
+        traceback.print_exc()
+        exit_code = 1
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(exit_code)
