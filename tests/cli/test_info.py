@@ -9,6 +9,7 @@ import sys
 import malicious_files
 import pytest
 
+from keras_transformer.export import export_translator
 from keras_transformer.export import model_card
 from keras_transformer.export import run_metadata
 from keras_transformer.recipes import load_recipe
