@@ -3,6 +3,9 @@
 Rows of Table 3 are named by their letter and their number within that letter.
 """
 
+import importlib
+import tempfile
+
 _BASE = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "dropout": 0.1}
 
 
@@ -61,3 +64,83 @@ def change_preset(name, changes):
         for head_size in {"key_dim", "value_dim"} - set(changes):
             del arguments[head_size]
     return arguments
+
+
+class StoredPresets:
+    """The methods of a `Transformer` that read and write presets."""
+
+    @classmethod
+    def from_preset(cls, preset, vocabulary_size=None, **changes):
+        """Builds a model from a preset, such as `"base"`, or loads a stored one.
+
+        Args:
+            preset: A key of `PRESETS` for fresh weights. Otherwise a folder of
+                `save_to_preset`, the name of a packaged model, or `hf://OWNER/NAME`
+                for a preset on the Hugging Face Hub.
+            vocabulary_size: Number of ids. A stored preset has its own.
+            **changes: Constructor arguments that differ from the preset. If `d_model`
+                or `num_heads` of a key of `PRESETS` changes, `key_dim` and `value_dim`
+                are inferred unless given.
+
+        Raises:
+            ValueError: If `vocabulary_size` is missing or not expected, or a stored
+                preset does not exist, is refused, or does not match `changes`.
+        """
+        if preset in PRESETS:
+            if vocabulary_size is None:
+                raise ValueError(f"`vocabulary_size` must be given for {preset!r}.")
+            return cls(vocabulary_size, **change_preset(preset, changes))
+        if vocabulary_size is not None:
+            raise ValueError(
+                f"With `vocabulary_size`, `preset` must be one of {', '.join(PRESETS)}."
+                f" Received: {preset!r}."
+            )
+        return _saving("load").load_preset_model(preset, **changes)
+
+    def save_to_preset(self, folder, tokenizer=None, **options):
+        """Writes a preset with KerasHub's file names, for `from_preset`.
+
+        The files are `config.json`, `metadata.json` and `model.weights.h5`; with a
+        tokenizer also `tokenizer.json`, `assets/tokenizer/` and `task.json`, so that
+        `open_model` translates with the preset. KerasHub itself opens it only together
+        with this package.
+
+        Args:
+            folder: Folder to write. An existing preset is replaced.
+            tokenizer: Tokenizer of source and target.
+            **options: `search`, a `BeamSearch`; `max_source_length`, as in
+                `Translator`; and `dtype="float16"` for weights in half precision.
+
+        Returns:
+            Path of the folder.
+
+        Raises:
+            ValueError: If the folder contains anything else, or the tokenizer or
+                `dtype` does not suit the model.
+        """
+        return _saving("preset").save_preset(self, folder, tokenizer, **options)
+
+    def push_to_hub(self, name, tokenizer=None, private=False, **options):
+        """Uploads a preset to the Hugging Face Hub, with the extra `hub`.
+
+        Args:
+            name: `OWNER/NAME` of the repository, which is created if necessary.
+            tokenizer: Same as in `save_to_preset`.
+            private: Whether a new repository is private.
+            **options: Same as in `save_to_preset`.
+
+        Returns:
+            URL of the commit.
+
+        Raises:
+            ValueError: If huggingface_hub is not installed, or the upload fails, for
+                instance without a login.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            folder = self.save_to_preset(f"{folder}/preset", tokenizer, **options)
+            return _saving("hub").upload(folder, name, private)
+
+
+def _saving(name):
+    """Imports a module of `saving`, which imports the model."""
+    return importlib.import_module(f"keras_transformer.saving.{name}")

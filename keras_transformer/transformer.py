@@ -1,8 +1,5 @@
 """The Transformer: encoder and decoder with tied embeddings (Figure 1)."""
 
-import importlib
-import tempfile
-
 import keras
 from keras import ops
 
@@ -19,13 +16,12 @@ from keras_transformer.layers.transformer_layer import named_attributes
 from keras_transformer.numerics.activations import activation_name
 from keras_transformer.numerics.activations import get_activation
 from keras_transformer.numerics.normalization import LayerNormalization
-from keras_transformer.presets import PRESETS
-from keras_transformer.presets import change_preset
+from keras_transformer.presets import StoredPresets
 from keras_transformer.variations import Variations
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(keras.Model):
+class Transformer(StoredPresets, keras.Model):
     """The model of section 3; its defaults are the paper's base model.
 
     One matrix of `vocabulary_size` rows embeds source and target and makes the
@@ -167,77 +163,6 @@ class Transformer(keras.Model):
         """Makes a layer of the model's data type."""
         return layer_class(*args, **kwargs, dtype=self.dtype_policy, name=name)
 
-    @classmethod
-    def from_preset(cls, preset, vocabulary_size=None, **changes):
-        """Builds a model from a preset, such as `"base"`, or loads a stored one.
-
-        Args:
-            preset: A key of `PRESETS` for fresh weights. Otherwise a folder of
-                `save_to_preset`, the name of a packaged model, or `hf://OWNER/NAME`
-                for a preset on the Hugging Face Hub.
-            vocabulary_size: Number of ids. A stored preset has its own.
-            **changes: Constructor arguments that differ from the preset. If `d_model`
-                or `num_heads` of a key of `PRESETS` changes, `key_dim` and `value_dim`
-                are inferred unless given.
-
-        Raises:
-            ValueError: If `vocabulary_size` is missing or not expected, or a stored
-                preset does not exist, is refused, or does not match `changes`.
-        """
-        if preset in PRESETS:
-            if vocabulary_size is None:
-                raise ValueError(f"`vocabulary_size` must be given for {preset!r}.")
-            return cls(vocabulary_size, **change_preset(preset, changes))
-        if vocabulary_size is not None:
-            raise ValueError(
-                f"With `vocabulary_size`, `preset` must be one of {', '.join(PRESETS)}."
-                f" Received: {preset!r}."
-            )
-        return _saving("load").load_preset_model(preset, **changes)
-
-    def save_to_preset(self, folder, tokenizer=None, **options):
-        """Writes a preset with KerasHub's file names, for `from_preset`.
-
-        The files are `config.json`, `metadata.json` and `model.weights.h5`; with a
-        tokenizer also `tokenizer.json`, `assets/tokenizer/` and `task.json`, so that
-        `open_model` translates with the preset. KerasHub itself opens it only together
-        with this package.
-
-        Args:
-            folder: Folder to write. An existing preset is replaced.
-            tokenizer: Tokenizer of source and target.
-            **options: `search`, a `BeamSearch`; `max_source_length`, as in
-                `Translator`; and `dtype="float16"` for weights in half precision.
-
-        Returns:
-            Path of the folder.
-
-        Raises:
-            ValueError: If the folder contains anything else, or the tokenizer or
-                `dtype` does not suit the model.
-        """
-        return _saving("preset").save_preset(self, folder, tokenizer, **options)
-
-    def push_to_hub(self, name, tokenizer=None, private=False, **options):
-        """Uploads a preset to the Hugging Face Hub, with the extra `hub`.
-
-        Args:
-            name: `OWNER/NAME` of the repository, which is created if necessary.
-            tokenizer: Same as in `save_to_preset`.
-            private: Whether a new repository is private.
-            **options: Same as in `save_to_preset`.
-
-        Returns:
-            URL of the commit.
-
-        Raises:
-            ValueError: If huggingface_hub is not installed, or the upload fails, for
-                instance without a login.
-        """
-        with tempfile.TemporaryDirectory() as folder:
-            folder = self.save_to_preset(f"{folder}/preset", tokenizer, **options)
-            return _saving("hub").upload(folder, name, private)
-
     @property
     def num_outputs(self):
         """Number of ids that have logits."""
@@ -273,26 +198,35 @@ class Transformer(keras.Model):
         decoder_output = self.decoder_output(inputs, training=training)
         return self.token_embedding(decoder_output, reverse=True)
 
-    def embed_source(self, source_ids, training=None):
-        """Embeds ids `[batch, source_length]` to `[batch, source_length, d_model]`."""
-        embedding = self.source_embedding or self.token_embedding
-        x = self.source_positions(embedding(source_ids))
+    def embed_source(self, source_ids, training=None, token_factors=None):
+        """Embeds ids `[batch, source_length]` to `[batch, source_length, d_model]`.
+
+        Args:
+            source_ids: `[batch, source_length]`.
+            training: Whether dropout is applied.
+            token_factors: `[batch, source_length]`, factors on the tokens' vectors,
+                such as 0 for dropped words. If `None`, all are 1.
+        """
+        x = (self.source_embedding or self.token_embedding)(source_ids)
+        x = self.source_positions(_scaled(x, token_factors))
         if self.source_norm is not None:
             x = self.source_norm(x, training=training)
         return self.dropout_layer(x, training=training)
 
-    def embed_target(self, target_ids, start_index=0, training=None):
+    def embed_target(
+        self, target_ids, start_index=0, training=None, token_factors=None
+    ):
         """Like `embed_source`, for targets from position `start_index`."""
-        x = self.token_embedding(target_ids)
+        x = _scaled(self.token_embedding(target_ids), token_factors)
         x = self.target_positions(x, start_index=start_index)
         if self.target_norm is not None:
             x = self.target_norm(x, training=training)
         return self.dropout_layer(x, training=training)
 
-    def encode(self, source_ids, training=None):
+    def encode(self, source_ids, training=None, token_factors=None):
         """Encodes ids `[batch, source_length]` to `[batch, source_length, d_model]`."""
         return self.encoder(
-            self.embed_source(source_ids, training),
+            self.embed_source(source_ids, training, token_factors),
             source_mask=padding_mask(source_ids, self.pad_id),
             training=training,
         )
@@ -317,13 +251,26 @@ class Transformer(keras.Model):
     def decoder_output(self, inputs, training=None, return_attention_scores=False):
         """Like `call`, before the projection to logits.
 
+        Args:
+            inputs: Same as in `call`. `"source_factors"` and `"target_factors"` are
+                optional, see `token_factors` of `embed_source`.
+            training: Whether dropout is applied.
+            return_attention_scores: Whether to return the decoder's scores too.
+
         Returns:
             `[batch, target_length, d_model]`, or `(output, scores)` with the list of
             the decoder layers' scores, see `Decoder`.
         """
-        encoder_output = self.encode(inputs["source_ids"], training=training)
+        encoder_output = self.encode(
+            inputs["source_ids"], training, inputs.get("source_factors")
+        )
+        target = self.embed_target(
+            inputs["target_ids"],
+            training=training,
+            token_factors=inputs.get("target_factors"),
+        )
         return self.decoder(
-            self.embed_target(inputs["target_ids"], training=training),
+            target,
             encoder_output,
             source_mask=padding_mask(inputs["source_ids"], self.pad_id),
             return_attention_scores=return_attention_scores,
@@ -374,9 +321,11 @@ class Transformer(keras.Model):
         return super().from_config(rename_score(config))
 
 
-def _saving(name):
-    """Imports a module of `saving`, which imports this module."""
-    return importlib.import_module(f"keras_transformer.saving.{name}")
+def _scaled(x, factors):
+    """Multiplies vectors `[..., d_model]` by factors `[...]`, if there are any."""
+    if factors is None:
+        return x
+    return x * ops.expand_dims(ops.cast(factors, x.dtype), -1)
 
 
 def _check_arguments(d_model, num_heads, key_dim, value_dim, positions):

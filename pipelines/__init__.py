@@ -16,6 +16,7 @@ from keras_transformer.pipelines.lines import decode_lines
 from keras_transformer.pipelines.lines import read_lines
 from keras_transformer.pipelines.sources.base import Pairs
 from keras_transformer.pipelines.sources.base import as_pairs
+from keras_transformer.pipelines.sources.directions import BothDirections
 from keras_transformer.pipelines.sources.hugging_face import HuggingFacePairs
 from keras_transformer.pipelines.sources.records import RecordFolder
 from keras_transformer.pipelines.sources.tables import JsonLines
@@ -30,6 +31,7 @@ from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 from keras_transformer.pipelines.tokenizers.registry import train_tokenizer
 
 __all__ = [
+    "BothDirections",
     "CoreOpsBytePairTokenizer",
     "EncodedCorpus",
     "HuggingFacePairs",

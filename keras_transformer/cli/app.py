@@ -93,7 +93,7 @@ COMMANDS = (
     *("demo", "init", "train", "plot", "evaluate", "translate", "score", "average"),
     *("export", "info", "models", "compare", "filter", "update_vocabulary", "serve"),
     "parse",
-    *("visualize", "ablate", "import_model"),
+    *("visualize", "repeat", "ablate", "import_model"),
 )
 # Names that are words of Python.
 _COMMAND_NAMES = {"import_model": "import"}

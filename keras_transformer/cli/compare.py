@@ -29,11 +29,14 @@ class Test(enum.StrEnum):
 def compare(
     systems: Annotated[
         list[pathlib.Path],
-        Argument(metavar="BASELINE SYSTEM...", help="Translations by each system."),
+        Argument(
+            metavar="BASELINE SYSTEM...", help="Translations, or folders of repeat."
+        ),
     ],
     reference: Annotated[
-        pathlib.Path, Option("--reference", "-r", help="Reference translations.")
-    ],
+        pathlib.Path | None,
+        Option("--reference", "-r", help="Reference translations of files."),
+    ] = None,
     metric: Annotated[
         list[CorpusMetric],
         Option("--metric", "-m", help="Metric to compare. Repeatable."),
@@ -54,12 +57,13 @@ def compare(
 
     The tests and their results match sacreBLEU's. The p-value is the probability of a
     difference at least as large as the observed one if the system were as good as the
-    baseline.
+    baseline. Folders of repeat are compared by BLEU, averaged over their seeds.
 
     \b
     keras-transformer translate runs/a --input test.en --output a.de
     keras-transformer translate runs/b --input test.en --output b.de
     keras-transformer compare --reference test.de a.de b.de
+    keras-transformer compare seeds_a seeds_b
     """
     if len(systems) < 2:
         raise UserError("BASELINE SYSTEM...: at least two files are needed")
@@ -68,19 +72,25 @@ def compare(
         raise UserError("files must differ; one of them is given twice")
     console.require_exists(reference, *systems)
     console.check_bleu_tokenizer(tokenize)
-    texts = [read_parallel_lines(path, reference) for path in systems]
-    with console.quiet_libraries():
-        from keras_transformer.evaluation import compare_systems
-
-        results = compare_systems(
-            dict(zip(names, (hypotheses for hypotheses, _ in texts), strict=True)),
-            texts[0][1],
+    bootstrap = {"num_samples": samples, "seed": seed}
+    scoring = {"tokenize": tokenize, "lowercase": lowercase}
+    if any(path.is_dir() for path in systems):
+        if reference or test != Test.BOOTSTRAP or set(metric) != {CorpusMetric.bleu}:
+            raise UserError(
+                "folders of repeat have their references, and are compared by BLEU and "
+                "the bootstrap; remove --reference, --metric and --test"
+            )
+        results = [_compare_folders(systems, **bootstrap, **scoring)]
+    elif reference is None:
+        raise UserError("--reference, the reference translations, is missing")
+    else:
+        results = _compare_files(
+            systems,
+            reference,
             [one.value for one in dict.fromkeys(metric)],
             test=test.value,
-            num_samples=samples,
-            seed=seed,
-            tokenize=tokenize,
-            lowercase=lowercase,
+            **bootstrap,
+            **scoring,
         )
     if as_json:
         report = [result._asdict() for result in results]
@@ -93,6 +103,42 @@ def compare(
         typer.echo(f"{result.metric}  {result.signature}")
         for system in result.systems:
             typer.echo(f"{system.name:{width}}  {_describe(system)}")
+
+
+def _compare_files(systems, reference, metrics, **options):
+    texts = [read_parallel_lines(path, reference) for path in systems]
+    with console.quiet_libraries():
+        from keras_transformer.evaluation import compare_systems
+
+        hypotheses = (lines for lines, _ in texts)
+        named = dict(zip(map(str, systems), hypotheses, strict=True))
+        return compare_systems(named, texts[0][1], metrics, **options)
+
+
+def _compare_folders(folders, num_samples, **options):
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"{folder}: must be a folder of repeat, as the others are")
+    console.load_tensorflow()
+    with console.quiet_libraries():
+        from keras_transformer.evaluation import Comparison
+        from keras_transformer.evaluation import compare_seeds
+        from keras_transformer.experiments.repeat import stored_translations
+
+        stored = {str(folder): stored_translations(folder) for folder in folders}
+        _, references = next(iter(stored.values()))
+        for name, (_, others) in stored.items():
+            if others != references:
+                raise UserError(f"{name}: was scored on other references")
+        systems = {name: translations for name, (translations, _) in stored.items()}
+        seeds = ", ".join(str(len(each)) for each in systems.values())
+        return Comparison(
+            "BLEU",
+            f"mean over seeds ({seeds})",
+            compare_seeds(
+                systems, references, num_samples=num_samples or 1000, **options
+            ),
+        )
 
 
 def _describe(system):

@@ -7,6 +7,10 @@ from keras_transformer.evaluation.scores import Result
 from keras_transformer.evaluation.scores import bleu
 from keras_transformer.evaluation.scores import chrf
 from keras_transformer.evaluation.scores import ter
+from keras_transformer.evaluation.seeds import Spread
+from keras_transformer.evaluation.seeds import bleu_interval
+from keras_transformer.evaluation.seeds import compare_seeds
+from keras_transformer.evaluation.seeds import spread
 from keras_transformer.evaluation.significance import Comparison
 from keras_transformer.evaluation.significance import SystemScore
 from keras_transformer.evaluation.significance import compare_systems
@@ -14,12 +18,16 @@ from keras_transformer.evaluation.significance import compare_systems
 __all__ = [
     "Comparison",
     "Result",
+    "Spread",
     "SystemScore",
     "bleu",
+    "bleu_interval",
     "chrf",
+    "compare_seeds",
     "compare_systems",
     "compound_split_bleu",
     "compound_split_tokens",
     "perplexity",
+    "spread",
     "ter",
 ]

@@ -18,6 +18,7 @@ def build_training_model(recipe, tokenizer, initial=None):
     model = build_model(recipe, tokenizer)
     if initial is not None:
         model.set_weights(initial.get_weights())
+    consistency = settings.consistency
     training_model = training.TrainingModel(
         model,
         label_smoothing=settings.label_smoothing,
@@ -26,15 +27,22 @@ def build_training_model(recipe, tokenizer, initial=None):
         max_gradient_norm=settings.max_gradient_norm,
         parallel_parts=settings.parallel_parts,
         guided_alignment=_guided_alignment(recipe, tokenizer),
+        word_dropout=settings.word_dropout,
+        consistency=consistency and training.Consistency(**consistency.model_dump()),
     )
     optimizer = training.FusedAdam(
         _schedule(settings, model.d_model),
         beta_1=settings.beta_1,
         beta_2=settings.beta_2,
         epsilon=settings.epsilon,
+        weight_decay=settings.weight_decay or None,
     )
     training_model.compile(optimizer=optimizer, jit_compile=settings.jit_compile)
     training_model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    if settings.weight_decay:
+        # Decay is for matrices: biases and the scales of normalizations stay free.
+        vectors = [each for each in model.trainable_weights if len(each.shape) < 2]
+        optimizer.exclude_from_weight_decay(var_list=vectors)
     return training_model
 
 

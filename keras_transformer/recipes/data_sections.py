@@ -14,6 +14,7 @@ from pydantic import PositiveFloat
 from pydantic import PositiveInt
 from pydantic import model_validator
 
+Fraction = Annotated[float, Field(ge=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Text = Annotated[str, Field(min_length=1)]
 Paths = Annotated[
@@ -59,11 +60,17 @@ class TextPair(Section):
         return self
 
 
+class TrainingTextPair(TextPair):
+    """`TextPair` with the directions in which it is translated."""
+
+    directions: Literal["forward", "both"] = "forward"  # both: also target to source
+
+
 class FilesData(Section):
     """Pairs of text files."""
 
     kind: Literal["files"] = "files"
-    train: TextPair  # training text
+    train: TrainingTextPair  # training text
     validation: TextPair | None = None  # text for validation and early stopping
     test: TextPair | None = None  # text that training does not read
     max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped

@@ -3,6 +3,7 @@
 `files.yaml` describes the keys. Comments here describe those that it does not contain.
 """
 
+import contextlib
 from typing import Annotated
 from typing import Any
 from typing import Literal
@@ -18,12 +19,16 @@ from pydantic import model_validator
 from keras_transformer.presets import PRESETS
 from keras_transformer.presets import change_preset
 from keras_transformer.recipes.data_sections import DATA_KINDS
+from keras_transformer.recipes.data_sections import Fraction
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.data_sections import Seed
 from keras_transformer.recipes.data_sections import Text
 from keras_transformer.recipes.renamed_keys import rename_keys
+from keras_transformer.recipes.stages import ConsistencySettings
+from keras_transformer.recipes.stages import StageSettings
+from keras_transformer.recipes.stages import stages_of
+from keras_transformer.recipes.stages import usual_text
 
-Fraction = Annotated[float, Field(ge=0, lt=1)]
 BLEU_TOKENIZERS = (
     *("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"),
     *("flores101", "flores200", "spBLEU-1K"),
@@ -156,6 +161,7 @@ class TrainingSettings(Section):
 
     initial_model: Text | None = None
     steps: PositiveInt = 100_000
+    stages: Annotated[list[StageSettings], Field(min_length=1)] | None = None
     batch_tokens: PositiveInt = 25_000
     schedule: Literal["paper", "inverse_sqrt"] = "paper"
     learning_rate: PositiveFloat | None = None
@@ -164,6 +170,9 @@ class TrainingSettings(Section):
     cooldown_steps: NonNegativeInt = 0
     label_smoothing: Fraction = 0.1
     guided_alignment: NonNegativeFloat = 0.0
+    word_dropout: Fraction = 0.0
+    consistency: ConsistencySettings | None = None
+    weight_decay: NonNegativeFloat = 0.0
     beta_1: Fraction = 0.9
     beta_2: Fraction = 0.98
     epsilon: PositiveFloat = 1e-9
@@ -187,6 +196,28 @@ class TrainingSettings(Section):
     early_stopping: EarlyStopping | None = None
     seed: Seed = 1
     deterministic: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _add_up_stages(cls, values: Any):
+        if not isinstance(values, dict) or "steps" in values:
+            return values
+        stages = values.get("stages")
+        with contextlib.suppress(TypeError, KeyError):  # reported with their place
+            values = {**values, "steps": sum(stage["steps"] for stage in stages)}
+        return values
+
+    @model_validator(mode="after")
+    def _check_stages(self):
+        total = sum(stage.steps for stage in self.stages or ())
+        if self.stages and self.steps != total:
+            raise ValueError(
+                "steps must be the sum of the stages' steps, or missing. Received: "
+                f"steps={self.steps}, sum={total}"
+            )
+        if self.stages and self.early_stopping:
+            raise ValueError("stages and early_stopping exclude each other. Give one")
+        return self
 
     @model_validator(mode="after")
     def _consistent(self):
@@ -298,6 +329,23 @@ class Recipe(Section):
             raise ValueError(
                 "tokenizer.dropout must be 0: data.kind records is already encoded"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_stages(self):
+        usual = usual_text(self)
+        for number, stage in enumerate(stages_of(self), 1):
+            if stage.text.dropout and self.tokenizer.kind != "bpe":
+                raise ValueError(
+                    f"training.stages: stage {number}: dropout skips merges of byte "
+                    "pairs, so tokenizer.kind must be bpe"
+                )
+            is_fixed = self.data.kind in ("records", "trees")
+            if is_fixed and stage.text != usual:
+                raise ValueError(
+                    f"training.stages: stage {number}: data.kind {self.data.kind} has "
+                    "one direction and one segmentation"
+                )
         return self
 
     def validation_metric(self) -> str:

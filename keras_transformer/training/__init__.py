@@ -3,6 +3,7 @@
 import importlib
 
 _NAMES = {
+    "Consistency": "consistency",
     "FusedAdam": "fused_adam",
     "GuidedAlignment": "guided_alignment",
     "InverseSquareRoot": "schedules",
@@ -10,6 +11,7 @@ _NAMES = {
     "PaperSchedule": "schedules",
     "Perplexity": "metrics",
     "SmoothedCrossEntropy": "losses",
+    "StagedSchedule": "schedules",
     "TokenAccuracy": "metrics",
     "Trainer": "trainer",
     "TrainingModel": "training_model",

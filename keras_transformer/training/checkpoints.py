@@ -50,10 +50,14 @@ class Checkpoints:
         model.optimizer.build(model.trainable_variables)
         self.folder = pathlib.Path(folder)
         self._progress = tf.Variable("", trainable=False, dtype=tf.string)
+        # Without them, checkpoints are those of older versions.
+        states = model.random_states()
+        extra = {"training_seeds": states} if states else {}
         self._checkpoint = tf.train.Checkpoint(
             **weights_by_path(model.transformer),
             optimizer=[variable.value for variable in model.optimizer.variables],
             progress=self._progress,
+            **extra,
         )
         self._keep = keep
         self._writes = writes

@@ -45,18 +45,11 @@ def _sums_and_gradients(
 ):
     """Returns the sums and the gradients of the first with respect to both factors."""
     num_tokens = tf.shape(vectors)[0]
-    num_chunks = (num_tokens + chunk_tokens - 1) // chunk_tokens
-    missing = num_chunks * chunk_tokens - num_tokens
-
-    def chunks(x):
-        x = tf.pad(x, [[0, missing], *([[0, 0]] * (len(x.shape) - 1))])
-        return tf.reshape(x, [num_chunks, chunk_tokens, *x.shape[1:]])
-
-    all_vectors, all_labels, all_weights = map(chunks, (vectors, labels, weights))
+    chunks, num_chunks = in_chunks((vectors, labels, weights), chunk_tokens)
     mean_row = tf.reduce_mean(matrix, axis=0)
 
     def body(index, sums, vectors_gradient, matrix_gradient):
-        x, y, w = all_vectors[index], all_labels[index], all_weights[index]
+        x, y, w = (each[index] for each in chunks)
         new_sums, weighted = _chunk_sums(x, y, w, matrix, mean_row, label_smoothing)
         # Softmax part of the gradient. The labels' part is subtracted after the loop.
         gradient = tf.matmul(weighted, matrix)
@@ -80,9 +73,56 @@ def _sums_and_gradients(
         ),
         parallel_iterations=1,
     )
-    vectors_gradient = vectors_gradient.concat()[:num_tokens]
-    # The target distribution: 1 - e on the label, e spread over the vocabulary.
+    vectors_gradient, matrix_gradient = subtract_targets(
+        vectors_gradient.concat()[:num_tokens],
+        matrix_gradient,
+        vectors,
+        matrix,
+        labels,
+        weights,
+        label_smoothing,
+    )
+    return sums, vectors_gradient, matrix_gradient
+
+
+def in_chunks(arrays, chunk_tokens):
+    """Divides arrays `[tokens, ...]` into chunks, padded with zeros.
+
+    Returns:
+        List of `[num_chunks, chunk_tokens, ...]`, and the number of chunks.
+    """
+    num_tokens = tf.shape(arrays[0])[0]
+    num_chunks = (num_tokens + chunk_tokens - 1) // chunk_tokens
+    missing = num_chunks * chunk_tokens - num_tokens
+
+    def chunks(x):
+        x = tf.pad(x, [[0, missing], *([[0, 0]] * (len(x.shape) - 1))])
+        return tf.reshape(x, [num_chunks, chunk_tokens, *x.shape[1:]])
+
+    return [chunks(x) for x in arrays], num_chunks
+
+
+def subtract_targets(
+    vectors_gradient, matrix_gradient, vectors, matrix, labels, weights, label_smoothing
+):
+    """Subtracts the part of the target distribution from softmax's gradients.
+
+    The target distribution is 1 - e on the label, and e spread over the vocabulary.
+
+    Args:
+        vectors_gradient: `[tokens, d_model]`.
+        matrix_gradient: `[vocabulary_size, d_model]`.
+        vectors: See `projected_loss`, and so on.
+        matrix: See `projected_loss`.
+        labels: See `projected_loss`.
+        weights: See `projected_loss`.
+        label_smoothing: See `projected_loss`.
+
+    Returns:
+        The gradients of the loss for `vectors` and `matrix`.
+    """
     on_label = 1.0 - label_smoothing
+    mean_row = tf.reduce_mean(matrix, axis=0)
     targets = on_label * tf.gather(matrix, labels) + label_smoothing * mean_row
     vectors_gradient -= weights[:, None] * targets
     weighted = weights[:, None] * vectors
@@ -93,7 +133,7 @@ def _sums_and_gradients(
     matrix_gradient -= (
         label_smoothing / vocabulary_size * tf.reduce_sum(weighted, axis=0)
     )
-    return sums, vectors_gradient, matrix_gradient
+    return vectors_gradient, matrix_gradient
 
 
 def _chunk_sums(x, labels, weights, matrix, mean_row, label_smoothing):

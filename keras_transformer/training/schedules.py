@@ -118,6 +118,54 @@ class LinearCooldown(keras.optimizers.schedules.LearningRateSchedule):
         return cls(**{**config, "schedule": schedule})
 
 
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class StagedSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """Schedules that follow one another, each of which counts its own steps from 0.
+
+    Args:
+        schedules: List of `LearningRateSchedule`, one per stage.
+        steps: List of the stages' numbers of steps. The last stage never ends.
+
+    Raises:
+        ValueError: If there is no stage, or the lists differ in length.
+    """
+
+    def __init__(self, schedules, steps):
+        super().__init__()
+        if not schedules or len(schedules) != len(steps):
+            raise ValueError(
+                "`schedules` and `steps` must have one entry per stage. Received: "
+                f"{len(schedules)} schedules, {len(steps)} numbers of steps."
+            )
+        self.schedules = list(schedules)
+        self.steps = list(steps)
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32")
+        start = 0
+        rate = self.schedules[0](step)
+        stages = zip(self.schedules[1:], self.steps[:-1], strict=True)
+        for schedule, steps_before in stages:
+            start += steps_before
+            # Before its start, a stage must not compute with negative steps.
+            own_step = ops.maximum(step - start, 0.0)
+            rate = ops.where(step >= start, schedule(own_step), rate)
+        return rate
+
+    def get_config(self):
+        return {
+            "schedules": [
+                keras.saving.serialize_keras_object(each) for each in self.schedules
+            ],
+            "steps": self.steps,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        schedules = map(keras.saving.deserialize_keras_object, config["schedules"])
+        return cls(list(schedules), config["steps"])
+
+
 def _check_warmup(warmup_steps):
     if warmup_steps < 1:
         raise ValueError(

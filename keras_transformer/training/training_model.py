@@ -6,6 +6,8 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.training import step_check
+from keras_transformer.training.consistency import TokenDropout
+from keras_transformer.training.consistency import consistency_loss
 from keras_transformer.training.metrics import Perplexity
 from keras_transformer.training.metrics import TokenAccuracy
 from keras_transformer.training.metrics import _TokenMean
@@ -53,6 +55,9 @@ class TrainingModel(keras.Model):
             `configure_threads`.
         guided_alignment: A `GuidedAlignment` whose loss is added to the tokens' loss,
             also in the metrics. If `None`, attention is not guided.
+        word_dropout: Rate of source and target tokens whose vectors are dropped.
+        consistency: A `Consistency`, which computes each batch twice. If `None`, the
+            loss is the cross-entropy alone.
     """
 
     def __init__(
@@ -64,6 +69,8 @@ class TrainingModel(keras.Model):
         max_gradient_norm=None,
         parallel_parts=1,
         guided_alignment=None,
+        word_dropout=0.0,
+        consistency=None,
         **kwargs,
     ):
         if "clip_norm" in kwargs:  # its name in version 0.1
@@ -79,6 +86,11 @@ class TrainingModel(keras.Model):
         self.gradient_accumulation_steps = gradient_accumulation_steps
         self.parallel_parts = parallel_parts
         self.guided_alignment = guided_alignment
+        self.word_dropout = TokenDropout(word_dropout) if word_dropout else None
+        self.consistency = consistency
+        self.token_cutoff = None
+        if consistency is not None and consistency.cutoff:
+            self.token_cutoff = TokenDropout(consistency.cutoff, is_scaled=False)
         self.checked_update = CheckedUpdate(global_clipnorm, max_gradient_norm)
         # `step_check.OK`, or a key of `step_check.FAULT_REASONS`.
         self.last_fault = self.add_weight(
@@ -94,6 +106,11 @@ class TrainingModel(keras.Model):
         self.accuracy_metric = TokenAccuracy()
         # `fit` would reset it in `metrics`. Float32 would stop counting at 2^24.
         self.token_counter = _GlobalSum(name="tokens", dtype="float64")
+
+    def random_states(self):
+        """Returns the variables of the random generators outside the transformer."""
+        layers = (self.word_dropout, self.token_cutoff)
+        return [each.seed_generator.state.value for each in layers if each is not None]
 
     @property
     def metrics(self):
@@ -212,22 +229,45 @@ class TrainingModel(keras.Model):
 
     def _sums(self, inputs, labels, training):
         """Returns sums over tokens: loss, negative log-likelihood, correct tokens."""
-        vectors, scores = self._decoder_output(inputs, training)
-        # [batch, target_length, d_model] to one row per token
-        vectors = tf.reshape(vectors, [-1, vectors.shape[-1]])
         weights = self._token_weights(inputs, labels)
-        embedding = self.transformer.token_embedding
-        sums = projected_loss(
-            *embedding.loss_factors(tf.cast(vectors, tf.float32)),
+        of_labels = (
             tf.reshape(tf.cast(labels, tf.int32), [-1]),
             tf.reshape(weights, [-1]),
-            self.label_smoothing,
-            self._chunk_tokens(),
         )
+        options = (self.label_smoothing, self._chunk_tokens())
+        is_consistent = training and self.consistency is not None
+        passes = self._passes(inputs, 2 if is_consistent else 1, training)
+        vectors, scores = self._decoder_output(passes, training)
+        # [batch, target_length, d_model] to one row per token
+        vectors = tf.reshape(tf.cast(vectors, tf.float32), [-1, vectors.shape[-1]])
+        vectors, matrix = self.transformer.token_embedding.loss_factors(vectors)
+        if is_consistent:
+            passes = tf.split(vectors, 2)
+            factors = self.consistency.factors
+            sums = consistency_loss(*passes, matrix, *of_labels, factors, *options)
+        else:
+            sums = projected_loss(vectors, matrix, *of_labels, *options)
         loss, nll, correct = tf.unstack(sums)
         if self.guided_alignment is not None:
+            scores = scores[: tf.shape(labels)[0]]  # of the first pass
             loss += self.guided_alignment.loss(scores, inputs, weights)
         return [loss, nll, correct]
+
+    def _passes(self, inputs, count, training):
+        """Returns the rows of `count` passes, with factors on the tokens' vectors."""
+        inputs = {name: inputs[name] for name in ("source_ids", "target_ids")}
+        passes = {name: tf.concat([ids] * count, 0) for name, ids in inputs.items()}
+        if not training or (self.word_dropout or self.token_cutoff) is None:
+            return passes
+        for name, ids in inputs.items():
+            factors = tf.ones(tf.shape(passes[name]))
+            if self.word_dropout is not None:
+                factors = self.word_dropout(passes[name])
+            if self.token_cutoff is not None:
+                cut = self.token_cutoff(ids)
+                factors *= tf.concat([tf.ones_like(cut), cut], 0)
+            passes[name.replace("ids", "factors")] = factors
+        return passes
 
     def _decoder_output(self, inputs, training):
         """Returns the decoder output and the guided layer's scores, or `None`."""

@@ -116,3 +116,22 @@ def test_fit_starts_with_rate_of_step_1():
         model.fit(ones, steps_per_epoch=2, epochs=1, shuffle=False, verbose=0)
         total += paper_rate(first, 1, 3) + paper_rate(first + 1, 1, 3)
         assert -float(model.get_weights()[0][0, 0]) == pytest.approx(total, 1e-5)
+
+
+def test_staged_schedule_restarts_each_schedule():
+    first = training.InverseSquareRoot(0.01, warmup_steps=3)
+    second = training.LinearCooldown(
+        training.InverseSquareRoot(0.002, warmup_steps=2), 5, 5
+    )
+    staged = training.StagedSchedule([first, second], [4, 5])
+    found = [float(staged(step)) for step in range(9)]
+    expected = [float(first(step)) for step in range(4)]
+    expected += [float(second(step)) for step in range(5)]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    copy = training.StagedSchedule.from_config(staged.get_config())
+    np.testing.assert_allclose([float(copy(step)) for step in range(9)], found)
+
+
+def test_staged_schedule_needs_one_length_per_schedule():
+    with pytest.raises(ValueError, match="one entry per stage"):
+        training.StagedSchedule([training.PaperSchedule(8)], [1, 2])

@@ -1,0 +1,65 @@
+"""keras-transformer repeat"""
+
+import pathlib
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from keras_transformer.cli import console
+from keras_transformer.cli import options
+from keras_transformer.errors import UserError
+
+
+@console.command
+def repeat(
+    recipe: options.RecipeName,
+    output: Annotated[
+        pathlib.Path,
+        Option("--output", "-o", metavar="DIR", help="Folder for runs and report."),
+    ],
+    seeds: Annotated[
+        str, Option(metavar="LIST", help="Seeds, separated by commas.")
+    ] = "1,2,3",
+    jobs: Annotated[
+        int, Option(min=1, help="Seeds to train in parallel, on a share of the cores.")
+    ] = 1,
+    overrides: options.Overrides = (),
+):
+    """Train a recipe with several seeds and report mean and spread.
+
+    Each model is scored on the recipe's test set with the recipe's beam search. Run
+    the same command again to resume. Compare two recipes with compare DIR DIR.
+
+    \b
+    keras-transformer repeat multi30k_en_de --seeds 1,2,3 --output seeds --jobs 2
+    """
+    from keras_transformer.recipes import load_recipe
+
+    console.refuse_workers("repeat")
+    numbers = _seeds(seeds)
+    loaded = load_recipe(recipe, overrides)
+    console.load_tensorflow()
+    from keras_transformer.experiments.repeat import repeat
+
+    def on_seed(result):
+        console.print_status(f"seed {result['seed']}: BLEU {result['bleu']:.2f}")
+
+    hint = f"complete {output}"
+    with console.resume_hint(hint), console.exit_on_sigterm():
+        repeat(loaded, numbers, output, jobs, on_seed)
+    typer.echo((output / "results.md").read_text(encoding="utf-8"), nl=False)
+
+
+def _seeds(text):
+    try:
+        seeds = [int(each) for each in text.split(",")]
+    except ValueError:
+        raise UserError(
+            f"--seeds {text}: must be whole numbers separated by commas"
+        ) from None
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"--seeds {text}: a seed is given twice")
+    if min(seeds) < 0:
+        raise UserError(f"--seeds {text}: seeds must be at least 0")
+    return seeds

@@ -1,0 +1,154 @@
+"""BLEU of several training runs: intervals, and a test of two sets of seeds."""
+
+import math
+import statistics
+from typing import NamedTuple
+
+import numpy as np
+from sacrebleu.metrics import BLEU
+
+from keras_transformer.evaluation.significance import SystemScore
+
+_ORDERS = 4
+
+
+class Spread(NamedTuple):
+    """Mean and sample standard deviation of a score over seeds."""
+
+    mean: float
+    deviation: float | None  # None for a single seed
+
+    def __str__(self):
+        if self.deviation is None:
+            return f"{self.mean:.2f}"
+        return f"{self.mean:.2f} ± {self.deviation:.2f}"
+
+
+def spread(scores) -> Spread:
+    """Computes the `Spread` of a non-empty list of scores."""
+    deviation = statistics.stdev(scores) if len(scores) > 1 else None
+    return Spread(statistics.mean(scores), deviation)
+
+
+def bleu_interval(
+    hypotheses,
+    references,
+    tokenize="13a",
+    lowercase=False,
+    num_samples=1000,
+    seed=12345,
+):
+    """Estimates the 95% bootstrap interval of corpus BLEU (Koehn 2004).
+
+    Args:
+        hypotheses: List of str, one translation per sentence.
+        references: List of str, one reference per sentence.
+        tokenize: sacreBLEU's tokenizer.
+        lowercase: Whether to ignore case.
+        num_samples: Number of resamples of the sentences.
+        seed: Seed of the resampling.
+
+    Returns:
+        Tuple of the lower and the upper bound.
+    """
+    counts = _counts(hypotheses, references, tokenize, lowercase)
+    picks = _resamples(len(references), num_samples, seed)
+    return _interval(_bleu_of_resamples(counts, picks))
+
+
+def compare_seeds(
+    systems,
+    references,
+    tokenize="13a",
+    lowercase=False,
+    num_samples=1000,
+    seed=12345,
+):
+    """Tests systems against the first one by their BLEU, averaged over seeds.
+
+    The paired bootstrap of Koehn (2004): all seeds of all systems are scored on the
+    same resamples of the sentences. The p-value is that of sacreBLEU: the share of
+    resamples whose difference, less its mean, is at least as large as the observed one.
+
+    Args:
+        systems: Mapping of names to lists of translations, one list per seed.
+        references: List of str, one reference per sentence.
+        tokenize: sacreBLEU's tokenizer.
+        lowercase: Whether to ignore case.
+        num_samples: Number of resamples of the sentences.
+        seed: Seed of the resampling.
+
+    Returns:
+        List of `SystemScore`.
+    """
+    picks = _resamples(len(references), num_samples, seed)
+    everything = np.arange(len(references))[None]
+    baseline = None
+    found = []
+    for name, runs in systems.items():
+        counts = [_counts(run, references, tokenize, lowercase) for run in runs]
+        score = float(np.mean([_bleu_of_resamples(c, everything) for c in counts]))
+        samples = np.mean([_bleu_of_resamples(c, picks) for c in counts], axis=0)
+        low, high = _interval(samples)
+        p_value = None
+        if baseline is not None:
+            p_value = _p_value(samples - baseline[1], score - baseline[0])
+        else:
+            baseline = score, samples
+        found.append(
+            SystemScore(name, score, p_value, float(samples.mean()), (high - low) / 2)
+        )
+    return found
+
+
+def _p_value(differences, observed):
+    if not observed and not differences.any():
+        return 1.0  # the same translations
+    extreme = np.abs(differences - differences.mean()) >= abs(observed)
+    return float((np.sum(extreme) + 1) / (len(differences) + 1))
+
+
+def _resamples(size, count, seed):
+    """Returns indices of sentences, `[count, size]`."""
+    return np.random.default_rng(seed).integers(0, size, (count, size))
+
+
+def _interval(samples):
+    low, high = np.percentile(samples, (2.5, 97.5))
+    return float(low), float(high)
+
+
+def _counts(hypotheses, references, tokenize, lowercase):
+    """Returns the counts of which BLEU is made, an int array with a row per sentence.
+
+    Columns: matching n-grams and all n-grams, by order, then both lengths.
+    """
+    # Without `force`, sacreBLEU warns that text for the tokenizer "none" is tokenized.
+    # `effective_order` only avoids a warning: the counts are the same.
+    metric = BLEU(
+        tokenize=tokenize,
+        lowercase=lowercase,
+        force=tokenize == "none",
+        effective_order=True,
+    )
+    rows = []
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        score = metric.sentence_score(hypothesis, [reference])
+        rows.append([*score.counts, *score.totals, score.sys_len, score.ref_len])
+    return np.array(rows, "int64")
+
+
+def _bleu_of_resamples(counts, picks):
+    """Returns the corpus BLEU of each resample, an array."""
+    # How often each sentence is picked, so that sums are one product.
+    size = len(counts)
+    frequencies = np.stack([np.bincount(row, minlength=size) for row in picks])
+    return np.array([_bleu(sums) for sums in frequencies @ counts])
+
+
+def _bleu(sums):
+    correct, total = sums[:_ORDERS], sums[_ORDERS : 2 * _ORDERS]
+    score = BLEU.compute_bleu(
+        correct.tolist(), total.tolist(), int(sums[-2]), int(sums[-1]), "exp"
+    ).score
+    return 0.0 if math.isnan(score) else score

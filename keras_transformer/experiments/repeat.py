@@ -1,0 +1,216 @@
+"""Trains a recipe once per seed and reports the spread of its scores."""
+
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+from keras_transformer import evaluation
+from keras_transformer.errors import RecipeError
+from keras_transformer.errors import RunError
+from keras_transformer.evaluation.perplexity import perplexity_of
+from keras_transformer.experiments import folder as run_folder
+from keras_transformer.experiments.corpora import load_pairs
+from keras_transformer.experiments.repeat_report import write_report
+from keras_transformer.files import replace_file
+from keras_transformer.recipes import dump_recipe
+from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.names import CONFIG
+from keras_transformer.saving.names import metrics_of_run
+from keras_transformer.saving.open import open_model
+
+RESULT = "result.json"
+TRANSLATIONS = "test.txt"
+REFERENCES = "references.txt"
+LOG = "train.log"
+
+
+def repeat(recipe, seeds, output, jobs=1, on_seed=None):
+    """Trains a recipe once per seed, scores each model on the test set and reports.
+
+    Finished seeds are not trained again, and interrupted ones resume. Each seed is
+    trained by a process of its own. `jobs` of them run in parallel and share the cores.
+
+    Args:
+        recipe: A `Recipe` with test data.
+        seeds: List of different seeds, ints.
+        output: Folder of the runs, `seed-1` and so on, and of the report:
+            `results.json`, `results.md` and `results.png`.
+        jobs: Number of seeds that are trained in parallel.
+        on_seed: Function of the result of a seed, called after each.
+
+    Returns:
+        List of results, mappings as in `result.json` of each seed.
+
+    Raises:
+        RecipeError: If there is no test data, the data are trees, or `output` contains
+            another recipe.
+        RunBusy: If another process repeats in `output`.
+        RunError: If a training fails.
+    """
+    output = pathlib.Path(output)
+    if recipe.data.kind == "trees" or getattr(recipe.data, "test", True) is None:
+        raise RecipeError("data.test must be given: the models are scored on it")
+    run_folder.create(output)
+    with run_folder.lock(output, ".repeat.lock"):
+        _claim(output, recipe)
+        folders = {seed: output / f"seed-{seed}" for seed in seeds}
+        results = {seed: _finished(folder) for seed, folder in folders.items()}
+        pending = [seed for seed, result in results.items() if result is None]
+        for seed in _train_all(output / CONFIG, folders, pending, jobs):
+            results[seed] = _evaluate(recipe, seed, folders[seed])
+            if on_seed is not None:
+                on_seed(results[seed])
+        found = [results[seed] for seed in seeds]
+        write_report(found, output)
+    return found
+
+
+def stored_translations(output):
+    """Reads what `repeat` wrote.
+
+    Args:
+        output: Folder of `repeat`.
+
+    Returns:
+        Tuple `(translations, references)`: a list of texts per finished seed, and the
+        list of references.
+
+    Raises:
+        RunError: If no seed is finished.
+    """
+    finished = sorted(path.parent for path in output.glob(f"seed-*/{RESULT}"))
+    if not finished:
+        raise RunError(f"{output}: contains no finished seed of repeat")
+    translations = [_lines(folder / TRANSLATIONS) for folder in finished]
+    return translations, _lines(finished[0] / REFERENCES)
+
+
+def _lines(path):
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def _claim(output, recipe):
+    """Stores the recipe, or checks that it is the stored one."""
+    path = output / CONFIG
+    if not path.is_file():
+        dump_recipe(recipe, path)
+    elif _without_seed(load_recipe(path)) != _without_seed(recipe):
+        raise RecipeError(f"{path}: differs from the recipe. Choose another --output")
+
+
+def _without_seed(recipe):
+    values = recipe.model_dump(mode="json")
+    del values["training"]["seed"]
+    return values
+
+
+def _train_all(config, folders, seeds, jobs):
+    """Trains seeds in processes and yields each as soon as it is trained.
+
+    All processes have ended when this function ends, also after an exception.
+    """
+    waiting, running = list(seeds), {}
+    try:
+        while waiting or running:
+            for slot in range(jobs):
+                if waiting and slot not in running:
+                    seed = waiting.pop(0)
+                    with _share_of_cores(slot, jobs):
+                        process = _start(config, folders[seed], seed, jobs == 1)
+                    running[slot] = seed, process
+            slot = _wait_for_one(running)
+            seed, process = running.pop(slot)
+            if process.returncode:
+                raise RunError(_failure(folders[seed], seed, process.returncode, jobs))
+            yield seed
+    finally:
+        # A training saves a checkpoint on SIGTERM. After Ctrl-C it has received one.
+        for _, process in running.values():
+            process.terminate()
+        for _, process in running.values():
+            process.wait()
+
+
+def _start(config, folder, seed, shows_progress):
+    """Starts the training of a seed, which logs to its folder unless it runs alone."""
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "keras_transformer", "train", str(config)]
+    command += ["--output", str(folder), "--set", f"training.seed={seed}"]
+    if shows_progress:
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    with open(folder / LOG, "ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log)
+
+
+def _wait_for_one(running):
+    """Returns the slot of a process that has ended."""
+    while True:
+        for slot, (_, process) in running.items():
+            if process.poll() is not None:
+                return slot
+        time.sleep(0.2)
+
+
+def _failure(folder, seed, code, jobs):
+    """Returns the message about a training that failed."""
+    message = f"seed {seed}: training ended with exit code {code}"
+    if jobs == 1:
+        return message
+    lines = (folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+    reason = lines[-1].strip() if lines else "no output"
+    return f"{message}: {reason} (see {folder / LOG})"
+
+
+@contextlib.contextmanager
+def _share_of_cores(slot, jobs):
+    """Restricts processes started in the context to an equal share of the cores."""
+    if jobs == 1 or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[slot::jobs] or cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _finished(folder):
+    """Returns the stored result of a seed, or `None`."""
+    path = folder / RESULT
+    if not path.is_file():
+        return None
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _evaluate(recipe, seed, folder):
+    """Scores the model of a seed on the test set and stores the result."""
+    translator = open_model(folder)
+    pairs = [pair for pair in load_pairs(recipe)["test"] if all(pair)]
+    sources, references = map(list, zip(*pairs, strict=True))
+    translations = translator.translate(sources)
+    settings = recipe.evaluation.model_dump()
+    bleu = evaluation.bleu(translations, references, **settings)
+    chrf = evaluation.chrf(translations, references, settings["lowercase"])
+    result = {
+        "seed": seed,
+        "bleu": bleu.score,
+        "bleu_interval": evaluation.bleu_interval(translations, references, **settings),
+        "chrf": chrf.score,
+        "perplexity": perplexity_of(translator.score(sources, references)),
+        "parameters": translator.model.count_params(),
+        "seconds": max((row["seconds"] for row in metrics_of_run(folder)), default=0),
+        "signatures": [bleu.signature, chrf.signature],
+    }
+    for name, lines in ((TRANSLATIONS, translations), (REFERENCES, references)):
+        with replace_file(folder / name) as temporary:
+            # A line break within a text would shift all lines after it.
+            text = "".join(f"{' '.join(line.splitlines())}\n" for line in lines)
+            temporary.write_text(text, encoding="utf-8")
+    with replace_file(folder / RESULT) as temporary:
+        temporary.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    return result

@@ -1,0 +1,115 @@
+"""Stages of a training: settings that follow one another within a run."""
+
+from typing import Any
+from typing import Literal
+from typing import NamedTuple
+
+from pydantic import NonNegativeFloat
+from pydantic import NonNegativeInt
+from pydantic import PositiveFloat
+from pydantic import PositiveInt
+
+from keras_transformer.recipes.data_sections import Fraction
+from keras_transformer.recipes.data_sections import Section
+
+
+class ConsistencySettings(Section):
+    """Training with two passes over each batch, see `training.Consistency`."""
+
+    kind: Literal["rdrop", "simcut"] = "simcut"
+    weight: NonNegativeFloat = 3.0  # factor on the divergence, alpha in the papers
+    cutoff: Fraction = 0.05  # share of tokens hidden in the second pass of simcut
+
+
+class StageSettings(Section):
+    """A stage of the training. Settings that are not given are those of `training`.
+
+    Each stage has its own schedule, whose steps count from the beginning of the stage.
+    """
+
+    steps: PositiveInt  # optimizer updates of the stage
+    directions: Literal["forward", "both"] = "forward"  # both: also target to source
+    tokenizer_dropout: Fraction | None = None  # tokenizer.dropout of the stage
+    segmentations: PositiveInt | None = None  # tokenizer.segmentations of the stage
+    batch_tokens: PositiveInt | None = None
+    schedule: Literal["paper", "inverse_sqrt"] | None = None
+    learning_rate: PositiveFloat | None = None
+    learning_rate_scale: PositiveFloat | None = None
+    warmup_steps: PositiveInt | None = None
+    cooldown_steps: NonNegativeInt | None = None
+    label_smoothing: Fraction | None = None
+    word_dropout: Fraction | None = None
+    consistency: ConsistencySettings | None = None
+
+
+class TrainingText(NamedTuple):
+    """How the training text is read and encoded."""
+
+    directions: str  # "forward" or "both"
+    dropout: float  # of the tokenizer
+    segmentations: int
+
+    def name(self, usual):
+        """Returns the folder of its ids in the cache.
+
+        Args:
+            usual: The `TrainingText` of a training without stages.
+        """
+        if self == usual:
+            return "train"
+        return f"train-{self.directions}-{self.dropout:g}x{self.segmentations}"
+
+
+class Stage(NamedTuple):
+    """A stage of a run with all of its settings.
+
+    Attributes:
+        start: Number of steps before the stage.
+        end: Number of its last step.
+        settings: Its `TrainingSettings`, whose `steps` are those of the stage.
+        text: Its `TrainingText`.
+    """
+
+    start: int
+    end: int
+    settings: Any
+    text: TrainingText
+
+
+def usual_text(recipe):
+    """Returns the `TrainingText` of a recipe's training without stages."""
+    train = recipe.data.train if hasattr(recipe.data, "train") else None
+    directions = getattr(train, "directions", "forward")
+    tokenizer = recipe.tokenizer
+    return TrainingText(directions, tokenizer.dropout, tokenizer.segmentations)
+
+
+def stages_of(recipe):
+    """Returns the list of `Stage` of a recipe, one if it has no stages.
+
+    Raises:
+        ValueError: If the settings of a stage contradict each other.
+    """
+    training, text = recipe.training, usual_text(recipe)
+    if not training.stages:
+        return [Stage(0, training.steps, training, text)]
+    stages, start = [], 0
+    shared = {**training.model_dump(), "stages": None}
+    for number, stage in enumerate(training.stages, 1):
+        given = {name: getattr(stage, name) for name in stage.model_fields_set}
+        text_of_stage = TrainingText(
+            given.pop("directions", text.directions),
+            given.pop("tokenizer_dropout", text.dropout),
+            given.pop("segmentations", text.segmentations),
+        )
+        if not text_of_stage.dropout:
+            text_of_stage = text_of_stage._replace(segmentations=1)
+        try:
+            settings = type(training).model_validate({**shared, **given})
+        except ValueError as error:
+            reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ValueError(f"training.stages: stage {number}: {reason}") from None
+        end = start + stage.steps
+        stages.append(Stage(start, end, settings, text_of_stage))
+        start = end
+    return stages

@@ -1,0 +1,206 @@
+"""Consistency training: two passes over a batch predict the same distributions."""
+
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_transformer.training.projected_loss import in_chunks
+from keras_transformer.training.projected_loss import subtract_targets
+
+
+class Consistency:
+    """Adds to the loss how far the distributions p and q of two passes differ.
+
+    `"rdrop"` (Liang et al., 2021): both passes have dropout. The loss is the mean of
+    both cross-entropies plus `weight / 4 * (KL(p, q) + KL(q, p))`, half of the paper's
+    sum over both passes.
+
+    `"simcut"` (Gao et al., 2022): in the second pass, the vectors of some source and
+    target tokens are zero. The loss is the cross-entropy of the first pass plus
+    `weight * KL(p, q)`. Gradients flow through both distributions.
+
+    Args:
+        kind: `"rdrop"` or `"simcut"`.
+        weight: Factor on the divergence, the papers' alpha.
+        cutoff: Share of tokens whose vectors are zero in the second pass, in [0, 1).
+            For `"simcut"` only.
+
+    Raises:
+        ValueError: If `kind` is unknown, `weight` is below 0, or `cutoff` is outside
+            [0, 1).
+    """
+
+    def __init__(self, kind="simcut", weight=3.0, cutoff=0.05):
+        if kind not in ("rdrop", "simcut"):
+            raise ValueError(f'`kind` must be "rdrop" or "simcut". Received: {kind!r}.')
+        if weight < 0:
+            raise ValueError(f"`weight` must be at least 0. Received: {weight}.")
+        if not 0 <= cutoff < 1:
+            raise ValueError(f"`cutoff` must be in [0, 1). Received: {cutoff}.")
+        self.kind = kind
+        self.weight = weight
+        self.cutoff = cutoff if kind == "simcut" else 0.0
+
+    @property
+    def factors(self):
+        """The `Factors` of the loss."""
+        if self.kind == "rdrop":
+            return Factors(0.5, 0.5, self.weight / 4, self.weight / 4)
+        return Factors(1.0, 0.0, self.weight, 0.0)
+
+
+class Factors(NamedTuple):
+    """Factors on the terms of `consistency_loss`."""
+
+    first: float  # on the cross-entropy of the first pass
+    second: float  # on the cross-entropy of the second pass
+    forward: float  # on KL(first, second)
+    backward: float  # on KL(second, first)
+
+
+class TokenDropout(keras.layers.Layer):
+    """Draws factors for token vectors: 0 for dropped tokens.
+
+    Args:
+        rate: Share of dropped tokens, in [0, 1).
+        is_scaled: Whether kept tokens have the factor `1 / (1 - rate)` instead of 1, so
+            that the expectation is 1.
+    """
+
+    def __init__(self, rate, is_scaled=True, **kwargs):
+        super().__init__(**kwargs)
+        self.rate = rate
+        self.kept = 1 / (1 - rate) if is_scaled else 1.0
+        self.seed_generator = keras.random.SeedGenerator()
+
+    def call(self, ids):
+        """Returns the factors of ids `[batch, length]`, same shape, float32."""
+        draws = keras.random.uniform(tf.shape(ids), seed=self.seed_generator)
+        return tf.where(draws < self.rate, 0.0, self.kept)
+
+
+def consistency_loss(
+    first,
+    second,
+    matrix,
+    labels,
+    weights,
+    factors,
+    label_smoothing=0.0,
+    chunk_tokens=256,
+):
+    """Like `projected_loss`, for two passes over the same tokens.
+
+    Args:
+        first: `[tokens, d_model]`, float32, the decoder output of the first pass.
+        second: The same of the second pass.
+        matrix: See `projected_loss`.
+        labels: See `projected_loss`.
+        weights: See `projected_loss`.
+        factors: `Factors` of cross-entropies and divergences.
+        label_smoothing: See `projected_loss`.
+        chunk_tokens: See `projected_loss`.
+
+    Returns:
+        `[3]`, float32: the weighted sums of the loss and, of the first pass, the
+        negative log-likelihood and the tokens whose logit is the highest. Only the
+        first has a gradient, with respect to `first`, `second` and `matrix`.
+    """
+
+    @tf.custom_gradient
+    def sums_with_gradient(first, second, matrix):
+        sums, gradients = _sums_and_gradients(
+            (first, second),
+            matrix,
+            labels,
+            weights,
+            factors,
+            label_smoothing,
+            chunk_tokens,
+        )
+
+        def gradient(upstream):
+            return [upstream[0] * each for each in gradients]
+
+        return sums, gradient
+
+    return sums_with_gradient(first, second, matrix)
+
+
+def _sums_and_gradients(
+    vectors, matrix, labels, weights, factors, label_smoothing, chunk_tokens
+):
+    """Returns the sums, and the gradients for both passes and the matrix."""
+    num_tokens = tf.shape(labels)[0]
+    chunks, num_chunks = in_chunks((*vectors, labels, weights), chunk_tokens)
+    mean_row = tf.reduce_mean(matrix, axis=0)
+
+    def body(index, sums, gradients, matrix_gradient):
+        x, other, y, w = (each[index] for each in chunks)
+        new_sums, differences = _chunk_sums(
+            (x, other), y, w, matrix, mean_row, factors, label_smoothing
+        )
+        gradients = [
+            array.write(index, tf.matmul(difference, matrix))
+            for array, difference in zip(gradients, differences, strict=True)
+        ]
+        for difference, rows in zip(differences, (x, other), strict=True):
+            matrix_gradient += tf.matmul(difference, rows, transpose_a=True)
+        return index + 1, sums + new_sums, gradients, matrix_gradient
+
+    shape = [chunk_tokens, matrix.shape[-1]]
+    arrays = [
+        tf.TensorArray(tf.float32, num_chunks, element_shape=shape) for _ in vectors
+    ]
+    _, sums, arrays, matrix_gradient = tf.while_loop(
+        lambda index, *_: index < num_chunks,
+        body,
+        (0, tf.zeros([3]), arrays, tf.zeros_like(matrix)),
+        parallel_iterations=1,
+    )
+    gradients = []
+    shares = (factors.first, factors.second)
+    for array, rows, share in zip(arrays, vectors, shares, strict=True):
+        gradient, matrix_gradient = subtract_targets(
+            array.concat()[:num_tokens],
+            matrix_gradient,
+            rows,
+            matrix,
+            labels,
+            share * weights,
+            label_smoothing,
+        )
+        gradients.append(gradient)
+    return sums, [*gradients, matrix_gradient]
+
+
+def _chunk_sums(vectors, labels, weights, matrix, mean_row, factors, label_smoothing):
+    """Returns the sums of a chunk and the gradients for the logits of both passes.
+
+    The gradients lack the target distributions, which are subtracted after the loop.
+    """
+    logits = [tf.matmul(each, matrix, transpose_b=True) for each in vectors]
+    logs = [tf.nn.log_softmax(each) for each in logits]
+    p, q = (tf.exp(each) for each in logs)
+    log_ratio = logs[0] - logs[1]
+    forward = tf.reduce_sum(p * log_ratio, axis=-1)
+    backward = -tf.reduce_sum(q * log_ratio, axis=-1)
+    loss = factors.forward * forward + factors.backward * backward
+    nlls = []
+    for log, logit, each, share in zip(logs, logits, vectors, factors[:2], strict=True):
+        nlls.append(-tf.gather(log, labels, batch_dims=1))
+        # The mean logit equals the product with the mean row.
+        spread = tf.gather(logit, labels, batch_dims=1)
+        spread -= tf.linalg.matvec(each, mean_row)
+        loss += share * (nlls[-1] + label_smoothing * spread)
+    highest = tf.reduce_max(logits[0], axis=-1)
+    label_logits = tf.gather(logits[0], labels, batch_dims=1)
+    correct = tf.cast(label_logits >= highest, tf.float32)
+    sums = [tf.reduce_sum(weights * value) for value in (loss, nlls[0], correct)]
+    # d KL(p, q) / d logits of p = p (log p - log q - KL(p, q)), of q = q - p.
+    for_p = factors.first * p + factors.backward * (p - q)
+    for_p += factors.forward * p * (log_ratio - forward[:, None])
+    for_q = factors.second * q + factors.forward * (q - p)
+    for_q -= factors.backward * q * (log_ratio + backward[:, None])
+    return tf.stack(sums), (for_p * weights[:, None], for_q * weights[:, None])

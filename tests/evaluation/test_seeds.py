@@ -1,0 +1,79 @@
+"""BLEU over seeds against sacreBLEU's own bootstrap and paired test."""
+
+import numpy as np
+import pytest
+from sacrebleu.metrics import BLEU
+
+from keras_transformer import evaluation
+
+WORDS = [
+    "a",
+    "man",
+    "rides",
+    "his",
+    "red",
+    "bike",
+    "down",
+    "the",
+    "long",
+    "street",
+    "near",
+    "two",
+    "old",
+    "dogs",
+]
+
+
+def corpus(errors, seed):
+    """Returns references and translations with a share of wrong words."""
+    rng = np.random.default_rng(7)
+    references = [" ".join(rng.choice(WORDS, rng.integers(5, 14))) for _ in range(150)]
+    rng = np.random.default_rng(seed)
+    translations = [
+        " ".join(
+            word if rng.random() > errors else "wrong" for word in reference.split()
+        )
+        for reference in references
+    ]
+    return references, translations
+
+
+def test_bleu_interval_agrees_with_sacrebleu(monkeypatch):
+    references, translations = corpus(0.2, 1)
+    low, high = evaluation.bleu_interval(translations, references)
+    score = BLEU().corpus_score(translations, [references], n_bootstrap=1000)
+    interval = float(score.format(width=4).split("±")[1].split(")")[0])
+    assert low < score.score < high
+    assert (high - low) / 2 == pytest.approx(interval, rel=0.1)
+
+
+def test_compare_seeds_scores_match_corpus_bleu():
+    references, one = corpus(0.2, 1)
+    _, other = corpus(0.25, 2)
+    baseline, system = evaluation.compare_seeds(
+        {"a": [one], "b": [one, other]}, references
+    )
+    scores = [evaluation.bleu(each, references).score for each in (one, other)]
+    assert baseline.score == pytest.approx(scores[0])
+    assert system.score == pytest.approx(np.mean(scores))
+    assert baseline.p_value is None
+
+
+@pytest.mark.parametrize("errors", [0.2, 0.215, 0.3])
+def test_compare_seeds_agrees_with_paired_test(errors):
+    references, one = corpus(0.2, 1)
+    _, other = corpus(errors, 3)
+    (expected,) = evaluation.compare_systems({"a": one, "b": other}, references)
+    found = evaluation.compare_seeds({"a": [one], "b": [other]}, references)
+    assert found[1].p_value == pytest.approx(expected.systems[1].p_value, abs=0.05)
+
+
+def test_compare_seeds_of_equal_systems_finds_no_difference():
+    references, one = corpus(0.2, 1)
+    found = evaluation.compare_seeds({"a": [one], "b": [one]}, references)
+    assert found[1].p_value == 1.0
+
+
+def test_spread_is_mean_and_sample_deviation():
+    assert str(evaluation.spread([41.0, 42.0, 43.0])) == "42.00 ± 1.00"
+    assert evaluation.spread([41.0]) == (41.0, None)

@@ -1,0 +1,97 @@
+"""`repeat`: seeds, resume, report, failures, and comparison of two folders."""
+
+import json
+import statistics
+
+import pytest
+from typer.testing import CliRunner
+
+from keras_transformer.cli.app import app
+from keras_transformer.errors import RecipeError
+from keras_transformer.errors import RunError
+from keras_transformer.evaluation import bleu
+from keras_transformer.experiments.repeat import repeat
+from keras_transformer.recipes import load_recipe
+
+TINY = [
+    *("data.size=400", "data.held_out=20", "tokenizer.vocabulary_size=300"),
+    *("model.d_model=8", "model.d_ff=8", "model.num_heads=1", "model.num_layers=1"),
+    *("model.key_dim=8", "model.value_dim=8", "training.steps=2"),
+    *("training.warmup_steps=1", "training.cooldown_steps=0"),
+    *("training.validation_bleu=false", "decoding.extra_length=5"),
+]
+
+
+@pytest.fixture(scope="module")
+def repeated(tmp_path_factory):
+    output = tmp_path_factory.mktemp("repeat") / "seeds"
+    results = repeat(load_recipe("phrases", TINY), [1, 2], output, jobs=2)
+    return output, results
+
+
+def test_repeat_reports_every_seed_and_their_spread(repeated):
+    output, results = repeated
+    assert [each["seed"] for each in results] == [1, 2]
+    report = json.loads((output / "results.json").read_text())
+    for metric in ("bleu", "chrf", "perplexity"):
+        scores = [each[metric] for each in results]
+        assert report[metric]["mean"] == pytest.approx(statistics.mean(scores))
+        assert report[metric]["deviation"] == pytest.approx(statistics.stdev(scores))
+    # Other seeds give other models.
+    assert results[0]["perplexity"] != results[1]["perplexity"]
+    for seed, result in zip((1, 2), results, strict=True):
+        folder = output / f"seed-{seed}"
+        lines = [
+            (folder / name).read_text().splitlines()
+            for name in ("test.txt", "references.txt")
+        ]
+        assert result["bleu"] == pytest.approx(bleu(*lines).score)
+    assert "| mean |" in (output / "results.md").read_text()
+    assert (output / "results.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_repeat_does_not_train_finished_seeds_again(repeated):
+    output, results = repeated
+    before = {path: path.stat().st_mtime_ns for path in output.glob("seed-*/*.keras")}
+    assert repeat(load_recipe("phrases", TINY), [2], output) == results[1:]
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_repeat_refuses_another_recipe(repeated):
+    output, _ = repeated
+    recipe = load_recipe("phrases", [*TINY, "training.label_smoothing=0.2"])
+    with pytest.raises(RecipeError, match=r"differs from the recipe"):
+        repeat(recipe, [1], output)
+
+
+def test_repeat_reports_why_a_training_failed(tmp_path):
+    settings = [*TINY, "tokenizer.vocabulary_size=9999"]
+    with pytest.raises(RunError, match=r"seed 1: .* exit code 2: error: .*vocabulary"):
+        repeat(load_recipe("phrases", settings), [1], tmp_path / "seeds", jobs=2)
+
+
+def test_repeat_needs_test_data(tmp_path):
+    (tmp_path / "a").write_text("a\n")
+    text = f"{{source: {tmp_path / 'a'}, target: {tmp_path / 'a'}}}"
+    recipe = load_recipe("files", [f"data.train={text}"])
+    with pytest.raises(RecipeError, match=r"data\.test"):
+        repeat(recipe, [1], tmp_path / "seeds")
+
+
+def test_compare_tests_the_means_of_two_folders(repeated):
+    output, _ = repeated
+    other = output.parent / "link"
+    other.symlink_to(output, target_is_directory=True)
+    found = CliRunner().invoke(app, ["compare", str(output), str(other)])
+    assert found.exit_code == 0, found.output
+    assert "mean over seeds (2, 2)" in found.output
+    assert "p = 1.0000" in found.output
+
+
+@pytest.mark.parametrize("seeds", ["1,x", "1,1", "-1"])
+def test_repeat_refuses_wrong_seeds(seeds, tmp_path):
+    found = CliRunner().invoke(
+        app, ["repeat", "phrases", f"--seeds={seeds}", "-o", str(tmp_path / "x")]
+    )
+    assert found.exit_code == 2
+    assert f"--seeds {seeds}" in found.output
