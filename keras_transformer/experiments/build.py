@@ -2,6 +2,7 @@
 
 from keras_transformer import training
 from keras_transformer.parsing.linearization import word_marks
+from keras_transformer.recipes.stages import stages_of
 from keras_transformer.saving.load import build_model
 
 
@@ -18,20 +19,21 @@ def build_training_model(recipe, tokenizer, initial=None):
     model = build_model(recipe, tokenizer)
     if initial is not None:
         model.set_weights(initial.get_weights())
-    consistency = settings.consistency
+    stages = stages_of(recipe)
     training_model = training.TrainingModel(
         model,
-        label_smoothing=settings.label_smoothing,
         gradient_accumulation_steps=settings.gradient_accumulation_steps,
         global_clipnorm=settings.global_clipnorm,
         max_gradient_norm=settings.max_gradient_norm,
         parallel_parts=settings.parallel_parts,
         guided_alignment=_guided_alignment(recipe, tokenizer),
-        word_dropout=settings.word_dropout,
-        consistency=consistency and training.Consistency(**consistency.model_dump()),
+        **regularization(stages[0].settings),
     )
+    # A checkpoint has the states of the random generators of all stages.
+    for stage in reversed(stages):
+        training_model.set_regularization(**regularization(stage.settings))
     optimizer = training.FusedAdam(
-        _schedule(settings, model.d_model),
+        _schedule(stages, model.d_model),
         beta_1=settings.beta_1,
         beta_2=settings.beta_2,
         epsilon=settings.epsilon,
@@ -46,7 +48,26 @@ def build_training_model(recipe, tokenizer, initial=None):
     return training_model
 
 
-def _schedule(settings, d_model):
+def regularization(settings):
+    """Returns the arguments of `TrainingModel.set_regularization`."""
+    consistency = settings.consistency
+    return {
+        "label_smoothing": settings.label_smoothing,
+        "word_dropout": settings.word_dropout,
+        "consistency": consistency and training.Consistency(**consistency.model_dump()),
+    }
+
+
+def _schedule(stages, d_model):
+    """Returns the learning rate schedule of all stages."""
+    schedules = [_stage_schedule(stage.settings, d_model) for stage in stages]
+    if len(stages) == 1:
+        return schedules[0]
+    lengths = [stage.settings.steps for stage in stages]
+    return training.StagedSchedule(schedules, lengths)
+
+
+def _stage_schedule(settings, d_model):
     """Returns the learning rate schedule (section 5.3)."""
     if settings.schedule == "paper":
         schedule = training.PaperSchedule(

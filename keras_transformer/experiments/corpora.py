@@ -9,6 +9,8 @@ from keras_transformer.files import replace_file
 from keras_transformer.parsing import TreeFiles
 from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
+from keras_transformer.recipes.stages import stages_of
+from keras_transformer.recipes.stages import usual_text
 from keras_transformer.untrusted import read_text
 
 # File in the tokenizer's folder with the fingerprint of its training text.
@@ -30,35 +32,48 @@ def prepare_corpora(recipe, output, pairs, has_begun=False):
     tokenizer = _prepare_tokenizer(
         recipe.tokenizer, pairs["train"], output / TOKENIZER, has_begun
     )
-    sampling = {
-        "dropout": recipe.tokenizer.dropout,
-        "segmentations": recipe.tokenizer.segmentations,
-        "seed": recipe.training.seed,
-    }
-    for split in _encoded_splits(pairs):
+    for name, (source, text) in _encoded(recipe, pairs).items():
+        sampling = {}
+        if text is not None:
+            sampling = {"dropout": text.dropout, "segmentations": text.segmentations}
         pipelines.encode_corpus(
-            pairs[split],
+            source,
             tokenizer,
             tokenizer.target,
-            output / "cache" / split,
+            output / "cache" / name,
             max_length=recipe.data.max_length,
-            **(sampling if split == "train" else {}),
+            seed=recipe.training.seed,
+            **sampling,
         )
 
 
-def load_corpora(output, pairs):
-    """Returns the tokenizer and the corpora by split that `prepare_corpora` wrote."""
+def load_corpora(recipe, output, pairs):
+    """Returns the tokenizer and the corpora that `prepare_corpora` wrote.
+
+    The corpora are a dict: `"validation"`, and the text of each stage by its name.
+    """
     tokenizer = pipelines.load_tokenizer(output / TOKENIZER)
     return tokenizer, {
-        split: pipelines.EncodedCorpus.load(
-            output / "cache" / split, pairs[split].weights
-        )
-        for split in _encoded_splits(pairs)
+        name: pipelines.EncodedCorpus.load(output / "cache" / name, source.weights)
+        for name, (source, _) in _encoded(recipe, pairs).items()
     }
 
 
-def _encoded_splits(pairs):
-    return [split for split in pairs if split != "test"]
+def training_pairs(pairs, text):
+    """Returns the training pairs in the directions of a `TrainingText`."""
+    if text.directions == "both":
+        return pipelines.BothDirections(pairs["train"])
+    return pairs["train"]
+
+
+def _encoded(recipe, pairs):
+    """Returns pairs by name, with their `TrainingText` unless they validate."""
+    usual = usual_text(recipe)
+    texts = {stage.text.name(usual): stage.text for stage in stages_of(recipe)}
+    found = {name: (training_pairs(pairs, text), text) for name, text in texts.items()}
+    if "validation" in pairs:
+        found["validation"] = pairs["validation"], None
+    return found
 
 
 def _prepare_tokenizer(settings, pairs, folder, has_begun):

@@ -18,15 +18,19 @@ from keras_transformer import training
 from keras_transformer.distributed.workers import Workers
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments.build import build_training_model
+from keras_transformer.experiments.build import regularization
 from keras_transformer.experiments.corpora import check_targets
 from keras_transformer.experiments.corpora import load_corpora
 from keras_transformer.experiments.corpora import load_pairs
 from keras_transformer.experiments.corpora import prepare_corpora
+from keras_transformer.experiments.corpora import training_pairs
 from keras_transformer.experiments.cost import training_cost
 from keras_transformer.experiments.curves import draw_curves
 from keras_transformer.experiments.validation import build_validator
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes.stages import stages_of
+from keras_transformer.recipes.stages import usual_text
 from keras_transformer.saving.checkpoints import END
 from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.saving.checkpoints import checkpoint_paths
@@ -131,7 +135,7 @@ class _Data(NamedTuple):
     """Vocabulary and text of a run."""
 
     tokenizer: Any
-    corpora: dict  # of ids, by split
+    corpora: dict  # of ids, see `load_corpora`
     pairs: dict  # of texts, by split
     initial: Any  # the model that provides the initial weights, or None
 
@@ -159,11 +163,11 @@ class _Run:
         self.workers.broadcast_from_chief(
             lambda: prepare_corpora(self.recipe, self.folder, pairs, self.has_begun)
         )
-        tokenizer, corpora = load_corpora(self.folder, pairs)
+        tokenizer, corpora = load_corpora(self.recipe, self.folder, pairs)
         if not self.has_begun and self.workers.is_chief:
-            for split, corpus in corpora.items():
+            for name, corpus in corpora.items():
                 if any(reason["count"] for reason in corpus.dropped.values()):
-                    _logger.warning("data.%s: %s", split, corpus.report)
+                    _logger.warning("data.%s: %s", name, corpus.report)
         return _Data(tokenizer, corpora, pairs, initial)
 
     def _load_initial_model(self):
@@ -185,7 +189,6 @@ class _Run:
             CheckpointError: If no checkpoint can be read or fits.
             RunError: If the text or the number of replicas has changed.
         """
-        corpus, pairs = data.corpora["train"], data.pairs["train"]
         with self.workers.strategy.scope():
             model = build_training_model(self.recipe, data.tokenizer, data.initial)
         trainer = training.Trainer(
@@ -196,9 +199,14 @@ class _Run:
             data.tokenizer.fingerprint(),
         )
         trainer.restore()
-        check_targets(model.transformer, corpus, pairs)
+        fingerprints = []
+        for text in dict.fromkeys(stage.text for stage in self._stages):
+            corpus, pairs = self._training_text(data, text)
+            check_targets(model.transformer, corpus, pairs)
+            fingerprints.append(corpus.fingerprint)
+        fingerprint = None if None in fingerprints else "+".join(fingerprints)
         run_folder.check_text(
-            self.folder, trainer.progress, corpus.fingerprint, self.allow_changes
+            self.folder, trainer.progress, fingerprint, self.allow_changes
         )
         run_folder.check_replicas(
             self.folder, trainer.progress, self._num_replicas, self.allow_changes
@@ -222,59 +230,73 @@ class _Run:
         progress = trainer.progress
         return self.recipe.training.steps > progress.step or progress.validation_due
 
+    def _training_text(self, data, text):
+        """Returns the ids and the pairs of a `TrainingText`."""
+        name = text.name(usual_text(self.recipe))
+        return data.corpora[name], training_pairs(data.pairs, text)
+
     def fit(self, data, trainer, validate, bar):
         """Trains up to the recipe's last step."""
-        settings = self.recipe.training
+        for stage in self._stages:
+            progress = trainer.progress
+            is_left = progress.step < stage.end
+            if is_left or (progress.step == stage.end and progress.validation_due):
+                self._fit_stage(stage, data, trainer, validate, bar)
+
+    def _fit_stage(self, stage, data, trainer, validate, bar):
+        """Trains up to the last step of a stage."""
+        settings = stage.settings
+        corpus, pairs = self._training_text(data, stage.text)
+        trainer.model.set_regularization(**regularization(settings))
         dataset = pipelines.training_dataset(
-            data.corpora["train"],
+            corpus,
             settings.batch_tokens,
             seed=settings.seed,
-            start_step=trainer.progress.step,
+            start_step=trainer.progress.step - stage.start,
             num_replicas=self._num_replicas,
             # XLA compiles once per shape, so it gets few of them.
             pad_to_bucket=bool(trainer.model.jit_compile),
             shard=(self.workers.index, self.workers.count),
         )
+
+        def locate_batch(step):
+            indices = pipelines.batch_indices(
+                corpus, settings.batch_tokens, settings.seed, step - stage.start
+            )
+            return [pairs.locate(int(each)) for each in sorted(corpus.numbers(indices))]
+
         stopping = settings.early_stopping
         skips = settings.on_nonfinite == "skip"
         if validate is not None:
             validate = functools.partial(self.workers.broadcast_from_chief, validate)
         trainer.fit(
             self.workers.distribute(dataset),
-            settings.steps,
+            stage.end,
             checkpoint_minutes=settings.checkpoint_minutes,
             checkpoint_steps=settings.checkpoint_steps,
             validate=validate,
             validation_steps=settings.validation_steps,
             metric=self.recipe.validation_metric(),
             patience=stopping.patience if stopping else None,
-            bar=bar,
+            bar=self.recipe.training.steps if bar else None,
             max_consecutive_skips=settings.max_consecutive_skips if skips else 0,
-            locate_batch=lambda step: self._locate_batch(data, step),
+            locate_batch=locate_batch,
         )
-
-    def _locate_batch(self, data, step):
-        """Returns the locations of the pairs in the batch of a step."""
-        settings = self.recipe.training
-        corpus, pairs = data.corpora["train"], data.pairs["train"]
-        indices = pipelines.batch_indices(
-            corpus, settings.batch_tokens, settings.seed, step
-        )
-        return [pairs.locate(int(number)) for number in sorted(corpus.numbers(indices))]
 
     def finish(self, data, trainer, validate):
         """Averages the last checkpoints, saves the model and returns the results."""
         trainer.save(END)  # `training.steps` may be the step of an interruption
         summary = self.workers.broadcast_from_chief(
-            lambda: self._finish(data.corpora["train"], trainer, validate)
+            lambda: self._finish(data, trainer, validate)
         )
         if not self.workers.is_chief:
             return {}
         seconds = round(time.monotonic() - self._started)
         return {**summary, "seconds in all": seconds}
 
-    def _finish(self, corpus, trainer, validate):
+    def _finish(self, data, trainer, validate):
         settings = self.recipe.training
+        corpus, _ = self._training_text(data, self._stages[-1].text)
         model, progress = trainer.model.transformer, trainer.progress
         averaged = average_checkpoints(
             model, trainer.checkpoints.folder, settings.average_checkpoints
@@ -304,6 +326,10 @@ class _Run:
             self.recipe, model, corpus, progress, self._num_replicas
         )
         return summary
+
+    @property
+    def _stages(self):
+        return stages_of(self.recipe)
 
     @property
     def _num_replicas(self):

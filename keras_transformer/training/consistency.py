@@ -71,13 +71,14 @@ class TokenDropout(keras.layers.Layer):
     def __init__(self, rate, is_scaled=True, **kwargs):
         super().__init__(**kwargs)
         self.rate = rate
-        self.kept = 1 / (1 - rate) if is_scaled else 1.0
+        self.is_scaled = is_scaled
         self.seed_generator = keras.random.SeedGenerator()
 
     def call(self, ids):
         """Returns the factors of ids `[batch, length]`, same shape, float32."""
+        kept = 1 / (1 - self.rate) if self.is_scaled else 1.0
         draws = keras.random.uniform(tf.shape(ids), seed=self.seed_generator)
-        return tf.where(draws < self.rate, 0.0, self.kept)
+        return tf.where(draws < self.rate, 0.0, kept)
 
 
 def consistency_loss(

@@ -151,7 +151,8 @@ class Trainer:
             patience: Number of validations without a better value after which training
                 stops. Later calls then train no further. If `None`, it never stops.
             log_steps: Steps between lines of the training metrics.
-            bar: Whether to show progress on standard error.
+            bar: Whether to show progress on standard error, or the number of steps to
+                show if more follow in another call.
             max_consecutive_skips: Number of consecutive steps whose update may be
                 skipped because of a non-finite loss or gradient. Each is reported.
             locate_batch: Function of a step, counted from 1, that returns the locations
@@ -181,7 +182,8 @@ class Trainer:
             TrainingLog(self.log, log_steps),
         ]
         if bar and self.writes:
-            progress_bar = ProgressBar(self.progress, steps)
+            total = steps if bar is True else bar
+            progress_bar = ProgressBar(self.progress, total)
             callbacks.append(progress_bar)
         if validate is not None:
             validation = Validation(

@@ -82,15 +82,11 @@ class TrainingModel(keras.Model):
             global_clipnorm = kwargs.pop("clip_norm")
         super().__init__(dtype=transformer.dtype_policy, **kwargs)
         self.transformer = transformer
-        self.label_smoothing = label_smoothing
         self.gradient_accumulation_steps = gradient_accumulation_steps
         self.parallel_parts = parallel_parts
         self.guided_alignment = guided_alignment
-        self.word_dropout = TokenDropout(word_dropout) if word_dropout else None
-        self.consistency = consistency
-        self.token_cutoff = None
-        if consistency is not None and consistency.cutoff:
-            self.token_cutoff = TokenDropout(consistency.cutoff, is_scaled=False)
+        self.word_dropout = self.token_cutoff = None
+        self.set_regularization(label_smoothing, word_dropout, consistency)
         self.checked_update = CheckedUpdate(global_clipnorm, max_gradient_norm)
         # `step_check.OK`, or a key of `step_check.FAULT_REASONS`.
         self.last_fault = self.add_weight(
@@ -106,6 +102,26 @@ class TrainingModel(keras.Model):
         self.accuracy_metric = TokenAccuracy()
         # `fit` would reset it in `metrics`. Float32 would stop counting at 2^24.
         self.token_counter = _GlobalSum(name="tokens", dtype="float64")
+
+    def set_regularization(self, label_smoothing, word_dropout=0.0, consistency=None):
+        """Changes the loss of the steps that follow; arguments as in the constructor.
+
+        `fit` then traces the step again.
+        """
+        self.label_smoothing = label_smoothing
+        self.consistency = consistency
+        cutoff = consistency.cutoff if consistency is not None else 0.0
+        self._set_rate("word_dropout", word_dropout, is_scaled=True)
+        self._set_rate("token_cutoff", cutoff, is_scaled=False)
+        self.train_function = None
+
+    def _set_rate(self, name, rate, is_scaled):
+        """Sets the rate of a `TokenDropout`, which exists once it is needed."""
+        layer = getattr(self, name)
+        if layer is not None:
+            layer.rate = rate
+        elif rate:
+            setattr(self, name, TokenDropout(rate, is_scaled))
 
     def random_states(self):
         """Returns the variables of the random generators outside the transformer."""
@@ -257,16 +273,18 @@ class TrainingModel(keras.Model):
         """Returns the rows of `count` passes, with factors on the tokens' vectors."""
         inputs = {name: inputs[name] for name in ("source_ids", "target_ids")}
         passes = {name: tf.concat([ids] * count, 0) for name, ids in inputs.items()}
-        if not training or (self.word_dropout or self.token_cutoff) is None:
+        if not training:
             return passes
         for name, ids in inputs.items():
-            factors = tf.ones(tf.shape(passes[name]))
-            if self.word_dropout is not None:
+            factors = None
+            if self.word_dropout is not None and self.word_dropout.rate:
                 factors = self.word_dropout(passes[name])
-            if self.token_cutoff is not None:
+            if self.token_cutoff is not None and self.token_cutoff.rate:
                 cut = self.token_cutoff(ids)
-                factors *= tf.concat([tf.ones_like(cut), cut], 0)
-            passes[name.replace("ids", "factors")] = factors
+                cut = tf.concat([tf.ones_like(cut), cut], 0)
+                factors = cut if factors is None else factors * cut
+            if factors is not None:
+                passes[name.replace("ids", "factors")] = factors
         return passes
 
     def _decoder_output(self, inputs, training):

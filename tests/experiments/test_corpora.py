@@ -40,7 +40,7 @@ def test_run_uses_the_given_tokenizer_and_pairs(data, tokenizer, tmp_path, kind)
     recipe = load_recipe("files", [data[kind], settings])
     pairs = load_pairs(recipe)
     prepare_corpora(recipe, tmp_path / "run", pairs)
-    used, corpora = load_corpora(tmp_path / "run", pairs)
+    used, corpora = load_corpora(recipe, tmp_path / "run", pairs)
     assert used.fingerprint() == tokenizer.fingerprint()
     assert corpora["train"].num_pairs == len(PAIRS)
     assert list(pairs["train"]) == PAIRS
