@@ -39,12 +39,12 @@ def build_training_model(recipe, tokenizer, initial=None):
         epsilon=settings.epsilon,
         weight_decay=settings.weight_decay or None,
     )
-    training_model.compile(optimizer=optimizer, jit_compile=settings.jit_compile)
-    training_model.build({"source_ids": (None, None), "target_ids": (None, None)})
     if settings.weight_decay:
         # Decay is for matrices: biases and the scales of normalizations stay free.
         vectors = [each for each in model.trainable_weights if len(each.shape) < 2]
         optimizer.exclude_from_weight_decay(var_list=vectors)
+    training_model.compile(optimizer=optimizer, jit_compile=settings.jit_compile)
+    training_model.build({"source_ids": (None, None), "target_ids": (None, None)})
     return training_model
 
 

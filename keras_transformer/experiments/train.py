@@ -213,7 +213,7 @@ class _Run:
         )
         return trainer
 
-    def build_validator(self, data, trainer):
+    def build_validator(self, data, trainer, beam_size=None):
         """Returns a function that computes validation metrics, or `None`."""
         if "validation" not in data.pairs:
             return None
@@ -223,6 +223,7 @@ class _Run:
             data.tokenizer,
             data.corpora["validation"],
             data.pairs["validation"],
+            beam_size,
         )
 
     def is_unfinished(self, trainer):
@@ -315,12 +316,19 @@ class _Run:
         if settings.initial_model:
             summary = {"began with": settings.initial_model, **summary}
         if validate is not None:
-            summary["validation"] = ", ".join(
-                f"{name} {value:.2f}" for name, value in validate().items()
+            decoding = self.recipe.decoding
+            # As `evaluate` does. In training, greedy search saves time.
+            if decoding.beam_size != settings.validation_beam_size:
+                validate = self.build_validator(data, trainer, decoding.beam_size)
+            metrics = (f"{name} {value:.2f}" for name, value in validate().items())
+            summary["validation"] = (
+                f"{', '.join(metrics)} (beam size {decoding.beam_size}, "
+                f"length penalty {decoding.length_penalty})"
             )
         if progress.best_step is not None:
             summary["best single checkpoint"] = (
-                f"{progress.best_score:.2f} at step {progress.best_step} (best.keras)"
+                f"{progress.best_score:.2f} at step {progress.best_step} (best.keras; "
+                f"beam size {settings.validation_beam_size})"
             )
         summary["training cost"] = training_cost(
             self.recipe, model, corpus, progress, self._num_replicas

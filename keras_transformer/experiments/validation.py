@@ -12,7 +12,7 @@ from keras_transformer.parsing.parser import parse_sentences
 from keras_transformer.recipes.schema import BLEU_EXTRAS
 
 
-def build_validator(recipe, model, tokenizer, corpus, pairs):
+def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
     """Returns a function that computes the model's metrics on the validation pairs.
 
     Args:
@@ -21,6 +21,7 @@ def build_validator(recipe, model, tokenizer, corpus, pairs):
         tokenizer: The tokenizer of both sides.
         corpus: The validation pairs as ids.
         pairs: The source of the validation pairs.
+        beam_size: Beam size for BLEU or F1. If `None`, `training.validation_beam_size`.
 
     Returns:
         Function without arguments that returns a mapping of metrics.
@@ -32,7 +33,7 @@ def build_validator(recipe, model, tokenizer, corpus, pairs):
     dataset = pipelines.evaluation_dataset(corpus, settings.batch_tokens)
     decoding = {
         **recipe.decoding.model_dump(),
-        "beam_size": settings.validation_beam_size,
+        "beam_size": beam_size or settings.validation_beam_size,
     }
     translator = Translator(
         model,

@@ -73,3 +73,29 @@ def test_fused_adam_config_round_trip():
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert isinstance(again, training.FusedAdam)
     assert again.get_config() == optimizer.get_config()
+
+
+def test_fused_adam_with_weight_decay_matches_adamw_of_pytorch():
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(4)
+    start = [rng.normal(size=shape).astype("float32") for shape in ((4, 3), (3,))]
+    gradients = [[rng.normal(size=x.shape).astype("float32") for x in start]] * 3
+    variables = [keras.Variable(value) for value in start]
+    optimizer = training.FusedAdam(0.01, beta_2=0.98, epsilon=1e-9, weight_decay=0.1)
+    optimizer.exclude_from_weight_decay(var_list=variables[1:])
+    optimizer.build(variables)
+    parameters = [torch.nn.Parameter(torch.tensor(value)) for value in start]
+    groups = [
+        {"params": parameters[:1], "weight_decay": 0.1},
+        {"params": parameters[1:], "weight_decay": 0.0},
+    ]
+    expected = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.98), eps=1e-9)
+    for of_step in gradients:
+        optimizer.apply_gradients(
+            zip(map(tf.constant, of_step), variables, strict=True)
+        )
+        for parameter, gradient in zip(parameters, of_step, strict=True):
+            parameter.grad = torch.tensor(gradient)
+        expected.step()
+    for variable, parameter in zip(variables, parameters, strict=True):
+        np.testing.assert_allclose(variable.numpy(), parameter.detach(), rtol=1e-5)
