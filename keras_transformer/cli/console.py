@@ -295,17 +295,17 @@ class LineWarnings:
         warn(f"{self._prefix} {self.numbers[index]}: {text}")
 
 
-# Abilities that a SavedModel lacks: a phrase for messages, and if ensembles can.
+# Abilities that some models lack: a phrase for messages, if ensembles have it, and if
+# SavedModels do.
 _ABILITIES = {
-    "search": ("search with other settings or forbidden words", True),
-    "prefixes": ("use prefixes", True),
-    "n_best": ("return several translations", True),
-    "sample": ("sample translations", True),
-    "score": ("score given translations", True),
-    "parse": ("parse", True),
-    "align": ("align words", False),
-    "attention": ("show its attention", False),
-    "export": ("be exported", False),
+    "search": ("search with other settings or forbidden words", True, False),
+    "prefixes": ("use prefixes", True, False),
+    "sample": ("sample translations", True, False),
+    "filter": ("filter pairs", True, False),
+    "parse": ("parse", True, False),
+    "align": ("align words", False, True),
+    "attention": ("show its attention", False, True),
+    "export": ("be exported", False, False),
 }
 
 
@@ -355,8 +355,8 @@ def opened_model(
             warn=warnings or LineWarnings(),
         )
     for need in [*needs, *(["search"] if changes else [])]:
-        ability, has_ensemble = _ABILITIES[need]
-        if isinstance(opened, ExportedTranslator):
+        ability, has_ensemble, has_export = _ABILITIES[need]
+        if isinstance(opened, ExportedTranslator) and not has_export:
             raise UserError(
                 f"{path}: a SavedModel cannot {ability}; use the run folder or the "
                 ".keras file"

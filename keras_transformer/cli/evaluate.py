@@ -89,8 +89,6 @@ def evaluate(
 
     started = time.monotonic()
     needs = ["parse"] if is_parsing else []
-    if Metric.perplexity in metrics:
-        needs.append("score")
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
     search["patience"] = patience
     warnings = console.LineWarnings(origin)
@@ -112,7 +110,7 @@ def evaluate(
         results = evaluate_trees.results(references, outputs)
     else:
         results = [
-            _perplexity(translator, sources, references)
+            _perplexity(translator, sources, references, warnings)
             if one is Metric.perplexity
             else _score(one, outputs, references, tokenize, lowercase, language)
             for one in metrics
@@ -158,11 +156,11 @@ def _score(metric, hypotheses, references, tokenize, lowercase, language):
     }
 
 
-def _perplexity(translator, sources, references):
+def _perplexity(translator, sources, references, warnings):
     from keras_transformer.evaluation.perplexity import perplexity_of
 
     pairs = list(zip(sources, references, strict=True))
-    scored = list(score_in_chunks(translator, pairs))
+    scored = list(score_in_chunks(translator, pairs, warnings))
     num_tokens = sum(pair.num_tokens for pair in scored)
     return {
         "metric": "perplexity",

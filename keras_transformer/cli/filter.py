@@ -67,7 +67,7 @@ def filter(
     inputs = {source.resolve(): "--source", target.resolve(): "--target"}
     _check_outputs(inputs, output_source, output_target)
     total = line_count(source)
-    translator = console.opened_model(model, ["score"], allow_unsafe=allow_unsafe)
+    translator = console.opened_model(model, ["filter"], allow_unsafe=allow_unsafe)
 
     import numpy as np
 

@@ -102,9 +102,16 @@ def in_chunks(items, size, description, total=None, unit="lines", skip=0):
             advance(len(chunk))
 
 
-def score_in_chunks(translator, pairs):
-    """Yields a `PairScore` per (source, target) pair, with progress."""
-    for _, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring"):
+def score_in_chunks(translator, pairs, warnings):
+    """Yields a `PairScore` per (source, target) pair, with progress.
+
+    Args:
+        translator: The opened model.
+        pairs: List of pairs of str.
+        warnings: The translator's `LineWarnings`.
+    """
+    for start, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring"):
+        warnings.numbers = range(start + 1, start + 1 + len(chunk))
         yield from translator.score(*map(list, zip(*chunk, strict=True)))
 
 

@@ -8,7 +8,7 @@ from keras_transformer.cli.lines import score_in_chunks
 
 @console.command
 def score(
-    model: options.WeightsModel,
+    model: options.Model,
     source: options.Source,
     target: options.Target,
     ensemble: options.OtherModels = (),
@@ -28,11 +28,15 @@ def score(
 
     pairs = list(zip(*read_parallel_lines(source, target), strict=True))
     scores = []
+    warnings = console.LineWarnings(f"{source}: line")
     with console.open_output(output) as write_line:
         translator = console.opened_model(
-            model, ["score"], ensemble, allow_unsafe=allow_unsafe
+            model,
+            ensemble=ensemble,
+            warnings=warnings,
+            allow_unsafe=allow_unsafe,
         )
-        for pair in score_in_chunks(translator, pairs):
+        for pair in score_in_chunks(translator, pairs, warnings):
             if not as_json:
                 write_line(f"{pair.log_prob:.6f}")
             scores.append(pair)

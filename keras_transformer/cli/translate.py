@@ -123,7 +123,6 @@ def translate(
         "sample": sampling,
         "prefixes": prefix is not None or prefix_file is not None,
         "align": alignments,
-        "n_best": n_best > 1,
     }
     warnings = console.LineWarnings()
     translator = console.opened_model(

@@ -20,7 +20,7 @@ class Kind(enum.StrEnum):
 
 @console.command
 def visualize(
-    model: options.WeightsModel,
+    model: options.Model,
     source: Annotated[str, Option("--source", "-s", help="Sentence to translate.")],
     target: Annotated[
         str | None, Option("--target", "-t", help="Translation (default: the model's).")
@@ -42,6 +42,8 @@ def visualize(
 ):
     """Draw a model's attention as a picture and a web page.
 
+    A SavedModel has only the mean of its cross-attention.
+
     \b
     keras-transformer visualize runs/mine --source "A man rides a bike."
     """
@@ -57,12 +59,16 @@ def visualize(
         console.print_status(f"translation: {target}")
 
     from keras_transformer.files import replace_file
+    from keras_transformer.saving.saved_model import ExportedTranslator
     from keras_transformer.visualization import attention_of
+    from keras_transformer.visualization import attention_of_export
     from keras_transformer.visualization import write_figure
     from keras_transformer.visualization import write_page
 
-    attention = attention_of(opened.model, opened.tokenizer, source, target)
-
+    if isinstance(opened, ExportedTranslator):
+        attention = attention_of_export(opened, source, target)
+    else:
+        attention = attention_of(opened.model, opened.tokenizer, source, target)
     for suffix, write in (
         (".png", lambda path: write_figure(attention, path, kind.value, layer, head)),
         (".html", lambda path: write_page(attention, path)),

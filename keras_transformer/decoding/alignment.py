@@ -1,12 +1,17 @@
 """Word alignments from the decoder's attention to the source (section 3.2.3)."""
 
+import contextlib
+
 import numpy as np
 from keras import ops
+
+from keras_transformer.errors import DataError
 
 # Chosen on Multi30k's validation pairs against symmetrized statistical alignments. For
 # two models of four layers, the mean of the last two layers had the fewest errors. The
 # row that predicts a token was better than the row that reads it.
 NUM_LAYERS = 2
+_REPLACEMENT = "\ufffd".encode()
 
 
 def alignment_scores(model, source_ids, target_ids, num_layers=NUM_LAYERS):
@@ -64,7 +69,56 @@ def token_surfaces(tokenizer, rows):
         each: text.removeprefix(texts[0])
         for each, text in zip(distinct, texts[1:], strict=True)
     }
+    # A byte of a character is not text alone.
+    fragments = [each for each, text in surfaces.items() if text == _REPLACEMENT]
+    if fragments and hasattr(tokenizer, "piece_bytes"):
+        # Some tokenizers of other libraries do not know the bytes.
+        with contextlib.suppress(DataError):
+            written = tokenizer.piece_bytes()
+            surfaces |= {each: written[each] for each in fragments}
     return [[surfaces[each] for each in row] for row in rows]
+
+
+def join_characters(row):
+    """Joins subwords into units of whole characters, as the signature `attend` does.
+
+    Args:
+        row: List of bytes, the surfaces of a text's subwords in order.
+
+    Returns:
+        List of bytes, the text of each unit, and list of int, the unit of each subword.
+    """
+    units, unit_of = [], []
+    for place, surface in enumerate(row):
+        # A character spelled in bytes continues with bytes of the form 10xxxxxx.
+        continues = 0x80 <= (surface or b"a")[0] < 0xC0
+        # Encoding adds a space before the text, possibly as a separate subword.
+        if place and (continues or (place == 1 and row[0] == b" ")):
+            units[-1] += surface
+        else:
+            units.append(surface)
+        unit_of.append(len(units) - 1)
+    return units, unit_of
+
+
+def attention_of_units(scores, target_units, source_units):
+    """Computes the attention between units from the attention between subwords.
+
+    Attention to a unit is the sum over its subwords, attention from it the mean.
+
+    Args:
+        scores: float `[..., target subwords, source subwords]`.
+        target_units: List of int, the unit of each target subword.
+        source_units: List of int, the unit of each source subword.
+
+    Returns:
+        float `[..., target units, source units]`.
+    """
+    rows, columns = (
+        np.eye(max(units, default=-1) + 1, dtype=scores.dtype)[units]
+        for units in (target_units, source_units)
+    )
+    return (rows / rows.sum(axis=0)).T @ scores @ columns
 
 
 def words_of(row):
@@ -112,6 +166,26 @@ def align_words(scores, source_words, target_words):
     np.add.at(summed, np.ix_(target_words, source_words), scores)
     source_of_target = np.argmax(summed[:-1, :-1], axis=1)
     return [(int(source), target) for target, source in enumerate(source_of_target)]
+
+
+def align_subwords(scores, source, target):
+    """Aligns the words of a pair by the attention between its subwords.
+
+    Args:
+        scores: float `[rows, columns]`, whose first rows and columns belong to the
+            subwords of the target and of the source.
+        source: List of bytes, the surfaces of the source's subwords.
+        target: List of bytes, the surfaces of the target's subwords.
+
+    Returns:
+        Same as `align_words`.
+    """
+    (source, source_units), (target, target_units) = map(
+        join_characters, (source, target)
+    )
+    scores = scores[: len(target_units), : len(source_units)]
+    scores = attention_of_units(scores, target_units, source_units)
+    return align_words(scores, words_of(source), words_of(target))
 
 
 def format_pharaoh(pairs):

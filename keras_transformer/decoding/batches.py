@@ -55,11 +55,6 @@ def check_texts(texts, name="lines"):
     return texts
 
 
-def is_blank(text):
-    """Returns whether a text contains nothing but white space."""
-    return not text.strip(WHITE_SPACE)
-
-
 def check_pairs(sources, targets, name="targets"):
     """Returns both as lists, see `check_texts`.
 
@@ -98,18 +93,26 @@ def target_of(tokenizer):
     return getattr(tokenizer, "target", tokenizer)
 
 
-def encode_texts(tokenizer, texts):
-    """Returns one list of ids per text, without start and end ids."""
-    rows, some, size = [], [], 0
+def group_texts(texts):
+    """Yields lists of texts as bytes, few enough to be encoded at a time."""
+    group, size = [], 0
     for number, text in enumerate(texts, start=1):
         # Tensors cannot hold lone surrogates; they become question marks.
-        some.append(text.encode("utf-8", "replace"))
+        group.append(text.encode("utf-8", "replace"))
         size += len(text)
-        is_full = len(some) == MAX_LINES or size > MAX_CHARACTERS
+        is_full = len(group) == MAX_LINES or size > MAX_CHARACTERS
         if is_full or number == len(texts):
-            rows += tokenizer.tokenize(some).to_list()
-            some, size = [], 0
-    return rows
+            yield group
+            group, size = [], 0
+
+
+def encode_texts(tokenizer, texts):
+    """Returns one list of ids per text, without start and end ids."""
+    return [
+        row
+        for group in group_texts(texts)
+        for row in tokenizer.tokenize(group).to_list()
+    ]
 
 
 def encode_with_end(tokenizer, texts):

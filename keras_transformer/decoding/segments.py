@@ -1,18 +1,11 @@
-"""Splitting of texts that are too long for the model, and joining of translations."""
+"""Segments of texts that are too long for the model, and joining of translations."""
 
-import re
+import itertools
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.decoding.batches import WHITE_SPACE
-from keras_transformer.decoding.batches import encode_texts
-from keras_transformer.decoding.batches import is_blank
-
-# The end of a sentence, with its closing brackets and quotation marks. No space is
-# required after ideographic full stops.
-_SENTENCE_END = re.compile(r"[.!?…][\"'”’»)\]]*\s+|[。！？][”’」』）]*\s*")
-_SPACE = re.compile(r"\s+")
+from keras_transformer.decoding.batches import group_texts
 
 
 class Translation(NamedTuple):
@@ -22,117 +15,87 @@ class Translation(NamedTuple):
     score: float
 
 
+class Segment(NamedTuple):
+    """A part of a text that is translated alone."""
+
+    text_of: int  # index of the text
+    is_first: bool  # whether it is the first of the text that is not blank
+    ids: list  # of int, the end id included; empty if the segment is blank
+    gap: str  # precedes the translation: nothing, a space, or line breaks
+
+
 def segment_texts(tokenizer, texts, max_source_length, warn):
-    """Encodes texts to source rows.
+    """Divides texts into segments that the model can read, see `sentences.segment`.
 
     Args:
         tokenizer: Tokenizer of the source.
         texts: List of str.
-        max_source_length: Maximum length of a row, end id included.
-        warn: Function of a text's index and a message, called for texts that are split.
+        max_source_length: Maximum length of a segment, end id included.
+        warn: Function of a text's index and a message, called for texts with lines
+            that are too long.
 
     Returns:
-        For each text a list of rows: one, several if it is too long, none if it is
-        blank.
+        List of `Segment`, in the order of the texts, at least one per text.
     """
-    max_length = max_source_length - 1
+    # Imported here because it loads TensorFlow.
+    from keras_transformer.decoding import sentences
 
-    def lengths(parts):
-        return [len(ids) for ids in encode_texts(tokenizer, parts)]
-
-    segments = []
-    encoded = encode_texts(tokenizer, texts)
-    for index, (text, ids) in enumerate(zip(texts, encoded, strict=True)):
-        if is_blank(text):
-            segments.append([])
-            continue
-        rows = [ids]
-        if len(ids) > max_length:
-            parts = split_text(text, max_length, lengths)
-            rows = encode_texts(tokenizer, parts)
-            warn(
-                index,
-                f"{len(ids)} subwords exceed max_source_length={max_source_length}. "
-                f"The text was translated in {len(parts)} segments.",
+    segments, num_texts = [], 0
+    for group in group_texts(texts):
+        found = sentences.segment(tokenizer.tokenize, group, max_source_length - 1)
+        counts = np.zeros(len(group), int)
+        rows, gaps = found.ids.to_list(), found.gaps.numpy()
+        for index, ids, gap in zip(found.text_of.numpy(), rows, gaps, strict=True):
+            row = [*ids, tokenizer.end_id] if ids else []
+            is_first = bool(ids and counts[index] == 0)
+            counts[index] += bool(ids)
+            text_of = num_texts + int(index)
+            segments.append(Segment(text_of, is_first, row, gap.decode()))
+        lengths, truncated = found.lengths.numpy(), found.truncated.numpy()
+        for index in np.flatnonzero(lengths >= max_source_length):
+            message = (
+                f"{lengths[index]} subwords exceed max_source_length="
+                f"{max_source_length}. The text was translated in {counts[index]} "
+                "segments."
             )
-        segments.append([[*row[:max_length], tokenizer.end_id] for row in rows])
+            if truncated[index]:
+                message += " Words that are too long were cut."
+            warn(num_texts + int(index), message)
+        num_texts += len(group)
     return segments
 
 
-def split_text(text, max_length, lengths):
-    """Splits `text` into segments that are short enough.
-
-    A text that is too long is halved: after the end of a sentence near the middle, else
-    at white space, else between two characters, until every segment fits.
-
-    Args:
-        text: A text.
-        max_length: Maximum length of a segment.
-        lengths: Function from a list of texts to a list of their lengths.
-
-    Returns:
-        List of segments in order, stripped, none of them blank. A single character is
-        never split, even if it is too long.
-    """
-    segments = [text]
-    while True:
-        too_long = [
-            length > max_length and len(segment) > 1
-            for segment, length in zip(segments, lengths(segments), strict=True)
-        ]
-        if not any(too_long):
-            return segments
-        halved = [
-            part.strip(WHITE_SPACE)
-            for segment, is_too_long in zip(segments, too_long, strict=True)
-            for part in (_halve(segment) if is_too_long else (segment,))
-        ]
-        segments = [segment for segment in halved if segment]
-
-
-def _halve(text):
-    middle = len(text) // 2
-    for pattern, margin in (
-        (_SENTENCE_END, len(text) // 4),
-        (_SPACE, len(text) // 4),
-        (_SPACE, 1),
-    ):
-        cuts = [
-            match.end()
-            for match in pattern.finditer(text)
-            if margin <= match.end() <= len(text) - margin and match.end() < len(text)
-        ]
-        if cuts:
-            middle = min(cuts, key=lambda cut: abs(cut - len(text) // 2))
-            break
-    return text[:middle], text[middle:]
-
-
-def join_segments(segments):
-    """Joins the n-best lists of a line's segments to the n-best list of the line.
+def join_segments(segments, translations):
+    """Joins the n-best lists of segments to n-best lists of texts.
 
     The i-th best translation joins the i-th best of each segment, or its last one; its
-    score is the sum of their scores. An empty list yields the empty translation.
+    score is the sum of their scores.
 
     Args:
-        segments: For each segment, a list of `Translation`, best first.
+        segments: List of `Segment`.
+        translations: For each segment, a list of `Translation`, best first.
 
     Returns:
-        List of `Translation`, best first.
+        For each text, a list of `Translation`, best first.
     """
-    if not segments:
-        return [Translation("", 0.0)]
-    if len(segments) == 1:
-        return segments[0]
+    pairs = zip(segments, translations, strict=True)
+    return [
+        _join([(each.gap, ranked) for each, ranked in of_text])
+        for _, of_text in itertools.groupby(pairs, lambda pair: pair[0].text_of)
+    ]
+
+
+def _join(parts):
+    """Joins the (gap, n-best list) pairs of a text."""
     joined = []
-    for rank in range(max(map(len, segments))):
-        parts = [ranked[min(rank, len(ranked) - 1)] for ranked in segments]
-        joined.append(
-            Translation(
-                " ".join(part.text for part in parts if part.text),
-                sum(part.score for part in parts),
-            )
-        )
+    for rank in range(max(len(ranked) for _, ranked in parts)):
+        text, score = "", 0.0
+        for gap, ranked in parts:
+            part = ranked[min(rank, len(ranked) - 1)]
+            # Only line breaks are written before an empty translation.
+            text += gap + part.text if part.text or gap != " " else ""
+            score += part.score
+        joined.append(Translation(text, score))
     return joined
 
 

@@ -8,11 +8,10 @@ import random
 import keras
 import numpy as np
 
-from keras_transformer.decoding.alignment import align_words
+from keras_transformer.decoding.alignment import align_subwords
 from keras_transformer.decoding.alignment import alignable_pairs
 from keras_transformer.decoding.alignment import alignment_scores
 from keras_transformer.decoding.alignment import token_surfaces
-from keras_transformer.decoding.alignment import words_of
 from keras_transformer.decoding.batches import batch_by_length
 from keras_transformer.decoding.batches import check_compatible
 from keras_transformer.decoding.batches import check_pairs
@@ -36,6 +35,7 @@ from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.decoding.scoring import score_ids
 from keras_transformer.decoding.search import sample_ids
 from keras_transformer.decoding.search import translate_ids
+from keras_transformer.decoding.segments import Translation
 from keras_transformer.decoding.segments import join_segments
 from keras_transformer.decoding.segments import merge_equal_texts
 from keras_transformer.decoding.segments import segment_texts
@@ -50,10 +50,10 @@ BATCH_TOKENS = 4096
 class Translator:
     """Translates text with a `Transformer` or an `Ensemble` (section 6.1).
 
-    Lines are sorted by length and searched in batches; results are in the order of the
-    input. A blank line gives an empty translation. A line of more than
-    `max_source_length` subwords is translated in segments, with a warning. It is split
-    at the end of a sentence or at white space; translations are joined by spaces.
+    Texts are searched in batches; results are in the order of the input. A blank text
+    gives an empty translation. The lines of a text are translated one by one, and line
+    breaks are kept. A line of more than `max_source_length` subwords is translated in
+    sentences, and such a sentence in parts of whole words, with a warning.
 
     Args:
         model: `Transformer`, or `Ensemble`, which cannot align.
@@ -290,9 +290,8 @@ class Translator:
         sources, targets = check_pairs(sources, targets)
         source_ids = encode_texts(self.tokenizer, sources)
         target_ids = encode_texts(self.target_tokenizer, targets)
-        source_words = map(words_of, token_surfaces(self.tokenizer, source_ids))
-        target_words = map(words_of, token_surfaces(self.target_tokenizer, target_ids))
-        words = list(zip(source_words, target_words, strict=True))
+        source_surfaces = token_surfaces(self.tokenizer, source_ids)
+        target_surfaces = token_surfaces(self.target_tokenizer, target_ids)
         # A stray byte in a translation is three in its text (U+FFFD).
         max_target_length = 3 * (self.max_source_length + self.search.extra_length)
         if self.model.positions == "learned":
@@ -315,9 +314,7 @@ class Translator:
         batches = batch_by_length(lengths, self._batch_tokens())
         for batch, scores in parallel_map(align_batch, batches, self.parallel_parts):
             for i, row in zip([rows[i] for i in batch], scores, strict=True):
-                # The end ids, the last row and column, belong to no word.
-                row = row[: len(target_ids[i]), : len(source_ids[i])]
-                aligned[i] = align_words(row, *words[i])
+                aligned[i] = align_subwords(row, source_surfaces[i], target_surfaces[i])
         return aligned
 
     def fingerprint(self):
@@ -378,22 +375,22 @@ class Translator:
         segments = segment_texts(
             self.tokenizer, lines, self.max_source_length, self.warn
         )
-        rows = [(i, j) for i, line in enumerate(segments) for j in range(len(line))]
 
         def search_batch(batch):
-            ids = [pad_rows([segments[i][j] for i, j in batch], self.tokenizer.pad_id)]
+            some = [segments[k] for k in batch]
+            inputs = [pad_rows([each.ids for each in some], self.tokenizer.pad_id)]
             if prefixes is not None:
                 # A prefix is the beginning of the first segment.
-                first = [[] if j else prefix_ids[i] for i, j in batch]
-                ids.append(pad_rows(first, self.target_tokenizer.pad_id))
-            return translations_of(self.target_tokenizer, *find(*ids))
+                begin = [prefix_ids[each.text_of] * each.is_first for each in some]
+                inputs.append(pad_rows(begin, self.target_tokenizer.pad_id))
+            return translations_of(self.target_tokenizer, *find(*inputs))
 
-        lengths = [len(segments[i][j]) for i, j in rows]
-        batches = [
-            [rows[k] for k in batch] for batch in batch_by_length(lengths, batch_tokens)
-        ]
-        found = [[None] * len(line) for line in segments]
+        rows = [k for k, each in enumerate(segments) if each.ids]
+        lengths = [len(segments[k].ids) for k in rows]
+        found = [[Translation("", 0.0)]] * len(segments)
+        batches = batch_by_length(lengths, batch_tokens)
+        batches = [[rows[i] for i in batch] for batch in batches]
         for batch, texts in parallel_map(search_batch, batches, num_threads):
-            for (i, j), ranked in zip(batch, texts, strict=True):
-                found[i][j] = ranked
-        return list(map(join_segments, found))
+            for k, ranked in zip(batch, texts, strict=True):
+                found[k] = ranked
+        return join_segments(segments, found)

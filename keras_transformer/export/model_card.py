@@ -16,7 +16,14 @@ _UNKNOWN = "not stated"
 
 
 def model_card(
-    model, tokenizer, search, recipe=None, validation=None, scores=(), license=None
+    model,
+    tokenizer,
+    search,
+    recipe=None,
+    validation=None,
+    scores=(),
+    license=None,
+    export=None,
 ):
     """Describes a model in Markdown.
 
@@ -30,12 +37,17 @@ def model_card(
         scores: List of mappings with `name`, `score` and `signature`, from
             `keras-transformer evaluate --json`.
         license: License of the model.
+        export: Mapping of the arguments `tokenizer_ops`, `parallel_parts` and
+            `jit_compile` of `export_translator`. If `None`, the card has no section
+            about the export.
     """
     parts = [
         "# Model card\n",
         _table("Model", _model_rows(model, tokenizer)),
         _table("Search", [row for row in sorted(search.items()) if row[1] is not None]),
     ]
+    if export is not None:
+        parts.append(_table("Export", _export_rows(**export)))
     if recipe is not None:
         parts.append(_table("Data", _data_rows(recipe)))
         parts.append(_table("Training", _training_rows(recipe)))
@@ -44,7 +56,7 @@ def model_card(
     return "\n".join(parts)
 
 
-def describe_translator(translator, scores=(), license=None):
+def describe_translator(translator, scores=(), license=None, export=None):
     """Returns the model card of an opened model.
 
     Args:
@@ -52,6 +64,7 @@ def describe_translator(translator, scores=(), license=None):
         scores: Same as in `model_card`.
         license: Same as in `model_card`. If `None`, the license in the card next to the
             opened model, if any.
+        export: Same as in `model_card`.
     """
     path = translator.path
     folder = path if path.is_dir() else path.parent
@@ -64,6 +77,7 @@ def describe_translator(translator, scores=(), license=None):
         **run_metadata(folder),
         scores=scores,
         license=license or _stored_license(folder),
+        export=export,
     )
 
 
@@ -99,6 +113,17 @@ def _model_rows(model, tokenizer):
     version = importlib.metadata.version
     packages = ("tensorflow", "tensorflow-text", "keras")
     yield "written with", ", ".join(f"{each} {version(each)}" for each in packages)
+
+
+def _export_rows(tokenizer_ops, parallel_parts, jit_compile):
+    libraries = {"text": "tensorflow-text", "core": "core TensorFlow"}
+    yield "tokenizer operations", libraries[tokenizer_ops]
+    yield "parallel parts of a batch", parallel_parts
+    yield "XLA", "single texts of up to 64 subwords" if jit_compile else "no"
+    yield (
+        "TF-Serving",
+        "no, not for TF-Serving: its builds lack XLA" if jit_compile else "yes",
+    )
 
 
 def _data_rows(recipe):

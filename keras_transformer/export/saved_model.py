@@ -46,30 +46,36 @@ def export_saved_model(
     """Writes `folder/VERSION/`, a SavedModel with tokenizer and beam search inside.
 
     VERSION is the highest existing version plus one. The folder appears once all files
-    are on disk. Texts are UTF-8 of any length; only their first `max_source_length`
-    subwords are read. A translation has at most `extra_length` more. A blank text has
-    an empty translation with score 0. Signatures:
+    are on disk. Texts are UTF-8 of any length and are translated as by `Translator`:
+    line by line, and in sentences if a line is longer than `max_source_length`. A text
+    has at most 256 such segments. A translation has at most `extra_length` subwords
+    more than its segment. A blank text has an empty translation with score 0.
+    Signatures:
 
     - `serving_default`: `inputs` string [batch] to `translations` string [batch] and
-      `scores` float32 [batch], and `truncated` bool [batch], whether the text was cut.
+      `scores` float32 [batch], and `truncated` bool [batch], whether a part of the text
+      was not translated: a word of more than `max_source_length` subwords is cut, and
+      so is a text of more than 256 segments.
     - `translate_n_best`: `inputs` string [batch] to `translations` string [batch,
       beam_size], best first, `scores` float32 [batch, beam_size], `counts` int32
       [batch], how many of them there are (the others are empty texts with the lowest
-      float32 as score), and `truncated` bool [batch], whether the text was cut.
+      float32 as score), and `truncated` bool [batch].
     - `translate_ids`: `source_ids` int32 [batch, source_length], each row ids and the
       end id, then padding, to `target_ids` int32 [batch, target_length] (ids and the
       end id, then padding) and `scores` float32 [batch].
     - `score`: `inputs` and `targets` string [batch] to `log_probs` float32 [batch],
-      the log-probability of each target, its end included, and `num_tokens` int32
-      [batch], the number of subwords in the sum.
+      the log-probability of each target, its end included, `num_tokens` int32 [batch],
+      the number of subwords in the sum, and `truncated` bool [batch], whether a side
+      was cut at its maximum length.
     - `encode`: `source_ids` as above to `encoder_output` float32 [batch,
       source_length, d_model].
     - `attend`: `inputs` and `targets` string [batch] to `source_pieces` string
       [batch, source_pieces], `target_pieces` string [batch, target_pieces], which
-      joined are the texts, and `attention` float32 [batch, target_pieces,
-      source_pieces]: the decoder's attention to each source piece when it predicts a
-      target piece, the mean over the heads of its last two layers, without the
-      attention to the end id. Empty strings and zeros are padding.
+      joined are the texts, `attention` float32 [batch, target_pieces, source_pieces],
+      and `truncated` as in `score`. A row of `attention` is the decoder's attention to
+      each source piece when it predicts a target piece, the mean over the heads of its
+      last two layers, without the attention to the end id. Empty strings and zeros are
+      padding.
 
     Ids outside the vocabulary, texts that do not pair up, and batches of more than
     `max_batch_size` are invalid arguments.
@@ -79,7 +85,7 @@ def export_saved_model(
         tokenizer: Tokenizer of source and target.
         folder: Parent folder of the versions. It is created if it does not exist.
         search: `BeamSearch`.
-        max_source_length: Maximum subwords of a text, end id included.
+        max_source_length: Maximum subwords of a segment, end id included.
         card: Content of `MODEL_CARD.md`. If `None`, there is no such file.
         max_batch_size: Maximum number of rows per batch.
         parallel_parts: Number of parts of a batch that are searched in parallel. For a
@@ -173,7 +179,12 @@ def export_translator(
         StorageError: If `folder` cannot be written to, or the disk is full.
     """
     path, tokenizer = translator.path, translator.tokenizer
-    card = describe_translator(translator, scores, license)
+    export = {
+        "tokenizer_ops": tokenizer_ops,
+        "parallel_parts": parallel_parts,
+        "jit_compile": jit_compile,
+    }
+    card = describe_translator(translator, scores, license, export)
     if tokenizer_ops == "core":
         if tokenizer.kind != "bpe":
             raise ExportError(

@@ -5,7 +5,6 @@ import contextlib
 import tensorflow as tf
 
 from keras_transformer.decoding.alignment import mean_cross_attention
-from keras_transformer.decoding.batches import WHITE_SPACE
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.incremental import IncrementalDecoder
 from keras_transformer.decoding.incremental import arrange_weights
@@ -15,13 +14,13 @@ from keras_transformer.decoding.search import translate_ids
 from keras_transformer.decoding.translator import MAX_LOGITS
 from keras_transformer.export.lone_sentences import PackedWeights
 from keras_transformer.export.searches import dispatch_search
-from keras_transformer.export.searches import merge_n_best
 from keras_transformer.export.searches import noinline_function
 from keras_transformer.export.searches import shared_encoder
+from keras_transformer.export.text_search import TextSearch
+from keras_transformer.export.text_search import cut_texts
 
 # Texts are cut before tokenization at this multiple of the bytes that can be read.
 _MARGIN = 4
-_BLANK = f"^[{WHITE_SPACE}]+$"
 
 
 class Signatures:
@@ -68,6 +67,14 @@ class Signatures:
         self.packed_weights = PackedWeights(model) if jit_compile else None
         self._encode = shared_encoder(model)
         self._search = self._build_search(search, parallel_parts)
+        self._texts = TextSearch(
+            tokenizer,
+            self._target_tokenizer.detokenize,
+            self._search,
+            self.max_source_length,
+            self._max_bytes,
+            max_batch_size,
+        )
 
     def _build_search(self, search, parallel_parts):
         """Builds one search for the best translation and for n-best lists.
@@ -128,28 +135,16 @@ class Signatures:
         yield "attend", self.attend, [texts, targets]
 
     def translate(self, inputs):
-        rows, truncated = self._source_rows(inputs)
-        sequences, scores = self._search(rows, 1)
-        texts = self._target_tokenizer.detokenize(sequences[:, 0])
+        found = self._texts.translate(self._checked_batch(inputs), 1, 1)
         return {
-            "translations": texts,
-            "scores": scores[:, 0],
-            "truncated": truncated,
+            "translations": found["translations"][:, 0],
+            "scores": found["scores"][:, 0],
+            "truncated": found["truncated"],
         }
 
     def translate_n_best(self, inputs):
-        rows, truncated = self._source_rows(inputs)
-        sequences, scores = self._search(rows, self._beam_size)
-        length = tf.shape(sequences)[2]
-        texts = self._target_tokenizer.detokenize(tf.reshape(sequences, [-1, length]))
-        texts = tf.reshape(texts, [-1, self._num_results])
-        texts, scores, counts = merge_n_best(texts, scores, self._beam_size)
-        return {
-            "translations": texts,
-            "scores": scores,
-            "counts": counts,
-            "truncated": truncated,
-        }
+        inputs = self._checked_batch(inputs)
+        return self._texts.translate(inputs, self._beam_size, self._num_results)
 
     def translate_ids(self, source_ids):
         sequences, scores = self._search(self._checked(source_ids), 1)
@@ -160,7 +155,7 @@ class Signatures:
         return {"encoder_output": tf.cast(output, tf.float32)}
 
     def score(self, inputs, targets):
-        source_ids, target_ids, labels = self._pairs(inputs, targets)
+        source_ids, target_ids, labels, truncated = self._pairs(inputs, targets)
         ids = SpecialIds.of(self._target_tokenizer)
         batch, length = tf.unstack(tf.shape(labels))
         num_rows = MAX_LOGITS // self._model.num_outputs // tf.maximum(length, 1)
@@ -186,10 +181,14 @@ class Signatures:
                 parallel_iterations=1,
             )
         real = tf.cast(labels != ids.pad, tf.int32)
-        return {"log_probs": log_probs, "num_tokens": tf.reduce_sum(real, axis=1)}
+        return {
+            "log_probs": log_probs,
+            "num_tokens": tf.reduce_sum(real, axis=1),
+            "truncated": truncated,
+        }
 
     def attend(self, inputs, targets):
-        source_ids, target_ids, labels = self._pairs(inputs, targets)
+        source_ids, target_ids, labels, truncated = self._pairs(inputs, targets)
         with self._decoder_weights():
             _, scores = self._model.decoder(
                 self._model.embed_target(target_ids, training=False),
@@ -208,18 +207,26 @@ class Signatures:
             "source_pieces": source_pieces,
             "target_pieces": target_pieces,
             "attention": tf.matmul(attention, source_share),
+            "truncated": truncated,
         }
 
     def _pairs(self, inputs, targets):
-        """Returns source ids, target ids with the start id, and labels."""
+        """Returns source ids, target ids with the start id, labels, and what was cut.
+
+        The last is bool `[batch]`.
+        """
         paired = tf.debugging.assert_equal(
             tf.size(inputs), tf.size(targets), "inputs and targets must pair up"
         )
-        with tf.control_dependencies([paired]):
-            inputs, targets = self._readable(inputs), self._readable(targets)
+        with tf.control_dependencies([paired, self._check_batch(inputs)]):
+            inputs, targets = (
+                cut_texts(texts, self._max_bytes) for texts in (inputs, targets)
+            )
         source, target = self._tokenizer, self._target_tokenizer
-        ids = source.tokenize(inputs)[:, : self.max_source_length - 1]
-        label_ids = target.tokenize(targets)[:, : self.max_target_length - 1]
+        ids, label_ids = source.tokenize(inputs), target.tokenize(targets)
+        most = self.max_source_length - 1, self.max_target_length - 1
+        truncated = (ids.row_lengths() > most[0]) | (label_ids.row_lengths() > most[1])
+        ids, label_ids = ids[:, : most[0]], label_ids[:, : most[1]]
         ones = tf.ones([tf.size(inputs), 1], tf.int32)
         source_ids = tf.concat([ids, ones * source.end_id], axis=1)
         target_ids = tf.concat([ones * target.start_id, label_ids], axis=1)
@@ -228,18 +235,12 @@ class Signatures:
             source_ids.to_tensor(source.pad_id),
             target_ids.to_tensor(target.pad_id),
             labels.to_tensor(target.pad_id),
+            truncated,
         )
 
-    def _source_rows(self, inputs):
-        inputs = self._readable(inputs)
-        return source_rows(self._tokenizer, inputs, self.max_source_length)
-
-    def _readable(self, texts):
-        """Checks the batch size and cuts texts that are too long."""
-        with tf.control_dependencies([self._check_batch(texts)]):
-            texts = tf.strings.substr(texts, 0, self._max_bytes)
-        # Invalid bytes become U+FFFD, as in Python.
-        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+    def _checked_batch(self, rows):
+        with tf.control_dependencies([self._check_batch(rows)]):
+            return tf.identity(rows)
 
     def _check_batch(self, rows):
         return tf.debugging.assert_less_equal(
@@ -314,24 +315,3 @@ class _Surfaces:
         # A truncated text may end within a character.
         joined = tf.strings.unicode_transcode(joined, "UTF-8", "UTF-8", "replace")
         return tf.reshape(joined, [batch, num_units]), share
-
-
-def source_rows(tokenizer, texts, max_source_length):
-    """Returns the ids of texts as the model reads them.
-
-    Args:
-        tokenizer: Tokenizer of the source.
-        texts: string `[batch]`.
-        max_source_length: Maximum length of a row, including its end id.
-
-    Returns:
-        int32 `[batch, source_length]`, ids and the end id, then padding (a blank text
-        is only its end id), and bool `[batch]`, whether the text was cut.
-    """
-    # Only blank texts become empty.
-    ids = tokenizer.tokenize(tf.strings.regex_replace(texts, _BLANK, ""))
-    truncated = ids.row_lengths() > max_source_length - 1
-    ids = ids[:, : max_source_length - 1]
-    ends = tf.fill([tf.shape(texts)[0], 1], tokenizer.end_id)
-    rows = tf.concat([ids, tf.RaggedTensor.from_tensor(ends)], axis=1)
-    return rows.to_tensor(tokenizer.pad_id), truncated

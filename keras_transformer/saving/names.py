@@ -76,6 +76,11 @@ def keras_file(path):
         return path / MODEL
     if (path / CONFIG).is_file():
         return None
+    if [*path.glob("saved_model.pb"), *path.glob("*/saved_model.pb")]:
+        raise ModelError(
+            f"{path}: is a SavedModel, whose weights cannot be changed, averaged or "
+            "combined. Use the run folder or the .keras file."
+        )
     raise ModelError(
         f"{path}: no model: neither a run (config.yaml), nor a .keras file, nor a "
         "preset (config.json and model.weights.h5), nor a SavedModel"

@@ -87,7 +87,7 @@ class ExportedTranslator:
     Args:
         path: The version's folder.
         allow_unsafe: Whether to skip `check_saved_model`.
-        parallel_parts: Number of batches that are searched in parallel.
+        parallel_parts: Number of batches that are computed in parallel.
         warn: Same as in `Translator`.
 
     Raises:
@@ -112,55 +112,162 @@ class ExportedTranslator:
 
     def translate(self, lines):
         """Same as `Translator.translate`."""
-        return [best.text for (best,) in self.n_best(lines)]
+        return [best.text for (best,) in self.n_best(lines, 1)]
 
-    def n_best(self, lines, n=1):
-        """Like `Translator.n_best`, but returns the best translation only.
+    def n_best(self, lines, n=None):
+        """Like `Translator.n_best`, without prefixes.
 
         Raises:
             ValueError: If `lines` is not a list of str.
-            ModelError: If `n` is not 1.
+            ModelError: If `n` exceeds the beam size of the export.
         """
-        import numpy as np
-        import tensorflow as tf
-
         from keras_transformer.decoding.batches import check_texts
-        from keras_transformer.decoding.compiled import parallel_map
         from keras_transformer.decoding.segments import Translation
 
-        if n != 1:
-            raise ModelError(
-                f"{self.path}: a SavedModel returns one translation per line. For an "
-                "n-best list, use the run's folder."
-            )
         lines = check_texts(lines)
-        order = sorted(range(len(lines)), key=lambda row: len(lines[row]))
+        serve = self._serve if n == 1 else self._signature("translate_n_best")
+        # A matrix of texts has one column per hypothesis of the beam.
+        beam_size = 1 if n == 1 else serve.structured_outputs["translations"].shape[1]
+        n = beam_size if n is None else n
+        if n > beam_size:
+            raise ModelError(
+                f"{self.path}: was exported with a beam size of {beam_size}. Received: "
+                f"an n-best list of {n}. Export the model with a larger beam."
+            )
+        found, cut = [None] * len(lines), []
+        for rows, outputs in self._run(serve, {self._input_name: lines}):
+            columns = (outputs["translations"].numpy(), outputs["scores"].numpy())
+            texts, scores = (each.reshape(len(rows), -1)[:, :n] for each in columns)
+            counts = (
+                outputs["counts"].numpy() if "counts" in outputs else [1] * len(rows)
+            )
+            for row, *ranked, count in zip(rows, texts, scores, counts, strict=True):
+                pairs = list(zip(*ranked, strict=True))[:count]
+                found[row] = [
+                    Translation(text.decode("utf-8", "replace"), float(score))
+                    for text, score in pairs
+                ]
+            cut += _truncated(rows, outputs)
+        for row in sorted(cut):
+            self.warn(row, "too long for the export. A part was not translated.")
+        return found
+
+    def score(self, sources, targets):
+        """Same as `Translator.score`. Texts that are too long are cut."""
+        from keras_transformer.decoding.batches import check_pairs
+        from keras_transformer.decoding.scoring import PairScore
+
+        sources, targets = check_pairs(sources, targets)
+        found, cut = [None] * len(sources), []
+        columns = {"inputs": sources, "targets": targets}
+        for rows, outputs in self._run(self._signature("score"), columns):
+            log_probs, counts = (
+                outputs["log_probs"].numpy(),
+                outputs["num_tokens"].numpy(),
+            )
+            for row, log_prob, count in zip(rows, log_probs, counts, strict=True):
+                found[row] = PairScore(float(log_prob), int(count))
+            cut += _truncated(rows, outputs)
+        for row in sorted(cut):
+            self.warn(row, "too long for the export. The score is of its beginning.")
+        return found
+
+    def attend(self, sources, targets):
+        """Computes the mean cross-attention of the decoder's last two layers.
+
+        Args:
+            sources: List of str.
+            targets: List of str, their translations.
+
+        Returns:
+            For each pair the source and the target in pieces, lists of str, and their
+            attention, float32 `[target_pieces, source_pieces]`; `None` if a side is too
+            long for the export.
+
+        Raises:
+            ValueError: If the lists differ in length or are not lists of str.
+        """
+        from keras_transformer.decoding.batches import check_pairs
+
+        sources, targets = check_pairs(sources, targets)
+        found = [None] * len(sources)
+        columns = {"inputs": sources, "targets": targets}
+        for rows, outputs in self._run(self._signature("attend"), columns):
+            cut = _truncated(rows, outputs)
+            names = ("source_pieces", "target_pieces", "attention")
+            arrays = [outputs[name].numpy() for name in names]
+            for row, *sides, attention in zip(rows, *arrays, strict=True):
+                source, target = (
+                    [piece.decode("utf-8", "replace") for piece in side if piece]
+                    for side in sides
+                )
+                if row not in cut:
+                    scores = attention[: len(target), : len(source)]
+                    found[row] = (source, target, scores)
+        return found
+
+    def align(self, sources, targets):
+        """Same as `Translator.align`."""
+        from keras_transformer.decoding.alignment import align_words
+        from keras_transformer.decoding.alignment import words_of
+
+        aligned = []
+        for index, found in enumerate(self.attend(sources, targets)):
+            if found is None:
+                self.warn(index, "too long for an alignment. It is left empty.")
+                aligned.append([])
+                continue
+            *sides, scores = found
+            words = (words_of([piece.encode() for piece in side]) for side in sides)
+            source_words, target_words = words
+            aligned.append(align_words(scores, source_words, target_words))
+        return aligned
+
+    def _signature(self, name):
+        """Returns a signature.
+
+        Raises:
+            ModelError: If the export, of an early version, lacks it.
+        """
+        if name not in self._loaded.signatures:
+            raise ModelError(
+                f"{self.path}: has no signature {name}. Export the model again."
+            )
+        return self._loaded.signatures[name]
+
+    def _run(self, signature, columns):
+        """Runs a signature on batches of texts of similar lengths.
+
+        Args:
+            signature: The function.
+            columns: Mapping of inputs to lists of str.
+
+        Returns:
+            List of (indices of the texts, outputs) pairs in any order.
+        """
+        import tensorflow as tf
+
+        from keras_transformer.decoding.compiled import parallel_map
+
+        lengths = [max(map(len, row)) for row in zip(*columns.values(), strict=True)]
+        order = sorted(range(len(lengths)), key=lengths.__getitem__)
         batches = [
             order[start : start + self.batch_size]
             for start in range(0, len(order), self.batch_size)
         ]
 
-        def translate_batch(rows):
+        def run_batch(rows):
             # Tensors cannot hold lone surrogates; they become question marks.
-            batch = tf.constant([lines[row].encode("utf-8", "replace") for row in rows])
-            return self._serve(**{self._input_name: batch})
-
-        found = [None] * len(lines)
-        cut = []
-        for rows, outputs in parallel_map(
-            translate_batch, batches, self.parallel_parts
-        ):
-            texts, scores = outputs["translations"].numpy(), outputs["scores"].numpy()
-            for row, text, score in zip(rows, texts, scores, strict=True):
-                text = text.decode("utf-8", "replace")
-                found[row] = [Translation(text, float(score))]
-            # Exports of early versions lack this output.
-            cut += [rows[i] for i in np.flatnonzero(outputs.get("truncated", []))]
-        for row in sorted(cut):
-            self.warn(
-                row, "longer than the export's max_source_length. The rest was cut off."
+            return signature(
+                **{
+                    name: tf.constant(
+                        [texts[i].encode("utf-8", "replace") for i in rows]
+                    )
+                    for name, texts in columns.items()
+                }
             )
-        return found
+
+        return parallel_map(run_batch, batches, self.parallel_parts)
 
     def fingerprint(self):
         """Returns a hash of the graph and the weights, as hexadecimal digits."""
@@ -169,3 +276,11 @@ class ExportedTranslator:
             with open(path, "rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
+
+
+def _truncated(rows, outputs):
+    """Returns the rows that the export cut. Early versions do not report them."""
+    if "truncated" not in outputs:
+        return []
+    is_cut = outputs["truncated"].numpy()
+    return [row for row, each in zip(rows, is_cut, strict=True) if each]

@@ -2,12 +2,14 @@
 
 from keras_transformer.visualization.collect import Attention
 from keras_transformer.visualization.collect import attention_of
+from keras_transformer.visualization.collect import attention_of_export
 from keras_transformer.visualization.figure import write_figure
 from keras_transformer.visualization.page import write_page
 
 __all__ = [
     "Attention",
     "attention_of",
+    "attention_of_export",
     "write_figure",
     "write_page",
 ]

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_transformer.decoding.alignment import attention_of_units
+from keras_transformer.decoding.alignment import join_characters
 from keras_transformer.decoding.alignment import token_surfaces
 from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.ensemble import Ensemble
@@ -15,12 +17,19 @@ _START, _END = "<s>", "</s>"
 
 
 class Attention(NamedTuple):
-    """The `Transformer.attention_scores` of one sentence pair, without padding."""
+    """The attention of one sentence pair, without padding.
 
-    source: list  # str: the subwords and the end
-    read: list  # str, tokens that the decoder reads: the start and the subwords
-    predicted: list  # str, tokens that it predicts: the subwords and the end
+    Tokens are subwords, or characters that are spelled in several subwords of bytes.
+    The attention to such a character is the sum over its subwords, the attention from
+    it the mean.
+    """
+
+    source: list  # str: the tokens and the end
+    read: list  # str, tokens that the decoder reads: the start and the target's
+    predicted: list  # str, tokens that it predicts: the target's and the end
     scores: dict  # kind: float32 [num_layers, num_heads, rows, columns]
+    texts: tuple = ("", "")  # the source and the target
+    is_mean: bool = False  # whether there is only a mean over layers and heads
 
     def labels(self, kind):
         """Returns the labels of the rows and of the columns of `scores[kind]`."""
@@ -29,6 +38,14 @@ class Attention(NamedTuple):
             "decoder": (self.read, self.read),
             # A row is labeled with the token that is predicted from it.
             "cross": (self.predicted, self.source),
+        }[kind]
+
+    def axes(self, kind):
+        """Returns the names of the rows and of the columns of `scores[kind]`."""
+        return {
+            "encoder": ("source (query)", "source (key)"),
+            "decoder": ("translation so far (query)", "translation so far (key)"),
+            "cross": ("translation (query)", "source (key)"),
         }[kind]
 
     def select(self, kind, layer=None, head=None):
@@ -48,6 +65,11 @@ class Attention(NamedTuple):
         if kind not in KINDS:
             raise ModelError(
                 f"kind must be one of {', '.join(KINDS)}. Received: {kind}"
+            )
+        if kind not in self.scores or (self.is_mean and (layer or head)):
+            raise ModelError(
+                "a SavedModel has only the mean cross-attention of its last layers. "
+                "For other kinds, layers and heads, use the run folder."
             )
         num_layers, num_heads = self.scores[kind].shape[:2]
         for name, number, count in (
@@ -80,18 +102,9 @@ def attention_of(model, tokenizer, source, target):
     """
     if isinstance(model, Ensemble):
         raise ModelError("an ensemble has no attention scores. Use one of its models.")
-    for name, text in (("source", source), ("target", target)):
-        if not text.strip():
-            raise ModelError(f"the {name} is empty")
-    sides = (tokenizer, source), (target_of(tokenizer), target)
-    rows = [each.tokenize([text]).to_list()[0] for each, text in sides]
-    names = [
-        [name.decode("utf-8", "replace") for name in token_surfaces(each, [row])[0]]
-        for (each, _), row in zip(sides, rows, strict=True)
-    ]
-    for row in names:
-        # The tokenizer adds a space in front of the text.
-        row[0] = row[0].removeprefix(" ")
+    _check_texts(source, target)
+    texts = (tokenizer, source), (target_of(tokenizer), target)
+    rows = [each.tokenize([text]).to_list()[0] for each, text in texts]
     found = model.attention_scores(
         {
             "source_ids": np.array([[*rows[0], tokenizer.end_id]], "int32"),
@@ -100,12 +113,65 @@ def attention_of(model, tokenizer, source, target):
             ),
         }
     )
+    sides = [
+        join_characters(token_surfaces(each, [row])[0])
+        for (each, _), row in zip(texts, rows, strict=True)
+    ]
+    names = [[unit.decode("utf-8", "replace") for unit in units] for units, _ in sides]
+    for row in names:
+        # The tokenizer adds a space in front of the text.
+        row[0] = row[0].removeprefix(" ")
+    (_, source_units), (_, target_units) = sides
+    source_side = [*source_units, len(names[0])]
+    read = [0, *(unit + 1 for unit in target_units)]
+    predicted = [*target_units, len(names[1])]
+    units = {
+        "encoder": (source_side, source_side),
+        "decoder": (read, read),
+        "cross": (predicted, source_side),
+    }
     return Attention(
         source=[*names[0], _END],
         read=[_START, *names[1]],
         predicted=[*names[1], _END],
         scores={
-            kind: np.asarray(ops.convert_to_numpy(scores))[0]
+            kind: attention_of_units(
+                np.asarray(ops.convert_to_numpy(scores))[0], *units[kind]
+            )
             for kind, scores in found.items()
         },
+        texts=(source, target),
     )
+
+
+def attention_of_export(translator, source, target):
+    """Computes the `Attention` that an export contains: one mean over heads and layers.
+
+    Args:
+        translator: `ExportedTranslator`.
+        source: A text.
+        target: Any translation of the text.
+
+    Raises:
+        ModelError: If a text is blank or too long, or the export has no signature
+            `attend`.
+    """
+    _check_texts(source, target)
+    (found,) = translator.attend([source], [target])
+    if found is None:
+        raise ModelError("the sentence is too long for the export")
+    source_pieces, target_pieces, scores = found
+    return Attention(
+        source=source_pieces,
+        read=[],
+        predicted=target_pieces,
+        scores={"cross": scores[None, None]},
+        texts=(source, target),
+        is_mean=True,
+    )
+
+
+def _check_texts(source, target):
+    for name, text in (("source", source), ("target", target)):
+        if not text.strip():
+            raise ModelError(f"the {name} is empty")

@@ -1,12 +1,22 @@
 """A grid of attention matrices as a PNG."""
 
 import math
+import textwrap
+import warnings
 
+from matplotlib import font_manager
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from keras_transformer.errors import ModelError
 
 _MAX_PANELS = 64
+# Characters that a font lacks are taken from the next one that is installed.
+_FONTS = (
+    *("DejaVu Sans", "Noto Sans", "Noto Sans CJK JP", "Noto Sans CJK SC"),
+    *("Noto Sans Arabic", "Noto Sans Hebrew", "Noto Sans Devanagari", "Noto Sans Thai"),
+    *("Noto Sans Symbols 2", "Noto Emoji", "Arial Unicode MS", "Segoe UI Symbol"),
+)
 
 
 def write_figure(attention, path, kind="cross", layer=None, head=None):
@@ -29,28 +39,53 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
             f"at most {_MAX_PANELS} heads fit into one figure. Received: "
             f"{len(panels)}. Choose a layer or head."
         )
-    rows, columns = attention.labels(kind)
+    rows, columns = map(_escape, attention.labels(kind))
     across = len({head for _, head, _ in panels})
     across = across if len(panels) > across else min(len(panels), 4)
     down = math.ceil(len(panels) / across)
-    # Space for the panels, and for the labels at the left and below.
-    size = (1.2 + across * max(1.6, 0.2 * len(columns)),)
-    size += (1.2 + down * max(1.6, 0.2 * len(rows)),)
+    # Space for the panels, for the labels at the left and below, and for the texts.
+    width = 2.6 + across * max(1.6, 0.2 * len(columns))
+    height = 2.0 + down * max(1.6, 0.2 * len(rows))
     # pyplot would use the user's backend.
-    figure = Figure(figsize=size)
+    figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
-    for axis, (layer_number, head_number, scores) in zip(
-        axes.flat, panels, strict=False
-    ):
-        axis.imshow(scores, vmin=0, vmax=1, cmap="Blues", aspect="auto")
-        axis.set_title(f"layer {layer_number}, head {head_number}", fontsize=8)
-        axis.set_xticks(range(len(columns)), _escape(columns), rotation=90, fontsize=7)
-        axis.set_yticks(range(len(rows)), _escape(rows), fontsize=7)
-        axis.tick_params(length=2)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    with rc_context({"font.family": _installed_fonts()}), warnings.catch_warnings():
+        # No font has all characters. A missing one is drawn as a box.
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        for axis, (layer_number, head_number, scores) in zip(
+            axes.flat, panels, strict=False
+        ):
+            image = axis.imshow(scores, vmin=0, vmax=1, cmap="Blues", aspect="auto")
+            title = f"layer {layer_number}, head {head_number}"
+            if attention.is_mean:
+                title = "mean of the last layers"
+            axis.set_title(title, fontsize=8)
+            axis.set_xticks(range(len(columns)), columns, rotation=90, fontsize=7)
+            axis.set_yticks(range(len(rows)), rows, fontsize=7)
+            axis.tick_params(length=2)
+        y_name, x_name = attention.axes(kind)
+        figure.supxlabel(x_name, fontsize=9)
+        figure.supylabel(y_name, fontsize=9)
+        figure.colorbar(image, ax=axes, label="attention", shrink=min(1, 3 / height))
+        figure.suptitle(_title(attention, kind, width), fontsize=9)
+        figure.savefig(path, dpi=120)
+
+
+def _title(attention, kind, width):
+    """Returns the texts that the axes show, wrapped to a width in inches."""
+    sides = {"encoder": (0,), "decoder": (1,), "cross": (0, 1)}[kind]
+    lines = []
+    for side in sides:
+        # A character of this size is about 0.08 inches wide.
+        lines += textwrap.wrap(attention.texts[side], max(20, int(width / 0.08)))
+    return "\n".join(_escape(lines))
+
+
+def _installed_fonts():
+    installed = set(font_manager.get_font_names())
+    return [font for font in _FONTS if font in installed]
 
 
 def _escape(labels):

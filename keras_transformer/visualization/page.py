@@ -18,10 +18,12 @@ def write_page(attention, path):
         kind: {
             "rows": attention.labels(kind)[0],
             "columns": attention.labels(kind)[1],
+            "axes": attention.axes(kind),
             "scores": scores.round(4).tolist(),
         }
         for kind, scores in attention.scores.items()
     }
+    data |= {"texts": attention.texts, "isMean": attention.is_mean}
     # Text such as `</script>` must not end the script that contains the data.
     text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     files = importlib.resources.files("keras_transformer.visualization")

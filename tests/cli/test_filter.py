@@ -190,4 +190,4 @@ def test_filter_rejects_invalid_arguments(files, run_filter, run_command, tiny_e
         *["--output-source", files / "a", "--output-target", files / "b"],
         *["--keep-fraction", "1"],
     )
-    assert result.exit_code == 2 and "cannot score given transl" in result.stderr
+    assert result.exit_code == 2 and "cannot filter pairs" in result.stderr

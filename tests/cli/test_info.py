@@ -101,6 +101,16 @@ def test_info_describes_an_export(tiny_export, tiny_model, info_json):
     assert info["files"]["saved_model.pb"] > 1000
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_model_card_names_how_it_was_exported(tiny_model, jit_compile):
+    export = {"tokenizer_ops": "core", "parallel_parts": 2, "jit_compile": jit_compile}
+    table = card_tables(model_card(*tiny_model, {}, export=export))["Export"]
+    assert table["tokenizer operations"] == "core TensorFlow"
+    assert table["parallel parts of a batch"] == "2"
+    assert ("not for TF-Serving" in table["TF-Serving"]) == jit_compile
+    assert (table["XLA"] == "no") != jit_compile
+
+
 def test_model_card_describes_an_unfinished_run(run, tmp_path, tiny_model):
     """The log has a partial line, a non-finite value and a treebank's score."""
     shutil.copy(run[0] / "config.yaml", tmp_path)

@@ -114,6 +114,8 @@ def test_model_card_describes_the_run(folder, trained, run_command):
     card = (folder / "described" / "1" / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "| train | source train.source; target train.target |" in card
     assert str(folder) not in card
+    assert "| tokenizer operations | tensorflow-text |" in card
+    assert "| TF-Serving | yes |" in card
     assert "| BLEU | 12.35 | a\\|b:c |" in card
     assert "| F | 70.00 | s |\n| F, at most 40 words | 75.00 | s |" in card
     assert "| warmup_steps | 3 |" in card
@@ -179,14 +181,6 @@ def test_translate_prints_alignments_of_a_run(folder, trained, run_command):
     assert len({pairs for _, pairs in lines}) > 2
 
 
-def test_translate_refuses_alignments_of_an_export(trained, run_command):
-    result = run_command("translate", trained[2], "--alignments", stdin="Hund\n")
-    assert result.exit_code == 2
-    assert "a SavedModel cannot align words" in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert result.stdout == ""
-
-
 def test_perplexity_matches_the_training_batches(folder, trained, run_command):
     files = [folder / "test.source", folder / "test.target"]
     sources, targets = ([*path.read_text("utf-8").split("\n")][1:-1] for path in files)
@@ -235,8 +229,9 @@ def test_commands_name_what_a_saved_model_lacks(folder, trained, run_command):
         result = run_command("translate", trained[2], *option, stdin="x\n")
         assert result.exit_code == 2
         assert "a SavedModel cannot search with other settings" in result.stderr
-    result = run_command("score", trained[2], "-s", folder / "s", "-t", folder / "t")
-    assert (result.exit_code, "use the run folder or" in result.stderr) == (2, True)
+    result = run_command("translate", trained[2], "--n-best", "5", stdin="x\n")
+    assert result.exit_code == 2
+    assert "was exported with a beam size of 4" in result.stderr
     result = run_command("export", trained[2], folder / "other")
     assert (result.exit_code, "cannot be exported" in result.stderr) == (2, True)
 

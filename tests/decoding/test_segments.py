@@ -1,47 +1,170 @@
-import pytest
+"""Segments of texts, with Unicode characters as subwords."""
 
-from keras_transformer.decoding.segments import split_text
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_transformer.decoding.segments import Segment
+from keras_transformer.decoding.segments import Translation
+from keras_transformer.decoding.segments import join_segments
+from keras_transformer.decoding.sentences import segment
+
+
+def characters(strings):
+    return tf.strings.unicode_decode(strings, "UTF-8")
+
+
+def segments_of(texts, max_length, **options):
+    """Returns (text, gap) pairs of each text's segments, and what is truncated."""
+    found = segment(characters, tf.constant(texts), max_length, **options)
+    pairs = [[] for _ in texts]
+    written = tf.strings.unicode_encode(found.ids, "UTF-8").numpy()
+    for index, text, gap in zip(
+        found.text_of.numpy(), written, found.gaps.numpy(), strict=True
+    ):
+        pairs[index].append((text.decode(), gap.decode()))
+    return pairs, found.truncated.numpy().tolist()
 
 
 def split(text, max_length):
-    return split_text(text, max_length, lambda texts: [len(text) for text in texts])
+    (pairs,), (truncated,) = segments_of([text], max_length)
+    assert not truncated
+    assert [gap for _, gap in pairs] == [""] + [" "] * (len(pairs) - 1)
+    return [part for part, _ in pairs]
 
 
 def test_short_text_is_one_segment():
-    assert split("A dog runs. A cat.", 18) == ["A dog runs. A cat."]
+    for text in ("A dog runs. A cat.", " a\u00a0b. ", "x"):
+        assert split(text, 18) == [text]
 
 
-def test_text_is_split_after_a_sentence_near_the_middle():
-    text = 'One two. Three four five. "Six seven!" Eight nine. Ten.'
-    assert split(text, 30) == [
-        "One two. Three four five.",
-        '"Six seven!" Eight nine. Ten.',
+@pytest.mark.parametrize("text", ["", " \t", "\n\r\n", "\u3000\u00a0", "\u200b\u2028"])
+def test_blank_text_has_no_ids(text):
+    assert segments_of([text], 9) == ([[("", "")]], [False])
+
+
+def test_blank_text_has_no_ids_of_a_language():
+    def tokenize(strings):
+        return characters(tf.strings.join([">fr<", strings]))
+
+    found = segment(tokenize, tf.constant(["", "a\n\n", "b"]), 9)
+    assert found.ids.row_lengths().numpy().tolist() == [0, 5, 0, 5]
+    assert found.text_of.numpy().tolist() == [0, 1, 1, 2]
+
+
+def test_line_breaks_are_gaps():
+    pairs, _ = segments_of(["One. Two\n\n  Three \r\nFour\u2029Five\n", "\n\tSix"], 9)
+    assert pairs == [
+        [
+            ("One. Two", ""),
+            ("Three", "\n\n  "),
+            ("Four", " \r\n"),
+            ("Five", "\u2029"),
+            ("", "\n"),
+        ],
+        [("", ""), ("Six", "\n\t")],
     ]
 
 
-def test_ideographic_full_stops_need_no_space():
-    assert split("一二三四五。六七八九。", 6) == ["一二三四五。", "六七八九。"]
+def test_long_line_is_split_into_sentences():
+    text = 'One two. Three four five. "Six (seven!)" Eight nine? Ten… Eleven.'
+    assert split(text, 24) == [
+        *("One two.", "Three four five.", '"Six (seven!)"', "Eight nine?"),
+        *("Ten…", "Eleven."),
+    ]
+    # Each line is judged by its own length.
+    pairs, _ = segments_of(["A. B.\n" + text, text], 24)
+    assert [len(each) for each in pairs] == [7, 6]
+    assert pairs[0][:2] == [("A. B.", ""), ("One two.", "\n")]
 
 
-def test_numbers_are_not_split():
-    assert split("aaaa 3.14 bbbb", 10) == ["aaaa", "3.14 bbbb"]
+def test_abbreviations_do_not_end_sentences():
+    text = (
+        "Dr. E. Meier kam am 3. Mai z. B. aus den U.S. Staaten. Mr. Hill vs. St. Pius!"
+    )
+    assert split(text, 60) == [text[:54], text[55:]]
+    text = "It cost 3.14 euros, approx. five dollars. In 1999. Then not."
+    assert split(text, 50) == [text[:41], "In 1999.", "Then not."]
 
 
-def test_text_is_split_at_spaces_and_then_anywhere():
-    assert split("aaa bbb ccc ddd", 7) == ["aaa bbb", "ccc ddd"]
-    assert split("abcdefghij", 3) == ["ab", "cde", "fg", "hij"]
+def test_lowercase_text_is_split_at_every_full_stop():
+    text = "one two. three four five. six seven! eight"
+    assert split(text, 20) == ["one two.", "three four five.", "six seven!", "eight"]
+    assert split("One two. three four five. Six", 25) == [
+        "One two. three four five.",
+        "Six",
+    ]
 
 
-@pytest.mark.parametrize("max_length", [1, 2, 7, 100])
-def test_split_loses_only_white_space(max_length):
-    text = "Hi. " + "word, " * 37 + "x" * 53 + " 。end.   \u00a0 Last one! "
-    pieces = split(text, max_length)
-    assert max(map(len, pieces)) <= max_length
-    assert "".join("".join(pieces).split()) == "".join(text.split())
+def test_other_scripts_are_split():
+    assert split("一二三四五。六七「八九。」十", 8) == [
+        "一二三四五。",
+        "六七「八九。」",
+        "十",
+    ]
+    assert split("यह एक है। वह दो है॥ तीन", 12) == ["यह एक है।", "वह दो है॥", "तीन"]
+    assert split("هل هذا؟ نعم. لا", 8) == ["هل هذا؟", "نعم.", "لا"]
 
 
-def test_characters_are_never_split():
-    assert split_text("ab", 2, lambda texts: [4 * len(text) for text in texts]) == [
-        "a",
-        "b",
+def test_long_sentence_is_split_between_words():
+    assert split("aaa bbb ccc ddd", 12) == ["aaa bbb", "ccc ddd"]
+    assert split("a b c d e f g h", 8) == ["a b c", "d e", "f g h"]
+    assert split("一二三，四五六七八", 4) == ["一二三，", "四五", "六七八"]
+
+
+def test_words_that_are_too_long_are_cut():
+    text = "Hi. Aa " + "x" * 9 + " bb cc. Then"
+    pairs, truncated = segments_of([text, "x", "y" * 6], 6)
+    assert [part for part, _ in pairs[0]] == ["Hi.", "Aa", "x" * 6, "bb", "cc.", "Then"]
+    assert truncated == [True, False, False]
+
+
+@pytest.mark.parametrize("max_length", [60, 61, 100, 1000])
+def test_segments_lose_only_white_space(max_length):
+    text = "Hi. " + "word, " * 37 + "x" * 53 + " 。end.   \u00a0 Last one! " + "漢" * 99
+    (pairs,), (truncated,) = segments_of([text], max_length)
+    parts = [part for part, _ in pairs]
+    assert max(map(len, parts)) <= max_length and not truncated
+    assert "".join("".join(parts).split()) == "".join(text.split())
+    if max_length < 1000:
+        # Parts of a sentence are at least half full.
+        assert len(parts) <= 5 + 2 * len(text) / max_length
+
+
+def test_segments_are_independent_of_the_batch():
+    rng = np.random.default_rng(5)
+    pieces = ["Ab.", "cd", "\n", " ", "。", "1.", "x" * 9, "漢", "! Q", "\u3000", "…"]
+    texts = ["".join(rng.choice(pieces, 30)) for _ in range(40)]
+    together, truncated = segments_of(texts, 7, max_segments=9)
+    for text, pairs, is_cut in zip(texts, together, truncated, strict=True):
+        assert segments_of([text], 7, max_segments=9) == ([pairs], [is_cut])
+    assert 3 < sum(truncated) < 40
+
+
+def test_number_of_segments_is_limited():
+    pairs, truncated = segments_of(["A\nB\nC", "D\nE", "F\nG\n"], 9, max_segments=2)
+    assert pairs == [
+        [("A", ""), ("B", "\n")],
+        [("D", ""), ("E", "\n")],
+        [("F", ""), ("G", "\n")],
+    ]
+    assert truncated == [True, False, False]
+
+
+def test_join_segments_joins_each_rank():
+    segments = [
+        Segment(0, True, [5], ""),
+        Segment(0, False, [6], " "),
+        Segment(0, False, [7], "\n\n"),
+        Segment(1, True, [8], ""),
+    ]
+    lists = [
+        [Translation("a", -1.0), Translation("b", -2.0)],
+        [Translation("", -0.5)],
+        [Translation("c", -1.0), Translation("", -4.0), Translation("d", -8.0)],
+        [Translation("e", -3.0)],
+    ]
+    assert join_segments(segments, lists) == [
+        [("a\n\nc", -2.5), ("b\n\n", -6.5), ("b\n\nd", -10.5)],
+        [("e", -3.0)],
     ]

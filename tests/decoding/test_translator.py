@@ -185,12 +185,37 @@ def test_long_line_is_translated_in_segments(translator, warnings):
     warnings.clear()
     lines = ["abc", "abc. dad. fed! bad!"]
     found = translator.translate(lines)
-    pieces = translator.translate(["abc. dad.", "fed! bad!"])
+    pieces = translator.translate(["abc.", "dad.", "fed!", "bad!"])
     assert found == [translator.translate(["abc"])[0], " ".join(filter(None, pieces))]
     ((index, text),) = warnings
     assert index == 1
     assert text.startswith("19 subwords exceed max_source_length=12")
-    assert "2 segments" in text
+    assert "4 segments" in text
+
+
+def test_line_breaks_are_kept(translator, warnings):
+    warnings.clear()
+    (found,) = translator.n_best(["abc\n\n  dad.\nfed\n"], 2)
+    lists = translator.n_best(["abc", "dad.", "fed"], 2)
+    gaps = ["", "\n\n  ", "\n"]
+    for rank, (text, score) in enumerate(found):
+        parts = [ranked[min(rank, len(ranked) - 1)] for ranked in lists]
+        lines = [gap + part.text for gap, part in zip(gaps, parts, strict=True)]
+        assert text == "".join(lines) + "\n"
+        assert score == pytest.approx(sum(part.score for part in parts), abs=1e-5)
+    assert not warnings
+
+
+@pytest.mark.fault("F14", "white space of any kind has an empty translation")
+def test_unicode_white_space_is_blank(translator):
+    blank = ["\u3000", "\u00a0 ", "\u2003\u200b", "\n\r\n", "\ufeff"]
+    assert translator.n_best(blank, 1) == [[Translation("", 0.0)]] * len(blank)
+
+
+def test_prefix_begins_the_first_segment(translator):
+    text = "\nabc. dad. fed! bad!\na"
+    (found,) = translator.n_best([text], 1, prefixes=["gg"])
+    assert found[0].text.startswith("\ngg") and found[0].text.count("gg") < 4
 
 
 def test_translator_accepts_ten_thousand_words(model, caplog):

@@ -96,7 +96,7 @@ def test_hostile_export_is_rejected(tmp_path):
 
 def test_truncated_lines_are_reported(tiny_export, tmp_path, caplog):
     path = tmp_path / "a.de"
-    path.write_text("Hund\n" + "Hund " * 200 + "\n" + "Katze " * 300 + "\n")
+    path.write_text("Hund\n" + "Hund" * 200 + "\n" + "Katze" * 300 + "\n")
     with caplog.at_level("WARNING", "keras_transformer"):
         beam_inference.run_with_beam(tiny_export, "translate", [path], tmp_path / "out")
     assert "2 lines exceed the export's maximum length" in caplog.text

@@ -96,8 +96,8 @@ def test_server_runs_every_signature(port):
     ids = {"source_ids": [[7, 9, 3]]}
     for name, inputs, outputs in (
         ("translate_n_best", {"inputs": ["ein Hund"]}, 4),
-        ("score", pair, 2),
-        ("attend", pair, 3),
+        ("score", pair, 3),
+        ("attend", pair, 4),
         ("translate_ids", ids, 2),
     ):
         body = {"signature_name": name, "inputs": inputs}

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from matplotlib import image
+from matplotlib.figure import Figure
 
 import keras_transformer as kt
 from keras_transformer import pipelines
@@ -34,7 +35,10 @@ def attention(model_and_tokenizer):
 
 def test_attention_of_matches_the_model(model_and_tokenizer, attention):
     _, tokenizer = model_and_tokenizer
-    lengths = tokenizer.tokenize([SOURCE, TARGET]).row_lengths().numpy() + 1
+    rows = tokenizer.tokenize([SOURCE, TARGET]).to_list()
+    # The space that encoding adds may be a subword, which is not shown.
+    added = [tokenizer.pieces()[row[0]] == "\u2581" for row in rows]
+    lengths = [len(row) + 1 - each for row, each in zip(rows, added, strict=True)]
     assert "".join(attention.source) == SOURCE + "</s>"
     assert "".join(attention.predicted) == TARGET + "</s>"
     assert "".join(attention.read) == "<s>" + TARGET
@@ -75,6 +79,10 @@ def test_page_contains_scores_and_no_external_resources(attention, tmp_path):
     for kind, scores in attention.scores.items():
         np.testing.assert_allclose(data[kind]["scores"], scores, atol=5.1e-5)
         assert (data[kind]["rows"], data[kind]["columns"]) == attention.labels(kind)
+        assert tuple(data[kind]["axes"]) == attention.axes(kind)
+    assert data["texts"] == [SOURCE, TARGET]
+    # Screen readers skip what is inside of an image.
+    assert 'role="img"' not in page and 'role="group"' in page
     assert not re.search(r"(src|href|url)\s*[=(]", page)
     assert re.findall(r"https?://[^\"]*", page) == ["http://www.w3.org/2000/svg"]
 
@@ -88,6 +96,49 @@ def test_write_figure_writes_a_png(attention, tmp_path, options):
     assert pixels[..., 0].std() > 0.05
     with pytest.raises(ModelError, match="heads 1 to 3"):
         visualization.write_figure(attention, path, head=4)
+
+
+def test_figure_names_axes_scale_and_texts(attention, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, *_, **__: drawn.append(figure)
+    )
+    names = {"cross": [TARGET, SOURCE], "encoder": [SOURCE], "decoder": [TARGET]}
+    for kind, texts in names.items():
+        visualization.write_figure(attention, tmp_path / "a.png", kind)
+        figure = drawn.pop()
+        assert [figure.get_supylabel(), figure.get_supxlabel()] == [
+            *attention.axes(kind)
+        ]
+        assert "attention" in {axis.get_ylabel() for axis in figure.axes}
+        title = figure.get_suptitle().replace("\\$", "$")
+        assert all(text in title for text in texts)
+        assert len(title.split("\n")) == len(texts)
+
+
+def test_characters_spelled_in_bytes_are_shown_whole(model_and_tokenizer, attention):
+    model, tokenizer = model_and_tokenizer
+    source, target = "😀 der 漢x", "猫"
+    found = visualization.attention_of(model, tokenizer, source, target)
+    assert "".join(found.source) == source + "</s>"
+    assert found.source[0] == "😀" and "漢" in found.source
+    assert found.predicted == ["猫", "</s>"]
+    assert found.read == ["<s>", "猫"]
+    for kind, scores in found.scores.items():
+        rows, columns = found.labels(kind)
+        assert scores.shape == (2, 3, len(rows), len(columns))
+        np.testing.assert_allclose(scores.sum(axis=-1), 1, rtol=1e-5)
+    # By hand: the mean over the rows of a character, the sum over its columns.
+    ids = [[*tokenizer.tokenize([text]).to_list()[0]] for text in (source, target)]
+    plain = model.attention_scores(
+        {
+            "source_ids": np.array([[*ids[0], tokenizer.end_id]], "int32"),
+            "target_ids": np.array([[tokenizer.start_id, *ids[1]]], "int32"),
+        }
+    )["cross"][0]
+    count = ids[0].index(tokenizer.tokenize([" der"]).to_list()[0][-1])
+    expected = np.asarray(plain)[..., :-1, :count].sum(axis=-1).mean(axis=-1)
+    np.testing.assert_allclose(found.scores["cross"][..., 0, 0], expected, rtol=1e-5)
 
 
 def test_attention_of_rejects_blank_text(model_and_tokenizer):

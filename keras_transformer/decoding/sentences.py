@@ -1,0 +1,200 @@
+"""Division of texts into segments that a model can read, in TensorFlow operations.
+
+Python and the graph of an export divide texts by this one implementation, so that a
+text has the same segments everywhere.
+"""
+
+import functools
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_transformer.decoding.batches import WHITE_SPACE
+
+# Patterns are RE2.
+_SPACE = f"[{WHITE_SPACE}]"
+_LINE_BREAK = f"{_SPACE}*[\\n-\\r\\x{{85}}\\x{{2028}}\\x{{2029}}]{_SPACE}*"
+_AROUND = f"^{_SPACE}+|{_SPACE}+$"
+# The end of a sentence, with its closing brackets and quotation marks. No space is
+# required after the full stops of Chinese and Japanese.
+_END = r"""([.!?…।॥؟۔።]+["'”’»)\]]*)"""
+_WIDE_END = f"([。！？｡]+[\"'”’」』）]*){_SPACE}*"
+# Full stops that do not end a sentence: initials, ordinal numbers, titles.
+_ABBREVIATION = (
+    r"(^|[^\p{L}\p{M}\p{N}])"
+    r"((?:\p{L}\.)*\p{L}|\p{N}{1,2}|(?i:Mr|Mrs|Ms|Dr|Prof|St|Nr|vs))\."
+)
+# Stands for such a full stop. Unicode reserves this code point for internal use.
+_STOP = "\ufdd0"
+# A segment may end after white space, and in scripts that are written without.
+_WORD_END = (
+    rf"({_SPACE}+|[\p{{Han}}\p{{Hiragana}}\p{{Katakana}}\p{{Thai}}\p{{Lao}}\p{{Khmer}}"
+    r"\p{Myanmar}][、，；：]*|[、，；：])"
+)
+# Is no part of UTF-8, so no text contains it.
+_MARK = b"\xff"
+
+
+class Segments(NamedTuple):
+    """The segments of a batch of texts, in order. Blank texts have none."""
+
+    ids: tf.RaggedTensor  # int32 [segments, (length)], without end ids
+    text_of: tf.Tensor  # int64 [segments], the index of each segment's text
+    gaps: tf.Tensor  # string [segments], written before the translation
+    truncated: tf.Tensor  # bool [texts], whether a part of the text is in no segment
+    lengths: tf.Tensor  # int64 [texts], the subwords of the text's longest line
+
+
+def segment(tokenize, texts, max_length, max_segments=None):
+    """Divides texts into segments of at most `max_length` subwords.
+
+    A text is divided at its line breaks, which become gaps. A line that is too long is
+    divided into its sentences, and a sentence that is too long into parts of whole
+    words. A word that is too long is cut.
+
+    Args:
+        tokenize: Function of a string tensor `[batch]` that returns ragged int32 ids,
+            `[batch, (length)]`.
+        texts: string `[texts]`, UTF-8.
+        max_length: Maximum length of a segment.
+        max_segments: Maximum number of segments per text. If `None`, there is no limit.
+
+    Returns:
+        `Segments`.
+    """
+    texts = tf.where(_replace(texts, f"{_SPACE}+", "") == "", "", texts)
+    lines, gaps, text_of = _split_lines(texts)
+    tokenize = functools.partial(_tokenize_texts, tokenize)
+    ids = tokenize(lines)
+    line_lengths = ids.row_lengths()
+    is_long = line_lengths > max_length
+
+    def divide():
+        sentences, line_of = _split(tf.where(is_long, _mark_sentences(lines), lines))
+        sentences = _replace(sentences, _STOP, ".")
+        still_long = tokenize(sentences).row_lengths() > max_length
+        parts, sentence_of = _split_words(tokenize, sentences, still_long, max_length)
+        return tokenize(parts), tf.gather(line_of, sentence_of)
+
+    ids, line_of = tf.cond(
+        tf.reduce_any(is_long),
+        divide,
+        lambda: (ids, tf.range(tf.size(lines, tf.int64))),
+    )
+    # A mark at the end of a line leaves an empty segment.
+    is_first = _is_first(line_of)
+    kept = tf.where(is_first | (ids.row_lengths() > 0))[:, 0]
+    ids, line_of, is_first = (
+        tf.gather(each, kept) for each in (ids, line_of, is_first)
+    )
+    # The segments of a line are joined by spaces.
+    gaps = tf.where(is_first, tf.gather(gaps, line_of), " ")
+    num_texts = tf.size(texts, tf.int64)
+    lengths = tf.math.unsorted_segment_max(line_lengths, text_of, num_texts)
+    text_of = tf.gather(text_of, line_of)
+    is_cut = ids.row_lengths() > max_length
+    kept = tf.range(tf.size(text_of))
+    if max_segments is not None:
+        is_beyond = kept - _first_of_row(text_of, num_texts) >= max_segments
+        is_cut |= is_beyond & (ids.row_lengths() > 0)
+        kept = tf.boolean_mask(kept, ~is_beyond)
+    truncated = tf.math.unsorted_segment_max(
+        tf.cast(is_cut, tf.int32), text_of, num_texts
+    )
+    return Segments(
+        tf.gather(ids, kept)[:, :max_length],
+        tf.gather(text_of, kept),
+        tf.gather(gaps, kept),
+        truncated > 0,
+        lengths,
+    )
+
+
+def _tokenize_texts(tokenize, texts):
+    """Tokenizes texts. Empty ones have no ids, not even those of a language."""
+    ids = tokenize(texts)
+    rows = ids.value_rowids()
+    is_text = tf.gather(texts != "", rows)
+    return tf.RaggedTensor.from_value_rowids(
+        tf.boolean_mask(ids.flat_values, is_text),
+        tf.boolean_mask(rows, is_text),
+        nrows=ids.nrows(),
+        validate=False,
+    )
+
+
+def _split_lines(texts):
+    """Splits texts at their line breaks.
+
+    Returns:
+        The lines, string `[lines]`, the line breaks and white space before them, string
+        `[lines]`, and the indices of their texts, int64 `[lines]`.
+    """
+    pieces, text_of = _split(_replace(texts, _LINE_BREAK, _MARK + b"\\0" + _MARK))
+    place = tf.range(tf.size(pieces)) - _first_of_row(text_of, tf.size(texts, tf.int64))
+    before = tf.where(place == 0, "", tf.concat([[""], pieces], axis=0)[:-1])
+    # Lines and breaks alternate.
+    is_line = place % 2 == 0
+    return tuple(tf.boolean_mask(each, is_line) for each in (pieces, before, text_of))
+
+
+def _mark_sentences(lines):
+    """Puts a mark between the sentences of each line, in place of the white space."""
+    lines = _replace(lines, _AROUND, "")
+    marked = _replace(lines, _ABBREVIATION, rf"\1\2{_STOP}")
+    # In text with capitals, no sentence begins with a small letter.
+    begin = rf"([^\p{{Ll}}{WHITE_SPACE}])"
+    cased = _replace(marked, f"{_END}{_SPACE}+{begin}", b"\\1" + _MARK + b"\\2")
+    uncased = _replace(marked, f"{_END}{_SPACE}+", b"\\1" + _MARK)
+    has_capitals = _replace(lines, r"\p{Lu}", "") != lines
+    marked = tf.where(has_capitals, cased, uncased)
+    return _replace(marked, _WIDE_END, b"\\1" + _MARK)
+
+
+def _split_words(tokenize, sentences, is_long, max_length):
+    """Divides the long sentences into parts of whole words.
+
+    Returns:
+        The parts, string `[parts]`, and the indices of their sentences, int64
+        `[parts]`. Other sentences are one part.
+    """
+    marked = _replace(sentences, _WORD_END, b"\\1" + _MARK)
+    words, sentence_of = _split(tf.where(is_long, marked, sentences))
+    lengths = tokenize(words).row_lengths()
+    before = tf.cumsum(lengths, exclusive=True)
+    first = _first_of_row(sentence_of, tf.size(sentences, tf.int64))
+    before -= tf.gather(before, first)
+    # A part has the words that begin within one quota, and so at most `max_length`
+    # subwords. A word of more than a half is a part alone.
+    half = (max_length + 1) // 2
+    quota_of = before // (max_length + 1 - half)
+    is_alone = lengths > half
+    is_after = tf.concat([[False], is_alone], axis=0)[:-1]
+    begins = _is_first(sentence_of) | _is_first(quota_of) | is_alone | is_after
+    part_of = tf.cumsum(tf.cast(begins, tf.int32)) - 1
+    num_parts = tf.reduce_sum(tf.cast(begins, tf.int32))
+    parts = tf.strings.unsorted_segment_join(words, part_of, num_parts)
+    sentence_of = tf.boolean_mask(sentence_of, begins)
+    stripped = _replace(parts, f"{_SPACE}+$", "")
+    return tf.where(tf.gather(is_long, sentence_of), stripped, parts), sentence_of
+
+
+def _replace(strings, pattern, rewrite):
+    return tf.strings.regex_replace(strings, pattern, rewrite)
+
+
+def _split(strings):
+    """Splits strings at the marks. Returns the pieces and their strings' indices."""
+    pieces = tf.strings.split(strings, _MARK)
+    return pieces.flat_values, pieces.value_rowids()
+
+
+def _is_first(row_of):
+    """Returns bool `[items]`, whether an item's row differs from the previous one's."""
+    return row_of != tf.concat([[-1], row_of], axis=0)[:-1]
+
+
+def _first_of_row(row_of, num_rows):
+    """Returns int32 `[items]`, the place of the first item of each item's row."""
+    rows = tf.RaggedTensor.from_value_rowids(row_of, row_of, num_rows, validate=False)
+    return tf.cast(tf.gather(rows.row_starts(), row_of), tf.int32)

@@ -1,0 +1,153 @@
+"""Search of texts of any length in an export: by segments, which are joined again."""
+
+import tensorflow as tf
+
+from keras_transformer.decoding.sentences import segment
+from keras_transformer.export.searches import EMPTY_SCORE
+from keras_transformer.export.searches import merge_n_best
+
+# Maximum number of segments per text.
+MAX_SEGMENTS = 256
+# Maximum length of a text, as a multiple of the bytes of a segment.
+_MAX_TEXT = 16
+
+
+class TextSearch:
+    """Translates texts as `Translator` does, with limits on the work for each text.
+
+    Args:
+        tokenizer: Tokenizer of the source.
+        detokenize: Function of target ids, see `Tokenizer.detokenize`.
+        search: Function of `searches.SEARCH_INPUTS`.
+        max_source_length: Maximum length of a source row, including its end id.
+        max_bytes: Number of bytes that are enough for any segment.
+        max_rows: Maximum number of segments that are searched at a time.
+    """
+
+    def __init__(
+        self, tokenizer, detokenize, search, max_source_length, max_bytes, max_rows
+    ):
+        self._tokenizer = tokenizer
+        self._detokenize = detokenize
+        self._search = search
+        self._max_source_length = max_source_length
+        self._max_bytes = max_bytes
+        self._max_rows = max_rows
+        self._tokenize = tf.function(
+            lambda texts: tokenizer.tokenize(cut_texts(texts, max_bytes)),
+            input_signature=[tf.TensorSpec([None], tf.string)],
+            autograph=False,
+        )
+
+    def segments(self, texts):
+        """Returns the `Segments` of texts: string `[batch]`."""
+        limit = _MAX_TEXT * self._max_bytes
+        found = segment(
+            self._tokenize,
+            cut_texts(texts, limit),
+            self._max_source_length - 1,
+            MAX_SEGMENTS,
+        )
+        is_cut = tf.strings.length(texts) > limit
+        return found._replace(truncated=found.truncated | is_cut)
+
+    def translate(self, texts, n_best, num_places):
+        """Searches the segments of texts.
+
+        Args:
+            texts: string `[batch]`.
+            n_best: Number of translations per text.
+            num_places: Number of hypotheses of a segment of which these are taken. The
+                others replace those whose text is the same as a better one's.
+
+        Returns:
+            Dict of `translations`, string `[batch, n_best]`, best first, `scores`,
+            float32 `[batch, n_best]`, `counts`, int32 `[batch]`, the number of
+            translations found, and `truncated`, bool `[batch]`. The other places have
+            empty texts and `EMPTY_SCORE`.
+        """
+        segments = self.segments(texts)
+        found, scores, counts = self._translate_segments(
+            segments.ids, n_best, num_places
+        )
+        # Beyond its last translation, a segment contributes the last one.
+        ranks = tf.range(num_places)[None]
+        last = tf.minimum(ranks, counts[:, None] - 1)
+        found = tf.gather(found, last, batch_dims=1)
+        scores = tf.gather(scores, last, batch_dims=1)
+        gaps = segments.gaps[:, None]
+        # Only line breaks are written before an empty translation.
+        written = tf.where((gaps == " ") & (found == ""), "", gaps + found)
+        text_of, batch = segments.text_of, tf.size(texts)
+        joined = tf.strings.unsorted_segment_join(written, text_of, batch)
+        scores = tf.math.unsorted_segment_sum(scores, text_of, batch)
+        counts = tf.math.unsorted_segment_max(counts, text_of, batch)
+        joined.set_shape([None, num_places])
+        scores = tf.where(ranks < counts[:, None], scores, EMPTY_SCORE)
+        joined, scores, counts = merge_n_best(joined, scores, n_best)
+        return {
+            "translations": joined,
+            "scores": scores,
+            "counts": counts,
+            "truncated": segments.truncated,
+        }
+
+    def _translate_segments(self, ids, n_best, num_places):
+        """Searches the segments that are not blank.
+
+        Args:
+            ids: RaggedTensor int32 `[segments, (length)]`.
+            n_best: See `translate`.
+            num_places: See `translate`.
+
+        Returns:
+            string and float32 `[segments, num_places]`, translations and their scores,
+            and int32 `[segments]`, the number of translations found.
+        """
+        places = tf.where(ids.row_lengths() > 0)
+        ends = tf.fill([tf.size(places), 1], self._tokenizer.end_id)
+        rows = tf.concat([tf.gather(ids, places[:, 0]), ends], axis=1)
+        num_rows = tf.size(places)
+
+        def search_some(start, texts, scores):
+            some = rows[start : start + self._max_rows]
+            sequences, found = self._search(
+                some.to_tensor(self._tokenizer.pad_id), n_best
+            )
+            sequences, found = sequences[:, :num_places], found[:, :num_places]
+            length = tf.shape(sequences)[2]
+            written = self._detokenize(tf.reshape(sequences, [-1, length]))
+            written = tf.reshape(written, [-1, num_places])
+            return (
+                start + self._max_rows,
+                tf.concat([texts, written], axis=0),
+                tf.concat([scores, found], axis=0),
+            )
+
+        lists = tf.TensorShape([None, num_places])
+        _, texts, scores = tf.while_loop(
+            lambda start, *_: start < num_rows,
+            search_some,
+            (0, tf.fill([0, num_places], ""), tf.zeros([0, num_places])),
+            shape_invariants=(tf.TensorShape([]), lists, lists),
+            parallel_iterations=1,
+        )
+        # Empty slots come last. The first is kept even if its score is NaN.
+        is_found = tf.concat(
+            [tf.ones_like(scores[:, :1], bool), scores[:, 1:] > EMPTY_SCORE], axis=1
+        )
+        counts = tf.reduce_sum(tf.cast(is_found, tf.int32), axis=1)
+        # Blank segments have one empty translation.
+        size = tf.cast(ids.nrows(), tf.int32)
+        empty = tf.fill([size, num_places], "")
+        return (
+            tf.tensor_scatter_nd_update(empty, places, texts),
+            tf.tensor_scatter_nd_update(tf.zeros([size, num_places]), places, scores),
+            tf.tensor_scatter_nd_update(tf.ones([size], tf.int32), places, counts),
+        )
+
+
+def cut_texts(texts, max_bytes):
+    """Cuts texts after `max_bytes`, and replaces invalid bytes as Python does."""
+    texts = tf.strings.substr(texts, 0, max_bytes)
+    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")

@@ -1,0 +1,94 @@
+"""Commands on a SavedModel against the `Translator` of the same model."""
+
+import pytest
+from tiny_export import SEARCH
+from tiny_export import TEXTS
+
+import keras_transformer as kt
+from keras_transformer.decoding import format_pharaoh
+from keras_transformer.evaluation.perplexity import perplexity_of
+
+LINES = [text.replace("\t", " ") for text in TEXTS]
+TARGETS = LINES[::-1]
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_model):
+    return kt.Translator(*tiny_model, **SEARCH)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Paths of a text and its translation."""
+    for name, lines in (("source", LINES), ("target", TARGETS)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    return tmp_path / "source", tmp_path / "target"
+
+
+def one_line(text):
+    return text.replace("\r", " ").replace("\n", " ")
+
+
+def test_translate_prints_n_best_lists_and_alignments(
+    tiny_export, translator, run_command
+):
+    stdin = "".join(f"{line}\n" for line in LINES)
+    options = ["--n-best", "3", "--scores", "--alignments"]
+    result = run_command("translate", tiny_export, *options, stdin=stdin)
+    assert result.exit_code == 0, result.stderr
+    found = [line.split("\t") for line in result.stdout.split("\n")[:-1]]
+    expected = [
+        (number, each, line)
+        for number, (line, ranked) in enumerate(
+            zip(LINES, translator.n_best(LINES, 3), strict=True), 1
+        )
+        for each in ranked
+    ]
+    texts = [each.text for _, each, _ in expected]
+    aligned = translator.align([line for *_, line in expected], texts)
+    assert len(found) == len(expected) > len(LINES)
+    for row, (number, each, _), pairs in zip(found, expected, aligned, strict=True):
+        assert row[0] == str(number)
+        assert float(row[1]) == pytest.approx(each.score, abs=1e-3)
+        # Untrained models also generate tabs.
+        assert "\t".join(row[2:-1]) == one_line(each.text)
+        assert row[-1] == format_pharaoh(pairs)
+
+
+def test_score_and_perplexity_match_the_translator(
+    tiny_export, translator, run_command, pair
+):
+    expected = translator.score(LINES, TARGETS)
+    result = run_command("score", tiny_export, "-s", pair[0], "-t", pair[1])
+    assert result.exit_code == 0, result.stderr
+    found = [float(line) for line in result.stdout.split()]
+    assert found == pytest.approx([each.log_prob for each in expected], rel=1e-4)
+    options = ["--source", pair[0], "--reference", pair[1], "--metric", "perplexity"]
+    result = run_command("evaluate", tiny_export, *options)
+    assert result.exit_code == 0, result.stderr
+    perplexity = float(result.stdout.split()[2])
+    assert perplexity == pytest.approx(perplexity_of(expected), abs=0.01)
+
+
+def test_visualize_draws_the_mean_attention(tiny_export, run_command, tmp_path):
+    arguments = ["visualize", tiny_export, "--source", "der Hund läuft"]
+    output = tmp_path / "att"
+    result = run_command(*arguments, "--target", "ein Hund", "--output", output)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{output}.png\n{output}.html\n"
+    result = run_command(*arguments, "--output", output, "--kind", "encoder")
+    assert result.exit_code == 2
+    assert "a SavedModel has only the mean cross-attention" in result.stderr
+
+
+def test_commands_name_what_a_saved_model_lacks(tiny_export, run_command, tmp_path):
+    for command, message in {
+        ("translate", "--n-best", "5"): "was exported with a beam size of 4",
+        ("translate", "--prefix", "x"): "a SavedModel cannot use prefixes",
+        ("translate", "--ensemble", tiny_export): "is a SavedModel, whose weights",
+        ("export", tmp_path / "other"): "a SavedModel cannot be exported",
+    }.items():
+        name, *options = command
+        result = run_command(name, tiny_export, *options, stdin="x\n")
+        assert (result.exit_code, result.stdout) == (2, ""), result.stderr
+        assert message in result.stderr and result.stderr.count("\n") == 1

@@ -1,0 +1,116 @@
+"""An opened export against the `Translator` of the same model."""
+
+import types
+
+import numpy as np
+import pytest
+from tiny_export import SEARCH
+from tiny_export import TEXTS
+
+import keras_transformer as kt
+from keras_transformer import visualization
+from keras_transformer.errors import ModelError
+from keras_transformer.saving.names import keras_file
+from keras_transformer.saving.open import open_model
+
+TARGETS = ["läuft der Hund", "Katze", "noch ein Hund 😀 x", "", "漢 und ein 😀!"]
+
+
+@pytest.fixture(scope="module")
+def warnings():
+    return []
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_export, warnings):
+    return open_model(tiny_export, warn=lambda *warning: warnings.append(warning))
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_model):
+    return kt.Translator(*tiny_model, **SEARCH)
+
+
+def test_n_best_matches_the_translator(exported, translator, monkeypatch):
+    monkeypatch.setattr(exported, "batch_size", 2)
+    for n in (None, 1, 2, 4):
+        found, expected = exported.n_best(TEXTS, n), translator.n_best(TEXTS, n)
+        for ranked, others in zip(found, expected, strict=True):
+            assert [each.text for each in ranked] == [each.text for each in others]
+            np.testing.assert_allclose(
+                [each.score for each in ranked],
+                [each.score for each in others],
+                atol=1e-4,
+            )
+    with pytest.raises(ModelError, match=r"beam size of 4. Received: an n-best list"):
+        exported.n_best(TEXTS, 5)
+    with pytest.raises(ValueError, match=r"Pass \[text\] instead"):
+        exported.n_best("Hund")
+    assert exported.n_best([]) == exported.translate([]) == []
+
+
+def test_scores_match_the_translator(exported, translator):
+    found, expected = (each.score(TEXTS, TARGETS) for each in (exported, translator))
+    for one, other in zip(found, expected, strict=True):
+        assert one.log_prob == pytest.approx(other.log_prob, rel=1e-4)
+        assert one.num_tokens == other.num_tokens
+    assert exported.score([], []) == []
+
+
+def test_alignments_match_the_translator(exported, translator):
+    # Each source with each target, among them characters spelled in bytes.
+    sources, targets = TEXTS * len(TARGETS), np.repeat(TARGETS, len(TEXTS)).tolist()
+    aligned = exported.align(sources, targets)
+    assert aligned == translator.align(sources, targets)
+    assert len({pair for pairs in aligned for pair in pairs}) > 5
+
+
+def test_long_pairs_are_reported(exported, warnings):
+    warnings.clear()
+    sources, targets = ["Hund", "Hund " * 50], ["läuft"] * 2
+    exported.score(sources, targets)
+    assert warnings == [(1, "too long for the export. The score is of its beginning.")]
+    warnings.clear()
+    assert exported.align(sources, targets)[1] == []
+    assert warnings == [(1, "too long for an alignment. It is left empty.")]
+    warnings.clear()
+    exported.translate(["Hund. " * 50, "Hund" * 50])
+    assert [index for index, _ in warnings] == [1]
+
+
+def test_attention_matches_the_mean_of_the_model(exported, tiny_model):
+    source, target = "ein Hund 😀 x", "läuft ä猫"
+    found = visualization.attention_of_export(exported, source, target)
+    whole = visualization.attention_of(*tiny_model, source, target)
+    assert found.source == whole.source[:-1] and found.predicted == whole.predicted[:-1]
+    assert "".join(found.source) == source and "😀" in "".join(found.source[-4:])
+    # The model has two layers; the export's mean is without the end ids.
+    expected = whole.scores["cross"].mean(axis=(0, 1))[:-1, :-1]
+    np.testing.assert_allclose(found.scores["cross"][0, 0], expected, atol=1e-5)
+    assert found.select("cross")[0][:2] == (1, 1)
+    for options in ({"kind": "encoder"}, {"kind": "cross", "layer": 1}):
+        with pytest.raises(ModelError, match="a SavedModel has only the mean"):
+            found.select(**options)
+    with pytest.raises(ModelError, match="too long for the export"):
+        visualization.attention_of_export(exported, source * 9, target)
+
+
+def test_exports_of_early_versions_name_the_missing_signature(exported, monkeypatch):
+    early = types.SimpleNamespace(signatures={"serving_default": exported._serve})
+    monkeypatch.setattr(exported, "_loaded", early)
+    assert len(exported.translate(TEXTS)) == len(TEXTS)
+    for call in (
+        lambda: exported.n_best(TEXTS, 2),
+        lambda: exported.score(TEXTS, TARGETS),
+        lambda: exported.align(TEXTS, TARGETS),
+    ):
+        with pytest.raises(ModelError, match=r"has no signature \w+. Export the model"):
+            call()
+
+
+def test_messages_about_a_saved_model_name_it(tiny_export):
+    for path in (tiny_export, tiny_export.parent):
+        with pytest.raises(ModelError, match="is a SavedModel, whose weights cannot"):
+            keras_file(path)
+    with pytest.raises(ModelError, match="is a SavedModel, whose weights cannot"):
+        open_model(tiny_export, ensemble=[tiny_export])
