@@ -15,6 +15,7 @@ from keras_transformer.cli.lines import CHUNK_SIZE
 from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import read_parallel_lines
 from keras_transformer.cli.lines import score_in_chunks
+from keras_transformer.cli.output import open_output
 from keras_transformer.errors import UserError
 
 
@@ -103,7 +104,7 @@ def evaluate(
     elif output is not None or metrics != [Metric.perplexity]:
         outputs = _translate(translator, sources, warnings)
     if output is not None:
-        with console.open_output(output) as write_line:
+        with open_output(output) as write_line:
             for each in outputs:
                 write_line(str(each))
     if is_parsing:

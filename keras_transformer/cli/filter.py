@@ -11,6 +11,7 @@ from keras_transformer.cli import options
 from keras_transformer.cli.lines import CHUNK_SIZE
 from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import line_count
+from keras_transformer.cli.output import open_output
 from keras_transformer.errors import UserError
 
 MAX_LENGTH = 256
@@ -86,8 +87,8 @@ def filter(
             scores[start:][: len(chunk)] = rules.scores(chunk)
         passed, min_score = rules.best(scores, keep_fraction)
     with (
-        console.open_output(output_source) as write_source,
-        console.open_output(output_target) as write_target,
+        open_output(output_source) as write_source,
+        open_output(output_target) as write_target,
     ):
         for start, chunk in in_chunks(pairs, CHUNK_SIZE, "filtering", total, "pairs"):
             if passed is None:

@@ -10,6 +10,7 @@ from keras_transformer.cli import options
 from keras_transformer.cli.lines import PARSING_CHUNK_SIZE
 from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import input_lines
+from keras_transformer.cli.output import open_output
 
 
 @console.command
@@ -44,7 +45,7 @@ def parse(
     search["patience"] = patience
     warnings = console.LineWarnings()
     parses = []
-    with console.open_output(output) as write_line:
+    with open_output(output) as write_line:
         translator = console.opened_model(
             *(model, ["parse"], ensemble, parallel_parts, search, warnings),
             allow_unsafe=allow_unsafe,

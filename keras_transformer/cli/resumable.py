@@ -9,7 +9,7 @@ import fcntl
 import json
 from typing import Any
 
-from keras_transformer.cli.console import line_writer
+from keras_transformer.cli.output import line_writer
 from keras_transformer.errors import UserError
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.files import replace_file

@@ -4,6 +4,7 @@ from keras_transformer.cli import console
 from keras_transformer.cli import options
 from keras_transformer.cli.lines import read_parallel_lines
 from keras_transformer.cli.lines import score_in_chunks
+from keras_transformer.cli.output import open_output
 
 
 @console.command
@@ -29,7 +30,7 @@ def score(
     pairs = list(zip(*read_parallel_lines(source, target), strict=True))
     scores = []
     warnings = console.LineWarnings(f"{source}: line")
-    with console.open_output(output) as write_line:
+    with open_output(output) as write_line:
         translator = console.opened_model(
             model,
             ensemble=ensemble,

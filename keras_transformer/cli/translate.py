@@ -15,6 +15,7 @@ from keras_transformer.cli.lines import in_chunks
 from keras_transformer.cli.lines import input_lines
 from keras_transformer.cli.lines import is_seekable_file
 from keras_transformer.cli.lines import line_count
+from keras_transformer.cli.output import open_output
 from keras_transformer.cli.resumable import is_finished
 from keras_transformer.cli.resumable import resumable_lines
 from keras_transformer.errors import UserError
@@ -141,7 +142,7 @@ def translate(
             write_line(text)
 
     if not resume:
-        with console.open_output(output) as write_line:
+        with open_output(output) as write_line:
             write_all(write_line, 0)
         return
     made_of = {**(drawn or searched), "sampling": sampling, "n_best": n_best}

@@ -22,7 +22,7 @@ from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import metrics_of_run
 from keras_transformer.saving.open import open_model
 
-RESULT = "result.json"
+SEED_RESULT = "result.json"
 TRANSLATIONS = "test.txt"
 REFERENCES = "references.txt"
 LOG = "train.log"
@@ -82,7 +82,7 @@ def stored_translations(output):
     Raises:
         RunError: If no seed is finished.
     """
-    finished = sorted(path.parent for path in output.glob(f"seed-*/{RESULT}"))
+    finished = sorted(path.parent for path in output.glob(f"seed-*/{SEED_RESULT}"))
     if not finished:
         raise RunError(f"{output}: contains no finished seed of repeat")
     translations = [_lines(folder / TRANSLATIONS) for folder in finished]
@@ -181,7 +181,7 @@ def _share_of_cores(slot, jobs):
 
 def _finished(folder):
     """Returns the stored result of a seed, or `None`."""
-    path = folder / RESULT
+    path = folder / SEED_RESULT
     if not path.is_file():
         return None
     return json.loads(path.read_text(encoding="utf-8"))
@@ -211,6 +211,6 @@ def _evaluate(recipe, seed, folder):
             # A line break within a text would shift all lines after it.
             text = "".join(f"{' '.join(line.splitlines())}\n" for line in lines)
             temporary.write_text(text, encoding="utf-8")
-    with replace_file(folder / RESULT) as temporary:
+    with replace_file(folder / SEED_RESULT) as temporary:
         temporary.write_text(json.dumps(result, indent=1), encoding="utf-8")
     return result

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from keras_transformer.evaluation import spread
 from keras_transformer.files import replace_file
 
-METRICS = {"bleu": "BLEU", "chrf": "chrF", "perplexity": "perplexity"}
+_SCORES = ("bleu", "chrf", "perplexity")
 
 
 def write_report(results, output):
@@ -17,7 +17,7 @@ def write_report(results, output):
         results: Non-empty list of results of `repeat`.
         output: Path of the folder.
     """
-    spreads = {name: spread([each[name] for each in results]) for name in METRICS}
+    spreads = {name: spread([each[name] for each in results]) for name in _SCORES}
     report = {
         "seeds": results,
         **{name: each._asdict() for name, each in spreads.items()},

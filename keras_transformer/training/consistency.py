@@ -5,7 +5,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_transformer.training.projected_loss import in_chunks
+from keras_transformer.training.projected_loss import divide_tokens
 from keras_transformer.training.projected_loss import subtract_targets
 
 
@@ -111,7 +111,7 @@ def consistency_loss(
 
     @tf.custom_gradient
     def sums_with_gradient(first, second, matrix):
-        sums, gradients = _sums_and_gradients(
+        sums, gradients = _losses_and_gradients(
             (first, second),
             matrix,
             labels,
@@ -129,17 +129,17 @@ def consistency_loss(
     return sums_with_gradient(first, second, matrix)
 
 
-def _sums_and_gradients(
+def _losses_and_gradients(
     vectors, matrix, labels, weights, factors, label_smoothing, chunk_tokens
 ):
     """Returns the sums, and the gradients for both passes and the matrix."""
     num_tokens = tf.shape(labels)[0]
-    chunks, num_chunks = in_chunks((*vectors, labels, weights), chunk_tokens)
+    chunks, num_chunks = divide_tokens((*vectors, labels, weights), chunk_tokens)
     mean_row = tf.reduce_mean(matrix, axis=0)
 
     def body(index, sums, gradients, matrix_gradient):
         x, other, y, w = (each[index] for each in chunks)
-        new_sums, differences = _chunk_sums(
+        new_sums, differences = _chunk_losses(
             (x, other), y, w, matrix, mean_row, factors, label_smoothing
         )
         gradients = [
@@ -176,7 +176,7 @@ def _sums_and_gradients(
     return sums, [*gradients, matrix_gradient]
 
 
-def _chunk_sums(vectors, labels, weights, matrix, mean_row, factors, label_smoothing):
+def _chunk_losses(vectors, labels, weights, matrix, mean_row, factors, label_smoothing):
     """Returns the sums of a chunk and the gradients for the logits of both passes.
 
     The gradients lack the target distributions, which are subtracted after the loop.

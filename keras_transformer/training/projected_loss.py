@@ -45,7 +45,7 @@ def _sums_and_gradients(
 ):
     """Returns the sums and the gradients of the first with respect to both factors."""
     num_tokens = tf.shape(vectors)[0]
-    chunks, num_chunks = in_chunks((vectors, labels, weights), chunk_tokens)
+    chunks, num_chunks = divide_tokens((vectors, labels, weights), chunk_tokens)
     mean_row = tf.reduce_mean(matrix, axis=0)
 
     def body(index, sums, vectors_gradient, matrix_gradient):
@@ -85,7 +85,7 @@ def _sums_and_gradients(
     return sums, vectors_gradient, matrix_gradient
 
 
-def in_chunks(arrays, chunk_tokens):
+def divide_tokens(arrays, chunk_tokens):
     """Divides arrays `[tokens, ...]` into chunks, padded with zeros.
 
     Returns:

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 from run_state import assert_same
 
-from keras_transformer.cli.console import open_output
+from keras_transformer.cli.output import open_output
 from keras_transformer.errors import StorageError
 from keras_transformer.export import export_saved_model
 

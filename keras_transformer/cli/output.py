@@ -1,0 +1,55 @@
+"""Output files and standard output of commands."""
+
+import contextlib
+import pathlib
+import re
+import sys
+
+from keras_transformer.cli.console import require_writable
+from keras_transformer.files import replace_file
+
+
+@contextlib.contextmanager
+def open_output(path: pathlib.Path | None):
+    """Yields a function that writes a line of UTF-8 to a file or standard output.
+
+    A file appears under its name only when it is complete; devices and pipes are
+    written directly.
+    """
+    if path is None:
+        yield line_writer(sys.stdout.buffer)
+        return
+    if (descriptor := _descriptor(path)) is not None:
+        with open(descriptor, "wb", closefd=False) as file:
+            yield line_writer(file)
+        return
+    require_writable(path)
+    if path.exists() and not path.is_file():
+        with open(path, "wb") as file:
+            yield line_writer(file)
+        return
+    path = path.resolve()  # a link stays a link
+    with replace_file(path) as temporary, open(temporary, "wb") as file:
+        yield line_writer(file)
+
+
+def _descriptor(path):
+    """Returns the number of an open descriptor that `path` names, or `None`.
+
+    Opening such a path again would truncate a file to which output is redirected.
+    """
+    named = {"/dev/stdout": 1, "/dev/stderr": 2}
+    found = re.fullmatch(r"/dev/fd/(\d+)|/proc/self/fd/(\d+)", str(path))
+    return int(found[1] or found[2]) if found else named.get(str(path))
+
+
+def line_writer(file):
+    """Returns a function that writes and flushes a line of UTF-8 to a binary file."""
+
+    def write_line(text: str) -> None:
+        # Subwords of bytes can spell a line end, but a line must stay one line.
+        one_line = text.replace("\r", " ").replace("\n", " ")
+        file.write(one_line.encode("utf-8", "replace") + b"\n")
+        file.flush()
+
+    return write_line
