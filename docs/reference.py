@@ -255,6 +255,7 @@ class Descriptions:
         self.template = yaml_comments(RECIPES / "files.yaml")
         self.fields = field_comments(RECIPES / "schema.py")
         self.fields |= field_comments(RECIPES / "data_sections.py")
+        self.fields |= field_comments(RECIPES / "stages.py")
         self.arguments = argument_docs(
             ROOT / "keras_transformer" / "transformer.py", "Transformer"
         )
@@ -270,7 +271,8 @@ class Descriptions:
                 "",
             ),
             self.arguments.get(name, "") if key.startswith("model.") else "",
-            self.template.get(key, ""),
+            # The other keys of a stage are those of `training`.
+            self.template.get(key.replace(".stages.", "."), ""),
         ]
         text = next(filter(None, candidates), None)
         assert text, f"{key}: no description"
@@ -305,10 +307,10 @@ def key_rows(section, prefix, descriptions, paper, seen):
 
 def inner_section(annotation):
     """Returns the class of a nested section, or `None`."""
-    for each in (annotation, *typing.get_args(annotation)):
-        if isinstance(each, type) and issubclass(each, schema.Section):
-            return each
-    return None
+    if isinstance(annotation, type) and issubclass(annotation, schema.Section):
+        return annotation
+    found = map(inner_section, typing.get_args(annotation))
+    return next(filter(None, found), None)
 
 
 def recipe_page():

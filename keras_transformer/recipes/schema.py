@@ -161,7 +161,6 @@ class TrainingSettings(Section):
 
     initial_model: Text | None = None
     steps: PositiveInt = 100_000
-    stages: Annotated[list[StageSettings], Field(min_length=1)] | None = None
     batch_tokens: PositiveInt = 25_000
     schedule: Literal["paper", "inverse_sqrt"] = "paper"
     learning_rate: PositiveFloat | None = None
@@ -196,6 +195,7 @@ class TrainingSettings(Section):
     early_stopping: EarlyStopping | None = None
     seed: Seed = 1
     deterministic: bool = False
+    stages: Annotated[list[StageSettings], Field(min_length=1)] | None = None
 
     @model_validator(mode="before")
     @classmethod

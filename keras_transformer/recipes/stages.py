@@ -16,7 +16,7 @@ from keras_transformer.recipes.data_sections import Section
 class ConsistencySettings(Section):
     """Training with two passes over each batch, see `training.Consistency`."""
 
-    kind: Literal["rdrop", "simcut"] = "simcut"
+    kind: Literal["rdrop", "simcut"] = "simcut"  # regularization to add to the loss
     weight: NonNegativeFloat = 3.0  # factor on the divergence, alpha in the papers
     cutoff: Fraction = 0.05  # share of tokens hidden in the second pass of simcut
 
