@@ -92,8 +92,8 @@ def _curves_of_run(folder):
         points = [
             (row["step"], row["seconds"] / 60, row[key])
             for row in rows
-            if row.get("split") == split
-            and all(_is_number(row.get(name)) for name in ("step", "seconds", key))
+            # Numbers that are not finite are stored as null.
+            if row["split"] == split and None not in (row.get(key), row.get("seconds"))
         ]
         if points:
             names = ("steps", "minutes", "values")
@@ -105,14 +105,6 @@ def _curves_of_run(folder):
             f"{folder}: no metrics to draw; metrics.jsonl is missing or has none yet"
         )
     return curves
-
-
-def _is_number(value):
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-    )
 
 
 def _style(number, curve):

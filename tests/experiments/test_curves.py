@@ -97,12 +97,11 @@ def test_curves_name_runs_by_the_ends_of_their_paths(tmp_path, figures):
     assert texts == ["x/run", "y/run"]
 
 
-def test_curves_omit_values_that_are_no_numbers(tmp_path, figures):
+def test_curves_omit_values_that_are_not_finite(tmp_path, figures):
     rows = [
         *TRAIN[:2],
         {**TRAIN[2], "loss": None},
-        {**TRAIN[2], "loss": "7"},
-        {**TRAIN[2], "step": True},
+        {**TRAIN[2], "seconds": None},
         {"split": "skipped", "step": 250, "seconds": 1.0, "reason": "x"},
     ]
     run = write_run(tmp_path / "run", rows)
