@@ -149,7 +149,7 @@ def _check(model, tokenizer):
                 f"transformers needs {name} {expected} for this model. "
                 f"Received: {name}={value}"
             )
-    for name, value in _variations(model).items():
+    for name, value in model.variations.changes().items():
         if name not in _VARIATIONS:
             raise ExportError(
                 f"transformers has no variation {name}. Received: {name}={value}"
@@ -162,11 +162,6 @@ def _check(model, tokenizer):
         )
 
 
-def _variations(model):
-    """Returns the details in which the model differs from the paper's."""
-    return model.variations.changes() if hasattr(model, "variations") else {}
-
-
 def _tensors(model, tokenizer):
     """Returns the arrays by transformers' names.
 
@@ -176,12 +171,12 @@ def _tensors(model, tokenizer):
     order = np.argsort(np.arange(model.d_model) % 2, kind="stable")
     embeddings = _array(model.token_embedding.embeddings)
     start = embeddings[tokenizer.start_id][None]
-    variations = _variations(model)
-    if variations.get("zero_start_id") == tokenizer.start_id:
+    variations = model.variations
+    if variations.zero_start_id == tokenizer.start_id:
         start = np.zeros_like(start)
     tensors = {"model.shared.weight": np.concatenate([embeddings, start])[:, order]}
     bias = np.zeros((1, model.vocabulary_size + 1), np.float32)
-    if variations.get("logits_bias"):
+    if variations.logits_bias:
         bias[0, : model.num_outputs] = _array(model.token_embedding.bias)
     bias[:, model.num_outputs :] = _NEVER
     tensors["final_logits_bias"] = bias

@@ -24,6 +24,12 @@ VARIANTS = {
     "pre": {"normalization": "pre"},
     "post gelu": {"activation": "gelu"},
     "pre silu": {"normalization": "pre", "activation": "silu"},
+    "biases": {
+        "variations": {
+            **{"attention_bias": True, "logits_bias": True, "zero_start_id": 2},
+            **{"num_decoder_layers": 1, "layer_norm_epsilon": 1e-5},
+        },
+    },
 }
 
 
@@ -154,9 +160,35 @@ def test_pre_norm_becomes_pegasus(tmp_path):
     assert len(tensors) == 2 + 2 * 16 + 2 * 26 + 2 * 3
 
 
+def test_variations_become_biases_and_layers(tmp_path):
+    translator = made(**VARIANTS["biases"])
+    folder = export_huggingface(translator, tmp_path / "biases")
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["encoder_layers"], config["decoder_layers"]) == (2, 1)
+    tensors, _ = read_safetensors(folder / "model.safetensors")
+    model = translator.model
+    bias = keras.ops.convert_to_numpy(model.token_embedding.bias)
+    np.testing.assert_array_equal(tensors["final_logits_bias"][0, :300], bias)
+    assert bias.any() and tensors["final_logits_bias"][0, 300] == -1e9
+    # The decoder begins with zeros.
+    assert not tensors["model.shared.weight"][300].any()
+    order = [*range(0, 24, 2), *range(1, 24, 2)]
+    attention = model.decoder.layers[0].cross_attention
+    name = "model.decoder.layers.0.encoder_attn"
+    for key, dense, axes in (
+        ("q_proj", attention.query_dense, slice(None)),
+        ("out_proj", attention.output_dense, order),
+    ):
+        bias = keras.ops.convert_to_numpy(dense.bias)
+        np.testing.assert_array_equal(tensors[f"{name}.{key}.bias"], bias[axes])
+    assert len(tensors) == 2 + 2 * 16 + 26
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"variations": {"position_rates": "tensor2tensor"}}, "position_rates"),
+        ({"variations": {"embedding_norm": True}}, "no variation embedding_norm"),
         ({"key_dim": 4}, "needs key_dim 8 for this model. Received: key_dim=4"),
         ({"value_dim": 4}, "value_dim=4"),
         ({"positions": "learned", "max_length": 40}, "positions=learned"),
