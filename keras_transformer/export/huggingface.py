@@ -89,8 +89,8 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
         for name, content in files.items():
             text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
             (temporary / name).write_text(text, encoding="utf-8")
-        for name in ("source.spm", "target.spm"):
-            (temporary / name).write_bytes(tokenizer.model)
+        (temporary / "source.spm").write_bytes(tokenizer.model)
+        (temporary / "target.spm").write_bytes(translator.target_tokenizer.model)
         (temporary / CARD).write_text(card, encoding="utf-8")
     return folder
 
@@ -129,11 +129,13 @@ def _check(model, tokenizer):
     """Raises `ExportError` unless transformers can compute the model."""
     if isinstance(model, Ensemble):
         raise ExportError("an ensemble cannot be exported. Export one of its models.")
-    if tokenizer.kind != "bpe":
+    if tokenizer.kind not in ("bpe", "marian"):
         raise ExportError(
             "transformers' MarianTokenizer needs a SentencePiece model: tokenizer.kind "
-            f"bpe. Received: {tokenizer.kind}"
+            f"bpe, or marian of an imported model. Received: {tokenizer.kind}"
         )
+    if tokenizer.kind == "marian":
+        _check_marian(tokenizer)
     attention = model.encoder.layers[0].self_attention
     head_dim = model.d_model // model.num_heads
     found = {
@@ -160,6 +162,20 @@ def _check(model, tokenizer):
             "transformers needs one of the activations "
             f"{', '.join(_ACTIVATIONS)}. Received: {activation!r}"
         )
+
+
+def _check_marian(tokenizer):
+    """Raises `ExportError` unless an imported tokenizer can be written again."""
+    if None in (tokenizer.model, tokenizer.target.model):
+        raise ExportError("transformers' MarianTokenizer needs SentencePiece models")
+    if tokenizer.pieces() != tokenizer.target.pieces():
+        raise ExportError("source and target must share one vocabulary")
+    for name in ("normalization", "language"):
+        value = getattr(tokenizer, name)
+        if value is not None:
+            raise ExportError(
+                f"transformers' MarianTokenizer has no {name}. Received: {value}"
+            )
 
 
 def _tensors(model, tokenizer):

@@ -16,6 +16,7 @@ from keras_transformer.cli.app import app
 from keras_transformer.errors import ExportError
 from keras_transformer.export import export_huggingface
 from keras_transformer.export.huggingface import write_safetensors
+from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
 SEARCH = kt.BeamSearch(beam_size=3, length_penalty=0.0, extra_length=9)
 TEXTS = ["der Hund läuft", "ein Hund und noch ein Hund", "läuft 😀 der", "Katze"]
@@ -182,6 +183,48 @@ def test_variations_become_biases_and_layers(tmp_path):
         bias = keras.ops.convert_to_numpy(dense.bias)
         np.testing.assert_array_equal(tensors[f"{name}.{key}.bias"], bias[axes])
     assert len(tensors) == 2 + 2 * 16 + 26
+
+
+def imported(**changes):
+    """`Translator` with the ids and the tokenizer of an imported model."""
+    content = pipelines.train_tokenizer("bpe", SENTENCES, 300)
+    # An imported vocabulary has its own order and no padding or start.
+    pieces = [*content.pieces()[4:], "</s>", "<unk>"]
+    side = pieces, content.model
+    tokenizer = MarianTokenizer(side, side, **changes)
+    zero = {"zero_start_id": tokenizer.start_id}
+    model = kt.Transformer(
+        *(tokenizer.vocabulary_size, 2, 24, 40, 3),
+        pad_id=tokenizer.pad_id,
+        output_size=len(pieces),
+        variations=zero,
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    translator = kt.Translator(model, tokenizer, tokenizer.target, SEARCH)
+    translator.path = pathlib.Path("model.keras")
+    return translator, pieces
+
+
+def test_imported_model_is_written_with_its_ids(tmp_path):
+    translator, pieces = imported()
+    folder = export_huggingface(translator, tmp_path / "imported")
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    assert [vocabulary[piece] for piece in pieces] == list(range(298))
+    assert vocabulary["<pad>"] == 300
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["eos_token_id"], config["decoder_start_token_id"]) == (296, 300)
+    search = json.loads((folder / "generation_config.json").read_text())
+    assert search["bad_words_ids"] == [[298], [297], [299], [300]]
+    tensors, _ = read_safetensors(folder / "model.safetensors")
+    bias = tensors["final_logits_bias"][0]
+    assert not bias[:298].any() and (bias[298:] == -1e9).all()
+    assert (folder / "target.spm").read_bytes() == translator.tokenizer.model
+
+
+def test_imported_model_with_normalization_is_refused(tmp_path):
+    translator, _ = imported(normalization="opus")
+    with pytest.raises(ExportError, match=r"has no normalization. Received: opus"):
+        export_huggingface(translator, tmp_path / "x")
 
 
 @pytest.mark.parametrize(
