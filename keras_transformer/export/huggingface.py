@@ -89,8 +89,8 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
         for name, content in files.items():
             text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
             (temporary / name).write_text(text, encoding="utf-8")
-        for name in ("source.spm", "target.spm"):
-            (temporary / name).write_bytes(tokenizer.model)
+        (temporary / "source.spm").write_bytes(tokenizer.model)
+        (temporary / "target.spm").write_bytes(translator.target_tokenizer.model)
         (temporary / CARD).write_text(card, encoding="utf-8")
     return folder
 
@@ -129,11 +129,13 @@ def _check(model, tokenizer):
     """Raises `ExportError` unless transformers can compute the model."""
     if isinstance(model, Ensemble):
         raise ExportError("an ensemble cannot be exported. Export one of its models.")
-    if tokenizer.kind != "bpe":
+    if tokenizer.kind not in ("bpe", "marian"):
         raise ExportError(
             "transformers' MarianTokenizer needs a SentencePiece model: tokenizer.kind "
-            f"bpe. Received: {tokenizer.kind}"
+            f"bpe, or marian of an imported model. Received: {tokenizer.kind}"
         )
+    if tokenizer.kind == "marian":
+        _check_marian(tokenizer)
     attention = model.encoder.layers[0].self_attention
     head_dim = model.d_model // model.num_heads
     found = {
@@ -149,7 +151,7 @@ def _check(model, tokenizer):
                 f"transformers needs {name} {expected} for this model. "
                 f"Received: {name}={value}"
             )
-    for name, value in _variations(model).items():
+    for name, value in model.variations.changes().items():
         if name not in _VARIATIONS:
             raise ExportError(
                 f"transformers has no variation {name}. Received: {name}={value}"
@@ -162,9 +164,18 @@ def _check(model, tokenizer):
         )
 
 
-def _variations(model):
-    """Returns the details in which the model differs from the paper's."""
-    return model.variations.changes() if hasattr(model, "variations") else {}
+def _check_marian(tokenizer):
+    """Raises `ExportError` unless an imported tokenizer can be written again."""
+    if None in (tokenizer.model, tokenizer.target.model):
+        raise ExportError("transformers' MarianTokenizer needs SentencePiece models")
+    if tokenizer.pieces() != tokenizer.target.pieces():
+        raise ExportError("source and target must share one vocabulary")
+    for name in ("normalization", "language"):
+        value = getattr(tokenizer, name)
+        if value is not None:
+            raise ExportError(
+                f"transformers' MarianTokenizer has no {name}. Received: {value}"
+            )
 
 
 def _tensors(model, tokenizer):
@@ -176,12 +187,12 @@ def _tensors(model, tokenizer):
     order = np.argsort(np.arange(model.d_model) % 2, kind="stable")
     embeddings = _array(model.token_embedding.embeddings)
     start = embeddings[tokenizer.start_id][None]
-    variations = _variations(model)
-    if variations.get("zero_start_id") == tokenizer.start_id:
+    variations = model.variations
+    if variations.zero_start_id == tokenizer.start_id:
         start = np.zeros_like(start)
     tensors = {"model.shared.weight": np.concatenate([embeddings, start])[:, order]}
     bias = np.zeros((1, model.vocabulary_size + 1), np.float32)
-    if variations.get("logits_bias"):
+    if variations.logits_bias:
         bias[0, : model.num_outputs] = _array(model.token_embedding.bias)
     bias[:, model.num_outputs :] = _NEVER
     tensors["final_logits_bias"] = bias

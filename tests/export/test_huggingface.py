@@ -16,6 +16,7 @@ from keras_transformer.cli.app import app
 from keras_transformer.errors import ExportError
 from keras_transformer.export import export_huggingface
 from keras_transformer.export.huggingface import write_safetensors
+from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
 SEARCH = kt.BeamSearch(beam_size=3, length_penalty=0.0, extra_length=9)
 TEXTS = ["der Hund läuft", "ein Hund und noch ein Hund", "läuft 😀 der", "Katze"]
@@ -24,6 +25,12 @@ VARIANTS = {
     "pre": {"normalization": "pre"},
     "post gelu": {"activation": "gelu"},
     "pre silu": {"normalization": "pre", "activation": "silu"},
+    "biases": {
+        "variations": {
+            **{"attention_bias": True, "logits_bias": True, "zero_start_id": 2},
+            **{"num_decoder_layers": 1, "layer_norm_epsilon": 1e-5},
+        },
+    },
 }
 
 
@@ -154,9 +161,77 @@ def test_pre_norm_becomes_pegasus(tmp_path):
     assert len(tensors) == 2 + 2 * 16 + 2 * 26 + 2 * 3
 
 
+def test_variations_become_biases_and_layers(tmp_path):
+    translator = made(**VARIANTS["biases"])
+    folder = export_huggingface(translator, tmp_path / "biases")
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["encoder_layers"], config["decoder_layers"]) == (2, 1)
+    tensors, _ = read_safetensors(folder / "model.safetensors")
+    model = translator.model
+    bias = keras.ops.convert_to_numpy(model.token_embedding.bias)
+    np.testing.assert_array_equal(tensors["final_logits_bias"][0, :300], bias)
+    assert bias.any() and tensors["final_logits_bias"][0, 300] == -1e9
+    # The decoder begins with zeros.
+    assert not tensors["model.shared.weight"][300].any()
+    order = [*range(0, 24, 2), *range(1, 24, 2)]
+    attention = model.decoder.layers[0].cross_attention
+    name = "model.decoder.layers.0.encoder_attn"
+    for key, dense, axes in (
+        ("q_proj", attention.query_dense, slice(None)),
+        ("out_proj", attention.output_dense, order),
+    ):
+        bias = keras.ops.convert_to_numpy(dense.bias)
+        np.testing.assert_array_equal(tensors[f"{name}.{key}.bias"], bias[axes])
+    assert len(tensors) == 2 + 2 * 16 + 26
+
+
+def imported(**changes):
+    """`Translator` with the ids and the tokenizer of an imported model."""
+    content = pipelines.train_tokenizer("bpe", SENTENCES, 300)
+    # An imported vocabulary has its own order and no padding or start.
+    pieces = [*content.pieces()[4:], "</s>", "<unk>"]
+    side = pieces, content.model
+    tokenizer = MarianTokenizer(side, side, **changes)
+    zero = {"zero_start_id": tokenizer.start_id}
+    model = kt.Transformer(
+        *(tokenizer.vocabulary_size, 2, 24, 40, 3),
+        pad_id=tokenizer.pad_id,
+        output_size=len(pieces),
+        variations=zero,
+    )
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    translator = kt.Translator(model, tokenizer, tokenizer.target, SEARCH)
+    translator.path = pathlib.Path("model.keras")
+    return translator, pieces
+
+
+def test_imported_model_is_written_with_its_ids(tmp_path):
+    translator, pieces = imported()
+    folder = export_huggingface(translator, tmp_path / "imported")
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    assert [vocabulary[piece] for piece in pieces] == list(range(298))
+    assert vocabulary["<pad>"] == 300
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["eos_token_id"], config["decoder_start_token_id"]) == (296, 300)
+    search = json.loads((folder / "generation_config.json").read_text())
+    assert search["bad_words_ids"] == [[298], [297], [299], [300]]
+    tensors, _ = read_safetensors(folder / "model.safetensors")
+    bias = tensors["final_logits_bias"][0]
+    assert not bias[:298].any() and (bias[298:] == -1e9).all()
+    assert (folder / "target.spm").read_bytes() == translator.tokenizer.model
+
+
+def test_imported_model_with_normalization_is_refused(tmp_path):
+    translator, _ = imported(normalization="opus")
+    with pytest.raises(ExportError, match=r"has no normalization. Received: opus"):
+        export_huggingface(translator, tmp_path / "x")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"variations": {"position_rates": "tensor2tensor"}}, "position_rates"),
+        ({"variations": {"embedding_norm": True}}, "no variation embedding_norm"),
         ({"key_dim": 4}, "needs key_dim 8 for this model. Received: key_dim=4"),
         ({"value_dim": 4}, "value_dim=4"),
         ({"positions": "learned", "max_length": 40}, "positions=learned"),

@@ -201,15 +201,15 @@ def test_weights_are_checked_as_in_keras_files(copied, name):
 DAMAGE = {
     "task of another class": (
         lambda path: edit(path / "task.json", class_name="system"),
-        "task.json: class_name is wrong",
+        "task.json: 'class_name' is wrong",
     ),
     "task with more settings": (
         lambda path: edit(path / "task.json", config__code="1"),
-        "task.json: config.code is wrong",
+        "task.json: 'config.code' is wrong",
     ),
     "beam size 0": (
         lambda path: edit(path / "task.json", config__search__beam_size=0),
-        "task.json: config.search.beam_size is wrong",
+        "task.json: 'config.search.beam_size' is wrong",
     ),
     "task that is no JSON": (
         lambda path: (path / "task.json").write_text("{"),
@@ -221,11 +221,11 @@ DAMAGE = {
     ),
     "huge task": (
         lambda path: (path / "task.json").write_bytes(b" " * (2 << 20)),
-        "more than the 1,048,576 bytes allowed",
+        "must have at most 1,048,576 bytes",
     ),
     "huge settings": (
         lambda path: (path / "config.json").write_bytes(b" " * (2 << 20)),
-        "more than the 1,048,576 bytes allowed",
+        "must have at most 1,048,576 bytes",
     ),
     "another tokenizer": (
         lambda path: edit(path / "tokenizer.json", config__fingerprint="0" * 64),
