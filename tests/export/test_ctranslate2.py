@@ -136,6 +136,43 @@ def test_ctranslate2_matches_translations(tmp_path, kind):
         assert decoded == expected[SENTENCES.index(text)]
 
 
+@pytest.mark.parametrize(("name", "end_bias"), [("post", 2), ("pre", -2)])
+def test_ctranslate2_matches_beam_search(tmp_path, name, end_bias):
+    """Without a penalty both searches stop when nothing better is possible."""
+    model, tokenizer = made(**VARIANTS[name])
+    decoder = model.decoder
+    norm = decoder.final_norm or decoder.layers[-1].feed_forward_add_norm.layer_norm
+    # One number of each row is the bias of a logit. CTranslate2 may generate padding
+    # and the start, and normalizes without the unknown token. Hypotheses end often.
+    norm.gamma.assign(norm.gamma * (np.arange(24) > 0))
+    norm.beta.assign(np.where(np.arange(24) > 0, norm.beta, 1.0))
+    rows = np.asarray(model.token_embedding.embeddings).copy()
+    rows[:, 0] = np.where(np.arange(len(rows)) < tokenizer.end_id, -50, 0)
+    rows[tokenizer.end_id, 0] = end_bias
+    model.token_embedding.embeddings.assign(rows)
+    folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
+    words = " ".join(SENTENCES[:4]).split()
+    rng = np.random.default_rng(5)
+    lines = [" ".join(rng.choice(words, n)) for n in (1, 2, 3, 4, 5, 6) for _ in "abcd"]
+    search = kt.BeamSearch(beam_size=4, length_penalty=0.0, extra_length=20)
+    expected = kt.Translator(model, tokenizer, search=search).translate(lines)
+    assert len(set(expected)) > 10
+    pieces = {piece: number for number, piece in enumerate(tokenizer.pieces())}
+    for line, tokens, text in zip(
+        lines, tokens_of(tokenizer, lines), expected, strict=True
+    ):
+        (result,) = opened(folder).translate_batch(
+            [tokens],
+            beam_size=4,
+            length_penalty=0,
+            disable_unk=True,
+            min_decoding_length=0,
+            max_decoding_length=len(tokens) + 1 + 20,
+        )
+        ids = [[pieces[token] for token in result.hypotheses[0]]]
+        assert tokenizer.detokenize(ids)[0].numpy().decode() == text, line
+
+
 def test_ctranslate2_folder_is_complete(tmp_path):
     model, tokenizer = made()
     folder = export_ctranslate2(model, tokenizer, tmp_path / "deep" / "model")
