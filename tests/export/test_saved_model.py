@@ -110,7 +110,7 @@ def test_export_in_parts_and_by_xla_matches_plain_export(
         *tiny_model,
         tmp_path,
         search=kt.BeamSearch(extra_length=7),
-        max_source_length=24,
+        max_source_length=40,
         parallel_parts=3,
         jit_compile=True,
     )
@@ -127,9 +127,9 @@ def test_export_in_parts_and_by_xla_matches_plain_export(
         for key, value in expected.items():
             np.testing.assert_array_equal(found[key], value)
 
-    ids = np.random.default_rng(5).integers(4, 300, (24,)).astype("int32")
+    ids = np.random.default_rng(5).integers(4, 300, (40,)).astype("int32")
     ids[-1] = tiny_model[1].end_id
-    for length in (1, 2, 16, 17, 24):
+    for length in (1, 2, 16, 17, 32, 33, 40):
         assert_same("translate_ids", source_ids=tf.constant(ids[None, -length:]))
     assert_same("translate_ids", source_ids=tf.zeros([1, 0], tf.int32))
     assert len(TEXTS) > 3
