@@ -86,9 +86,15 @@ except TypeError as error:
     print("Absent" in str(error))
 """
 # Prints the exit code and the output of each program in a list. Each runs in a fork of
-# its own, which begins with Keras's dependencies imported, but not Keras.
+# its own, which begins with what Keras imports on its NumPy backend, but without Keras.
 FORKS = """
-import absl.logging, h5py, json, ml_dtypes, numpy, optree, os, sys, traceback
+import contextlib, importlib, json, os, sys, traceback
+for name in ("absl.logging", "h5py", "ml_dtypes", "numpy", "optree", "requests",
+             "tensorflow", "jax.numpy", "jax.experimental.sparse", "scipy.linalg",
+             "scipy.signal", "matplotlib.pyplot", "IPython"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
+assert not {"keras", "keras_transformer"} & set(sys.modules)
 results = []
 for code in json.load(sys.stdin):
     with open("output", "w+") as output:

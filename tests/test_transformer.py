@@ -1,6 +1,5 @@
 """`Transformer` against the paper in NumPy."""
 
-import functools
 import json
 
 import keras
@@ -61,10 +60,15 @@ def built(seed=5, **options):
     return model
 
 
-@functools.cache
+SHARED = {}
+
+
 def shared(**options):
     """A model for tests that leave it as it is."""
-    return built(**options)
+    key = repr(options)
+    if key not in SHARED:
+        SHARED[key] = built(**options)
+    return SHARED[key]
 
 
 def real_logits(logits):

@@ -1,6 +1,5 @@
 """Decoding token by token against the whole decoder at once."""
 
-import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -62,10 +61,15 @@ def built(**options):
     return model
 
 
-@functools.cache
+SHARED = {}
+
+
 def shared(**options):
     """A model for tests that leave it as it is."""
-    return built(**options)
+    key = repr(options)
+    if key not in SHARED:
+        SHARED[key] = built(**options)
+    return SHARED[key]
 
 
 def sources(model):

@@ -188,7 +188,9 @@ def test_train_accepts_corrected_text_before_first_checkpoint(tmp_path, caplog):
             start(corrected)
         second = (corrected / "tokenizer" / "tokenizer.model").read_bytes()
         start(corrected)
-    start(fresh)
+    with interrupted() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("keras_transformer.training.Trainer.fit", interrupt)
+        start(fresh)
     assert first != second
     assert second == (fresh / "tokenizer" / "tokenizer.model").read_bytes()
     assert (corrected / "metrics.jsonl").read_text() == ""

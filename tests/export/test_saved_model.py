@@ -110,7 +110,7 @@ def test_export_in_parts_and_by_xla_matches_plain_export(
         *tiny_model,
         tmp_path,
         search=kt.BeamSearch(extra_length=7),
-        max_source_length=24,
+        max_source_length=40,
         parallel_parts=3,
         jit_compile=True,
     )
@@ -127,9 +127,9 @@ def test_export_in_parts_and_by_xla_matches_plain_export(
         for key, value in expected.items():
             np.testing.assert_array_equal(found[key], value)
 
-    ids = np.random.default_rng(5).integers(4, 300, (24,)).astype("int32")
+    ids = np.random.default_rng(5).integers(4, 300, (40,)).astype("int32")
     ids[-1] = tiny_model[1].end_id
-    for length in (1, 2, 16, 17, 24):
+    for length in (1, 2, 16, 17, 32, 33, 40):
         assert_same("translate_ids", source_ids=tf.constant(ids[None, -length:]))
     assert_same("translate_ids", source_ids=tf.zeros([1, 0], tf.int32))
     assert len(TEXTS) > 3
@@ -146,7 +146,10 @@ def test_export_in_parts_and_by_xla_matches_plain_export(
     assert b"_XlaMustCompile" not in (tiny_export / "saved_model.pb").read_bytes()
 
 
-@pytest.mark.parametrize("quantized", [False, True])
+# Decoding with quantized layers is tested in decoding/test_incremental.py.
+@pytest.mark.parametrize(
+    "quantized", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_export_with_xla_stores_each_kernel_once(
     quantized, tiny_model, export_only, tmp_path, monkeypatch
 ):
@@ -333,7 +336,7 @@ def test_export_rejects_a_model_of_another_vocabulary(tiny_model, tmp_path):
 def test_export_without_serving_api_names_the_extra(
     tiny_model, export_only, tmp_path, monkeypatch, caplog
 ):
-    export_only("serving_default")
+    export_only("encode")
     for name in ("tensorflow_serving", "tensorflow_serving.apis"):
         monkeypatch.setitem(sys.modules, name, None)
     version = export_saved_model(*tiny_model, tmp_path, max_source_length=40)
@@ -341,5 +344,4 @@ def test_export_without_serving_api_names_the_extra(
     assert len(messages) == 1
     assert 'pip install "keras-transformer-seq2seq[serving-api]"' in messages[0]
     assert not list(version.rglob("tf_serving_warmup_requests"))
-    model = open_model(version)
-    assert len(model.translate(["der Hund"])) == 1
+    assert (version / "saved_model.pb").is_file()

@@ -1,10 +1,9 @@
 """The adapter of KerasHub's tokenizers matches KerasHub's results."""
 
 import io
-import subprocess
-import sys
 
 import numpy as np
+import prepared
 import pytest
 import sentencepiece
 import tensorflow as tf
@@ -218,12 +217,10 @@ def test_transformer_trains_and_translates_with_adapter(pair, tmp_path):
     assert [type(each) for each in translations] == [str] * len(TEXTS)
 
 
-def test_adapter_imports_kerashub_only_when_needed():
+def test_adapter_imports_kerashub_only_when_needed(tmp_path):
     code = (
         "import keras_transformer.pipelines.tokenizers.kerashub, sys; "
         "print({'keras_hub', 'keras_nlp'} & set(sys.modules))"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == "set()"
+    result = prepared.run(code, folder=tmp_path)
+    assert result.stdout.strip() == "set()", result.stderr
