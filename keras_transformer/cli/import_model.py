@@ -11,6 +11,14 @@ from typer import Option
 from keras_transformer.cli import console
 from keras_transformer.errors import UserError
 
+# Files of a Hugging Face repository that are read.
+_PATTERNS = (
+    *("config.json", "generation_config.json", "tokenizer_config.json"),
+    *("model.safetensors", "model.safetensors.index.json", "model-*.safetensors"),
+    *("source.spm", "target.spm", "vocab.json", "target_vocab.json", "README.md"),
+)
+_TORCH_PATTERNS = (*_PATTERNS, "pytorch_model.bin")
+
 
 class Engine(enum.StrEnum):
     MARIAN = "marian"
@@ -92,7 +100,9 @@ def _local_folder(path):
         folder = pathlib.Path(path)
         console.require_exists(folder)
         return folder
-    console.require_extra("huggingface", "huggingface_hub")
-    from keras_transformer.conversion.downloads import download_folder
+    from keras_transformer.saving.hub import download
 
-    return download_folder(path)
+    folder = download(path, _PATTERNS)
+    if not any(folder.glob("*.safetensors")):
+        folder = download(path, _TORCH_PATTERNS)
+    return folder

@@ -164,7 +164,7 @@ def test_import_from_the_hub_downloads_data_only(tmp_path, monkeypatch):
     folder = write_huggingface(tmp_path / "m", random_arrays())
     asked = []
 
-    def snapshot_download(name, allow_patterns):
+    def snapshot_download(name, revision, allow_patterns):
         asked.append((name, allow_patterns))
         return str(folder)
 
