@@ -73,7 +73,7 @@ class VariationSettings(Section):
     attention_bias: bool = False  # biases of all projections of attentions
     logits_bias: bool = False  # a bias for each logit
     layer_norm_epsilon: PositiveFloat = 1e-6  # added to the variance
-    position_rates: Literal["paper", "tensor2tensor"] = "paper"  # of the sinusoids
+    position_rates: Literal["paper", "tensor2tensor"] = "paper"  # sinusoid rates
     first_position: _Int32 = 0  # number of the first position, for sinusoids
     zero_start_id: _Int32 | None = None  # id whose vector is always zero
     embedding_norm: bool = False  # normalize sums of embeddings and positions

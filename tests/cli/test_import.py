@@ -157,3 +157,22 @@ def test_import_of_a_damaged_folder_leaves_nothing(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["marian"]
     result = run("import", tmp_path / "gone", tmp_path / "model", code=2)
     assert "no such file or folder" in result.stderr
+
+
+def test_import_from_the_hub_downloads_data_only(tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+    folder = write_huggingface(tmp_path / "m", random_arrays())
+    asked = []
+
+    def snapshot_download(name, revision, allow_patterns):
+        asked.append((name, allow_patterns))
+        return str(folder)
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    run("import", "hf://Helsinki-NLP/opus-mt-en-de", tmp_path / "model")
+    ((name, patterns),) = asked
+    assert name == "Helsinki-NLP/opus-mt-en-de"
+    assert "model.safetensors" in patterns and "pytorch_model.bin" not in patterns
+    assert not any(pattern.endswith((".py", "*")) for pattern in patterns)
+    result = run("import", "hf://opus", tmp_path / "other", code=2)
+    assert "must have the form hf://OWNER/NAME" in result.stderr

@@ -333,7 +333,7 @@ def test_hostile_yaml_is_refused(folder):
         (DECODER.replace("[model.npz]", "[a.npz, b.npz]"), "models must name 1 file"),
         (DECODER.replace("model.npz", "model.bin"), "not quantized .bin files"),
         (DECODER.replace("model.npz", "gone.npz"), "no such file"),
-        (DECODER.replace("vocab.yml", "vocab.fsv"), "no such file"),
+        (DECODER.replace("vocab.yml", "vocab.fsv"), "factored vocabularies"),
         (
             DECODER.replace("penalty: 0", "penalty: 0.5"),
             "word-penalty is not supported",
