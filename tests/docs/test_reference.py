@@ -82,8 +82,7 @@ def test_environment_variables_match_the_code():
         found |= set(re.findall(r"\$\{(\w+)\}", path.read_text("utf-8")))
     # Python and the shell use these; a recipe's comment has NAME as an example.
     found -= {"PATH", "PYTHONPATH", "NAME"}
-    # Keras reads it.
-    assert written - {"KERAS_BACKEND"} == found
+    assert written == found
 
 
 def variables_read(source):
