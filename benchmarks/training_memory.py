@@ -33,7 +33,9 @@ def peak(preset, vocabulary_size, tokens, length):
     from keras_transformer.experiments.build import build_training_model
 
     recipe = recipe_of(preset, vocabulary_size, tokens, length)
-    tokenizer = SimpleNamespace(vocabulary_size=vocabulary_size)
+    tokenizer = SimpleNamespace(
+        vocabulary_size=vocabulary_size, num_outputs=None, pad_id=0
+    )
     model = build_training_model(recipe, tokenizer)
     shape = (tokens // length, length)
     ids = np.random.default_rng(0).integers(4, vocabulary_size, shape, np.int32)

@@ -10,6 +10,7 @@ import zipfile
 import numpy as np
 
 from keras_transformer.errors import ModelError
+from keras_transformer.errors import install_hint
 from keras_transformer.untrusted import require_regular
 
 _MAX_BYTES = 8 << 30
@@ -229,8 +230,8 @@ def read_torch(path):
         import torch
     except ImportError:
         raise ModelError(
-            f"{path}: reading .bin files needs torch: pip install torch, or convert "
-            "the file to safetensors"
+            f"{path}: reading .bin files needs torch: {install_hint('backends')}, or "
+            "convert the file to safetensors"
         ) from None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_transformer.errors import DataError
 from keras_transformer.experiments.build import build_training_model
+from keras_transformer.pipelines import Tokenizer
 from keras_transformer.recipes.automatic import TOKEN_BYTES
 from keras_transformer.recipes.machine import find_machine
 from keras_transformer.recipes.machine import format_bytes
@@ -95,7 +96,12 @@ def _text_size(data):
 def _training_model(recipe):
     """Returns the training model, without the vocabulary, which is not learned yet."""
     size = recipe.tokenizer.vocabulary_size
-    tokenizer = SimpleNamespace(vocabulary_size=size, num_symbols=lambda: None)
+    tokenizer = SimpleNamespace(
+        vocabulary_size=size,
+        num_outputs=None,
+        num_symbols=lambda: None,
+        pad_id=Tokenizer.pad_id,
+    )
     # Both concern parts of a real batch.
     changes = {"guided_alignment": 0.0, "gradient_accumulation_steps": 1}
     settings = recipe.training.model_copy(update=changes)

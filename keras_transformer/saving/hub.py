@@ -4,6 +4,7 @@ import pathlib
 import re
 
 from keras_transformer.errors import ModelError
+from keras_transformer.errors import install_hint
 from keras_transformer.saving.preset import EXTRA_FILES
 from keras_transformer.saving.preset import FILES
 from keras_transformer.saving.preset import TOKENIZER_ASSETS
@@ -97,7 +98,6 @@ def _import_hub(name):
         import huggingface_hub
     except ImportError:
         raise ModelError(
-            f"{name}: huggingface_hub is not installed: "
-            'pip install "keras-transformer-seq2seq[hub]"'
+            f"{name}: huggingface_hub is not installed: {install_hint('hub')}"
         ) from None
     return huggingface_hub

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 
 from keras_transformer.errors import DataError
+from keras_transformer.errors import install_hint
 from keras_transformer.pipelines.lines import content_hash
 from keras_transformer.pipelines.sources.base import Pair
 from keras_transformer.pipelines.sources.base import Pairs
@@ -88,8 +89,7 @@ class HuggingFacePairs(Pairs):
             import datasets
         except ImportError:
             raise DataError(
-                "data.kind hf needs the package datasets: "
-                'pip install "keras-transformer-seq2seq[hf]"'
+                f"data.kind hf needs the package datasets: {install_hint('hf')}"
             ) from None
         datasets.disable_progress_bars()
         revision = None if os.path.isdir(self.name) else self.revision

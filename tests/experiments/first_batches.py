@@ -91,6 +91,9 @@ def write_data(folder):
     for split in ("train", "val", "test_2016_flickr"):
         for language in ("en", "de", "fr"):
             write(folder / "multi30k" / f"{split}.{language}.gz", sentences(300))
+    for split in ("train", "dev"):
+        for language in ("en", "de"):
+            write(folder / "tatoeba_en_de" / f"{split}.{language}.gz", sentences(300))
     tree = "(S (NP (DT {}) (NN {})) (VP (VBZ {})))"
     trees = [tree.format(*random.choices(WORDS, k=3)) for _ in range(300)]
     for split in ("train", "dev"):
