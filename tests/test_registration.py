@@ -90,8 +90,8 @@ except TypeError as error:
 FORKS = """
 import contextlib, importlib, json, os, sys, traceback
 for name in ("absl.logging", "h5py", "ml_dtypes", "numpy", "optree", "requests",
-             "tensorflow", "jax.numpy", "jax.experimental.sparse", "scipy.linalg",
-             "scipy.signal", "matplotlib.pyplot", "IPython"):
+             "jax.numpy", "jax.experimental.sparse", "scipy.linalg", "scipy.signal",
+             "matplotlib.pyplot", "IPython"):
     with contextlib.suppress(ImportError):
         importlib.import_module(name)
 assert not {"keras", "keras_transformer"} & set(sys.modules)
