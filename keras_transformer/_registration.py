@@ -29,7 +29,10 @@ CLASSES = {
     "training.fused_adam": ("FusedAdam",),
     "training.losses": ("SmoothedCrossEntropy",),
     "training.metrics": ("Perplexity", "TokenAccuracy"),
-    "training.schedules": ("InverseSquareRoot", "LinearCooldown", "PaperSchedule"),
+    "training.schedules": (
+        *("InverseSquareRoot", "LinearCooldown", "PaperSchedule"),
+        "StagedSchedule",
+    ),
     "transformer": ("Transformer",),
 }
 

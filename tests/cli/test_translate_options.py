@@ -278,8 +278,6 @@ def test_patience_must_be_positive(translate, patience):
         (["--prefix", "a"], "a SavedModel cannot use prefixes; use the run folder or"),
         (["--forbid", "a"], "cannot search with other settings or forbidden words"),
         (["--sampling"], "a SavedModel cannot sample translations"),
-        (["--alignments"], "a SavedModel cannot align words"),
-        (["--n-best", "2"], "a SavedModel cannot return several translations"),
         (["--beam-size", "2"], "a SavedModel cannot search with other settings"),
     ],
 )
