@@ -62,7 +62,7 @@ def export_ctranslate2(
     num_targets = max(model.num_outputs, target.start_id + 1)
     spec = _specification(model, max_length, num_targets)
     tokens = _tokens(target, model.vocabulary_size)
-    num_sources = len(_source_matrix(model))
+    num_sources = _source_matrix(model).shape[0]
     spec.register_source_vocabulary(_tokens(tokenizer, num_sources))
     spec.register_target_vocabulary(tokens[:num_targets])
     spec.config.unk_token = tokens[target.unknown_id]

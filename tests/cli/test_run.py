@@ -112,7 +112,8 @@ def test_model_card_describes_the_run(folder, trained, run_command):
     result = run_command(*command, "--scores", folder / "scores.json")
     assert result.exit_code == 0, result.stderr
     card = (folder / "described" / "1" / "MODEL_CARD.md").read_text(encoding="utf-8")
-    assert "| train | source train.source; target train.target |" in card
+    train = "source train.source; target train.target; directions forward"
+    assert f"| train | {train} |" in card
     assert str(folder) not in card
     assert "| tokenizer operations | tensorflow-text |" in card
     assert "| TF-Serving | yes |" in card
