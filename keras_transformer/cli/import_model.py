@@ -54,7 +54,7 @@ def import_model(
         Option(help="Replace punctuation and control characters like OPUS-MT."),
     ] = None,
 ):
-    """Import a translation model of Marian or Hugging Face, such as OPUS-MT's.
+    """Import a model of Marian or Hugging Face, such as OPUS-MT.
 
     OUTPUT works with all other commands: translate, score, export, serve, train --from.
 

@@ -26,7 +26,7 @@ def repeat(
     ] = 1,
     overrides: options.Overrides = (),
 ):
-    """Train a recipe with several seeds and report mean and spread.
+    """Train a recipe with several seeds and report the spread.
 
     Each model is scored on the recipe's test set with the recipe's beam search. Run
     the same command again to resume. Compare two recipes with compare DIR DIR.

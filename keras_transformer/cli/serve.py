@@ -66,7 +66,7 @@ def serve(
     ] = False,
     allow_unsafe: options.AllowUnsafe = False,
 ):
-    """Serve an exported or packaged model with TF-Serving's REST API.
+    """Serve a model with TF-Serving's REST API.
 
     The root URL shows a page to try the model. A newer version replaces the served one
     without losing requests. Ctrl-C and SIGTERM stop the server after the requests in

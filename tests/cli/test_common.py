@@ -13,7 +13,8 @@ from keras_transformer.cli.app import COMMANDS
 from keras_transformer.cli.app import app
 from keras_transformer.errors import UserError
 
-ALL = [*(name.replace("_", "-") for name in COMMANDS), "corpus prepare"]
+NAMES = {"import_model": "import", "update_vocabulary": "update-vocabulary"}
+ALL = [*(NAMES.get(name, name) for name in COMMANDS), "corpus prepare"]
 WITHOUT_DEVICE = {"init", "plot", "info", "compare"}
 
 
@@ -42,7 +43,8 @@ def test_verbose_prints_the_traceback_of_an_error(run_command):
     result = run_command("info", "nowhere", "--verbose")
     assert result.exit_code == 2
     assert result.stderr.startswith("Traceback")
-    assert result.stderr.endswith("error: nowhere: no such file or folder\n")
+    assert "\nerror: nowhere: no such file or folder" in result.stderr
+    assert result.stderr.count("error: nowhere") == 1
     assert "Traceback" not in run_command("info", "nowhere").stderr
 
 
