@@ -1,6 +1,6 @@
 """Constructor arguments of `Transformer` for the paper's models and two smaller ones.
 
-Rows of Table 3 are named by their letter and their number within that letter.
+A row of Table 3 is named by its letter and its place among the rows of that letter.
 """
 
 import importlib
@@ -10,7 +10,7 @@ _BASE = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "dropout
 
 
 def _base(**changes):
-    """Returns the base model with changes; by default, the heads share the width."""
+    """Returns the base preset with changes; heads divide `d_model` by default."""
     preset = {**_BASE, **changes}
     head_dim = preset["d_model"] // preset["num_heads"]
     return {"key_dim": head_dim, "value_dim": head_dim, **preset}
@@ -67,7 +67,7 @@ def change_preset(name, changes):
 
 
 class StoredPresets:
-    """The methods of a `Transformer` that read and write presets."""
+    """Mixin with the preset methods of `Transformer`."""
 
     @classmethod
     def from_preset(cls, preset, vocabulary_size=None, **changes):
@@ -77,14 +77,15 @@ class StoredPresets:
             preset: A key of `PRESETS` for fresh weights. Otherwise a folder of
                 `save_to_preset`, the name of a packaged model, or `hf://OWNER/NAME`
                 for a preset on the Hugging Face Hub.
-            vocabulary_size: Number of ids. A stored preset has its own.
+            vocabulary_size: Number of ids, for a key of `PRESETS` only.
             **changes: Constructor arguments that differ from the preset. If `d_model`
                 or `num_heads` of a key of `PRESETS` changes, `key_dim` and `value_dim`
                 are inferred unless given.
 
         Raises:
-            ValueError: If `vocabulary_size` is missing or not expected, or a stored
-                preset does not exist, is refused, or does not match `changes`.
+            ValueError: If `vocabulary_size` is missing for a key of `PRESETS` or given
+                for a stored preset. If a stored preset does not exist, fails the
+                safety checks, or does not match `changes`.
         """
         if preset in PRESETS:
             if vocabulary_size is None:
@@ -115,13 +116,13 @@ class StoredPresets:
             Path of the folder.
 
         Raises:
-            ValueError: If the folder contains anything else, or the tokenizer or
-                `dtype` does not suit the model.
+            ValueError: If the folder contains other files than a preset's, `dtype` is
+                unknown, or the tokenizer or `dtype` does not match the model.
         """
         return _saving("preset").save_preset(self, folder, tokenizer, **options)
 
     def push_to_hub(self, name, tokenizer=None, private=False, **options):
-        """Uploads a preset to the Hugging Face Hub, with the extra `hub`.
+        """Uploads a preset to the Hugging Face Hub. Requires the extra `hub`.
 
         Args:
             name: `OWNER/NAME` of the repository, which is created if necessary.
@@ -142,5 +143,5 @@ class StoredPresets:
 
 
 def _saving(name):
-    """Imports a module of `saving`, which imports the model."""
+    """Imports a module of `saving` on use, since `saving` imports the model."""
     return importlib.import_module(f"keras_transformer.saving.{name}")

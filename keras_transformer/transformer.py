@@ -24,24 +24,24 @@ from keras_transformer.variations import Variations
 class Transformer(StoredPresets, keras.Model):
     """The model of section 3; its defaults are the paper's base model.
 
-    One matrix of `vocabulary_size` rows embeds source and target and makes the
-    logits (section 3.4), unless `variations` say otherwise.
+    One matrix of `vocabulary_size` rows embeds source and target and projects to
+    logits (section 3.4), unless `variations` changes this.
 
     Args:
         vocabulary_size: Number of ids, including the four special ones.
-        num_layers: Number of layers, N, in the encoder and again in the decoder.
+        num_layers: Number of layers, N, of the encoder and of the decoder, each.
         d_model: Width of the residual stream.
         d_ff: Inner width of the feed-forward networks.
         num_heads: Number of attention heads, h.
         key_dim: Width of queries and keys per head, d_k. If `None`, `d_model //
             num_heads`.
         value_dim: Width of values per head, d_v. If `None`, `d_model // num_heads`.
-        dropout: Rate on sublayer outputs and on the sums of embeddings and positions.
-        attention_dropout: Rate on attention scores (the paper uses none).
+        dropout: Dropout rate of sublayer outputs and of embeddings with positions.
+        attention_dropout: Dropout rate of attention scores (0 in the paper).
         positions: `"sinusoidal"` or `"learned"` (Table 3, row E).
         max_length: Number of learned positions, for `positions="learned"` only.
         normalization: `"post"` (the paper) or `"pre"`.
-        activation: Activation of the feed-forward networks.
+        activation: Activation of the feed-forward networks, as in Keras's `Dense`.
         attention_window: Number of positions that self-attention attends to, r of
             section 4, in encoder and decoder. If `None`, all.
         score_mode: Score function of all attentions: `"scaled_dot"` (the paper),
@@ -49,14 +49,15 @@ class Transformer(StoredPresets, keras.Model):
         pad_id: Id of the padding.
         output_size: Number of ids, from 0, that the model predicts, such as the
             symbols of trees. If `None`, the whole vocabulary.
-        variations: `Variations` or a dict of its fields: details in which models of
-            other toolkits differ. If `None`, all are the paper's.
+        variations: `Variations` or a dict of its fields, for models of other toolkits.
+            If `None`, the model is the paper's.
 
     Raises:
         ValueError: If a size is below 1, or `output_size` is above `vocabulary_size`.
             If `positions`, `normalization` or `score_mode` is unknown, or learned
             positions have no `max_length`. If `key_dim` or `value_dim` is `None` and
             `num_heads` does not divide `d_model`. If a variation is out of range.
+        TypeError: If `variations` has an unknown field.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class Transformer(StoredPresets, keras.Model):
             self.source_embedding = self._layer(
                 TokenEmbedding, "source_embedding", size, self.d_model, self.pad_id
             )
-        # Learned positions of source and target differ; sinusoids have no weights.
+        # Source and target have separate learned positions. Sinusoids have no weights.
         self.source_positions, self.target_positions = (
             self._layer(
                 PositionalEncoding,
@@ -160,7 +161,7 @@ class Transformer(StoredPresets, keras.Model):
             )
 
     def _layer(self, layer_class, name, *args, **kwargs):
-        """Makes a layer of the model's data type."""
+        """Returns a new layer with the model's dtype policy."""
         return layer_class(*args, **kwargs, dtype=self.dtype_policy, name=name)
 
     @property
@@ -216,7 +217,10 @@ class Transformer(StoredPresets, keras.Model):
     def embed_target(
         self, target_ids, start_index=0, training=None, token_factors=None
     ):
-        """Like `embed_source`, for targets from position `start_index`."""
+        """Like `embed_source`, for targets whose first position is `start_index`.
+
+        `start_index` is an int or a scalar tensor.
+        """
         x = _scaled(self.token_embedding(target_ids), token_factors)
         x = self.target_positions(x, start_index=start_index)
         if self.target_norm is not None:
@@ -286,9 +290,9 @@ class Transformer(StoredPresets, keras.Model):
         Returns:
             Dict: `"encoder"` `[batch, layers, num_heads, source_length,
             source_length]`, `"decoder"` `[..., target_length, target_length]`, and
-            `"cross"` `[..., target_length, source_length]`, float32. Target row i
-            reads target token i and predicts label i. Each row sums to 1 over tokens
-            and is exactly 0 on padding; rows of padding have no meaning.
+            `"cross"` `[..., target_length, source_length]`, float32. Row i of
+            the target belongs to input token i, which predicts label i. Each row sums
+            to 1 over tokens and is 0 on padding. Rows of padding are meaningless.
         """
         source_mask = padding_mask(inputs["source_ids"], self.pad_id)
         options = {"source_mask": source_mask, "return_attention_scores": True}

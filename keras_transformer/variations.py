@@ -1,7 +1,7 @@
-"""Variations of the model that no row of the paper's Table 3 needs.
+"""Architecture details in which models of other toolkits differ from the paper.
 
-Models of other toolkits differ from the paper in these details. `Transformer` takes
-them as one argument, so that its other arguments stay the paper's.
+`Transformer` accepts them as one argument, so that its other arguments match the
+paper. No row of Table 3 needs them.
 """
 
 import dataclasses
@@ -12,21 +12,21 @@ POSITION_RATES = ("paper", "tensor2tensor")
 
 @dataclass(frozen=True)
 class Variations:
-    """Details of a `Transformer` in which other toolkits differ; defaults: the paper's.
+    """Details in which other toolkits differ. The defaults are the paper's.
 
     Args:
-        num_decoder_layers: Number of decoder layers. If `None`, as many as the encoder.
+        num_decoder_layers: Number of decoder layers. If `None`, same as the encoder.
         attention_bias: Whether the four projections of each attention have biases.
         logits_bias: Whether each logit has a bias.
         layer_norm_epsilon: Added to the variance in all layer normalizations.
         position_rates: `"paper"` (section 3.5) or `"tensor2tensor"`, see `sinusoids`.
         first_position: Number of the first position; for sinusoids only.
-        zero_start_id: Id whose vector is always zero, without a gradient, for models
-            whose decoder begins with zeros. If `None`, there is none.
-        embedding_norm: Whether the sums of embeddings and positions are normalized.
-        source_vocabulary_size: Number of source ids, which then have a matrix of their
-            own. If `None`, source and target share one matrix.
-        tied_output: Whether the target's embeddings make the logits (section 3.4).
+        zero_start_id: Id whose vector is always zero and has no gradient, for models
+            whose decoder starts from a zero vector. If `None`, no id.
+        embedding_norm: Whether embeddings with positions are layer-normalized.
+        source_vocabulary_size: Number of source ids with a separate embedding matrix.
+            If `None`, source and target share one matrix.
+        tied_output: Whether the target embeddings project to logits (section 3.4).
 
     Raises:
         ValueError: If a value is out of range.
@@ -75,5 +75,5 @@ class Variations:
 
     @classmethod
     def of(cls, value):
-        """Returns `value`, a `Variations`, a dict of its fields, or `None`."""
+        """Converts a `Variations`, a dict of its fields, or `None` to `Variations`."""
         return value if isinstance(value, cls) else cls(**(value or {}))

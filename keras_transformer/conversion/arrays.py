@@ -19,12 +19,12 @@ _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 class Arrays:
-    """Arrays by name, each of which must be used once.
+    """Arrays by name, each of which must be used at least once.
 
     Args:
         path: Path of the file, for messages.
-        arrays: Mapping of names to arrays, of which all but the names in `ignored` are
-            floating-point numbers.
+        arrays: Mapping of names to arrays of floating-point numbers. Those in `ignored`
+            may have any type.
         ignored: Names of arrays that need not be used.
     """
 
@@ -57,8 +57,8 @@ class Arrays:
             shape: Shape that it must have. If `None`, any.
 
         Raises:
-            ModelError: If there is no such array, or it has another shape, or numbers
-                that are not finite.
+            ModelError: If the array is missing, has a different shape, or contains
+                numbers that are not finite.
         """
         array = self._array(name)
         if shape is not None and array.shape != tuple(shape):
@@ -103,8 +103,8 @@ def read_npz(path, int8_names=()):
         Mapping of names to arrays.
 
     Raises:
-        ModelError: If a member is compressed, or contains anything but an array of
-            float16, float32, or int8 in C order.
+        ModelError: If the arrays are larger than the file (compressed), or a member is
+            not an array of float16, float32 or int8 in C order.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -158,8 +158,9 @@ def _read_members(archive, members, int8_names):
 def read_safetensors(path):
     """Reads the arrays of a safetensors file.
 
-    The file is the length of a JSON header (uint64), the header, and the arrays. The
-    header maps names to a type, a shape, and two offsets.
+    The file consists of the length of a JSON header (uint64), the header, and the
+    arrays. The header maps each name to a type, a shape, and a start and an end offset,
+    which count from the end of the header.
 
     Returns:
         Mapping of names to arrays.

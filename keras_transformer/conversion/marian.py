@@ -1,4 +1,4 @@
-"""Import of a folder with a Marian model, such as OPUS-MT publishes.
+"""Import of a folder in Marian's format, such as a model of OPUS-MT.
 
 By default, scores match `marian-scorer`, see docs/how-to/import-a-marian-model.md.
 """
@@ -23,7 +23,7 @@ from keras_transformer.untrusted import read_bytes
 from keras_transformer.untrusted import require_regular
 
 SETTINGS = "special:model.yml"
-# Limit of Marian's YAML files, of which a real one has about 2,000.
+# Maximum size of a YAML file. Marian's have about 2,000 bytes.
 MAX_YAML_BYTES = 1 << 16
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
 # Settings that must have one of these values where they are given.
@@ -45,7 +45,8 @@ _REQUIRED = {
         (False,),
     ),
 }
-# Names of a layer's arrays by the parts of ours; `n` in the names counts from 1.
+# Marian's names of a layer's arrays, by attribute of this package's layers. The first
+# placeholder is W or b, the second one of the letters or numbers below.
 _DENSES = {
     "self_attention": "self_{}{}",
     "cross_attention": "context_{}{}",
@@ -65,8 +66,8 @@ def import_marian(path, engine=None, language=None, normalization=None):
 
     Args:
         path: The folder, or its `decoder.yml`.
-        engine: `"marian"` or `"huggingface"`, whose results are computed. If `None`,
-            `"marian"`.
+        engine: `"marian"` or `"huggingface"`, the engine whose results the model
+            reproduces. If `None`, `"marian"`.
         language: Target language of a multilingual model, see `MarianTokenizer`.
         normalization: See `MarianTokenizer`.
 
@@ -126,7 +127,7 @@ def _load_yaml(label, content):
     """Returns the mapping in YAML without tags.
 
     Raises:
-        ModelError: If it is too long, or no such mapping.
+        ModelError: If it is too long, invalid, or not a mapping.
     """
     if len(content) > MAX_YAML_BYTES:
         raise ModelError(f"{label}: more than {MAX_YAML_BYTES:,} bytes")
@@ -168,7 +169,7 @@ def _names(decoder, key, count):
 def _model_settings(arrays):
     if SETTINGS not in arrays:
         raise ModelError(f"{arrays.path}: {SETTINGS} is missing, not a Marian model")
-    # Marian ends the text with one zero byte, newer versions with several.
+    # Marian terminates the YAML text with a zero byte, newer versions with several.
     content = arrays.raw(SETTINGS).tobytes().rstrip(b"\0")
     return _load_yaml(f"{arrays.path}, {SETTINGS}", content)
 
@@ -190,7 +191,7 @@ def _check_supported(file, settings):
         ("postprocess", "an"),
         ("postprocess-top", ""),
     ):
-        # `d`, dropout, computes nothing here.
+        # `d` is dropout, which does not change inference.
         value = settings.get(f"transformer-{name}", order)
         if not isinstance(value, str) or value.replace("d", "") != order:
             refuse(f"transformer-{name}", value)
@@ -229,7 +230,7 @@ def _tokenizer(folder, decoder, language, normalization):
                 f"{splitter}: no such file, but {file.name} has pieces of SentencePiece"
             )
         sides.append((pieces, model))
-    # A vocabulary that is a splitter has its own way with >>fra<<.
+    # A SentencePiece model that is its own vocabulary splits >>fra<< itself.
     prefixes = files[0].suffix != ".spm"
     try:
         return MarianTokenizer(*sides, normalization, language, prefixes)
@@ -238,7 +239,7 @@ def _tokenizer(folder, decoder, language, normalization):
 
 
 def _arguments(arrays, settings, tokenizer, engine):
-    """Returns the arguments of the model, and facts for its card."""
+    """Returns the arguments of `Transformer`, and rows of the model card."""
 
     def number(name):
         value = settings.get(name)
@@ -287,10 +288,10 @@ def _is_before_2023_03(settings):
 
 
 def _output_name(arrays, settings):
-    """Returns the name of the output matrix, or `None` if the embeddings serve."""
+    """Returns the name of the output matrix, or `None` if it is tied."""
     if settings.get("tied-embeddings") or settings.get("tied-embeddings-all"):
         return None
-    # Very old files store the matrix the other way round.
+    # Very old files store the transposed matrix.
     old = "decoder_ff_logit_out_W"
     return old if old in arrays else "decoder_ff_logit_out_Wt"
 
@@ -339,7 +340,7 @@ def _layer_reader(arrays, side):
 
 
 def _decoding(decoder):
-    """Returns the recipe's section `decoding` for Marian's settings of the search."""
+    """Converts Marian's search settings to the recipe's section `decoding`."""
     kinds = {"beam-size": int, "normalize": (int, float), "word-penalty": (int, float)}
     values = {name: decoder.get(name) for name in kinds}
     for name, kind in kinds.items():
@@ -368,7 +369,7 @@ def _decoding(decoder):
 
 
 def _license(folder):
-    """Returns the name of the license file, which names the license."""
+    """Returns the first line of the license file, or `None` if it is missing."""
     names = [name for name in ("LICENSE", "LICENSE.txt") if (folder / name).is_file()]
     if not names:
         return None

@@ -40,24 +40,24 @@ def beam_search(
 ):
     """Runs beam search and returns the highest-scoring sequences.
 
-    Each step keeps the `beam_size` most probable unfinished continuations of a
-    sentence's alive hypotheses. One that ends is finished, with score
-    `log-probability / penalty(length)`, if it is among the `beam_size` most probable
-    of all continuations; its place is filled by the next best unfinished one. So a
-    step considers up to `2 * beam_size` continuations, as in fairseq and CTranslate2.
-    If none has ended at the maximum length, the unfinished ones are returned, scored
-    in the same way. With `beam_size=1` this is greedy search.
+    Each step extends a sentence's alive hypotheses by one token and keeps the
+    `beam_size` most probable unfinished continuations. A continuation with the end id
+    becomes a finished hypothesis if it is among the `beam_size` most probable of all
+    continuations. Its score is `log-probability / penalty(length)`. Thus a step
+    considers up to `2 * beam_size` continuations, as in fairseq and CTranslate2. If no
+    hypothesis has finished at the maximum length, the unfinished ones are returned with
+    the same score. With `beam_size=1` this is greedy search.
 
     A sentence is done when no alive hypothesis can beat its `n_best`-th best finished
-    one. A log-probability only falls and the penalty only grows, so `log-probability /
-    penalty(max_length)` bounds every continuation. With `patience` it is also done
-    once enough hypotheses have finished.
+    one. Log-probabilities never increase and penalties never decrease with the length.
+    So `log-probability / penalty(max_length)` bounds the score of every continuation.
+    With `patience`, a sentence is also done once enough hypotheses have finished.
 
     Args:
         decoder: `StepFunction`, an object with its attributes, or a plain step
             function.
-        cache: Nest of tensors whose leading axis is batch * beam_size (any multiple of
-            batch if `reorder` leaves them in place).
+        cache: Nest of tensors whose leading axis is batch * beam_size. Tensors that
+            `reorder` does not gather may have any multiple of batch.
         context: Nest of tensors whose leading axis is batch; row i serves rows i *
             beam_size to (i + 1) * beam_size - 1. It is never copied per hypothesis.
         batch_size: Int or scalar tensor.
@@ -68,15 +68,15 @@ def beam_search(
             are still relative to the model's whole vocabulary.
         n_best: Hypotheses to find per sentence, at most `beam_size`; int or scalar
             int32 tensor.
-        vocabulary_size: Ids from this one are never generated, for an output matrix
-            with more rows than the tokenizer has ids. If `None`, no id is excluded.
+        vocabulary_size: Number of ids that may be generated, for an output matrix with
+            more rows than the tokenizer has ids. If `None`, all of them.
         buffer_length: Length of the result. If `None`, the largest `max_length`.
             Required under `jax.jit` if `max_length` is a tensor.
         drop_finished: Whether finished sentences leave the batch: `True`, `False`, or
             `"auto"` (on all backends but JAX). Pass `False` for XLA.
         num_results: Int, hypotheses to return per sentence. Those after the first
-            `n_best` are the next best that the search has found by then. If `None`,
-            `n_best`, or `beam_size` if that is a tensor.
+            `n_best` are the next best that the search found before it stopped. If
+            `None`, `n_best`, or `beam_size` if `n_best` is a tensor.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_results, buffer_length]`, including
@@ -85,7 +85,7 @@ def beam_search(
 
     Raises:
         ValueError: If `n_best` is below 1, above `beam_size`, or above `num_results`,
-            or the end id is another special id, too.
+            or the end id equals another special id.
     """
     decoder = StepFunction.of(decoder)
     beam_size = search.beam_size
@@ -154,7 +154,7 @@ class BeamState(NamedTuple):
 def _initial_state(max_lengths, shape, num_results, ids):
     batch_size, beam_size, buffer_length = shape
     done = max_lengths <= 0
-    # With more than one slot alive, the first step would find each token repeatedly.
+    # All slots start alike, so more than one alive slot would give equal hypotheses.
     alive = ops.logical_and(ops.arange(beam_size) == 0, ops.logical_not(done[:, None]))
     empty = ops.logical_and(ops.arange(num_results) == 0, done[:, None])
     places = (batch_size, num_results, buffer_length)
@@ -171,7 +171,7 @@ def _initial_state(max_lengths, shape, num_results, ids):
 
 
 def _zero_where(condition):
-    """float32: 0 where `condition` is true, else minus infinity."""
+    """Returns float32, 0 where `condition` is true and minus infinity elsewhere."""
     return ops.cast(ops.where(condition, 0.0, NEG_INF), "float32")
 
 
@@ -180,8 +180,8 @@ def _best_tokens(
 ):
     """Returns log-probabilities and ids of each row's best tokens.
 
-    An array as large as the logits costs as much as a layer of a small model. So only
-    the best tokens are normalized, by one number per row.
+    Writing an array as large as the logits costs as much as a layer of a small model.
+    So only the best tokens are normalized, with one normalizer per row.
 
     Args:
         logits: `[rows, vocabulary]` or `[rows, 1, vocabulary]`.
@@ -244,10 +244,14 @@ def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
         state: `BeamState` with hypotheses of `index` tokens.
         log_probs: float32 `[batch * beam_size, k]`, from `_best_tokens`.
         tokens: int32 `[batch * beam_size, k]`.
+        index: Number of the step, from 0.
+        search: `BeamSearch`.
+        end_id: Id of the end.
+        n_best: See `beam_search`.
 
     Returns:
-        `(state, parents)`: hypotheses of `index + 1` tokens, and the row that each
-        continues, int32 `[batch * beam_size]`.
+        `(state, parents)`: hypotheses of `index + 1` tokens, and the row of the
+        hypothesis that each extends, int32 `[batch * beam_size]`.
     """
     beam_size = search.beam_size
     log_probs, tokens, parents = _continue(state, log_probs, tokens, end_id)
@@ -289,7 +293,8 @@ def _continue(state, log_probs, tokens, end_id):
     because each alive hypothesis can end in one way only.
 
     Returns:
-        Log-probabilities, tokens, and rows that are continued, `[batch, 2, beam_size]`.
+        Log-probabilities, tokens, and rows of the extended hypotheses, each `[batch, 2,
+        beam_size]`: the best continuations, then the best unfinished ones.
     """
     beam_size, num_tokens = state.last_ids.shape[1], tokens.shape[1]
     candidates = ops.reshape(log_probs, (-1, beam_size, num_tokens))
@@ -317,8 +322,8 @@ def _update_finished(state, sequences, log_probs, ended, finished, length, searc
         sequences: int32 `[batch, n, buffer_length]`; the first `beam_size` may finish.
         log_probs: float32 `[batch, beam_size]`.
         ended: bool `[batch, beam_size]`.
-        finished: Like `ended`, but only where there is a hypothesis.
-        length: Their number of tokens.
+        finished: Like `ended`, but false in slots without a hypothesis.
+        length: Number of tokens of the sequences.
         search: `BeamSearch`.
 
     Returns:
@@ -361,7 +366,7 @@ def _is_done(state, alive_log_probs, length, search, n_best):
 
 
 def _select(sequences, rows, num_rows):
-    """Takes rows, numbered over all sentences, to `[batch, num_rows, length]`."""
+    """Gathers rows by their index in the batch, to `[batch, num_rows, length]`."""
     length = ops.shape(sequences)[2]
     sequences = ops.take(ops.reshape(sequences, (-1, length)), rows, axis=0)
     return ops.reshape(sequences, (-1, num_rows, length))

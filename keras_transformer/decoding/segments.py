@@ -16,12 +16,12 @@ class Translation(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A part of a text that is translated alone."""
+    """A part of a text that is translated separately."""
 
     text_of: int  # index of the text
-    is_first: bool  # whether it is the first of the text that is not blank
+    is_first: bool  # whether it is the first segment of the text with ids
     ids: list  # of int, the end id included; empty if the segment is blank
-    gap: str  # precedes the translation: nothing, a space, or line breaks
+    gap: str  # text before the translation: empty, a space, or line breaks
 
 
 def segment_texts(tokenizer, texts, max_source_length, warn):
@@ -31,8 +31,8 @@ def segment_texts(tokenizer, texts, max_source_length, warn):
         tokenizer: Tokenizer of the source.
         texts: List of str.
         max_source_length: Maximum length of a segment, end id included.
-        warn: Function of a text's index and a message, called for texts with lines
-            that are too long.
+        warn: Function that is called with a text's index and a message if the text has
+            a line that is too long.
 
     Returns:
         List of `Segment`, in the order of the texts, at least one per text.
@@ -68,8 +68,8 @@ def segment_texts(tokenizer, texts, max_source_length, warn):
 def join_segments(segments, translations):
     """Joins the n-best lists of segments to n-best lists of texts.
 
-    The i-th best translation joins the i-th best of each segment, or its last one; its
-    score is the sum of their scores.
+    The i-th best translation of a text joins the i-th best translation of each segment,
+    or the last one of a shorter list. Its score is the sum of the joined scores.
 
     Args:
         segments: List of `Segment`.
@@ -100,9 +100,9 @@ def _join(parts):
 
 
 def merge_equal_texts(ranked, n):
-    """Returns the `n` best translations of different texts.
+    """Returns the `n` best translations whose texts differ.
 
-    Several sequences of subwords may spell one text. The first has the best score.
+    Different sequences of subwords may spell the same text. The best score is kept.
 
     Args:
         ranked: List of `Translation`, best first.

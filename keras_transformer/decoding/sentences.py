@@ -1,7 +1,7 @@
 """Division of texts into segments that a model can read, in TensorFlow operations.
 
-Python and the graph of an export divide texts by this one implementation, so that a
-text has the same segments everywhere.
+Python code and exported graphs share this implementation, so that a text has the same
+segments in both.
 """
 
 import functools
@@ -24,25 +24,26 @@ _ABBREVIATION = (
     r"(^|[^\p{L}\p{M}\p{N}])"
     r"((?:\p{L}\.)*\p{L}|\p{N}{1,2}|(?i:Mr|Mrs|Ms|Dr|Prof|St|Nr|vs))\."
 )
-# Stands for such a full stop. Unicode reserves this code point for internal use.
+# Placeholder for such a full stop, a code point that Unicode reserves for internal use.
 _STOP = "\ufdd0"
-# A segment may end after white space, and in scripts that are written without.
+# A segment may end after white space, and after any character of scripts that do not
+# separate words by spaces.
 _WORD_END = (
     rf"({_SPACE}+|[\p{{Han}}\p{{Hiragana}}\p{{Katakana}}\p{{Thai}}\p{{Lao}}\p{{Khmer}}"
     r"\p{Myanmar}][、，；：]*|[、，；：])"
 )
-# Is no part of UTF-8, so no text contains it.
+# This byte is invalid in UTF-8, so no text contains it.
 _MARK = b"\xff"
 
 
 class Segments(NamedTuple):
-    """The segments of a batch of texts, in order. Blank texts have none."""
+    """The segments of a batch of texts, in order. A blank text has one, without ids."""
 
     ids: tf.RaggedTensor  # int32 [segments, (length)], without end ids
     text_of: tf.Tensor  # int64 [segments], the index of each segment's text
     gaps: tf.Tensor  # string [segments], written before the translation
-    truncated: tf.Tensor  # bool [texts], whether a part of the text is in no segment
-    lengths: tf.Tensor  # int64 [texts], the subwords of the text's longest line
+    truncated: tf.Tensor  # bool [texts], whether the segments lack a part of the text
+    lengths: tf.Tensor  # int64 [texts], number of subwords of the longest line
 
 
 def segment(tokenize, texts, max_length, max_segments=None):
@@ -50,13 +51,13 @@ def segment(tokenize, texts, max_length, max_segments=None):
 
     A text is divided at its line breaks, which become gaps. A line that is too long is
     divided into its sentences, and a sentence that is too long into parts of whole
-    words. A word that is too long is cut.
+    words. A word that is too long is truncated.
 
     Args:
         tokenize: Function of a string tensor `[batch]` that returns ragged int32 ids,
             `[batch, (length)]`.
         texts: string `[texts]`, UTF-8.
-        max_length: Maximum length of a segment.
+        max_length: Maximum number of subwords per segment, without the end id.
         max_segments: Maximum number of segments per text. If `None`, there is no limit.
 
     Returns:
@@ -111,7 +112,7 @@ def segment(tokenize, texts, max_length, max_segments=None):
 
 
 def _tokenize_texts(tokenize, texts):
-    """Tokenizes texts. Empty ones have no ids, not even those of a language."""
+    """Tokenizes texts. Empty texts get no ids, not even a target-language prefix."""
     ids = tokenize(texts)
     rows = ids.value_rowids()
     is_text = tf.gather(texts != "", rows)
@@ -127,8 +128,9 @@ def _split_lines(texts):
     """Splits texts at their line breaks.
 
     Returns:
-        The lines, string `[lines]`, the line breaks and white space before them, string
-        `[lines]`, and the indices of their texts, int64 `[lines]`.
+        lines: string `[lines]`.
+        gaps: string `[lines]`, the line breaks and white space before each line.
+        text_of: int64 `[lines]`, the index of each line's text.
     """
     pieces, text_of = _split(_replace(texts, _LINE_BREAK, _MARK + b"\\0" + _MARK))
     place = tf.range(tf.size(pieces)) - _first_of_row(text_of, tf.size(texts, tf.int64))
@@ -164,8 +166,9 @@ def _split_words(tokenize, sentences, is_long, max_length):
     before = tf.cumsum(lengths, exclusive=True)
     first = _first_of_row(sentence_of, tf.size(sentences, tf.int64))
     before -= tf.gather(before, first)
-    # A part has the words that begin within one quota, and so at most `max_length`
-    # subwords. A word of more than a half is a part alone.
+    # A part contains the words that begin within `max_length + 1 - half` subwords. Its
+    # words have at most `half` each, so it has at most `max_length`. Longer words are
+    # separate parts.
     half = (max_length + 1) // 2
     quota_of = before // (max_length + 1 - half)
     is_alone = lengths > half
@@ -195,6 +198,6 @@ def _is_first(row_of):
 
 
 def _first_of_row(row_of, num_rows):
-    """Returns int32 `[items]`, the place of the first item of each item's row."""
+    """Returns int32 `[items]`, the index of the first item in the row of each item."""
     rows = tf.RaggedTensor.from_value_rowids(row_of, row_of, num_rows, validate=False)
     return tf.cast(tf.gather(rows.row_starts(), row_of), tf.int32)

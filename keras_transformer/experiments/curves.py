@@ -1,4 +1,4 @@
-"""Training curves: a run's metrics as a picture. Does not import TensorFlow."""
+"""Plots of training curves from `metrics.jsonl`, without TensorFlow."""
 
 import math
 import os
@@ -32,7 +32,7 @@ def draw_curves(folders, path):
 
     Args:
         folders: List of run folders. Unfinished runs are drawn up to their last metric.
-        path: File to write. Its suffix, one of `SUFFIXES`, chooses the format.
+        path: File to write. Its suffix, one of `SUFFIXES`, determines the format.
 
     Raises:
         RunError: If a folder contains no metrics.
@@ -47,7 +47,7 @@ def draw_curves(folders, path):
     has_legend = len(runs) > 1
     legend_rows = math.ceil(len(runs) / _LEGEND_COLUMNS) if has_legend else 1
     height = 1.9 * len(panels) + 0.4 + 0.2 * legend_rows
-    # pyplot would use the user's backend.
+    # Not pyplot, which uses the user's backend and may need a display.
     figure = Figure(figsize=(7.5, height), layout="constrained")
     axes = figure.subplots(len(panels), 2, squeeze=False, sharex="col", sharey="row")
     for row, (title, split, key, is_logarithmic) in zip(axes, panels, strict=True):

@@ -1,4 +1,4 @@
-"""Trains a recipe once per seed and reports the spread of its scores."""
+"""Training of a recipe with several seeds, with a report of mean and spread."""
 
 import contextlib
 import json
@@ -31,8 +31,8 @@ LOG = "train.log"
 def repeat(recipe, seeds, output, jobs=1, on_seed=None):
     """Trains a recipe once per seed, scores each model on the test set and reports.
 
-    Finished seeds are not trained again, and interrupted ones resume. Each seed is
-    trained by a process of its own. `jobs` of them run in parallel and share the cores.
+    Finished seeds are not trained again, and interrupted ones resume. Each seed trains
+    in a separate process. `jobs` processes run in parallel and share the cores.
 
     Args:
         recipe: A `Recipe` with test data.
@@ -40,10 +40,10 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
         output: Folder of the runs, `seed-1` and so on, and of the report:
             `results.json`, `results.md` and `results.png`.
         jobs: Number of seeds that are trained in parallel.
-        on_seed: Function of the result of a seed, called after each.
+        on_seed: Function that is called with the result of each newly trained seed.
 
     Returns:
-        List of results, mappings as in `result.json` of each seed.
+        List of the results, one mapping per seed with the keys of its `result.json`.
 
     Raises:
         RecipeError: If there is no test data, the data are trees, or `output` contains
@@ -70,10 +70,10 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
 
 
 def stored_translations(output):
-    """Reads what `repeat` wrote.
+    """Reads the translations and the references that `repeat` stored.
 
     Args:
-        output: Folder of `repeat`.
+        output: Output folder of `repeat`, a `pathlib.Path`.
 
     Returns:
         Tuple `(translations, references)`: a list of texts per finished seed, and the
@@ -128,7 +128,7 @@ def _train_all(config, folders, seeds, jobs):
                 raise RunError(_failure(folders[seed], seed, process.returncode, jobs))
             yield seed
     finally:
-        # A training saves a checkpoint on SIGTERM. After Ctrl-C it has received one.
+        # Training saves a checkpoint on SIGTERM. On Ctrl-C, SIGINT came before it.
         for _, process in running.values():
             process.terminate()
         for _, process in running.values():
@@ -136,7 +136,7 @@ def _train_all(config, folders, seeds, jobs):
 
 
 def _start(config, folder, seed, shows_progress):
-    """Starts the training of a seed, which logs to its folder unless it runs alone."""
+    """Starts a seed's training; its output goes to a log unless it runs alone."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "keras_transformer", "train", str(config)]
     command += ["--output", str(folder), "--set", f"training.seed={seed}"]

@@ -1,4 +1,4 @@
-"""Trains the model that a recipe describes, from text to the averaged model."""
+"""Training of a recipe's model, from text to the averaged model."""
 
 import contextlib
 import functools
@@ -69,14 +69,14 @@ def train(
         worker_timeout: Seconds without a heartbeat after which a worker is lost.
 
     Returns:
-        A mapping of results and paths for users to read. It is empty on all workers
-        except the first.
+        A mapping of names to results and paths, for display. It is empty on all
+        workers except the first.
 
     Raises:
         RecipeError: If the recipe cannot be read.
         DataError: If the data or the tokenizer do not match the recipe.
-        RunError: If another process trains in `output`, if it contains a run with a
-            different recipe, text or number of replicas, or if it has a model without
+        RunError: If another process trains in `output`. If `output` contains a run with
+            a different recipe, text or number of replicas, or a model without
             checkpoints.
         StorageError: If `output` cannot be written, or the disk is full.
         CheckpointError: If the checkpoints in `output` cannot be read or do not fit.
@@ -227,7 +227,7 @@ class _Run:
         )
 
     def is_unfinished(self, trainer):
-        """Returns whether steps or a validation are left."""
+        """Returns whether steps or a validation remain."""
         progress = trainer.progress
         return self.recipe.training.steps > progress.step or progress.validation_due
 
@@ -237,7 +237,7 @@ class _Run:
         return data.corpora[name], training_pairs(data.pairs, text)
 
     def fit(self, data, trainer, validate, bar):
-        """Trains up to the recipe's last step."""
+        """Trains all stages that are not finished."""
         for stage in self._stages:
             progress = trainer.progress
             is_left = progress.step < stage.end
@@ -286,7 +286,8 @@ class _Run:
 
     def finish(self, data, trainer, validate):
         """Averages the last checkpoints, saves the model and returns the results."""
-        trainer.save(END)  # `training.steps` may be the step of an interruption
+        # An interruption may have saved the last step. `END` makes it a regular one.
+        trainer.save(END)
         summary = self.workers.broadcast_from_chief(
             lambda: self._finish(data, trainer, validate)
         )
@@ -317,7 +318,7 @@ class _Run:
             summary = {"began with": settings.initial_model, **summary}
         if validate is not None:
             decoding = self.recipe.decoding
-            # As `evaluate` does. In training, greedy search saves time.
+            # Same search as `evaluate`. During training, greedy search saves time.
             if decoding.beam_size != settings.validation_beam_size:
                 validate = self.build_validator(data, trainer, decoding.beam_size)
             metrics = (f"{name} {value:.2f}" for name, value in validate().items())

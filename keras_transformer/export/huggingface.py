@@ -1,7 +1,7 @@
 """Export to a folder that Hugging Face transformers reads.
 
-Post-norm models become a `MarianMTModel`, pre-norm models a
-`PegasusForConditionalGeneration`, which has the same parts but normalizes first.
+Post-norm models become a `MarianMTModel`. Pre-norm models become a
+`PegasusForConditionalGeneration`, its pre-norm counterpart.
 """
 
 import json
@@ -18,7 +18,7 @@ from keras_transformer.files import replace_folder
 from keras_transformer.saving.info import CARD
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
-# Variations that transformers can express; it has its own epsilon.
+# Variations that can be exported. transformers ignores `layer_norm_epsilon`.
 _VARIATIONS = (
     *("num_decoder_layers", "attention_bias", "logits_bias", "zero_start_id"),
     "layer_norm_epsilon",
@@ -29,24 +29,24 @@ _NEVER = -1e9
 _MAX_POSITIONS = 1024
 _NOTES = """## Differences
 
-transformers computes with this model's weights, but not in every detail as
-keras_transformer does:
+transformers computes almost the same results from these weights as keras_transformer.
+The differences are:
 
 - Layer normalizations add 1e-5 to the variance. In training it was {epsilon:g}.
 - Scores are divided by length^{penalty:g}; the search of keras_transformer uses
   {kind} with alpha {penalty:g}.
-- Texts with U+2581 or U+F8FE have other subwords, and spaces at the ends of a
-  translation are removed.
+- Texts with U+2581 or U+F8FE are split into different subwords. Spaces at both ends of
+  a translation are removed.
 """
 
 
 def export_huggingface(translator, folder, *, scores=(), license=None, dtype=None):
     """Writes a folder for `from_pretrained` of transformers and `MarianTokenizer`.
 
-    Ids keep their numbers. One row is added behind them, with the start id's vector: it
-    is transformers' padding and the decoder's start. Its logit is -1e9, so that
-    log-probabilities match this package's. Search settings are in
-    `generation_config.json`, with the ids that a translation never contains.
+    Ids do not change. One id is appended, with the vector of the start id. transformers
+    uses it as padding and as the start of the decoder. Its logit bias is -1e9, so that
+    log-probabilities match this package. `generation_config.json` contains the search
+    settings and the ids that a translation never contains.
 
     Args:
         translator: `Translator` from `open_model`.
@@ -179,10 +179,10 @@ def _check_marian(tokenizer):
 
 
 def _tensors(model, tokenizer):
-    """Returns the arrays by transformers' names.
+    """Returns the arrays by their names in transformers.
 
-    transformers puts all sines before all cosines, so that its axes are ours in another
-    order. Linear weights are `[outputs, inputs]`.
+    transformers stores all sines before all cosines, so the axis `d_model` of every
+    array is permuted. Linear weights are `[outputs, inputs]`.
     """
     order = np.argsort(np.arange(model.d_model) % 2, kind="stable")
     embeddings = _array(model.token_embedding.embeddings)
@@ -233,7 +233,7 @@ def _attention(name, attention, order):
 
 
 def _linear(name, dense, inputs=slice(None), outputs=slice(None)):
-    """Returns a layer's arrays with its inputs and outputs in another order."""
+    """Returns a layer's arrays, with inputs and outputs in the given orders."""
     kernel = _array(dense.kernel)
     bias = _array(dense.bias) if dense.use_bias else np.zeros_like(kernel[0])
     weight = kernel[inputs][:, outputs].T
@@ -320,7 +320,7 @@ def _tokenizer_config():
 
 
 def _vocabulary(tokenizer, size):
-    """Returns the ids by subword, with transformers' names of the special ones."""
+    """Maps subwords to ids, with transformers' names of the special subwords."""
     pieces = tokenizer.pieces()
     # A padded vocabulary has rows without a subword.
     pieces += [f"<unused{number}>" for number in range(len(pieces), size)]

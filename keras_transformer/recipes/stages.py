@@ -1,4 +1,4 @@
-"""Stages of a training: settings that follow one another within a run."""
+"""Stages of a training run, each with its own settings."""
 
 from typing import Any
 from typing import Literal
@@ -18,11 +18,11 @@ class ConsistencySettings(Section):
 
     kind: Literal["rdrop", "simcut"] = "simcut"  # regularization to add to the loss
     weight: NonNegativeFloat = 3.0  # factor on the divergence, alpha in the papers
-    cutoff: Fraction = 0.05  # share of tokens hidden in the second pass of simcut
+    cutoff: Fraction = 0.05  # share of tokens zeroed in the second pass of simcut
 
 
 class StageSettings(Section):
-    """A stage of the training. Settings that are not given are those of `training`.
+    """A stage of training. Settings that are not given default to `training`.
 
     Each stage has its own schedule, whose steps count from the beginning of the stage.
     """
@@ -50,10 +50,10 @@ class TrainingText(NamedTuple):
     segmentations: int
 
     def name(self, usual):
-        """Returns the folder of its ids in the cache.
+        """Returns the name of the cache folder that stores the ids of the text.
 
         Args:
-            usual: The `TrainingText` of a training without stages.
+            usual: The `TrainingText` of the recipe without stages, see `usual_text`.
         """
         if self == usual:
             return "train"
@@ -65,9 +65,9 @@ class Stage(NamedTuple):
 
     Attributes:
         start: Number of steps before the stage.
-        end: Number of its last step.
-        settings: Its `TrainingSettings`, whose `steps` are those of the stage.
-        text: Its `TrainingText`.
+        end: Number of the last step of the stage, counted over the run.
+        settings: `TrainingSettings` of the stage; `steps` is the length of the stage.
+        text: `TrainingText` of the stage.
     """
 
     start: int
@@ -77,7 +77,7 @@ class Stage(NamedTuple):
 
 
 def usual_text(recipe):
-    """Returns the `TrainingText` of a recipe's training without stages."""
+    """Returns the `TrainingText` that a recipe has without `training.stages`."""
     train = recipe.data.train if hasattr(recipe.data, "train") else None
     directions = getattr(train, "directions", "forward")
     tokenizer = recipe.tokenizer
@@ -85,7 +85,7 @@ def usual_text(recipe):
 
 
 def stages_of(recipe):
-    """Returns the list of `Stage` of a recipe, one if it has no stages.
+    """Returns the stages of a recipe: a list with one `Stage` if it defines none.
 
     Raises:
         ValueError: If the settings of a stage contradict each other.

@@ -10,7 +10,7 @@ from keras_transformer.training.projected_loss import subtract_targets
 
 
 class Consistency:
-    """Adds to the loss how far the distributions p and q of two passes differ.
+    """A loss term for the divergence of the predictions p and q of two passes.
 
     `"rdrop"` (Liang et al., 2021): both passes have dropout. The loss is the mean of
     both cross-entropies plus `weight / 4 * (KL(p, q) + KL(q, p))`, half of the paper's
@@ -60,12 +60,12 @@ class Factors(NamedTuple):
 
 
 class TokenDropout(keras.layers.Layer):
-    """Draws factors for token vectors: 0 for dropped tokens.
+    """Random factors on token vectors: 0 for dropped tokens, else 1 or more.
 
     Args:
         rate: Share of dropped tokens, in [0, 1).
-        is_scaled: Whether kept tokens have the factor `1 / (1 - rate)` instead of 1, so
-            that the expectation is 1.
+        is_scaled: Whether the factor of kept tokens is `1 / (1 - rate)`, so that its
+            expectation is 1. If false, it is 1.
     """
 
     def __init__(self, rate, is_scaled=True, **kwargs):
@@ -95,7 +95,7 @@ def consistency_loss(
 
     Args:
         first: `[tokens, d_model]`, float32, the decoder output of the first pass.
-        second: The same of the second pass.
+        second: Like `first`, for the second pass.
         matrix: See `projected_loss`.
         labels: See `projected_loss`.
         weights: See `projected_loss`.
@@ -104,9 +104,9 @@ def consistency_loss(
         chunk_tokens: See `projected_loss`.
 
     Returns:
-        `[3]`, float32: the weighted sums of the loss and, of the first pass, the
-        negative log-likelihood and the tokens whose logit is the highest. Only the
-        first has a gradient, with respect to `first`, `second` and `matrix`.
+        `[3]`, float32, weighted sums over tokens: the loss of both passes, and the
+        negative log-likelihood and the correct tokens of the first pass. Only the
+        loss has a gradient, with respect to `first`, `second` and `matrix`.
     """
 
     @tf.custom_gradient

@@ -27,7 +27,7 @@ class _GlobalSum(keras.metrics.Sum):
 
 
 class TrainingModel(keras.Model):
-    """Trains a `Transformer` with `fit` and shares its weights.
+    """A `keras.Model` that trains the weights of a `Transformer` with `fit`.
 
     Plain `transformer.compile(loss=SmoothedCrossEntropy(), ...)` computes the same
     updates. This step is faster and needs less memory: logits exist only for some
@@ -37,9 +37,9 @@ class TrainingModel(keras.Model):
     parallel_parts` parts, of which `parallel_parts` are computed at a time. Together
     they make one update, normalized by the number of target tokens in the global batch.
 
-    A step with a non-finite loss or gradient, or without a target token of weight above
-    0, updates nothing and is not counted in any metric. `last_fault` stores its fault,
-    see `step_check.check_step`.
+    A step is invalid if its loss or gradient is not finite, or if no target token has a
+    weight above 0. It updates nothing and counts in no metric. `last_fault` stores the
+    reason, see `step_check.check_step`.
 
     Args:
         transformer: The model to train.
@@ -55,9 +55,9 @@ class TrainingModel(keras.Model):
             `configure_threads`.
         guided_alignment: A `GuidedAlignment` whose loss is added to the tokens' loss,
             also in the metrics. If `None`, attention is not guided.
-        word_dropout: Rate of source and target tokens whose vectors are dropped.
-        consistency: A `Consistency`, which computes each batch twice. If `None`, the
-            loss is the cross-entropy alone.
+        word_dropout: Probability of zeroing the vector of a source or target token.
+        consistency: A `Consistency`, whose divergence is added to the loss. It computes
+            each batch twice. If `None`, the loss is only the cross-entropy.
     """
 
     def __init__(
@@ -100,13 +100,13 @@ class TrainingModel(keras.Model):
         self.loss_metric = _TokenMean(name="loss")
         self.perplexity_metric = Perplexity()
         self.accuracy_metric = TokenAccuracy()
-        # `fit` would reset it in `metrics`. Float32 would stop counting at 2^24.
+        # Not in `metrics`, since `fit` resets those. Float32 stops counting at 2^24.
         self.token_counter = _GlobalSum(name="tokens", dtype="float64")
 
     def set_regularization(self, label_smoothing, word_dropout=0.0, consistency=None):
-        """Changes the loss of the steps that follow; arguments as in the constructor.
+        """Sets the regularization of later calls of `fit`, which retraces the step.
 
-        `fit` then traces the step again.
+        The arguments match the constructor. Those that are not given are disabled.
         """
         self.label_smoothing = label_smoothing
         self.consistency = consistency
@@ -116,7 +116,7 @@ class TrainingModel(keras.Model):
         self.train_function = None
 
     def _set_rate(self, name, rate, is_scaled):
-        """Sets the rate of a `TokenDropout`, which exists once it is needed."""
+        """Sets the rate of a `TokenDropout`, created for its first nonzero rate."""
         layer = getattr(self, name)
         if layer is not None:
             layer.rate = rate
@@ -179,7 +179,7 @@ class TrainingModel(keras.Model):
         return self._update_metrics(sums, self._global_sizes(inputs, labels)[1])
 
     def _unpack(self, data):
-        """Returns inputs, with the key "weights" if any are given, and labels."""
+        """Returns the inputs, with "weights" if given, and the labels."""
         inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
         if weights is not None:
             weights = tf.cast(weights, tf.float32)
@@ -213,7 +213,7 @@ class TrainingModel(keras.Model):
         parts = self.gradient_accumulation_steps * self.parallel_parts
         if parts == 1:
             return self._gradients(inputs, labels, scale)
-        # Rows of padding make the parts equal, since XLA needs constant shapes.
+        # XLA needs constant shapes, so rows of padding make the parts equally long.
         missing = tf.math.floormod(-tf.shape(labels)[0], parts)
 
         def cut(ids):
@@ -270,7 +270,10 @@ class TrainingModel(keras.Model):
         return [loss, nll, correct]
 
     def _passes(self, inputs, count, training):
-        """Returns the rows of `count` passes, with factors on the tokens' vectors."""
+        """Repeats the batch for `count` passes and adds factors on token vectors.
+
+        The arrays are `[count * batch, length]`, pass after pass.
+        """
         inputs = {name: inputs[name] for name in ("source_ids", "target_ids")}
         passes = {name: tf.concat([ids] * count, 0) for name, ids in inputs.items()}
         if not training:

@@ -1,8 +1,8 @@
-"""BPE-dropout whose random numbers are the same in every process.
+"""Reproducible BPE-dropout: the same seed gives the same ids in every process.
 
-SentencePiece's own sampler depends on its version, and newer ones draw differently in
-each process. This one applies the same merges in the same order. It draws its decisions
-from NumPy's Philox generator, whose raw numbers depend on the seed alone.
+The results of SentencePiece's sampler depend on its version, and in newer versions also
+on the process. This module applies the same merges in the same order. It draws random
+numbers from NumPy's Philox generator, whose raw output depends on the seed alone.
 """
 
 import heapq
@@ -16,14 +16,14 @@ from sentencepiece import sentencepiece_model_pb2
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 
-# Splits of longer words rarely repeat.
+# Splits of words with more symbols rarely repeat, so they are not cached.
 _LONGEST_KEPT = 32
-# Limits the memory of kept splits to some 100 MB.
+# Limits the memory of cached splits to about 100 MB.
 _MAX_SPLITS = 200_000
 
 
 class BpeDropout:
-    """Splits texts by a SentencePiece model's merges, each skipped at random.
+    """Sampler of segmentations that skips merges of a SentencePiece model at random.
 
     Each merge is skipped with probability `dropout` when its turn comes (Provilkov et
     al., ACL 2020). SentencePiece itself splits the texts first. Only words in which a
@@ -43,7 +43,7 @@ class BpeDropout:
         """Splits texts into subwords at random.
 
         Args:
-            texts: List of str, escaped as `BytePairTokenizer` does.
+            texts: List of str, escaped like in `BytePairTokenizer`.
             dropout: Probability in [0, 1).
             seed: Non-negative integer. Equal seeds and texts give equal ids.
 
@@ -139,7 +139,7 @@ class _Word(_Split):
         self.symbols = merges.symbols(ids)
         # Without dropout, each merge removes one symbol.
         super().__init__(ids, len(self.symbols) - merges.num_pieces(ids))
-        # One pair between all neighbors, and two new ones per merge.
+        # At most one merge per pair of neighbors, and two new pairs per merge.
         self.max_merges = 3 * (len(self.symbols) - 1)
 
 
@@ -150,8 +150,8 @@ class Merges:
         model: Content of the model file.
 
     Attributes:
-        begins_word: bool array, whether the subword of an id begins with a space.
-        span_words: Whether a subword has a space after its first character.
+        begins_word: bool `[vocabulary_size]`, whether a subword begins with a space.
+        span_words: Whether any subword has a space after its first character.
 
     Raises:
         DataError: If the model has no merges.
@@ -188,12 +188,12 @@ class Merges:
         self.span_words = any(SPACE_MARK in piece[1:] for piece in self._ids)
 
     def symbols(self, ids):
-        """Returns the symbols that SentencePiece merges to ids, a list of str."""
+        """Returns the list of symbols (str) that SentencePiece merged into ids."""
         text = b"".join([self._bytes[number] for number in ids]).decode()
         return self._symbol.findall(text)
 
     def num_pieces(self, ids):
-        """Counts ids. Those that spell one character in bytes count once."""
+        """Counts ids. Consecutive bytes of one character count as one."""
         return sum(self._bytes[number][0] & 0xC0 != 0x80 for number in ids)
 
     def split(self, symbols, skips=()):
@@ -254,11 +254,11 @@ class Merges:
 def _draw(words, dropout, seed):
     """Draws which merges are skipped.
 
-    Each word has its own numbers, as many as it can need.
+    Each word has `max_merges` random numbers, which is as many as it can need.
 
     Returns:
-        Dict from the places of words whose split changes, in order, to the numbers of
-        the skipped merges.
+        Dict from the indices of the words whose split changes, in increasing order, to
+        lists of the numbers of the skipped merges.
     """
     ends = np.cumsum([word.max_merges for word in words], dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
@@ -271,7 +271,7 @@ def _draw(words, dropout, seed):
     for owner, skip in zip(owners.tolist(), (places - offsets).tolist(), strict=True):
         if owner in skipped:
             skipped[owner].append(skip)
-        # Later numbers of an unchanged word are not used.
+        # A word without a skipped merge tries only `num_merges` merges.
         elif skip < words[owner].num_merges:
             skipped[owner] = [skip]
     return skipped

@@ -1,8 +1,8 @@
 """Tokenizer of models that Marian trained: a splitter and a vocabulary for each side.
 
-A SentencePiece model only splits a text. The pieces are looked up in the vocabulary,
-whose ids are the model's own, from 0. Padding and start, which Marian has not, get the
-two ids behind them.
+A SentencePiece model only splits a text into pieces. The vocabulary maps them to the
+ids of the Marian model. Marian has no ids for padding and start, so they get the two
+ids after the vocabulary.
 """
 
 import base64
@@ -23,9 +23,9 @@ from keras_transformer.pipelines.tokenizers.model_check import check_sentencepie
 
 END_PIECE, UNKNOWN, PADDING, START = "</s>", "<unk>", "<pad>", "<s>"
 _MAX_BYTES = 4 * MAX_MODEL_BYTES
-# Names of spaces in Python's `str.strip`.
+# Characters that Python's `str.strip` removes.
 _SPACES = r"[\t-\r\x1c-\x20\x{85}\p{Z}]"
-# OPUS-MT's replacements, including its mistake with the full-width digit 1.
+# OPUS-MT's replacements. Its script turns the full-width digit 1 into a quotation mark.
 _OPUS_REPLACEMENTS = {
     **dict(zip("，、∶：？）！（；～％━〈〉【】’", ",,::?)!(;~%-<>[]'", strict=True)),
     **dict(zip("０２３４５６７８９", "023456789", strict=True)),
@@ -49,9 +49,10 @@ class MarianSide(Tokenizer):
         pieces: The vocabulary in the order of its ids, with `</s>` and `<unk>`.
         model: The content of a SentencePiece model file. If `None`, texts are split at
             spaces.
-        num_pieces: Number of ids before padding and start, at least `len(pieces)`.
+        num_pieces: Number of ids before padding and start, at least `len(pieces)`. If
+            `None`, `len(pieces)`.
         normalization: A key of `NORMALIZATIONS`, applied to texts before they are
-            split. If `None`, nothing is.
+            split. If `None`, texts are not changed.
 
     Raises:
         DataError: If `</s>` or `<unk>` is missing, a piece is repeated, or the model
@@ -81,7 +82,7 @@ class MarianSide(Tokenizer):
         self.normalization = normalization
         self._pieces = tuple(pieces)
         self._model = model
-        # The text `</s>` is no end of a sentence.
+        # The characters `</s>` in a text must not become the end id.
         del numbers[END_PIECE]
         try:
             spelled = [piece.encode() for piece in numbers]
@@ -101,7 +102,7 @@ class MarianSide(Tokenizer):
 
     @property
     def model(self) -> bytes | None:
-        """Content of the SentencePiece model file, `None` if texts are split."""
+        """Content of the SentencePiece model file. `None` if texts split at spaces."""
         return self._model
 
     def _load(self):
@@ -166,10 +167,10 @@ class MarianSide(Tokenizer):
 class MarianTokenizer(MarianSide):
     """The source side, with the target side as `target`.
 
-    Texts that begin with `>>` and have a `<<` later begin with one piece for both and
-    the text between them, which is how OPUS-MT's multilingual models choose the target
-    language. The rest is split. This is how `MarianTokenizer` of the library
-    transformers works, except that `</s>`, `<unk>` and `<pad>` in a text are text.
+    A prefix such as `>>fra<<` at the beginning of a text is one piece. It selects the
+    target language of OPUS-MT's multilingual models. The rest of the text is split.
+    `MarianTokenizer` of the library transformers works in the same way, but converts
+    `</s>`, `<unk>` and `<pad>` in a text to special ids.
 
     Args:
         source: `(pieces, model)` of the source, see `MarianSide`.
