@@ -22,11 +22,11 @@ def repeat(
         str, Option(metavar="LIST", help="Seeds, separated by commas.")
     ] = "1,2,3",
     jobs: Annotated[
-        int, Option(min=1, help="Seeds to train in parallel, on a share of the cores.")
+        int, Option(min=1, help="Seeds to train in parallel; they share the cores.")
     ] = 1,
     overrides: options.Overrides = (),
 ):
-    """Train a recipe with several seeds and report mean and spread.
+    """Train a recipe with several seeds and report the spread.
 
     Each model is scored on the recipe's test set with the recipe's beam search. Run
     the same command again to resume. Compare two recipes with compare DIR DIR.
