@@ -105,6 +105,8 @@ def parameter_table(command, context, is_shown):
         if is_shown(parameter.name)
     ]
     rows = [parameter_row(*record) for record in records if record]
+    if not rows:
+        return "The command has no further options.\n"
     return table(["Argument or option", "Default", "Description"], rows)
 
 
@@ -112,8 +114,8 @@ def cli_page():
     root = typer.main.get_command(app)
     context = typer.Context(root, info_name="keras-transformer")
     introduction = (
-        "`keras-transformer COMMAND --help` prints the same text, and "
-        "`keras-transformer --version` the versions. All commands share their "
+        "`keras-transformer COMMAND --help` prints the description of a command, and "
+        "`keras-transformer --version` prints versions. All commands have the same "
         "[exit codes](exit-codes.md). `--install-completion` makes the shell complete "
         "commands, options, recipes and recipe keys."
     )
@@ -121,8 +123,8 @@ def cli_page():
     _, train, inner = next(each for each in commands if each[0] == ("train",))
     shared = (
         "## Options of all commands\n\n"
-        "Commands that load no model lack `--device`. Results go to standard output, "
-        "everything else to standard error.\n\n"
+        "`init`, `plot`, `info` and `compare` have no `--device`. Results go to "
+        "standard output, everything else to standard error.\n\n"
     )
     shared += parameter_table(train, inner, lambda name: name in common.COMMON_OPTIONS)
     sections = [shared, *(command_section(*each) for each in commands)]

@@ -1,4 +1,4 @@
-"""Reading of small files that may be untrusted, and quoting of their content.
+"""Readers of small untrusted files, and functions that quote their content.
 
 Files next to a model, such as its limits, its card or its metrics, may come from
 anywhere. They must be regular files of limited size. JSON must have limited depth,
@@ -31,6 +31,9 @@ def open_regular(path, error=UserError):
         path: The file, or a link to it.
         error: Class of the exception.
 
+    Returns:
+        A binary file object.
+
     Raises:
         UserError: If `path` is not a regular file or cannot be opened.
     """
@@ -55,7 +58,11 @@ def open_regular(path, error=UserError):
 
 
 def require_regular(paths, error=UserError):
-    """Checks files that a library will open.
+    """Checks that paths are regular files or folders before a library opens them.
+
+    Args:
+        paths: Iterable of paths.
+        error: Class of the exception.
 
     Raises:
         UserError: If a path is neither a regular file nor a folder.
@@ -70,8 +77,11 @@ def read_bytes(path, max_bytes, error=UserError):
 
     Args:
         path: The file.
-        max_bytes: Maximum size.
+        max_bytes: Maximum size in bytes.
         error: Class of the exception.
+
+    Returns:
+        The content as bytes.
 
     Raises:
         UserError: If it is not a regular file, is too large, or cannot be read.
@@ -101,7 +111,7 @@ def read_json(path, schema, max_bytes=MAX_JSON_BYTES, error=UserError):
     Args:
         path: The file.
         schema: A type for pydantic, such as `dict[str, int]` or a `BaseModel`.
-        max_bytes: Maximum size.
+        max_bytes: Maximum size in bytes.
         error: Class of the exception.
 
     Returns:
@@ -139,7 +149,8 @@ def parse_json(content, schema, label, error=UserError, finite=True):
 
     Args:
         content: Bytes or text.
-        schema: A type for pydantic. Types are strict: 1 is no text, and true no number.
+        schema: A type for pydantic. Types are strict: 1 is not text, and true is not a
+            number.
         label: Name of the file, for the message.
         error: Class of the exception.
         finite: Whether to reject NaN and infinite numbers.
@@ -148,9 +159,9 @@ def parse_json(content, schema, label, error=UserError, finite=True):
         A value of the schema.
 
     Raises:
-        UserError: If the content is not JSON in UTF-8, is nested too deeply, contains a
-            number that is too large or not finite, or does not match the schema. The
-            message names the key.
+        UserError: If the content is not JSON in UTF-8, is nested too deeply, or does
+            not match the schema. Numbers that are too large or not finite also raise
+            it. The message names the key.
     """
     from pydantic import ValidationError
 
@@ -189,8 +200,8 @@ def short(error):
 def printable(text):
     r"""Escapes the characters that could control a terminal, such as \x1b.
 
-    These are all that Python does not print, among them line ends and marks of
-    direction. Spaces of any width, other characters and backslashes are unchanged.
+    These are the characters that `str.isprintable` rejects, such as line ends and
+    direction marks. Spaces of any width, other characters and backslashes stay.
     """
     return "".join(
         each
@@ -249,7 +260,7 @@ def _parse_float(digits):
 
 
 def _depth(value):
-    """Returns how deeply a value of JSON is nested."""
+    """Returns the nesting depth of a JSON value; numbers and text have depth 1."""
     depth, level = 0, [value]
     while level:
         depth += 1

@@ -31,7 +31,9 @@ _MESSAGES = {
 _DEVICE = {
     "device": Annotated[
         str | None,
-        Option(metavar="DEVICE", help="cpu, gpu, or GPUs by number, e.g. gpu:0,1."),
+        Option(
+            metavar="DEVICE", help="Device: cpu, gpu, or numbered GPUs, e.g. gpu:0,1."
+        ),
     ],
 }
 COMMON_OPTIONS = (*_MESSAGES, *_DEVICE)
@@ -55,7 +57,7 @@ current = Settings()
 
 
 def add_options(run, function, uses_device=True):
-    """Gives `run`, which wraps `function`, the common options as parameters."""
+    """Adds the common options to the parameters of `run`, which wraps `function`."""
     added = {**_MESSAGES, **(_DEVICE if uses_device else {})}
     signature = inspect.signature(function)
     run.__signature__ = signature.replace(
@@ -146,7 +148,7 @@ def check_device():
     """Checks that TensorFlow finds the GPUs of --device. Imports TensorFlow.
 
     Raises:
-        UserError: If it does not.
+        UserError: If it finds fewer.
     """
     if current.device in (None, "cpu"):
         return

@@ -30,12 +30,17 @@ def compare(
     systems: Annotated[
         list[pathlib.Path],
         Argument(
-            metavar="BASELINE SYSTEM...", help="Translations, or folders of repeat."
+            metavar="BASELINE SYSTEM...",
+            help="Translation files, or folders written by repeat.",
         ),
     ],
     reference: Annotated[
         pathlib.Path | None,
-        Option("--reference", "-r", help="Reference translations of files."),
+        Option(
+            "--reference",
+            "-r",
+            help="Reference translations; required to compare files.",
+        ),
     ] = None,
     metric: Annotated[
         list[CorpusMetric],

@@ -1,4 +1,4 @@
-"""Error reporting, model loading and output files, shared by all commands."""
+"""Error reporting, checks of paths and model loading, shared by all commands."""
 
 import contextlib
 import functools
@@ -27,7 +27,7 @@ BROKEN_PIPE = 141
 def print_status(message: str) -> None:
     """Prints a line to standard error, except with --quiet.
 
-    Names of others cannot control the terminal.
+    Characters that can control the terminal are escaped.
     """
     if not common.current.quiet:
         print_error(message)
@@ -102,7 +102,7 @@ def warn_unsafe(*paths):
 
 
 def json_text(value, indent=2) -> str:
-    """Returns JSON, which has no numbers that are not finite: they become null."""
+    """Returns JSON text. Numbers that are not finite become null."""
 
     def finite(value):
         if isinstance(value, dict):
@@ -132,10 +132,10 @@ def require_run(path: pathlib.Path) -> None:
 
 
 def find_model(path: pathlib.Path) -> pathlib.Path:
-    """Returns the local path of a model that is a path, a packaged name or `hf://`.
+    """Returns the local path of a model, given its path, packaged name or `hf://` name.
 
     Raises:
-        UserError: If there is none.
+        UserError: If there is no such model.
     """
     from keras_transformer.saving.names import locate_model
     from keras_transformer.saving.names import missing_model
@@ -204,7 +204,7 @@ def check_bleu_tokenizer(name):
 
 
 class _Stderr:
-    """Standard error of Python, apart from that of native libraries.
+    """Standard error of Python, separate from the output of native libraries.
 
     Libraries keep the stream that they find when they are loaded, so it is never
     closed, and always has the same descriptor.
@@ -293,8 +293,8 @@ class LineWarnings:
         warn(f"{self._prefix} {self.numbers[index]}: {text}")
 
 
-# Abilities that some models lack: a phrase for messages, if ensembles have it, and if
-# SavedModels do.
+# Abilities that some models lack: a phrase for messages, and whether ensembles and
+# SavedModels have the ability.
 _ABILITIES = {
     "search": ("search with other settings or forbidden words", True, False),
     "prefixes": ("use prefixes", True, False),

@@ -28,7 +28,7 @@ Sources = Annotated[
 Targets = Annotated[
     list[str],
     Option(
-        "--target", "-t", help="Translations of a source file. Give one per --source."
+        "--target", "-t", help="File with the translations of a --source; one for each."
     ),
 ]
 # A string, since a path would turn gs:// into gs:/.

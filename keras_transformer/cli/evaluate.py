@@ -38,7 +38,9 @@ def evaluate(
     source: Annotated[
         pathlib.Path | None,
         Option(
-            "--source", "-s", help="Text to translate (f1: the words of the trees)."
+            "--source",
+            "-s",
+            help="Text to translate (default for f1: words of the trees).",
         ),
     ] = None,
     metric: Annotated[

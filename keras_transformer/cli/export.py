@@ -21,7 +21,7 @@ class Format(enum.StrEnum):
 
 
 _WITH_CARD = (Format.SAVED_MODEL, Format.PRESET, Format.HUGGINGFACE)
-# Formats that have an option.
+# Formats that accept each option.
 _FORMATS_OF = {
     "--quantization": (Format.CTRANSLATE2, Format.PRESET, Format.HUGGINGFACE),
     "--scores": _WITH_CARD,
@@ -49,15 +49,15 @@ def export(
     format: Annotated[
         Format,
         Option(
-            help="SavedModel, a model for CTranslate2, a preset, or a model for "
-            "Hugging Face transformers."
+            help="SavedModel for TF-Serving, model for CTranslate2, preset, or model "
+            "for Hugging Face transformers."
         ),
     ] = Format.SAVED_MODEL,
     quantization: Annotated[
         str | None,
         Option(
-            help="Weights for CTranslate2 (none, int8, int16, float16, bfloat16), or "
-            "none or float16."
+            help="Type of the weights. CTranslate2: none, int8, int8_float32, int16, "
+            "float16 or bfloat16. Presets and transformers: none or float16."
         ),
     ] = None,
     beam_size: options.BeamSize = None,
@@ -83,14 +83,15 @@ def export(
     ] = None,
     allow_unsafe: options.AllowUnsafe = False,
 ):
-    """Write a SavedModel for TF-Serving: text in, text out.
+    """Export a model to TF-Serving or another library.
 
-    A SavedModel is written to FOLDER/1 or the next free number, the other formats to
-    FOLDER itself. CTranslate2 takes its search options at translation
-    time. A preset is what `Transformer.from_preset` and `open_model` read. transformers
-    opens the format huggingface with `from_pretrained` and `MarianTokenizer`.
-    Core tokenizer operations return the same ids but are slower and support BPE only.
-    TF-Serving cannot run exports with --jit-compile.
+    By default, the command writes a SavedModel that takes and returns text, to FOLDER/1
+    or the next free number. The other formats are written to FOLDER itself.
+    CTranslate2 receives its search options with each call. `open_model` and
+    `Transformer.from_preset` read a preset. The library transformers reads the format
+    huggingface with `from_pretrained` and `MarianTokenizer`. Core tokenizer operations
+    return the same ids, but are slower and support BPE only. TF-Serving cannot run
+    exports with --jit-compile.
 
     \b
     keras-transformer export runs/mine saved_models/mine --license CC-BY-4.0
@@ -159,7 +160,7 @@ def _check_options(format, given):
 
 
 def _read_scores(path):
-    """Returns the results in a file of `evaluate --json`."""
+    """Returns the results in a file that `evaluate --json` wrote."""
     from pydantic import create_model
 
     from keras_transformer.untrusted import parse_json

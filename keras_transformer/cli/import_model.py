@@ -43,7 +43,7 @@ def import_model(
     ],
     engine: Annotated[
         Engine | None,
-        Option(help="Engine whose results to compute (default: the folder's own)."),
+        Option(help="Engine whose results to match (default: the folder's own)."),
     ] = None,
     target_language: Annotated[
         str | None,
@@ -51,12 +51,12 @@ def import_model(
     ] = None,
     normalize: Annotated[
         Normalization | None,
-        Option(help="Replace punctuation and control characters like OPUS-MT."),
+        Option(help="Normalize punctuation and control characters as OPUS-MT did."),
     ] = None,
 ):
-    """Import a model of Marian or Hugging Face, such as OPUS-MT.
+    """Import a Marian or Hugging Face model, such as OPUS-MT's.
 
-    OUTPUT works with all other commands: translate, score, export, serve, train --from.
+    OUTPUT works like a run folder in translate, score, export, train --from and others.
 
     \b
     keras-transformer import opus-mt-en-de models/en-de

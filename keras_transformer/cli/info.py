@@ -22,7 +22,7 @@ def info(model: options.Model, as_json: options.Json = False):
 
     description = model_info(model)
     if as_json:
-        # ASCII, because names of others may contain what controls a terminal.
+        # ASCII, because untrusted names may contain characters that control a terminal.
         typer.echo(json.dumps(description, indent=2))
         return
     description["size"] = _format_size(description.pop("bytes"))

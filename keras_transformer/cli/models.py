@@ -9,7 +9,7 @@ from keras_transformer.cli import console
 def models():
     """List the models that the package contains.
 
-    Every command accepts their names in place of a path.
+    Commands that open a model, except corpus, accept these names instead of a path.
 
     \b
     keras-transformer models

@@ -61,10 +61,10 @@ def _check_patience(value):
 
 Model = Annotated[
     pathlib.Path,
-    Argument(metavar="MODEL", help="Run folder, .keras file or SavedModel folder."),
+    Argument(metavar="MODEL", help="Run, .keras file, preset or SavedModel folder."),
 ]
 WeightsModel = Annotated[
-    pathlib.Path, Argument(metavar="MODEL", help="Run folder or .keras file.")
+    pathlib.Path, Argument(metavar="MODEL", help="Run folder, .keras file or preset.")
 ]
 RecipeName = Annotated[
     str,

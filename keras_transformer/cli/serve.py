@@ -66,13 +66,13 @@ def serve(
     ] = False,
     allow_unsafe: options.AllowUnsafe = False,
 ):
-    """Serve a model with TF-Serving's REST API.
+    """Serve a model over HTTP, with TF-Serving's REST API.
 
     The root URL shows a page to try the model. A newer version replaces the served one
     without losing requests. Ctrl-C and SIGTERM stop the server after the requests in
     progress finish. There is no authentication; the default address 127.0.0.1 accepts
-    connections from this machine only. The Host header of a request must be --host,
-    localhost, an IP address or an --allow-host.
+    connections from this machine only. The Host header of a request must name
+    --host, localhost, an IP address or an --allow-host.
 
     A preset, such as a packaged model, is exported to a temporary folder first.
 

@@ -23,7 +23,7 @@ def train(
         Argument(
             metavar="RECIPE",
             autocompletion=options.complete_recipe_names,
-            help="Recipe or YAML file (default: list recipes).",
+            help="Shipped recipe or YAML file (default: list recipes).",
         ),
     ] = None,
     output: Annotated[
@@ -32,7 +32,9 @@ def train(
     overrides: options.Overrides = (),
     initial_model: Annotated[
         pathlib.Path | None,
-        Option("--from", metavar="MODEL", help="Run or .keras file to fine-tune."),
+        Option(
+            "--from", metavar="MODEL", help="Run, .keras file or preset to fine-tune."
+        ),
     ] = None,
     allow_changes: Annotated[
         bool, Option("--allow-changes", help="Resume with a changed recipe or text.")
@@ -54,7 +56,7 @@ def train(
     """Train a model or resume an interrupted run.
 
     --from copies weights, vocabulary and architecture, but not the optimizer state.
-    --dry-run measures the speed of a few steps, which takes up to a minute.
+    --dry-run measures the speed with a few steps, which takes up to a minute.
 
     \b
     keras-transformer train phrases --output runs/phrases

@@ -67,7 +67,7 @@ def translate(
     ] = None,
     top_p: Annotated[
         float | None,
-        Option(help="Sample from the likeliest tokens up to this probability."),
+        Option(help="Sample from the likeliest tokens with this total probability."),
     ] = None,
     seed: Annotated[
         int | None, Option(min=0, help="Sampling seed (default: 1).")
@@ -85,9 +85,9 @@ def translate(
 
     An empty line gives an empty translation. With --n-best K, each input line has at
     most K output lines, which start with the line number. Tabs separate the requested
-    columns: number, score, translation and alignments. Alignments
-    are pairs i-j of source word i and target word j, from 0. The forbidden word 'walk*'
-    stands for all words that start with walk.
+    columns: number, score, translation and alignments. Alignments are pairs i-j of
+    source word i and target word j, from 0. The forbidden word 'walk*' stands for all
+    words that start with walk.
 
     \b
     echo "A man rides a bike." | keras-transformer translate runs/mine

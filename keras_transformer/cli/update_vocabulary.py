@@ -38,10 +38,10 @@ def update_vocabulary(
 ):
     """Add subwords from new text to a model's vocabulary.
 
-    Existing subwords keep their ids and weights. New ones are merges of old subwords
-    and of characters that were spelled in bytes. They start with the mean weights of
-    the subwords that they replace, and need training with `train --from NEW`. All
-    options for text are repeatable.
+    Existing subwords keep their ids and weights. New ones join existing subwords and
+    characters that were spelled in bytes. They start with the mean weights of the
+    subwords that they replace, and need training with `train --from NEW`. --source,
+    --target and --text are repeatable.
 
     \b
     keras-transformer update-vocabulary runs/mine --source new.en --target new.de \\

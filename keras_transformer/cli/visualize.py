@@ -42,7 +42,7 @@ def visualize(
 ):
     """Draw a model's attention as a picture and a web page.
 
-    A SavedModel has only the mean of its cross-attention.
+    A SavedModel contains only the mean cross-attention of its last two layers.
 
     \b
     keras-transformer visualize runs/mine --source "A man rides a bike."

@@ -4,8 +4,10 @@ Nothing that a file contains is run. Sizes are checked before anything is read.
 """
 
 import json
+import lzma
 import math
 import zipfile
+import zlib
 
 import numpy as np
 
@@ -114,7 +116,10 @@ def read_npz(path, int8_names=()):
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
     # The readers of a damaged archive raise exceptions of several types.
-    except (zipfile.BadZipFile, ValueError, EOFError, RuntimeError) as error:
+    except (
+        *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+        *(OSError, ValueError, EOFError, RuntimeError),
+    ) as error:
         reason = " ".join(str(error).split())
         raise ModelError(f"{path}: cannot be read: {reason:.200}") from None
 

@@ -1,6 +1,6 @@
 """Import of a Hugging Face folder with a `MarianMTModel`, such as OPUS-MT's.
 
-By default, logits match the library transformers, see
+By default, logits match those computed by transformers, see
 docs/how-to/import-a-marian-model.md.
 """
 
@@ -30,7 +30,7 @@ _ACTIVATIONS = {
     **{"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"},
     "quick_gelu": "quick_gelu",
 }
-# Settings that must have this value where they are given.
+# Settings that must have this value if they are given.
 _REQUIRED = {
     "model_type": "marian",
     "static_position_embeddings": True,
@@ -41,7 +41,7 @@ _REQUIRED = {
     "is_encoder_decoder": True,
 }
 _SHARED = "model.shared.weight"
-# Copies of other arrays, and positions by the formula, which older files contain.
+# Older files contain copies of other arrays, and the sinusoidal positions.
 _COPIES = (
     *("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
     "lm_head.weight",
@@ -78,8 +78,8 @@ def import_huggingface(path, engine=None, language=None, normalization=None):
 
     Args:
         path: The folder.
-        engine: `"marian"` or `"huggingface"`, whose results are computed. If `None`,
-            `"huggingface"`.
+        engine: Toolkit whose results the model reproduces, `"marian"` or
+            `"huggingface"`. If `None`, `"huggingface"`.
         language: Target language of a multilingual model, see `MarianTokenizer`.
         normalization: See `MarianTokenizer`.
 
@@ -225,7 +225,7 @@ def _arguments(path, arrays, config, tokenizer, engine):
     if config.get("share_encoder_decoder_embeddings") is False:
         changes["source_vocabulary_size"] = tokenizer.vocabulary_size
     if _start_vector(arrays, config).any():
-        # Of a model that was fine-tuned with transformers.
+        # The model was fine-tuned with transformers.
         del changes["zero_start_id"]
     return model_arguments(
         path,
@@ -309,7 +309,7 @@ def _check_positions(arrays, name, width):
 
 
 def _layer_reader(arrays, side):
-    """Returns the function of `set_layers` for Hugging Face's names."""
+    """Returns a reader of layer weights for `set_layers`, with Hugging Face's names."""
 
     def read(number, part, shape):
         prefix = f"model.{side}.layers.{number}.{_PARTS[part]}"
@@ -346,7 +346,7 @@ def _decoding(folder, config):
 
 
 def _license(folder):
-    """Returns the license in the head of README.md, or `None`."""
+    """Returns the license in the front matter of README.md, or `None`."""
     path = folder / "README.md"
     if not path.is_file():
         return None

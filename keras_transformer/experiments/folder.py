@@ -43,7 +43,7 @@ _LEFTOVERS = (
     *(f"{_CHECKPOINTS}/ckpt-*_temp", f"{_CHECKPOINTS}/ckpt-*.tempstate*"),
     *(f"{_CHECKPOINTS}/.saved-[0-9]*.json", f"{_CHECKPOINTS}/.checkpoint-[0-9]*"),
 )
-# Keys that may change between two starts: length of training, and decoding.
+# Keys that may change when a run resumes.
 _FREE = {
     "training": {
         *("steps", "early_stopping", "on_nonfinite", "max_consecutive_skips"),
@@ -72,8 +72,8 @@ def create(folder):
 def start(folder, lock_name=_LOCK):
     """Creates and locks a run folder inside the context.
 
-    If the start fails before a step is logged or saved, its output is removed, and the
-    folder if it was created here.
+    If a `UserError` ends the start before a step is logged or saved, its output is
+    removed. The folder is also removed if this start created it and it is empty.
 
     Args:
         folder: The run folder.
@@ -99,7 +99,7 @@ def start(folder, lock_name=_LOCK):
                     if path not in existing:
                         _remove(path)
                 for each in created:
-                    # It may contain files of others.
+                    # The folder may contain other files.
                     with contextlib.suppress(OSError):
                         each.rmdir()
             raise
@@ -161,10 +161,11 @@ def _is_file(path, file):
 
 
 def check_outputs(folder):
-    """Checks that the run's folders are folders, so that nothing is written elsewhere.
+    """Checks that no output of a run is a link, so that nothing is written elsewhere.
 
     Raises:
-        RunError: If one of them, or the log of metrics, is a link or has another kind.
+        RunError: If a folder of the run or the log of metrics is a link, or if one is a
+            file where the other is expected.
     """
     for name in (*_FOLDERS, METRICS):
         path, kind = folder / name, "file" if name == METRICS else "folder"
@@ -288,8 +289,13 @@ def check_text(folder, progress, fingerprint, allow_changes=False):
 def check_replicas(folder, progress, replicas, allow_changes=False):
     """Checks that the number of replicas is unchanged and stores it.
 
-    Each replica draws its own dropout masks, so their number changes the weights. The
-    arguments match `check_text`.
+    Each replica draws its own dropout masks, so their number changes the weights.
+
+    Args:
+        folder: The run folder.
+        progress: The restored `Progress`, which is updated.
+        replicas: Number of replicas.
+        allow_changes: Whether the number may differ.
 
     Raises:
         RunError: If the run began with a different number.

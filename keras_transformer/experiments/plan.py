@@ -1,4 +1,4 @@
-"""Plan of a training: its sizes, memory and time, found without training."""
+"""Plan of a training: estimates of its sizes, memory and time."""
 
 import time
 from types import SimpleNamespace
@@ -28,7 +28,9 @@ _LENGTH = 32
 
 
 def plan_training(recipe):
-    """Describes what training a recipe takes. Reads the text, but writes nothing.
+    """Estimates the memory, disk space and time that training a recipe takes.
+
+    The function reads the text, but writes nothing.
 
     The speed is measured with a few training steps on random ids. Validation and the
     preparation of the text are not included.
@@ -37,7 +39,7 @@ def plan_training(recipe):
         recipe: A `Recipe`.
 
     Returns:
-        A mapping of names to text.
+        Mapping of names, such as `"memory"`, to text to print.
 
     Raises:
         DataError: If a training file cannot be read.
@@ -81,7 +83,7 @@ def plan_training(recipe):
 
 
 def _text_size(data):
-    """Returns the `TextSize` of the training text, or `None` for other kinds."""
+    """Returns the `TextSize` of the training text, or `None` unless it is in files."""
     if data.kind != "files":
         return None
     for path in (*data.train.source, *data.train.target):
@@ -94,7 +96,7 @@ def _text_size(data):
 
 
 def _training_model(recipe):
-    """Returns the training model, without the vocabulary, which is not learned yet."""
+    """Builds the training model for the vocabulary's size, before it is learned."""
     size = recipe.tokenizer.vocabulary_size
     tokenizer = SimpleNamespace(
         vocabulary_size=size,
@@ -102,7 +104,7 @@ def _training_model(recipe):
         num_symbols=lambda: None,
         pad_id=Tokenizer.pad_id,
     )
-    # Both concern parts of a real batch.
+    # Random ids have no alignments, and one part of a batch is measured.
     changes = {"guided_alignment": 0.0, "gradient_accumulation_steps": 1}
     settings = recipe.training.model_copy(update=changes)
     return build_training_model(

@@ -114,6 +114,7 @@ def _train_all(config, folders, seeds, jobs):
     All processes have ended when this function ends, also after an exception.
     """
     waiting, running = list(seeds), {}
+    jobs = min(jobs, max(len(seeds), 1))
     try:
         while waiting or running:
             for slot in range(jobs):
@@ -187,6 +188,11 @@ def _finished(folder):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def _training_seconds(folder):
+    """Returns the training time in the run's log."""
+    return max((row.get("seconds") or 0 for row in metrics_of_run(folder)), default=0)
+
+
 def _evaluate(recipe, seed, folder):
     """Scores the model of a seed on the test set and stores the result."""
     translator = open_model(folder)
@@ -203,7 +209,7 @@ def _evaluate(recipe, seed, folder):
         "chrf": chrf.score,
         "perplexity": perplexity_of(translator.score(sources, references)),
         "parameters": translator.model.count_params(),
-        "seconds": max((row["seconds"] for row in metrics_of_run(folder)), default=0),
+        "seconds": _training_seconds(folder),
         "signatures": [bleu.signature, chrf.signature],
     }
     for name, lines in ((TRANSLATIONS, translations), (REFERENCES, references)):

@@ -19,7 +19,7 @@ from keras_transformer.export.searches import shared_encoder
 from keras_transformer.export.text_search import TextSearch
 from keras_transformer.export.text_search import cut_texts
 
-# Texts are cut before tokenization at this multiple of the bytes that can be read.
+# Before tokenization, texts are cut at this multiple of the bytes that a row can have.
 _MARGIN = 4
 
 
@@ -28,7 +28,8 @@ class Signatures:
 
     Args:
         model: `Transformer`.
-        tokenizer: Tokenizer of the source; its `target` is the targets'.
+        tokenizer: Tokenizer of the source. If it has an attribute `target`, that one
+            tokenizes the targets.
         search: `BeamSearch`; n-best lists have `beam_size` entries.
         max_source_length: Maximum length of a source row, including its end id.
         max_batch_size: Maximum number of rows per batch.
@@ -51,7 +52,7 @@ class Signatures:
         self._target_tokenizer = target_of(tokenizer)
         self._max_batch_size = max_batch_size
         self._beam_size = search.beam_size
-        # Replace hypotheses whose text is the same as a better one's.
+        # The extra hypotheses replace those with the same text as a better one.
         self._num_results = 1 if search.beam_size == 1 else 2 * search.beam_size
         self.max_source_length = max_source_length
         self.max_target_length = max_source_length + search.extra_length
@@ -79,8 +80,8 @@ class Signatures:
     def _build_search(self, search, parallel_parts):
         """Builds one search for the best translation and for n-best lists.
 
-        The search for the best one ends sooner. A second search function would double
-        the graph that a server keeps in memory.
+        A search for only the best translation ends sooner. A second search function
+        would double the graph that a server keeps in memory.
         """
         packed = self.packed_weights
 
@@ -117,7 +118,7 @@ class Signatures:
         )
 
     def _decoder_weights(self):
-        """Returns a context in which the layers use the kernels that are stored."""
+        """Returns a context in which the layers use the kernels in the export."""
         if self.packed_weights is None:
             return contextlib.nullcontext()
         return self.packed_weights.in_layers()
@@ -211,9 +212,11 @@ class Signatures:
         }
 
     def _pairs(self, inputs, targets):
-        """Returns source ids, target ids with the start id, labels, and what was cut.
+        """Tokenizes pairs of texts and cuts those that are too long.
 
-        The last is bool `[batch]`.
+        Returns:
+            Source ids, target ids with the start id, and labels, int32
+            `[batch, length]`, and whether a side was cut, bool `[batch]`.
         """
         paired = tf.debugging.assert_equal(
             tf.size(inputs), tf.size(targets), "inputs and targets must pair up"
@@ -268,7 +271,7 @@ class Signatures:
 
 
 class _Surfaces:
-    """The text of a tokenizer's subwords, to join them into units."""
+    """Text of each subword, used to join subwords into units of whole characters."""
 
     def __init__(self, tokenizer):
         written = tokenizer.piece_bytes()

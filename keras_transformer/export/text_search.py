@@ -1,4 +1,4 @@
-"""Search of texts of any length in an export: by segments, which are joined again."""
+"""Translation of texts of any length in an export, segment by segment."""
 
 import tensorflow as tf
 
@@ -18,10 +18,10 @@ class TextSearch:
     Args:
         tokenizer: Tokenizer of the source.
         detokenize: Function of target ids, see `Tokenizer.detokenize`.
-        search: Function of `searches.SEARCH_INPUTS`.
+        search: Function with the inputs `searches.SEARCH_INPUTS`.
         max_source_length: Maximum length of a source row, including its end id.
-        max_bytes: Number of bytes that are enough for any segment.
-        max_rows: Maximum number of segments that are searched at a time.
+        max_bytes: Maximum size of a segment in bytes.
+        max_rows: Maximum number of segments per batch of the search.
     """
 
     def __init__(
@@ -57,20 +57,20 @@ class TextSearch:
         Args:
             texts: string `[batch]`.
             n_best: Number of translations per text.
-            num_places: Number of hypotheses of a segment of which these are taken. The
-                others replace those whose text is the same as a better one's.
+            num_places: Number of hypotheses per segment, at least `n_best`. The extra
+                ones replace those with the same text as a better one.
 
         Returns:
-            Dict of `translations`, string `[batch, n_best]`, best first, `scores`,
-            float32 `[batch, n_best]`, `counts`, int32 `[batch]`, the number of
-            translations found, and `truncated`, bool `[batch]`. The other places have
+            Dict of tensors: `translations`, string `[batch, n_best]`, best first;
+            `scores`, float32 `[batch, n_best]`; `counts`, int32 `[batch]`, the number
+            of translations found; and `truncated`, bool `[batch]`. Unused places have
             empty texts and `EMPTY_SCORE`.
         """
         segments = self.segments(texts)
         found, scores, counts = self._translate_segments(
             segments.ids, n_best, num_places
         )
-        # Beyond its last translation, a segment contributes the last one.
+        # A segment with fewer translations repeats its last one.
         ranks = tf.range(num_places)[None]
         last = tf.minimum(ranks, counts[:, None] - 1)
         found = tf.gather(found, last, batch_dims=1)

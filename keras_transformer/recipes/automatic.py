@@ -1,7 +1,7 @@
-"""Values of the recipe keys that are set to `auto`: they fit the text and the machine.
+"""Choice of values for recipe keys that are `auto`, given the text and the machine.
 
-The sizes follow docs/how-to/train-on-your-data.md. A run keeps the values with which it
-began, since its `config.yaml` contains them.
+The sizes follow docs/how-to/train-on-your-data.md. A run keeps the values of its
+first start, since its `config.yaml` contains them.
 """
 
 import os
@@ -51,7 +51,7 @@ class Size(NamedTuple):
 
 _TINY = Size(4096, 10_000, 1_000, 100, 0.005, 1_000)
 _SMALL = Size(8192, 30_000, 3_000, 60, 0.002, 2_000)
-# The paper's, with the peak that its schedule has for d_model 512.
+# The paper's values, and the peak of its schedule for d_model 512.
 _BASE = Size(25_000, 100_000, 10_000, 40, 0.0007, 4_000)
 
 
@@ -68,10 +68,13 @@ class Choice(NamedTuple):
 
 
 def automatic_keys(values: dict) -> list[str]:
-    """Returns the dotted keys of a recipe's mapping whose value is to be chosen.
+    """Returns the dotted keys of a recipe whose value is `auto`.
+
+    Args:
+        values: Sections by name.
 
     Raises:
-        RecipeError: If the kind of the recipe's data allows no choice.
+        RecipeError: If there are such keys and `data.kind` is not `files`.
     """
     found = [key for key in AUTOMATIC_KEYS if _get(values, key) == AUTO]
     data = values.get("data")
@@ -94,7 +97,7 @@ def choose(values: dict, keys, text, machine) -> list[Choice]:
         A `Choice` for each key.
     """
     if os.environ.get("TF_CONFIG"):
-        # All workers must choose alike, and their memory may differ.
+        # All workers must choose the same values, but their memory may differ.
         machine = machine._replace(memory=None, gpus=machine.gpus[:1])
     plan = _Plan(values, text or _UNKNOWN_TEXT, machine)
     choices = []
@@ -137,7 +140,8 @@ class _Plan:
         pairs, reason = self.text.pairs, f"for {self.text.pairs:,} pairs"
         limits = ((20_000, 4_000), (50_000, 8_000), (500_000, 16_000))
         size = next((size for most, size in limits if pairs <= most), 37_000)
-        # 260 ids are special or single bytes. WordPiece needs two per character.
+        # 260 ids are special or single bytes. WordPiece needs two ids per character, so
+        # three leave room for words.
         least = 260 + 3 * self.text.characters
         most = 260 + self.text.characters + self.text.words
         if size < least:
@@ -243,7 +247,7 @@ class _Plan:
         return _positive(self._get("training.gradient_accumulation_steps"), 1)
 
     def _memory(self):
-        """Returns the bytes of the device that computes, or `None` if unknown."""
+        """Returns the memory of the training device in bytes, or `None` if unknown."""
         if self.machine.gpus:
             return self.machine.gpus[0].memory
         return self.machine.memory

@@ -35,6 +35,7 @@ _TEMPLATE_SECTIONS = ("tokenizer", "model", "training")
 _ALTERNATIVES = {
     "training.checkpoint_minutes": "checkpoint_steps",
     "training.checkpoint_steps": "checkpoint_minutes",
+    "training.steps": "stages",
 }
 
 
@@ -165,6 +166,10 @@ def _add_template(values: dict, stored) -> None:
 
 def _choose_values(values: dict, stored, report) -> None:
     """Replaces `auto` by values of the run, or by values that are chosen now."""
+    training = values.get("training")
+    has_stages = isinstance(training, dict) and training.get("stages")
+    if has_stages and training.get("steps") == "auto":
+        del training["steps"]  # the sum of the stages' steps
     keys = automatic_keys(values)
     if not keys:
         return

@@ -1,6 +1,6 @@
 """The machine and the text for which a recipe's automatic settings are chosen.
 
-Nothing here imports TensorFlow, but its GPUs are found only once it is loaded.
+This module does not import TensorFlow. It finds GPUs only if TensorFlow is loaded.
 """
 
 import gzip
@@ -26,10 +26,10 @@ class Gpu(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """What a training can use."""
+    """Hardware that a training can use."""
 
     cores: int
-    memory: int | None  # bytes in all, `None` if unknown
+    memory: int | None  # total in bytes, `None` if unknown
     gpus: tuple[Gpu, ...] = ()
 
     def __str__(self):
@@ -150,7 +150,7 @@ def measure_text(sources, targets) -> TextSize | None:
 
 
 def _measure_file(path, characters, words):
-    """Returns the lines and bytes of a file, or `None` if it is no regular file.
+    """Estimates the lines and bytes of a file. `None` if it is not a regular file.
 
     Adds the distinct characters and words of the file's beginning to the sets.
     """

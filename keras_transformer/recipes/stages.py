@@ -28,7 +28,7 @@ class StageSettings(Section):
     """
 
     steps: PositiveInt  # optimizer updates of the stage
-    directions: Literal["forward", "both"] = "forward"  # both: also target to source
+    directions: Literal["forward", "both"] | None = None  # both: also target to source
     tokenizer_dropout: Fraction | None = None  # tokenizer.dropout of the stage
     segmentations: PositiveInt | None = None  # tokenizer.segmentations of the stage
     batch_tokens: PositiveInt | None = None
@@ -96,7 +96,7 @@ def stages_of(recipe):
     stages, start = [], 0
     shared = {**training.model_dump(), "stages": None}
     for number, stage in enumerate(training.stages, 1):
-        given = {name: getattr(stage, name) for name in stage.model_fields_set}
+        given = {name: value for name, value in stage if value is not None}
         text_of_stage = TrainingText(
             given.pop("directions", text.directions),
             given.pop("tokenizer_dropout", text.dropout),

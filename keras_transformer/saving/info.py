@@ -59,7 +59,7 @@ class _Training(BaseModel):
 
     Attributes:
         steps: Step of the newest checkpoint.
-        seconds: Training time.
+        seconds: Training time in seconds, or `None` if unknown.
         checkpoints: Steps of all checkpoints.
         settings: The section `training` of the recipe.
     """
@@ -74,7 +74,7 @@ class _Score(BaseModel):
     """Score on validation or test data.
 
     Attributes:
-        name: Metric, and the data unless it is a test set.
+        name: Metric, followed by the kind of data unless it is test data.
         score: Value, or `None` if it is not a number.
         how: How it was measured.
     """
@@ -90,18 +90,19 @@ class ModelInfo(BaseModel):
     Settings map names to text, numbers, booleans, or `None`.
 
     Attributes:
-        path: The run, the `.keras` file, or the version of an export.
-        kind: Kind of model.
+        path: Path of the run, the `.keras` file, the preset, or the version folder of
+            an export.
+        kind: Kind of stored model.
         parameters: Number of parameters, or `None` if unknown.
         architecture: Arguments of `Transformer`.
         vocabulary: The tokenizer.
-        written: Date or versions of the packages that wrote the model.
+        written: Date and Keras version of the file, or the package versions in a card.
         training: Progress and settings of the training.
         data: The section `data` of the recipe.
         decoding: Search settings.
-        export: How an export was made.
+        export: Options of an export, such as its tokenizer operations.
         scores: Scores on validation and test data.
-        license: License of an export.
+        license: License in the model card of an export or preset.
         files: Names and sizes in bytes. A folder's name ends in a slash.
         bytes: Sum of the sizes.
     """
@@ -236,9 +237,12 @@ def _describe_by_card(folder, kind):
 def card_tables(text):
     """Reads the tables of a model card.
 
+    Args:
+        text: Content of the card.
+
     Returns:
-        Mapping of titles to tables, or to the text of a section without one. A table
-        is a mapping of its first cells to the second one, or to the list of the rest.
+        Mapping of section titles to tables, or to text if a section has no table. A
+        table maps the first cell of each row to the second, or to a list of the rest.
     """
     sections = {}
     for part in text.split("\n## ")[1:]:
@@ -258,7 +262,7 @@ def _cells(line):
 
 
 def _table(sections, title):
-    """Returns a section of a card as settings. Text of an edited card is `about`."""
+    """Returns a section of a card as settings. Mere text is under `about`."""
     table = sections.get(title) or {}
     if isinstance(table, str):
         return {"about": table}

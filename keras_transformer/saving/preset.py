@@ -85,7 +85,7 @@ class _Tokenizer(Section):
 
 
 class _Model(keras_files.SerializedModel):
-    """`config.json`; KerasHub omits what Keras needs to build and compile a model."""
+    """Content of `config.json`, without Keras's keys for building and compiling."""
 
 
 def save_preset(
@@ -106,12 +106,12 @@ def save_preset(
         folder: Folder to write. An existing one may contain a preset's files only.
         tokenizer: Tokenizer of source and target. If `None`, the preset has none.
         search: `BeamSearch`, for a preset with a tokenizer. If `None`, the default.
-        max_source_length: Maximum length of a source, see `Translator`.
-        dtype: `"float16"` stores the weights in half precision; if `None`, in the
-            precision of the variables. Loading converts them back.
+        max_source_length: Maximum length of a source in subwords, see `Translator`.
+        dtype: `"float16"` stores the weights in half precision, and `None` in the
+            precision of the variables. Loading converts them to the model's precision.
         description: One line for `metadata.json`.
-        texts: Further files by name, such as `{"MODEL_CARD.md": card}`, see
-            `EXTRA_FILES`.
+        texts: Mapping of names in `EXTRA_FILES` to text, such as
+            `{"MODEL_CARD.md": card}`.
 
     Returns:
         Path of the folder.
@@ -238,7 +238,7 @@ def is_preset(folder):
 
 
 def read_metadata(folder):
-    """Returns the `Metadata` of a preset, which is empty if there is none.
+    """Returns the `Metadata` of a preset, with default values if it has no such file.
 
     Raises:
         ModelError: If `metadata.json` is invalid.
@@ -248,7 +248,7 @@ def read_metadata(folder):
 
 
 def read_task(folder):
-    """Returns the `TaskSettings` of a preset, or `None` for a model alone.
+    """Returns the `TaskSettings` of a preset, or `None` if it has no tokenizer.
 
     Raises:
         ModelError: If `task.json` is invalid.
@@ -303,10 +303,10 @@ def _task_config(search, max_source_length):
 
 
 def _convert_weights(path, dtype):
-    """Rewrites an HDF5 file with floats of another precision and little else.
+    """Rewrites an HDF5 file with floats of another precision and less metadata.
 
-    Keras reads neither the names of layers nor empty groups. The newest format needs a
-    tenth of the space per group.
+    Layer names and empty groups are omitted, since Keras does not read them. The newest
+    HDF5 format needs a tenth of the space per group.
     """
     import h5py
     import numpy as np
@@ -343,7 +343,7 @@ def _convert_weights(path, dtype):
 
 
 def _load_tokenizer(folder, settings):
-    """Returns the tokenizer of a preset, `None` for a model alone."""
+    """Returns the tokenizer of a preset, or `None` if it has none."""
     path = folder / TOKENIZER_CONFIG
     if not path.exists():
         return None

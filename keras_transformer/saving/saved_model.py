@@ -53,11 +53,11 @@ def load_saved_model(path, allow_unsafe=False):
     """Returns the result of `tf.saved_model.load` for a version's folder.
 
     Args:
-        path: The folder.
+        path: The version's folder.
         allow_unsafe: Whether to skip `check_saved_model`.
 
     Raises:
-        ModelError: If it is damaged, refused, or not an export.
+        ModelError: If the SavedModel is damaged, refused, or not an export.
     """
     import tensorflow as tf
     import tensorflow_text  # noqa: F401, registers the operations of the graph
@@ -115,7 +115,7 @@ class ExportedTranslator:
         return [best.text for (best,) in self.n_best(lines, 1)]
 
     def n_best(self, lines, n=None):
-        """Like `Translator.n_best`, without prefixes.
+        """Like `Translator.n_best`, without prefixes. `n` defaults to the beam size.
 
         Raises:
             ValueError: If `lines` is not a list of str.
@@ -180,9 +180,10 @@ class ExportedTranslator:
             targets: List of str, their translations.
 
         Returns:
-            For each pair the source and the target in pieces, lists of str, and their
-            attention, float32 `[target_pieces, source_pieces]`; `None` if a side is too
-            long for the export.
+            A list with a tuple per pair: the source pieces (list of str), the target
+            pieces (list of str), and their attention, float32
+            `[target_pieces, source_pieces]`. An item is `None` if a side is too long
+            for the export.
 
         Raises:
             ValueError: If the lists differ in length or are not lists of str.
@@ -227,7 +228,7 @@ class ExportedTranslator:
         """Returns a signature.
 
         Raises:
-            ModelError: If the export, of an early version, lacks it.
+            ModelError: If the export lacks it. Early versions have fewer.
         """
         if name not in self._loaded.signatures:
             raise ModelError(

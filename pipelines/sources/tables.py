@@ -22,8 +22,8 @@ class PairLines(Pairs):
 
     Args:
         paths: Path or list of paths.
-        source: Place of the source text in a line.
-        target: Place of the target text in a line.
+        source: Column or key of the source text in a line.
+        target: Column or key of the target text in a line.
 
     Raises:
         DataError: If there is no file. During iteration, if a file cannot be read or
@@ -56,7 +56,14 @@ class PairLines(Pairs):
                 raise DataError(f"{path}: the file has no pairs.")
 
     def locate(self, number: int) -> str:
-        """Returns the place of a pair, counted from 1, as `file:line`."""
+        """Returns the location of a pair as `file:line`.
+
+        Args:
+            number: Number of the pair, from 1.
+
+        Raises:
+            IndexError: If there is no such pair.
+        """
         head = self._num_head_lines()
         for path in self.paths:
             if path not in self._counts:
@@ -67,7 +74,7 @@ class PairLines(Pairs):
         raise IndexError(f"There is no pair {number}.")
 
     def fingerprint(self) -> str:
-        """Returns a string that changes with the files, their order and the places."""
+        """Returns a string that changes with the files, their order and the columns."""
         contents = ",".join(map(content_hash, self.paths))
         return f"{type(self).__name__};{contents};{self.source!r};{self.target!r}"
 
@@ -77,13 +84,13 @@ class TsvFiles(PairLines):
 
     Args:
         paths: Path or list of paths.
-        source: Column of the source text: its number from 1, or its name in the first
-            line, which then contains no pair.
+        source: Column of the source text: its number from 1, or its name. With names,
+            the first line is the header.
         target: Column of the target text, likewise.
 
     Raises:
-        DataError: See `PairLines`. If only one column is given by name, or the first
-            line lacks a name.
+        DataError: Same as in `PairLines`. Also if only one column is given by name, or
+            the header does not contain a name exactly once.
     """
 
     def __init__(self, paths: Path | Sequence[Path], source=1, target=2):
@@ -125,8 +132,8 @@ class JsonLines(PairLines):
         target: Key of the target text, likewise.
 
     Raises:
-        DataError: See `PairLines`. If a line is not a JSON object, or a value is not
-            text.
+        DataError: Same as in `PairLines`. Also if a line is not a JSON object, or a
+            value is not text.
     """
 
     def __init__(self, paths: Path | Sequence[Path], source="source", target="target"):
@@ -171,7 +178,7 @@ def nested_text(value, dotted: str, key: str, place: str) -> str:
         place: Place of the value, for the message.
 
     Raises:
-        DataError: If there is no text.
+        DataError: If the key is missing or its value is not text.
     """
     for name in dotted.split("."):
         if not isinstance(value, dict) or name not in value:

@@ -10,6 +10,7 @@ from phrases_run import small_recipe
 from keras_transformer.errors import RecipeError
 from keras_transformer.experiments.train import train
 from keras_transformer.pipelines import EncodedCorpus
+from keras_transformer.recipes import load_recipe
 
 STAGES = (
     "training.stages=[{steps: 3, directions: both, word_dropout: 0.2}, "
@@ -33,6 +34,16 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stages")
     train(small_recipe(*SETTINGS), folder, progress=False)
     return folder
+
+
+def test_stored_recipe_is_the_recipe(run):
+    assert load_recipe(run / "config.yaml") == small_recipe(*SETTINGS)
+
+
+def test_stages_of_text_files_need_no_number_of_steps():
+    text = "data.train={source: a, target: b}"
+    recipe = load_recipe("files", [text, "training.stages=[{steps: 2}, {steps: 3}]"])
+    assert recipe.training.steps == 5
 
 
 def test_each_stage_reads_its_text(run):
