@@ -19,7 +19,7 @@ SMALL = [
     "training.average_checkpoints=2",
     "training.validation_steps=4",
     "training.validation_sentences=3",
-    "decoding.extra_length=7",
+    "decoding={beam_size: 4, length_penalty: 0.6, extra_length: 7}",
     # The final validation then uses the search of those before it.
     "decoding.beam_size=1",
 ]
