@@ -60,7 +60,10 @@ def test_checkpoint_is_synced_before_an_older_one_is_deleted(tmp_path, events):
     optimizer = types.SimpleNamespace(variables=[], build=lambda variables: None)
     transformer = types.SimpleNamespace(name="t", weights=[], variables=[])
     model = types.SimpleNamespace(
-        optimizer=optimizer, transformer=transformer, trainable_variables=[]
+        optimizer=optimizer,
+        transformer=transformer,
+        trainable_variables=[],
+        random_states=list,
     )
     checkpoints = Checkpoints(model, tmp_path / "checkpoints", keep=1)
     checkpoints.save(1, {})

@@ -68,7 +68,7 @@ def compare_seeds(
 
     The paired bootstrap of Koehn (2004): all seeds of all systems are scored on the
     same resamples of the sentences. The p-value is that of sacreBLEU: the share of
-    resamples whose difference, less its mean, is at least as large as the observed one.
+    resamples whose absolute difference, less its mean, exceeds the observed one.
 
     Args:
         systems: Mapping of names to lists of translations, one list per seed.
@@ -104,7 +104,8 @@ def compare_seeds(
 def _p_value(differences, observed):
     if not observed and not differences.any():
         return 1.0  # the same translations
-    extreme = np.abs(differences - differences.mean()) >= abs(observed)
+    sizes = np.abs(differences)
+    extreme = sizes - sizes.mean() > abs(observed)
     return float((np.sum(extreme) + 1) / (len(differences) + 1))
 
 

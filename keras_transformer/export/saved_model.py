@@ -142,7 +142,10 @@ def export_saved_model(
         setattr(served, name, function)
 
     def write(path):
-        tf.saved_model.save(served, path, signatures=endpoints)
+        # Nothing in an export needs gradients, and those of some activations refer to
+        # constants that a simplified graph lacks.
+        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        tf.saved_model.save(served, path, signatures=endpoints, options=options)
 
     with convert_disk_full_errors(folder):
         return _write_version(write, folder, card, {"max_batch_size": max_batch_size})

@@ -67,6 +67,10 @@ class Choice(NamedTuple):
         return f"{self.key}: {value} ({self.reason})"
 
 
+# Kinds of data for which settings can be chosen; the size of `files` is measured.
+_TEXT_KINDS = ("files", "tsv", "jsonl", "hf")
+
+
 def automatic_keys(values: dict) -> list[str]:
     """Returns the dotted keys of a recipe whose value is `auto`.
 
@@ -74,13 +78,16 @@ def automatic_keys(values: dict) -> list[str]:
         values: Sections by name.
 
     Raises:
-        RecipeError: If there are such keys and `data.kind` is not `files`.
+        RecipeError: If there are such keys and `data.kind` is not a kind of text.
     """
     found = [key for key in AUTOMATIC_KEYS if _get(values, key) == AUTO]
     data = values.get("data")
     kind = data.get("kind", "files") if isinstance(data, dict) else "files"
-    if found and kind != "files":
-        raise RecipeError(f"{found[0]}: auto needs data.kind files. Received: {kind}")
+    if found and kind not in _TEXT_KINDS:
+        raise RecipeError(
+            f"{found[0]}: auto needs a data.kind of text, such as files. "
+            f"Received: {kind}"
+        )
     return found
 
 

@@ -83,7 +83,7 @@ def _container_limit():
         "/sys/fs/cgroup/memory/memory.limit_in_bytes",
     ):
         try:
-            with open(path, encoding="ascii") as file:
+            with open(path, encoding="utf-8") as file:
                 text = file.read(32).strip()
         except (OSError, ValueError):
             continue

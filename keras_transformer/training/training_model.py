@@ -246,8 +246,11 @@ class TrainingModel(keras.Model):
     def _sums(self, inputs, labels, training):
         """Returns sums over tokens: loss, negative log-likelihood, correct tokens."""
         weights = self._token_weights(inputs, labels)
+        # Padding may have an id without a logit. It has no weight.
+        is_padding = tf.equal(labels, self.transformer.pad_id)
+        labels = tf.where(is_padding, 0, tf.cast(labels, tf.int32))
         of_labels = (
-            tf.reshape(tf.cast(labels, tf.int32), [-1]),
+            tf.reshape(labels, [-1]),
             tf.reshape(weights, [-1]),
         )
         options = (self.label_smoothing, self._chunk_tokens())
@@ -257,6 +260,7 @@ class TrainingModel(keras.Model):
         # [batch, target_length, d_model] to one row per token
         vectors = tf.reshape(tf.cast(vectors, tf.float32), [-1, vectors.shape[-1]])
         vectors, matrix = self.transformer.token_embedding.loss_factors(vectors)
+        matrix = tf.convert_to_tensor(matrix)
         if is_consistent:
             passes = tf.split(vectors, 2)
             factors = self.consistency.factors

@@ -10,9 +10,10 @@ from keras_transformer.serving.server import listen
 
 def test_serve_rejects_invalid_arguments(tmp_path, run_command):
     result = run_command("serve", tmp_path / "nowhere")
-    assert (result.exit_code, result.stderr) == (
-        2,
-        f"error: {tmp_path / 'nowhere'}: no such file or folder\n",
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: {tmp_path / 'nowhere'}: no such file or folder, and no packaged model "
+        "(packaged: phrases)\n"
     )
     result = run_command("serve", tmp_path)
     assert result.exit_code == 2

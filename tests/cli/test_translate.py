@@ -149,7 +149,8 @@ def test_output_keeps_pipes_and_links(run_command, model_path, tmp_path):
 def test_translate_names_a_missing_model(run_command, tmp_path):
     result = run_command("translate", tmp_path / "none", stdin="x\n")
     assert result.exit_code == 2
-    assert result.stderr == f"error: {tmp_path / 'none'}: no such file or folder\n"
+    message = f"error: {tmp_path / 'none'}: no such file or folder, and no packaged"
+    assert result.stderr.startswith(message) and result.stderr.count("\n") == 1
 
 
 def test_failed_translate_keeps_the_old_output(

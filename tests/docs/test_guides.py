@@ -25,7 +25,9 @@ from tree_samples import random_tree
 
 GUIDES = sorted((ROOT / "docs").rglob("*.md"))
 # Valid reasons not to run a block.
-NEEDS = re.compile(r"needs .*(GPU|network)|the tests themselves|the example of --help")
+NEEDS = re.compile(
+    r"needs .*(GPU|network|hours)|the tests themselves|the example of --help"
+)
 
 
 def guide_name(guide):

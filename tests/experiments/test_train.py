@@ -35,7 +35,13 @@ def test_train_writes_run_folder(run):
     folder, summary = run
     names = {path.name for path in folder.iterdir()}
     expected = {"config.yaml", "tokenizer", "cache", "checkpoints", "logs"}
-    assert names == expected | {"metrics.jsonl", "best.keras", "model.keras", ".lock"}
+    assert names == expected | {
+        "metrics.jsonl",
+        "best.keras",
+        "model.keras",
+        ".lock",
+        "curves.png",
+    }
     assert load_recipe(folder / "config.yaml") == small_recipe()
     assert summary["steps"] == 8
     assert summary["averaged checkpoints"] == 2

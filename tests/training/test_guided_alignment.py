@@ -60,7 +60,8 @@ def test_guided_alignment_loss_matches_hand_calculation():
     ("num_layers", "layer"), [(1, 0), (2, 0), (4, 1), (5, 2), (6, 2)]
 )
 def test_guided_alignment_uses_last_layer_of_lower_half(num_layers, layer):
-    model = SimpleNamespace(num_layers=num_layers, num_heads=2)
+    decoder = SimpleNamespace(layers=[None] * num_layers)
+    model = SimpleNamespace(num_layers=num_layers, num_heads=2, decoder=decoder)
     assert training.GuidedAlignment(diagonal).layer_of(model) == layer
     assert training.GuidedAlignment(diagonal, layer=0).layer_of(model) == 0
     for wrong in ({"layer": num_layers}, {"head": 2}):
