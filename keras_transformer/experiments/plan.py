@@ -138,6 +138,7 @@ def _tokens_per_second(model, recipe, length, has_gpu):
     model.fit(
         batch.repeat(),
         steps_per_epoch=1 + _MEASURED_STEPS,
+        shuffle=False,
         verbose=0,
         callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=on_step)],
     )

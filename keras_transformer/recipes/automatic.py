@@ -68,7 +68,7 @@ class Choice(NamedTuple):
 
 
 # Kinds of data for which settings can be chosen; the size of `files` is measured.
-_TEXT_KINDS = ("files", "tsv", "jsonl", "hf")
+_TEXT_KINDS = ("files", "tsv", "jsonl", "hf", "records")
 
 
 def automatic_keys(values: dict) -> list[str]:

@@ -47,7 +47,7 @@ def test_info_describes_a_run(run, info_json):
     assert (training["steps"], training["settings"]["steps"]) == (8, 8)
     assert training["checkpoints"] == [6, 8]
     assert info["data"]["kind"] == "phrases"
-    assert info["decoding"]["beam_size"] == 4
+    assert info["decoding"]["beam_size"] == 1
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
     rows = [row for row in rows if row["split"] == "validation"]
     assert [row["step"] for row in rows] == [4, 8]

@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORDS = ("the", "dog", "cat", "runs", "Hund", "Katze", "läuft", "schläft", "ein", "7")
-SMALL = ("tokenizer.vocabulary_size=420", "training.batch_tokens=512")
+SMALL = ("tokenizer.vocabulary_size=300", "training.batch_tokens=512")
 
 
 def canonical(name):
@@ -144,7 +144,7 @@ def first_batch(name, folder):
     run.mkdir(parents=True)
     pairs = load_pairs(recipe)
     prepare_corpora(recipe, run, pairs)
-    _, corpora = load_corpora(run, pairs)
+    _, corpora = load_corpora(recipe, run, pairs)
     dataset = pipelines.training_dataset(corpora["train"], recipe.training.batch_tokens)
     inputs, _ = next(iter(dataset))
     return list(inputs["source_ids"].shape)

@@ -30,7 +30,6 @@ VARIANTS = {
     "narrow heads": {"key_dim": 4, "value_dim": 4},
     "quick gelu": {"activation": "quick_gelu"},
     "variations": {
-        "output_size": 290,
         "variations": {
             "num_decoder_layers": 1,
             "attention_bias": True,

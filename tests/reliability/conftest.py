@@ -50,6 +50,8 @@ def train_lightly():
         "training.validation_bleu=false",
         "training.gradient_accumulation_steps=1",
         "training.parallel_parts=1",
+        # A checkpoint is then larger than a model's file.
+        "model.d_ff=400",
     )
 
 

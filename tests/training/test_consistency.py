@@ -100,6 +100,11 @@ def model_and_batch(**options):
     labels[3:, 4:] = 0
     targets = np.concatenate([np.full((5, 1), 2, "int32"), labels[:, :-1]], 1)
     model.compile(kt.training.FusedAdam(1e-3))
+    model.build({"source_ids": (5, 7), "target_ids": (5, 6)})
+    rng = np.random.default_rng(1)
+    model.transformer.set_weights(
+        [rng.normal(0, 0.3, x.shape) for x in transformer.get_weights()]
+    )
     return model, {"source_ids": ids, "target_ids": targets}, labels
 
 
