@@ -35,7 +35,7 @@ _TEMPLATE_SECTIONS = ("tokenizer", "model", "training")
 _ALTERNATIVES = {
     "training.checkpoint_minutes": "checkpoint_steps",
     "training.checkpoint_steps": "checkpoint_minutes",
-    "training.steps": "stages",
+    "training.stages": "steps",
 }
 
 

@@ -21,7 +21,9 @@ from packaging.requirements import Requirement
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORDS = ("the", "dog", "cat", "runs", "Hund", "Katze", "läuft", "schläft", "ein", "7")
-SMALL = ("tokenizer.vocabulary_size=300", "training.batch_tokens=512")
+SMALL = ("training.batch_tokens=512",)
+# Larger where the text has more characters or symbols.
+VOCABULARY_SIZES = {"craft_parsing": 420, "phrases": 380}
 
 
 def canonical(name):
@@ -139,6 +141,8 @@ def first_batch(name, folder):
     }.get(name, [])
     if name.startswith("wmt14"):
         overrides = [f"data.data_dir={folder}/tfds"]
+    size = VOCABULARY_SIZES.get(name, 310)
+    overrides = [f"tokenizer.vocabulary_size={size}", *overrides]
     recipe = load_recipe(name, [*SMALL, *overrides])
     run = folder / "runs" / name
     run.mkdir(parents=True)

@@ -14,7 +14,7 @@ from keras_transformer.experiments.repeat import repeat
 from keras_transformer.recipes import load_recipe
 
 TINY = [
-    *("data.size=400", "data.held_out=20", "tokenizer.vocabulary_size=300"),
+    *("data.size=400", "data.held_out=20", "tokenizer.vocabulary_size=380"),
     *("model.d_model=8", "model.d_ff=8", "model.num_heads=1", "model.num_layers=1"),
     *("model.key_dim=8", "model.value_dim=8", "training.steps=2"),
     *("training.warmup_steps=1", "training.cooldown_steps=0"),
