@@ -202,10 +202,11 @@ def _evaluate(recipe, seed, folder):
     settings = recipe.evaluation.model_dump()
     bleu = evaluation.bleu(translations, references, **settings)
     chrf = evaluation.chrf(translations, references, settings["lowercase"])
+    interval = evaluation.bleu_interval(translations, references, **settings)
     result = {
         "seed": seed,
         "bleu": bleu.score,
-        "bleu_interval": evaluation.bleu_interval(translations, references, **settings),
+        "bleu_interval": list(interval),
         "chrf": chrf.score,
         "perplexity": perplexity_of(translator.score(sources, references)),
         "parameters": translator.model.count_params(),

@@ -66,8 +66,8 @@ def test_repeat_refuses_another_recipe(repeated):
 
 def test_repeat_reports_why_a_training_failed(tmp_path):
     settings = [*TINY, "tokenizer.vocabulary_size=9999"]
-    with pytest.raises(RunError, match=r"seed 1: .* exit code 2: error: .*vocabulary"):
-        repeat(load_recipe("phrases", settings), [1], tmp_path / "seeds", jobs=2)
+    with pytest.raises(RunError, match=r"seed \d: .* exit code 2: error: .*vocabulary"):
+        repeat(load_recipe("phrases", settings), [1, 2], tmp_path / "seeds", jobs=2)
 
 
 def test_repeat_needs_test_data(tmp_path):

@@ -93,4 +93,4 @@ def test_resumed_stages_give_the_same_model(run, tmp_path, step):
 )
 def test_recipes_reject_wrong_stages(stages, message):
     with pytest.raises(RecipeError, match=message):
-        small_recipe("training.steps=6", f"training.stages={stages}")
+        small_recipe(f"training.stages={stages}", "training.steps=6")
