@@ -70,7 +70,12 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
         raise ExportError(f"{folder}: already exists")
     tensors = _tensors(model, tokenizer)
     if dtype is not None:
-        tensors = {name: array.astype(dtype) for name, array in tensors.items()}
+        # Half precision lacks -1e9, the bias of ids that are never generated.
+        largest = np.finfo(dtype).max
+        tensors = {
+            name: array.clip(-largest, largest).astype(dtype)
+            for name, array in tensors.items()
+        }
     search = translator.search
     notes = _NOTES.format(
         epsilon=model.encoder.layers[0].feed_forward_add_norm.layer_norm_epsilon,
