@@ -11,7 +11,7 @@ from keras_transformer.export import export_saved_model
 from keras_transformer.export import model_card
 
 SENTENCES = ["der Hund läuft", "ein Hund und noch ein Hund", "die Katze schläft"]
-TEXTS = ["der Hund läuft", "", "ein Hund und noch ein Hund", "  \t ", "läuft 😀 der"]
+TEXTS = ["der Hund läuft", "", "ein Hund und noch ein Hund", "  \t ", "läuft 🙂 der"]
 SEARCH = {
     "search": kt.BeamSearch(beam_size=4, length_penalty=0.6, extra_length=7),
     "max_source_length": 40,

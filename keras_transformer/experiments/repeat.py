@@ -7,6 +7,11 @@ import pathlib
 import subprocess
 import sys
 import time
+from typing import Annotated
+
+from pydantic import BaseModel
+from pydantic import Field
+from pydantic import NonNegativeInt
 
 from keras_transformer import evaluation
 from keras_transformer.errors import RecipeError
@@ -14,6 +19,7 @@ from keras_transformer.errors import RunError
 from keras_transformer.evaluation.perplexity import perplexity_of
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments.corpora import load_pairs
+from keras_transformer.experiments.repeat_report import REPORT
 from keras_transformer.experiments.repeat_report import write_report
 from keras_transformer.files import replace_file
 from keras_transformer.recipes import dump_recipe
@@ -21,11 +27,31 @@ from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import metrics_of_run
 from keras_transformer.saving.open import open_model
+from keras_transformer.untrusted import read_json
 
 SEED_RESULT = "result.json"
 TRANSLATIONS = "test.txt"
 REFERENCES = "references.txt"
 LOG = "train.log"
+
+
+class _SeedResult(BaseModel):
+    """Content of `result.json`."""
+
+    seed: NonNegativeInt
+    bleu: float
+    bleu_interval: list[float]
+    chrf: float
+    perplexity: float
+    parameters: NonNegativeInt
+    seconds: float
+    signatures: list[str]
+
+
+class _Report(BaseModel):
+    """The part of `results.json` that `stored_translations` needs."""
+
+    seeds: Annotated[list[_SeedResult], Field(min_length=1)]
 
 
 def repeat(recipe, seeds, output, jobs=1, on_seed=None):
@@ -76,17 +102,19 @@ def stored_translations(output):
         output: Output folder of `repeat`, a `pathlib.Path`.
 
     Returns:
-        Tuple `(translations, references)`: a list of texts per finished seed, and the
-        list of references.
+        Tuple `(translations, references)`: a list of texts per seed of the report, and
+        the list of references.
 
     Raises:
-        RunError: If no seed is finished.
+        RunError: If there is no report.
     """
-    finished = sorted(path.parent for path in output.glob(f"seed-*/{SEED_RESULT}"))
-    if not finished:
-        raise RunError(f"{output}: contains no finished seed of repeat")
-    translations = [_lines(folder / TRANSLATIONS) for folder in finished]
-    return translations, _lines(finished[0] / REFERENCES)
+    path = output / REPORT
+    if not path.is_file():
+        raise RunError(f"{output}: contains no report of repeat")
+    report = read_json(path, _Report, error=RunError)
+    folders = [output / f"seed-{each.seed}" for each in report.seeds]
+    translations = [_lines(folder / TRANSLATIONS) for folder in folders]
+    return translations, _lines(folders[0] / REFERENCES)
 
 
 def _lines(path):
@@ -185,7 +213,7 @@ def _finished(folder):
     path = folder / SEED_RESULT
     if not path.is_file():
         return None
-    return json.loads(path.read_text(encoding="utf-8"))
+    return read_json(path, _SeedResult, error=RunError).model_dump()
 
 
 def _training_seconds(folder):

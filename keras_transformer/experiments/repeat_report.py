@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from keras_transformer.evaluation import spread
 from keras_transformer.files import replace_file
 
+REPORT = "results.json"
 _SCORES = ("bleu", "chrf", "perplexity")
 
 
@@ -22,7 +23,7 @@ def write_report(results, output):
         "seeds": results,
         **{name: each._asdict() for name, each in spreads.items()},
     }
-    with replace_file(output / "results.json") as temporary:
+    with replace_file(output / REPORT) as temporary:
         temporary.write_text(json.dumps(report, indent=1), encoding="utf-8")
     with replace_file(output / "results.md") as temporary:
         temporary.write_text(_markdown(results, spreads), encoding="utf-8")

@@ -162,9 +162,9 @@ def _measure_file(path, characters, words):
         stream = gzip.GzipFile(fileobj=file) if is_compressed else file
         sample = stream.read(_SAMPLE_BYTES)
         has_more = bool(stream.read(1))
-        read = file.tell()
+        num_read = file.tell()
     text = sample.decode("utf-8", "ignore")
     characters.update(text)
     words.update(re.findall(r"\S+", text))
-    factor = stored / read if has_more and read else 1.0
+    factor = stored / num_read if has_more and num_read else 1.0
     return round(sample.count(b"\n") * factor), round(len(sample) * factor)

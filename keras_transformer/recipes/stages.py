@@ -43,7 +43,7 @@ class StageSettings(Section):
 
 
 class TrainingText(NamedTuple):
-    """How the training text is read and encoded."""
+    """Directions and segmentations of the training text."""
 
     directions: str  # "forward" or "both"
     dropout: float  # of the tokenizer

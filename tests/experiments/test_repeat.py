@@ -1,6 +1,7 @@
 """`repeat`: seeds, resume, report, failures, and comparison of two folders."""
 
 import json
+import shutil
 import statistics
 
 import pytest
@@ -57,6 +58,14 @@ def test_repeat_does_not_train_finished_seeds_again(repeated):
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
+def test_repeat_names_a_damaged_result(repeated, tmp_path):
+    copy = tmp_path / "seeds"
+    shutil.copytree(repeated[0], copy)
+    (copy / "seed-1" / "result.json").write_text('{"seed": "1"}')
+    with pytest.raises(RunError, match=r"seed-1/result\.json"):
+        repeat(load_recipe("phrases", TINY), [1], copy)
+
+
 def test_repeat_refuses_another_recipe(repeated):
     output, _ = repeated
     recipe = load_recipe("phrases", [*TINY, "training.label_smoothing=0.2"])
@@ -84,7 +93,8 @@ def test_compare_tests_the_means_of_two_folders(repeated):
     other.symlink_to(output, target_is_directory=True)
     found = CliRunner().invoke(app, ["compare", str(output), str(other)])
     assert found.exit_code == 0, found.output
-    assert "mean over seeds (2, 2)" in found.output
+    seeds = len(json.loads((output / "results.json").read_text())["seeds"])
+    assert f"mean over seeds ({seeds}, {seeds})" in found.output
     assert "p = 1.0000" in found.output
 
 

@@ -135,13 +135,13 @@ def test_long_texts_do_not_change_other_results(signatures):
     np.testing.assert_array_equal(
         together["translations"][:count], alone["translations"]
     )
-    np.testing.assert_allclose(together["scores"][:count], alone["scores"], rtol=2e-6)
+    np.testing.assert_allclose(together["scores"][:count], alone["scores"], atol=1e-5)
     # The model would not read the text that is cut before tokenization.
     short = serve(inputs=tf.constant([text[:20_000] for text in long]))
     np.testing.assert_array_equal(
         together["translations"][count:], short["translations"]
     )
-    np.testing.assert_allclose(together["scores"][count:], short["scores"], rtol=1e-4)
+    np.testing.assert_allclose(together["scores"][count:], short["scores"], rtol=1e-6)
 
 
 @pytest.mark.fault("F25", "wrong names and types of inputs are errors")
