@@ -81,6 +81,7 @@ def pack(name, run, folder=None, samples=0):
     recipe = recipes.load_recipe(run / CONFIG)
     _check_recipe(run, recipe, recipes.load_recipe(name))
     translator = kt.open_model(run)
+    translator.model = _in_float32(translator.model)
     options = {
         "license": f"{_WEIGHTS_LICENSE} {packaged.origin}",
         "dtype": "float16",
@@ -98,6 +99,15 @@ def pack(name, run, folder=None, samples=0):
         scores = _evaluate(kt.open_model(half), recipe, samples)
     folder = pathlib.Path(folder or PRETRAINED / name)
     return export_preset(translator, folder, scores=scores, **options), scores
+
+
+def _in_float32(model):
+    """Returns a copy that computes in float32, which every processor does quickly."""
+    config = {**model.get_config(), "dtype": "float32"}
+    copy = kt.Transformer.from_config(config)
+    copy.build({"source_ids": (None, None), "target_ids": (None, None)})
+    copy.set_weights(model.get_weights())
+    return copy
 
 
 def _check_recipe(run, found, expected):

@@ -20,6 +20,7 @@ SETTINGS = [
     "model={preset: tiny, num_layers: 1, d_model: 16, d_ff: 28, num_heads: 2}",
     *("training.steps=2", "training.batch_tokens=170", "training.checkpoint_steps=1"),
     *("training.average_checkpoints=2", "training.validation_bleu=false"),
+    "training.mixed_precision=bfloat16",
     "decoding={beam_size: 2, extra_length: 3}",
 ]
 # A sentence per model with the translation that it must give, byte for byte.
@@ -61,6 +62,8 @@ def test_packed_run_is_a_preset_with_recipe_and_card(run, same_recipe, tmp_path)
         *("model.weights.h5", "recipe.yaml", "task.json", "tokenizer.json"),
     ]
     packed, original = kt.open_model(folder), kt.open_model(run)
+    assert original.model.dtype_policy.name == "mixed_bfloat16"
+    assert packed.model.dtype_policy.name == "float32"
     assert packed.search == original.search
     assert packed.max_source_length == original.max_source_length
     for half, full in zip(
