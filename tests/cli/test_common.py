@@ -15,7 +15,7 @@ from keras_transformer.errors import UserError
 
 NAMES = {"import_model": "import", "update_vocabulary": "update-vocabulary"}
 ALL = [*(NAMES.get(name, name) for name in COMMANDS), "corpus prepare"]
-WITHOUT_DEVICE = {"init", "plot", "info", "compare"}
+WITHOUT_DEVICE = {"init", "plot", "info", "compare", "models"}
 
 
 @pytest.mark.parametrize("name", ALL)
