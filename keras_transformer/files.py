@@ -5,6 +5,7 @@ import errno
 import os
 import pathlib
 import shutil
+import stat
 
 from keras_transformer.errors import StorageError
 
@@ -53,21 +54,46 @@ def replace_folder(folder):
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}-{os.getpid()}")
     old = folder.with_name(f".{folder.name}-{os.getpid()}-old")
-    shutil.rmtree(temporary, ignore_errors=True)
+    remove_tree(temporary)
     try:
         with convert_disk_full_errors(folder):
             temporary.mkdir()
             yield temporary
             sync_tree(temporary)
-        if folder.exists():
+        if os.path.lexists(folder):
             # Renaming the old folder first never leaves `folder` partly removed.
-            shutil.rmtree(old, ignore_errors=True)
+            remove_tree(old)
             os.rename(folder, old)
         os.rename(temporary, folder)
-        shutil.rmtree(old, ignore_errors=True)
+        remove_tree(old)
         sync(folder.parent)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_tree(temporary)
+
+
+def remove_tree(path):
+    """Removes a file, a link, or a folder with its content, as far as possible."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def remove_link(path):
+    """Removes `path` if it is a symbolic link or has hard links.
+
+    Writing to `path` then creates a file and changes no other one.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode) or is_hard_link(status):
+            os.unlink(path)
+
+
+def is_hard_link(status):
+    """Returns whether a file has another name, given its `os.stat_result`."""
+    return stat.S_ISREG(status.st_mode) and status.st_nlink > 1
 
 
 def sync(path):

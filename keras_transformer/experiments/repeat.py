@@ -21,6 +21,7 @@ from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments.corpora import load_pairs
 from keras_transformer.experiments.repeat_report import REPORT
 from keras_transformer.experiments.repeat_report import write_report
+from keras_transformer.files import remove_link
 from keras_transformer.files import replace_file
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
@@ -171,6 +172,7 @@ def _start(config, folder, seed, shows_progress):
     command += ["--output", str(folder), "--set", f"training.seed={seed}"]
     if shows_progress:
         return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    remove_link(folder / LOG)
     with open(folder / LOG, "ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log)
 

@@ -1,5 +1,6 @@
 """Presets on the Hugging Face Hub, through the package huggingface_hub."""
 
+import os
 import pathlib
 import re
 
@@ -69,7 +70,7 @@ def upload(folder, name, private=False):
     repository, revision = _parse(name if name.startswith("hf:") else f"hf://{name}")
     hub = _import_hub(name)
     readme = pathlib.Path(folder) / "README.md"
-    if not readme.exists():
+    if not os.path.lexists(readme):
         readme.write_text(_README.format(repository), encoding="utf-8")
     try:
         hub.create_repo(repository, private=private, exist_ok=True)

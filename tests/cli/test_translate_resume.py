@@ -338,3 +338,17 @@ def test_translate_memory_is_bounded(tmp_path):
     print(f"{small} kB, then {large} kB")
     assert large - small < 8_000
     assert (tmp_path / "large.o").stat().st_size == (tmp_path / "large").stat().st_size
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_resume_refuses_a_part_that_is_a_link(translate, files, link):
+    other = files[0].with_name("other")
+    other.write_text("somebody's\n")
+    part = files[1].with_name("out.part")
+    link(other, part)
+    result = translate()
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: {part}: must not be a link; remove it to start over\n"
+    )
+    assert other.read_text() == "somebody's\n"

@@ -1,6 +1,7 @@
 """Run folders: locks, changed recipes and leftovers of a crash."""
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from keras_transformer.errors import WorkerLost
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.recipes import load_recipe
 from keras_transformer.training.callbacks import Progress
+from keras_transformer.training.reporting import MetricsLog
 
 HOLD = """
 import pathlib, sys
@@ -238,6 +240,26 @@ def test_lock_follows_no_link(tmp_path):
         pytest.fail("locked a pipe")
 
 
+@pytest.mark.fault("F23", "a hard link as the lock is replaced")
+def test_lock_replaces_a_hard_link(tmp_path):
+    other, run = tmp_path / "other", tmp_path / "run"
+    run.mkdir()
+    other.write_text("somebody's")
+    os.link(other, run / ".lock")
+    with run_folder.lock(run):
+        assert other.read_text() == "somebody's"
+        with pytest.raises(RunBusy), run_folder.lock(run):
+            pytest.fail("locked twice")
+    # The process that has locked a shared file may be training in this run.
+    (run / ".lock").unlink()
+    os.link(other, run / ".lock")
+    with open(other, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(RunBusy), run_folder.lock(run):
+            pytest.fail("locked a shared file")
+    assert other.read_text() == "somebody's"
+
+
 def test_lock_of_a_removed_file_counts_for_nobody(tmp_path):
     with run_folder.lock(tmp_path), pytest.raises(RunError, match="already training"):
         (tmp_path / ".lock").unlink()
@@ -275,7 +297,7 @@ def outside(tmp_path):
     "name",
     [
         *("notes", "checkpoints", "logs", "logs/train", "cache", "cache/train"),
-        *("cache/validation", "tokenizer", "metrics.jsonl"),
+        *("cache/validation", "cache/train-both-0x1", "tokenizer", "metrics.jsonl"),
     ],
 )
 def test_nothing_is_written_through_a_link(tmp_path, outside, name):
@@ -320,6 +342,22 @@ def test_temporary_names_that_are_links_are_replaced(tmp_path, outside):
     run_folder.claim(run, recipe())
     assert victim.read_text() == "somebody's"
     assert not (run / "config.yaml").is_symlink()
+
+
+@pytest.mark.fault(
+    "F23", "metrics with a hard link are copied before they are extended"
+)
+def test_metrics_replace_a_hard_link(tmp_path):
+    other, run = tmp_path / "other", tmp_path / "run"
+    run.mkdir()
+    line = json.dumps({"split": "train", "step": 1, "seconds": 1.0}) + "\n"
+    other.write_text(line)
+    os.link(other, run / "metrics.jsonl")
+    log = MetricsLog(run, Progress(step=1))
+    log.rewind()
+    log.note("train", {})
+    assert other.read_text() == line
+    assert (run / "metrics.jsonl").read_text().count("\n") == 2
 
 
 class TestFailedStart:
