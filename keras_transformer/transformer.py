@@ -17,12 +17,12 @@ from keras_transformer.numerics.activations import activation_name
 from keras_transformer.numerics.activations import get_activation
 from keras_transformer.numerics.matrices import Dense
 from keras_transformer.numerics.normalization import LayerNormalization
-from keras_transformer.presets import StoredPresets
+from keras_transformer.presets import PresetMixin
 from keras_transformer.variations import Variations
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(StoredPresets, keras.Model):
+class Transformer(PresetMixin, keras.Model):
     """The model of section 3; its defaults are the paper's base model.
 
     One matrix of `vocabulary_size` rows embeds source and target and projects to

@@ -17,7 +17,7 @@ import typer
 from keras_transformer.cli import common
 from keras_transformer.errors import UserError
 from keras_transformer.errors import install_hint
-from keras_transformer.untrusted import printable
+from keras_transformer.untrusted import escape_controls
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -35,7 +35,7 @@ def print_status(message: str) -> None:
 
 def print_error(message: str) -> None:
     """Like `print_status`, but also with --quiet."""
-    typer.echo(printable(message), err=True)
+    typer.echo(escape_controls(message), err=True)
 
 
 def warn(message: str) -> None:
@@ -61,7 +61,7 @@ def command(function=None, *, uses_device=True):
             name: kwargs.pop(name) for name in common.COMMON_OPTIONS if name in kwargs
         }
         try:
-            with common.applied(**given):
+            with common.override_settings(**given):
                 result = function(*args, **kwargs)
             sys.stdout.flush()
             return result
@@ -138,11 +138,11 @@ def find_model(path: pathlib.Path) -> pathlib.Path:
         UserError: If there is no such model.
     """
     from keras_transformer.saving.names import locate_model
-    from keras_transformer.saving.names import missing_model
+    from keras_transformer.saving.names import missing_model_message
 
     found = locate_model(path)
     if not found.exists():
-        raise UserError(f"{path}: {missing_model()}")
+        raise UserError(f"{path}: {missing_model_message()}")
     return found
 
 

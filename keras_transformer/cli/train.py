@@ -140,14 +140,14 @@ def _next_commands(data, run):
     command, folder = "  keras-transformer", shlex.quote(str(run))
     sample = getattr(data, "test", None) or getattr(data, "validation", None)
     if data.kind == "trees":
-        trees = _shown_path(sample.trees[0]) if sample else "test.trees"
+        trees = _shell_path(sample.trees[0]) if sample else "test.trees"
         return [
             f"{command} evaluate {folder} --metric f1 --reference {trees}",
             f'  echo "The dog barks ." | {command.strip()} parse {folder}',
         ]
     source, target = "test.source", "test.target"
     if data.kind in ("files", "records") and sample:
-        source, target = _shown_path(sample.source[0]), _shown_path(sample.target[0])
+        source, target = _shell_path(sample.source[0]), _shell_path(sample.target[0])
     name = shlex.quote(f"saved_models/{run.resolve().name}")
     return [
         f"{command} evaluate {folder} --source {source} --reference {target}",
@@ -156,7 +156,7 @@ def _next_commands(data, run):
     ]
 
 
-def _shown_path(path):
+def _shell_path(path):
     """Returns a path for a shell, relative if it is inside the current folder."""
     path = pathlib.Path(path)
     here = pathlib.Path.cwd()

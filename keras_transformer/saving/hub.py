@@ -9,7 +9,7 @@ from keras_transformer.errors import install_hint
 from keras_transformer.saving.preset import EXTRA_FILES
 from keras_transformer.saving.preset import FILES
 from keras_transformer.saving.preset import TOKENIZER_ASSETS
-from keras_transformer.untrusted import short
+from keras_transformer.untrusted import shorten
 
 _NAME = re.compile(r"hf:/+([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 # The Hub shows it as the page of the model.
@@ -48,7 +48,7 @@ def download(name, patterns=(*FILES, f"{TOKENIZER_ASSETS}/*", *EXTRA_FILES)):
         )
     # Errors of HTTP clients, of the Hub, and of the file system.
     except Exception as error:
-        raise ModelError(f"{name}: cannot be downloaded: {short(error)}") from error
+        raise ModelError(f"{name}: cannot be downloaded: {shorten(error)}") from error
     return pathlib.Path(folder)
 
 
@@ -83,7 +83,7 @@ def upload(folder, name, private=False):
             )
         )
     except Exception as error:
-        raise ModelError(f"{name}: cannot be uploaded: {short(error)}") from error
+        raise ModelError(f"{name}: cannot be uploaded: {shorten(error)}") from error
 
 
 def _parse(name):
