@@ -101,7 +101,9 @@ def test_other_quantizations_are_not_saved(tmp_path, arguments):
         "preset": model.save_to_preset,
     }
     for name, save in saves.items():
-        with pytest.raises(ValueError, match=r'those of `quantize\("int8"\)`') as error:
+        with pytest.raises(
+            ValueError, match=r'only be saved after `quantize\("int8"\)`'
+        ) as error:
             save(tmp_path / name)
         assert "\n" not in str(error.value)
     assert [*tmp_path.iterdir()] == [good]

@@ -62,6 +62,7 @@ def ablate(
     missing = len(names) * seeds - len(results)
     if missing:
         console.print_status(
-            f"other processes are training {missing} more runs and complete the table"
+            f"other processes are training {missing} more runs and will "
+            "complete the table"
         )
     typer.echo((output / "table.md").read_text(encoding="utf-8"), nl=False)

@@ -43,7 +43,7 @@ def resumable_lines(output, facts, num_inputs, numbered):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{part}: another process writes it") from None
+            raise UserError(f"{part}: another process is writing it") from None
         num_done = 0
         if file.tell():
             _check_facts(part, output, facts)
@@ -94,7 +94,7 @@ def _check_facts(path, output, facts):
     for name, value in facts.items():
         if known.get(name) != value:
             raise UserError(
-                f"{path}: was made with another {name}; remove it to start over"
+                f"{path}: was made with a different {name}; remove it to start over"
             )
 
 

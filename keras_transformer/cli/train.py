@@ -130,7 +130,7 @@ def _warn_of_memory(recipe):
     if available is not None and needed > available:
         console.warn(
             f"training takes about {format_bytes(needed)} of memory, but "
-            f"{format_bytes(available)} are available. Increase "
+            f"only {format_bytes(available)} is available. Increase "
             "training.gradient_accumulation_steps or reduce training.batch_tokens"
         )
 

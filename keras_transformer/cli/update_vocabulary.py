@@ -73,7 +73,8 @@ def update_vocabulary(
         f"{len(added)} subwords added: {', '.join(added[:_NUM_SHOWN])}{more}"
     )
     console.print_status(
-        f"{grown.vocabulary_size} in total; train --from {output} learns to use them"
+        f"{grown.vocabulary_size} in total. Run train --from {output}, so that the "
+        "model learns to use them"
     )
     typer.echo(output / MODEL)
 

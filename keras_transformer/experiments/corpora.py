@@ -192,6 +192,6 @@ def check_targets(model, corpus, pairs):
     if len(rows):
         raise DataError(
             f"{pairs.locate(int(corpus.numbers(rows)[0]))}: the vocabulary lacks the "
-            f"symbol of a label, a tag or brackets ({len(rows)} such trees). It was "
-            "learned from other trees"
+            f"symbol of a label, a tag or brackets ({len(rows)} such trees). The "
+            "vocabulary was learned from different trees"
         )

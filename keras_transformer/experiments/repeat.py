@@ -111,7 +111,7 @@ def stored_translations(output):
     """
     path = output / REPORT
     if not path.is_file():
-        raise RunError(f"{output}: contains no report of repeat")
+        raise RunError(f"{output}: contains no report that repeat wrote")
     report = read_json(path, _Report, error=RunError)
     folders = [output / f"seed-{each.seed}" for each in report.seeds]
     translations = [_lines(folder / TRANSLATIONS) for folder in folders]

@@ -294,7 +294,7 @@ class _Run:
         if not self.workers.is_chief:
             return {}
         seconds = round(time.monotonic() - self._started)
-        return {**summary, "seconds in all": seconds}
+        return {**summary, "total seconds": seconds}
 
     def _finish(self, data, trainer, validate):
         settings = self.recipe.training

@@ -116,8 +116,8 @@ class Dense(keras.layers.Dense):
         is_default = config is None or config.get_config() == default.get_config()
         if mode is not None and not (mode == "int8" and is_default):
             raise ValueError(
-                'Of quantized models, only those of `quantize("int8")` without a '
-                f"`config` can be saved. Received: mode={mode!r}."
+                'A quantized model can only be saved after `quantize("int8")` without '
+                f"a `config`. Received: mode={mode!r}."
             )
 
     def save_own_variables(self, store):

@@ -315,7 +315,7 @@ def test_visualize_accepts_a_name_with_a_suffix(
 def test_visualize_requires_a_file_name(run_command, model_path):
     result = run_command("visualize", model_path, "--source", "x", "--output", ".")
     assert result.exit_code == 2
-    assert "--output .: a folder; add a name for the files" in result.stderr
+    assert "--output .: must be a file name, not a folder" in result.stderr
 
 
 def test_streams_of_quiet_libraries_stay_open(monkeypatch, tmp_path, capfd):
