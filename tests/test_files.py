@@ -1,6 +1,7 @@
 """Atomic writes: the order of sync and rename, and errors about full disks."""
 
 import errno
+import json
 import os
 import pathlib
 import types
@@ -79,6 +80,25 @@ def test_checkpoint_replaces_links_of_its_name(tmp_path, checkpoints, link):
     for name in names:
         assert (tmp_path / name).read_text() == "somebody's"
         assert "somebody" not in (checkpoints.folder / name).read_text("latin-1")
+
+
+@pytest.mark.fault(
+    "F23", "metrics with a hard link are copied before they are extended"
+)
+def test_metrics_replace_a_hard_link(tmp_path):
+    from keras_transformer.training.callbacks import Progress
+    from keras_transformer.training.reporting import MetricsLog
+
+    other, run = tmp_path / "other", tmp_path / "run"
+    run.mkdir()
+    line = json.dumps({"split": "train", "step": 1, "seconds": 1.0}) + "\n"
+    other.write_text(line)
+    os.link(other, run / "metrics.jsonl")
+    log = MetricsLog(run, Progress(step=1))
+    log.rewind()
+    log.note("train", {})
+    assert other.read_text() == line
+    assert (run / "metrics.jsonl").read_text().count("\n") == 2
 
 
 def test_checkpoint_is_synced_before_an_older_one_is_deleted(

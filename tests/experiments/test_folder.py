@@ -1,7 +1,6 @@
 """Run folders: locks, changed recipes and leftovers of a crash."""
 
 import fcntl
-import json
 import os
 import signal
 import subprocess
@@ -16,7 +15,6 @@ from keras_transformer.errors import WorkerLost
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.recipes import load_recipe
 from keras_transformer.training.callbacks import Progress
-from keras_transformer.training.reporting import MetricsLog
 
 HOLD = """
 import pathlib, sys
@@ -342,22 +340,6 @@ def test_temporary_names_that_are_links_are_replaced(tmp_path, outside):
     run_folder.claim(run, recipe())
     assert victim.read_text() == "somebody's"
     assert not (run / "config.yaml").is_symlink()
-
-
-@pytest.mark.fault(
-    "F23", "metrics with a hard link are copied before they are extended"
-)
-def test_metrics_replace_a_hard_link(tmp_path):
-    other, run = tmp_path / "other", tmp_path / "run"
-    run.mkdir()
-    line = json.dumps({"split": "train", "step": 1, "seconds": 1.0}) + "\n"
-    other.write_text(line)
-    os.link(other, run / "metrics.jsonl")
-    log = MetricsLog(run, Progress(step=1))
-    log.rewind()
-    log.note("train", {})
-    assert other.read_text() == line
-    assert (run / "metrics.jsonl").read_text().count("\n") == 2
 
 
 class TestFailedStart:
