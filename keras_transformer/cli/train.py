@@ -12,7 +12,7 @@ import keras_transformer
 from keras_transformer.cli import common
 from keras_transformer.cli import console
 from keras_transformer.cli import options
-from keras_transformer.cli.recipes import FittingRecipe
+from keras_transformer.cli.recipes import AdaptiveRecipe
 from keras_transformer.errors import UserError
 
 
@@ -85,13 +85,13 @@ def train(
         weights = weights_file(found) or "its newest checkpoint"
         console.print_status(f"--from {initial_model}: using the weights of {weights}")
     run = None if restart else output
-    fitting = FittingRecipe(recipe, overrides, keys, run)
+    adaptive = AdaptiveRecipe(recipe, overrides, keys, run)
     if output is None and not dry_run:
         raise UserError("--output RUN, the folder of the run, is missing")
     if output is not None:
         console.require_new_folder(output)
 
-    loaded = fitting.fit()
+    loaded = adaptive.adapt()
     if dry_run:
         from keras_transformer.experiments.plan import plan_training
 

@@ -18,7 +18,7 @@ from itertools import chain
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.distributed.meeting import wait_for_workers
+from keras_transformer.distributed.rendezvous import wait_for_workers
 from keras_transformer.errors import WorkerLost
 from keras_transformer.errors import WorkersError
 from keras_transformer.training.replicas import default_strategy

@@ -1,7 +1,7 @@
-"""Waiting for the other workers at the start.
+"""Rendezvous of the workers at the start.
 
 TensorFlow's own wait holds Python's lock, and its handler ignores SIGTERM. So workers
-meet here first, where signals end the wait.
+first meet here, where signals end the wait.
 """
 
 import contextlib
