@@ -23,12 +23,12 @@ def replace_file(path):
     `path` is either the old file or the new one.
 
     Raises:
-        StorageError: If the disk is full.
+        StorageError: If the disk is full, or the file cannot be created.
     """
     path = pathlib.Path(path)
     temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
     try:
-        with convert_disk_full_errors(path):
+        with convert_disk_full_errors(path), _name_target(path, temporary):
             # Writing to a link of that name would write to another file.
             temporary.unlink(missing_ok=True)
             yield temporary
@@ -48,7 +48,7 @@ def replace_folder(folder):
     for an instant, missing.
 
     Raises:
-        StorageError: If the disk is full.
+        StorageError: If the disk is full, or the folder cannot be created.
     """
     folder = pathlib.Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def replace_folder(folder):
     old = folder.with_name(f".{folder.name}-{os.getpid()}-old")
     remove_tree(temporary)
     try:
-        with convert_disk_full_errors(folder):
+        with convert_disk_full_errors(folder), _name_target(folder, temporary):
             temporary.mkdir()
             yield temporary
             sync_tree(temporary)
@@ -69,6 +69,17 @@ def replace_folder(folder):
         sync(folder.parent)
     finally:
         remove_tree(temporary)
+
+
+@contextlib.contextmanager
+def _name_target(path, temporary):
+    """Converts errors about a temporary path to a `StorageError` about `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or str(error.filename) != str(temporary):
+            raise
+        raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def remove_tree(path):

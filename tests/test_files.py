@@ -132,6 +132,20 @@ def test_replace_file_keeps_the_old_file_if_the_disk_is_full(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("replace", [replace_file, replace_folder])
+def test_error_names_the_target_instead_of_the_temporary_path(
+    tmp_path, replace, monkeypatch
+):
+    def refuse(path, *_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    # The user of the tests may have all permissions.
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(StorageError) as error, replace(tmp_path / "a") as temporary:
+        refuse(temporary)
+    assert str(error.value) == f"{tmp_path / 'a'}: cannot be written: Permission denied"
+
+
 def test_sync_tree_syncs_every_file_and_folder(tmp_path, events):
     (tmp_path / "1" / "variables").mkdir(parents=True)
     for name in ("1/saved_model.pb", "1/variables/variables.index"):

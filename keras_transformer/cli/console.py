@@ -66,9 +66,7 @@ def command(function=None, *, uses_device=True):
             sys.stdout.flush()
             return result
         except BrokenPipeError:
-            # Flushing the closed pipe at exit would fail.
-            with contextlib.suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()
             raise typer.Exit(BROKEN_PIPE) from None
         except KeyboardInterrupt:
             print_error("interrupted")
@@ -79,6 +77,8 @@ def command(function=None, *, uses_device=True):
                 raise
             if given.get("verbose"):
                 traceback.print_exc()
+            if _is_unnamed(error):
+                _discard_output()
             print_error(f"error: {message}")
             raise typer.Exit(getattr(error, "exit_code", USER_ERROR)) from None
 
@@ -90,9 +90,21 @@ def _user_message(error):
     """Returns the line to print if the user can fix `error`, else `None`."""
     if isinstance(error, UserError):
         return " ".join(str(error).split())
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        what = "reading or writing failed" if _is_unnamed(error) else error.filename
+        return f"{what}: {error.strerror}"
     return None
+
+
+def _is_unnamed(error):
+    """Returns whether reading or writing an open file, such as stdout, failed."""
+    return isinstance(error, OSError) and bool(error.errno) and error.filename is None
+
+
+def _discard_output():
+    """Discards what is left of standard output, which could not be written at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def warn_unsafe(*paths):
