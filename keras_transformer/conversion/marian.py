@@ -116,7 +116,8 @@ def _decoder_settings(path):
         if len(plain or found) != 1:
             names = ", ".join(each.name for each in found) or "none"
             raise ModelError(
-                f"{folder}: a Marian model needs one decoder.yml. Received: {names}"
+                f"{folder}: must contain one decoder.yml of Marian, or a config.json "
+                f"of Hugging Face. Received: {names}"
             )
         file = (plain or found)[0]
     settings = _load_yaml(file, read_bytes(file, MAX_YAML_BYTES, ModelError))

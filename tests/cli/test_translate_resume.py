@@ -131,8 +131,13 @@ def test_resume_refuses_other_inputs_and_options(whole, translate, files, model)
     other = json.dumps(json.loads(note) | {"model": "other weights"})
     cases = [
         (text[:300], other, (), "was made with a different model"),
-        (text[:300], note, ("--beam-size", "3"), "made with another set of options"),
-        (text[:300], note, ("--forbid", "x"), "made with another set of options"),
+        (
+            text[:300],
+            note,
+            ("--beam-size", "3"),
+            "made with a different set of options",
+        ),
+        (text[:300], note, ("--forbid", "x"), "made with a different set of options"),
         (too_long, note, (), "contains lines of 58 inputs, but the input has 57"),
         (
             text[:300],

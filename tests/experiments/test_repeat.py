@@ -105,7 +105,7 @@ def test_compare_tests_the_means_of_two_folders(repeated):
     assert "p = 1.0000" in found.output
 
 
-@pytest.mark.parametrize("seeds", ["1,x", "1,1", "-1"])
+@pytest.mark.parametrize("seeds", ["1,x", "1,1", "-1", "1,4294967296"])
 def test_repeat_refuses_wrong_seeds(seeds, tmp_path):
     found = CliRunner().invoke(
         app, ["repeat", "phrases", f"--seeds={seeds}", "-o", str(tmp_path / "x")]

