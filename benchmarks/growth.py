@@ -20,7 +20,7 @@ def write(folder, name, panels, unit, columns=4):
         folder: Folder of both files.
         name: Name of both files.
         panels: Mapping of panel titles to `(axis label, {curve: [(size, cost)]})`.
-        unit: Unit of the costs.
+        unit: Unit of the costs, or a mapping of panel titles to units.
         columns: Panels per row.
     """
     folder = pathlib.Path(folder)
@@ -43,7 +43,10 @@ def write(folder, name, panels, unit, columns=4):
         axis.xaxis.set_minor_locator(ticker.NullLocator())
         axis.set_title(title, fontsize=10)
         axis.set_xlabel(label)
-        axis.set_ylabel(unit)
+        axis.set_ylabel(unit[title] if isinstance(unit, dict) else unit)
+        _label_plainly(
+            axis.yaxis, [cost for each in curves.values() for _, cost in each]
+        )
         axis.grid(alpha=0.3, which="both")
         axis.legend(fontsize=8)
     figure.tight_layout()
@@ -53,6 +56,21 @@ def write(folder, name, panels, unit, columns=4):
     temporary = folder / f".{name}.csv"
     with open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["panel", "curve", "size", unit])
+        header = "cost" if isinstance(unit, dict) else unit
+        writer.writerow(["panel", "curve", "size", header])
         writer.writerows(lines)
     os.replace(temporary, folder / f"{name}.csv")
+
+
+def _label_plainly(axis, values):
+    """Labels a logarithmic axis with plain numbers instead of powers of ten."""
+    growth = max(values) / min(values)
+
+    def label(value, _):
+        # Labels of all ticks between powers of ten fit on a short axis only.
+        is_labeled = growth < 4 or (growth < 100 and f"{value:e}"[0] in "125")
+        is_power = f"{value:.3e}".startswith("1.000")
+        return f"{value:,.4g}" if is_labeled or is_power else ""
+
+    axis.set_major_formatter(label)
+    axis.set_minor_formatter(label)

@@ -71,10 +71,11 @@ def main():
         times[name] = [(length, ms) for length, ms, _ in found]
         memory[name] = [(length, mib) for length, _, mib in found]
     panels = {
-        "ms, forward and backward": ("length", times),
-        "MiB above the start": ("length", memory),
+        "time, forward and backward": ("length", times),
+        "memory, forward and backward": ("length", memory),
     }
-    growth.write(arguments.output, "restricted_attention", panels, "cost", columns=2)
+    units = dict(zip(panels, ("ms", "MiB above the start"), strict=True))
+    growth.write(arguments.output, "restricted_attention", panels, units, columns=2)
     result = {
         "machine": machine.description(),
         "versions": report.versions(),

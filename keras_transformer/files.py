@@ -5,6 +5,7 @@ import errno
 import os
 import pathlib
 import shutil
+import stat
 
 from keras_transformer.errors import StorageError
 
@@ -22,12 +23,12 @@ def replace_file(path):
     `path` is either the old file or the new one.
 
     Raises:
-        StorageError: If the disk is full.
+        StorageError: If the disk is full, or the file cannot be created.
     """
     path = pathlib.Path(path)
     temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
     try:
-        with convert_disk_full_errors(path):
+        with convert_disk_full_errors(path), _name_target(path, temporary):
             # Writing to a link of that name would write to another file.
             temporary.unlink(missing_ok=True)
             yield temporary
@@ -47,27 +48,63 @@ def replace_folder(folder):
     for an instant, missing.
 
     Raises:
-        StorageError: If the disk is full.
+        StorageError: If the disk is full, or the folder cannot be created.
     """
     folder = pathlib.Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}-{os.getpid()}")
     old = folder.with_name(f".{folder.name}-{os.getpid()}-old")
-    shutil.rmtree(temporary, ignore_errors=True)
+    remove_tree(temporary)
     try:
-        with convert_disk_full_errors(folder):
+        with convert_disk_full_errors(folder), _name_target(folder, temporary):
             temporary.mkdir()
             yield temporary
             sync_tree(temporary)
-        if folder.exists():
+        if os.path.lexists(folder):
             # Renaming the old folder first never leaves `folder` partly removed.
-            shutil.rmtree(old, ignore_errors=True)
+            remove_tree(old)
             os.rename(folder, old)
         os.rename(temporary, folder)
-        shutil.rmtree(old, ignore_errors=True)
+        remove_tree(old)
         sync(folder.parent)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_tree(temporary)
+
+
+@contextlib.contextmanager
+def _name_target(path, temporary):
+    """Converts errors about a temporary path to a `StorageError` about `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None or str(error.filename) != str(temporary):
+            raise
+        raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def remove_tree(path):
+    """Removes a file, a link, or a folder with its content, as far as possible."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def remove_link(path):
+    """Removes `path` if it is a symbolic link or has hard links.
+
+    Writing to `path` then creates a file and changes no other one.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode) or is_hard_link(status):
+            os.unlink(path)
+
+
+def is_hard_link(status):
+    """Returns whether a file has another name, given its `os.stat_result`."""
+    return stat.S_ISREG(status.st_mode) and status.st_nlink > 1
 
 
 def sync(path):

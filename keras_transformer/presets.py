@@ -66,7 +66,7 @@ def change_preset(name, changes):
     return arguments
 
 
-class StoredPresets:
+class PresetMixin:
     """Mixin with the preset methods of `Transformer`."""
 
     @classmethod

@@ -15,13 +15,14 @@ from keras_transformer.layers.transformer_layer import TransformerLayer
 from keras_transformer.layers.transformer_layer import named_attributes
 from keras_transformer.numerics.activations import activation_name
 from keras_transformer.numerics.activations import get_activation
+from keras_transformer.numerics.matrices import Dense
 from keras_transformer.numerics.normalization import LayerNormalization
-from keras_transformer.presets import StoredPresets
+from keras_transformer.presets import PresetMixin
 from keras_transformer.variations import Variations
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(StoredPresets, keras.Model):
+class Transformer(PresetMixin, keras.Model):
     """The model of section 3; its defaults are the paper's base model.
 
     One matrix of `vocabulary_size` rows embeds source and target and projects to
@@ -310,6 +311,26 @@ class Transformer(StoredPresets, keras.Model):
     def compute_output_spec(self, inputs, training=None):
         shape = (*inputs["target_ids"].shape, self.num_outputs)
         return keras.KerasTensor(shape, dtype="float32")
+
+    def save(self, filepath, *args, **kwargs):
+        """Like `keras.Model.save`, but checks quantized layers before it writes.
+
+        Raises:
+            ValueError: If the model is quantized in another way than by
+                `quantize("int8")`.
+        """
+        self._check_quantization()
+        super().save(filepath, *args, **kwargs)
+
+    def save_weights(self, filepath, *args, **kwargs):
+        """Like `keras.Model.save_weights`, with the checks of `save`."""
+        self._check_quantization()
+        super().save_weights(filepath, *args, **kwargs)
+
+    def _check_quantization(self):
+        for layer in self._flatten_layers():
+            if isinstance(layer, Dense):
+                layer.check_quantization()
 
     def get_config(self):
         arguments = named_attributes(

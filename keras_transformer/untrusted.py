@@ -175,7 +175,7 @@ def parse_json(content, schema, label, error=UserError, finite=True):
     except ValidationError as reason:
         raise error(f"{label}: {validation_message(reason)}") from None
     except ValueError as reason:
-        raise error(f"{label}: cannot be read: {short(reason)}") from None
+        raise error(f"{label}: cannot be read: {shorten(reason)}") from None
 
 
 def validation_message(error):
@@ -183,21 +183,23 @@ def validation_message(error):
     first = error.errors(include_url=False)[0]
     key = ".".join(map(str, first["loc"])) or "the file"
     message = first["msg"].removeprefix("Value error, ").partition(" or instance ")[0]
-    return short(f"{shown(key)} is wrong: {message}. Received: {shown(first['input'])}")
+    return shorten(
+        f"{quote(key)} is wrong: {message}. Received: {quote(first['input'])}"
+    )
 
 
-def shown(value):
+def quote(value):
     """Quotes a name or value from a file on one line of limited length."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def short(error):
+def shorten(error):
     """Returns an error's message on one line of limited length."""
-    return printable(" ".join(str(error).split()))[:200] or type(error).__name__
+    return escape_controls(" ".join(str(error).split()))[:200] or type(error).__name__
 
 
-def printable(text):
+def escape_controls(text):
     r"""Escapes the characters that could control a terminal, such as \x1b.
 
     These are the characters that `str.isprintable` rejects, such as line ends and
@@ -248,14 +250,14 @@ def _parse_int(digits):
     # Python refuses to format huge integers, such as products of these numbers. The
     # ids that Keras writes have at most 64 bits.
     if len(digits) > 20:
-        raise ValueError(f"the number {shown(digits)} is too large")
+        raise ValueError(f"the number {quote(digits)} is too large")
     return int(digits)
 
 
 def _parse_float(digits):
     number = float(digits)
     if not math.isfinite(number):
-        raise ValueError(f"the number {shown(digits)} is not finite")
+        raise ValueError(f"the number {quote(digits)} is not finite")
     return number
 
 

@@ -116,9 +116,9 @@ def sample_weighted_pairs(
     Returns:
         int64 array of the pairs' indices, not shuffled.
     """
-    whole = np.floor(weights).astype(np.int64)
-    fractions = weights - whole
-    drawn = [np.repeat(np.arange(len(weights)), whole)]
+    copies = np.floor(weights).astype(np.int64)
+    fractions = weights - copies
+    drawn = [np.repeat(np.arange(len(weights)), copies)]
     for fraction in np.unique(fractions[fractions > 0]):
         for leaf in np.unique(leaf_of_pair):
             members = np.flatnonzero((leaf_of_pair == leaf) & (fractions == fraction))
@@ -269,7 +269,7 @@ def _best_split(
         cut: Longest length of the lower half.
     """
     best = (0, 0, 0)
-    whole = int(counts.sum() * cells.max(axis=0).sum())
+    padded = int(counts.sum() * cells.max(axis=0).sum())
     for axis in (0, 1):
         order = np.argsort(cells[:, axis], kind="stable")
         ordered, sizes = cells[order], counts[order]
@@ -277,7 +277,7 @@ def _best_split(
         above = counts.sum() - below
         longest_below = np.maximum.accumulate(ordered)[:-1]
         longest_above = np.maximum.accumulate(ordered[::-1])[::-1][1:]
-        saved = whole - below * longest_below.sum(axis=1)
+        saved = padded - below * longest_below.sum(axis=1)
         saved -= above * longest_above.sum(axis=1)
         useful = (
             (ordered[:-1, axis] < ordered[1:, axis])

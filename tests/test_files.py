@@ -1,6 +1,7 @@
 """Atomic writes: the order of sync and rename, and errors about full disks."""
 
 import errno
+import json
 import os
 import pathlib
 import types
@@ -51,9 +52,8 @@ def test_replace_file_syncs_around_the_rename(tmp_path, events):
     assert events == [("sync", name), ("rename", "a.txt"), ("sync", "folder")]
 
 
-def test_checkpoint_is_synced_before_an_older_one_is_deleted(tmp_path, events):
-    import tensorflow as tf
-
+@pytest.fixture
+def checkpoints(tmp_path):
     from keras_transformer.training.checkpoints import Checkpoints
 
     # As much of a `TrainingModel` as a checkpoint asks for.
@@ -65,7 +65,47 @@ def test_checkpoint_is_synced_before_an_older_one_is_deleted(tmp_path, events):
         trainable_variables=[],
         random_states=list,
     )
-    checkpoints = Checkpoints(model, tmp_path / "checkpoints", keep=1)
+    return Checkpoints(model, tmp_path / "checkpoints", keep=1)
+
+
+@pytest.mark.fault("F23", "a checkpoint replaces links of its name")
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_checkpoint_replaces_links_of_its_name(tmp_path, checkpoints, link):
+    names = ["ckpt-1.index", "ckpt-1.data-00000-of-00001", "saved.json", "checkpoint"]
+    checkpoints.folder.mkdir()
+    for name in names:
+        (tmp_path / name).write_text("somebody's")
+        link(tmp_path / name, checkpoints.folder / name)
+    checkpoints.save(1, {})
+    for name in names:
+        assert (tmp_path / name).read_text() == "somebody's"
+        assert "somebody" not in (checkpoints.folder / name).read_text("latin-1")
+
+
+@pytest.mark.fault(
+    "F23", "metrics with a hard link are copied before they are extended"
+)
+def test_metrics_replace_a_hard_link(tmp_path):
+    from keras_transformer.training.callbacks import Progress
+    from keras_transformer.training.reporting import MetricsLog
+
+    other, run = tmp_path / "other", tmp_path / "run"
+    run.mkdir()
+    line = json.dumps({"split": "train", "step": 1, "seconds": 1.0}) + "\n"
+    other.write_text(line)
+    os.link(other, run / "metrics.jsonl")
+    log = MetricsLog(run, Progress(step=1))
+    log.rewind()
+    log.note("train", {})
+    assert other.read_text() == line
+    assert (run / "metrics.jsonl").read_text().count("\n") == 2
+
+
+def test_checkpoint_is_synced_before_an_older_one_is_deleted(
+    tmp_path, checkpoints, events
+):
+    import tensorflow as tf
+
     checkpoints.save(1, {})
     del events[:]
     checkpoints.save(2, {})
@@ -90,6 +130,20 @@ def test_replace_file_keeps_the_old_file_if_the_disk_is_full(tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("replace", [replace_file, replace_folder])
+def test_error_names_the_target_instead_of_the_temporary_path(
+    tmp_path, replace, monkeypatch
+):
+    def refuse(path, *_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    # The user of the tests may have all permissions.
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(StorageError) as error, replace(tmp_path / "a") as temporary:
+        refuse(temporary)
+    assert str(error.value) == f"{tmp_path / 'a'}: cannot be written: Permission denied"
 
 
 def test_sync_tree_syncs_every_file_and_folder(tmp_path, events):
@@ -148,6 +202,21 @@ def test_sync_ignores_folders_that_cannot_be_synced(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="Invalid argument"):
         storage.sync(tmp_path / "file")
+
+
+@pytest.mark.fault("F23", "temporary names that are links are replaced")
+@pytest.mark.parametrize("suffix", ["", "-old"])
+def test_replace_folder_follows_no_link(tmp_path, suffix):
+    outside, folder = tmp_path / "outside", tmp_path / "folder"
+    outside.mkdir()
+    folder.symlink_to(outside)
+    (outside / "a").write_text("somebody's")
+    (tmp_path / f".folder-{os.getpid()}{suffix}").symlink_to(outside)
+    with replace_folder(folder) as temporary:
+        (temporary / "a").write_text("new")
+    assert {path.name for path in tmp_path.iterdir()} == {"outside", "folder"}
+    assert [path.read_text() for path in outside.iterdir()] == ["somebody's"]
+    assert not folder.is_symlink() and (folder / "a").read_text() == "new"
 
 
 def test_replace_folder_writes_the_whole_folder_or_nothing(tmp_path):

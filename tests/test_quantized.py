@@ -92,9 +92,22 @@ def test_compiled_quantized_model_is_saved_and_loaded(tmp_path):
 def test_other_quantizations_are_not_saved(tmp_path, arguments):
     model = small_model()
     model.quantize(**arguments)
-    with pytest.raises(ValueError, match=r'those of `quantize\("int8"\)`') as error:
-        model.save(tmp_path / "model.keras")
-    assert "\n" not in str(error.value)
+    good = tmp_path / "good.keras"
+    good.write_bytes(b"an older file")
+    saves = {
+        "model.keras": model.save,
+        "good.keras": model.save,
+        "model.weights.h5": model.save_weights,
+        "preset": model.save_to_preset,
+    }
+    for name, save in saves.items():
+        with pytest.raises(
+            ValueError, match=r'only be saved after `quantize\("int8"\)`'
+        ) as error:
+            save(tmp_path / name)
+        assert "\n" not in str(error.value)
+    assert [*tmp_path.iterdir()] == [good]
+    assert good.read_bytes() == b"an older file"
 
 
 def test_dense_layer_of_its_own_is_saved_and_loaded(tmp_path):

@@ -136,10 +136,10 @@ def test_read_json_lines_skips_only_a_partial_last_line(tmp_path):
 
 def test_printable_leaves_nothing_that_controls_a_terminal():
     kept = "ä 漢字 \\x1b 'quoted' | 😀 \u00a0 \u3000"
-    assert untrusted.printable(kept) == kept
-    assert untrusted.printable("\x1b[31m\x9b\n\u202e") == r"\x1b[31m\x9b\n\u202e"
+    assert untrusted.escape_controls(kept) == kept
+    assert untrusted.escape_controls("\x1b[31m\x9b\n\u202e") == r"\x1b[31m\x9b\n\u202e"
     for code in range(sys.maxunicode + 1):
-        text = untrusted.printable(chr(code))
+        text = untrusted.escape_controls(chr(code))
         assert text.isprintable() or text.isspace()
         text.encode("utf-8")  # no lone surrogates
-    assert "\n" not in untrusted.printable("\n\r\v\f\x1c\x85\u2028\u2029")
+    assert "\n" not in untrusted.escape_controls("\n\r\v\f\x1c\x85\u2028\u2029")

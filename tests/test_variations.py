@@ -183,7 +183,7 @@ def test_file_keeps_variations(every, tmp_path):
     matrices = sum(
         int(np.prod(weight.shape)) for weight in every.weights if len(weight.shape) > 1
     )
-    assert keras_file.least_parameters(settings) == matrices
+    assert keras_file.min_parameters(settings) == matrices
 
 
 def test_bounds_count_both_stacks(tmp_path):

@@ -9,7 +9,7 @@ from typer import Option
 from keras_transformer.cli import common
 from keras_transformer.cli import console
 from keras_transformer.cli import options
-from keras_transformer.cli.recipes import FittingRecipe
+from keras_transformer.cli.recipes import AdaptiveRecipe
 
 
 @console.command
@@ -38,7 +38,7 @@ def ablate(
     """
     console.refuse_workers("ablate")
     console.require_new_folder(output)
-    loaded = FittingRecipe(recipe, overrides).fit()
+    loaded = AdaptiveRecipe(recipe, overrides).adapt()
     from keras_transformer.experiments import table3
 
     names = table3.expand_rows(rows)
@@ -62,6 +62,7 @@ def ablate(
     missing = len(names) * seeds - len(results)
     if missing:
         console.print_status(
-            f"other processes are training {missing} more runs and complete the table"
+            f"other processes are training {missing} more runs and will "
+            "complete the table"
         )
     typer.echo((output / "table.md").read_text(encoding="utf-8"), nl=False)

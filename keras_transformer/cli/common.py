@@ -78,7 +78,7 @@ def add_options(run, function, uses_device=True):
 
 
 @contextlib.contextmanager
-def applied(**changes):
+def override_settings(**changes):
     """Changes values of the common options inside the context.
 
     Args:

@@ -82,7 +82,7 @@ def compare(
     if any(path.is_dir() for path in systems):
         if reference or test != Test.BOOTSTRAP or set(metric) != {CorpusMetric.bleu}:
             raise UserError(
-                "folders of repeat have their references, and are compared by BLEU and "
+                "folders of repeat contain the references and are compared by BLEU and "
                 "the bootstrap; remove --reference, --metric and --test"
             )
         results = [_compare_folders(systems, **bootstrap, **scoring)]
@@ -123,7 +123,7 @@ def _compare_files(systems, reference, metrics, **options):
 def _compare_folders(folders, num_samples, **options):
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(f"{folder}: must be a folder of repeat, as the others are")
+            raise UserError(f"{folder}: must be written by repeat, like the others")
     console.load_tensorflow()
     with console.quiet_libraries():
         from keras_transformer.evaluation import Comparison
@@ -134,7 +134,7 @@ def _compare_folders(folders, num_samples, **options):
         _, references = next(iter(stored.values()))
         for name, (_, others) in stored.items():
             if others != references:
-                raise UserError(f"{name}: was scored on other references")
+                raise UserError(f"{name}: was scored on different references")
         systems = {name: translations for name, (translations, _) in stored.items()}
         seeds = ", ".join(str(len(each)) for each in systems.values())
         return Comparison(

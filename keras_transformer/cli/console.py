@@ -17,7 +17,7 @@ import typer
 from keras_transformer.cli import common
 from keras_transformer.errors import UserError
 from keras_transformer.errors import install_hint
-from keras_transformer.untrusted import printable
+from keras_transformer.untrusted import escape_controls
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -35,7 +35,7 @@ def print_status(message: str) -> None:
 
 def print_error(message: str) -> None:
     """Like `print_status`, but also with --quiet."""
-    typer.echo(printable(message), err=True)
+    typer.echo(escape_controls(message), err=True)
 
 
 def warn(message: str) -> None:
@@ -61,14 +61,12 @@ def command(function=None, *, uses_device=True):
             name: kwargs.pop(name) for name in common.COMMON_OPTIONS if name in kwargs
         }
         try:
-            with common.applied(**given):
+            with common.override_settings(**given):
                 result = function(*args, **kwargs)
             sys.stdout.flush()
             return result
         except BrokenPipeError:
-            # Flushing the closed pipe at exit would fail.
-            with contextlib.suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()
             raise typer.Exit(BROKEN_PIPE) from None
         except KeyboardInterrupt:
             print_error("interrupted")
@@ -79,6 +77,8 @@ def command(function=None, *, uses_device=True):
                 raise
             if given.get("verbose"):
                 traceback.print_exc()
+            if _is_unnamed(error):
+                _discard_output()
             print_error(f"error: {message}")
             raise typer.Exit(getattr(error, "exit_code", USER_ERROR)) from None
 
@@ -90,9 +90,21 @@ def _user_message(error):
     """Returns the line to print if the user can fix `error`, else `None`."""
     if isinstance(error, UserError):
         return " ".join(str(error).split())
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        what = "reading or writing failed" if _is_unnamed(error) else error.filename
+        return f"{what}: {error.strerror}"
     return None
+
+
+def _is_unnamed(error):
+    """Returns whether reading or writing an open file, such as stdout, failed."""
+    return isinstance(error, OSError) and bool(error.errno) and error.filename is None
+
+
+def _discard_output():
+    """Discards what is left of standard output, which could not be written at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def warn_unsafe(*paths):
@@ -138,11 +150,11 @@ def find_model(path: pathlib.Path) -> pathlib.Path:
         UserError: If there is no such model.
     """
     from keras_transformer.saving.names import locate_model
-    from keras_transformer.saving.names import missing_model
+    from keras_transformer.saving.names import missing_model_message
 
     found = locate_model(path)
     if not found.exists():
-        raise UserError(f"{path}: {missing_model()}")
+        raise UserError(f"{path}: {missing_model_message()}")
     return found
 
 

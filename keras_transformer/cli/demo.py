@@ -85,7 +85,7 @@ def demo(
     typer.echo(
         f"\nexact: {exact:.1f}% of {len(sources)} held-out phrases\n"
         f"{bleu.metric}: {bleu.score:.2f}  {bleu.signature}\n"
-        f"time: {time.monotonic() - started:.0f} s, memory: {peak:.1f} GiB at most\n"
+        f"time: {time.monotonic() - started:.0f} s, peak memory: {peak:.1f} GiB\n"
         f"run: {output} (model, tokenizer, checkpoints, logs)\n"
         f"SavedModel: {exported} (takes and returns text; needs no keras_transformer)\n"
         f'more: echo "{sources[0]}" | keras-transformer translate {exported}'

@@ -102,7 +102,7 @@ def evaluate(
     if is_parsing:
         parses = evaluate_trees.parse(translator, sources, warnings)
         outputs = [parse.tree for parse in parses]
-        details = {"repairs": evaluate_trees.repairs(parses)}
+        details = {"repairs": evaluate_trees.count_repairs(parses)}
     elif output is not None or metrics != [Metric.perplexity]:
         outputs = _translate(translator, sources, warnings)
     if output is not None:
@@ -110,7 +110,7 @@ def evaluate(
             for each in outputs:
                 write_line(str(each))
     if is_parsing:
-        results = evaluate_trees.results(references, outputs)
+        results = evaluate_trees.score_parses(references, outputs)
     else:
         results = [
             _perplexity(translator, sources, references, warnings)
@@ -125,7 +125,7 @@ def evaluate(
         return
     for result in results:
         typer.echo(
-            evaluate_trees.described(result)
+            evaluate_trees.format_result(result)
             if is_parsing
             else f"{result['name']} = {result['score']:.2f}  {result['signature']}"
         )

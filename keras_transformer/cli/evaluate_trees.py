@@ -63,7 +63,7 @@ def parse(translator, sentences, warnings):
     return parses
 
 
-def repairs(parses):
+def count_repairs(parses):
     """Returns counts of the repaired trees and of the kinds of repairs."""
     return {
         "trees": sum(bool(parse.repairs) for parse in parses),
@@ -71,7 +71,7 @@ def repairs(parses):
     }
 
 
-def results(references, trees):
+def score_parses(references, trees):
     """Returns a dict of scores for all sentences and one for the short ones."""
     from keras_transformer.parsing.bracketing import SHORT_LENGTH
     from keras_transformer.parsing.bracketing import bracketing_score
@@ -93,7 +93,7 @@ def results(references, trees):
     return found
 
 
-def described(result):
+def format_result(result):
     """Returns one of `results` as a line of text."""
     limit = result["max_words"]
     which = "all sentences" if limit is None else f"at most {limit} words"

@@ -175,12 +175,12 @@ def _read_scores(path):
     except UserError as error:
         raise UserError(f"{error}; not an output of `evaluate --json`") from None
     return [
-        {"name": _name(each), "signature": each.signature, "score": each.score}
+        {"name": _result_name(each), "signature": each.signature, "score": each.score}
         for each in results
     ]
 
 
-def _name(result):
+def _result_name(result):
     """Returns a result's name, with the limit on its sentences if there is one."""
     limit = result.max_words
     return result.name + (f", at most {limit} words" if limit is not None else "")

@@ -84,15 +84,15 @@ def filter(
     if keep_fraction is not None:
         scores = np.empty(total, "float32")
         for start, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring", total, "pairs"):
-            scores[start:][: len(chunk)] = rules.scores(chunk)
-        passed, min_score = rules.best(scores, keep_fraction)
+            scores[start:][: len(chunk)] = rules.score(chunk)
+        passed, min_score = rules.select_best(scores, keep_fraction)
     with (
         open_output(output_source) as write_source,
         open_output(output_target) as write_target,
     ):
         for start, chunk in in_chunks(pairs, CHUNK_SIZE, "filtering", total, "pairs"):
             if passed is None:
-                kept = rules.kept(rules.scores(chunk), min_score)
+                kept = rules.select_above(rules.score(chunk), min_score)
             else:
                 kept = passed[start:][: len(chunk)]
             for pair, is_kept in zip(chunk, kept, strict=True):

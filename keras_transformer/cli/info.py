@@ -6,7 +6,7 @@ import typer
 
 from keras_transformer.cli import console
 from keras_transformer.cli import options
-from keras_transformer.untrusted import printable
+from keras_transformer.untrusted import escape_controls
 
 
 @console.command(uses_device=False)
@@ -33,7 +33,7 @@ def info(model: options.Model, as_json: options.Json = False):
         for each in description["scores"]
     }
     for line in _lines(description):
-        typer.echo(printable(line))
+        typer.echo(escape_controls(line))
 
 
 def _lines(values, indent=""):

@@ -5,7 +5,7 @@ import typer
 from keras_transformer.cli import console
 
 
-@console.command
+@console.command(uses_device=False)
 def models():
     """List the models that the package contains.
 

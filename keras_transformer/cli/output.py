@@ -6,6 +6,7 @@ import re
 import sys
 
 from keras_transformer.cli.console import require_writable
+from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.files import replace_file
 
 
@@ -20,12 +21,15 @@ def open_output(path: pathlib.Path | None):
         yield line_writer(sys.stdout.buffer)
         return
     if (descriptor := _descriptor(path)) is not None:
-        with open(descriptor, "wb", closefd=False) as file:
+        with (
+            convert_disk_full_errors(path),
+            open(descriptor, "wb", closefd=False) as file,
+        ):
             yield line_writer(file)
         return
     require_writable(path)
     if path.exists() and not path.is_file():
-        with open(path, "wb") as file:
+        with convert_disk_full_errors(path), open(path, "wb") as file:
             yield line_writer(file)
         return
     path = path.resolve()  # a link stays a link

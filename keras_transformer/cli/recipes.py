@@ -3,8 +3,8 @@
 from keras_transformer.cli import console
 
 
-class FittingRecipe:
-    """A recipe that is checked before TensorFlow loads, and later fitted to the GPUs.
+class AdaptiveRecipe:
+    """A recipe that is checked before TensorFlow loads, and then adapted to the GPUs.
 
     Args:
         *arguments: Arguments of `load_recipe`, without `report`.
@@ -23,7 +23,7 @@ class FittingRecipe:
         self._lines = []
         self.recipe = load_recipe(*self._arguments, report=self._lines.append)
 
-    def fit(self):
+    def adapt(self):
         """Loads TensorFlow, prints the chosen settings and returns the `Recipe`."""
         from keras_transformer.recipes.machine import find_machine
 

@@ -37,7 +37,8 @@ def repeat(
     from keras_transformer.recipes import load_recipe
 
     console.refuse_workers("repeat")
-    numbers = _seeds(seeds)
+    numbers = _parse_seeds(seeds)
+    console.require_new_folder(output)
     loaded = load_recipe(recipe, overrides)
     console.load_tensorflow()
     from keras_transformer.experiments.repeat import repeat
@@ -51,7 +52,7 @@ def repeat(
     typer.echo((output / "results.md").read_text(encoding="utf-8"), nl=False)
 
 
-def _seeds(text):
+def _parse_seeds(text):
     try:
         seeds = [int(each) for each in text.split(",")]
     except ValueError:
@@ -60,6 +61,6 @@ def _seeds(text):
         ) from None
     if len(set(seeds)) < len(seeds):
         raise UserError(f"--seeds {text}: a seed is given twice")
-    if min(seeds) < 0:
-        raise UserError(f"--seeds {text}: seeds must be at least 0")
+    if not 0 <= min(seeds) <= max(seeds) < 2**32:
+        raise UserError(f"--seeds {text}: seeds must be from 0 to 2**32 - 1")
     return seeds

@@ -12,6 +12,7 @@ from typing import Any
 from keras_transformer.cli.output import line_writer
 from keras_transformer.errors import UserError
 from keras_transformer.files import convert_disk_full_errors
+from keras_transformer.files import is_hard_link
 from keras_transformer.files import replace_file
 from keras_transformer.untrusted import read_json
 
@@ -33,14 +34,16 @@ def resumable_lines(output, facts, num_inputs, numbered):
 
     Raises:
         UserError: If the part file was made with other facts, has lines of more than
-            `num_inputs` inputs, or is in use by another process.
+            `num_inputs` inputs, is a link, or is in use by another process.
     """
     part = _part(output)
+    if part.is_symlink() or (part.exists() and is_hard_link(part.lstat())):
+        raise UserError(f"{part}: must not be a link; remove it to start over")
     with convert_disk_full_errors(part), open(part, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{part}: another process writes it") from None
+            raise UserError(f"{part}: another process is writing it") from None
         num_done = 0
         if file.tell():
             _check_facts(part, output, facts)
@@ -91,7 +94,7 @@ def _check_facts(path, output, facts):
     for name, value in facts.items():
         if known.get(name) != value:
             raise UserError(
-                f"{path}: was made with another {name}; remove it to start over"
+                f"{path}: was made with a different {name}; remove it to start over"
             )
 
 

@@ -112,7 +112,7 @@ def serve(
     def report_url(url):
         console.print_status(f"{served.name}, version {served.version}, at {url}")
 
-    with _exported(model) as folder:
+    with _export_if_preset(model) as folder:
         with console.quiet_libraries():
             served = serving.ServedModel(folder, name, allow_unsafe)
         serving.serve(served, host, port, limits, report_url, allow_host)
@@ -120,7 +120,7 @@ def serve(
 
 
 @contextlib.contextmanager
-def _exported(model):
+def _export_if_preset(model):
     """Yields the folder of an export; a preset is exported to a temporary one."""
     from keras_transformer.saving.preset import is_preset
 

@@ -12,7 +12,7 @@ import keras_transformer
 from keras_transformer.cli import common
 from keras_transformer.cli import console
 from keras_transformer.cli import options
-from keras_transformer.cli.recipes import FittingRecipe
+from keras_transformer.cli.recipes import AdaptiveRecipe
 from keras_transformer.errors import UserError
 
 
@@ -85,13 +85,13 @@ def train(
         weights = weights_file(found) or "its newest checkpoint"
         console.print_status(f"--from {initial_model}: using the weights of {weights}")
     run = None if restart else output
-    fitting = FittingRecipe(recipe, overrides, keys, run)
+    adaptive = AdaptiveRecipe(recipe, overrides, keys, run)
     if output is None and not dry_run:
         raise UserError("--output RUN, the folder of the run, is missing")
     if output is not None:
         console.require_new_folder(output)
 
-    loaded = fitting.fit()
+    loaded = adaptive.adapt()
     if dry_run:
         from keras_transformer.experiments.plan import plan_training
 
@@ -130,7 +130,7 @@ def _warn_of_memory(recipe):
     if available is not None and needed > available:
         console.warn(
             f"training takes about {format_bytes(needed)} of memory, but "
-            f"{format_bytes(available)} are available. Increase "
+            f"only {format_bytes(available)} is available. Increase "
             "training.gradient_accumulation_steps or reduce training.batch_tokens"
         )
 
@@ -140,14 +140,14 @@ def _next_commands(data, run):
     command, folder = "  keras-transformer", shlex.quote(str(run))
     sample = getattr(data, "test", None) or getattr(data, "validation", None)
     if data.kind == "trees":
-        trees = _shown_path(sample.trees[0]) if sample else "test.trees"
+        trees = _shell_path(sample.trees[0]) if sample else "test.trees"
         return [
             f"{command} evaluate {folder} --metric f1 --reference {trees}",
             f'  echo "The dog barks ." | {command.strip()} parse {folder}',
         ]
     source, target = "test.source", "test.target"
     if data.kind in ("files", "records") and sample:
-        source, target = _shown_path(sample.source[0]), _shown_path(sample.target[0])
+        source, target = _shell_path(sample.source[0]), _shell_path(sample.target[0])
     name = shlex.quote(f"saved_models/{run.resolve().name}")
     return [
         f"{command} evaluate {folder} --source {source} --reference {target}",
@@ -156,7 +156,7 @@ def _next_commands(data, run):
     ]
 
 
-def _shown_path(path):
+def _shell_path(path):
     """Returns a path for a shell, relative if it is inside the current folder."""
     path = pathlib.Path(path)
     here = pathlib.Path.cwd()

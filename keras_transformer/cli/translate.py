@@ -132,11 +132,11 @@ def translate(
         warnings,
         allow_unsafe,
     )
-    drawn = _with_defaults(drawn) if sampling else None
+    drawn = _add_defaults(drawn) if sampling else None
     job = _Job(translator, warnings, n_best, drawn, scores, alignments)
 
     def write_all(write_line, num_done):
-        pairs = _with_prefixes(input_lines(input_path), prefix, prefix_file)
+        pairs = _pair_with_prefixes(input_lines(input_path), prefix, prefix_file)
         size = 1 if input_path is None and sys.stdin.isatty() else CHUNK_SIZE
         for text in job.output_lines(pairs, num_done, size, total):
             write_line(text)
@@ -149,7 +149,7 @@ def translate(
     made_of |= {"scores": scores, "alignments": alignments, "prefix": prefix}
     if forbidden:
         made_of["forbidden"] = forbidden
-    facts = _facts(translator, made_of, input_path, prefix_file)
+    facts = _describe_output(translator, made_of, input_path, prefix_file)
     if is_finished(output, facts):
         console.print_status(f"{output}: all lines are already translated")
         return
@@ -240,7 +240,7 @@ def _check_settings(sampling, drawn, searched):
         raise UserError(f"--top-p {top_p}: must be above 0 and at most 1")
 
 
-def _with_defaults(drawn):
+def _add_defaults(drawn):
     given = {name: value for name, value in drawn.items() if value is not None}
     return {**SAMPLING_DEFAULTS, **given}
 
@@ -252,7 +252,7 @@ def _check_resumable(input_path, output):
         raise UserError(f"{output}: --resume writes files only")
 
 
-def _facts(translator, made_of, input_path, prefix_file):
+def _describe_output(translator, made_of, input_path, prefix_file):
     """Returns everything that determines the output, for `resumable_lines`."""
     from keras_transformer.pipelines.lines import content_hash
 
@@ -264,7 +264,7 @@ def _facts(translator, made_of, input_path, prefix_file):
     }
 
 
-def _with_prefixes(lines, prefix, prefix_file):
+def _pair_with_prefixes(lines, prefix, prefix_file):
     """Yields (line, prefix).
 
     Raises:

@@ -1,9 +1,7 @@
 """keras-transformer update-vocabulary"""
 
 import itertools
-import os
 import pathlib
-import shutil
 from typing import Annotated
 
 import typer
@@ -75,24 +73,19 @@ def update_vocabulary(
         f"{len(added)} subwords added: {', '.join(added[:_NUM_SHOWN])}{more}"
     )
     console.print_status(
-        f"{grown.vocabulary_size} in total; train --from {output} learns to use them"
+        f"{grown.vocabulary_size} in total. Run train --from {output}, so that the "
+        "model learns to use them"
     )
     typer.echo(output / MODEL)
 
 
 def _save(model, tokenizer, output):
-    """Writes a temporary folder and renames it once it is complete."""
-    from keras_transformer.files import convert_disk_full_errors
+    from keras_transformer.files import replace_folder
     from keras_transformer.saving.keras_file import note_tokenizer
     from keras_transformer.saving.names import MODEL
     from keras_transformer.saving.names import TOKENIZER
 
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        with convert_disk_full_errors(output):
-            tokenizer.save(temporary / TOKENIZER)
-            model.save(temporary / MODEL)
-            note_tokenizer(temporary / MODEL, tokenizer.fingerprint())
-            temporary.rename(output)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with replace_folder(output) as temporary:
+        tokenizer.save(temporary / TOKENIZER)
+        model.save(temporary / MODEL)
+        note_tokenizer(temporary / MODEL, tokenizer.fingerprint())

@@ -49,7 +49,7 @@ def visualize(
     """
     model = console.find_model(model)
     if not output.name:
-        raise UserError(f"--output {output}: a folder; add a name for the files")
+        raise UserError(f"--output {output}: must be a file name, not a folder")
     if output.suffix in (".png", ".html"):
         output = output.with_suffix("")
     console.require_folder(output)

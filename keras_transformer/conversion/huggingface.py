@@ -190,10 +190,10 @@ def _tokenizer(folder, config, language, normalization):
 
 def _read_arrays(folder):
     """Reads `model.safetensors`, its shards, or `pytorch_model.bin`."""
-    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    file, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     binary = folder / "pytorch_model.bin"
-    if whole.is_file():
-        path, arrays = whole, read_safetensors(whole)
+    if file.is_file():
+        path, arrays = file, read_safetensors(file)
     elif index.is_file():
         path, arrays = index, {}
         places = _read_json(index).get("weight_map")

@@ -1,15 +1,11 @@
 """An imported model, and the folder that all commands take."""
 
-import os
 import pathlib
-import shutil
 from typing import Any
 from typing import NamedTuple
 
 from keras_transformer.errors import ModelError
-from keras_transformer.files import convert_disk_full_errors
-from keras_transformer.files import sync
-from keras_transformer.files import sync_tree
+from keras_transformer.files import replace_folder
 
 ENGINES = ("marian", "huggingface")
 # What an engine computes where the two differ.
@@ -106,21 +102,13 @@ def write_imported(imported, output):
     output = pathlib.Path(output)
     if output.exists():
         raise ModelError(f"{output}: already exists")
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        with convert_disk_full_errors(output):
-            imported.tokenizer.save(temporary / TOKENIZER)
-            imported.model.save(temporary / MODEL)
-            note_tokenizer(temporary / MODEL, imported.tokenizer.fingerprint())
-            dump_recipe(_recipe(imported), temporary / CONFIG)
-            card = _card(imported)
-            (temporary / "MODEL_CARD.md").write_text(card, encoding="utf-8")
-            sync_tree(temporary)
-            temporary.rename(output)
-            sync(output.absolute().parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with replace_folder(output) as temporary:
+        imported.tokenizer.save(temporary / TOKENIZER)
+        imported.model.save(temporary / MODEL)
+        note_tokenizer(temporary / MODEL, imported.tokenizer.fingerprint())
+        dump_recipe(_recipe(imported), temporary / CONFIG)
+        card = _card(imported)
+        (temporary / "MODEL_CARD.md").write_text(card, encoding="utf-8")
     return output
 
 

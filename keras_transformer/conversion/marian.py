@@ -116,7 +116,8 @@ def _decoder_settings(path):
         if len(plain or found) != 1:
             names = ", ".join(each.name for each in found) or "none"
             raise ModelError(
-                f"{folder}: a Marian model needs one decoder.yml. Received: {names}"
+                f"{folder}: must contain one decoder.yml of Marian, or a config.json "
+                f"of Hugging Face. Received: {names}"
             )
         file = (plain or found)[0]
     settings = _load_yaml(file, read_bytes(file, MAX_YAML_BYTES, ModelError))
@@ -247,9 +248,10 @@ def _arguments(arrays, settings, tokenizer, engine):
             raise ModelError(f"{arrays.path}: {name} must be a number in {SETTINGS}")
         return value
 
+    is_symmetric = number("dec-depth") == number("enc-depth")
     changes = {
         **ENGINE_VARIATIONS[engine],
-        "num_decoder_layers": _unless(number("dec-depth"), number("enc-depth")),
+        "num_decoder_layers": None if is_symmetric else number("dec-depth"),
         "attention_bias": True,
         "logits_bias": "decoder_ff_logit_out_b" in arrays,
         "zero_start_id": tokenizer.start_id,
@@ -275,10 +277,6 @@ def _arguments(arrays, settings, tokenizer, engine):
     )
     version = " ".join(str(settings.get("version", "unknown")).split())
     return arguments, {"written by": f"Marian {version:.80}", "activation": activation}
-
-
-def _unless(value, default):
-    return None if value == default else value
 
 
 def _is_before_2023_03(settings):

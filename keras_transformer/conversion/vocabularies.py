@@ -48,10 +48,10 @@ def read_vocabulary(path):
             return _sentencepiece_pieces(content)
         text = content.decode("utf-8")
         if path.suffix == ".txt":
-            return _in_order(enumerate(text.removesuffix("\n").split("\n")))
+            return _sort_pieces(enumerate(text.removesuffix("\n").split("\n")))
         if path.suffix == ".json":
-            return _in_order(_json_entries(text))
-        return _in_order(_yaml_entries(text))
+            return _sort_pieces(_json_entries(text))
+        return _sort_pieces(_yaml_entries(text))
     except UnicodeDecodeError:
         raise ModelError(f"{path}: not UTF-8 text") from None
     except (ModelError, RecursionError) as error:
@@ -67,7 +67,7 @@ def _sentencepiece_pieces(content):
         raise ModelError(str(error)) from None
 
 
-def _in_order(entries):
+def _sort_pieces(entries):
     """Returns the pieces of (id, piece) pairs in the order of their ids."""
     pieces = {}
     for number, piece in entries:
@@ -100,7 +100,7 @@ def _json_entries(text):
         is_pair = isinstance(pair, tuple) and len(pair) == 2
         if not is_pair or type(pair[1]) is not int:
             raise ModelError("a vocabulary must map pieces to ids")
-        yield pair[1], _checked(pair[0])
+        yield pair[1], _join_surrogates(pair[0])
 
 
 def _yaml_entries(text):
@@ -131,7 +131,9 @@ def _scalar(text, place):
         quoted = _DOUBLE_QUOTED.fullmatch(text.rstrip(" "))
         if quoted is None:
             raise ModelError(f"{place}: a quote is missing in {text!r:.80}")
-        return _checked(_ESCAPE.sub(lambda found: _unescape(found, place), quoted[1]))
+        return _join_surrogates(
+            _ESCAPE.sub(lambda found: _unescape(found, place), quoted[1])
+        )
     if text[:1] == "'":
         quoted = _SINGLE_QUOTED.fullmatch(text.rstrip(" "))
         if quoted is None:
@@ -152,7 +154,7 @@ def _unescape(found, place):
     return _ESCAPES[kind]
 
 
-def _checked(piece):
+def _join_surrogates(piece):
     """Returns a piece without halves of surrogate pairs.
 
     JSON and YAML may write a character beyond U+FFFF as two halves.

@@ -9,7 +9,7 @@ and biases of all layer normalizations. Logits do not change.
 import numpy as np
 
 from keras_transformer.errors import ModelError
-from keras_transformer.saving.keras_file import least_parameters
+from keras_transformer.saving.keras_file import min_parameters
 
 _ATTENTIONS = ("self_attention", "cross_attention")
 _PROJECTIONS = ("query", "key", "value", "output")
@@ -29,7 +29,7 @@ def build_transformer(arguments, arrays):
 
     # The file lacks the rows of padding and start.
     settings = {**arguments, "vocabulary_size": arguments["vocabulary_size"] - 2}
-    if least_parameters(settings) > 2 * arrays.num_weights:
+    if min_parameters(settings) > 2 * arrays.num_weights:
         raise ModelError(
             f"{arrays.path}: the settings describe more weights than the file contains"
         )
@@ -38,7 +38,7 @@ def build_transformer(arguments, arrays):
     return model
 
 
-class Halves:
+class StreamOrder:
     """The order of a residual stream whose sines precede its cosines.
 
     Args:
@@ -77,12 +77,12 @@ def set_layers(stack, read):
             scale and the bias.
     """
     for number, layer in enumerate(stack.layers):
-        halves = Halves(layer.self_attention.output_dense.kernel.shape[-1])
+        order = StreamOrder(layer.self_attention.output_dense.kernel.shape[-1])
         for part, dense, ways in _denses(layer):
             kernel, bias = read(number, part, dense.kernel.shape)
-            dense.kernel.assign(halves.reorder(kernel, **ways))
+            dense.kernel.assign(order.reorder(kernel, **ways))
             writes = ways.get("writes", False)
-            dense.bias.assign(halves.reorder(bias, writes=writes))
+            dense.bias.assign(order.reorder(bias, writes=writes))
         for part in _add_norms(layer):
             norm = getattr(layer, part).layer_norm
             set_norm(norm, *read(number, part, norm.gamma.shape))
@@ -90,9 +90,9 @@ def set_layers(stack, read):
 
 def set_norm(norm, scale, bias):
     """Sets the scale and the bias of a layer normalization of the stream."""
-    halves = Halves(len(scale))
-    norm.gamma.assign(halves.reorder(scale, writes=True))
-    norm.beta.assign(halves.reorder(bias, writes=True))
+    order = StreamOrder(len(scale))
+    norm.gamma.assign(order.reorder(scale, writes=True))
+    norm.beta.assign(order.reorder(bias, writes=True))
 
 
 def set_embeddings(model, source, target, output=None, bias=None, start=None):
@@ -106,22 +106,22 @@ def set_embeddings(model, source, target, output=None, bias=None, start=None):
         bias: `[pieces]`, biases of the logits, or `None`.
         start: `[d_model]`, the vector of the start, or `None` for zeros.
     """
-    halves = Halves(model.d_model)
+    order = StreamOrder(model.d_model)
     embedding = model.token_embedding
 
     def rows(matrix):
         filled = np.zeros((model.vocabulary_size, model.d_model), np.float32)
-        filled[: len(matrix)] = halves.reorder(matrix, writes=True)
+        filled[: len(matrix)] = order.reorder(matrix, writes=True)
         return filled
 
     vectors = rows(target)
     if start is not None:
-        vectors[-1] = halves.reorder(start, writes=True)
+        vectors[-1] = order.reorder(start, writes=True)
     embedding.embeddings.assign(vectors)
     if source is not None:
         model.source_embedding.embeddings.assign(rows(source))
     if output is not None:
-        embedding.output_matrix.assign(halves.reorder(output, writes=True))
+        embedding.output_matrix.assign(order.reorder(output, writes=True))
     if bias is not None:
         embedding.bias.assign(bias)
 

@@ -176,7 +176,7 @@ def _zero_where(condition):
 
 
 def _best_tokens(
-    logits, num_tokens, vocabulary_size, forbidden, gives_log_probs, one_by_one
+    logits, num_tokens, vocabulary_size, forbidden, gives_log_probs, uses_softmax
 ):
     """Returns log-probabilities and ids of each row's best tokens.
 
@@ -189,8 +189,8 @@ def _best_tokens(
         vocabulary_size: Ids from this one are excluded. If `None`, none is.
         forbidden: Ids that get minus infinity.
         gives_log_probs: Whether the logits are log-probabilities.
-        one_by_one: Whether operations are not fused by XLA; one softmax is then the
-            fastest way to normalize.
+        uses_softmax: Whether a softmax over the vocabulary may normalize, which is
+            fastest unless XLA fuses operations.
 
     Returns:
         float32 and int32 `[rows, k]`.
@@ -206,11 +206,11 @@ def _best_tokens(
     best, tokens = top_k(allowed, min(num_tokens + len(forbidden), size))
     log_probs = best
     if not gives_log_probs:
-        whole = allowed is logits
-        if whole and one_by_one and size >= SOFTMAX_MIN_SIZE:
+        has_all = allowed is logits
+        if has_all and uses_softmax and size >= SOFTMAX_MIN_SIZE:
             log_probs = _normalize_by_first(best, tokens, logits)
         else:
-            log_probs = _normalize_by_largest(best, logits, whole)
+            log_probs = _normalize_by_largest(best, logits, has_all)
     # Rounding must not give a probability above 1: the stopping bound relies on it.
     log_probs = ops.minimum(log_probs, 0.0)
     is_forbidden = ops.any(tokens[:, :, None] == np.array(forbidden, "int32"), axis=2)
@@ -229,10 +229,10 @@ def _normalize_by_first(best, tokens, logits):
     return best - best[:, :1] + first
 
 
-def _normalize_by_largest(best, logits, whole):
-    """Returns log-probabilities; `whole` if `best` contains the largest logit."""
+def _normalize_by_largest(best, logits, has_largest):
+    """Returns log-probabilities. `has_largest`: `best` contains the largest logit."""
     # Not a slice: XLA sorts everything if more than one slice reads a top-k.
-    largest = ops.max(best if whole else logits, axis=-1, keepdims=True)
+    largest = ops.max(best if has_largest else logits, axis=-1, keepdims=True)
     total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
     return best - largest - ops.log(total)
 

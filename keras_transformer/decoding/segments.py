@@ -42,7 +42,10 @@ def segment_texts(tokenizer, texts, max_source_length, warn):
 
     segments, num_texts = [], 0
     for group in group_texts(texts):
-        found = sentences.segment(tokenizer.tokenize, group, max_source_length - 1)
+        found = sentences.segment(
+            *(tokenizer.tokenize, group, max_source_length - 1),
+            split_mark=getattr(tokenizer, "split_language_mark", None),
+        )
         counts = np.zeros(len(group), int)
         rows, gaps = found.ids.to_list(), found.gaps.numpy()
         for index, ids, gap in zip(found.text_of.numpy(), rows, gaps, strict=True):
@@ -54,9 +57,9 @@ def segment_texts(tokenizer, texts, max_source_length, warn):
         lengths, truncated = found.lengths.numpy(), found.truncated.numpy()
         for index in np.flatnonzero(lengths >= max_source_length):
             message = (
-                f"{lengths[index]} subwords exceed max_source_length="
-                f"{max_source_length}. The text was translated in {counts[index]} "
-                "segments."
+                f"{lengths[index] + 1} subwords with the end symbol exceed "
+                f"max_source_length={max_source_length}. The text was translated in "
+                f"{counts[index]} segments."
             )
             if truncated[index]:
                 message += " Words that are too long were cut."

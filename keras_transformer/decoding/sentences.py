@@ -4,7 +4,6 @@ Python code and exported graphs share this implementation, so that a text has th
 segments in both.
 """
 
-import functools
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -46,12 +45,13 @@ class Segments(NamedTuple):
     lengths: tf.Tensor  # int64 [texts], number of subwords of the longest line
 
 
-def segment(tokenize, texts, max_length, max_segments=None):
+def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
     """Divides texts into segments of at most `max_length` subwords.
 
     A text is divided at its line breaks, which become gaps. A line that is too long is
     divided into its sentences, and a sentence that is too long into parts of whole
-    words. A word that is too long is truncated.
+    words. A word that is too long is truncated. The language mark of a text precedes
+    each of its segments.
 
     Args:
         tokenize: Function of a string tensor `[batch]` that returns ragged int32 ids,
@@ -59,23 +59,32 @@ def segment(tokenize, texts, max_length, max_segments=None):
         texts: string `[texts]`, UTF-8.
         max_length: Maximum number of subwords per segment, without the end id.
         max_segments: Maximum number of segments per text. If `None`, there is no limit.
+        split_mark: Function that splits the language marks from texts, see
+            `MarianTokenizer.split_language_mark`. If `None`, there are no marks.
 
     Returns:
         `Segments`.
     """
+    marks, texts = split_mark(texts) if split_mark else (tf.zeros_like(texts), texts)
     texts = tf.where(_replace(texts, f"{_SPACE}+", "") == "", "", texts)
     lines, gaps, text_of = _split_lines(texts)
-    tokenize = functools.partial(_tokenize_texts, tokenize)
-    ids = tokenize(lines)
+    marks = tf.gather(marks, text_of)
+    ids = _tokenize_texts(tokenize, marks, lines)
     line_lengths = ids.row_lengths()
     is_long = line_lengths > max_length
 
     def divide():
         sentences, line_of = _split(tf.where(is_long, _mark_sentences(lines), lines))
         sentences = _replace(sentences, _STOP, ".")
-        still_long = tokenize(sentences).row_lengths() > max_length
-        parts, sentence_of = _split_words(tokenize, sentences, still_long, max_length)
-        return tokenize(parts), tf.gather(line_of, sentence_of)
+        marks_of = tf.gather(marks, line_of)
+        lengths = _tokenize_texts(tokenize, marks_of, sentences).row_lengths()
+        # A part has room for its words after the mark.
+        room = tf.maximum(max_length - tokenize(marks_of).row_lengths(), 1)
+        parts, sentence_of = _split_words(
+            tokenize, sentences, lengths > max_length, room
+        )
+        ids = _tokenize_texts(tokenize, tf.gather(marks_of, sentence_of), parts)
+        return ids, tf.gather(line_of, sentence_of)
 
     ids, line_of = tf.cond(
         tf.reduce_any(is_long),
@@ -111,9 +120,9 @@ def segment(tokenize, texts, max_length, max_segments=None):
     )
 
 
-def _tokenize_texts(tokenize, texts):
-    """Tokenizes texts. Empty texts get no ids, not even a target-language prefix."""
-    ids = tokenize(texts)
+def _tokenize_texts(tokenize, marks, texts):
+    """Tokenizes texts with their marks. Empty texts get no ids, not even a mark's."""
+    ids = tokenize(tf.strings.join([marks, texts]))
     rows = ids.value_rowids()
     is_text = tf.gather(texts != "", rows)
     return tf.RaggedTensor.from_value_rowids(
@@ -153,8 +162,14 @@ def _mark_sentences(lines):
     return _replace(marked, _WIDE_END, b"\\1" + _MARK)
 
 
-def _split_words(tokenize, sentences, is_long, max_length):
+def _split_words(tokenize, sentences, is_long, max_lengths):
     """Divides the long sentences into parts of whole words.
+
+    Args:
+        tokenize: Same as in `segment`.
+        sentences: string `[sentences]`, without marks.
+        is_long: bool `[sentences]`, whether to divide the sentence.
+        max_lengths: int64 `[sentences]`, maximum number of subwords per part.
 
     Returns:
         The parts, string `[parts]`, and the indices of their sentences, int64
@@ -162,13 +177,15 @@ def _split_words(tokenize, sentences, is_long, max_length):
     """
     marked = _replace(sentences, _WORD_END, b"\\1" + _MARK)
     words, sentence_of = _split(tf.where(is_long, marked, sentences))
-    lengths = tokenize(words).row_lengths()
+    # A tokenizer with a target language begins each word with its mark.
+    lengths = tokenize(words).row_lengths() - tokenize([""]).row_lengths()
     before = tf.cumsum(lengths, exclusive=True)
     first = _first_of_row(sentence_of, tf.size(sentences, tf.int64))
     before -= tf.gather(before, first)
     # A part contains the words that begin within `max_length + 1 - half` subwords. Its
     # words have at most `half` each, so it has at most `max_length`. Longer words are
     # separate parts.
+    max_length = tf.gather(max_lengths, sentence_of)
     half = (max_length + 1) // 2
     quota_of = before // (max_length + 1 - half)
     is_alone = lengths > half

@@ -132,7 +132,8 @@ def _read_pairs(pipeline, files, deduplicate):
         read.pairs
         | "key by text" >> beam.Map(_by_text)
         | "same texts" >> beam.GroupByKey()
-        | "keep the first" >> beam.ParDo(_First()).with_outputs("counts", main="pairs")
+        | "keep the first"
+        >> beam.ParDo(_KeepFirst()).with_outputs("counts", main="pairs")
     )
     return first.pairs, [read.counts, first.counts]
 
@@ -262,7 +263,7 @@ def _by_text(element):
     return hashlib.sha256(text).digest(), (place, (source, target))
 
 
-class _First(beam.DoFn):
+class _KeepFirst(beam.DoFn):
     """Keeps the first of pairs with the same texts."""
 
     def process(self, element):

@@ -27,7 +27,7 @@ def patch_fit():
     symbolic_build = trainer.TensorFlowTrainer._maybe_symbolic_build
 
     def reduce_scalars_too(values, strategy, reduction):
-        if not _several_workers(strategy) or reduction not in ("auto", "mean"):
+        if not _has_several_workers(strategy) or reduction not in ("auto", "mean"):
             return reduce_per_replica(values, strategy, reduction)
 
         def reduce(value):
@@ -39,7 +39,7 @@ def patch_fit():
 
     def build_from_local_part(self, iterator=None, data_batch=None):
         strategy = self._distribute_strategy
-        if iterator is not None and strategy and _several_workers(strategy):
+        if iterator is not None and strategy and _has_several_workers(strategy):
             for _, _, batches in iterator:
                 data_batch = tree.map_structure(
                     lambda value: strategy.experimental_local_results(value)[0],
@@ -77,7 +77,7 @@ def watch_workers(jobs, timeout_seconds, start_seconds):
     )
 
 
-def _several_workers(strategy):
+def _has_several_workers(strategy):
     return (
         isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         and strategy.cluster_resolver is not None

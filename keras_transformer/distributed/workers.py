@@ -18,7 +18,7 @@ from itertools import chain
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.distributed.meeting import wait_for_workers
+from keras_transformer.distributed.rendezvous import wait_for_workers
 from keras_transformer.errors import WorkerLost
 from keras_transformer.errors import WorkersError
 from keras_transformer.training.replicas import default_strategy
@@ -78,7 +78,7 @@ class Workers:
         # process. The chief's wait has no timeout.
         faulthandler.dump_traceback_later(start_seconds + 30, exit=True)
         try:
-            with _default_signals():
+            with _restore_default_signals():
                 self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
         except tf.errors.OpError as error:
             raise WorkerLost(
@@ -189,7 +189,7 @@ class Workers:
 
 
 @contextlib.contextmanager
-def _default_signals():
+def _restore_default_signals():
     """Makes Ctrl-C and SIGTERM end the process at once, without Python's handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield

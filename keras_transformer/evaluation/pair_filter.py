@@ -24,22 +24,22 @@ class PairFilter:
         translator: `Translator`.
         max_ratio: Maximum ratio of the longer side's subwords to the shorter side's.
         max_length: Maximum subwords of a side.
-        copies: Whether both sides of a pair may have the same text.
+        keep_identical: Whether both sides of a pair may have the same text.
 
     Attributes:
         dropped: Counter of the keys of `FILTER_REASONS`.
         num_kept: Number of pairs kept.
     """
 
-    def __init__(self, translator, max_ratio=3.0, max_length=256, copies=False):
+    def __init__(self, translator, max_ratio=3.0, max_length=256, keep_identical=False):
         self.translator = translator
         self.max_ratio = max_ratio
         self.max_length = max_length
-        self.copies = copies
+        self.keep_identical = keep_identical
         self.dropped = Counter()
         self.num_kept = 0
 
-    def scores(self, pairs):
+    def score(self, pairs):
         """Computes the log-probability (natural) per target subword of each pair.
 
         The end of a sentence counts as a subword, so that the score of a text of one
@@ -65,7 +65,7 @@ class PairFilter:
             found[i] = score.log_prob / score.num_tokens
         return found
 
-    def kept(self, scores, threshold):
+    def select_above(self, scores, threshold):
         """Selects the pairs whose score is at least `threshold`.
 
         Returns:
@@ -75,7 +75,7 @@ class PairFilter:
         self._count(scores, passed)
         return passed
 
-    def best(self, scores, fraction):
+    def select_best(self, scores, fraction):
         """Selects the pairs with the highest scores; on ties the earlier ones.
 
         Args:
@@ -107,7 +107,7 @@ class PairFilter:
             return "invalid_utf8"
         if not source.strip() or not target.strip():
             return "empty"
-        if not self.copies and source.split() == target.split():
+        if not self.keep_identical and source.split() == target.split():
             return "copy"
         return None
 

@@ -67,7 +67,7 @@ def compare_seeds(
     """Tests systems against the first one by their BLEU, averaged over seeds.
 
     The paired bootstrap of Koehn (2004): all seeds of all systems are scored on the
-    same resamples of the sentences. The p-value is that of sacreBLEU: the share of
+    same resamples of the sentences. The p-value follows sacreBLEU: the share of
     resamples whose absolute difference, less its mean, exceeds the observed one.
 
     Args:

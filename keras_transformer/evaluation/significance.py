@@ -80,7 +80,7 @@ def compare_systems(
     # The references are processed once for all systems.
     made = {name: makers[name](references=[references]) for name in metrics}
     kind, default_samples = _TESTS[test]
-    with _seeded(seed):
+    with _set_seed(seed):
         paired = PairedTest(
             list(systems.items()),
             made,
@@ -119,7 +119,7 @@ def _number(value):
 
 
 @contextlib.contextmanager
-def _seeded(seed):
+def _set_seed(seed):
     """Sets the environment variable from which sacreBLEU reads its seed."""
     before = os.environ.get(_SEED)
     os.environ[_SEED] = str(seed)

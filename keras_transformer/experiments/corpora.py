@@ -9,8 +9,8 @@ from keras_transformer.files import replace_file
 from keras_transformer.parsing import TreeFiles
 from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
+from keras_transformer.recipes.stages import default_text
 from keras_transformer.recipes.stages import stages_of
-from keras_transformer.recipes.stages import usual_text
 from keras_transformer.untrusted import read_text
 
 # File in the tokenizer's folder with the fingerprint of its training text.
@@ -32,7 +32,7 @@ def prepare_corpora(recipe, output, pairs, has_begun=False):
     tokenizer = _prepare_tokenizer(
         recipe.tokenizer, pairs["train"], output / TOKENIZER, has_begun
     )
-    for name, (source, text) in _encoded(recipe, pairs).items():
+    for name, (source, text) in _text_sources(recipe, pairs).items():
         sampling = {}
         if text is not None:
             sampling = {"dropout": text.dropout, "segmentations": text.segmentations}
@@ -55,7 +55,7 @@ def load_corpora(recipe, output, pairs):
     tokenizer = pipelines.load_tokenizer(output / TOKENIZER)
     return tokenizer, {
         name: pipelines.EncodedCorpus.load(output / "cache" / name, source.weights)
-        for name, (source, _) in _encoded(recipe, pairs).items()
+        for name, (source, _) in _text_sources(recipe, pairs).items()
     }
 
 
@@ -66,10 +66,10 @@ def training_pairs(pairs, text):
     return pairs["train"]
 
 
-def _encoded(recipe, pairs):
+def _text_sources(recipe, pairs):
     """Returns pairs by name, with their `TrainingText` unless they validate."""
-    usual = usual_text(recipe)
-    texts = {stage.text.name(usual): stage.text for stage in stages_of(recipe)}
+    default = default_text(recipe)
+    texts = {stage.text.cache_name(default): stage.text for stage in stages_of(recipe)}
     found = {name: (training_pairs(pairs, text), text) for name, text in texts.items()}
     if "validation" in pairs:
         found["validation"] = pairs["validation"], None
@@ -192,6 +192,6 @@ def check_targets(model, corpus, pairs):
     if len(rows):
         raise DataError(
             f"{pairs.locate(int(corpus.numbers(rows)[0]))}: the vocabulary lacks the "
-            f"symbol of a label, a tag or brackets ({len(rows)} such trees). It was "
-            "learned from other trees"
+            f"symbol of a label, a tag or brackets ({len(rows)} such trees). The "
+            "vocabulary was learned from different trees"
         )

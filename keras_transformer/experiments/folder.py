@@ -15,6 +15,7 @@ from keras_transformer.errors import RunError
 from keras_transformer.errors import UserError
 from keras_transformer.errors import WorkerLost
 from keras_transformer.files import check_writable
+from keras_transformer.files import is_hard_link
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import ARCHITECTURE
@@ -120,6 +121,7 @@ def lock(folder, name=_LOCK):
         RunError: If the lock file is a link or not a regular file.
     """
     path = folder / name
+    _separate_lock(path)
     with open(path, "r+b", buffering=0, opener=_open_lock) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,6 +137,18 @@ def lock(folder, name=_LOCK):
         file.truncate(0)
         file.write(b"%d\n" % os.getpid())
         yield
+
+
+def _separate_lock(path):
+    """Removes a lock file that has other names, unless a process has locked it.
+
+    Copies of runs by `cp -l` share their files.
+    """
+    if not path.is_file() or not is_hard_link(path.lstat()):
+        return
+    with open(path, "rb", opener=_open_lock) as file, contextlib.suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
 
 
 def _open_lock(path, flags):
@@ -167,14 +181,15 @@ def check_outputs(folder):
         RunError: If a folder of the run or the log of metrics is a link, or if one is a
             file where the other is expected.
     """
-    for name in (*_FOLDERS, METRICS):
-        path, kind = folder / name, "file" if name == METRICS else "folder"
+    caches = sorted((folder / "cache").glob("train-*"))
+    for path in (*(folder / name for name in (*_FOLDERS, METRICS)), *caches):
+        kind = "file" if path == folder / METRICS else "folder"
         if path.is_symlink():
             raise RunError(
                 f"{path}: must be a {kind} in the run, not a symbolic link. Replace it "
                 "or pass --restart"
             )
-        is_kind = path.is_file() if name == METRICS else path.is_dir()
+        is_kind = path.is_file() if kind == "file" else path.is_dir()
         if path.exists() and not is_kind:
             raise RunError(f"{path}: must be a {kind}. Remove it")
 

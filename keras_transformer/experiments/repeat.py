@@ -21,6 +21,7 @@ from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments.corpora import load_pairs
 from keras_transformer.experiments.repeat_report import REPORT
 from keras_transformer.experiments.repeat_report import write_report
+from keras_transformer.files import remove_link
 from keras_transformer.files import replace_file
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
@@ -84,7 +85,7 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
     with run_folder.lock(output, ".repeat.lock"):
         _claim(output, recipe)
         folders = {seed: output / f"seed-{seed}" for seed in seeds}
-        results = {seed: _finished(folder) for seed, folder in folders.items()}
+        results = {seed: _read_result(folder) for seed, folder in folders.items()}
         pending = [seed for seed, result in results.items() if result is None]
         for seed in _train_all(output / CONFIG, folders, pending, jobs):
             results[seed] = _evaluate(recipe, seed, folders[seed])
@@ -110,7 +111,7 @@ def stored_translations(output):
     """
     path = output / REPORT
     if not path.is_file():
-        raise RunError(f"{output}: contains no report of repeat")
+        raise RunError(f"{output}: contains no report that repeat wrote")
     report = read_json(path, _Report, error=RunError)
     folders = [output / f"seed-{each.seed}" for each in report.seeds]
     translations = [_lines(folder / TRANSLATIONS) for folder in folders]
@@ -126,11 +127,11 @@ def _claim(output, recipe):
     path = output / CONFIG
     if not path.is_file():
         dump_recipe(recipe, path)
-    elif _without_seed(load_recipe(path)) != _without_seed(recipe):
+    elif _drop_seed(load_recipe(path)) != _drop_seed(recipe):
         raise RecipeError(f"{path}: differs from the recipe. Choose another --output")
 
 
-def _without_seed(recipe):
+def _drop_seed(recipe):
     values = recipe.model_dump(mode="json")
     del values["training"]["seed"]
     return values
@@ -148,13 +149,15 @@ def _train_all(config, folders, seeds, jobs):
             for slot in range(jobs):
                 if waiting and slot not in running:
                     seed = waiting.pop(0)
-                    with _share_of_cores(slot, jobs):
+                    with _restrict_cores(slot, jobs):
                         process = _start(config, folders[seed], seed, jobs == 1)
                     running[slot] = seed, process
             slot = _wait_for_one(running)
             seed, process = running.pop(slot)
             if process.returncode:
-                raise RunError(_failure(folders[seed], seed, process.returncode, jobs))
+                raise RunError(
+                    _failure_message(folders[seed], seed, process.returncode, jobs)
+                )
             yield seed
     finally:
         # Training saves a checkpoint on SIGTERM. On Ctrl-C, SIGINT came before it.
@@ -171,6 +174,7 @@ def _start(config, folder, seed, shows_progress):
     command += ["--output", str(folder), "--set", f"training.seed={seed}"]
     if shows_progress:
         return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    remove_link(folder / LOG)
     with open(folder / LOG, "ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log)
 
@@ -184,7 +188,7 @@ def _wait_for_one(running):
         time.sleep(0.2)
 
 
-def _failure(folder, seed, code, jobs):
+def _failure_message(folder, seed, code, jobs):
     """Returns the message about a training that failed."""
     message = f"seed {seed}: training ended with exit code {code}"
     if jobs == 1:
@@ -195,7 +199,7 @@ def _failure(folder, seed, code, jobs):
 
 
 @contextlib.contextmanager
-def _share_of_cores(slot, jobs):
+def _restrict_cores(slot, jobs):
     """Restricts processes started in the context to an equal share of the cores."""
     if jobs == 1 or not hasattr(os, "sched_setaffinity"):
         yield
@@ -208,7 +212,7 @@ def _share_of_cores(slot, jobs):
         os.sched_setaffinity(0, cores)
 
 
-def _finished(folder):
+def _read_result(folder):
     """Returns the stored result of a seed, or `None`."""
     path = folder / SEED_RESULT
     if not path.is_file():

@@ -29,8 +29,8 @@ from keras_transformer.experiments.curves import draw_curves
 from keras_transformer.experiments.validation import build_validator
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes.stages import default_text
 from keras_transformer.recipes.stages import stages_of
-from keras_transformer.recipes.stages import usual_text
 from keras_transformer.saving.checkpoints import END
 from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.saving.checkpoints import checkpoint_paths
@@ -91,7 +91,7 @@ def train(
     if isinstance(recipe, str | os.PathLike):
         run = None if restart else output
         recipe = load_recipe(recipe, run=run, report=_print if progress else None)
-    with _claimed_run(
+    with _claim_run(
         recipe, pathlib.Path(output), allow_changes, restart, worker_timeout
     ) as run:
         data = run.prepare()
@@ -107,7 +107,7 @@ def _print(line):
 
 
 @contextlib.contextmanager
-def _claimed_run(recipe, output, allow_changes, restart, worker_timeout):
+def _claim_run(recipe, output, allow_changes, restart, worker_timeout):
     """Yields a `_Run` in a folder that is locked for this process."""
     training.configure_threads(recipe.training.parallel_parts)
     workers = Workers(worker_timeout)
@@ -233,7 +233,7 @@ class _Run:
 
     def _training_text(self, data, text):
         """Returns the ids and the pairs of a `TrainingText`."""
-        name = text.name(usual_text(self.recipe))
+        name = text.cache_name(default_text(self.recipe))
         return data.corpora[name], training_pairs(data.pairs, text)
 
     def fit(self, data, trainer, validate, bar):
@@ -294,7 +294,7 @@ class _Run:
         if not self.workers.is_chief:
             return {}
         seconds = round(time.monotonic() - self._started)
-        return {**summary, "seconds in all": seconds}
+        return {**summary, "total seconds": seconds}
 
     def _finish(self, data, trainer, validate):
         settings = self.recipe.training

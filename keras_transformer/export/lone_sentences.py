@@ -37,15 +37,15 @@ class PackedWeights:
         """True if all kernels are packed. Quantized ones are not."""
         return all(self._stored)
 
-    def packed(self):
+    def packed_weights(self):
         """Returns packed `Weights`, for XLA."""
         values = iter(map(tf.convert_to_tensor, self.variables))
         flat = [next(values) if stored else None for stored in self._stored]
         return tf.nest.pack_sequence_as(self._structure, flat)
 
-    def unpacked(self):
+    def unpacked_weights(self):
         """Returns `Weights` with unpacked kernels."""
-        weights = self.packed()
+        weights = self.packed_weights()
         layers = tuple(LayerWeights(*map(unpack_kernel, layer)) for layer in weights[0])
         return Weights(layers, unpack_kernel(weights.output))
 
@@ -56,13 +56,15 @@ class PackedWeights:
         return [dense.kernel for layer in self._layers() for dense in layer]
 
     @contextlib.contextmanager
-    def in_layers(self):
+    def replace_kernels(self):
         """Returns a context in which the decoder's layers use the unpacked kernels."""
         if not self.replaces_layers:
             yield
             return
         kernels = []
-        for layer, weights in zip(self._layers(), self.unpacked().layers, strict=True):
+        for layer, weights in zip(
+            self._layers(), self.unpacked_weights().layers, strict=True
+        ):
             widths = [dense.units for dense in layer[:3]]
             kernels += [*tf.split(weights.qkv, widths, axis=1), *weights[1:]]
         mapping = zip(self.replaced_variables(), kernels, strict=True)

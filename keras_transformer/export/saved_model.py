@@ -142,7 +142,7 @@ def export_saved_model(
         setattr(served, name, function)
 
     def write(path):
-        # Nothing in an export needs gradients, and those of some activations refer to
+        # An export needs no gradients, and the gradients of some activations refer to
         # constants that a simplified graph lacks.
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         tf.saved_model.save(served, path, signatures=endpoints, options=options)

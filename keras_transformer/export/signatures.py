@@ -100,12 +100,12 @@ class Signatures:
             )
 
         def run_row(source_ids, n_best):
-            return run(source_ids, n_best, packed.packed(), drop_finished=False)
+            return run(source_ids, n_best, packed.packed_weights(), drop_finished=False)
 
         def shared():
             if packed is None or not packed.replaces_layers:
                 return ()
-            return (packed.unpacked(),)
+            return (packed.unpacked_weights(),)
 
         specs = tf.nest.map_structure(tf.type_spec_from_value, shared())
         return dispatch_search(
@@ -121,7 +121,7 @@ class Signatures:
         """Returns a context in which the layers use the kernels in the export."""
         if self.packed_weights is None:
             return contextlib.nullcontext()
-        return self.packed_weights.in_layers()
+        return self.packed_weights.replace_kernels()
 
     def endpoints(self):
         """Yields the name, function and input signature of each endpoint."""
@@ -136,7 +136,7 @@ class Signatures:
         yield "attend", self.attend, [texts, targets]
 
     def translate(self, inputs):
-        found = self._texts.translate(self._checked_batch(inputs), 1, 1)
+        found = self._texts.translate(self._require_batch_size(inputs), 1, 1)
         return {
             "translations": found["translations"][:, 0],
             "scores": found["scores"][:, 0],
@@ -144,15 +144,15 @@ class Signatures:
         }
 
     def translate_n_best(self, inputs):
-        inputs = self._checked_batch(inputs)
+        inputs = self._require_batch_size(inputs)
         return self._texts.translate(inputs, self._beam_size, self._num_results)
 
     def translate_ids(self, source_ids):
-        sequences, scores = self._search(self._checked(source_ids), 1)
+        sequences, scores = self._search(self._check_ids(source_ids), 1)
         return {"target_ids": sequences[:, 0], "scores": scores[:, 0]}
 
     def encode(self, source_ids):
-        output = self._encode(self._checked(source_ids))
+        output = self._encode(self._check_ids(source_ids))
         return {"encoder_output": tf.cast(output, tf.float32)}
 
     def score(self, inputs, targets):
@@ -221,7 +221,7 @@ class Signatures:
         paired = tf.debugging.assert_equal(
             tf.size(inputs), tf.size(targets), "inputs and targets must pair up"
         )
-        with tf.control_dependencies([paired, self._check_batch(inputs)]):
+        with tf.control_dependencies([paired, self._assert_batch_size(inputs)]):
             inputs, targets = (
                 cut_texts(texts, self._max_bytes) for texts in (inputs, targets)
             )
@@ -241,18 +241,18 @@ class Signatures:
             truncated,
         )
 
-    def _checked_batch(self, rows):
-        with tf.control_dependencies([self._check_batch(rows)]):
+    def _require_batch_size(self, rows):
+        with tf.control_dependencies([self._assert_batch_size(rows)]):
             return tf.identity(rows)
 
-    def _check_batch(self, rows):
+    def _assert_batch_size(self, rows):
         return tf.debugging.assert_less_equal(
             tf.shape(rows)[0],
             self._max_batch_size,
             f"a batch may have at most {self._max_batch_size} rows",
         )
 
-    def _checked(self, source_ids):
+    def _check_ids(self, source_ids):
         """Checks ids and cuts rows that are too long, with an end id at the cut."""
         size = self._tokenizer.vocabulary_size
         valid = tf.debugging.assert_equal(
@@ -261,7 +261,7 @@ class Signatures:
             f"source_ids must be from 0 to {size - 1}",
         )
         # Everything that could fail on invalid ids waits for this.
-        with tf.control_dependencies([valid, self._check_batch(source_ids)]):
+        with tf.control_dependencies([valid, self._assert_batch_size(source_ids)]):
             source_ids = tf.identity(source_ids)
         cut = source_ids[:, : self.max_source_length]
         rest = source_ids[:, self.max_source_length :]

@@ -68,12 +68,12 @@ class RestrictedSelfAttention(MultiHeadAttention):
             size = smaller(size, length)
         key_mask = ops.ones((1, length), dtype="bool") if mask is None else mask[:, 0]
         key_mask = ops.cast(key_mask, "int32")[:, None, :, None]
-        key_mask = _with_neighbors(_split_blocks(key_mask, size), sides)
+        key_mask = _join_neighbors(_split_blocks(key_mask, size), sides)
         # [batch or 1, 1, blocks, 1, keys] and [size, keys]
         key_mask = ops.cast(ops.swapaxes(key_mask, -1, -2), "bool")
         block_mask = ops.logical_and(key_mask, _band(size, sides, before, after))
-        keys = _with_neighbors(_split_blocks(key, size), sides)
-        values = _with_neighbors(_split_blocks(value, size), sides)
+        keys = _join_neighbors(_split_blocks(key, size), sides)
+        values = _join_neighbors(_split_blocks(value, size), sides)
         logits = self.attention_logits(_split_blocks(query, size), keys)
         context, _ = attention(logits, values, block_mask, self.dropout_layer, training)
         # [batch, num_heads, blocks, size, value_dim] to [batch, num_heads, length, ...]
@@ -105,7 +105,7 @@ def _split_blocks(x, size):
     return ops.reshape(padded, (batch, heads, -1, size, dim))
 
 
-def _with_neighbors(blocks, sides):
+def _join_neighbors(blocks, sides):
     """Joins each block with `sides[0]` blocks before and `sides[1]` after it."""
     nothing = ops.zeros_like(blocks[:, :, :1])
     parts = [blocks]

@@ -104,8 +104,8 @@ class Dense(keras.layers.Dense):
         """Like `keras.layers.Dense.quantize`, which refuses subclasses."""
         return super().quantize(mode, type_check=False, config=config)
 
-    def save_own_variables(self, store):
-        """Like `keras.layers.Dense.save_own_variables`, for weights that can be loaded.
+    def check_quantization(self):
+        """Checks that the weights can be loaded once they are saved.
 
         Raises:
             ValueError: If the layer is quantized in another way than by
@@ -116,9 +116,18 @@ class Dense(keras.layers.Dense):
         is_default = config is None or config.get_config() == default.get_config()
         if mode is not None and not (mode == "int8" and is_default):
             raise ValueError(
-                'Of quantized models, only those of `quantize("int8")` without a '
-                f"`config` can be saved. Received: mode={mode!r}."
+                'A quantized model can only be saved after `quantize("int8")` without '
+                f"a `config`. Received: mode={mode!r}."
             )
+
+    def save_own_variables(self, store):
+        """Like `keras.layers.Dense.save_own_variables`, for weights that can be loaded.
+
+        Raises:
+            ValueError: If the layer is quantized in another way than by
+                `quantize("int8")`.
+        """
+        self.check_quantization()
         super().save_own_variables(store)
 
     def load_own_variables(self, store):

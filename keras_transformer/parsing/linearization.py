@@ -72,7 +72,7 @@ def linearize(tree: Tree, words: str = "tags", first_number: int = 0) -> str:
         first_number: Number of the first word. `delinearize` assumes 0.
     """
     if words == "joined":
-        joined = enumerate(_joined_symbols(tree), start=first_number)
+        joined = enumerate(_join_symbols(tree), start=first_number)
         return " ".join(f"{_number(place)} {symbol}" for place, symbol in joined)
     symbols = []
     for kind, value in events(tree):
@@ -85,7 +85,7 @@ def linearize(tree: Tree, words: str = "tags", first_number: int = 0) -> str:
     return " ".join(symbols)
 
 
-def _joined_symbols(tree) -> list[str]:
+def _join_symbols(tree) -> list[str]:
     symbols, opened, closed = [], "", []
     for kind, value in events(tree):
         if kind == "close":
@@ -115,7 +115,7 @@ def collect_symbols(trees: Iterable[Tree], words: str = "tags") -> list[str]:
     """
     numbers = [_number(place) for place in range(NUMBERS)]
     if words == "joined":
-        used = {symbol for tree in trees for symbol in _joined_symbols(tree)}
+        used = {symbol for tree in trees for symbol in _join_symbols(tree)}
         return sorted(used.union(numbers))
     labels, tags = label_counts(trees)
     symbols = [f"({tag})" for tag in (tags if words == "tags" else [ANY_TAG])]
@@ -185,7 +185,7 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
     joined = superfluous = False
     for kind, value in _events_of(text):
         if kind == "number":
-            skipped = _skipped(value, len(tags))
+            skipped = _num_skipped(value, len(tags))
             superfluous = not 0 <= skipped < len(words) - len(tags)
             if not superfluous:
                 repairs["missing words"] += skipped
@@ -220,9 +220,9 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
     _close(spans, stack, 0, len(words))
     kept = [tuple(span) for span in spans if span[1] < span[2]]
     repairs["empty constituents"] = len(spans) - len(kept)
-    whole = (0, len(words))
-    if len(words) > 1 and (not kept or kept[0][1:] != whole):
-        kept.insert(0, (ROOT_LABEL, *whole))
+    full_span = (0, len(words))
+    if len(words) > 1 and (not kept or kept[0][1:] != full_span):
+        kept.insert(0, (ROOT_LABEL, *full_span))
         repairs["missing roots"] = 1
     return Tree(tuple(words), tuple(tags), tuple(kept)), +repairs
 
@@ -257,7 +257,7 @@ def _events_of(text) -> Iterator[tuple[str | None, str | None]]:
             yield "close", label
 
 
-def _skipped(number, place) -> int:
+def _num_skipped(number, place) -> int:
     """Returns how many words a number skips, negative if it goes back."""
     ahead = (int(number[-9:]) - place) % NUMBERS
     return ahead if ahead < NUMBERS // 2 else ahead - NUMBERS

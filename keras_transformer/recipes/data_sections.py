@@ -51,7 +51,7 @@ class TextPair(Section):
     target: Paths  # translations, line by line
 
     @model_validator(mode="after")
-    def _as_many_files(self):
+    def _check_file_counts(self):
         if len(self.source) != len(self.target):
             raise ValueError(
                 "source and target must have the same number of files. Received: "
@@ -167,7 +167,7 @@ class WeightedTreePaths(TreePaths):
     weights: list[PositiveFloat] | None = None  # times per epoch, per path
 
     @model_validator(mode="after")
-    def _as_many_weights(self):
+    def _check_weight_counts(self):
         if self.weights is not None and len(self.weights) != len(self.trees):
             raise ValueError(
                 "weights must have one value per path in trees. Received: "

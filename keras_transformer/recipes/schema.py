@@ -26,8 +26,8 @@ from keras_transformer.recipes.data_sections import Text
 from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.stages import ConsistencySettings
 from keras_transformer.recipes.stages import StageSettings
+from keras_transformer.recipes.stages import default_text
 from keras_transformer.recipes.stages import stages_of
-from keras_transformer.recipes.stages import usual_text
 
 BLEU_TOKENIZERS = (
     *("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"),
@@ -119,7 +119,7 @@ class ModelSettings(Section):
         return change_preset(preset, values)
 
     @model_validator(mode="after")
-    def _consistent(self):
+    def _check_consistency(self):
         if self.positions == "learned" and self.max_length is None:
             raise ValueError("positions learned needs a max_length")
         if None in (self.key_dim, self.value_dim) and self.d_model % self.num_heads:
@@ -199,7 +199,7 @@ class TrainingSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _add_up_stages(cls, values: Any):
+    def _sum_stage_steps(cls, values: Any):
         if not isinstance(values, dict) or "steps" in values:
             return values
         stages = values.get("stages")
@@ -220,7 +220,7 @@ class TrainingSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _consistent(self):
+    def _check_consistency(self):
         if self.checkpoint_minutes and self.checkpoint_steps:
             raise ValueError(
                 "checkpoint_minutes and checkpoint_steps exclude each other. Give one"
@@ -286,7 +286,7 @@ class Recipe(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _complete(cls, values: Any):
+    def _fill_in_defaults(cls, values: Any):
         if not isinstance(values, dict):
             return values
         values = dict(values)
@@ -333,7 +333,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check_stages(self):
-        usual = usual_text(self)
+        default = default_text(self)
         for number, stage in enumerate(stages_of(self), 1):
             if stage.text.dropout and self.tokenizer.kind != "bpe":
                 raise ValueError(
@@ -341,7 +341,7 @@ class Recipe(Section):
                     "pairs, so tokenizer.kind must be bpe"
                 )
             is_fixed = self.data.kind in ("records", "trees")
-            if is_fixed and stage.text != usual:
+            if is_fixed and stage.text != default:
                 raise ValueError(
                     f"training.stages: stage {number}: data.kind {self.data.kind} has "
                     "one direction and one segmentation"

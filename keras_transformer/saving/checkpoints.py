@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from keras_transformer.errors import CheckpointError
 from keras_transformer.saving.names import checkpoint_paths
+from keras_transformer.untrusted import escape_controls
 from keras_transformer.untrusted import parse_json
-from keras_transformer.untrusted import printable
 from keras_transformer.untrusted import require_regular
 
 logger = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ def checkpoint_files(path):
 
 def warn_of_damage(path, error):
     """Logs a warning that a checkpoint cannot be read."""
-    reason = printable(str(error).strip().partition("\n")[0])
+    reason = escape_controls(str(error).strip().partition("\n")[0])
     logger.warning("%s: damaged, using the previous checkpoint: %s", path, reason)
 
 

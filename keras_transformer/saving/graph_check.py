@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from keras_transformer.errors import DataError
 from keras_transformer.errors import ModelError
 from keras_transformer.saving.keras_file import ALLOW_UNSAFE
+from keras_transformer.untrusted import quote
 from keras_transformer.untrusted import read_bytes
-from keras_transformer.untrusted import short
-from keras_transformer.untrusted import shown
+from keras_transformer.untrusted import shorten
 
 MAX_BYTES = 1 << 30  # of saved_model.pb, which contains no weights
 ALLOWED = pathlib.Path(__file__).with_name("allowed_operations.json")
@@ -77,7 +77,7 @@ def check_saved_model(path):
     try:
         model.ParseFromString(read_bytes(file, MAX_BYTES, ModelError))
     except (DecodeError, RecursionError) as error:
-        raise ModelError(f"{path}: cannot be loaded: {short(error)}") from None
+        raise ModelError(f"{path}: cannot be loaded: {shorten(error)}") from None
     if not model.meta_graphs:
         raise ModelError(f"{path}: cannot be loaded: it contains no graph")
     try:
@@ -130,7 +130,7 @@ def _check_model(model):
     for name in functions:
         # Functions take precedence over operations.
         if op_def_registry.get(name) is not None:
-            raise ValueError(f"has a function with an operation's name, {shown(name)}")
+            raise ValueError(f"has a function with an operation's name, {quote(name)}")
     savers = _check_savers(meta_graph, functions, rules)
     callable_names = functions.keys() - savers.values()
     for node in graph.node:
@@ -139,7 +139,7 @@ def _check_model(model):
     for name, function in functions.items():
         for node in function.node_def if name in callable_names else ():
             _check_node(node, rules["operations"], rules, callable_names)
-        what = f"the function {shown(name)}"
+        what = f"the function {quote(name)}"
         _check_attributes(what, function.attr, rules["functions"], rules)
         for argument in function.arg_attr.values():
             _check_attributes(what, argument.attr, rules["arguments"], rules)
@@ -148,7 +148,7 @@ def _check_model(model):
     # Quantized layers register gradients.
     for gradient in library.registered_gradients:
         if gradient.gradient_func not in callable_names:
-            raise ValueError(f"has the gradient {shown(gradient.gradient_func)}")
+            raise ValueError(f"has the gradient {quote(gradient.gradient_func)}")
     _check_objects(meta_graph.object_graph_def, callable_names)
 
 
@@ -179,7 +179,7 @@ def _check_savers(meta_graph, functions, rules):
         for node in functions[name].node_def:
             if node.op in SAVER_OPERATIONS:
                 raise ValueError(
-                    f"has the operation {shown(node.op)} outside of its saver"
+                    f"has the operation {quote(node.op)} outside of its saver"
                 )
     return found
 
@@ -193,7 +193,7 @@ def _check_saver(function, operations, rules):
         if [_spell(each, nodes, prefix) for each in node.input[: len(expected)]] != (
             expected
         ):
-            raise ValueError(f"{shown(node.op)} reaches other files than the variables")
+            raise ValueError(f"{quote(node.op)} reaches other files than the variables")
 
 
 def _spell(reference, nodes, prefix, depth=0):
@@ -221,12 +221,12 @@ def _check_node(node, operations, rules, callable_names):
     """Checks a node's operation, device, attributes and the functions that it calls."""
     attributes = operations.get(node.op)
     if attributes is None:
-        raise ValueError(f"has the operation {shown(node.op)}")
+        raise ValueError(f"has the operation {quote(node.op)}")
     if not _LOCAL_DEVICE.fullmatch(node.device):
-        raise ValueError(f"has the device {shown(node.device)}")
+        raise ValueError(f"has the device {quote(node.device)}")
     for name in _check_attributes(node.op, node.attr, attributes, rules):
         if name not in callable_names:
-            raise ValueError(f"{shown(node.name)} calls the function {shown(name)}")
+            raise ValueError(f"{quote(node.name)} calls the function {quote(name)}")
     if node.op == "SentencepieceOp":
         from keras_transformer.pipelines.tokenizers.model_check import (
             check_sentencepiece_model,
@@ -244,12 +244,12 @@ def _check_attributes(what, attributes, allowed, rules):
     called = []
     for name, value in attributes.items():
         if name not in allowed:
-            raise ValueError(f"{what} has the attribute {shown(name)}")
+            raise ValueError(f"{what} has the attribute {quote(name)}")
         texts, types, tensors, functions = attribute_values(value)
         if allowed[name] != ANY_TEXT:
             for text in texts:
                 if text not in (allowed[name] or ()):
-                    raise ValueError(f"{what} has the {name} {shown(text)}")
+                    raise ValueError(f"{what} has the {name} {quote(text)}")
         stored = {tensor.dtype for tensor in tensors}
         if not stored.union(types) <= rules["types"]:
             raise ValueError(f"{what} has values of a type that exports do not have")
@@ -291,7 +291,7 @@ def _check_config(content):
         if isinstance(value, str | bytes):
             text = value if isinstance(value, str) else value.decode("latin-1")
             if not _PLAIN_TEXT.fullmatch(text):
-                raise ValueError(f"has the setting {shown(text)} of a call")
+                raise ValueError(f"has the setting {quote(text)} of a call")
         elif isinstance(value, Mapping):
             waiting += [*value.keys(), *value.values()]
         elif isinstance(value, Sequence):
@@ -307,20 +307,20 @@ def _check_objects(objects, callable_names):
         kind = node.WhichOneof("kind")
         if kind not in _KINDS or node.user_object.identifier not in _OBJECTS:
             raise ValueError(
-                f"contains the object {shown(node.user_object.identifier or kind)}"
+                f"contains the object {quote(node.user_object.identifier or kind)}"
             )
         if node.registered_name not in _REGISTERED or node.registered_saver:
-            name = shown(node.registered_name)
+            name = quote(node.registered_name)
             raise ValueError(f"contains the registered object {name}")
         if node.saveable_objects:
             raise ValueError("contains an object with a custom saver")
         for device in (node.variable.device, node.resource.device):
             if not _LOCAL_DEVICE.fullmatch(device):
-                raise ValueError(f"has the device {shown(device)}")
+                raise ValueError(f"has the device {quote(device)}")
         names.update(node.function.concrete_functions)
         if kind == "bare_concrete_function":
             names.add(node.bare_concrete_function.concrete_function_name)
         elif kind == "captured_tensor":
             names.add(node.captured_tensor.concrete_function)
     for name in sorted(names - callable_names):
-        raise ValueError(f"contains an object that is the function {shown(name)}")
+        raise ValueError(f"contains an object that is the function {quote(name)}")

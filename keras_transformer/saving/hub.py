@@ -1,5 +1,6 @@
 """Presets on the Hugging Face Hub, through the package huggingface_hub."""
 
+import os
 import pathlib
 import re
 
@@ -8,7 +9,7 @@ from keras_transformer.errors import install_hint
 from keras_transformer.saving.preset import EXTRA_FILES
 from keras_transformer.saving.preset import FILES
 from keras_transformer.saving.preset import TOKENIZER_ASSETS
-from keras_transformer.untrusted import short
+from keras_transformer.untrusted import shorten
 
 _NAME = re.compile(r"hf:/+([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 # The Hub shows it as the page of the model.
@@ -47,7 +48,7 @@ def download(name, patterns=(*FILES, f"{TOKENIZER_ASSETS}/*", *EXTRA_FILES)):
         )
     # Errors of HTTP clients, of the Hub, and of the file system.
     except Exception as error:
-        raise ModelError(f"{name}: cannot be downloaded: {short(error)}") from error
+        raise ModelError(f"{name}: cannot be downloaded: {shorten(error)}") from error
     return pathlib.Path(folder)
 
 
@@ -69,7 +70,7 @@ def upload(folder, name, private=False):
     repository, revision = _parse(name if name.startswith("hf:") else f"hf://{name}")
     hub = _import_hub(name)
     readme = pathlib.Path(folder) / "README.md"
-    if not readme.exists():
+    if not os.path.lexists(readme):
         readme.write_text(_README.format(repository), encoding="utf-8")
     try:
         hub.create_repo(repository, private=private, exist_ok=True)
@@ -82,7 +83,7 @@ def upload(folder, name, private=False):
             )
         )
     except Exception as error:
-        raise ModelError(f"{name}: cannot be uploaded: {short(error)}") from error
+        raise ModelError(f"{name}: cannot be uploaded: {shorten(error)}") from error
 
 
 def _parse(name):

@@ -165,7 +165,7 @@ def _describe_weights(path):
         kind, size = tokenizer.kind, tokenizer.vocabulary_size
     else:
         config, info.parameters = keras_files.check(file)
-        info.written = _written(file)
+        info.written = _describe_origin(file)
         kind = recipe.tokenizer.kind if is_run else tokenizer_kind(folder)
         size = config["vocabulary_size"]
     names = (*MODEL_ARGUMENTS, "output_size")
@@ -304,7 +304,7 @@ class _Metadata(BaseModel):
     keras_version: str
 
 
-def _written(file):
+def _describe_origin(file):
     with zipfile.ZipFile(file) as archive:
         content = archive.read("metadata.json")
     metadata = parse_json(content, _Metadata, f"{file}: metadata.json", ModelError)
@@ -325,12 +325,12 @@ def _training(folder, recipe, rows):
 
 def _settings(section):
     """Returns a section of a recipe as settings without nesting."""
-    return {name: _flat(value) for name, value in section.model_dump().items()}
+    return {name: _flatten(value) for name, value in section.model_dump().items()}
 
 
-def _flat(value):
+def _flatten(value):
     if isinstance(value, dict):
-        return "; ".join(f"{name} {_flat(each)}" for name, each in value.items())
+        return "; ".join(f"{name} {_flatten(each)}" for name, each in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 

@@ -24,8 +24,8 @@ from keras_transformer.errors import ModelError
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.schema import ModelSettings
 from keras_transformer.untrusted import parse_json
-from keras_transformer.untrusted import short
-from keras_transformer.untrusted import shown
+from keras_transformer.untrusted import quote
+from keras_transformer.untrusted import shorten
 
 ALLOW_UNSAFE = "if you trust it, pass --allow-unsafe (allow_unsafe=True in Python)"
 
@@ -84,9 +84,9 @@ class _Settings(ModelSettings):
         for name, value in values.items() if isinstance(values, dict) else ():
             # Keras and TensorFlow fail on sizes beyond int32.
             if type(value) is int and value >= 2**31:
-                raise ValueError(f"{shown(name)} must be below 2**31")
+                raise ValueError(f"{quote(name)} must be below 2**31")
             if isinstance(value, str) and len(value) > 100:
-                raise ValueError(f"{shown(name)} must have at most 100 characters")
+                raise ValueError(f"{quote(name)} must have at most 100 characters")
         return values
 
 
@@ -151,7 +151,7 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
         return model
     # The readers of a damaged archive raise exceptions of any type.
     except Exception as error:
-        raise ModelError(f"{path}: cannot be loaded: {short(error)}") from error
+        raise ModelError(f"{path}: cannot be loaded: {shorten(error)}") from error
 
 
 def note_tokenizer(path, fingerprint):
@@ -198,17 +198,17 @@ def check(path, limits=FileLimits()):
             with archive.open(_WEIGHTS) as file:
                 size = archive.getinfo(_WEIGHTS).file_size
                 num_arrays, num_weights = count_weights(file, size, limits)
-        check_size(least_arrays(settings), num_arrays, "arrays of weights")
-        check_size(least_parameters(settings), num_weights)
+        check_size(min_arrays(settings), num_arrays, "arrays of weights")
+        check_size(min_parameters(settings), num_weights)
         return settings, num_weights
     except ModelError as error:
         raise ModelError(f"{path}: refused: {error}; {ALLOW_UNSAFE}") from None
     # The readers of a damaged archive raise exceptions of any type.
     except Exception as error:
-        raise ModelError(f"{path}: cannot be loaded: {short(error)}") from None
+        raise ModelError(f"{path}: cannot be loaded: {shorten(error)}") from None
 
 
-def least_arrays(settings):
+def min_arrays(settings):
     """Returns a lower bound of the number of arrays of weights with these settings."""
     encoder_layers, decoder_layers = _num_layers(settings)
     # Kernels of the attentions, four each, and of the feed-forward networks.
@@ -222,7 +222,7 @@ def _num_layers(settings):
     return number, variations.get("num_decoder_layers") or number
 
 
-def least_parameters(settings):
+def min_parameters(settings):
     """Returns a lower bound of the number of parameters with these settings."""
     width = settings["d_model"]
     keys, values = (
@@ -262,7 +262,7 @@ def _check_members(archive, size, limits):
     names = [member.filename for member in members]
     for name in (*names, *_MEMBERS):
         if name not in _MEMBERS:
-            raise ModelError(f"contains {shown(name)}, which is not part of a model")
+            raise ModelError(f"contains {quote(name)}, which is not part of a model")
         if names.count(name) != 1:
             raise ModelError(f"contains {name} {names.count(name)} times, not once")
     for member in members:
@@ -313,12 +313,12 @@ def count_weights(file, size, limits):
             group = groups.pop()
             for name in group:
                 if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                    raise ModelError(f"{_WEIGHTS} has a link at {shown(name)}")
+                    raise ModelError(f"{_WEIGHTS} has a link at {quote(name)}")
                 each = group[name]
                 address = h5py.h5o.get_info(each.id).addr
                 if address in seen or len(seen) >= limits.max_objects:
                     raise ModelError(
-                        f"{_WEIGHTS} has {shown(name)} twice, or too many objects"
+                        f"{_WEIGHTS} has {quote(name)} twice, or too many objects"
                     )
                 seen.add(address)
                 if isinstance(each, h5py.Group):
@@ -344,8 +344,8 @@ def _check_array(array, name):
     is_dataset = isinstance(array, h5py.Dataset)
     # The null dataspace has no shape.
     if not is_dataset or array.shape is None or array.dtype.kind not in "fiu":
-        raise ModelError(f"{_WEIGHTS} has {shown(name)}, which contains no numbers")
+        raise ModelError(f"{_WEIGHTS} has {quote(name)}, which contains no numbers")
     if array.external or array.is_virtual:
-        raise ModelError(f"{_WEIGHTS} takes {shown(name)} from another file")
+        raise ModelError(f"{_WEIGHTS} takes {quote(name)} from another file")
     if array.chunks or array.id.get_create_plist().get_nfilters():
-        raise ModelError(f"{_WEIGHTS} has {shown(name)} compressed or in chunks")
+        raise ModelError(f"{_WEIGHTS} has {quote(name)} compressed or in chunks")

@@ -16,7 +16,7 @@ from keras_transformer.saving.names import TOKENIZER
 from keras_transformer.saving.names import checkpoint_paths
 from keras_transformer.saving.names import keras_file
 from keras_transformer.saving.names import locate_model
-from keras_transformer.saving.names import missing_model
+from keras_transformer.saving.names import missing_model_message
 from keras_transformer.saving.names import tokenizer_folder
 from keras_transformer.saving.preset import TOKENIZER_ASSETS
 from keras_transformer.saving.preset import check_preset
@@ -198,7 +198,7 @@ def load_preset_model(preset, **changes):
     """
     folder = locate_model(preset)
     if not folder.exists():
-        raise ModelError(f"{preset}: {missing_model()}")
+        raise ModelError(f"{preset}: {missing_model_message()}")
     if not is_preset(folder):
         raise ModelError(
             f"{preset}: not a preset (config.json and model.weights.h5). `open_model` "
@@ -232,8 +232,8 @@ def check_matches_recipe(path, tokenizer, model, recipe):
     Raises:
         ModelError: If sizes or kinds differ. The message names each with both values.
     """
-    wanted = _with_head_sizes(recipe.model.constructor_arguments())
-    found = _with_head_sizes(model.get_config())
+    wanted = _infer_head_sizes(recipe.model.constructor_arguments())
+    found = _infer_head_sizes(model.get_config())
     pairs = [(f"model.{name}", wanted[name], found[name]) for name in ARCHITECTURE]
     for name in ("vocabulary_size", "kind"):
         expected = getattr(recipe.tokenizer, name)
@@ -247,7 +247,7 @@ def check_matches_recipe(path, tokenizer, model, recipe):
         raise ModelError(f"{path}: model does not match the recipe: {'; '.join(wrong)}")
 
 
-def _with_head_sizes(arguments):
+def _infer_head_sizes(arguments):
     """Returns the arguments with `key_dim` and `value_dim` inferred where `None`."""
     inferred = arguments["d_model"] // arguments["num_heads"]
     sizes = {name: arguments[name] or inferred for name in ("key_dim", "value_dim")}

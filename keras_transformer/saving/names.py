@@ -66,12 +66,12 @@ def keras_file(path):
         ModelError: If `path` is neither a `.keras` file nor a folder with a model.
     """
     path = pathlib.Path(path)
-    if path.is_file():
-        if path.suffix != ".keras":
-            raise ModelError(f"{path}: neither a .keras file nor a folder")
+    if not path.exists():
+        raise ModelError(f"{path}: {missing_model_message()}")
+    if path.is_file() and path.suffix == ".keras":
         return path
     if not path.is_dir():
-        raise ModelError(f"{path}: {missing_model()}")
+        raise ModelError(f"{path}: neither a .keras file nor a folder")
     if (path / MODEL).is_file():
         return path / MODEL
     if (path / CONFIG).is_file():
@@ -87,7 +87,7 @@ def keras_file(path):
     )
 
 
-def missing_model():
+def missing_model_message():
     """Returns the reason to print for a path without a file or folder."""
     names = ", ".join(packaged_models()) or "none"
     return f"no such file or folder, and no packaged model (packaged: {names})"

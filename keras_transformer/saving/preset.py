@@ -22,7 +22,7 @@ from keras_transformer.saving.names import PRESET_WEIGHTS
 from keras_transformer.untrusted import open_regular
 from keras_transformer.untrusted import read_bytes
 from keras_transformer.untrusted import read_json
-from keras_transformer.untrusted import short
+from keras_transformer.untrusted import shorten
 
 # Relative to the preset's folder.
 METADATA = "metadata.json"
@@ -192,7 +192,7 @@ def load_preset(folder, limits=keras_files.FileLimits(), **changes):
         model.load_weights(folder / PRESET_WEIGHTS)
     # The readers of a damaged file raise exceptions of any type.
     except Exception as error:
-        raise ModelError(f"{folder}: cannot be loaded: {short(error)}") from error
+        raise ModelError(f"{folder}: cannot be loaded: {shorten(error)}") from error
     return Preset(model, tokenizer, task)
 
 
@@ -220,15 +220,15 @@ def check_preset(folder, limits=keras_files.FileLimits()):
                     f"{limits.max_bytes:,} are allowed"
                 )
             num_arrays, num_weights = keras_files.count_weights(file, size, limits)
-        arrays = keras_files.least_arrays(settings)
+        arrays = keras_files.min_arrays(settings)
         keras_files.check_size(arrays, num_arrays, "arrays of weights")
-        keras_files.check_size(keras_files.least_parameters(settings), num_weights)
+        keras_files.check_size(keras_files.min_parameters(settings), num_weights)
         return settings, num_weights
     except ModelError as error:
         raise ModelError(f"{folder}: refused: {error}") from None
     # The readers of a damaged file raise exceptions of any type.
     except Exception as error:
-        raise ModelError(f"{folder}: cannot be loaded: {short(error)}") from None
+        raise ModelError(f"{folder}: cannot be loaded: {shorten(error)}") from None
 
 
 def is_preset(folder):

@@ -11,7 +11,7 @@ from pydantic import Field
 from keras_transformer.errors import ModelError
 from keras_transformer.untrusted import read_json
 from keras_transformer.untrusted import require_regular
-from keras_transformer.untrusted import short
+from keras_transformer.untrusted import shorten
 
 # Path in a version's folder.
 LIMITS = pathlib.PurePath("assets.extra", "limits.json")
@@ -75,7 +75,7 @@ def load_saved_model(path, allow_unsafe=False):
         raise
     # The readers of a damaged export raise exceptions of any type.
     except Exception as error:
-        raise ModelError(f"{path}: cannot be loaded: {short(error)}") from error
+        raise ModelError(f"{path}: cannot be loaded: {shorten(error)}") from error
     return loaded
 
 

@@ -98,7 +98,7 @@ def _add_model_routes(app, name, limits):
     def find(version):
         """Returns the current version unless a request names another one."""
         if version not in (None, str(versions.model.version)):
-            raise _no_version(name, version)
+            raise _missing_version_error(name, version)
         return versions.model
 
     @app.post(f"{path}:predict")
@@ -193,7 +193,7 @@ def _add_middleware(app, name, monitoring, hosts):
             response = _error_response(error, monitoring)
         response.headers.update(_HEADERS)
         seconds = time.monotonic() - started
-        kind = _kind(request.url.path)
+        kind = _request_kind(request.url.path)
         monitoring.count_answer(kind, response.status_code, seconds)
         return response
 
@@ -214,18 +214,18 @@ async def _read_body(request, limits):
         raise RequestError(415, f"Content-Type must be {_JSON}", "content_type")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limits.max_body_bytes:
-        raise _too_large(limits)
+        raise _too_large_error(limits)
     body = bytearray()
     try:
         async with asyncio.timeout(limits.body_timeout):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > limits.max_body_bytes:
-                    raise _too_large(limits)
+                    raise _too_large_error(limits)
     except TimeoutError:
         raise RequestError(408, "The request took too long to arrive", "slow") from None
     except ClientDisconnect:
-        raise _disconnected() from None
+        raise _disconnection_error() from None
     return bytes(body)
 
 
@@ -240,18 +240,18 @@ async def _wait_for(future, request, timeout):
         )
         if wrapped.done():
             return wrapped.result()
-        raise _disconnected() if gone.done() else deadline_exceeded()
+        raise _disconnection_error() if gone.done() else deadline_exceeded()
     finally:
         gone.cancel()
         wrapped.cancel()
         future.cancel()
 
 
-def _disconnected():
+def _disconnection_error():
     return RequestError(400, "The client has disconnected", "gone")
 
 
-def _too_large(limits):
+def _too_large_error(limits):
     return RequestError(
         413, f"A request must have at most {limits.max_body_bytes:,} bytes", "size"
     )
@@ -279,18 +279,18 @@ def _path_error(request, error, model_name):
             return invalid(malformed)
         name, _, version = target.removesuffix("/metadata").partition("/versions/")
         if version:
-            return _no_version(name, version)
+            return _missing_version_error(name, version)
         if name != model_name and "/" not in name:
             return not_found(f"Servable not found for request: Latest({name[:100]})")
     return not_found(malformed)
 
 
-def _no_version(name, version):
+def _missing_version_error(name, version):
     servable = f"Specific({name[:100]}, {version[:20]})"
     return not_found(f"Servable not found for request: {servable}")
 
 
-def _kind(path):
+def _request_kind(path):
     """Maps a path to one of a few labels, so that clients cannot create metrics."""
     if path.endswith(":predict"):
         return "predict"

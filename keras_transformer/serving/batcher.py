@@ -52,12 +52,12 @@ class _Job:
             self.parts.clear()
             self.fail(too_many_values(max_values))
         elif self.num_done == self.num_rows:
-            whole = {
+            outputs = {
                 name: _concatenate([part[name] for part in self.parts])
                 for name in outputs
             }
             with contextlib.suppress(concurrent.futures.InvalidStateError):
-                self.future.set_result(whole)
+                self.future.set_result(outputs)
 
 
 def too_many_values(max_values):
@@ -74,13 +74,13 @@ def _concatenate(arrays):
     shape = np.max([array.shape for array in arrays], axis=0)
     shape[0] = sum(map(len, arrays))
     empty = b"" if arrays[0].dtype == object else 0
-    whole = np.full(shape, empty, arrays[0].dtype)
+    joined = np.full(shape, empty, arrays[0].dtype)
     start = 0
     for array in arrays:
-        part = whole[start : start + len(array)]
+        part = joined[start : start + len(array)]
         part[tuple(map(slice, array.shape))] = array
         start += len(array)
-    return whole
+    return joined
 
 
 class Batcher:

@@ -51,11 +51,11 @@ def parse_request(body, signatures, limits):
     name = name or DEFAULT_SIGNATURE
     if name not in signatures:
         raise invalid(
-            f"Serving signature name: {_quoted(name)} not found in signature def"
+            f"Serving signature name: {_quote(name)} not found in signature def"
         )
     unknown = sorted(set(fields) - _KEYS)
     if unknown:
-        raise invalid(f"Unknown key in request: {_quoted(unknown[0])}")
+        raise invalid(f"Unknown key in request: {_quote(unknown[0])}")
     if ("instances" in fields) == ("inputs" in fields):
         raise invalid("A request must have either 'instances' or 'inputs'")
     by_row = "instances" in fields
@@ -77,11 +77,14 @@ def format_response(outputs, by_row):
     columns = {name: map(_row_json, array) for name, array in outputs.items()}
     if by_row and len(columns) > 1:
         rows = zip(*columns.values(), strict=True)
-        key, content = "predictions", _list(_object(columns, row) for row in rows)
+        key, content = (
+            "predictions",
+            _join_list(_join_object(columns, row) for row in rows),
+        )
     else:
-        lists = [_list(column) for column in columns.values()]
+        lists = [_join_list(column) for column in columns.values()]
         key = "predictions" if by_row else "outputs"
-        content = lists[0] if len(lists) == 1 else _object(columns, lists)
+        content = lists[0] if len(lists) == 1 else _join_object(columns, lists)
     return f'{{"{key}": {content}}}'.encode()
 
 
@@ -90,7 +93,7 @@ def error_body(message):
     return json.dumps({"error": message}, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def _quoted(name):
+def _quote(name):
     """Returns a client's text as a short JSON string on one line."""
     shown = json.dumps(name[:80])
     return shown if len(shown) <= 100 else f'{shown[:97]}..."'
@@ -100,7 +103,7 @@ def _parse_object(body):
     if not body.strip():
         raise invalid("JSON Parse error: The document is empty")
     try:
-        fields = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+        fields = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except UnicodeDecodeError:
         raise invalid("JSON Parse error: not UTF-8") from None
     except json.JSONDecodeError as error:
@@ -115,7 +118,7 @@ def _parse_object(body):
     return fields
 
 
-def _no_constant(name):
+def _refuse_constant(name):
     raise ValueError(name)
 
 
@@ -156,7 +159,7 @@ def _check_names(found, inputs):
         raise invalid(f"Missing named input: {missing[0]}")
     unknown = sorted(set(found) - set(inputs))
     if unknown:
-        raise invalid(f"Unknown named input: {_quoted(unknown[0])}")
+        raise invalid(f"Unknown named input: {_quote(unknown[0])}")
 
 
 def _check_columns(columns, inputs, limits):
@@ -225,15 +228,15 @@ def _names(inputs):
 
 
 def _row_json(row):
-    return json.dumps(_jsonable(row), ensure_ascii=False)
+    return json.dumps(_to_json_value(row), ensure_ascii=False)
 
 
-def _jsonable(value):
+def _to_json_value(value):
     """Converts to values that JSON can represent."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list):
-        return [_jsonable(each) for each in value]
+        return [_to_json_value(each) for each in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, float) and not math.isfinite(value):
@@ -241,10 +244,10 @@ def _jsonable(value):
     return value
 
 
-def _list(items):
+def _join_list(items):
     return f"[{', '.join(items)}]"
 
 
-def _object(names, values):
+def _join_object(names, values):
     pairs = zip(names, values, strict=True)
     return f"{{{', '.join(f'{json.dumps(name)}: {value}' for name, value in pairs)}}}"

@@ -31,7 +31,7 @@ def serve(model, host="127.0.0.1", port=8501, limits=None, started=None, hosts=(
     limits = limits or Limits()
     listening = listen(host, port)
     server = build_server(model, limits, {host, *hosts})
-    with listening, _quiet_signals():
+    with listening, _ignore_repeated_signal():
         asyncio.run(_run(server, listening, host, started))
 
 
@@ -101,7 +101,7 @@ async def _run(server, listening, host, started):
 
 
 @contextlib.contextmanager
-def _quiet_signals():
+def _ignore_repeated_signal():
     """Ignores the signal that uvicorn raises again after it has stopped."""
     before = {
         number: signal.signal(number, lambda *_: None)

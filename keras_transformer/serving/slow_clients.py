@@ -41,10 +41,10 @@ def slow_client_protocol(limits):
 
         def data_received(self, data):
             # After the first request, every byte would stop uvicorn's timer.
-            if self._timer is None and self._between_requests():
+            if self._timer is None and self._is_between_requests():
                 self._expect_request()
             super().data_received(data)
-            if not self._between_requests():
+            if not self._is_between_requests():
                 self._stop_timer()
 
         def connection_lost(self, exc):
@@ -70,7 +70,7 @@ def slow_client_protocol(limits):
             # A graceful close waits for the client to read the rest of the response.
             self.loop.call_later(limits.idle_timeout, self.transport.abort)
 
-        def _between_requests(self):
+        def _is_between_requests(self):
             return self.cycle is None or self.cycle.response_complete
 
         def _expect_request(self):

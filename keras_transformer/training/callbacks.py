@@ -194,8 +194,8 @@ class Validation(keras.callbacks.Callback):
 class PeriodicCheckpoint(keras.callbacks.Callback):
     """Calls `save` at regular intervals.
 
-    While steps are skipped, the weights are those of an older checkpoint, so the next
-    one waits for a valid step.
+    Skipped steps leave the weights as they are in the last checkpoint, so the next one
+    waits for a valid step.
 
     Args:
         progress: The run's `Progress`.

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_transformer.errors import CheckpointError
 from keras_transformer.files import convert_disk_full_errors
+from keras_transformer.files import remove_link
 from keras_transformer.files import replace_file
 from keras_transformer.files import sync
 from keras_transformer.saving.checkpoints import DAMAGE
@@ -50,7 +51,7 @@ class Checkpoints:
         model.optimizer.build(model.trainable_variables)
         self.folder = pathlib.Path(folder)
         self._progress = tf.Variable("", trainable=False, dtype=tf.string)
-        # Without them, checkpoints are those of older versions.
+        # Without them, checkpoints are the same as in older versions.
         states = model.random_states()
         extra = {"training_seeds": states} if states else {}
         self._checkpoint = tf.train.Checkpoint(
@@ -83,6 +84,9 @@ class Checkpoints:
         path = self.folder / f"ckpt-{step}"
         with convert_disk_full_errors(path):
             try:
+                # TensorFlow writes to an existing index in place.
+                for file in self.folder.glob(f"ckpt-{step}.*"):
+                    remove_link(file)
                 self._checkpoint.write(str(path))
                 for file in self.folder.glob(f"ckpt-{step}.*"):
                     sync(file)

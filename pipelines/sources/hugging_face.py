@@ -55,7 +55,7 @@ class HuggingFacePairs(Pairs):
         examples = self._load(
             "load_dataset", split=self.split, streaming=self.streaming
         )
-        with _data_errors(self.name):
+        with _convert_errors(self.name):
             for number, example in enumerate(examples, start=1):
                 place = self.locate(number)
                 source = nested_text(example, self.source, "data.source", place)
@@ -93,14 +93,14 @@ class HuggingFacePairs(Pairs):
             ) from None
         datasets.disable_progress_bars()
         revision = None if os.path.isdir(self.name) else self.revision
-        with _data_errors(f"data.name {self.name}"):
+        with _convert_errors(f"data.name {self.name}"):
             return getattr(datasets, function)(
                 self.name, self.config, revision=revision, **options
             )
 
 
 @contextlib.contextmanager
-def _data_errors(what: str):
+def _convert_errors(what: str):
     """Converts the errors that `datasets` raises for user mistakes to `DataError`."""
     try:
         yield

@@ -52,7 +52,7 @@ class TfdsPairs(Pairs):
 
         builder = self._prepared_builder()
         source, target = self._languages(builder)
-        with _data_errors(f"data.tfds split {self.split!r} of {builder.name}"):
+        with _convert_errors(f"data.tfds split {self.split!r} of {builder.name}"):
             dataset = builder.as_dataset(
                 split=self.split,
                 shuffle_files=False,
@@ -63,11 +63,11 @@ class TfdsPairs(Pairs):
         for example in tfds.as_numpy(dataset):
             texts = example[feature] if feature else example
             if "language" in texts and "translation" in texts:
-                languages = map(_decoded, texts["language"])
+                languages = map(_decode_text, texts["language"])
                 texts = dict(zip(languages, texts["translation"], strict=True))
                 if source not in texts or target not in texts:
                     continue
-            yield _decoded(texts[source]), _decoded(texts[target])
+            yield _decode_text(texts[source]), _decode_text(texts[target])
 
     def fingerprint(self) -> str | None:
         """Returns a string that changes with the version, split and languages.
@@ -92,10 +92,10 @@ class TfdsPairs(Pairs):
         if self._builder is None:
             builder = self.name
             if isinstance(builder, str):
-                with _data_errors(f"data.tfds.name={self.name!r}"):
+                with _convert_errors(f"data.tfds.name={self.name!r}"):
                     builder = tfds.builder(self.name, data_dir=self.data_dir)
             if not builder.info.splits:
-                with _data_errors(f"data.tfds {builder.info.full_name} to prepare"):
+                with _convert_errors(f"data.tfds {builder.info.full_name} to prepare"):
                     builder.download_and_prepare()
             self._builder = builder
         return self._builder
@@ -135,7 +135,7 @@ def _keys(feature) -> list[str]:
     return list(feature.keys()) if hasattr(feature, "keys") else []
 
 
-def _decoded(text: bytes | str) -> str | None:
+def _decode_text(text: bytes | str) -> str | None:
     if isinstance(text, str):
         return text
     try:
@@ -145,7 +145,7 @@ def _decoded(text: bytes | str) -> str | None:
 
 
 @contextlib.contextmanager
-def _data_errors(what: str):
+def _convert_errors(what: str):
     """Converts the errors that TFDS raises for user mistakes to `DataError`."""
     try:
         yield

@@ -220,6 +220,24 @@ class MarianTokenizer(MarianSide):
         )
         return self._lookup(tf.concat([prefixes, self._split(rest)], axis=1))
 
+    def split_language_mark(self, strings):
+        """Splits a known target language, such as `>>fra<<`, from each text.
+
+        Args:
+            strings: string tensor `[batch]`, UTF-8.
+
+        Returns:
+            string `[batch]`, the mark and a space, or empty, and string `[batch]`, the
+            texts without it.
+        """
+        mark = tf.strings.regex_replace(strings, r"(?s)^(>>[^<>]*<<).*", r"\1")
+        is_known = tf.strings.regex_full_match(strings, "(?s)>>[^<>]*<<.*") & (
+            self._numbers.lookup(mark) != self.unknown_id
+        )
+        rest = tf.strings.regex_replace(strings, "^>>[^<>]*<< *", "")
+        marks = tf.where(is_known, tf.strings.join([mark, " "]), "")
+        return marks, tf.where(is_known, rest, strings)
+
     def save(self, folder: str | os.PathLike) -> None:
         content = json.dumps(self._facts(), ensure_ascii=False, indent=1).encode()
         write_atomically(os.path.join(folder, self.file_name), content)

@@ -101,7 +101,7 @@ def test_corpus_translate_uses_the_newest_version(run_command, called, tmp_path)
     ]
     result = run_command("corpus", "translate", version / "saved_model.pb", *options)
     assert result.exit_code == 2
-    assert "saved_model.pb: no SavedModel here" in result.stderr
+    assert "saved_model.pb: not a SavedModel" in result.stderr
 
 
 def test_corpus_rejects_invalid_arguments(run_command, tmp_path, monkeypatch):

@@ -228,6 +228,40 @@ def test_translate_ends_quietly_on_a_broken_pipe(tmp_path):
     assert "Exception" not in errors
 
 
+@pytest.mark.parametrize(
+    ("code", "stdout", "message"),
+    [
+        (prepared.COMMAND, "/dev/full", "reading or writing failed: No space left"),
+        (
+            FAKE.format(seconds=0, options=["-o", "/dev/full"]),
+            "out",
+            "/dev/full: no sp",
+        ),
+    ],
+)
+def test_full_output_is_reported_in_one_line(tmp_path, code, stdout, message):
+    (tmp_path / "in").write_text("line\n")
+    process = prepared.start(
+        code,
+        "models",
+        stdin=tmp_path / "in",
+        stdout=tmp_path / stdout,
+        stderr=tmp_path / "errors",
+    )
+    process.join()
+    assert process.exitcode == 2
+    errors = (tmp_path / "errors").read_text().removeprefix("translating\n")
+    assert errors.startswith(f"error: {message}") and errors.count("\n") == 1
+
+
+def test_info_names_what_is_no_model(run_command):
+    result = run_command("info", os.devnull)
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: {os.devnull}: neither a .keras file nor a folder\n"
+    )
+
+
 def test_translate_exits_with_130_on_ctrl_c(tmp_path):
     (tmp_path / "in").write_text("line\n")
     errors, stderr = prepared.output_pipe()
@@ -315,7 +349,7 @@ def test_visualize_accepts_a_name_with_a_suffix(
 def test_visualize_requires_a_file_name(run_command, model_path):
     result = run_command("visualize", model_path, "--source", "x", "--output", ".")
     assert result.exit_code == 2
-    assert "--output .: a folder; add a name for the files" in result.stderr
+    assert "--output .: must be a file name, not a folder" in result.stderr
 
 
 def test_streams_of_quiet_libraries_stay_open(monkeypatch, tmp_path, capfd):

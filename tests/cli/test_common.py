@@ -15,7 +15,7 @@ from keras_transformer.errors import UserError
 
 NAMES = {"import_model": "import", "update_vocabulary": "update-vocabulary"}
 ALL = [*(NAMES.get(name, name) for name in COMMANDS), "corpus prepare"]
-WITHOUT_DEVICE = {"init", "plot", "info", "compare"}
+WITHOUT_DEVICE = {"init", "plot", "info", "compare", "models"}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -71,7 +71,7 @@ def test_device_selects_visible_gpus(monkeypatch, device, visible, expected):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    with common.applied(device=device):
+    with common.override_settings(device=device):
         assert os.environ.get("CUDA_VISIBLE_DEVICES") == expected
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible
     assert common.current == common.Settings()
@@ -103,9 +103,12 @@ def test_device_must_be_found_by_tensorflow(monkeypatch, device, found):
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [None] * found)
-    with common.applied(device=device), pytest.raises(UserError, match="finds"):
+    with (
+        common.override_settings(device=device),
+        pytest.raises(UserError, match="finds"),
+    ):
         common.check_device()
-    with common.applied(device="cpu"):
+    with common.override_settings(device="cpu"):
         common.check_device()
 
 

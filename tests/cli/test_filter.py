@@ -146,19 +146,19 @@ class Scored:
 
 def test_pair_filter_keeps_the_first_of_equal_scores():
     rules = PairFilter(Scored(), max_ratio=9)
-    scores = rules.scores([("x", each) for each in ("-3", "-1", "-2", "-2", "-2")])
+    scores = rules.score([("x", each) for each in ("-3", "-1", "-2", "-2", "-2")])
     np.testing.assert_array_equal(scores, [-3, -1, -2, -2, -2])
-    passed, least = rules.best(scores, 0.6)
+    passed, least = rules.select_best(scores, 0.6)
     assert passed.tolist() == [False, True, True, True, False]
     assert (least, rules.num_kept, rules.dropped["improbable"]) == (-2, 3, 2)
 
 
 def test_pair_filter_can_drop_all_pairs():
     rules = PairFilter(Scored())
-    scores = rules.scores([("", ""), (None, "x")])
+    scores = rules.score([("", ""), (None, "x")])
     assert np.all(np.isnan(scores))
-    assert rules.best(scores, 0.9)[1] is None
-    assert not rules.kept(scores, -99).any()
+    assert rules.select_best(scores, 0.9)[1] is None
+    assert not rules.select_above(scores, -99).any()
 
 
 def test_filter_rejects_invalid_arguments(files, run_filter, run_command, tiny_export):

@@ -164,9 +164,9 @@ def test_missing_model_names_the_packaged_ones(run_command):
 def test_serve_exports_a_preset_and_removes_the_export(tiny_model, tmp_path):
     model, tokenizer = tiny_model
     preset = model.save_to_preset(tmp_path / "tiny", tokenizer)
-    with serve_module._exported(preset) as folder:
+    with serve_module._export_if_preset(preset) as folder:
         assert folder.name == "tiny"
         assert (folder / "1" / "saved_model.pb").is_file()
     assert not folder.parent.exists()
-    with serve_module._exported(tmp_path) as folder:
+    with serve_module._export_if_preset(tmp_path) as folder:
         assert folder == tmp_path

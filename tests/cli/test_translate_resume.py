@@ -130,9 +130,14 @@ def test_resume_refuses_other_inputs_and_options(whole, translate, files, model)
     too_long = text + b"one more\n"
     other = json.dumps(json.loads(note) | {"model": "other weights"})
     cases = [
-        (text[:300], other, (), "was made with another model"),
-        (text[:300], note, ("--beam-size", "3"), "made with another set of options"),
-        (text[:300], note, ("--forbid", "x"), "made with another set of options"),
+        (text[:300], other, (), "was made with a different model"),
+        (
+            text[:300],
+            note,
+            ("--beam-size", "3"),
+            "made with a different set of options",
+        ),
+        (text[:300], note, ("--forbid", "x"), "made with a different set of options"),
         (too_long, note, (), "contains lines of 58 inputs, but the input has 57"),
         (
             text[:300],
@@ -152,7 +157,7 @@ def test_resume_refuses_other_inputs_and_options(whole, translate, files, model)
     files[0].write_text(files[0].read_text().replace("line 3\n", "line three\n"))
     result = translate()
     assert result.exit_code == 2
-    assert "out.part: was made with another input; remove it" in result.stderr
+    assert "out.part: was made with a different input; remove it" in result.stderr
 
 
 def test_resume_keeps_a_finished_output(whole, translate, files, model):
@@ -166,17 +171,17 @@ def test_resume_keeps_a_finished_output(whole, translate, files, model):
     assert translate().exit_code == 0
     other = translate("--beam-size", "3")
     assert other.exit_code == 2
-    assert "out: was made with another set of options; remove it" in other.stderr
+    assert "out: was made with a different set of options; remove it" in other.stderr
     model.weights = "others"
     retrained = translate()
     assert retrained.exit_code == 2
-    assert "out: was made with another model" in retrained.stderr
+    assert "out: was made with a different model" in retrained.stderr
     model.weights = "weights"
     text = files[0].read_text()
     files[0].write_text("a\n")
     shorter = translate()
     assert shorter.exit_code == 2
-    assert "out: was made with another input" in shorter.stderr
+    assert "out: was made with a different input" in shorter.stderr
     files[0].write_text(text)
     files[1].with_name(".out.made.json").unlink()
     unknown = translate()
@@ -230,7 +235,7 @@ def test_resume_locks_the_output(translate, files):
         fcntl.flock(file, fcntl.LOCK_EX)
         result = translate()
     assert result.exit_code == 2
-    assert "another process writes it" in result.stderr
+    assert "another process is writing it" in result.stderr
 
 
 def test_progress_bar_has_a_total(translate, files, monkeypatch):
@@ -338,3 +343,17 @@ def test_translate_memory_is_bounded(tmp_path):
     print(f"{small} kB, then {large} kB")
     assert large - small < 8_000
     assert (tmp_path / "large.o").stat().st_size == (tmp_path / "large").stat().st_size
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_resume_refuses_a_part_that_is_a_link(translate, files, link):
+    other = files[0].with_name("other")
+    other.write_text("somebody's\n")
+    part = files[1].with_name("out.part")
+    link(other, part)
+    result = translate()
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: {part}: must not be a link; remove it to start over\n"
+    )
+    assert other.read_text() == "somebody's\n"

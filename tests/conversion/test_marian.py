@@ -345,7 +345,7 @@ def test_hostile_yaml_is_refused(folder):
         (folder / "decoder.yml").write_text(text)
         assert reason in one_line(folder), reason
     (folder / "decoder.yml").unlink()
-    assert "needs one decoder.yml" in one_line(folder)
+    assert "must contain one decoder.yml" in one_line(folder)
 
 
 def test_missing_splitter_is_refused(folder):

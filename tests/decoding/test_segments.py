@@ -3,11 +3,15 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_array_equal
+from toolkit_models import PIECES
+from toolkit_models import splitter
 
 from keras_transformer.decoding.segments import Segment
 from keras_transformer.decoding.segments import Translation
 from keras_transformer.decoding.segments import join_segments
 from keras_transformer.decoding.sentences import segment
+from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
 
 def characters(strings):
@@ -139,6 +143,28 @@ def test_segments_are_independent_of_the_batch():
     for text, pairs, is_cut in zip(texts, together, truncated, strict=True):
         assert segments_of([text], 7, max_segments=9) == ([pairs], [is_cut])
     assert 3 < sum(truncated) < 40
+
+
+@pytest.mark.parametrize("language", [None, "fra"])
+def test_language_mark_precedes_each_segment(language):
+    side = (PIECES, splitter())
+    plain = MarianTokenizer(side, side)
+    tokenizer = MarianTokenizer(side, side, language=language)
+    texts = ["a b c d e f ab b f e d c b a\n\nab. B c d e.", "", "a\nb", "ab" * 9]
+    marked = [text if language else f">>fra<< {text}" for text in texts]
+
+    def found(tokenizer, texts, max_length):
+        split_mark = tokenizer.split_language_mark
+        return segment(
+            tokenizer.tokenize, tf.constant(texts), max_length, split_mark=split_mark
+        )
+
+    without, with_mark = found(plain, texts, 4), found(tokenizer, marked, 5)
+    mark = PIECES.index(">>fra<<")
+    rows = [[mark] * bool(row) + row for row in without.ids.to_list()]
+    assert with_mark.ids.to_list() == rows and len(rows) > 9
+    for name in ("text_of", "gaps", "truncated"):
+        assert_array_equal(getattr(with_mark, name), getattr(without, name))
 
 
 def test_number_of_segments_is_limited():

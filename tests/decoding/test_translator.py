@@ -189,7 +189,9 @@ def test_long_line_is_translated_in_segments(translator, warnings):
     assert found == [translator.translate(["abc"])[0], " ".join(filter(None, pieces))]
     ((index, text),) = warnings
     assert index == 1
-    assert text.startswith("19 subwords exceed max_source_length=12")
+    assert text.startswith(
+        "20 subwords with the end symbol exceed max_source_length=12"
+    )
     assert "4 segments" in text
 
 

@@ -14,7 +14,7 @@ import worker_processes
 from waiting import wait_until
 
 from keras_transformer.distributed import workers
-from keras_transformer.distributed.meeting import wait_for_workers
+from keras_transformer.distributed.rendezvous import wait_for_workers
 from keras_transformer.distributed.workers import Workers
 from keras_transformer.errors import WorkersError
 from keras_transformer.experiments.train import train

@@ -238,6 +238,26 @@ def test_lock_follows_no_link(tmp_path):
         pytest.fail("locked a pipe")
 
 
+@pytest.mark.fault("F23", "a hard link as the lock is replaced")
+def test_lock_replaces_a_hard_link(tmp_path):
+    other, run = tmp_path / "other", tmp_path / "run"
+    run.mkdir()
+    other.write_text("somebody's")
+    os.link(other, run / ".lock")
+    with run_folder.lock(run):
+        assert other.read_text() == "somebody's"
+        with pytest.raises(RunBusy), run_folder.lock(run):
+            pytest.fail("locked twice")
+    # The process that has locked a shared file may be training in this run.
+    (run / ".lock").unlink()
+    os.link(other, run / ".lock")
+    with open(other, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(RunBusy), run_folder.lock(run):
+            pytest.fail("locked a shared file")
+    assert other.read_text() == "somebody's"
+
+
 def test_lock_of_a_removed_file_counts_for_nobody(tmp_path):
     with run_folder.lock(tmp_path), pytest.raises(RunError, match="already training"):
         (tmp_path / ".lock").unlink()
@@ -275,7 +295,7 @@ def outside(tmp_path):
     "name",
     [
         *("notes", "checkpoints", "logs", "logs/train", "cache", "cache/train"),
-        *("cache/validation", "tokenizer", "metrics.jsonl"),
+        *("cache/validation", "cache/train-both-0x1", "tokenizer", "metrics.jsonl"),
     ],
 )
 def test_nothing_is_written_through_a_link(tmp_path, outside, name):

@@ -11,6 +11,7 @@ from keras_transformer.cli.app import app
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import RunError
 from keras_transformer.evaluation import bleu
+from keras_transformer.experiments.repeat import LOG
 from keras_transformer.experiments.repeat import repeat
 from keras_transformer.recipes import load_recipe
 
@@ -75,8 +76,14 @@ def test_repeat_refuses_another_recipe(repeated):
 
 def test_repeat_reports_why_a_training_failed(tmp_path):
     settings = [*TINY, "tokenizer.vocabulary_size=9999"]
+    # A log that is a link is replaced.
+    other, folder = tmp_path / "other", tmp_path / "seeds" / "seed-1"
+    other.touch()
+    folder.mkdir(parents=True)
+    (folder / LOG).symlink_to(other)
     with pytest.raises(RunError, match=r"seed \d: .* exit code 2: error: .*vocabulary"):
         repeat(load_recipe("phrases", settings), [1, 2], tmp_path / "seeds", jobs=2)
+    assert other.read_text() == ""
 
 
 def test_repeat_needs_test_data(tmp_path):
@@ -98,7 +105,7 @@ def test_compare_tests_the_means_of_two_folders(repeated):
     assert "p = 1.0000" in found.output
 
 
-@pytest.mark.parametrize("seeds", ["1,x", "1,1", "-1"])
+@pytest.mark.parametrize("seeds", ["1,x", "1,1", "-1", "1,4294967296"])
 def test_repeat_refuses_wrong_seeds(seeds, tmp_path):
     found = CliRunner().invoke(
         app, ["repeat", "phrases", f"--seeds={seeds}", "-o", str(tmp_path / "x")]

@@ -6,9 +6,13 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401, its operations are in the graph
 from tiny_export import SEARCH
 from tiny_export import TEXTS
+from toolkit_models import PIECES
+from toolkit_models import splitter
 
 import keras_transformer as kt
 from keras_transformer.export import export_saved_model
+from keras_transformer.export.text_search import TextSearch
+from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 from keras_transformer.saving.open import open_model
 from keras_transformer.serving import ServedModel
 
@@ -77,6 +81,17 @@ def test_segments_are_searched_in_bounded_batches(tiny_model, tmp_path, signatur
             np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-4)
         else:
             np.testing.assert_array_equal(found[name], value)
+
+
+def test_language_mark_precedes_each_segment():
+    side = (PIECES, splitter())
+    tokenizer = MarianTokenizer(side, side)
+    search = TextSearch(tokenizer, None, None, 6, 100, 10)
+    found = search.segments(tf.constant([">>fra<< a b c d e f a b c\nd", "a"]))
+    mark = PIECES.index(">>fra<<")
+    rows = found.ids.to_list()
+    assert [row[0] == mark for row in rows] == [True] * (len(rows) - 1) + [False]
+    assert len(rows) > 3 and max(map(len, rows)) == 5
 
 
 @pytest.mark.fault("F19", "an export cuts a word that is too long, and reports it")

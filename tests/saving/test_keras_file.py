@@ -21,7 +21,7 @@ from keras_transformer.presets import PRESETS
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving.keras_file import FileLimits
 from keras_transformer.saving.keras_file import check
-from keras_transformer.saving.keras_file import least_parameters
+from keras_transformer.saving.keras_file import min_parameters
 from keras_transformer.saving.keras_file import note_tokenizer
 from keras_transformer.saving.keras_file import read
 from keras_transformer.saving.open import open_model
@@ -213,7 +213,7 @@ def test_read_accepts_every_kind_of_model(tmp_path, changes):
     model.save(tmp_path / "model.keras")
     loaded = read(tmp_path / "model.keras")
     assert loaded.get_config() == model.get_config()
-    bound = least_parameters(model.get_config())
+    bound = min_parameters(model.get_config())
     assert 0.8 * model.count_params() < bound <= model.count_params()
 
 

@@ -143,7 +143,7 @@ def test_served_model_finds_the_newest_version(tiny_export, tmp_path):
     one = ServedModel(tmp_path / "many" / "2", "other")
     assert (one.name, one.version) == ("other", 2)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelError, match="empty: no SavedModel here"):
+    with pytest.raises(ModelError, match="empty: not a SavedModel"):
         ServedModel(tmp_path / "empty")
 
 

@@ -83,7 +83,7 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         for row in rows
         for seed in range(1, seeds + 1)
     ]
-    _finished_results(jobs)
+    _read_results(jobs)
     busy = None
     for row, seed, folder, job in jobs:
         try:
@@ -91,10 +91,10 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         except RunBusy as error:
             busy = error
             continue
-        write_tables(_finished_results(jobs), output, scale)
+        write_tables(_read_results(jobs), output, scale)
         if on_row is not None:
             on_row(row, seed, result)
-    results = _finished_results(jobs)
+    results = _read_results(jobs)
     if busy is not None and not results:
         raise busy
     write_tables(results, output, scale)
@@ -107,25 +107,25 @@ def _train_row(folder, job, row, seed, progress):
     Raises:
         RunBusy: If another process is training it.
     """
-    result = _finished(folder, job)
+    result = _read_result(folder, job)
     if result is not None:
         return result
     # The run's own lock is released before the row is evaluated.
     with run_folder.start(folder, ".row.lock"):
-        result = _finished(folder, job)
+        result = _read_result(folder, job)
         if result is None:
             summary = train(job, folder, progress=progress)
             result = _evaluate(folder, job, row, seed, summary["training seconds"])
         return result
 
 
-def _finished_results(jobs):
+def _read_results(jobs):
     """Returns the stored results, including results of other processes."""
-    found = [_finished(folder, job) for *_, folder, job in jobs]
+    found = [_read_result(folder, job) for *_, folder, job in jobs]
     return [result for result in found if result is not None]
 
 
-def _finished(folder, recipe):
+def _read_result(folder, recipe):
     """Returns the stored result of a row, or `None`.
 
     Raises:

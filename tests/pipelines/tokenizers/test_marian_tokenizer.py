@@ -94,6 +94,17 @@ def test_target_language_precedes_each_text():
         MarianTokenizer(side, side, language="deu")
 
 
+def test_only_known_target_languages_are_marks(tokenizer):
+    texts = [">>fra<<  a b", ">>fra<<a", ">>xyz<< a", "a >>fra<< b", ">>fra<<", "", "»"]
+    marks, rest = tokenizer.split_language_mark(texts)
+    assert marks.numpy().tolist() == [b">>fra<< "] * 2 + [b""] * 2 + [b">>fra<< "] + (
+        [b""] * 2
+    )
+    assert [text.decode() for text in rest.numpy()] == [
+        *("a b", "a", ">>xyz<< a", "a >>fra<< b", "", "", "»")
+    ]
+
+
 def test_opus_normalization():
     words = (*WORDS, ",", "a.", "b", '"a', 'b"', "(b)", "...")
     side = (words, None)

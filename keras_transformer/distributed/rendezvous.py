@@ -1,7 +1,7 @@
-"""Waiting for the other workers at the start.
+"""Rendezvous of the workers at the start.
 
 TensorFlow's own wait holds Python's lock, and its handler ignores SIGTERM. So workers
-meet here first, where signals end the wait.
+first meet here, where signals end the wait.
 """
 
 import contextlib
@@ -29,16 +29,16 @@ def wait_for_workers(addresses, index, seconds):
     """
     missing = {*range(len(addresses))} - {index}
     deadline = time.monotonic() + seconds
-    with _answering(addresses[index]):
+    with _accept_connections(addresses[index]):
         while True:
-            missing = {each for each in missing if not _answers(addresses[each])}
+            missing = {each for each in missing if not _is_reachable(addresses[each])}
             if not missing or time.monotonic() > deadline:
                 return sorted(missing)
             time.sleep(_PAUSE)
 
 
 @contextlib.contextmanager
-def _answering(address):
+def _accept_connections(address):
     """Accepts connections inside the context. The system queues them unread."""
     host, port = _host_and_port(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -51,7 +51,7 @@ def _answering(address):
         yield
 
 
-def _answers(address):
+def _is_reachable(address):
     try:
         socket.create_connection(_host_and_port(address), _ATTEMPT).close()
     except OSError:
