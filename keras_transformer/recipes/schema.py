@@ -28,6 +28,7 @@ from keras_transformer.recipes.stages import ConsistencySettings
 from keras_transformer.recipes.stages import StageSettings
 from keras_transformer.recipes.stages import stages_of
 from keras_transformer.recipes.stages import usual_text
+from keras_transformer.recipes.vocabularies import source_embeddings
 
 BLEU_TOKENIZERS = (
     *("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"),
@@ -40,14 +41,17 @@ BLEU_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 class TokenizerSettings(Section):
     """Settings of the vocabulary, which is learned from source and target.
 
-    `shared` is always true, since the model ties its embeddings (section 3.4).
+    If `shared` is false, each side has its own vocabulary, learned from its text, and
+    its own embeddings. `vocabulary_size` and `model` are then those of the target.
     """
 
     kind: Literal["bpe", "word_piece", "marian"] = "bpe"
     vocabulary_size: Annotated[int, Field(gt=4)] = 37_000
-    shared: Literal[True] = True
+    shared: bool = True
+    source_vocabulary_size: Annotated[int, Field(gt=4)] | None = None
     split_digits: bool = False
     model: Text | None = None
+    source_model: Text | None = None
     dropout: Fraction = 0.0
     segmentations: PositiveInt = 1
 
@@ -59,6 +63,24 @@ class TokenizerSettings(Section):
             raise ValueError("dropout skips merges of byte pairs, so kind must be bpe")
         if self.segmentations > 1 and not self.dropout:
             raise ValueError("segmentations above 1 needs a dropout above 0")
+        return self
+
+    @model_validator(mode="after")
+    def _check_sides(self):
+        if self.shared:
+            for name in ("source_vocabulary_size", "source_model"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} needs shared: false")
+            return self
+        if self.kind == "marian":
+            raise ValueError("shared: false needs kind bpe or word_piece")
+        if (self.model is None) != (self.source_model is None):
+            raise ValueError(
+                "shared: false needs both model, for the target, and source_model, or "
+                "neither"
+            )
+        if self.source_vocabulary_size is None:
+            self.source_vocabulary_size = self.vocabulary_size
         return self
 
 
@@ -346,6 +368,14 @@ class Recipe(Section):
                     f"training.stages: stage {number}: data.kind {self.data.kind} has "
                     "one direction and one segmentation"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_vocabularies(self):
+        size = source_embeddings(self)
+        if size is not None:
+            self.model.variations = self.model.variations or VariationSettings()
+            self.model.variations.source_vocabulary_size = size
         return self
 
     def validation_metric(self) -> str:

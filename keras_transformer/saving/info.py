@@ -47,11 +47,13 @@ class _Vocabulary(BaseModel):
 
     Attributes:
         kind: "bpe" or "word_piece".
-        size: Number of ids.
+        size: Number of ids of the target, and of the source unless it has its own.
+        source_size: Number of ids of the source, if it has its own embeddings.
     """
 
     kind: str | None = None
     size: int | None = None
+    source_size: int | None = None
 
 
 class _Training(BaseModel):
@@ -162,7 +164,7 @@ def _describe_weights(path):
         _, tokenizer, model = load_run(folder)
         info.parameters = model.count_params()
         config = recipe.model.constructor_arguments()
-        kind, size = tokenizer.kind, tokenizer.vocabulary_size
+        kind, size = tokenizer.kind, tokenizer.target.vocabulary_size
     else:
         config, info.parameters = keras_files.check(file)
         info.written = _written(file)
@@ -170,7 +172,9 @@ def _describe_weights(path):
         size = config["vocabulary_size"]
     names = (*MODEL_ARGUMENTS, "output_size")
     info.architecture = {name: config[name] for name in names if name in config}
-    info.vocabulary = _Vocabulary(kind=kind, size=size)
+    info.vocabulary = _Vocabulary(
+        kind=kind, size=size, source_size=_source_size(config)
+    )
     if recipe is not None:
         rows = metrics_of_run(folder)
         info.training = _training(folder, recipe, rows)
@@ -180,9 +184,18 @@ def _describe_weights(path):
     if path.is_dir():
         info.files = _sizes(path)
     else:
-        tokenizer_files = _sizes(tokenizer_folder(folder), "tokenizer.*")
+        place = tokenizer_folder(folder)
+        tokenizer_files = _sizes(place, "tokenizer.*") or {
+            **_sizes(place, "source"),
+            **_sizes(place, "target"),
+        }
         info.files = {path.name: path.stat().st_size, **tokenizer_files}
     return info
+
+
+def _source_size(settings):
+    """Returns the number of the source's own ids for arguments of `Transformer`."""
+    return (settings["variations"] or {}).get("source_vocabulary_size")
 
 
 def _describe_preset(folder):
@@ -195,7 +208,9 @@ def _describe_preset(folder):
         info.written = f"{date}, Keras {metadata.keras_version}"
     names = (*MODEL_ARGUMENTS, "output_size")
     info.architecture = {name: config[name] for name in names}
-    info.vocabulary = _Vocabulary(size=config["vocabulary_size"])
+    info.vocabulary = _Vocabulary(
+        size=config["vocabulary_size"], source_size=_source_size(config)
+    )
     if task is not None:
         info.vocabulary.kind = tokenizer_kind(folder / TOKENIZER_ASSETS)
         info.decoding = _settings(task.search)
@@ -284,10 +299,14 @@ def _parse_cell(cell):
 
 
 def _vocabulary(text):
-    found = re.match(r"(\w+), ([\d,]+) sub-?words", text)
+    found = re.match(r"(\w+), (?:([\d,]+) source and )?([\d,]+) .*sub-?words", text)
     if not found:
         return _Vocabulary(kind=text or None)
-    return _Vocabulary(kind=found[1], size=int(found[2].replace(",", "")[:18] or 0))
+    source_size, size = (
+        None if digits is None else int(digits.replace(",", "")[:18] or 0)
+        for digits in found.groups()[1:]
+    )
+    return _Vocabulary(kind=found[1], size=size, source_size=source_size)
 
 
 def _score(name, cells):
