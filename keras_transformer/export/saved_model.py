@@ -196,7 +196,7 @@ def export_translator(
                 f"{path}: only BPE can be tokenized by TensorFlow's own operations. "
                 f"Received: a vocabulary of kind {tokenizer.kind}."
             )
-        tokenizer = _core_tokenizer(tokenizer)
+        tokenizer = core_tokenizer(tokenizer)
     return export_saved_model(
         translator.model,
         tokenizer,
@@ -209,7 +209,7 @@ def export_translator(
     )
 
 
-def _core_tokenizer(tokenizer):
+def core_tokenizer(tokenizer):
     """Returns a BPE tokenizer of both sides without tensorflow-text's operations."""
     source, target = tokenizer.source, tokenizer.target
     if source is target:
