@@ -104,16 +104,15 @@ def _check_sides(settings, tokenizer):
     """Checks that a given tokenizer has the vocabularies of the recipe.
 
     Raises:
-        DataError: If sides share a vocabulary in only one of them, or the source's
+        DataError: If only one of them has separate vocabularies, or the source's
             differ in size.
     """
-    is_shared = tokenizer.target is tokenizer
-    if is_shared != settings.shared:
-        raise DataError(
-            f"the ids of data.train need tokenizer.shared={str(is_shared).lower()}"
-        )
+    is_separate = isinstance(tokenizer, pipelines.SeparateTokenizers)
+    if is_separate == settings.shared:
+        needed = "false" if is_separate else "true"
+        raise DataError(f"the ids of data.train need tokenizer.shared={needed}")
     size = tokenizer.vocabulary_size
-    if not is_shared and size != settings.source_vocabulary_size:
+    if is_separate and size != settings.source_vocabulary_size:
         raise DataError(
             f"the ids of data.train need tokenizer.source_vocabulary_size={size}. "
             f"Received: {settings.source_vocabulary_size}"

@@ -299,7 +299,8 @@ def _parse_cell(cell):
 
 
 def _vocabulary(text):
-    found = re.match(r"(\w+), (?:([\d,]+) source and )?([\d,]+) .*sub-?words", text)
+    pattern = r"(\w+), (?:([\d,]+) source and )?([\d,]+) (?:target )?sub-?words"
+    found = re.match(pattern, text)
     if not found:
         return _Vocabulary(kind=text or None)
     source_size, size = (

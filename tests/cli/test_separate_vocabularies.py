@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import paper_in_numpy
 import pytest
+import tensorflow as tf
 from phrases_run import small_recipe
 from tiny_export import SENTENCES
 
@@ -15,7 +16,6 @@ import keras_transformer as kt
 from keras_transformer import pipelines
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import DataError
-from keras_transformer.errors import ExportError
 from keras_transformer.errors import ModelError
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import RunError
@@ -262,7 +262,7 @@ def test_either_tokenizer_changes_the_cache(tmp_path):
     loaded = pipelines.load_tokenizer(tmp_path)
     assert loaded.fingerprint() == tokenizer.fingerprint()
     (tmp_path / "target" / "tokenizer.json").write_text("[")
-    with pytest.raises(DataError, match="target/tokenizer.json: "):
+    with pytest.raises(DataError, match=r"target/tokenizer.json: "):
         pipelines.load_tokenizer(tmp_path)
 
 
@@ -318,8 +318,45 @@ def test_given_models_are_used_for_their_sides(translator, tmp_path):
     used = pipelines.load_tokenizer(tmp_path / "run" / "tokenizer")
     assert used.fingerprint() == translator.tokenizer.fingerprint()
     wrong = separate_recipe(*models, "tokenizer.source_vocabulary_size=99")
-    with pytest.raises(DataError, match="Set tokenizer.source_vocabulary_size=370"):
+    with pytest.raises(DataError, match=r"Set tokenizer.source_vocabulary_size=370"):
         prepare_corpora(wrong, tmp_path / "other", load_pairs(wrong))
+
+
+def test_records_have_the_vocabulary_of_each_side(translator, tmp_path):
+    translator.tokenizer.save(tmp_path / "tokenizer")
+
+    def write(*sides):
+        features = {
+            name: tf.train.Feature(int64_list=tf.train.Int64List(value=ids))
+            for name, ids in zip(("source", "target"), sides, strict=True)
+        }
+        example = tf.train.Example(features=tf.train.Features(feature=features))
+        with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+            writer.write(example.SerializeToString())
+
+    facts = {
+        "format": 1,
+        "tokenizer": translator.tokenizer.fingerprint(),
+        "shards": [{"name": "a.tfrecord", "num_pairs": 1}],
+    }
+    (tmp_path / "records.json").write_text(json.dumps(facts))
+    data = f"data={{kind: records, train: {tmp_path}}}"
+
+    def prepare(recipe, name):
+        prepare_corpora(recipe, tmp_path / name, load_pairs(recipe))
+        corpus = pipelines.EncodedCorpus.load(tmp_path / name / "cache" / "train")
+        return [ids.tolist() for ids in corpus.pair(0)]
+
+    write([369], [379, 4])
+    assert prepare(separate_recipe(data), "run") == [[369, 3], [379, 4, 3]]
+    with pytest.raises(DataError, match=r"need tokenizer.shared=false"):
+        prepare(small_recipe(data), "shared")
+    other = separate_recipe(data, "tokenizer.source_vocabulary_size=380")
+    with pytest.raises(DataError, match=r"need tokenizer.source_vocabulary_size=370"):
+        prepare(other, "other")
+    write([370], [4])
+    with pytest.raises(DataError, match="has ids outside the vocabulary"):
+        prepare(separate_recipe(data), "outside")
 
 
 def test_too_large_vocabulary_names_the_key_of_its_side(tmp_path):
@@ -376,10 +413,3 @@ def test_damaged_pair_of_sizes_is_refused(run, translator, tmp_path):
     with pytest.raises(ValueError, match="source vocabulary sizes"):
         small = kt.Transformer(380, 1, 16, 24, 2)
         Ensemble([translator.model, small])
-
-
-def test_pegasus_has_no_separate_embeddings(translator, tmp_path):
-    from keras_transformer.export import export_huggingface
-
-    with pytest.raises(ExportError, match="Train with model.normalization=post"):
-        export_huggingface(translator, tmp_path / "x")
