@@ -176,31 +176,6 @@ def check_tokenizer(path, fingerprint):
         )
 
 
-def check_vocabularies(path, model, tokenizer):
-    """Checks that a model has as many ids of each side as its tokenizer.
-
-    Args:
-        path: Path of the model, for the message.
-        model: `Transformer`.
-        tokenizer: Tokenizer of the source; its `target` is the targets'.
-
-    Raises:
-        ModelError: If a size differs.
-    """
-    expected = model.source_vocabulary_size, model.vocabulary_size
-    found = tokenizer.vocabulary_size, tokenizer.target.vocabulary_size
-    if found != expected:
-        found, expected = (
-            f"{sizes[0]} source and {sizes[1]} target"
-            if sizes[0] != sizes[1]
-            else sizes[0]
-            for sizes in (found, expected)
-        )
-        raise ModelError(
-            f"{path}: the model has {expected} subwords, but the tokenizer has {found}"
-        )
-
-
 def check(path, limits=FileLimits()):
     """Checks that a `.keras` file is a `Transformer` as Keras saves it.
 

@@ -22,12 +22,9 @@ from keras_transformer.saving.preset import TOKENIZER_ASSETS
 from keras_transformer.saving.preset import check_preset
 from keras_transformer.saving.preset import is_preset
 from keras_transformer.saving.preset import load_preset
-
-_TOKENIZER_FILES = {
-    "tokenizer.model": "bpe",
-    "tokenizer.json": "word_piece",
-    "tokenizer.marian": "marian",
-}
+from keras_transformer.saving.vocabularies import check_vocabularies
+from keras_transformer.saving.vocabularies import tokenizer_layout
+from keras_transformer.saving.vocabularies import vocabulary_keys
 
 
 def recipe_keys(path):
@@ -58,47 +55,22 @@ def recipe_keys(path):
     settings, _ = keras_files.check(file)
     if "model" not in keys:
         keys |= _keys_of_weights(settings, folder)
-    keys["tokenizer"] |= _vocabulary_sizes(settings, keys["tokenizer"]["shared"])
+    keys["tokenizer"] |= vocabulary_keys(settings, keys["tokenizer"]["shared"])
     return keys
 
 
 def _keys_of_weights(settings, tokenizer_path):
     """Returns the recipe keys for a model's settings and its tokenizer's folder."""
-    kind, is_shared = _tokenizer_layout(tokenizer_path)
-    sizes = _vocabulary_sizes(settings, is_shared)
+    kind, is_shared = tokenizer_layout(tokenizer_path)
+    sizes = vocabulary_keys(settings, is_shared)
     model = {name: settings[name] for name in MODEL_ARGUMENTS}
     return {"model": model, "tokenizer": {"kind": kind, "shared": is_shared, **sizes}}
-
-
-def _vocabulary_sizes(settings, is_shared):
-    """Returns the sizes in the recipe's section `tokenizer` for a model's settings."""
-    sizes = {"vocabulary_size": settings["vocabulary_size"]}
-    if not is_shared:
-        variations = settings["variations"] or {}
-        sizes["source_vocabulary_size"] = variations.get("source_vocabulary_size")
-    return sizes
 
 
 def weights_file(path):
     """Returns the file with a model's weights, or `None` for a run's checkpoints."""
     path = locate_model(path)
     return path / PRESET_WEIGHTS if is_preset(path) else keras_file(path)
-
-
-def tokenizer_kind(folder):
-    """Returns the kind of the tokenizer of a model in `folder`, by its file's name."""
-    return _tokenizer_layout(folder)[0]
-
-
-def _tokenizer_layout(folder):
-    """Returns a tokenizer's kind, and whether one file serves both sides."""
-    folder = tokenizer_folder(folder)
-    for place, is_shared in ((folder, True), (folder / "target", False)):
-        for name, kind in _TOKENIZER_FILES.items():
-            if (place / name).is_file():
-                return kind, is_shared
-    names = " or ".join(_TOKENIZER_FILES)
-    raise ModelError(f"{folder}: no tokenizer here ({names})")
 
 
 def load_run(folder):
@@ -194,7 +166,7 @@ def load_model(path, allow_unsafe=False):
         raise ModelError(
             f"{path}: must contain a Transformer. Received: {type(model).__name__}"
         )
-    keras_files.check_vocabularies(path, model, tokenizer)
+    check_vocabularies(path, model, tokenizer)
     return path, tokenizer, model
 
 

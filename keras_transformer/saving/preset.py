@@ -19,6 +19,7 @@ from keras_transformer.recipes.schema import DecodingSettings
 from keras_transformer.saving import keras_file as keras_files
 from keras_transformer.saving.names import PRESET_CONFIG
 from keras_transformer.saving.names import PRESET_WEIGHTS
+from keras_transformer.saving.vocabularies import check_vocabularies
 from keras_transformer.untrusted import open_regular
 from keras_transformer.untrusted import read_bytes
 from keras_transformer.untrusted import read_json
@@ -127,7 +128,7 @@ def save_preset(
         raise ValueError(f'`dtype` must be `None` or "float16". Received: {dtype!r}.')
     _check_replaceable(folder)
     if tokenizer is not None:
-        keras_files.check_vocabularies(folder, model, tokenizer)
+        check_vocabularies(folder, model, tokenizer)
     if not model.built:
         model.build(_INPUT_SHAPES)
     with replace_folder(folder) as temporary:
@@ -185,7 +186,7 @@ def load_preset(folder, limits=keras_files.FileLimits(), **changes):
     tokenizer = _load_tokenizer(folder)
     model = Transformer.from_config({**settings, **changes})
     if tokenizer is not None:
-        keras_files.check_vocabularies(folder, model, tokenizer)
+        check_vocabularies(folder, model, tokenizer)
     model.build(_INPUT_SHAPES)
     try:
         keras_files.check_size(model.count_params(), num_weights)

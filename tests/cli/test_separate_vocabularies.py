@@ -30,10 +30,10 @@ from keras_transformer.export import export_preset
 from keras_transformer.export import export_translator
 from keras_transformer.export.saved_model import core_tokenizer
 from keras_transformer.recipes import load_recipe
-from keras_transformer.saving import keras_file
 from keras_transformer.saving.info import model_info
 from keras_transformer.saving.load import recipe_keys
 from keras_transformer.saving.open import open_model
+from keras_transformer.saving.vocabularies import check_vocabularies
 from keras_transformer.visualization.collect import attention_of
 
 SIZES = {"shared": False, "vocabulary_size": 380, "source_vocabulary_size": 370}
@@ -407,7 +407,7 @@ def test_damaged_pair_of_sizes_is_refused(run, translator, tmp_path):
     with pytest.raises(ModelError, match="SHA-256"):
         open_model(tmp_path / "model.keras")
     with pytest.raises(ModelError, match="has 370 source and 380 target subwords"):
-        keras_file.check_vocabularies("x", translator.model, target)
+        check_vocabularies("x", translator.model, target)
     with pytest.raises(ValueError, match="must not have more ids than the model"):
         kt.Translator(translator.model, target)
     with pytest.raises(ValueError, match="source vocabulary sizes"):
