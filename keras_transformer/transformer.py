@@ -170,6 +170,11 @@ class Transformer(PresetMixin, keras.Model):
         """Number of ids that have logits."""
         return self.output_size or self.vocabulary_size
 
+    @property
+    def source_vocabulary_size(self):
+        """Number of source ids."""
+        return self.variations.source_vocabulary_size or self.vocabulary_size
+
     def build(self, inputs_shape):
         source_shape = (*inputs_shape["source_ids"], self.d_model)
         target_shape = (*inputs_shape["target_ids"], self.d_model)

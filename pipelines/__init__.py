@@ -29,6 +29,7 @@ from keras_transformer.pipelines.tokenizers.core_byte_pairs import (
 )
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 from keras_transformer.pipelines.tokenizers.registry import train_tokenizer
+from keras_transformer.pipelines.tokenizers.separate import SeparateTokenizers
 
 __all__ = [
     "BothDirections",
@@ -38,6 +39,7 @@ __all__ = [
     "JsonLines",
     "Pairs",
     "RecordFolder",
+    "SeparateTokenizers",
     "TextFiles",
     "TfdsPairs",
     "Tokenizer",

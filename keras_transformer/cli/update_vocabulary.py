@@ -20,7 +20,9 @@ def update_vocabulary(
     output: Annotated[
         pathlib.Path, Option("--output", "-o", metavar="NEW", help="Folder to create.")
     ],
-    size: Annotated[int, Option(min=1, help="Maximum number of subwords to add.")],
+    size: Annotated[
+        int, Option(min=1, help="Maximum number of subwords to add to a vocabulary.")
+    ],
     source: Annotated[
         list[pathlib.Path],
         Option("--source", "-s", metavar="F", help="New text in the source language."),
@@ -39,7 +41,8 @@ def update_vocabulary(
     Existing subwords keep their ids and weights. New ones join existing subwords and
     characters that were spelled in bytes. They start with the mean weights of the
     subwords that they replace, and need training with `train --from NEW`. --source,
-    --target and --text are repeatable.
+    --target and --text are repeatable. If source and target have separate
+    vocabularies, --source extends the one and --target the other.
 
     \b
     keras-transformer update-vocabulary runs/mine --source new.en --target new.de \\
@@ -64,19 +67,35 @@ def update_vocabulary(
 
     with console.quiet_libraries():
         _, tokenizer, old = load_model(model, allow_unsafe)
-    lines = itertools.chain.from_iterable(map(read_lines, paths))
-    new, grown = vocabulary.update_vocabulary(old, tokenizer, lines, size)
+    is_shared = tokenizer.target is tokenizer
+    if text and not is_shared:
+        raise UserError(
+            f"{model}: has separate vocabularies. Give --source and --target instead "
+            "of --text"
+        )
+    lines, source_lines = (
+        itertools.chain.from_iterable(map(read_lines, files))
+        for files in ((paths, ()) if is_shared else (target, source))
+    )
+    new, grown = vocabulary.update_vocabulary(old, tokenizer, lines, size, source_lines)
     _save(new, grown, output)
+    if not is_shared:
+        _print_added(tokenizer.source, grown.source, "source ")
+    _print_added(tokenizer.target, grown.target, "" if is_shared else "target ")
+    console.print_status(
+        f"Run train --from {output}, so that the model learns to use them"
+    )
+    typer.echo(output / MODEL)
+
+
+def _print_added(tokenizer, grown, side):
+    """Prints the subwords that one vocabulary has in addition."""
     added = grown.pieces()[tokenizer.vocabulary_size :]
     more = ", ..." if len(added) > _NUM_SHOWN else ""
     console.print_status(
-        f"{len(added)} subwords added: {', '.join(added[:_NUM_SHOWN])}{more}"
+        f"{len(added)} {side}subwords added: {', '.join(added[:_NUM_SHOWN])}{more}"
     )
-    console.print_status(
-        f"{grown.vocabulary_size} in total. Run train --from {output}, so that the "
-        "model learns to use them"
-    )
-    typer.echo(output / MODEL)
+    console.print_status(f"{grown.vocabulary_size} {side}subwords in total")
 
 
 def _save(model, tokenizer, output):

@@ -70,21 +70,32 @@ def check_pairs(sources, targets, name="targets"):
     return sources, targets
 
 
-def check_compatible(model, tokenizer):
-    """Checks that a model has all ids of a tokenizer and generates its end id.
+def check_compatible(model, tokenizer, target_tokenizer=None):
+    """Checks that a model has all ids of its tokenizers and generates the end id.
+
+    Args:
+        model: `Transformer` or `Ensemble`.
+        tokenizer: Tokenizer of the source.
+        target_tokenizer: Tokenizer of the target. If `None`, `tokenizer`.
 
     Raises:
         ValueError: If it does not.
     """
-    if tokenizer.vocabulary_size > model.vocabulary_size:
-        raise ValueError(
-            "The tokenizer must not have more ids than the model. Received: "
-            f"{tokenizer.vocabulary_size} and {model.vocabulary_size}."
-        )
-    if tokenizer.end_id >= model.num_outputs:
+    target_tokenizer = target_tokenizer or tokenizer
+    for size, each in (
+        (model.source_vocabulary_size, tokenizer),
+        (model.vocabulary_size, target_tokenizer),
+    ):
+        if each.vocabulary_size > size:
+            raise ValueError(
+                "The tokenizer must not have more ids than the model. Received: "
+                f"{each.vocabulary_size} and {size}."
+            )
+    end_id = target_tokenizer.end_id
+    if end_id >= model.num_outputs:
         raise ValueError(
             "The end id must be one of the model's outputs. "
-            f"Received: end_id={tokenizer.end_id}, num_outputs={model.num_outputs}."
+            f"Received: end_id={end_id}, num_outputs={model.num_outputs}."
         )
 
 

@@ -20,14 +20,17 @@ class Ensemble:
 
     def __init__(self, models):
         sizes = [model.vocabulary_size for model in models]
+        source_sizes = [model.source_vocabulary_size for model in models]
         outputs = [model.output_size for model in models]
-        if len(set(zip(sizes, outputs, strict=True))) != 1:
+        if len(set(zip(source_sizes, sizes, outputs, strict=True))) != 1:
             raise ValueError(
                 "`models` must be at least one, all with the same number of ids. "
-                f"Received: vocabulary sizes {sizes}, output sizes {outputs}."
+                f"Received: vocabulary sizes {sizes}, source vocabulary sizes "
+                f"{source_sizes}, output sizes {outputs}."
             )
         self.models = tuple(models)
         self.vocabulary_size = sizes[0]
+        self.source_vocabulary_size = source_sizes[0]
         self.output_size = models[0].output_size
         self.num_outputs = models[0].num_outputs
         limits = [model.max_length for model in models if model.positions == "learned"]

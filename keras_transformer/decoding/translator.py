@@ -116,8 +116,7 @@ class Translator:
         self.target_tokenizer = target_tokenizer or getattr(
             tokenizer, "target", tokenizer
         )
-        for each in (self.tokenizer, self.target_tokenizer):
-            check_compatible(model, each)
+        check_compatible(model, self.tokenizer, self.target_tokenizer)
         self.search = search
         if model.positions == "learned":
             max_source_length = min(max_source_length, model.max_length)

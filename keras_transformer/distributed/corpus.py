@@ -32,6 +32,8 @@ from keras_transformer.pipelines.lines import opened_lines
 from keras_transformer.pipelines.sources.records import FORMAT
 from keras_transformer.pipelines.sources.records import RECORDS
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
+from keras_transformer.pipelines.tokenizers.separate import SIDES
+from keras_transformer.pipelines.tokenizers.separate import SeparateTokenizers
 
 # Reasons in `dropped`.
 INVALID, EMPTY, TOO_LONG = "invalid_utf8", "empty", "too_long"
@@ -387,8 +389,12 @@ def make_folder(path):
 
 
 def _copy_tokenizer(tokenizer, folder, output):
-    path = os.path.join(folder, tokenizer.file_name)
     into = FileSystems.join(output, "tokenizer")
-    make_folder(into)
-    with open(path, "rb") as file:
-        write_file(FileSystems.join(into, tokenizer.file_name), [file.read()])
+    names = {"": tokenizer.source}
+    if isinstance(tokenizer, SeparateTokenizers):
+        names = dict(zip(SIDES, (tokenizer.source, tokenizer.target), strict=True))
+    for side, each in names.items():
+        inner = FileSystems.join(into, side) if side else into
+        make_folder(inner)
+        with open(os.path.join(folder, side, each.file_name), "rb") as file:
+            write_file(FileSystems.join(inner, each.file_name), [file.read()])

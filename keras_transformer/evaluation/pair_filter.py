@@ -53,7 +53,11 @@ class PairFilter:
         """
         reasons = [self._reason_of_texts(*pair) for pair in pairs]
         texts = [i for i, reason in enumerate(reasons) if reason is None]
-        lengths = (self._lengths([pairs[i][side] for i in texts]) for side in (0, 1))
+        tokenizers = self.translator.tokenizer, self.translator.target_tokenizer
+        lengths = (
+            map(len, encode_texts(tokenizer, [pairs[i][side] for i in texts]))
+            for side, tokenizer in enumerate(tokenizers)
+        )
         for i, *sides in zip(texts, *lengths, strict=True):
             reasons[i] = self._reason_of_lengths(*sides)
         self.dropped.update(reason for reason in reasons if reason is not None)
@@ -98,9 +102,6 @@ class PairFilter:
         num_scored = int(np.count_nonzero(~np.isnan(scores)))
         self.num_kept += num_kept
         self.dropped["improbable"] += num_scored - num_kept
-
-    def _lengths(self, texts):
-        return list(map(len, encode_texts(self.translator.tokenizer, texts)))
 
     def _reason_of_texts(self, source, target):
         if source is None or target is None:

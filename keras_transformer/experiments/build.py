@@ -11,7 +11,7 @@ def build_training_model(recipe, tokenizer, initial=None):
 
     Args:
         recipe: A `Recipe`.
-        tokenizer: The tokenizer of both sides.
+        tokenizer: Tokenizer of the source; its `target` is the targets'.
         initial: `Transformer` that provides the initial weights. If `None`, they are
             random.
     """

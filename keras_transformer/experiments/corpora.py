@@ -5,7 +5,7 @@ import shutil
 from keras_transformer import pipelines
 from keras_transformer.errors import DataError
 from keras_transformer.experiments.folder import TOKENIZER
-from keras_transformer.files import replace_file
+from keras_transformer.files import replace_folder
 from keras_transformer.parsing import TreeFiles
 from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
@@ -79,50 +79,96 @@ def _text_sources(recipe, pairs):
 def _prepare_tokenizer(settings, pairs, folder, has_begun):
     """Returns the tokenizer in `folder`, after training and saving it if necessary."""
     note = folder / _TEXT_FINGERPRINT
-    text = pairs.fingerprint()
+    text, is_trained = pairs.fingerprint(), False
     if folder.is_dir():
         # Before the first checkpoint, users may still correct the text.
         if has_begun or not note.exists() or read_text(note, error=DataError) == text:
             return pipelines.load_tokenizer(folder)
         shutil.rmtree(folder)
     tokenizer = pairs.tokenizer()
-    if tokenizer is None and settings.model:
-        tokenizer = _load_sentencepiece(settings)
     if tokenizer is not None:
-        tokenizer.save(folder)
-        return tokenizer
-    tokenizer = pipelines.train_tokenizer(
-        settings.kind,
-        pairs.sentences(),
-        settings.vocabulary_size,
-        split_digits=settings.split_digits,
-        symbols=pairs.symbols(),
-    )
-    tokenizer.save(folder)
-    if text is not None:
-        with replace_file(note) as temporary:
-            temporary.write_text(text)
+        _check_sides(settings, tokenizer)
+    elif settings.model:
+        tokenizer = _load_models(settings)
+    else:
+        tokenizer = _train_tokenizer(settings, pairs)
+        is_trained = True
+    with replace_folder(folder) as temporary:
+        tokenizer.save(temporary)
+        if is_trained and text is not None:
+            (temporary / _TEXT_FINGERPRINT).write_text(text)
     return tokenizer
 
 
-def _load_sentencepiece(settings):
-    """Returns the tokenizer in the file `tokenizer.model`."""
-    path = settings.model
+def _check_sides(settings, tokenizer):
+    """Checks that a given tokenizer has the vocabularies of the recipe.
+
+    Raises:
+        DataError: If only one of them has separate vocabularies, or the source's
+            differ in size.
+    """
+    is_separate = isinstance(tokenizer, pipelines.SeparateTokenizers)
+    if is_separate == settings.shared:
+        needed = "false" if is_separate else "true"
+        raise DataError(f"the ids of data.train need tokenizer.shared={needed}")
+    size = tokenizer.vocabulary_size
+    if is_separate and size != settings.source_vocabulary_size:
+        raise DataError(
+            f"the ids of data.train need tokenizer.source_vocabulary_size={size}. "
+            f"Received: {settings.source_vocabulary_size}"
+        )
+
+
+def _train_tokenizer(settings, pairs):
+    """Learns the vocabulary, or one for each side, from the training text."""
+
+    def train(texts, size):
+        return pipelines.train_tokenizer(
+            settings.kind,
+            texts,
+            size,
+            split_digits=settings.split_digits,
+            symbols=pairs.symbols(),
+        )
+
+    if settings.shared:
+        return train(pairs.sentences(), settings.vocabulary_size)
+    try:
+        source = train((text for text, _ in pairs), settings.source_vocabulary_size)
+    except DataError as error:
+        key = "tokenizer.source_vocabulary_size"
+        message = str(error).replace("tokenizer.vocabulary_size", key)
+        raise DataError(message) from None
+    target = train((text for _, text in pairs), settings.vocabulary_size)
+    return pipelines.SeparateTokenizers(source, target)
+
+
+def _load_models(settings):
+    """Returns the tokenizer of `tokenizer.model` and `tokenizer.source_model`."""
+    target = _load_sentencepiece(settings, "")
+    if settings.shared:
+        return target
+    source = _load_sentencepiece(settings, "source_")
+    return pipelines.SeparateTokenizers(source, target)
+
+
+def _load_sentencepiece(settings, side):
+    """Returns the tokenizer in a file. `side` begins the names of its keys."""
+    path = getattr(settings, f"{side}model")
+    label = f"tokenizer.{side}model {path}"
     try:
         tokenizer = BytePairTokenizer.load(path)
     except OSError as error:
-        raise DataError(f"tokenizer.model {path}: {error.strerror}") from None
+        raise DataError(f"{label}: {error.strerror}") from None
     except DataError as error:
-        raise DataError(f"tokenizer.model {path}: {error}") from None
+        raise DataError(f"{label}: {error}") from None
     if settings.dropout and not tokenizer.has_merges:
+        raise DataError(f"{label}: tokenizer.dropout needs a model of type bpe")
+    found, size = tokenizer.vocabulary_size, getattr(settings, f"{side}vocabulary_size")
+    if found != size:
         raise DataError(
-            f"tokenizer.model {path}: tokenizer.dropout needs a model of type bpe"
-        )
-    if tokenizer.vocabulary_size != settings.vocabulary_size:
-        raise DataError(
-            f"tokenizer.model {path}: has {tokenizer.vocabulary_size} subwords. Set "
-            f"tokenizer.vocabulary_size={tokenizer.vocabulary_size}. Received: "
-            f"{settings.vocabulary_size}"
+            f"{label}: has {found} subwords. Set tokenizer.{side}vocabulary_size="
+            f"{found}. Received: {size}"
         )
     return tokenizer
 

@@ -36,11 +36,13 @@ _OUTPUT = (TOKENIZER, _CHECKPOINTS, "logs", METRICS, "best.keras", MODEL, CURVES
 _FOLDERS = (
     *(TOKENIZER, _CHECKPOINTS, "logs", "logs/train", "logs/validation"),
     *("cache", "cache/train", "cache/validation"),
+    *(f"{TOKENIZER}/source", f"{TOKENIZER}/target"),
 )
 # Files that a killed process leaves incomplete.
 _LEFTOVERS = (
     *(".*-[0-9]*.keras", ".*-[0-9]*.jsonl", ".*-[0-9]*.yaml", ".*-[0-9]*.png"),
     *(".probe-[0-9]*.tmp", "*/.probe-[0-9]*.tmp", "*/*.[0-9]*.tmp"),
+    *(f".{TOKENIZER}-[0-9]*", f"{TOKENIZER}/*/*.[0-9]*.tmp"),
     *(f"{_CHECKPOINTS}/ckpt-*_temp", f"{_CHECKPOINTS}/ckpt-*.tempstate*"),
     *(f"{_CHECKPOINTS}/.saved-[0-9]*.json", f"{_CHECKPOINTS}/.checkpoint-[0-9]*"),
 )
@@ -56,6 +58,7 @@ _FREE = {
 _FIXED = {
     *(f"model.{name}" for name in ARCHITECTURE),
     *(f"tokenizer.{name}" for name in ("kind", "vocabulary_size", "split_digits")),
+    *("tokenizer.shared", "tokenizer.source_vocabulary_size"),
 }
 
 

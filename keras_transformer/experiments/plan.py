@@ -62,9 +62,7 @@ def plan_training(recipe):
     return {
         "machine": str(machine),
         "data": _describe_text(size, recipe.data.kind),
-        "vocabulary": (
-            f"{recipe.tokenizer.vocabulary_size:,} subwords ({recipe.tokenizer.kind})"
-        ),
+        "vocabulary": _describe_vocabulary(recipe.tokenizer),
         "model": (
             f"{parameters:,} parameters ({sizes.preset}: {sizes.num_layers} layers, "
             f"d_model {sizes.d_model}, d_ff {sizes.d_ff}, {sizes.num_heads} heads)"
@@ -97,9 +95,8 @@ def _text_size(data):
 
 def _training_model(recipe):
     """Builds the training model for the vocabulary's size, before it is learned."""
-    size = recipe.tokenizer.vocabulary_size
     tokenizer = SimpleNamespace(
-        vocabulary_size=size,
+        vocabulary_size=recipe.tokenizer.vocabulary_size,
         num_outputs=None,
         num_symbols=lambda: None,
         pad_id=Tokenizer.pad_id,
@@ -125,10 +122,14 @@ def _tokens_per_second(model, recipe, length, has_gpu):
     limit = _MEASURED_TOKENS_ON_GPU if has_gpu else _MEASURED_TOKENS
     tokens = min(settings.batch_tokens // settings.gradient_accumulation_steps, limit)
     rows = max(settings.parallel_parts, tokens // length)
-    ids = np.random.default_rng(0).integers(
-        4, recipe.tokenizer.vocabulary_size, (rows, length), np.int32
+    rng, target_size = np.random.default_rng(0), recipe.tokenizer.vocabulary_size
+    source_size = recipe.tokenizer.source_vocabulary_size or target_size
+    source, target = (
+        rng.integers(4, size, (rows, length), np.int32)
+        for size in (source_size, target_size)
     )
-    batch = tf.data.Dataset.from_tensors(({"source_ids": ids, "target_ids": ids}, ids))
+    inputs = {"source_ids": source, "target_ids": target}
+    batch = tf.data.Dataset.from_tensors((inputs, target))
     times = []
 
     def on_step(step, logs):
@@ -151,6 +152,13 @@ def _describe_text(size, kind):
         return f"kind {kind}, not measured"
     tokens = size.bytes // TOKEN_BYTES
     return f"{size.pairs:,} pairs, about {tokens:,} tokens per side"
+
+
+def _describe_vocabulary(tokenizer):
+    size = f"{tokenizer.vocabulary_size:,}"
+    if not tokenizer.shared:
+        size = f"{tokenizer.source_vocabulary_size:,} source and {size} target"
+    return f"{size} subwords ({tokenizer.kind})"
 
 
 def _describe_steps(settings, size):

@@ -18,7 +18,7 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
     Args:
         recipe: A `Recipe`.
         model: The recipe's `Transformer`.
-        tokenizer: The tokenizer of both sides.
+        tokenizer: Tokenizer of the source; its `target` is the targets'.
         corpus: The validation pairs as ids.
         pairs: The source of the validation pairs.
         beam_size: Beam size for BLEU or F1. If `None`, `training.validation_beam_size`.

@@ -3,11 +3,12 @@
 import numpy as np
 
 from keras_transformer.errors import DataError
+from keras_transformer.pipelines import SeparateTokenizers
 from keras_transformer.pipelines.tokenizers.bpe_extension import extend_bpe
 from keras_transformer.transformer import Transformer
 
 
-def update_vocabulary(model, tokenizer, sentences, num_pieces):
+def update_vocabulary(model, tokenizer, sentences, num_pieces, source_sentences=()):
     """Adds subwords learned from new text to a model and its tokenizer.
 
     Existing ids and their embeddings stay bit-identical. The embedding of each new
@@ -15,9 +16,11 @@ def update_vocabulary(model, tokenizer, sentences, num_pieces):
 
     Args:
         model: `Transformer`.
-        tokenizer: The model's `BytePairTokenizer`.
-        sentences: Texts of both sides, see `extend_bpe`.
-        num_pieces: Largest number of subwords to add.
+        tokenizer: The model's tokenizer of kind "bpe".
+        sentences: Texts of both sides, or of the target if the vocabularies are
+            separate. See `extend_bpe`.
+        num_pieces: Largest number of subwords to add to a vocabulary.
+        source_sentences: Texts of the source, if the vocabularies are separate.
 
     Returns:
         `(model, tokenizer)`, both new.
@@ -30,17 +33,38 @@ def update_vocabulary(model, tokenizer, sentences, num_pieces):
             f"a vocabulary of kind {tokenizer.kind} cannot be extended, only bpe: its "
             "existing subwords would segment words differently."
         )
-    growth = extend_bpe(tokenizer, sentences, num_pieces)
-    if not growth.replaced:
+    target = source = extend_bpe(tokenizer.target, sentences, num_pieces)
+    larger = target.tokenizer
+    if tokenizer.target is not tokenizer:
+        source = extend_bpe(tokenizer.source, source_sentences, num_pieces)
+        larger = SeparateTokenizers(source.tokenizer, target.tokenizer)
+    if not source.replaced and not target.replaced:
         raise DataError("the text contains no subword that the vocabulary lacks.")
-    size = growth.tokenizer.vocabulary_size
-    larger = Transformer.from_config({**model.get_config(), "vocabulary_size": size})
+    return _resize(model, source.replaced, target.replaced), larger
+
+
+def _resize(model, source_replaced, target_replaced):
+    """Returns a model with rows for new ids.
+
+    Args:
+        model: `Transformer`.
+        source_replaced: For each new id of the source, the old ids that it replaces.
+        target_replaced: The same for the target.
+    """
+    config = model.get_config()
+    config["vocabulary_size"] += len(target_replaced)
+    source_matrix = None
+    if model.source_embedding is not None:
+        source_matrix = model.source_embedding.embeddings
+        size = model.source_vocabulary_size + len(source_replaced)
+        config["variations"] = {**config["variations"], "source_vocabulary_size": size}
+    larger = Transformer.from_config(config)
     larger.build({"source_ids": (None, None), "target_ids": (None, None)})
-    old_matrix = model.token_embedding.embeddings
     for old, new in zip(model.weights, larger.weights, strict=True):
         values = np.asarray(old)
-        if old is old_matrix:
-            added = [values[ids].mean(axis=0) for ids in growth.replaced]
+        if old.shape != new.shape:
+            replaced = source_replaced if old is source_matrix else target_replaced
+            added = [values[ids].mean(axis=0) for ids in replaced]
             values = np.concatenate([values, added]).astype(values.dtype)
         new.assign(values)
-    return larger, growth.tokenizer
+    return larger

@@ -21,7 +21,7 @@ _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 # Variations that can be exported. transformers ignores `layer_norm_epsilon`.
 _VARIATIONS = (
     *("num_decoder_layers", "attention_bias", "logits_bias", "zero_start_id"),
-    "layer_norm_epsilon",
+    *("layer_norm_epsilon", "source_vocabulary_size"),
 )
 # Bias of a logit that the softmax must ignore.
 _NEVER = -1e9
@@ -46,7 +46,9 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     Ids do not change. One id is appended, with the vector of the start id. transformers
     uses it as padding and as the start of the decoder. Its logit bias is -1e9, so that
     log-probabilities match this package. `generation_config.json` contains the search
-    settings and the ids that a translation never contains.
+    settings and the ids that a translation never contains. The smaller of two
+    vocabularies is padded to the size of the other, as all ids of transformers are the
+    same on both sides.
 
     Args:
         translator: `Translator` from `open_model`.
@@ -68,6 +70,7 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     folder = pathlib.Path(folder)
     if folder.exists():
         raise ExportError(f"{folder}: already exists")
+    target = translator.target_tokenizer
     tensors = _tensors(model, tokenizer)
     if dtype is not None:
         # Half precision lacks -1e9, the bias of ids that are never generated.
@@ -84,18 +87,20 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     )
     card = f"{describe_translator(translator, scores, license)}\n{notes}"
     files = {
-        "config.json": _config(model, tokenizer, dtype or "float32"),
-        "generation_config.json": _generation_config(model, tokenizer, search),
-        "tokenizer_config.json": _tokenizer_config(),
-        "vocab.json": _vocabulary(tokenizer, model.vocabulary_size),
+        "config.json": _config(model, target, dtype or "float32"),
+        "generation_config.json": _generation_config(model, target, search),
+        "tokenizer_config.json": _tokenizer_config(_is_separate(model)),
+        "vocab.json": _vocabulary(tokenizer, _num_ids(model)),
     }
+    if _is_separate(model):
+        files["target_vocab.json"] = _vocabulary(target, _num_ids(model))
     with replace_folder(folder) as temporary:
         write_safetensors(temporary / "model.safetensors", tensors)
         for name, content in files.items():
             text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
             (temporary / name).write_text(text, encoding="utf-8")
-        (temporary / "source.spm").write_bytes(tokenizer.model)
-        (temporary / "target.spm").write_bytes(translator.target_tokenizer.model)
+        (temporary / "source.spm").write_bytes(tokenizer.source.model)
+        (temporary / "target.spm").write_bytes(target.model)
         (temporary / CARD).write_text(card, encoding="utf-8")
     return folder
 
@@ -140,7 +145,12 @@ def _check(model, tokenizer):
             f"bpe, or marian of an imported model. Received: {tokenizer.kind}"
         )
     if tokenizer.kind == "marian":
-        _check_marian(tokenizer)
+        _check_marian(tokenizer, model)
+    if _is_separate(model) and model.normalization == "pre":
+        raise ExportError(
+            "transformers' Pegasus, for pre-norm models, has no separate embeddings of "
+            "the source. Train with model.normalization=post or tokenizer.shared=true"
+        )
     attention = model.encoder.layers[0].self_attention
     head_dim = model.d_model // model.num_heads
     found = {
@@ -169,11 +179,12 @@ def _check(model, tokenizer):
         )
 
 
-def _check_marian(tokenizer):
+def _check_marian(tokenizer, model):
     """Raises `ExportError` unless an imported tokenizer can be written again."""
     if None in (tokenizer.model, tokenizer.target.model):
         raise ExportError("transformers' MarianTokenizer needs SentencePiece models")
-    if tokenizer.pieces() != tokenizer.target.pieces():
+    is_same = tokenizer.pieces() == tokenizer.target.pieces()
+    if not is_same and not _is_separate(model):
         raise ExportError("source and target must share one vocabulary")
     for name in ("normalization", "language"):
         value = getattr(tokenizer, name)
@@ -183,6 +194,16 @@ def _check_marian(tokenizer):
             )
 
 
+def _is_separate(model):
+    """Returns whether the source has its own embeddings."""
+    return model.source_embedding is not None
+
+
+def _num_ids(model):
+    """Returns the number of ids of the larger vocabulary."""
+    return max(model.source_vocabulary_size, model.vocabulary_size)
+
+
 def _tensors(model, tokenizer):
     """Returns the arrays by their names in transformers.
 
@@ -190,13 +211,26 @@ def _tensors(model, tokenizer):
     array is permuted. Linear weights are `[outputs, inputs]`.
     """
     order = np.argsort(np.arange(model.d_model) % 2, kind="stable")
-    embeddings = _array(model.token_embedding.embeddings)
-    start = embeddings[tokenizer.start_id][None]
-    variations = model.variations
-    if variations.zero_start_id == tokenizer.start_id:
-        start = np.zeros_like(start)
-    tensors = {"model.shared.weight": np.concatenate([embeddings, start])[:, order]}
-    bias = np.zeros((1, model.vocabulary_size + 1), np.float32)
+    size, variations = _num_ids(model), model.variations
+
+    def rows(layer):
+        """Returns a matrix of embeddings, rows without a subword, and the start."""
+        embeddings = _array(layer.embeddings)
+        start = embeddings[tokenizer.start_id][None]
+        if variations.zero_start_id == tokenizer.start_id:
+            start = np.zeros_like(start)
+        unused = np.zeros_like(start, shape=(size - len(embeddings), model.d_model))
+        return np.concatenate([embeddings, unused, start])[:, order]
+
+    tensors = {"model.shared.weight": rows(model.token_embedding)}
+    if _is_separate(model):
+        names = (
+            "model.encoder.embed_tokens.weight",
+            "model.decoder.embed_tokens.weight",
+        )
+        layers = (model.source_embedding, model.token_embedding)
+        tensors = dict(zip(names, map(rows, layers), strict=True))
+    bias = np.zeros((1, size + 1), np.float32)
     if variations.logits_bias:
         bias[0, : model.num_outputs] = _array(model.token_embedding.bias)
     bias[:, model.num_outputs :] = _NEVER
@@ -262,14 +296,14 @@ def _array(tensor):
 
 def _config(model, tokenizer, dtype):
     is_pre_norm = model.normalization == "pre"
-    pad_id = model.vocabulary_size
+    pad_id = _num_ids(model)
     config = {
         "architectures": [
             "PegasusForConditionalGeneration" if is_pre_norm else "MarianMTModel"
         ],
         "model_type": "pegasus" if is_pre_norm else "marian",
         "is_encoder_decoder": True,
-        "vocab_size": model.vocabulary_size + 1,
+        "vocab_size": pad_id + 1,
         "d_model": model.d_model,
         "activation_function": _ACTIVATIONS[
             keras.activations.serialize(model.activation)
@@ -286,8 +320,8 @@ def _config(model, tokenizer, dtype):
         "torch_dtype": dtype,
     }
     if not is_pre_norm:
-        config["decoder_vocab_size"] = model.vocabulary_size + 1
-        config["share_encoder_decoder_embeddings"] = True
+        config["decoder_vocab_size"] = pad_id + 1
+        config["share_encoder_decoder_embeddings"] = not _is_separate(model)
         config["static_position_embeddings"] = True
     for part, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         config[f"{part}_layers"] = len(stack.layers)
@@ -297,7 +331,7 @@ def _config(model, tokenizer, dtype):
 
 
 def _generation_config(model, tokenizer, search):
-    pad_id = model.vocabulary_size
+    pad_id = _num_ids(model)
     never = (tokenizer.pad_id, tokenizer.unknown_id, tokenizer.start_id, pad_id)
     return {
         "num_beams": search.beam_size,
@@ -312,13 +346,13 @@ def _generation_config(model, tokenizer, search):
     }
 
 
-def _tokenizer_config():
+def _tokenizer_config(is_separate):
     return {
         "tokenizer_class": "MarianTokenizer",
         "unk_token": "<unk>",
         "eos_token": "</s>",
         "pad_token": "<pad>",
-        "separate_vocabs": False,
+        "separate_vocabs": is_separate,
         "clean_up_tokenization_spaces": False,
         "model_max_length": _MAX_POSITIONS,
     }

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.metadata
 import pathlib
 
+from keras_transformer.decoding.batches import target_of
 from keras_transformer.errors import ModelError
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving.info import CARD
@@ -29,7 +30,7 @@ def model_card(
 
     Args:
         model: `Transformer`.
-        tokenizer: Tokenizer of source and target.
+        tokenizer: Tokenizer of the source; its `target` is the targets'.
         search: Mapping of the export's search settings.
         recipe: The run's `Recipe`. If `None`, the card has no data and training.
         validation: The run's last validation, a mapping with `step` and any of
@@ -108,11 +109,18 @@ def _model_rows(model, tokenizer):
     for name in MODEL_ARGUMENTS:
         if settings[name] is not None:
             yield name, settings[name]
-    kind, size = tokenizer.kind, tokenizer.vocabulary_size
-    yield "tokenizer", f"{kind}, {size:,} subwords for source and target"
+    yield "tokenizer", f"{tokenizer.kind}, {_vocabulary_sizes(tokenizer)}"
     version = importlib.metadata.version
     packages = ("tensorflow", "tensorflow-text", "keras")
     yield "written with", ", ".join(f"{each} {version(each)}" for each in packages)
+
+
+def _vocabulary_sizes(tokenizer):
+    source, target = tokenizer, target_of(tokenizer)
+    size = f"{target.vocabulary_size:,}"
+    if source is target or source.pieces() == target.pieces():
+        return f"{size} subwords for source and target"
+    return f"{source.vocabulary_size:,} source and {size} target subwords"
 
 
 def _export_rows(tokenizer_ops, parallel_parts, jit_compile):

@@ -11,6 +11,7 @@ import uuid
 import tensorflow as tf
 
 from keras_transformer.decoding.batches import check_compatible
+from keras_transformer.decoding.batches import target_of
 from keras_transformer.decoding.deprecated import replace_fields
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.options import BeamSearch
@@ -24,6 +25,7 @@ from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.files import sync
 from keras_transformer.files import sync_tree
 from keras_transformer.pipelines import CoreOpsBytePairTokenizer
+from keras_transformer.pipelines import SeparateTokenizers
 from keras_transformer.saving.saved_model import LIMITS
 
 # Older temporary folders belong to exports that were killed.
@@ -82,7 +84,7 @@ def export_saved_model(
 
     Args:
         model: `Transformer`.
-        tokenizer: Tokenizer of source and target.
+        tokenizer: Tokenizer of the source; its `target` is the targets'.
         folder: Parent folder of the versions. It is created if it does not exist.
         search: `BeamSearch`.
         max_source_length: Maximum subwords of a segment, end id included.
@@ -109,7 +111,7 @@ def export_saved_model(
     search = replace_fields(search, old_options, "search")
     if isinstance(model, Ensemble):
         raise ExportError("an ensemble cannot be exported. Export one of its models.")
-    check_compatible(model, tokenizer)
+    check_compatible(model, tokenizer, target_of(tokenizer))
 
     folder = pathlib.Path(folder)
     check_writable(folder)
@@ -194,7 +196,7 @@ def export_translator(
                 f"{path}: only BPE can be tokenized by TensorFlow's own operations. "
                 f"Received: a vocabulary of kind {tokenizer.kind}."
             )
-        tokenizer = CoreOpsBytePairTokenizer(tokenizer)
+        tokenizer = core_tokenizer(tokenizer)
     return export_saved_model(
         translator.model,
         tokenizer,
@@ -205,6 +207,14 @@ def export_translator(
         parallel_parts=parallel_parts,
         jit_compile=jit_compile,
     )
+
+
+def core_tokenizer(tokenizer):
+    """Returns a BPE tokenizer of both sides without tensorflow-text's operations."""
+    source, target = tokenizer.source, tokenizer.target
+    if source is target:
+        return CoreOpsBytePairTokenizer(tokenizer)
+    return SeparateTokenizers(*map(CoreOpsBytePairTokenizer, (source, target)))
 
 
 def _write_version(write, folder, card, limits):

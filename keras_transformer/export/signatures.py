@@ -63,7 +63,7 @@ class Signatures:
         self._target_surfaces = self._surfaces
         if self._target_tokenizer is not tokenizer:
             self._target_surfaces = _Surfaces(self._target_tokenizer)
-        longest = self._surfaces.longest
+        longest = max(self._surfaces.longest, self._target_surfaces.longest)
         self._max_bytes = _MARGIN * longest * self.max_target_length
         self.packed_weights = PackedWeights(model) if jit_compile else None
         self._encode = shared_encoder(model)

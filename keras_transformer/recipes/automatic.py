@@ -151,6 +151,9 @@ class _Plan:
         # three leave room for words.
         least = 260 + 3 * self.text.characters
         most = 260 + self.text.characters + self.text.words
+        if self._has_separate_vocabularies():
+            # About half of the words belong to each side.
+            most = 260 + (self.text.characters + self.text.words) // 2
         if size < least:
             size, reason = least, f"{self.text.characters:,} distinct characters"
         if size > most:
@@ -242,6 +245,9 @@ class _Plan:
         heads = sizes["d_model"] // sizes["num_heads"] or 1
         return {"key_dim": heads, "value_dim": heads, **sizes}
 
+    def _has_separate_vocabularies(self):
+        return self._get("tokenizer.shared") is False
+
     def _epoch_tokens(self):
         return max(1, self.text.bytes // TOKEN_BYTES)
 
@@ -263,9 +269,15 @@ class _Plan:
         """Returns the bytes that training takes with this many parts of a batch."""
         size = self._size()
         tokens = _positive(self._get("training.batch_tokens"), size.batch_tokens)
+        vocabulary_size = _positive(self._get("tokenizer.vocabulary_size"), 37_000)
+        sizes = self._sizes()
+        if self._has_separate_vocabularies():
+            given = self._get("tokenizer.source_vocabulary_size")
+            source_size = _positive(given, vocabulary_size)
+            sizes["variations"] = {"source_vocabulary_size": source_size}
         return training_memory(
-            self._sizes(),
-            _positive(self._get("tokenizer.vocabulary_size"), 37_000),
+            sizes,
+            vocabulary_size,
             tokens / max(1, len(self.machine.gpus)),
             self._max_length(),
             parts,

@@ -31,6 +31,11 @@ _MAX_BYTES = 1 << 20
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 # Sections with keys that may be `auto`.
 _TEMPLATE_SECTIONS = ("tokenizer", "model", "training")
+# Keys outside `data` with paths.
+_PATHS = (
+    *(("tokenizer", "model"), ("tokenizer", "source_model")),
+    ("training", "initial_model"),
+)
 # Setting one of the two removes the other.
 _ALTERNATIVES = {
     "training.checkpoint_minutes": "checkpoint_steps",
@@ -51,9 +56,9 @@ def shipped_recipes() -> dict[str, str]:
 def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) -> Recipe:
     """Reads a recipe, applies overrides and checks it.
 
-    Relative paths in `data`, `tokenizer.model` and `training.initial_model` are
-    relative to the current directory. In `data`, `${NAME}` is replaced by the
-    environment variable NAME.
+    Relative paths in `data`, `tokenizer.model`, `tokenizer.source_model` and
+    `training.initial_model` are relative to the current directory. In `data`,
+    `${NAME}` is replaced by the environment variable NAME.
 
     A recipe for text files without a section `model` begins with the keys of the recipe
     `files`. Keys that are `auto` get values that fit the text and the machine. GPUs are
@@ -92,10 +97,10 @@ def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) ->
     except RecipeError as error:
         raise RecipeError(f"{label}: {error}") from None
     _make_paths_absolute(recipe.data)
-    if recipe.tokenizer.model:
-        recipe.tokenizer.model = _absolute(recipe.tokenizer.model)
-    if recipe.training.initial_model:
-        recipe.training.initial_model = _absolute(recipe.training.initial_model)
+    for section, name in _PATHS:
+        path = getattr(getattr(recipe, section), name)
+        if path:
+            setattr(getattr(recipe, section), name, _absolute(path))
     return recipe
 
 

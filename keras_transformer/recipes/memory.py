@@ -16,7 +16,8 @@ def count_parameters(sizes, vocabulary_size):
 
     Args:
         sizes: Mapping with `num_layers`, `d_model`, `d_ff`, `num_heads`, `key_dim` and
-            `value_dim`, and optionally `normalization`, `positions` and `max_length`.
+            `value_dim`, and optionally `normalization`, `positions`, `max_length`, and
+            `variations`, of which those without biases count.
         vocabulary_size: Number of subwords.
     """
     d_model, d_ff = sizes["d_model"], sizes["d_ff"]
@@ -26,7 +27,13 @@ def count_parameters(sizes, vocabulary_size):
     norm = 2 * d_model
     encoder = attention + feed_forward + 2 * norm
     decoder = 2 * attention + feed_forward + 3 * norm
-    count = vocabulary_size * d_model + sizes["num_layers"] * (encoder + decoder)
+    variations = sizes.get("variations") or {}
+    rows = vocabulary_size + (variations.get("source_vocabulary_size") or 0)
+    if not variations.get("tied_output", True):
+        rows += vocabulary_size
+    num_layers = sizes["num_layers"]
+    count = rows * d_model + num_layers * encoder
+    count += (variations.get("num_decoder_layers") or num_layers) * decoder
     if sizes.get("normalization") == "pre":
         count += 2 * norm
     if sizes.get("positions") == "learned":

@@ -28,6 +28,8 @@ from keras_transformer.recipes.stages import ConsistencySettings
 from keras_transformer.recipes.stages import StageSettings
 from keras_transformer.recipes.stages import default_text
 from keras_transformer.recipes.stages import stages_of
+from keras_transformer.recipes.vocabularies import TokenizerSettings
+from keras_transformer.recipes.vocabularies import source_embeddings
 
 BLEU_TOKENIZERS = (
     *("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"),
@@ -35,31 +37,6 @@ BLEU_TOKENIZERS = (
 )
 # Extras of this package that some of them need.
 BLEU_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
-
-
-class TokenizerSettings(Section):
-    """Settings of the vocabulary, which is learned from source and target.
-
-    `shared` is always true, since the model ties its embeddings (section 3.4).
-    """
-
-    kind: Literal["bpe", "word_piece", "marian"] = "bpe"
-    vocabulary_size: Annotated[int, Field(gt=4)] = 37_000
-    shared: Literal[True] = True
-    split_digits: bool = False
-    model: Text | None = None
-    dropout: Fraction = 0.0
-    segmentations: PositiveInt = 1
-
-    @model_validator(mode="after")
-    def _check_dropout(self):
-        if self.model and self.kind != "bpe":
-            raise ValueError("model is a SentencePiece model, so kind must be bpe")
-        if self.dropout and self.kind != "bpe":
-            raise ValueError("dropout skips merges of byte pairs, so kind must be bpe")
-        if self.segmentations > 1 and not self.dropout:
-            raise ValueError("segmentations above 1 needs a dropout above 0")
-        return self
 
 
 _Int32 = Annotated[int, Field(ge=0, lt=2**31)]
@@ -346,6 +323,14 @@ class Recipe(Section):
                     f"training.stages: stage {number}: data.kind {self.data.kind} has "
                     "one direction and one segmentation"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_vocabularies(self):
+        size = source_embeddings(self)
+        if size is not None:
+            self.model.variations = self.model.variations or VariationSettings()
+            self.model.variations.source_vocabulary_size = size
         return self
 
     def validation_metric(self) -> str:

@@ -19,7 +19,6 @@ from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving import keras_file as keras_files
 from keras_transformer.saving.load import load_run
-from keras_transformer.saving.load import tokenizer_kind
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import checkpoint_paths
 from keras_transformer.saving.names import keras_file
@@ -32,6 +31,10 @@ from keras_transformer.saving.preset import is_preset
 from keras_transformer.saving.preset import read_metadata
 from keras_transformer.saving.preset import read_task
 from keras_transformer.saving.saved_model import newest_version
+from keras_transformer.saving.vocabularies import VocabularyInfo
+from keras_transformer.saving.vocabularies import parse_vocabulary
+from keras_transformer.saving.vocabularies import tokenizer_kind
+from keras_transformer.saving.vocabularies import vocabulary_info
 from keras_transformer.untrusted import parse_json
 from keras_transformer.untrusted import read_text
 
@@ -40,18 +43,6 @@ CARD = "MODEL_CARD.md"
 _METRICS = {"bleu": "BLEU", "f1": "bracketing F1", "perplexity": "perplexity"}
 _CONSTANTS = {"True": True, "False": False, "None": None}
 _Settings = dict[str, Any]
-
-
-class _Vocabulary(BaseModel):
-    """Vocabulary of a model.
-
-    Attributes:
-        kind: "bpe" or "word_piece".
-        size: Number of ids.
-    """
-
-    kind: str | None = None
-    size: int | None = None
 
 
 class _Training(BaseModel):
@@ -111,7 +102,7 @@ class ModelInfo(BaseModel):
     kind: Literal["run", "keras file", "preset", "SavedModel"]
     parameters: int | None = None
     architecture: _Settings = {}
-    vocabulary: _Vocabulary = _Vocabulary()
+    vocabulary: VocabularyInfo = VocabularyInfo()
     written: str | None = None
     training: _Training = _Training()
     data: _Settings = {}
@@ -162,15 +153,14 @@ def _describe_weights(path):
         _, tokenizer, model = load_run(folder)
         info.parameters = model.count_params()
         config = recipe.model.constructor_arguments()
-        kind, size = tokenizer.kind, tokenizer.vocabulary_size
+        info.vocabulary = vocabulary_info(tokenizer.kind, model.get_config())
     else:
         config, info.parameters = keras_files.check(file)
         info.written = _describe_origin(file)
         kind = recipe.tokenizer.kind if is_run else tokenizer_kind(folder)
-        size = config["vocabulary_size"]
+        info.vocabulary = vocabulary_info(kind, config)
     names = (*MODEL_ARGUMENTS, "output_size")
     info.architecture = {name: config[name] for name in names if name in config}
-    info.vocabulary = _Vocabulary(kind=kind, size=size)
     if recipe is not None:
         rows = metrics_of_run(folder)
         info.training = _training(folder, recipe, rows)
@@ -180,7 +170,11 @@ def _describe_weights(path):
     if path.is_dir():
         info.files = _sizes(path)
     else:
-        tokenizer_files = _sizes(tokenizer_folder(folder), "tokenizer.*")
+        place = tokenizer_folder(folder)
+        tokenizer_files = _sizes(place, "tokenizer.*") or {
+            **_sizes(place, "source"),
+            **_sizes(place, "target"),
+        }
         info.files = {path.name: path.stat().st_size, **tokenizer_files}
     return info
 
@@ -195,7 +189,7 @@ def _describe_preset(folder):
         info.written = f"{date}, Keras {metadata.keras_version}"
     names = (*MODEL_ARGUMENTS, "output_size")
     info.architecture = {name: config[name] for name in names}
-    info.vocabulary = _Vocabulary(size=config["vocabulary_size"])
+    info.vocabulary = vocabulary_info(None, config)
     if task is not None:
         info.vocabulary.kind = tokenizer_kind(folder / TOKENIZER_ASSETS)
         info.decoding = _settings(task.search)
@@ -214,7 +208,7 @@ def _describe_by_card(folder, kind):
         info.parameters = model.pop("parameters")
     written = model.pop("written with", None)
     info.written = None if written is None else str(written)
-    info.vocabulary = _vocabulary(str(model.pop("tokenizer", "")))
+    info.vocabulary = parse_vocabulary(str(model.pop("tokenizer", "")))
     info.architecture = model
     info.training.settings = _table(sections, "Training")
     # Cards of version 0.1 have the old names.
@@ -281,13 +275,6 @@ def _parse_cell(cell):
         return parse_json(cell.replace(",", "") if is_count else cell, int | float, "")
     except UserError:
         return cell
-
-
-def _vocabulary(text):
-    found = re.match(r"(\w+), ([\d,]+) sub-?words", text)
-    if not found:
-        return _Vocabulary(kind=text or None)
-    return _Vocabulary(kind=found[1], size=int(found[2].replace(",", "")[:18] or 0))
 
 
 def _score(name, cells):

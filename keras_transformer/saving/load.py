@@ -22,12 +22,9 @@ from keras_transformer.saving.preset import TOKENIZER_ASSETS
 from keras_transformer.saving.preset import check_preset
 from keras_transformer.saving.preset import is_preset
 from keras_transformer.saving.preset import load_preset
-
-_TOKENIZER_FILES = {
-    "tokenizer.model": "bpe",
-    "tokenizer.json": "word_piece",
-    "tokenizer.marian": "marian",
-}
+from keras_transformer.saving.vocabularies import check_vocabularies
+from keras_transformer.saving.vocabularies import tokenizer_layout
+from keras_transformer.saving.vocabularies import vocabulary_keys
 
 
 def recipe_keys(path):
@@ -58,32 +55,22 @@ def recipe_keys(path):
     settings, _ = keras_files.check(file)
     if "model" not in keys:
         keys |= _keys_of_weights(settings, folder)
-    keys["tokenizer"]["vocabulary_size"] = settings["vocabulary_size"]
+    keys["tokenizer"] |= vocabulary_keys(settings, keys["tokenizer"]["shared"])
     return keys
 
 
 def _keys_of_weights(settings, tokenizer_path):
     """Returns the recipe keys for a model's settings and its tokenizer's folder."""
-    tokenizer = {"kind": tokenizer_kind(tokenizer_path)}
-    tokenizer["vocabulary_size"] = settings["vocabulary_size"]
+    kind, is_shared = tokenizer_layout(tokenizer_path)
+    sizes = vocabulary_keys(settings, is_shared)
     model = {name: settings[name] for name in MODEL_ARGUMENTS}
-    return {"model": model, "tokenizer": tokenizer}
+    return {"model": model, "tokenizer": {"kind": kind, "shared": is_shared, **sizes}}
 
 
 def weights_file(path):
     """Returns the file with a model's weights, or `None` for a run's checkpoints."""
     path = locate_model(path)
     return path / PRESET_WEIGHTS if is_preset(path) else keras_file(path)
-
-
-def tokenizer_kind(folder):
-    """Returns the kind of the tokenizer of a model in `folder`, by its file's name."""
-    folder = tokenizer_folder(folder)
-    for name, kind in _TOKENIZER_FILES.items():
-        if (folder / name).is_file():
-            return kind
-    names = " or ".join(_TOKENIZER_FILES)
-    raise ModelError(f"{folder}: no tokenizer here ({names})")
 
 
 def load_run(folder):
@@ -109,16 +96,18 @@ def build_model(recipe, tokenizer):
 
     If the targets are trees, it has logits of their symbols only.
     """
+    from keras_transformer.decoding.batches import target_of
     from keras_transformer.transformer import Transformer
 
     precision = recipe.training.mixed_precision
     mixed = precision in ("bfloat16", "float16")
     trees = recipe.data.kind == "trees"
+    target = target_of(tokenizer)
     model = Transformer(
-        tokenizer.vocabulary_size,
+        target.vocabulary_size,
         **recipe.model.constructor_arguments(),
-        pad_id=tokenizer.pad_id,
-        output_size=tokenizer.num_symbols() if trees else tokenizer.num_outputs,
+        pad_id=target.pad_id,
+        output_size=target.num_symbols() if trees else target.num_outputs,
         dtype=f"mixed_{precision}" if mixed else "float32",
     )
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
@@ -177,11 +166,7 @@ def load_model(path, allow_unsafe=False):
         raise ModelError(
             f"{path}: must contain a Transformer. Received: {type(model).__name__}"
         )
-    if tokenizer.vocabulary_size != model.vocabulary_size:
-        raise ModelError(
-            f"{path}: the model has {model.vocabulary_size} subwords, but the "
-            f"tokenizer next to it has {tokenizer.vocabulary_size}"
-        )
+    check_vocabularies(path, model, tokenizer)
     return path, tokenizer, model
 
 
@@ -235,9 +220,12 @@ def check_matches_recipe(path, tokenizer, model, recipe):
     wanted = _infer_head_sizes(recipe.model.constructor_arguments())
     found = _infer_head_sizes(model.get_config())
     pairs = [(f"model.{name}", wanted[name], found[name]) for name in ARCHITECTURE]
-    for name in ("vocabulary_size", "kind"):
-        expected = getattr(recipe.tokenizer, name)
-        pairs.append((f"tokenizer.{name}", expected, getattr(tokenizer, name)))
+    target = tokenizer.target
+    vocabulary = {"vocabulary_size": target.vocabulary_size, "kind": target.kind}
+    if tokenizer.kind != "marian":  # has two sides in one file
+        vocabulary["shared"] = target is tokenizer
+    for name, value in vocabulary.items():
+        pairs.append((f"tokenizer.{name}", getattr(recipe.tokenizer, name), value))
     wrong = [
         f"{key} is {other} in the model but {expected} in the recipe"
         for key, expected, other in pairs

@@ -19,6 +19,7 @@ from keras_transformer.recipes.schema import DecodingSettings
 from keras_transformer.saving import keras_file as keras_files
 from keras_transformer.saving.names import PRESET_CONFIG
 from keras_transformer.saving.names import PRESET_WEIGHTS
+from keras_transformer.saving.vocabularies import check_vocabularies
 from keras_transformer.untrusted import open_regular
 from keras_transformer.untrusted import read_bytes
 from keras_transformer.untrusted import read_json
@@ -104,7 +105,8 @@ def save_preset(
     Args:
         model: `Transformer`.
         folder: Folder to write. An existing one may contain a preset's files only.
-        tokenizer: Tokenizer of source and target. If `None`, the preset has none.
+        tokenizer: Tokenizer of the source; its `target` is the targets'. If `None`, the
+            preset has none.
         search: `BeamSearch`, for a preset with a tokenizer. If `None`, the default.
         max_source_length: Maximum length of a source in subwords, see `Translator`.
         dtype: `"float16"` stores the weights in half precision, and `None` in the
@@ -125,11 +127,8 @@ def save_preset(
     if dtype not in DTYPES:
         raise ValueError(f'`dtype` must be `None` or "float16". Received: {dtype!r}.')
     _check_replaceable(folder)
-    if tokenizer is not None and tokenizer.vocabulary_size != model.vocabulary_size:
-        raise ModelError(
-            f"{folder}: the model has {model.vocabulary_size} subwords, but the "
-            f"tokenizer has {tokenizer.vocabulary_size}"
-        )
+    if tokenizer is not None:
+        check_vocabularies(folder, model, tokenizer)
     if not model.built:
         model.build(_INPUT_SHAPES)
     with replace_folder(folder) as temporary:
@@ -184,8 +183,10 @@ def load_preset(folder, limits=keras_files.FileLimits(), **changes):
     folder = pathlib.Path(folder)
     settings, num_weights = check_preset(folder, limits)
     task = read_task(folder)
-    tokenizer = _load_tokenizer(folder, settings)
+    tokenizer = _load_tokenizer(folder)
     model = Transformer.from_config({**settings, **changes})
+    if tokenizer is not None:
+        check_vocabularies(folder, model, tokenizer)
     model.build(_INPUT_SHAPES)
     try:
         keras_files.check_size(model.count_params(), num_weights)
@@ -342,7 +343,7 @@ def _convert_weights(path, dtype):
     temporary.replace(path)
 
 
-def _load_tokenizer(folder, settings):
+def _load_tokenizer(folder):
     """Returns the tokenizer of a preset, or `None` if it has none."""
     path = folder / TOKENIZER_CONFIG
     if not path.exists():
@@ -355,11 +356,6 @@ def _load_tokenizer(folder, settings):
         raise ModelError(
             f"{folder}: the tokenizer in {TOKENIZER_ASSETS} is not the one of "
             f"{TOKENIZER_CONFIG}"
-        )
-    if tokenizer.vocabulary_size != settings["vocabulary_size"]:
-        raise ModelError(
-            f"{folder}: the model has {settings['vocabulary_size']} subwords, but the "
-            f"tokenizer has {tokenizer.vocabulary_size}"
         )
     return tokenizer
 

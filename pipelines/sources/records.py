@@ -118,10 +118,11 @@ class RecordFolder(Pairs):
                     sides = tf.io.parse_example(chunk, features)
                     found += len(chunk)
                     sides = [sides["source"], sides["target"]]
-                    for ids in (side.flat_values for side in sides):
-                        if tf.reduce_any(
-                            (ids < 0) | (ids >= tokenizer.vocabulary_size)
-                        ):
+                    for side, each in zip(
+                        sides, (tokenizer, tokenizer.target), strict=True
+                    ):
+                        ids = side.flat_values
+                        if tf.reduce_any((ids < 0) | (ids >= each.vocabulary_size)):
                             raise DataError(f"{path}: has ids outside the vocabulary.")
                     yield [tf.cast(side, tf.int32) for side in sides]
             except tf.errors.NotFoundError:

@@ -6,5 +6,12 @@ from keras_transformer.pipelines.tokenizers.core_byte_pairs import (
 )
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
 from keras_transformer.pipelines.tokenizers.registry import train_tokenizer
+from keras_transformer.pipelines.tokenizers.separate import SeparateTokenizers
 
-__all__ = ["CoreOpsBytePairTokenizer", "Tokenizer", "load_tokenizer", "train_tokenizer"]
+__all__ = [
+    "CoreOpsBytePairTokenizer",
+    "SeparateTokenizers",
+    "Tokenizer",
+    "load_tokenizer",
+    "train_tokenizer",
+]

@@ -34,6 +34,11 @@ class Tokenizer(tf.Module):
     num_outputs: int | None = None
 
     @property
+    def source(self) -> "Tokenizer":
+        """The tokenizer of the source side, without that of the target."""
+        return self
+
+    @property
     def target(self) -> "Tokenizer":
         """The tokenizer of the target side, itself if both sides share it."""
         return self

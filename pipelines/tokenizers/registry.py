@@ -10,11 +10,14 @@ from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import train_byte_pairs
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
+from keras_transformer.pipelines.tokenizers.separate import SIDES
+from keras_transformer.pipelines.tokenizers.separate import SeparateTokenizers
 from keras_transformer.pipelines.tokenizers.word_piece_training import train_word_pieces
 from keras_transformer.pipelines.tokenizers.word_pieces import WordPieceTokenizer
 
 _TRAINERS = {"bpe": train_byte_pairs, "word_piece": train_word_pieces}
-_CLASSES = (BytePairTokenizer, WordPieceTokenizer, MarianTokenizer)
+_SIDE_CLASSES = (BytePairTokenizer, WordPieceTokenizer)
+_CLASSES = (*_SIDE_CLASSES, MarianTokenizer)
 
 
 def train_tokenizer(
@@ -67,15 +70,26 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
     Raises:
         DataError: If the folder contains no tokenizer or a damaged one.
     """
-    for tokenizer_class in _CLASSES:
+    tokenizer = _load_file(folder, _CLASSES)
+    if tokenizer is not None:
+        return tokenizer
+    sides = [_load_file(os.path.join(folder, side), _SIDE_CLASSES) for side in SIDES]
+    if None not in sides:
+        return SeparateTokenizers(*sides)
+    names = ", ".join(each.file_name for each in _CLASSES)
+    raise DataError(
+        f"{os.path.abspath(folder)}: no tokenizer here ({names}). A .keras file needs "
+        "its tokenizer in the same folder."
+    )
+
+
+def _load_file(folder, classes):
+    """Returns the tokenizer whose file is in `folder`, or `None`."""
+    for tokenizer_class in classes:
         path = os.path.join(folder, tokenizer_class.file_name)
         if os.path.isfile(path):
             try:
                 return tokenizer_class.load(path)
             except DataError as error:
                 raise DataError(f"{path}: {error}") from None
-    names = ", ".join(each.file_name for each in _CLASSES)
-    raise DataError(
-        f"{os.path.abspath(folder)}: no tokenizer here ({names}). A .keras file needs "
-        "its tokenizer in the same folder."
-    )
+    return None

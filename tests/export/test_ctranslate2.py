@@ -85,6 +85,26 @@ def test_ctranslate2_matches_log_probabilities(tmp_path, name):
     np.testing.assert_allclose(found, expected, rtol=2e-5)
 
 
+def test_ctranslate2_supports_separate_vocabularies(tmp_path):
+    sizes = {"source": 290, "target": 300}
+    tokenizer = pipelines.SeparateTokenizers(
+        *(pipelines.train_tokenizer("bpe", SENTENCES[:4], n) for n in sizes.values())
+    )
+    variations = {"source_vocabulary_size": 290}
+    model, _ = made(num_layers=1, variations=variations)
+    folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
+    for side, size in sizes.items():
+        assert len(json.loads((folder / f"{side}_vocabulary.json").read_text())) == size
+    target = tokens_of(tokenizer.target, SENTENCES[::-1])
+    results = opened(folder).score_batch(tokens_of(tokenizer, SENTENCES), target)
+    scores = kt.Translator(model, tokenizer).score(SENTENCES, SENTENCES[::-1])
+    found = [sum(result.log_probs) for result in results]
+    expected = [score.log_prob for score in scores]
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+    loaded = pipelines.load_tokenizer(folder)
+    assert loaded.fingerprint() == tokenizer.fingerprint()
+
+
 def test_ctranslate2_supports_output_size(tmp_path):
     _, tokenizer = made()
     model, _ = made(output_size=tokenizer.vocabulary_size - 9)

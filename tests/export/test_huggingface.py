@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import keras_transformer as kt
 from keras_transformer import pipelines
 from keras_transformer.cli.app import app
+from keras_transformer.conversion.huggingface import import_huggingface
 from keras_transformer.errors import ExportError
 from keras_transformer.export import export_huggingface
 from keras_transformer.export.huggingface import write_safetensors
@@ -183,6 +184,64 @@ def test_variations_become_biases_and_layers(tmp_path):
         bias = keras.ops.convert_to_numpy(dense.bias)
         np.testing.assert_array_equal(tensors[f"{name}.{key}.bias"], bias[axes])
     assert len(tensors) == 2 + 2 * 16 + 26
+
+
+def separate(**changes):
+    """`Translator` of a model whose source has a smaller vocabulary."""
+    sizes = (290, 300)
+    sides = (pipelines.train_tokenizer("bpe", SENTENCES, size) for size in sizes)
+    tokenizer = pipelines.SeparateTokenizers(*sides)
+    variations = {"source_vocabulary_size": 290, "layer_norm_epsilon": 1e-5}
+    translator = kt.Translator(
+        made(num_layers=1, variations=variations, **changes).model,
+        tokenizer,
+        search=SEARCH,
+    )
+    translator.path = pathlib.Path("model.keras")
+    return translator
+
+
+def test_separate_vocabularies_have_separate_files(tmp_path):
+    translator = separate()
+    folder = export_huggingface(translator, tmp_path / "separate")
+    for name, side in (
+        ("vocab.json", translator.tokenizer),
+        ("target_vocab.json", translator.target_tokenizer),
+    ):
+        vocabulary = json.loads((folder / name).read_text())
+        # The smaller one is padded, so that both have the same padding.
+        assert len(vocabulary) == 301 and vocabulary["<pad>"] == 300
+        number = side.vocabulary_size - 1
+        assert vocabulary[side.pieces()[number]] == number
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    assert settings["separate_vocabs"] is True
+    assert (folder / "source.spm").read_bytes() == translator.tokenizer.source.model
+    again = import_huggingface(folder)
+    source, target = [289, 5, 17, 3], [299, 44, 6]
+    logits = [
+        np.asarray(
+            model(
+                {
+                    "source_ids": np.array([source]),
+                    "target_ids": np.array([[side.start_id, *target]]),
+                },
+                training=False,
+            )
+        )[0]
+        for model, side in (
+            (translator.model, translator.target_tokenizer),
+            (again.model, again.tokenizer.target),
+        )
+    ]
+    np.testing.assert_allclose(logits[1][:, :300], logits[0], atol=2e-5)
+    for text in TEXTS[:2]:
+        expected = translator.tokenizer.tokenize([text]).to_list()
+        assert again.tokenizer.tokenize([text]).to_list() == expected
+
+
+def test_pegasus_has_no_separate_embeddings(tmp_path):
+    with pytest.raises(ExportError, match=r"Train with model.normalization=post"):
+        export_huggingface(separate(normalization="pre"), tmp_path / "x")
 
 
 def imported(**changes):

@@ -16,6 +16,8 @@ FILES = "data.train={source: a, target: b}"
         {},
         {"normalization": "pre", "key_dim": 3, "value_dim": 5},
         {"positions": "learned", "max_length": 9, "num_layers": 3},
+        {"variations": {"source_vocabulary_size": 17, "num_decoder_layers": 1}},
+        {"variations": {"tied_output": False}},
     ],
 )
 def test_count_parameters_matches_the_model(changes):

@@ -220,7 +220,7 @@ def test_override_replaces_the_other_checkpoint_interval(recipe_path):
             "model.num_heads=7",
             "num_heads must divide d_model unless key_dim and value_dim are given",
         ),
-        ("tokenizer.shared=false", "tokenizer.shared must be True"),
+        ("tokenizer.shared=7", "tokenizer.shared must be a valid boolean"),
         ("model=tiny", "model must be a section"),
         ("tokenizer.segmentations=2", "needs a dropout above 0"),
         (

@@ -1,0 +1,93 @@
+"""The tokenizer section of a recipe, and checks of separate vocabularies."""
+
+from typing import Annotated
+from typing import Literal
+
+from pydantic import Field
+from pydantic import PositiveInt
+from pydantic import model_validator
+
+from keras_transformer.recipes.data_sections import Fraction
+from keras_transformer.recipes.data_sections import Section
+from keras_transformer.recipes.data_sections import Text
+from keras_transformer.recipes.stages import stages_of
+
+_SIZE = "model.variations.source_vocabulary_size"
+
+
+class TokenizerSettings(Section):
+    """Settings of the vocabulary, which is learned from source and target.
+
+    If `shared` is false, each side has its own vocabulary, learned from its text, and
+    its own embeddings. `vocabulary_size` and `model` are then those of the target.
+    """
+
+    kind: Literal["bpe", "word_piece", "marian"] = "bpe"
+    vocabulary_size: Annotated[int, Field(gt=4)] = 37_000
+    shared: bool = True
+    source_vocabulary_size: Annotated[int, Field(gt=4)] | None = None
+    split_digits: bool = False
+    model: Text | None = None
+    source_model: Text | None = None
+    dropout: Fraction = 0.0
+    segmentations: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _check_dropout(self):
+        if self.model and self.kind != "bpe":
+            raise ValueError("model is a SentencePiece model, so kind must be bpe")
+        if self.dropout and self.kind != "bpe":
+            raise ValueError("dropout skips merges of byte pairs, so kind must be bpe")
+        if self.segmentations > 1 and not self.dropout:
+            raise ValueError("segmentations above 1 needs a dropout above 0")
+        return self
+
+    @model_validator(mode="after")
+    def _check_sides(self):
+        if self.shared:
+            for name in ("source_vocabulary_size", "source_model"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} needs shared: false")
+            return self
+        if self.kind == "marian":
+            raise ValueError("shared: false needs kind bpe or word_piece")
+        if (self.model is None) != (self.source_model is None):
+            raise ValueError(
+                "shared: false needs both model, for the target, and source_model, or "
+                "neither"
+            )
+        if self.source_vocabulary_size is None:
+            self.source_vocabulary_size = self.vocabulary_size
+        return self
+
+
+def source_embeddings(recipe):
+    """Returns the number of the source's own embeddings, or `None` if it has none.
+
+    Args:
+        recipe: A `Recipe`.
+
+    Raises:
+        ValueError: If the data or the model do not allow the vocabularies.
+    """
+    tokenizer, variations = recipe.tokenizer, recipe.model.variations
+    size = variations and variations.source_vocabulary_size
+    key = "vocabulary_size" if tokenizer.shared else "source_vocabulary_size"
+    expected = getattr(tokenizer, key)
+    if size not in (None, expected):
+        raise ValueError(
+            f"{_SIZE} must be null or tokenizer.{key}. Received: {size} and {expected}"
+        )
+    if tokenizer.shared:
+        return size
+    if recipe.data.kind == "trees":
+        raise ValueError(
+            "tokenizer.shared: false is not available with data.kind trees, since "
+            "trees contain the words of their sentences"
+        )
+    if any(stage.text.directions == "both" for stage in stages_of(recipe)):
+        raise ValueError(
+            "directions: both needs tokenizer.shared: true, since each language is "
+            "both source and target"
+        )
+    return expected

@@ -1,0 +1,104 @@
+"""Vocabularies of stored models: kind, sizes, and whether both sides share one."""
+
+import re
+
+from pydantic import BaseModel
+
+from keras_transformer.errors import ModelError
+from keras_transformer.saving.names import tokenizer_folder
+
+_TOKENIZER_FILES = {
+    "tokenizer.model": "bpe",
+    "tokenizer.json": "word_piece",
+    "tokenizer.marian": "marian",
+}
+
+
+class VocabularyInfo(BaseModel):
+    """Vocabulary of a model.
+
+    Attributes:
+        kind: "bpe" or "word_piece".
+        size: Number of ids of the target, and of the source unless it has its own.
+        source_size: Number of ids of the source, if it has its own embeddings.
+    """
+
+    kind: str | None = None
+    size: int | None = None
+    source_size: int | None = None
+
+
+def vocabulary_info(kind, settings):
+    """Returns the `VocabularyInfo` for a kind and the arguments of `Transformer`."""
+    return VocabularyInfo(
+        kind=kind,
+        size=settings["vocabulary_size"],
+        source_size=_own_source_size(settings),
+    )
+
+
+def _own_source_size(settings):
+    """Returns the number of the source's own ids for arguments of `Transformer`."""
+    return (settings["variations"] or {}).get("source_vocabulary_size")
+
+
+def parse_vocabulary(text):
+    """Returns the `VocabularyInfo` that a model card contains."""
+    pattern = r"(\w+), (?:([\d,]+) source and )?([\d,]+) (?:target )?sub-?words"
+    found = re.match(pattern, text)
+    if not found:
+        return VocabularyInfo(kind=text or None)
+    source_size, size = (
+        None if digits is None else int(digits.replace(",", "")[:18] or 0)
+        for digits in found.groups()[1:]
+    )
+    return VocabularyInfo(kind=found[1], size=size, source_size=source_size)
+
+
+def vocabulary_keys(settings, is_shared):
+    """Returns the sizes in the recipe's section `tokenizer` for a model's settings."""
+    sizes = {"vocabulary_size": settings["vocabulary_size"]}
+    if not is_shared:
+        sizes["source_vocabulary_size"] = _own_source_size(settings)
+    return sizes
+
+
+def tokenizer_kind(folder):
+    """Returns the kind of the tokenizer of a model in `folder`, by its file's name."""
+    return tokenizer_layout(folder)[0]
+
+
+def tokenizer_layout(folder):
+    """Returns a tokenizer's kind, and whether one file serves both sides."""
+    folder = tokenizer_folder(folder)
+    for place, is_shared in ((folder, True), (folder / "target", False)):
+        for name, kind in _TOKENIZER_FILES.items():
+            if (place / name).is_file():
+                return kind, is_shared
+    names = " or ".join(_TOKENIZER_FILES)
+    raise ModelError(f"{folder}: no tokenizer here ({names})")
+
+
+def check_vocabularies(path, model, tokenizer):
+    """Checks that a model has as many ids of each side as its tokenizer.
+
+    Args:
+        path: Path of the model, for the message.
+        model: `Transformer`.
+        tokenizer: Tokenizer of the source; its `target` is the targets'.
+
+    Raises:
+        ModelError: If a size differs.
+    """
+    expected = model.source_vocabulary_size, model.vocabulary_size
+    found = tokenizer.vocabulary_size, tokenizer.target.vocabulary_size
+    if found != expected:
+        found, expected = (
+            f"{sizes[0]} source and {sizes[1]} target"
+            if sizes[0] != sizes[1]
+            else sizes[0]
+            for sizes in (found, expected)
+        )
+        raise ModelError(
+            f"{path}: the model has {expected} subwords, but the tokenizer has {found}"
+        )

@@ -1,0 +1,415 @@
+"""A run whose source and target have separate vocabularies, in every command."""
+
+import itertools
+import json
+import math
+import shutil
+
+import numpy as np
+import paper_in_numpy
+import pytest
+import tensorflow as tf
+from phrases_run import small_recipe
+from tiny_export import SENTENCES
+
+import keras_transformer as kt
+from keras_transformer import pipelines
+from keras_transformer.decoding.ensemble import Ensemble
+from keras_transformer.errors import DataError
+from keras_transformer.errors import ModelError
+from keras_transformer.errors import RecipeError
+from keras_transformer.errors import RunError
+from keras_transformer.experiments import folder as run_folder
+from keras_transformer.experiments import plan
+from keras_transformer.experiments.average import average_run
+from keras_transformer.experiments.corpora import load_pairs
+from keras_transformer.experiments.corpora import prepare_corpora
+from keras_transformer.experiments.train import train
+from keras_transformer.experiments.vocabulary import update_vocabulary
+from keras_transformer.export import export_preset
+from keras_transformer.export import export_translator
+from keras_transformer.export.saved_model import core_tokenizer
+from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.info import model_info
+from keras_transformer.saving.load import recipe_keys
+from keras_transformer.saving.open import open_model
+from keras_transformer.saving.vocabularies import check_vocabularies
+from keras_transformer.visualization.collect import attention_of
+
+SIZES = {"shared": False, "vocabulary_size": 380, "source_vocabulary_size": 370}
+SEPARATE = f"tokenizer={{kind: bpe, split_digits: true, {str(SIZES)[1:-1]}}}".replace(
+    "'", ""
+).replace("False", "false")
+TEXTS = ["7 May 2024", "", "Monday, 12 June", "two hours"]
+NUM_PARAMETERS = (
+    (370 + 380) * 16  # embeddings of both sides; the target's make the logits
+    + (4 * 16 * 16)  # attention of the encoder
+    + 2 * (4 * 16 * 16)  # attentions of the decoder
+    + 2 * (16 * 24 + 24 + 24 * 16 + 16)  # feed-forward networks
+    + (2 + 3 + 2) * 2 * 16  # normalizations, one behind each stack
+)
+
+
+def separate_recipe(*overrides):
+    return small_recipe(SEPARATE, *overrides)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("separate") / "run"
+    train(separate_recipe(), folder, progress=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def translator(run):
+    return open_model(run).with_search(beam_size=3)
+
+
+@pytest.fixture(scope="module")
+def version(translator, tmp_path_factory):
+    """The version folder of the run's SavedModel."""
+    return export_translator(translator, tmp_path_factory.mktemp("export"))
+
+
+@pytest.fixture(scope="module")
+def preset(translator, tmp_path_factory):
+    return export_preset(translator, tmp_path_factory.mktemp("presets") / "preset")
+
+
+def test_each_tokenizer_is_learned_from_its_side(run, translator):
+    recipe = load_recipe(run / "config.yaml")
+    sides = [[*texts] for texts in zip(*load_pairs(recipe)["train"], strict=True)]
+    for name, texts, size in zip(("source", "target"), sides, (370, 380), strict=True):
+        own = pipelines.train_tokenizer("bpe", texts, size, split_digits=True)
+        path = run / "tokenizer" / name / "tokenizer.model"
+        assert path.read_bytes() == own.model
+    files = sorted(path.name for path in (run / "tokenizer").iterdir())
+    assert files == ["source", "target", "text.sha256"]
+    tokenizer = translator.tokenizer
+    assert (tokenizer.vocabulary_size, tokenizer.target.vocabulary_size) == (370, 380)
+    corpus = pipelines.EncodedCorpus.load(run / "cache" / "train")
+    for number, pair in enumerate(itertools.islice(zip(*sides, strict=True), 3)):
+        for ids, text, side in zip(
+            corpus.pair(number), pair, (tokenizer, tokenizer.target), strict=True
+        ):
+            assert ids.tolist() == [*side.tokenize([text]).to_list()[0], 3]
+
+
+def test_model_has_the_parameters_of_a_hand_count(run, translator):
+    assert translator.model.count_params() == NUM_PARAMETERS == 16912
+    assert model_info(run)["parameters"] == NUM_PARAMETERS
+
+
+def test_plan_counts_both_vocabularies(monkeypatch):
+    monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 100.0)
+    planned = plan.plan_training(separate_recipe())
+    assert planned["model"].startswith("16,912 parameters")
+    assert planned["vocabulary"] == "370 source and 380 target subwords (bpe)"
+
+
+def test_logits_match_the_paper_with_two_matrices(translator):
+    model = translator.model
+    source, target = [369, 5, 17, 3], [2, 379, 44]
+
+    def embed(matrix, ids):
+        vectors = paper_in_numpy.array(matrix)[ids] * math.sqrt(16)
+        return vectors + paper_in_numpy.positional_encoding(len(ids), 16)
+
+    stack = paper_in_numpy.stack
+    memory = embed(model.source_embedding.embeddings, source)
+    memory = stack(model.encoder, memory, paper_in_numpy.encoder_layer)
+    matrix = model.token_embedding.embeddings
+    output = embed(matrix, target)
+    output = stack(model.decoder, output, paper_in_numpy.decoder_layer, memory)
+    inputs = {"source_ids": np.array([source]), "target_ids": np.array([target])}
+    found = np.asarray(model(inputs, training=False))[0]
+    expected = output @ paper_in_numpy.array(matrix).T
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_saved_model_translates_as_the_run(translator, version):
+    exported = open_model(version)
+    best = translator.n_best(TEXTS, 3)
+    assert any(each.text for (each, *_) in best)
+    for ours, theirs in zip(best, exported.n_best(TEXTS, 3), strict=True):
+        assert [each.text for each in ours] == [each.text for each in theirs]
+        scores = [[each.score for each in ranked] for ranked in (ours, theirs)]
+        np.testing.assert_allclose(*scores, atol=1e-4)
+    pairs = TEXTS[2:], ["Montag, 12. Juni", "zwei Stunden"]
+    scores = [
+        [(each.num_tokens, pytest.approx(each.log_prob, abs=1e-4)) for each in found]
+        for found in (translator.score(*pairs), exported.score(*pairs))
+    ]
+    assert scores[0] == scores[1]
+    for found, *pair in zip(exported.attend(*pairs), *pairs, strict=True):
+        source, target, attention = found
+        assert ["".join(source), "".join(target)] == pair
+        assert np.shape(attention) == (len(target), len(source))
+    info = model_info(version)
+    assert info["vocabulary"] == {"kind": "bpe", "size": 380, "source_size": 370}
+
+
+def test_search_constraints_use_the_vocabulary_of_the_target(translator):
+    (first,) = translator.n_best(["7 May 2024"], 1, prefixes=["über Straße"])[0]
+    assert first.text.startswith("über Straße")
+    words = translator.translate(["7 May 2024"])[0].split()
+    if words:
+        other = translator.with_search(forbidden=[words[0]])
+        assert words[0] not in other.translate(["7 May 2024"])[0].split()
+    (pairs,) = translator.align(["7 May"], ["am 7. Mai"])
+    assert [target for _, target in pairs] == [0, 1, 2]
+    attention = attention_of(
+        translator.model, translator.tokenizer, "7 May", "am 7. Mai"
+    )
+    assert "".join(attention.source) == "7 May</s>"
+    assert "".join(attention.predicted) == "am 7. Mai</s>"
+
+
+def test_core_operations_give_the_same_ids(translator):
+    core = core_tokenizer(translator.tokenizer)
+    for ours, theirs in (
+        (translator.tokenizer, core),
+        (translator.tokenizer.target, core.target),
+    ):
+        expected = ours.tokenize(["12 Größen", "two"])
+        found = theirs.tokenize(["12 Größen", "two"])
+        assert found.to_list() == expected.to_list()
+        assert theirs.detokenize(found).numpy().tolist()[1] == b"two"
+
+
+def test_commands_evaluate_and_describe_the_run(run, run_command, tmp_path):
+    source, target = tmp_path / "a.en", tmp_path / "a.de"
+    source.write_text("7 May\ntwo hours\n")
+    target.write_text("7. Mai\nzwei Stunden\n")
+    files = ("--source", source, "--reference", target)
+    result = run_command("evaluate", run, *files, "--metric", "perplexity", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["score"] > 1
+    text = run_command("info", run).stdout
+    assert "  size: 380\n  source_size: 370\n" in text
+    # A .keras file with its tokenizers next to it.
+    shutil.copy(run / "model.keras", tmp_path)
+    shutil.copytree(run / "tokenizer" / "source", tmp_path / "source")
+    shutil.copytree(run / "tokenizer" / "target", tmp_path / "target")
+    info = model_info(tmp_path / "model.keras")
+    assert info["vocabulary"] == {"kind": "bpe", "size": 380, "source_size": 370}
+    assert set(info["files"]) == {"model.keras", "source/", "target/"}
+
+
+def test_average_and_preset_keep_both_vocabularies(run, translator, preset, tmp_path):
+    path, _ = average_run(run, last=1, output=run / "last.keras")
+    fingerprint = translator.tokenizer.fingerprint()
+    assert open_model(path).tokenizer.fingerprint() == fingerprint
+    opened = open_model(preset)
+    assert opened.tokenizer.fingerprint() == fingerprint
+    assert opened.fingerprint() == translator.fingerprint()
+    info = model_info(preset)
+    assert info["vocabulary"] == {"kind": "bpe", "size": 380, "source_size": 370}
+    model = kt.Transformer.from_preset(preset)
+    with pytest.raises(ModelError, match="has 370 source and 380 target subwords, but"):
+        model.save_to_preset(tmp_path / "x", translator.tokenizer.target)
+
+
+def test_training_begins_with_another_model(run, preset, tmp_path):
+    keys = [recipe_keys(path) for path in (run, preset)]
+    for each in keys:
+        assert {name: each["tokenizer"][name] for name in SIZES} == SIZES
+    changes = ("data.size=300", "training.steps=1", "training.learning_rate=1e-9")
+    other = small_recipe().model_dump()
+    recipe = load_recipe("phrases", changes, {"data": other["data"], **keys[1]})
+    recipe.training.validation_bleu = False
+    train(recipe, tmp_path / "run", progress=False)
+    began, ended = (open_model(path) for path in (preset, tmp_path / "run"))
+    assert began.tokenizer.fingerprint() == ended.tokenizer.fingerprint()
+    weights = [each.model.get_weights() for each in (began, ended)]
+    for before, after in zip(*weights, strict=True):
+        np.testing.assert_allclose(after, before, atol=1e-5)
+
+
+def test_vocabularies_of_a_run_are_fixed(run):
+    def claim(*overrides, **options):
+        run_folder.claim(run, separate_recipe(*overrides), **options)
+
+    claim()
+    claim("training.steps=9")
+    for override, key in (
+        ("tokenizer.source_vocabulary_size=371", "tokenizer.source_vocabulary_size"),
+        ("tokenizer={vocabulary_size: 380}", "tokenizer.shared"),
+    ):
+        with pytest.raises(RunError, match=f"do not fit these changes.*{key}"):
+            claim(override, allow_changes=True)
+
+
+def test_either_tokenizer_changes_the_cache(tmp_path):
+    one, two = (
+        pipelines.train_tokenizer("word_piece", SENTENCES * 4, size)
+        for size in (295, 300)
+    )
+    texts = "ein Hund", "die Katze"
+    pairs = pipelines.as_pairs([texts] * 3)
+    pairs.fingerprint = lambda: "text"
+    inputs = []
+    for sides in ((one, two), (two, two), (one, one), (two, one)):
+        tokenizer = pipelines.SeparateTokenizers(*sides)
+        target = tokenizer.target
+        corpus = pipelines.encode_corpus(pairs, tokenizer, target, tmp_path / "cache")
+        inputs.append(corpus.inputs)
+        for ids, side, text in zip(corpus.pair(0), sides, texts, strict=True):
+            assert side.detokenize(ids[None]).numpy()[0].decode() == text
+    assert len(set(inputs)) == 4
+    tokenizer.save(tmp_path)
+    loaded = pipelines.load_tokenizer(tmp_path)
+    assert loaded.fingerprint() == tokenizer.fingerprint()
+    (tmp_path / "target" / "tokenizer.json").write_text("[")
+    with pytest.raises(DataError, match=r"target/tokenizer.json: "):
+        pipelines.load_tokenizer(tmp_path)
+
+
+def test_dropout_segments_both_sides(translator, tmp_path):
+    tokenizer = translator.tokenizer
+    texts = ("Monday and Tuesday", "Montag und Dienstag")
+    sides = tokenizer, tokenizer.target
+    options = {"dropout": 0.4, "segmentations": 6}
+    corpus = pipelines.encode_corpus([texts], *sides, tmp_path / "x", **options)
+    rows = [corpus.pair(number) for number in range(6)]
+    for side, (tokenizer, text) in enumerate(zip(sides, texts, strict=True)):
+        found = {tuple(row[side]) for row in rows}
+        assert len(found) > 1
+        for ids in found:
+            assert tokenizer.detokenize([ids]).numpy()[0].decode() == text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["tokenizer.source_model=a"], "both model, for the target, and source_model"),
+        (["tokenizer.shared=true"], "tokenizer: source_vocabulary_size needs shared"),
+        (
+            ["model.variations={source_vocabulary_size: 9}"],
+            "must be null or tokenizer.source_vocabulary_size. Received: 9 and 370",
+        ),
+        (
+            ["data={train: {source: a, target: b, directions: both}}"],
+            "directions: both needs tokenizer.shared: true",
+        ),
+        (
+            ["training.stages=[{steps: 1, directions: both}]"],
+            "directions: both needs tokenizer.shared: true",
+        ),
+        (["data={kind: trees, train: {trees: a}}"], "not available with data.kind tre"),
+        (["tokenizer.kind=marian"], "shared: false needs kind bpe or word_piece"),
+    ],
+)
+def test_impossible_recipes_are_one_line(overrides, message):
+    with pytest.raises(RecipeError, match=message) as caught:
+        separate_recipe(*overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_given_models_are_used_for_their_sides(translator, tmp_path):
+    translator.tokenizer.save(tmp_path)
+    models = (
+        f"tokenizer.source_model={tmp_path}/source/tokenizer.model",
+        f"tokenizer.model={tmp_path}/target/tokenizer.model",
+    )
+    recipe = separate_recipe("data.size=60", *models)
+    prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))
+    used = pipelines.load_tokenizer(tmp_path / "run" / "tokenizer")
+    assert used.fingerprint() == translator.tokenizer.fingerprint()
+    wrong = separate_recipe(*models, "tokenizer.source_vocabulary_size=99")
+    with pytest.raises(DataError, match=r"Set tokenizer.source_vocabulary_size=370"):
+        prepare_corpora(wrong, tmp_path / "other", load_pairs(wrong))
+
+
+def test_records_have_the_vocabulary_of_each_side(translator, tmp_path):
+    translator.tokenizer.save(tmp_path / "tokenizer")
+
+    def write(*sides):
+        features = {
+            name: tf.train.Feature(int64_list=tf.train.Int64List(value=ids))
+            for name, ids in zip(("source", "target"), sides, strict=True)
+        }
+        example = tf.train.Example(features=tf.train.Features(feature=features))
+        with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+            writer.write(example.SerializeToString())
+
+    facts = {
+        "format": 1,
+        "tokenizer": translator.tokenizer.fingerprint(),
+        "shards": [{"name": "a.tfrecord", "num_pairs": 1}],
+    }
+    (tmp_path / "records.json").write_text(json.dumps(facts))
+    data = f"data={{kind: records, train: {tmp_path}}}"
+
+    def prepare(recipe, name):
+        prepare_corpora(recipe, tmp_path / name, load_pairs(recipe))
+        corpus = pipelines.EncodedCorpus.load(tmp_path / name / "cache" / "train")
+        return [ids.tolist() for ids in corpus.pair(0)]
+
+    write([369], [379, 4])
+    assert prepare(separate_recipe(data), "run") == [[369, 3], [379, 4, 3]]
+    with pytest.raises(DataError, match=r"need tokenizer.shared=false"):
+        prepare(small_recipe(data), "shared")
+    other = separate_recipe(data, "tokenizer.source_vocabulary_size=380")
+    with pytest.raises(DataError, match=r"need tokenizer.source_vocabulary_size=370"):
+        prepare(other, "other")
+    write([370], [4])
+    with pytest.raises(DataError, match="has ids outside the vocabulary"):
+        prepare(separate_recipe(data), "outside")
+
+
+def test_too_large_vocabulary_names_the_key_of_its_side(tmp_path):
+    for key in ("source_vocabulary_size", "vocabulary_size"):
+        recipe = separate_recipe("data.size=60", f"tokenizer.{key}=90000")
+        with pytest.raises(DataError, match=f"tokenizer.{key}=90000 is too large"):
+            prepare_corpora(recipe, tmp_path / key, load_pairs(recipe))
+        assert not (tmp_path / key / "tokenizer").exists()
+
+
+def test_each_vocabulary_grows_by_its_text(translator, run, run_command, tmp_path):
+    model, tokenizer = translator.model, translator.tokenizer
+    new = ["Żaba quakt", "eine Żaba quakt"] * 5
+    larger, grown = update_vocabulary(model, tokenizer, [], 9, new)
+    assert grown.target.fingerprint() == tokenizer.target.fingerprint()
+    assert larger.source_vocabulary_size == grown.vocabulary_size == 379
+    assert larger.vocabulary_size == 380
+    before, after = (
+        np.asarray(each.source_embedding.embeddings) for each in (model, larger)
+    )
+    np.testing.assert_array_equal(after[:370], before)
+    # The letter was spelled in two bytes.
+    spelled = [tokenizer.pieces().index(f"<0x{byte:02X}>") for byte in "Ż".encode()]
+    found = after[grown.pieces().index("Ż")]
+    np.testing.assert_allclose(found, before[spelled].mean(axis=0), atol=1e-6)
+    matrices = (np.asarray(each.token_embedding.embeddings) for each in (model, larger))
+    np.testing.assert_array_equal(*matrices)
+    (tmp_path / "new").write_text("\n".join(new), "utf-8")
+    command = ("update-vocabulary", run, "--size", 9, "--output", tmp_path / "grown")
+    refused = run_command(*command, "--text", tmp_path / "new")
+    assert refused.exit_code == 2 and "Give --source and --target" in refused.stderr
+    result = run_command(*command, "--target", tmp_path / "new")
+    assert result.exit_code == 0, result.stderr
+    assert "0 source subwords added" in result.stderr
+    assert "389 target subwords in total" in result.stderr
+    opened = open_model(tmp_path / "grown")
+    assert opened.model.source_vocabulary_size == 370
+    assert recipe_keys(tmp_path / "grown")["tokenizer"] == {
+        **{"kind": "bpe", "shared": False},
+        **{"vocabulary_size": 389, "source_vocabulary_size": 370},
+    }
+
+
+def test_damaged_pair_of_sizes_is_refused(run, translator, tmp_path):
+    shutil.copy(run / "model.keras", tmp_path)
+    target = translator.tokenizer.target
+    pipelines.SeparateTokenizers(target, target).save(tmp_path)
+    with pytest.raises(ModelError, match="SHA-256"):
+        open_model(tmp_path / "model.keras")
+    with pytest.raises(ModelError, match="has 370 source and 380 target subwords"):
+        check_vocabularies("x", translator.model, target)
+    with pytest.raises(ValueError, match="must not have more ids than the model"):
+        kt.Translator(translator.model, target)
+    with pytest.raises(ValueError, match="source vocabulary sizes"):
+        small = kt.Transformer(380, 1, 16, 24, 2)
+        Ensemble([translator.model, small])
