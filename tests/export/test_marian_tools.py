@@ -82,12 +82,17 @@ def label_log_probs(model, start, source, labels, kept=slice(None)):
     return logits[np.arange(len(labels)), labels] - total
 
 
+def kept_ids(tokenizer):
+    """Our ids in Marian's order: the end, unknown, and no padding and start."""
+    return [3, 1, *range(4, tokenizer.vocabulary_size)]
+
+
 def test_word_scores_are_marians(exported, pymarian, tmp_path):
     translator, folder, pairs = exported
     imported = import_marian(folder)
     pieces = imported.tokenizer.pieces()
     sides = [
-        imported.tokenizer.tokenize([pair[side] for pair in pairs]).to_list()
+        imported.tokenizer.tokenize([pair[side] for pair in pairs[:80]]).to_list()
         for side in (0, 1)
     ]
     for name, rows in zip(("source", "target"), sides, strict=True):
@@ -99,7 +104,7 @@ def test_word_scores_are_marians(exported, pymarian, tmp_path):
         *("-t", tmp_path / "source", tmp_path / "target"),
     )
     ours = translator.tokenizer
-    kept = [3, 1, *range(4, ours.vocabulary_size)]
+    kept = kept_ids(ours)
     compared = 0
     for source, target, line in zip(*sides, scores, strict=True):
         words = line.partition("WordScores= ")[2]
@@ -112,39 +117,46 @@ def test_word_scores_are_marians(exported, pymarian, tmp_path):
         found = label_log_probs(translator.model, ours.start_id, *old, kept)
         np.testing.assert_allclose(found, expected, atol=TOLERANCE)
         compared += len(found)
-    assert compared > 2000
+    assert compared > 800
 
 
-@pytest.mark.parametrize("normalize", [0.0, 1.0])
-def test_beam_search_finds_marians_ids(exported, pymarian, normalize):
+@pytest.mark.parametrize(("beam_size", "normalize"), [(1, 0.0), (4, 0.0), (4, 1.0)])
+def test_search_finds_marians_ids(exported, pymarian, beam_size, normalize):
     translator, folder, pairs = exported
-    ours = translator.tokenizer
-    # Padding and start have no ids there.
-    kept = [3, 1, *range(4, ours.vocabulary_size)]
-    pieces = ["</s>", "<unk>", *ours.pieces()[4:]]
-    numbers = {piece: number for number, piece in enumerate(pieces)}
-    source_rows = [
+    model, ours = translator.model, translator.tokenizer
+    rows = [
         [*row, ours.end_id]
         for row in ours.tokenize([source for source, _ in pairs]).to_list()
     ]
-    found = translate_ids(
-        translator.model,
-        pad_rows(source_rows, ours.pad_id),
-        kt.BeamSearch(4, normalize, "power"),
-        SpecialIds.of(ours),
-    )
-    lines = [rows_of(ours.pieces(), [*row[:-1]]) for row in source_rows]
+    search = kt.BeamSearch(beam_size, normalize, "power")
+    padded = pad_rows(rows, ours.pad_id)
+    found, _ = translate_ids(model, padded, search, SpecialIds.of(ours))
     printed = pymarian(
-        *("decode", "--config", folder / "decoder.yml", "--beam-size", 4),
+        *("decode", "--config", folder / "decoder.yml", "--beam-size", beam_size),
         *("--normalize", normalize, "--mini-batch", 16),
-        text="".join(f"{line}\n" for line in lines),
+        text="".join(f"{rows_of(ours.pieces(), row[:-1])}\n" for row in rows),
     )
-    expected = [[kept[numbers[piece]] for piece in line.split(" ")] for line in printed]
-    ids = numpy(found[0])[:, 0]
-    differ = 0
-    for row, theirs in zip(ids.tolist(), expected, strict=True):
-        differ += row[: row.index(ours.end_id)] != theirs
-    assert differ == 0
+    kept = kept_ids(ours)
+    numbers = {ours.pieces()[number]: number for number in kept}
+    differences = 0
+    for source, ids, line in zip(
+        rows, numpy(found)[:, 0].tolist(), printed, strict=True
+    ):
+        labels = [
+            ids[: ids.index(ours.end_id) + 1],
+            [*(numbers[piece] for piece in line.split(" ")), ours.end_id],
+        ]
+        if labels[0] == labels[1]:
+            continue
+        differences += 1
+        # Marian's beam narrows with each hypothesis that ends, so it finds less.
+        scores = [
+            label_log_probs(model, ours.start_id, source, each, kept).sum()
+            / len(each) ** normalize
+            for each in labels
+        ]
+        assert scores[0] > scores[1], (line, scores)
+    assert differences <= (0 if beam_size == 1 else len(pairs) / 20)
 
 
 def test_converter_of_transformers_computes_the_same(exported, tmp_path):
