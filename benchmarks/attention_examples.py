@@ -81,7 +81,7 @@ def attention_to(attention, word, other):
 def measure(examples):
     """Chooses a head by half of the examples and measures it on the other half."""
     order = np.random.default_rng(0).permutation(len(examples))
-    halves = [[examples[i] for i in half] for half in np.array_split(order, 2)]
+    order = [[examples[i] for i in half] for half in np.array_split(order, 2)]
 
     def mean(half, metric):
         return np.mean([metric(*example) for example in half], axis=0)
@@ -97,18 +97,18 @@ def measure(examples):
         found = [attention_to(attention, word, each) for each in (noun, *others)]
         return np.argmax(found, axis=0) == 0
 
-    choice = mean(halves[0], right)
+    choice = mean(order[0], right)
     head = np.unravel_index(np.argmax(choice), choice.shape)
     metrics = {
         "layer": int(head[0]) + 1,
         "head": int(head[1]) + 1,
         "heads": int(choice.size),
-        "sentences": len(halves[1]),
+        "sentences": len(order[1]),
     }
     functions = {"attention": right, "others": other, "most": most}
     for name, function in functions.items():
-        metrics[name] = float(mean(halves[1], function)[head])
-    metrics["all_heads"] = float(mean(halves[1], right).mean())
+        metrics[name] = float(mean(order[1], function)[head])
+    metrics["all_heads"] = float(mean(order[1], right).mean())
     return metrics
 
 

@@ -47,7 +47,7 @@ ALLOWED = {
     "distributed": {"training", "saving", "pipelines", "files", "errors"},
     "export": {
         *("decoding", "numerics", "saving", "pipelines", "recipes", "files"),
-        *("errors", "untrusted"),
+        *("conversion", "errors", "untrusted"),
     },
     "serving": {"saving", "errors"},
     "experiments": {

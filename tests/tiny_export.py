@@ -1,6 +1,7 @@
 """A model with random weights and its export, for tests that need any model."""
 
 import dataclasses
+import pathlib
 
 import keras
 import numpy as np
@@ -18,19 +19,25 @@ SEARCH = {
 }
 
 
-def tiny_model(num_layers=2):
+def tiny_model(num_layers=2, noise=0.3, **changes):
     """`Transformer` and tokenizer."""
     tokenizer = pipelines.train_tokenizer("bpe", SENTENCES, 300)
     keras.utils.set_random_seed(3)
-    model = kt.Transformer(
-        tokenizer.vocabulary_size, num_layers, d_model=24, d_ff=40, num_heads=3
-    )
+    arguments = {"d_model": 24, "d_ff": 40, "num_heads": 3, **changes}
+    model = kt.Transformer(tokenizer.vocabulary_size, num_layers, **arguments)
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     # Initial weights give the same output for all sources; these do not.
     rng = np.random.default_rng(3)
     for weight in model.trainable_weights:
-        weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
+        weight.assign(weight + noise * rng.normal(size=weight.shape))
     return model, tokenizer
+
+
+def open_translator(model, tokenizer, search):
+    """`Translator` like that of an opened file."""
+    translator = kt.Translator(model, tokenizer, tokenizer.target, search)
+    translator.path = pathlib.Path("model.keras")
+    return translator
 
 
 def tiny_export(model, tokenizer, folder):

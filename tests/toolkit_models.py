@@ -6,9 +6,11 @@ NumPy, or what Hugging Face's `MarianMTModel` computes.
 
 import io
 import json
+import tarfile
 import zipfile
 
 import numpy as np
+import pytest
 import sentencepiece
 
 PIECES = ("</s>", "<unk>", "▁a", "▁b", "c", "d", ">>fra<<", "e", "▁", "▁ab", "f")
@@ -51,6 +53,16 @@ beam-size: 3
 normalize: 0.6
 word-penalty: 0
 """
+
+
+def extract_golden(data_dir, folder):
+    """Extracts the models that Marian wrote, with its scores and translations."""
+    path = data_dir / "marian" / "golden_marian.tgz"
+    if not path.is_file():
+        pytest.skip(f"{path} is missing")
+    with tarfile.open(path) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "golden"
 
 
 def random_arrays(tied=True, shared=True, embedding_norm=False, seed=4):

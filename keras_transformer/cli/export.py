@@ -18,9 +18,10 @@ class Format(enum.StrEnum):
     CTRANSLATE2 = "ctranslate2"
     PRESET = "preset"
     HUGGINGFACE = "huggingface"
+    MARIAN = "marian"
 
 
-_WITH_CARD = (Format.SAVED_MODEL, Format.PRESET, Format.HUGGINGFACE)
+_WITH_CARD = (Format.SAVED_MODEL, Format.PRESET, Format.HUGGINGFACE, Format.MARIAN)
 # Formats that accept each option.
 _FORMATS_OF = {
     "--quantization": (Format.CTRANSLATE2, Format.PRESET, Format.HUGGINGFACE),
@@ -50,7 +51,7 @@ def export(
         Format,
         Option(
             help="SavedModel for TF-Serving, model for CTranslate2, preset, or model "
-            "for Hugging Face transformers."
+            "for Hugging Face transformers or Marian."
         ),
     ] = Format.SAVED_MODEL,
     quantization: Annotated[
@@ -89,9 +90,10 @@ def export(
     or the next free number. The other formats are written to FOLDER itself.
     CTranslate2 receives its search options with each call. `open_model` and
     `Transformer.from_preset` read a preset. The library transformers reads the format
-    huggingface with `from_pretrained` and `MarianTokenizer`. Core tokenizer operations
-    return the same ids, but are slower and support BPE only. TF-Serving cannot run
-    exports with --jit-compile.
+    huggingface with `from_pretrained` and `MarianTokenizer`. The format marian needs a
+    post-norm model that was trained with model.start: zeros and model.position_rates:
+    tensor2tensor. Core tokenizer operations return the same ids, but are slower and
+    support BPE only. TF-Serving cannot run exports with --jit-compile.
 
     \b
     keras-transformer export runs/mine saved_models/mine --license CC-BY-4.0
@@ -135,6 +137,8 @@ def export(
         path = exports.export_ctranslate2(
             translator.model, translator.tokenizer, folder, quantization or "none"
         )
+    elif format == Format.MARIAN:
+        path = exports.export_marian(translator, folder, scores=known, license=license)
     elif format in (Format.PRESET, Format.HUGGINGFACE):
         write = getattr(exports, f"export_{format}")
         path = write(translator, folder, scores=known, license=license, dtype=dtype)

@@ -14,9 +14,10 @@ from keras_transformer.conversion import weights
 from keras_transformer.conversion.arrays import Arrays
 from keras_transformer.conversion.arrays import read_safetensors
 from keras_transformer.conversion.arrays import read_torch
+from keras_transformer.conversion.huggingface_names import linear_names
 from keras_transformer.conversion.imported import ENGINE_VARIATIONS
 from keras_transformer.conversion.imported import ImportedModel
-from keras_transformer.conversion.imported import check_engine
+from keras_transformer.conversion.imported import choose_engine
 from keras_transformer.conversion.imported import model_arguments
 from keras_transformer.conversion.vocabularies import read_vocabulary
 from keras_transformer.errors import DataError
@@ -50,23 +51,6 @@ _POSITIONS = (
     *("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
 )
 _BIAS = "final_logits_bias"
-_PARTS = {
-    **{
-        f"{ours}.{role}": f"{theirs}.{name}_proj"
-        for ours, theirs in (
-            ("self_attention", "self_attn"),
-            ("cross_attention", "encoder_attn"),
-        )
-        for role, name in (
-            *(("query", "q"), ("key", "k"), ("value", "v"), ("output", "out")),
-        )
-    },
-    "feed_forward.inner": "fc1",
-    "feed_forward.outer": "fc2",
-    "self_attention_add_norm": "self_attn_layer_norm",
-    "cross_attention_add_norm": "encoder_attn_layer_norm",
-    "feed_forward_add_norm": "final_layer_norm",
-}
 _BADLY_CONVERTED = (
     "The folder is one of those that were converted wrongly (transformers issues 26216 "
     "and 26271)"
@@ -76,23 +60,10 @@ _BADLY_CONVERTED = (
 def import_huggingface(path, engine=None, language=None, normalization=None):
     """Imports a Hugging Face folder with a `MarianMTModel`.
 
-    Args:
-        path: The folder.
-        engine: Toolkit whose results the model reproduces, `"marian"` or
-            `"huggingface"`. If `None`, `"huggingface"`.
-        language: Target language of a multilingual model, see `MarianTokenizer`.
-        normalization: See `MarianTokenizer`.
-
-    Returns:
-        `ImportedModel`.
-
-    Raises:
-        ModelError: If files are missing or damaged, or the model is of a kind that is
-            not supported.
-        DataError: If the tokenizer cannot be read.
+    Arguments, result and errors match `import_marian`, but the default engine is
+    `"huggingface"`.
     """
-    check_engine(engine)
-    engine = engine or "huggingface"
+    engine = choose_engine(engine, "huggingface")
     folder = pathlib.Path(path)
     config = _read_json(folder / "config.json")
     _check_supported(folder / "config.json", config)
@@ -312,10 +283,10 @@ def _layer_reader(arrays, side):
     """Returns a reader of layer weights for `set_layers`, with Hugging Face's names."""
 
     def read(number, part, shape):
-        prefix = f"model.{side}.layers.{number}.{_PARTS[part]}"
+        weight, bias = linear_names(side, number, part)
         # Linear weights are [outputs, inputs].
-        weight = arrays.take(f"{prefix}.weight", tuple(shape)[::-1]).T
-        return weight, arrays.take(f"{prefix}.bias", (shape[-1],))
+        kernel = arrays.take(weight, tuple(shape)[::-1]).T
+        return kernel, arrays.take(bias, (shape[-1],))
 
     return read
 

@@ -35,12 +35,17 @@ class ImportedModel(NamedTuple):
     license: str | None = None
 
 
-def check_engine(engine):
-    """Raises a `ModelError` if `engine` is neither `None` nor one of `ENGINES`."""
+def choose_engine(engine, default):
+    """Returns the engine, or the default if it is `None`.
+
+    Raises:
+        ModelError: If it is none of `ENGINES`.
+    """
     if engine not in (None, *ENGINES):
         raise ModelError(
             f"engine must be one of {', '.join(ENGINES)}. Received: {engine}"
         )
+    return engine or default
 
 
 def model_arguments(path, settings, tokenizer, changes):

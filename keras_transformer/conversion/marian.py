@@ -13,8 +13,11 @@ from keras_transformer.conversion.arrays import Arrays
 from keras_transformer.conversion.arrays import read_npz
 from keras_transformer.conversion.imported import ENGINE_VARIATIONS
 from keras_transformer.conversion.imported import ImportedModel
-from keras_transformer.conversion.imported import check_engine
+from keras_transformer.conversion.imported import choose_engine
 from keras_transformer.conversion.imported import model_arguments
+from keras_transformer.conversion.marian_names import SETTINGS
+from keras_transformer.conversion.marian_names import embedding_norm_names
+from keras_transformer.conversion.marian_names import layer_names
 from keras_transformer.conversion.vocabularies import read_vocabulary
 from keras_transformer.errors import DataError
 from keras_transformer.errors import ModelError
@@ -22,7 +25,6 @@ from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
 from keras_transformer.untrusted import read_bytes
 from keras_transformer.untrusted import require_regular
 
-SETTINGS = "special:model.yml"
 # Maximum size of a YAML file. Marian's have about 2,000 bytes.
 MAX_YAML_BYTES = 1 << 16
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
@@ -45,20 +47,6 @@ _REQUIRED = {
         (False,),
     ),
 }
-# Marian's names of a layer's arrays, by attribute of this package's layers. The first
-# placeholder is W or b, the second one of the letters or numbers below.
-_DENSES = {
-    "self_attention": "self_{}{}",
-    "cross_attention": "context_{}{}",
-    "feed_forward": "ffn_{}{}",
-}
-_LETTERS = {"query": "q", "key": "k", "value": "v", "output": "o"}
-_NUMBERS = {"inner": "1", "outer": "2"}
-_NORMS = {
-    "self_attention_add_norm": "self_Wo_ln",
-    "cross_attention_add_norm": "context_Wo_ln",
-    "feed_forward_add_norm": "ffn_ffn_ln",
-}
 
 
 def import_marian(path, engine=None, language=None, normalization=None):
@@ -79,8 +67,7 @@ def import_marian(path, engine=None, language=None, normalization=None):
             not supported.
         DataError: If the tokenizer cannot be read.
     """
-    check_engine(engine)
-    engine = engine or "marian"
+    engine = choose_engine(engine, "marian")
     folder, decoder = _decoder_settings(pathlib.Path(path))
     file = _model_file(folder, decoder)
     arrays = Arrays(file, read_npz(file, int8_names=(SETTINGS,)), ignored=(SETTINGS,))
@@ -315,24 +302,21 @@ def _set_weights(model, arrays, settings, tokenizer):
         weights.set_layers(stack, _layer_reader(arrays, side))
     for side, norm in (("encoder", model.source_norm), ("decoder", model.target_norm)):
         if norm is not None:
-            pair = (f"{side}_emb_ln_{each}_pre" for each in ("scale", "bias"))
-            weights.set_norm(norm, *(arrays.take(each, (1, width))[0] for each in pair))
+            names = embedding_norm_names(side)
+            weights.set_norm(
+                norm, *(arrays.take(name, (1, width))[0] for name in names)
+            )
 
 
 def _layer_reader(arrays, side):
     """Returns the function of `set_layers` for Marian's names."""
 
     def read(number, part, shape):
-        prefix = f"{side}_l{number + 1}"
-        name, _, role = part.partition(".")
-        if role:
-            letter = {**_LETTERS, **_NUMBERS}[role]
-            kernel, bias = (
-                f"{prefix}_{_DENSES[name].format(kind, letter)}" for kind in "Wb"
-            )
-            return arrays.take(kernel, shape), arrays.take(bias, (1, shape[-1]))[0]
-        scale, bias = (f"{prefix}_{_NORMS[part]}_{kind}" for kind in ("scale", "bias"))
-        return tuple(arrays.take(each, (1, *shape))[0] for each in (scale, bias))
+        weight, bias = layer_names(side, number, part)
+        vector = arrays.take(bias, (1, shape[-1]))[0]
+        if len(shape) == 1:  # of a layer normalization
+            return arrays.take(weight, (1, *shape))[0], vector
+        return arrays.take(weight, shape), vector
 
     return read
 

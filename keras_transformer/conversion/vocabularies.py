@@ -25,6 +25,11 @@ _DOUBLE_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _SINGLE_QUOTED = re.compile(r"'((?:[^']|'')*)'", re.DOTALL)
 _ENTRY = re.compile(r"(.*):\s+(\d{1,9})\s*", re.DOTALL)
 _VALUE = re.compile(r":\s+(\d{1,9})\s*")
+# Characters that YAML must escape: control characters, line separators, and others that
+# PyYAML refuses.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
+)
 
 
 def read_vocabulary(path):
@@ -56,6 +61,30 @@ def read_vocabulary(path):
         raise ModelError(f"{path}: not UTF-8 text") from None
     except (ModelError, RecursionError) as error:
         raise ModelError(f"{path}: {error}") from None
+
+
+def format_vocabulary(pieces):
+    """Returns the content of `vocab.yml`, one entry a line.
+
+    Marian, PyYAML and CTranslate2 read quoted pieces alike, unlike plain ones. Pieces
+    are in single quotes, where only the quote has a meaning. Those that need an escape
+    are in double quotes.
+
+    Args:
+        pieces: The pieces in the order of their ids.
+    """
+    return "".join(f"{_quote(piece)}: {n}\n" for n, piece in enumerate(pieces))
+
+
+def _quote(piece):
+    if not _UNPRINTABLE.search(piece):
+        quoted = piece.replace("'", "''")
+        return f"'{quoted}'"
+    if len(piece) == 1 and piece < "\u0100":
+        # CTranslate2 reads \x in pieces of one character, and no \u.
+        return f'"\\x{ord(piece):02X}"'
+    quoted = piece.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04X}", quoted) + '"'
 
 
 def _sentencepiece_pieces(content):
@@ -155,9 +184,9 @@ def _unescape(found, place):
 
 
 def _join_surrogates(piece):
-    """Returns a piece without halves of surrogate pairs.
+    """Returns a piece without order of surrogate pairs.
 
-    JSON and YAML may write a character beyond U+FFFF as two halves.
+    JSON and YAML may write a character beyond U+FFFF as two order.
     """
     try:
         return piece.encode("utf-16", "surrogatepass").decode("utf-16")

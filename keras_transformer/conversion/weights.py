@@ -6,6 +6,7 @@ columns of matrices that write the stream, rows of matrices that read it, and th
 and biases of all layer normalizations. Logits do not change.
 """
 
+import keras
 import numpy as np
 
 from keras_transformer.errors import ModelError
@@ -55,15 +56,24 @@ class StreamOrder:
             )
         # New axis j is old axis order[j].
         self._order = np.arange(d_model).reshape(2, -1).T.ravel()
+        self._inverse = np.argsort(self._order)
 
     def reorder(self, array, reads=False, writes=False):
         """Reorders rows of an array that reads the stream, columns of one that writes.
 
         A vector `[d_model]` that `writes` is a bias, scale, or sum of the stream.
         """
-        if reads:
-            array = array[self._order]
-        return array[..., self._order] if writes else array
+        return _take(array, self._order, reads, writes)
+
+    def restore(self, array, reads=False, writes=False):
+        """Inverts `reorder`, for arrays of this package that others read."""
+        return _take(array, self._inverse, reads, writes)
+
+
+def _take(array, order, reads, writes):
+    if reads:
+        array = array[order]
+    return array[..., order] if writes else array
 
 
 def set_layers(stack, read):
@@ -93,6 +103,40 @@ def set_norm(norm, scale, bias):
     order = StreamOrder(len(scale))
     norm.gamma.assign(order.reorder(scale, writes=True))
     norm.beta.assign(order.reorder(bias, writes=True))
+
+
+def get_layers(stack):
+    """Yields the weights of all layers, as other toolkits order them.
+
+    Yields:
+        `(number, part, weight, bias)`: the first two like the arguments of `read` in
+        `set_layers`, and its results. Biases that a layer lacks are zeros.
+    """
+    for number, layer in enumerate(stack.layers):
+        order = StreamOrder(layer.self_attention.output_dense.kernel.shape[-1])
+        for part, dense, ways in _denses(layer):
+            kernel = to_numpy(dense.kernel)
+            bias = to_numpy(dense.bias) if dense.use_bias else np.zeros_like(kernel[0])
+            writes = ways.get("writes", False)
+            yield (
+                *(number, part, order.restore(kernel, **ways)),
+                order.restore(bias, writes=writes),
+            )
+        for part in _add_norms(layer):
+            yield number, part, *get_norm(getattr(layer, part).layer_norm)
+
+
+def get_norm(norm):
+    """Returns scale and bias of a layer normalization, as other toolkits order them."""
+    order = StreamOrder(norm.gamma.shape[-1])
+    return tuple(
+        order.restore(to_numpy(each), writes=True) for each in (norm.gamma, norm.beta)
+    )
+
+
+def to_numpy(tensor):
+    """Returns a tensor as a float32 array."""
+    return keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32"))
 
 
 def set_embeddings(model, source, target, output=None, bias=None, start=None):

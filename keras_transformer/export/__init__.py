@@ -1,8 +1,9 @@
-"""Exports for serving: SavedModel, CTranslate2, transformers and presets."""
+"""Exports: SavedModel, CTranslate2, transformers, Marian and presets."""
 
 from keras_transformer.errors import ExportError
 from keras_transformer.export.ctranslate2 import export_ctranslate2
 from keras_transformer.export.huggingface import export_huggingface
+from keras_transformer.export.marian import export_marian
 from keras_transformer.export.model_card import model_card
 from keras_transformer.export.model_card import run_metadata
 from keras_transformer.export.preset import export_preset
@@ -13,6 +14,7 @@ __all__ = [
     "ExportError",
     "export_ctranslate2",
     "export_huggingface",
+    "export_marian",
     "export_preset",
     "export_saved_model",
     "export_translator",

@@ -8,12 +8,18 @@ import json
 import pathlib
 import struct
 
-import keras
 import numpy as np
 
-from keras_transformer.decoding.ensemble import Ensemble
+from keras_transformer.conversion.huggingface_names import linear_names
+from keras_transformer.conversion.weights import StreamOrder
+from keras_transformer.conversion.weights import get_layers
+from keras_transformer.conversion.weights import get_norm
+from keras_transformer.conversion.weights import to_numpy
 from keras_transformer.errors import ExportError
 from keras_transformer.export.model_card import describe_translator
+from keras_transformer.export.supported import NEVER
+from keras_transformer.export.supported import check_common_parts
+from keras_transformer.export.supported import supported_activation
 from keras_transformer.files import replace_folder
 from keras_transformer.saving.info import CARD
 
@@ -23,8 +29,6 @@ _VARIATIONS = (
     *("num_decoder_layers", "attention_bias", "logits_bias", "zero_start_id"),
     *("layer_norm_epsilon", "source_vocabulary_size"),
 )
-# Bias of a logit that the softmax must ignore.
-_NEVER = -1e9
 # Positions that transformers stores; it refuses longer texts.
 _MAX_POSITIONS = 1024
 _NOTES = """## Differences
@@ -137,8 +141,7 @@ def write_safetensors(path, tensors):
 
 def _check(model, tokenizer):
     """Raises `ExportError` unless transformers can compute the model."""
-    if isinstance(model, Ensemble):
-        raise ExportError("an ensemble cannot be exported. Export one of its models.")
+    check_common_parts(model, "transformers")
     if tokenizer.kind not in ("bpe", "marian"):
         raise ExportError(
             "transformers' MarianTokenizer needs a SentencePiece model: tokenizer.kind "
@@ -151,32 +154,12 @@ def _check(model, tokenizer):
             "transformers' Pegasus, for pre-norm models, has no separate embeddings of "
             "the source. Train with model.normalization=post or tokenizer.shared=true"
         )
-    attention = model.encoder.layers[0].self_attention
-    head_dim = model.d_model // model.num_heads
-    found = {
-        "key_dim": (attention.key_dim, head_dim),
-        "value_dim": (attention.value_dim or attention.key_dim, head_dim),
-        "positions": (model.positions, "sinusoidal"),
-        "attention_window": (model.attention_window, None),
-        "score_mode": (model.score_mode, "scaled_dot"),
-    }
-    for name, (value, expected) in found.items():
-        if value != expected:
-            raise ExportError(
-                f"transformers needs {name} {expected} for this model. "
-                f"Received: {name}={value}"
-            )
     for name, value in model.variations.changes().items():
         if name not in _VARIATIONS:
             raise ExportError(
                 f"transformers has no variation {name}. Received: {name}={value}"
             )
-    activation = keras.activations.serialize(model.activation)
-    if activation not in _ACTIVATIONS:
-        raise ExportError(
-            "transformers needs one of the activations "
-            f"{', '.join(_ACTIVATIONS)}. Received: {activation!r}"
-        )
+    supported_activation(model, _ACTIVATIONS, "transformers")
 
 
 def _check_marian(tokenizer, model):
@@ -210,17 +193,18 @@ def _tensors(model, tokenizer):
     transformers stores all sines before all cosines, so the axis `d_model` of every
     array is permuted. Linear weights are `[outputs, inputs]`.
     """
-    order = np.argsort(np.arange(model.d_model) % 2, kind="stable")
+    order = StreamOrder(model.d_model)
     size, variations = _num_ids(model), model.variations
 
     def rows(layer):
         """Returns a matrix of embeddings, rows without a subword, and the start."""
-        embeddings = _array(layer.embeddings)
+        embeddings = to_numpy(layer.embeddings)
         start = embeddings[tokenizer.start_id][None]
         if variations.zero_start_id == tokenizer.start_id:
             start = np.zeros_like(start)
         unused = np.zeros_like(start, shape=(size - len(embeddings), model.d_model))
-        return np.concatenate([embeddings, unused, start])[:, order]
+        filled = np.concatenate([embeddings, unused, start])
+        return order.restore(filled, writes=True)
 
     tensors = {"model.shared.weight": rows(model.token_embedding)}
     if _is_separate(model):
@@ -232,66 +216,26 @@ def _tensors(model, tokenizer):
         tensors = dict(zip(names, map(rows, layers), strict=True))
     bias = np.zeros((1, size + 1), np.float32)
     if variations.logits_bias:
-        bias[0, : model.num_outputs] = _array(model.token_embedding.bias)
-    bias[:, model.num_outputs :] = _NEVER
+        bias[0, : model.num_outputs] = to_numpy(model.token_embedding.bias)
+    bias[:, model.num_outputs :] = NEVER
     tensors["final_logits_bias"] = bias
-    for part, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
-        for number, layer in enumerate(stack.layers):
-            tensors |= _layer(f"model.{part}.layers.{number}", layer, order)
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        for number, part, kernel, bias in get_layers(stack):
+            names = linear_names(side, number, part)
+            tensors |= zip(names, (kernel.T, bias), strict=True)
         if stack.final_norm is not None:
-            tensors |= _norm(f"model.{part}.layer_norm", stack.final_norm, order)
-            tensors[f"model.{part}.embed_positions.weight"] = _positions(model)[
-                :, order
-            ]
+            names = (f"model.{side}.layer_norm.{kind}" for kind in ("weight", "bias"))
+            tensors |= zip(names, get_norm(stack.final_norm), strict=True)
+            tensors[f"model.{side}.embed_positions.weight"] = order.restore(
+                _positions(model), writes=True
+            )
     return tensors
-
-
-def _layer(name, layer, order):
-    tensors = _attention(f"{name}.self_attn", layer.self_attention, order)
-    norms = {"self_attn_layer_norm": layer.self_attention_add_norm}
-    if hasattr(layer, "cross_attention"):
-        tensors |= _attention(f"{name}.encoder_attn", layer.cross_attention, order)
-        norms["encoder_attn_layer_norm"] = layer.cross_attention_add_norm
-    norms["final_layer_norm"] = layer.feed_forward_add_norm
-    for key, add_norm in norms.items():
-        tensors |= _norm(f"{name}.{key}", add_norm.layer_norm, order)
-    inner, outer = layer.feed_forward.inner_dense, layer.feed_forward.outer_dense
-    tensors |= _linear(f"{name}.fc1", inner, inputs=order)
-    return tensors | _linear(f"{name}.fc2", outer, outputs=order)
-
-
-def _attention(name, attention, order):
-    tensors = {}
-    for key, dense in (
-        ("q_proj", attention.query_dense),
-        ("k_proj", attention.key_dense),
-        ("v_proj", attention.value_dense),
-    ):
-        tensors |= _linear(f"{name}.{key}", dense, inputs=order)
-    return tensors | _linear(f"{name}.out_proj", attention.output_dense, outputs=order)
-
-
-def _linear(name, dense, inputs=slice(None), outputs=slice(None)):
-    """Returns a layer's arrays, with inputs and outputs in the given orders."""
-    kernel = _array(dense.kernel)
-    bias = _array(dense.bias) if dense.use_bias else np.zeros_like(kernel[0])
-    weight = kernel[inputs][:, outputs].T
-    return {f"{name}.weight": weight, f"{name}.bias": bias[outputs]}
-
-
-def _norm(name, layer, order):
-    gamma, beta = _array(layer.gamma), _array(layer.beta)
-    return {f"{name}.weight": gamma[order], f"{name}.bias": beta[order]}
 
 
 def _positions(model):
     """Returns the sinusoids of all positions, `[positions, d_model]`."""
     zeros = np.zeros((1, _MAX_POSITIONS, model.d_model), np.float32)
-    return _array(model.target_positions(zeros))[0]
-
-
-def _array(tensor):
-    return keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32"))
+    return to_numpy(model.target_positions(zeros))[0]
 
 
 def _config(model, tokenizer, dtype):
@@ -305,9 +249,9 @@ def _config(model, tokenizer, dtype):
         "is_encoder_decoder": True,
         "vocab_size": pad_id + 1,
         "d_model": model.d_model,
-        "activation_function": _ACTIVATIONS[
-            keras.activations.serialize(model.activation)
-        ],
+        "activation_function": supported_activation(
+            model, _ACTIVATIONS, "transformers"
+        ),
         "dropout": model.dropout,
         "attention_dropout": model.attention_dropout,
         "activation_dropout": 0.0,

@@ -58,12 +58,19 @@ class VariationSettings(Section):
     tied_output: bool = True  # the target's embeddings make the logits
 
 
+# Keys of the section `model` that stand for arguments of `Transformer`.
+_SHORT_FORMS = ("preset", "start", "position_rates")
+# Start id of all tokenizers but imported ones, whose last id it is.
+_START_ID = 2
+
+
 class ModelSettings(Section):
     """A preset and the arguments of `Transformer` that differ from it.
 
     The fields contain the resolved values. Keys that are not given have the preset's.
     If `d_model` or `num_heads` is given, `key_dim` and `value_dim` default to their
-    quotient.
+    quotient. `start: zeros` sets `variations.zero_start_id`, and `position_rates` sets
+    the variation of that name.
     """
 
     preset: str = "base"  # name in keras_transformer.PRESETS
@@ -81,6 +88,8 @@ class ModelSettings(Section):
     activation: Text = "relu"
     attention_window: PositiveInt | None = None
     score_mode: Literal["scaled_dot", "dot", "additive"] = "scaled_dot"
+    start: Literal["learned", "zeros"] | None = None  # first vector of the decoder
+    position_rates: Literal["paper", "tensor2tensor"] | None = None  # sinusoid rates
     variations: VariationSettings | None = None  # see `Variations`
 
     @model_validator(mode="before")
@@ -113,7 +122,7 @@ class ModelSettings(Section):
 
     def constructor_arguments(self) -> dict:
         """Returns the keyword arguments of `Transformer`, except `vocabulary_size`."""
-        arguments = self.model_dump(exclude={"preset", "variations"})
+        arguments = self.model_dump(exclude={*_SHORT_FORMS, "variations"})
         # Only fields that differ from the paper, as in the configs of models.
         changes = self.variations and self.variations.model_dump(exclude_defaults=True)
         return {**arguments, "variations": changes or None}
@@ -121,7 +130,9 @@ class ModelSettings(Section):
 
 # The arguments of `Transformer` that a recipe sets. Weights can be exchanged between
 # models in which all of them but the dropout rates are equal.
-MODEL_ARGUMENTS = tuple(name for name in ModelSettings.model_fields if name != "preset")
+MODEL_ARGUMENTS = tuple(
+    name for name in ModelSettings.model_fields if name not in _SHORT_FORMS
+)
 DROPOUT_RATES = ("dropout", "attention_dropout")
 ARCHITECTURE = tuple(name for name in MODEL_ARGUMENTS if name not in DROPOUT_RATES)
 
@@ -272,6 +283,20 @@ class Recipe(Section):
         if isinstance(data, dict) and "kind" not in data:
             values["data"] = {"kind": "files", **data}
         return values
+
+    @model_validator(mode="after")
+    def _set_variations(self):
+        model, tokenizer, changes = self.model, self.tokenizer, {}
+        if model.position_rates is not None:
+            changes["position_rates"] = model.position_rates
+        if model.start is not None:
+            is_imported = tokenizer.kind == "marian"
+            start_id = tokenizer.vocabulary_size - 1 if is_imported else _START_ID
+            changes["zero_start_id"] = start_id if model.start == "zeros" else None
+        if changes:
+            variations = model.variations or VariationSettings()
+            model.variations = variations.model_copy(update=changes)
+        return self
 
     @model_validator(mode="after")
     def _check_validation(self):

@@ -26,6 +26,9 @@ from keras_transformer.saving.vocabularies import check_vocabularies
 from keras_transformer.saving.vocabularies import tokenizer_layout
 from keras_transformer.saving.vocabularies import vocabulary_keys
 
+# Variations without weights, which `train --from` may change.
+_WEIGHTLESS = ("zero_start_id", "position_rates", "layer_norm_epsilon")
+
 
 def recipe_keys(path):
     """Returns the recipe keys that are required to train from a model's weights.
@@ -217,8 +220,8 @@ def check_matches_recipe(path, tokenizer, model, recipe):
     Raises:
         ModelError: If sizes or kinds differ. The message names each with both values.
     """
-    wanted = _infer_head_sizes(recipe.model.constructor_arguments())
-    found = _infer_head_sizes(model.get_config())
+    wanted = _comparable(recipe.model.constructor_arguments())
+    found = _comparable(model.get_config())
     pairs = [(f"model.{name}", wanted[name], found[name]) for name in ARCHITECTURE]
     target = tokenizer.target
     vocabulary = {"vocabulary_size": target.vocabulary_size, "kind": target.kind}
@@ -235,8 +238,10 @@ def check_matches_recipe(path, tokenizer, model, recipe):
         raise ModelError(f"{path}: model does not match the recipe: {'; '.join(wrong)}")
 
 
-def _infer_head_sizes(arguments):
-    """Returns the arguments with `key_dim` and `value_dim` inferred where `None`."""
+def _comparable(arguments):
+    """Returns the arguments with all head sizes, without `_WEIGHTLESS` variations."""
     inferred = arguments["d_model"] // arguments["num_heads"]
     sizes = {name: arguments[name] or inferred for name in ("key_dim", "value_dim")}
-    return {**arguments, **sizes}
+    changes = arguments["variations"] or {}
+    changes = {name: changes[name] for name in changes if name not in _WEIGHTLESS}
+    return {**arguments, **sizes, "variations": changes or None}

@@ -19,6 +19,7 @@ from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.base import write_atomically
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
+from keras_transformer.pipelines.tokenizers.model_check import byte_pieces
 from keras_transformer.pipelines.tokenizers.model_check import check_sentencepiece_model
 
 END_PIECE, UNKNOWN, PADDING, START = "</s>", "<unk>", "<pad>", "<s>"
@@ -95,10 +96,12 @@ class MarianSide(Tokenizer):
             tf.lookup.KeyValueTensorInitializer(tf.constant(spelled), ids),
             default_value=self.unknown_id,
         )
-        self._surfaces = tf.constant(self.piece_bytes())
+        self._bytes = {}
         if model is not None:
             check_sentencepiece_model(model)
+            self._bytes = byte_pieces(model)
             self._load()
+        self._surfaces = tf.constant(self.piece_bytes())
 
     @property
     def model(self) -> bytes | None:
@@ -140,6 +143,8 @@ class MarianSide(Tokenizer):
     def _join(self, ids):
         written = ids.with_flat_values(tf.gather(self._surfaces, ids.flat_values))
         strings = tf.strings.reduce_join(written, axis=1)
+        if self._bytes:
+            strings = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", "replace")
         ends = "^ " if self._model is None else f"^{_SPACES}+|{_SPACES}+$"
         return tf.strings.regex_replace(strings, ends, "")
 
@@ -151,7 +156,8 @@ class MarianSide(Tokenizer):
     def piece_bytes(self) -> list[bytes]:
         space = " " if self._model is None else ""
         found = [
-            (space + piece.replace(SPACE_MARK, " ")).encode() for piece in self._pieces
+            self._bytes.get(piece, (space + piece.replace(SPACE_MARK, " ")).encode())
+            for piece in self._pieces
         ]
         found[self.end_id] = b""
         return found + [b""] * (self.vocabulary_size - len(found))

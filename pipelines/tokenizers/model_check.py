@@ -1,6 +1,7 @@
 """Checks SentencePiece model files before C++ code reads them."""
 
 import math
+import re
 
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
@@ -18,6 +19,17 @@ def sentencepiece_pieces(content: bytes) -> list[str]:
     model = sentencepiece_model_pb2.ModelProto()
     model.ParseFromString(content)
     return [piece.piece for piece in model.pieces]
+
+
+def byte_pieces(content: bytes) -> dict[str, bytes]:
+    """Returns the byte that each piece such as `<0x41>` of a checked model spells.
+
+    It is empty for models without byte fallback.
+    """
+    model = sentencepiece_model_pb2.ModelProto.FromString(content)
+    spelled = [piece.piece for piece in model.pieces if piece.type == piece.BYTE]
+    matches = [re.fullmatch("<0x([0-9A-F]{2})>", piece) for piece in spelled]
+    return {match[0]: bytes.fromhex(match[1]) for match in filter(None, matches)}
 
 
 def check_sentencepiece_model(content: bytes, lossless: bool = False) -> None:

@@ -150,6 +150,21 @@ def test_fine_tuning_accepts_only_checkpoints_and_another_dropout(first, tmp_pat
     assert stored.dropout == 0.47
 
 
+def test_fine_tuning_changes_variations_without_weights(first, tmp_path):
+    changes = ("model.start=zeros", "model.position_rates=tensor2tensor")
+    run = tmp_path / "run"
+    recipe = recipe_from(first, *NEW, *changes, "training.steps=1")
+    recipe.training.learning_rate = 1e-12
+    train(recipe, run, progress=False)
+    stored = keras.saving.load_model(run / "model.keras", compile=False)
+    assert stored.variations.position_rates == "tensor2tensor"
+    start = stored.token_embedding(np.array([[2]]))
+    assert not keras.ops.convert_to_numpy(start).any()
+    expected = weights(first / "model.keras")
+    for mine, one in zip(stored.get_weights(), expected, strict=True):
+        np.testing.assert_allclose(mine, one, atol=1e-7)
+
+
 def test_fine_tuning_rejects_another_shape_or_vocabulary(first, tmp_path):
     wrong = ["model.d_ff=30", "model.normalization=post", "tokenizer.vocabulary_size=9"]
     recipe = recipe_from(first, *NEW, *wrong)

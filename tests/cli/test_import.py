@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 import keras_transformer as kt
 from keras_transformer.cli.app import app
+from keras_transformer.conversion.marian import import_marian
+from keras_transformer.conversion.marian_names import SETTINGS as MARIAN_SETTINGS
 from keras_transformer.saving.open import open_model
 
 LINES = ["ab cd", "f a", ">>fra<< e"]
@@ -78,6 +80,27 @@ def test_imported_folder_exports_to_a_saved_model(imported, tmp_path):
     np.testing.assert_allclose(found["log_probs"].numpy(), expected, atol=1e-4)
 
 
+def arrays_of(folder):
+    with np.load(folder / "model.npz") as file:
+        return {name: file[name] for name in file if name != MARIAN_SETTINGS}
+
+
+def test_imported_folder_exports_to_marian_again(imported, tmp_path):
+    run("export", imported, tmp_path / "marian", "--format", "marian")
+    expected, found = random_arrays(shared=False), arrays_of(tmp_path / "marian")
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
+    card = (tmp_path / "marian" / "MODEL_CARD.md").read_text()
+    assert "CC BY 4.0" in card
+    result = run(
+        *("export", imported, tmp_path / "x", "--format", "marian"),
+        *("--quantization", "float16"),
+        code=2,
+    )
+    assert "--quantization needs --format ctranslate2 or preset" in result.stderr
+
+
 def test_fine_tuning_keeps_the_zero_start(imported, tmp_path):
     for side in ("source", "target"):
         (tmp_path / side).write_text("ab cd\nf a e\ncd ab\n" * 4)
@@ -107,6 +130,16 @@ def test_fine_tuning_keeps_the_zero_start(imported, tmp_path):
     assert not embedding(np.array([[after.tokenizer.start_id]])).numpy().any()
     assert after.model.variations == before.model.variations
     assert after.model.pad_id == after.tokenizer.pad_id == before.model.pad_id
+    run("export", output, tmp_path / "marian", "--format", "marian")
+    again = import_marian(tmp_path / "marian")
+    start = again.tokenizer.start_id
+    assert not again.model.token_embedding(np.array([[start]])).numpy().any()
+    again = kt.Translator(again.model, again.tokenizer)
+    scores = [
+        [score.log_prob for score in translator.score(texts, texts)]
+        for translator in (after, again)
+    ]
+    np.testing.assert_allclose(scores[0], scores[1], atol=1e-4)
 
 
 def test_imported_folder_has_no_text_to_train_on(imported, tmp_path):

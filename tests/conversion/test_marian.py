@@ -4,7 +4,6 @@ import pathlib
 import pickle
 import re
 import shutil
-import tarfile
 import zipfile
 
 import numpy as np
@@ -16,6 +15,7 @@ from toolkit_models import PIECES
 from toolkit_models import SETTINGS
 from toolkit_models import SOURCE
 from toolkit_models import TARGET
+from toolkit_models import extract_golden
 from toolkit_models import logits
 from toolkit_models import npz
 from toolkit_models import random_arrays
@@ -40,13 +40,7 @@ def model_logits(model, source=SOURCE, target=TARGET):
 @pytest.fixture(scope="module")
 def golden(data_dir, tmp_path_factory):
     """The folder of models that Marian wrote, with its scores and translations."""
-    path = data_dir / "marian" / "golden_marian.tgz"
-    if not path.is_file():
-        pytest.skip(f"{path} is missing")
-    folder = tmp_path_factory.mktemp("marian")
-    with tarfile.open(path) as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "golden"
+    return extract_golden(data_dir, tmp_path_factory.mktemp("marian"))
 
 
 def lines_of(path):

@@ -3,7 +3,9 @@
 import json
 
 import pytest
+import yaml
 
+from keras_transformer.conversion.vocabularies import format_vocabulary
 from keras_transformer.conversion.vocabularies import read_vocabulary
 from keras_transformer.errors import ModelError
 
@@ -87,3 +89,46 @@ def test_bytes_and_kinds_that_are_refused(tmp_path):
         file.truncate(65 << 20)
     with pytest.raises(ModelError, match="at most 67,108,864 bytes"):
         read_vocabulary(path)
+
+
+def test_written_vocabulary_is_read_alike_by_all_readers(tmp_path):
+    plain = [
+        *(
+            "</s>",
+            "<unk>",
+            "▁a",
+            "a'b",
+            "''",
+            '"',
+            "\\",
+            "\\x41",
+            "\\n",
+            "?",
+            "? x",
+            ":",
+        ),
+        *(
+            "a: 1",
+            "#",
+            "~",
+            "null",
+            "- x",
+            "{a",
+            "&b",
+            " ",
+            "\u00a0",
+            "é",
+            "😀",
+            "日本",
+        ),
+        *("\x07", "\x85", "\r", "\n", "\t", "\x7f", "\ue000", "<0x41>"),
+    ]
+    # CTranslate2 does not know the escapes of these.
+    escaped = ["\u2028", "a\u2029b", "\ufeff", "\x07ab", '\x07"\\', "\ufffe"]
+    path = tmp_path / "vocab.yml"
+    text = format_vocabulary([*plain, *escaped])
+    path.write_text(text, encoding="utf-8")
+    expected = [*plain, *escaped]
+    assert read_vocabulary(path) == tuple(expected)
+    numbers = {piece: str(number) for number, piece in enumerate(expected)}
+    assert yaml.load(text, yaml.BaseLoader) == numbers

@@ -5,12 +5,15 @@ import json
 import keras
 import numpy as np
 import pytest
+from tiny_export import open_translator
 
 import keras_transformer as kt
 from keras_transformer import pipelines
+from keras_transformer.conversion.marian import import_marian
 from keras_transformer.decoding.scoring import score_ids
 from keras_transformer.export import ExportError
 from keras_transformer.export import export_ctranslate2
+from keras_transformer.export import export_marian
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 
@@ -103,6 +106,27 @@ def test_ctranslate2_supports_separate_vocabularies(tmp_path):
     np.testing.assert_allclose(found, expected, rtol=2e-5)
     loaded = pipelines.load_tokenizer(folder)
     assert loaded.fingerprint() == tokenizer.fingerprint()
+
+
+def test_ctranslate2_converts_folders_for_marian(tmp_path):
+    variations = {"zero_start_id": 2, "position_rates": "tensor2tensor"}
+    model, tokenizer = made(variations=variations, activation="silu")
+    folder = export_marian(
+        open_translator(model, tokenizer, kt.BeamSearch()), tmp_path / "marian"
+    )
+    converter = ctranslate2.converters.MarianConverter(
+        str(folder / "model.npz"), [str(folder / "vocab.yml")] * 2
+    )
+    converter.convert(str(tmp_path / "converted"))
+    # CTranslate2 has the rates and the epsilon of Hugging Face.
+    imported = import_marian(folder, "huggingface")
+    tokens = tokens_of(imported.tokenizer, SENTENCES)
+    results = opened(tmp_path / "converted").score_batch(tokens, tokens[::-1])
+    translator = kt.Translator(imported.model, imported.tokenizer)
+    scores = translator.score(SENTENCES, SENTENCES[::-1])
+    expected = [score.log_prob for score in scores]
+    found = [sum(result.log_probs) for result in results]
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_ctranslate2_supports_output_size(tmp_path):

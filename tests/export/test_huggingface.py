@@ -1,13 +1,14 @@
 """Folders for Hugging Face transformers, checked by hand and by transformers itself."""
 
 import json
-import pathlib
 import struct
 
 import keras
 import numpy as np
 import pytest
 from tiny_export import SENTENCES
+from tiny_export import open_translator
+from tiny_export import tiny_model
 from typer.testing import CliRunner
 
 import keras_transformer as kt
@@ -37,18 +38,7 @@ VARIANTS = {
 
 def made(**changes):
     """`Translator` of a model with random weights."""
-    tokenizer = pipelines.train_tokenizer("bpe", SENTENCES, 300)
-    keras.utils.set_random_seed(3)
-    arguments = {"num_layers": 2, "d_model": 24, "d_ff": 40, "num_heads": 3}
-    model = kt.Transformer(tokenizer.vocabulary_size, **{**arguments, **changes})
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    # Initial weights give the same output for all sources; these do not.
-    rng = np.random.default_rng(3)
-    for weight in model.trainable_weights:
-        weight.assign(weight + 0.2 * rng.normal(size=weight.shape))
-    translator = kt.Translator(model, tokenizer, search=SEARCH)
-    translator.path = pathlib.Path("model.keras")
-    return translator
+    return open_translator(*tiny_model(noise=0.2, **changes), SEARCH)
 
 
 def read_safetensors(path):
@@ -259,9 +249,7 @@ def imported(**changes):
         variations=zero,
     )
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    translator = kt.Translator(model, tokenizer, tokenizer.target, SEARCH)
-    translator.path = pathlib.Path("model.keras")
-    return translator, pieces
+    return open_translator(model, tokenizer, SEARCH), pieces
 
 
 def test_imported_model_is_written_with_its_ids(tmp_path):

@@ -265,8 +265,8 @@ import numpy as np
 import tensorflow as tf
 from keras_transformer import pipelines
 cpu = tf.config.list_physical_devices("CPU")[0]
-halves = [tf.config.LogicalDeviceConfiguration()] * 2
-tf.config.set_logical_device_configuration(cpu, halves)
+order = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpu, order)
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 corpus = pipelines.EncodedCorpus.load({corpus.folder!r})
 dataset = pipelines.training_dataset(corpus, {BUDGET}, seed=4, num_replicas=2)

@@ -50,3 +50,29 @@ def test_resolved_model_settings_stay_equal_when_reloaded(recipe_path, tmp_path)
     recipe = load_recipe(recipe_path, ["model={preset: tiny, d_model: 64}"])
     dump_recipe(recipe, tmp_path / "config.yaml")
     assert load_recipe(tmp_path / "config.yaml") == recipe
+
+
+def test_short_forms_set_variations(recipe_path, tmp_path):
+    changes = ["model.start=zeros", "model.position_rates=tensor2tensor"]
+    recipe = load_recipe(recipe_path, changes)
+    arguments = recipe.model.constructor_arguments()
+    assert arguments["variations"] == {
+        "zero_start_id": 2,
+        "position_rates": "tensor2tensor",
+    }
+    assert not {"start", "position_rates"} & arguments.keys()
+    dump_recipe(recipe, tmp_path / "config.yaml")
+    assert load_recipe(tmp_path / "config.yaml") == recipe
+    # They replace what is there.
+    changes += ["model.variations={position_rates: paper, attention_bias: true}"]
+    recipe = load_recipe(recipe_path, [*changes, "model.start=learned"])
+    assert recipe.model.constructor_arguments()["variations"] == {
+        "attention_bias": True,
+        "position_rates": "tensor2tensor",
+    }
+    # An imported vocabulary ends with the start.
+    recipe = load_recipe(
+        recipe_path,
+        ["model.start=zeros", "tokenizer={kind: marian, vocabulary_size: 90}"],
+    )
+    assert recipe.model.variations.zero_start_id == 89

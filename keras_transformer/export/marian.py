@@ -1,0 +1,298 @@
+"""Export to a folder in Marian's format, such as those of OPUS-MT.
+
+marian-decoder, CTranslate2's `MarianConverter` and transformers'
+`convert_marian_to_pytorch` read it.
+"""
+
+import io
+import pathlib
+import zipfile
+
+import numpy as np
+import yaml
+
+from keras_transformer.conversion.marian_names import SETTINGS
+from keras_transformer.conversion.marian_names import embedding_norm_names
+from keras_transformer.conversion.marian_names import layer_names
+from keras_transformer.conversion.vocabularies import format_vocabulary
+from keras_transformer.conversion.weights import StreamOrder
+from keras_transformer.conversion.weights import get_layers
+from keras_transformer.conversion.weights import get_norm
+from keras_transformer.conversion.weights import to_numpy
+from keras_transformer.errors import ExportError
+from keras_transformer.export.model_card import describe_translator
+from keras_transformer.export.supported import NEVER
+from keras_transformer.export.supported import check_common_parts
+from keras_transformer.export.supported import supported_activation
+from keras_transformer.files import replace_folder
+from keras_transformer.saving.info import CARD
+
+_MODEL, _DECODER = "model.npz", "decoder.yml"
+_END, _UNKNOWN = "</s>", "<unk>"
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "swish", "swish": "swish"}
+# Variations that Marian has.
+_VARIATIONS = (
+    *("num_decoder_layers", "attention_bias", "logits_bias", "zero_start_id"),
+    *("position_rates", "embedding_norm", "source_vocabulary_size", "tied_output"),
+)
+_NOTES = """## Use with Marian
+
+`source.spm` and `target.spm` split texts into subwords, for example with `spm_encode`.
+Marian reads and writes subwords with spaces between them:
+`marian-decoder --config decoder.yml`. In a folder without these files, subwords are
+words.
+
+Marian computes the log-probabilities of the exported model, except for float rounding.
+These are the differences from the original model in keras_transformer:
+
+- The padding and start ids have no logits.
+- Marian divides scores by length^{penalty:g}. The search of keras_transformer uses
+  {kind} with alpha {penalty:g}.
+{more}"""
+_ESCAPES = "- Texts with U+2581 or U+F8FE are split into different subwords.\n"
+
+
+def export_marian(translator, folder, *, scores=(), license=None):
+    """Writes a folder in Marian's format: weights, vocabularies and search settings.
+
+    The files are `model.npz`, `vocab.yml` (with different vocabularies or embeddings of
+    source and target, `src.vocab.yml` and `trg.vocab.yml`), `decoder.yml`,
+    `source.spm`, `target.spm` and `MODEL_CARD.md`.
+
+    An imported model keeps its ids. In other models, the end of the sentence becomes 0,
+    the unknown subword 1, and padding and start are omitted.
+
+    Args:
+        translator: `Translator` from `open_model`. The model must be post-norm, with
+            the variations `zero_start_id` and `position_rates="tensor2tensor"`.
+        folder: Folder to write, which must not exist.
+        scores: Scores for the card, see `model_card`.
+        license: License for the card.
+
+    Returns:
+        Path of the folder.
+
+    Raises:
+        ExportError: If the folder exists, Marian cannot compute the model, or the
+            tokenizer is neither BPE nor imported.
+        StorageError: If the disk is full.
+    """
+    model = translator.model
+    sides = {"source": translator.tokenizer, "target": translator.target_tokenizer}
+    _check(model, *sides.values())
+    folder = pathlib.Path(folder)
+    if folder.exists():
+        raise ExportError(f"{folder}: already exists")
+    ids = {side: _kept_ids(tokenizer) for side, tokenizer in sides.items()}
+    pieces = {side: _pieces(sides[side], ids[side]) for side in sides}
+    settings = _settings(model, [len(each) for each in ids.values()])
+    arrays = _arrays(model, ids["source"], ids["target"])
+    is_shared = model.source_embedding is None and pieces["source"] == pieces["target"]
+    names = ("vocab.yml",) * 2 if is_shared else ("src.vocab.yml", "trg.vocab.yml")
+    texts = {
+        **dict(zip(names, map(format_vocabulary, pieces.values()), strict=True)),
+        _DECODER: _yaml(_decoder_settings(translator.search, names)),
+        CARD: f"{describe_translator(translator, scores, license)}\n"
+        f"{_notes(translator)}",
+    }
+    with replace_folder(folder) as temporary:
+        _write_npz(temporary / _MODEL, arrays, settings)
+        for name, text in texts.items():
+            (temporary / name).write_text(text, encoding="utf-8")
+        for side, tokenizer in sides.items():
+            if tokenizer.model is not None:
+                (temporary / f"{side}.spm").write_bytes(tokenizer.model)
+    return folder
+
+
+def _check(model, source, target):
+    """Raises `ExportError` unless Marian can compute the model."""
+    check_common_parts(model, "Marian")
+    if source.kind not in ("bpe", "marian"):
+        raise ExportError(
+            "Marian's format needs tokenizer.kind bpe, or marian of an imported model. "
+            f"Received: {source.kind}"
+        )
+    _check_training(model, source, target)
+    for name, value in model.variations.changes().items():
+        if name not in _VARIATIONS:
+            raise ExportError(f"Marian has no variation {name}. Received: {value}")
+    supported_activation(model, _ACTIVATIONS, "Marian")
+
+
+def _check_training(model, source, target):
+    """Raises `ExportError` for models that must be trained in another way."""
+    variations = model.variations
+    zero_id, rates = variations.zero_start_id, variations.position_rates
+    wrong = {
+        "model.start: zeros": zero_id != target.start_id and "a learned start vector",
+        "model.position_rates: tensor2tensor": (
+            rates != "tensor2tensor" and f"position_rates: {rates}"
+        ),
+        "model.normalization: post": (
+            model.normalization != "post" and f"normalization: {model.normalization}"
+        ),
+    }
+    missing = {key: found for key, found in wrong.items() if found}
+    if not missing:
+        return
+    keys, found = " and ".join(missing), " and ".join(missing.values())
+    if "model.normalization: post" in missing:
+        advice = "Train a model with these recipe keys"
+    elif source.kind == "marian" and rates != "tensor2tensor":
+        advice = "Import the model with --engine marian"
+    else:
+        settings = " ".join(f"--set {key.replace(': ', '=')}" for key in missing)
+        advice = f"`keras-transformer train --from MODEL {settings}` adapts this model"
+    raise ExportError(f"Marian's format needs {keys}. Received: {found}. {advice}")
+
+
+def _kept_ids(tokenizer):
+    """Returns the ids that Marian keeps, in its order."""
+    if tokenizer.kind == "marian":
+        return list(range(tokenizer.num_outputs))
+    first = [tokenizer.end_id, tokenizer.unknown_id]
+    left_out = {*first, tokenizer.pad_id, tokenizer.start_id}
+    return first + [n for n in range(tokenizer.vocabulary_size) if n not in left_out]
+
+
+def _pieces(tokenizer, ids):
+    """Returns the subwords of the ids, with Marian's names of the special ones."""
+    pieces = tokenizer.pieces()
+    pieces[tokenizer.end_id], pieces[tokenizer.unknown_id] = _END, _UNKNOWN
+    pieces = [pieces[number] for number in ids]
+    if len(set(pieces)) < len(pieces):
+        raise ExportError(f"the vocabulary contains a subword {_END} or {_UNKNOWN}")
+    return pieces
+
+
+def _arrays(model, source_ids, target_ids):
+    """Returns the arrays by Marian's names. Vectors are `[1, size]`."""
+    order = StreamOrder(model.d_model)
+
+    def rows(matrix, ids):
+        matrix = order.restore(to_numpy(matrix), writes=True)
+        # An output matrix has no rows of ids without logits.
+        missing = max(0, model.vocabulary_size - len(matrix))
+        return np.pad(matrix, ((0, missing), (0, 0)))[ids]
+
+    embedding = model.token_embedding
+    arrays = {}
+    if model.source_embedding is None:
+        arrays["Wemb"] = rows(embedding.embeddings, target_ids)
+    else:
+        arrays["encoder_Wemb"] = rows(model.source_embedding.embeddings, source_ids)
+        arrays["decoder_Wemb"] = rows(embedding.embeddings, target_ids)
+    if not embedding.tied:
+        arrays["decoder_ff_logit_out_Wt"] = rows(embedding.output_matrix, target_ids)
+    # Symbols that are only in sources, such as words of trees, have no logits.
+    bias = np.full(model.vocabulary_size, NEVER, np.float32)
+    bias[: model.num_outputs] = to_numpy(embedding.bias) if embedding.use_bias else 0
+    arrays["decoder_ff_logit_out_b"] = bias[target_ids]
+    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        for number, part, *pair in get_layers(stack):
+            arrays |= zip(layer_names(side, number, part), pair, strict=True)
+    for side, norm in (("encoder", model.source_norm), ("decoder", model.target_norm)):
+        if norm is not None:
+            arrays |= zip(embedding_norm_names(side), get_norm(norm), strict=True)
+    return {name: np.atleast_2d(array) for name, array in arrays.items()}
+
+
+def _settings(model, vocabulary_sizes):
+    """Returns Marian's settings of the model.
+
+    marian-decoder, CTranslate2 and transformers require different ones of them, also
+    those of architectures that the model does not have.
+    """
+    is_shared, is_tied = model.source_embedding is None, model.token_embedding.tied
+    return {
+        "type": "transformer",
+        "dim-emb": model.d_model,
+        "dim-vocabs": vocabulary_sizes,
+        "dim-rnn": 1024,
+        "enc-type": "bidirectional",
+        "enc-cell": "gru",
+        "enc-cell-depth": 1,
+        "dec-cell": "gru",
+        "dec-cell-base-depth": 2,
+        "dec-cell-high-depth": 1,
+        "enc-depth": len(model.encoder.layers),
+        "dec-depth": len(model.decoder.layers),
+        "skip": False,
+        "layer-normalization": False,
+        "right-left": False,
+        "input-types": [],
+        "special-vocab": [],
+        "tied-embeddings": is_tied and not is_shared,
+        "tied-embeddings-src": is_shared and not is_tied,
+        "tied-embeddings-all": is_shared and is_tied,
+        "transformer-heads": model.num_heads,
+        "transformer-dim-ffn": model.d_ff,
+        "transformer-ffn-depth": 2,
+        "transformer-ffn-activation": supported_activation(
+            model, _ACTIVATIONS, "Marian"
+        ),
+        "transformer-decoder-dim-ffn": 0,
+        "transformer-decoder-ffn-depth": 0,
+        "transformer-dim-aan": 2048,
+        "transformer-aan-depth": 2,
+        "transformer-aan-activation": "swish",
+        "transformer-aan-nogate": False,
+        "transformer-preprocess": "",
+        "transformer-postprocess": "dan",
+        "transformer-postprocess-emb": "nd" if model.variations.embedding_norm else "d",
+        "transformer-postprocess-top": "",
+        "transformer-decoder-autoreg": "self-attention",
+        "transformer-tied-layers": [],
+        "transformer-guided-alignment-layer": "last",
+        "transformer-no-projection": False,
+        "transformer-train-position-embeddings": False,
+        "ulr": False,
+        "ulr-dim-emb": 0,
+        "ulr-trainable-transformation": False,
+        "version": "v1.12.0",
+    }
+
+
+def _decoder_settings(search, vocabularies):
+    return {
+        "relative-paths": True,
+        "models": [_MODEL],
+        "vocabs": list(vocabularies),
+        "beam-size": search.beam_size,
+        "normalize": search.length_penalty,
+        "word-penalty": 0,
+    }
+
+
+def _yaml(settings):
+    return yaml.safe_dump(settings, sort_keys=False)
+
+
+def _notes(translator):
+    tokenizer, search = translator.tokenizer, translator.search
+    more = ""
+    if tokenizer.kind == "bpe":
+        more += _ESCAPES
+    else:
+        if tokenizer.normalization is not None:
+            more += f"- Texts must be normalized first: {tokenizer.normalization}.\n"
+        if tokenizer.language is not None:
+            more += f"- `>>{tokenizer.language}<<` must precede each text.\n"
+    return _NOTES.format(
+        penalty=search.length_penalty, kind=search.length_penalty_kind, more=more
+    )
+
+
+def _write_npz(path, arrays, settings):
+    """Writes arrays and settings as an uncompressed `.npz` file."""
+    # Marian expects a zero byte at the end of the text.
+    text = _yaml(settings).encode("ascii") + b"\0"
+    arrays = {**arrays, SETTINGS: np.frombuffer(text, np.int8)}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            content = io.BytesIO()
+            np.lib.format.write_array(content, np.ascontiguousarray(array))
+            # Without a date, equal models give equal files.
+            member = zipfile.ZipInfo(f"{name}.npy")
+            archive.writestr(member, content.getvalue())

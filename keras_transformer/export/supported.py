@@ -1,0 +1,58 @@
+"""Checks that another library can compute a model."""
+
+from keras_transformer.decoding.ensemble import Ensemble
+from keras_transformer.errors import ExportError
+from keras_transformer.numerics.activations import activation_name
+
+# Bias of a logit that the softmax must ignore.
+NEVER = -1e9
+
+
+def check_common_parts(model, library):
+    """Checks that a model has only parts that Marian and transformers have, too.
+
+    Args:
+        model: `Transformer`.
+        library: Name of the library, for the message.
+
+    Raises:
+        ExportError: If the model is an ensemble, or its heads, positions or scores are
+            of another kind.
+    """
+    if isinstance(model, Ensemble):
+        raise ExportError("an ensemble cannot be exported. Export one of its models.")
+    attention = model.encoder.layers[0].self_attention
+    head_dim = model.d_model // model.num_heads
+    found = {
+        "key_dim": (attention.key_dim, head_dim),
+        "value_dim": (attention.value_dim or attention.key_dim, head_dim),
+        "positions": (model.positions, "sinusoidal"),
+        "attention_window": (model.attention_window, None),
+        "score_mode": (model.score_mode, "scaled_dot"),
+    }
+    for name, (value, expected) in found.items():
+        if value != expected:
+            raise ExportError(
+                f"{library} needs {name} {expected} for this model. "
+                f"Received: {name}={value}"
+            )
+
+
+def supported_activation(model, activations, library):
+    """Returns a library's name of the model's activation.
+
+    Args:
+        model: `Transformer`.
+        activations: Mapping of Keras's names to the library's.
+        library: Name of the library, for the message.
+
+    Raises:
+        ExportError: If the library lacks the activation.
+    """
+    name = activation_name(model.activation)
+    if name not in activations:
+        raise ExportError(
+            f"{library} needs one of the activations {', '.join(activations)}. "
+            f"Received: {name!r}"
+        )
+    return activations[name]

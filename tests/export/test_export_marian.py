@@ -1,0 +1,211 @@
+"""Folders for Marian: against files that Marian wrote, and read by other libraries."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import yaml
+from layer_checks import numpy
+from tiny_export import open_translator
+from tiny_export import tiny_model
+from toolkit_models import extract_golden
+
+import keras_transformer as kt
+from keras_transformer.conversion.marian import import_marian
+from keras_transformer.errors import ExportError
+from keras_transformer.export import export_marian
+
+SEARCH = kt.BeamSearch(3, 0.6, "power")
+ZERO_START = {"zero_start_id": 2, "position_rates": "tensor2tensor"}
+TEXTS = ["der Hund läuft", "ein Hund und noch ein Hund", "läuft 😀 der", "Katze"]
+
+
+def made(**changes):
+    """`Translator` of a model with random weights."""
+    arguments = {
+        **{"num_layers": 2, "activation": "silu", "noise": 0.2},
+        **{"variations": {**ZERO_START, "num_decoder_layers": 1}},
+    }
+    return open_translator(*tiny_model(**{**arguments, **changes}), SEARCH)
+
+
+@pytest.fixture(scope="module")
+def golden(data_dir, tmp_path_factory):
+    return extract_golden(data_dir, tmp_path_factory.mktemp("marian"))
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A translator and the folder that it was exported to."""
+    translator = made()
+    folder = tmp_path_factory.mktemp("exports") / "own"
+    return translator, export_marian(translator, folder, license="CC0-1.0")
+
+
+def arrays_and_settings(path):
+    with np.load(path, allow_pickle=False) as file:
+        arrays = dict(file)
+    content = arrays.pop("special:model.yml")
+    assert content.dtype == np.int8 and content[-1] == 0
+    return arrays, yaml.safe_load(content.tobytes().rstrip(b"\0").decode("ascii"))
+
+
+@pytest.mark.parametrize("name", ["base", "tiedout", "untied"])
+def test_round_trip_gives_marians_own_files(golden, tmp_path, name):
+    imported = import_marian(golden / name)
+    translator = open_translator(imported.model, imported.tokenizer, SEARCH)
+    folder = export_marian(translator, tmp_path / "m")
+    expected, original = arrays_and_settings(golden / name / "model.npz")
+    found, settings = arrays_and_settings(folder / "model.npz")
+    assert found.keys() == expected.keys()
+    for key, array in expected.items():
+        np.testing.assert_array_equal(found[key], array)
+        assert found[key].dtype == array.dtype
+    del original["version"], settings["version"]
+    known = settings.keys() & original.keys()
+    assert len(known) > 35
+    assert {key: settings[key] for key in known} == {
+        key: original[key] for key in known
+    }
+    pieces = imported.tokenizer.pieces()[:-2]
+    files = ["vocab.yml"] if name == "base" else ["src.vocab.yml", "trg.vocab.yml"]
+    for file in files:
+        text = (folder / file).read_text(encoding="utf-8")
+        vocabulary = yaml.load(text, yaml.BaseLoader)
+        assert vocabulary == {piece: str(n) for n, piece in enumerate(pieces)}
+    # Its words have no SentencePiece model.
+    assert {path.name for path in folder.iterdir()} == {
+        *("model.npz", "decoder.yml", "MODEL_CARD.md", *files),
+    }
+
+
+def log_probs(model, source, target):
+    """Log-probabilities `[length, outputs]` after the start and each id of a target."""
+    ids = {"source_ids": np.array([source]), "target_ids": np.array([target])}
+    return numpy(keras.ops.log_softmax(model(ids)))[0].astype("float64")
+
+
+def test_own_model_has_marians_ids_and_the_same_log_probs(own):
+    translator, folder = own
+    ours, tokenizer = translator.model, translator.tokenizer
+    imported = import_marian(folder)
+    # Ours has padding 0, unknown 1, start 2 and end 3.
+    kept = [3, 1, *range(4, 300)]
+    new = {old: number for number, old in enumerate(kept)}
+    pieces = imported.tokenizer.pieces()
+    assert pieces[:2] == ["</s>", "<unk>"]
+    assert pieces[2:298] == tokenizer.pieces()[4:]
+    for text, target in zip(TEXTS, TEXTS[::-1], strict=True):
+        (source_ids,) = tokenizer.tokenize([text]).to_list()
+        (target_ids,) = tokenizer.tokenize([target]).to_list()
+        mapped = [[new[n] for n in ids] for ids in (source_ids, target_ids)]
+        assert imported.tokenizer.tokenize([text]).to_list() == mapped[:1]
+        restored = imported.tokenizer.target.detokenize([mapped[1]]).numpy()
+        assert restored[0].decode() == target
+        expected = log_probs(ours, [*source_ids, 3], [2, *target_ids])[:, kept]
+        # Without padding and start, the others share their probability.
+        expected -= np.log(np.exp(expected).sum(axis=1, keepdims=True))
+        start = imported.tokenizer.start_id
+        found = log_probs(imported.model, [*mapped[0], 0], [start, *mapped[1]])
+        np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_folder_has_the_files_and_settings_of_marian(own):
+    translator, folder = own
+    assert {path.name for path in folder.iterdir()} == {
+        *("model.npz", "vocab.yml", "decoder.yml", "source.spm", "target.spm"),
+        "MODEL_CARD.md",
+    }
+    assert (folder / "target.spm").read_bytes() == translator.tokenizer.model
+    assert yaml.safe_load((folder / "decoder.yml").read_text()) == {
+        **{"relative-paths": True, "models": ["model.npz"]},
+        **{"vocabs": ["vocab.yml", "vocab.yml"], "beam-size": 3, "normalize": 0.6},
+        "word-penalty": 0,
+    }
+    arrays, settings = arrays_and_settings(folder / "model.npz")
+    assert settings["dim-vocabs"] == [298, 298]
+    assert (settings["enc-depth"], settings["dec-depth"]) == (2, 1)
+    assert settings["transformer-ffn-activation"] == "swish"
+    assert settings["tied-embeddings-all"] is True
+    assert len(arrays) == 2 + 2 * 16 + 26
+    assert arrays["Wemb"].shape == (298, 24)
+    # The model has no biases in attentions and logits.
+    assert arrays["encoder_l2_self_bk"].shape == (1, 24)
+    assert not arrays["encoder_l2_self_bk"].any()
+    assert not arrays["decoder_ff_logit_out_b"].any()
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert "CC0-1.0" in card and "length^0.6" in card
+
+
+def test_axes_are_in_marians_order(own):
+    """Axes of the stream: ours 0, 2, 4, ... hold sines, which come first there."""
+    translator, folder = own
+    arrays, _ = arrays_and_settings(folder / "model.npz")
+    order = [*range(0, 24, 2), *range(1, 24, 2)]
+    layer = translator.model.decoder.layers[0]
+    read, write = layer.cross_attention.key_dense, layer.feed_forward.outer_dense
+    for name, expected in {
+        "decoder_l1_context_Wk": numpy(read.kernel)[order],
+        "decoder_l1_ffn_W2": numpy(write.kernel)[:, order],
+        "decoder_l1_ffn_b2": numpy(write.bias)[None, order],
+        "decoder_l1_ffn_b1": numpy(layer.feed_forward.inner_dense.bias)[None],
+    }.items():
+        np.testing.assert_array_equal(arrays[name], expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"variations": {"position_rates": "tensor2tensor"}},
+            "needs model.start: zeros. Received: a learned start vector. "
+            "`keras-transformer train --from MODEL --set model.start=zeros` adapts",
+        ),
+        (
+            {"variations": {"zero_start_id": 2}},
+            "needs model.position_rates: tensor2tensor. Received: position_rates: "
+            "paper. `keras-transformer train --from MODEL --set "
+            "model.position_rates=tensor2tensor` adapts this model",
+        ),
+        (
+            {"variations": None},
+            "--set model.start=zeros --set model.position_rates=tensor2tensor",
+        ),
+        (
+            {"normalization": "pre"},
+            "needs model.normalization: post. Received: normalization: pre. Train a "
+            "model with these recipe keys",
+        ),
+        (
+            {"variations": {**ZERO_START, "layer_norm_epsilon": 1e-5}},
+            "no variation layer_norm_epsilon. Received: 1e-05",
+        ),
+        ({"key_dim": 4}, "Marian needs key_dim 8 for this model"),
+        ({"attention_window": 3}, "attention_window=3"),
+        ({"activation": "quick_gelu"}, "relu, gelu, silu, swish. Received: 'quick_"),
+    ],
+)
+def test_models_that_marian_lacks_are_refused(tmp_path, changes, message):
+    with pytest.raises(ExportError) as caught:
+        export_marian(made(num_layers=1, **changes), tmp_path / "x")
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_paths_and_tokenizers_are_checked(own, tmp_path):
+    translator, _ = own
+    with pytest.raises(ExportError, match="already exists"):
+        export_marian(translator, tmp_path)
+    other = made(num_layers=1)
+    other.tokenizer.kind = "word_piece"
+    with pytest.raises(ExportError, match=r"tokenizer.kind bpe.* Received: word_piece"):
+        export_marian(other, tmp_path / "x")
+
+
+def test_equal_models_give_equal_files(own, tmp_path):
+    translator, folder = own
+    again = export_marian(translator, tmp_path / "again")
+    for name in ("model.npz", "vocab.yml", "decoder.yml"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes()
+    assert json.dumps(np.load(folder / "model.npz").files).isascii()
