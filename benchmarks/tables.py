@@ -10,6 +10,10 @@ import csv
 import json
 
 import summary
+from agreement_tables import agreement
+from agreement_tables import fine_tuning
+from agreement_tables import huggingface_agreement
+from agreement_tables import marian_agreement
 from formatting import RESULTS
 from formatting import exponent
 from formatting import number
@@ -227,18 +231,6 @@ def workers(result):
     return table([*head, "speedup", "predicted speedup"], rows)
 
 
-def agreement(result):
-    reasons = {
-        "tie": "other text, equally probable",
-        "ours": "other text, less probable",
-        "theirs": "other text, more probable",
-    }
-    found = [each["reason"] for each in result["differences"]]
-    rows = [["same text", result["lines"] - len(found)]]
-    rows += [[label, found.count(reason)] for reason, label in reasons.items()]
-    return table(["CTranslate2's translation", "lines"], rows)
-
-
 def attention_examples(result):
     relations = {
         "worn": "a garment to its wearer",
@@ -288,6 +280,7 @@ TABLES = {
         *(training, decoding, pipeline, pipeline_millions, scaling, scaling_position),
         *(layer_types, restricted_attention, startup, serving_load, workers),
         *(agreement, attention_examples, parsing_baselines, numerics),
+        *(marian_agreement, huggingface_agreement, fine_tuning),
     )
 }
 

@@ -199,10 +199,11 @@ def splitter(normalization="nmt_nfkc"):
 
 
 def npz(arrays, settings=SETTINGS, padding=b"\0"):
-    """Returns the content of Marian's file of arrays."""
+    """Returns the content of Marian's file of arrays; `settings` may be YAML text."""
     import yaml
 
-    content = yaml.safe_dump(settings).encode() + padding
+    text = settings if isinstance(settings, str) else yaml.safe_dump(settings)
+    content = text.encode() + padding
     stored = {**arrays, "special:model.yml": np.frombuffer(content, np.int8)}
     with io.BytesIO() as file:
         with zipfile.ZipFile(file, "w") as archive:

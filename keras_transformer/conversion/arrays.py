@@ -17,6 +17,8 @@ from keras_transformer.untrusted import require_regular
 
 _MAX_BYTES = 8 << 30
 _MAX_HEADER_BYTES = 16 << 20
+# Names of a tied matrix in a file of torch, which stores it once.
+_MAX_NAMES = 4
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
@@ -94,25 +96,28 @@ class Arrays:
         return self._arrays[name]
 
 
-def read_npz(path, int8_names=()):
+def read_npz(path, int8_sizes=None):
     """Reads the arrays of an `.npz` file.
 
     Args:
         path: The file.
-        int8_names: Names of arrays that must be int8; all others are floats.
+        int8_sizes: Mapping of the names of int8 arrays to their maximum sizes in bytes,
+            which are checked before the arrays are read. All other arrays are floats.
 
     Returns:
         Mapping of names to arrays.
 
     Raises:
-        ModelError: If the arrays are larger than the file (compressed), or a member is
-            not an array of float16, float32 or int8 in C order.
+        ModelError: If the arrays are larger than the file (compressed), an int8 array
+            is too large, or a member is not an array of float16, float32 or int8 in C
+            order.
     """
+    int8_sizes = int8_sizes or {}
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
             _check_members(members, path.stat().st_size)
-            return dict(_read_members(archive, members, int8_names))
+            return dict(_read_members(archive, members, int8_sizes))
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
     # The readers of a damaged archive raise exceptions of several types.
@@ -136,16 +141,19 @@ def _check_members(members, size):
         raise ModelError("contains an array twice")
 
 
-def _read_members(archive, members, int8_names):
+def _read_members(archive, members, int8_sizes):
     for member in members:
         name = member.filename.removesuffix(".npy")
+        limit = int8_sizes.get(name, _MAX_BYTES)
+        if member.file_size > limit:
+            raise ModelError(f"{name}: more than {limit:,} bytes")
         with archive.open(member) as file:
             version = np.lib.format.read_magic(file)
             if version not in ((1, 0), (2, 0)):
                 raise ModelError(f"{name} has an unknown format")
             read = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
             shape, is_fortran, dtype = read(file)
-            kinds = ("|i1",) if name in int8_names else ("<f4", "<f2")
+            kinds = ("|i1",) if name in int8_sizes else ("<f4", "<f2")
             if dtype.hasobject or dtype.str not in kinds:
                 raise ModelError(
                     f"{name} must be {' or '.join(kinds)}. Received: {dtype.str}"
@@ -190,14 +198,22 @@ def read_safetensors(path):
         if not entries:
             raise ModelError("contains no arrays")
         content = np.memmap(path, np.uint8, "r", offset=8 + length)
-        return {name: _array(name, entry, content) for name, entry in entries.items()}
+        entries = {
+            name: _check_entry(name, entry, len(content))
+            for name, entry in entries.items()
+        }
+        # Arrays that share bytes could contain any number of weights.
+        if sum(end - start for *_, start, end in entries.values()) > len(content):
+            raise ModelError("its arrays overlap")
+        return {name: _array(content, *entry) for name, entry in entries.items()}
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{path}: cannot be read: {str(error)!r:.200}") from None
 
 
-def _array(name, entry, content):
+def _check_entry(name, entry, size):
+    """Returns the type, shape, start and end of an array in the header."""
     try:
         kind, shape, (start, end) = (
             entry[key] for key in ("dtype", "shape", "data_offsets")
@@ -209,14 +225,17 @@ def _array(name, entry, content):
         raise ModelError(
             f"{name!r:.80} must be one of {', '.join(_DTYPES)}. Received: {kind!r:.80}"
         )
-    dtype = np.dtype(_DTYPES[kind])
     if (
         any(type(number) is not int or number < 0 for number in numbers)
-        or not start <= end <= len(content)
-        or end - start != math.prod(shape) * dtype.itemsize
+        or not start <= end <= size
+        or end - start != math.prod(shape) * np.dtype(_DTYPES[kind]).itemsize
     ):
         raise ModelError(f"{name!r:.80} does not have the size of its shape")
-    array = np.frombuffer(content[start:end].tobytes(), dtype).reshape(shape)
+    return kind, shape, start, end
+
+
+def _array(content, kind, shape, start, end):
+    array = np.frombuffer(content[start:end].tobytes(), _DTYPES[kind]).reshape(shape)
     if kind == "BF16":
         # The upper half of a float32.
         array = (array.astype(np.uint32) << 16).view(np.float32)
@@ -230,8 +249,11 @@ def read_torch(path):
         Mapping of names to arrays.
 
     Raises:
-        ModelError: If torch is not installed, or refuses the file.
+        ModelError: If torch is not installed or refuses the file, or the file describes
+            more weights than it contains.
     """
+    require_regular([path], ModelError)
+    size = path.stat().st_size
     try:
         import torch
     except ImportError:
@@ -240,9 +262,24 @@ def read_torch(path):
             "convert the file to safetensors"
         ) from None
     try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                _check_members(archive.infolist(), size)
         state = torch.load(path, map_location="cpu", weights_only=True)
+        _check_tensors(state, size)
         return {name: tensor.float().numpy() for name, tensor in state.items()}
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
     # The restricted unpickler raises exceptions of any type.
     except Exception as error:
         reason = " ".join(str(error).split()).split(". ")[0]
         raise ModelError(f"{path}: refused by torch: {reason:.200}") from None
+
+
+def _check_tensors(state, size):
+    """Raises a `ModelError` if tensors repeat more numbers than a tied matrix does."""
+    if not all(isinstance(name, str) for name in state):
+        raise ModelError("the names of its arrays must be text")
+    total = sum(tensor.nelement() * tensor.element_size() for tensor in state.values())
+    if total > _MAX_NAMES * size:
+        raise ModelError(f"its arrays have {total:,} bytes, more than the file")

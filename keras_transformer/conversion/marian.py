@@ -6,8 +6,6 @@ By default, scores match `marian-scorer`, see docs/how-to/import-a-marian-model.
 import pathlib
 import re
 
-import yaml
-
 from keras_transformer.conversion import weights
 from keras_transformer.conversion.arrays import Arrays
 from keras_transformer.conversion.arrays import read_npz
@@ -21,9 +19,12 @@ from keras_transformer.conversion.marian_names import layer_names
 from keras_transformer.conversion.vocabularies import read_vocabulary
 from keras_transformer.errors import DataError
 from keras_transformer.errors import ModelError
+from keras_transformer.errors import RecipeError
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
+from keras_transformer.recipes.yaml_values import read_yaml
 from keras_transformer.untrusted import read_bytes
 from keras_transformer.untrusted import require_regular
+from keras_transformer.untrusted import short
 
 # Maximum size of a YAML file. Marian's have about 2,000 bytes.
 MAX_YAML_BYTES = 1 << 16
@@ -70,7 +71,8 @@ def import_marian(path, engine=None, language=None, normalization=None):
     engine = choose_engine(engine, "marian")
     folder, decoder = _decoder_settings(pathlib.Path(path))
     file = _model_file(folder, decoder)
-    arrays = Arrays(file, read_npz(file, int8_names=(SETTINGS,)), ignored=(SETTINGS,))
+    sizes = {SETTINGS: MAX_YAML_BYTES}
+    arrays = Arrays(file, read_npz(file, sizes), ignored=(SETTINGS,))
     settings = _model_settings(arrays)
     _check_supported(file, settings)
     tokenizer = _tokenizer(folder, decoder, language, normalization)
@@ -120,10 +122,9 @@ def _load_yaml(label, content):
     if len(content) > MAX_YAML_BYTES:
         raise ModelError(f"{label}: more than {MAX_YAML_BYTES:,} bytes")
     try:
-        settings = yaml.safe_load(content.decode("utf-8"))
-    except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
-        reason = " ".join(str(error).split())
-        raise ModelError(f"{label}: not valid YAML: {reason:.200}") from None
+        settings = read_yaml(content.decode("utf-8"))
+    except (RecipeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{label}: {short(error)}") from None
     if not isinstance(settings, dict):
         raise ModelError(f"{label}: must be a mapping of settings")
     return settings
@@ -149,7 +150,7 @@ def _names(decoder, key, count):
     ):
         raise ModelError(
             f"{decoder['path']}: {key} must name {count} file(s). Received: "
-            f"{names!s:.200}"
+            f"{short(names)}"
         )
     return names
 
@@ -167,7 +168,7 @@ def _check_supported(file, settings):
 
     def refuse(name, received):
         raise ModelError(
-            f"{file}: models with {name}: {received} cannot be imported. Only "
+            f"{file}: models with {name}: {short(received)} cannot be imported. Only "
             "Transformers with self-attention in the decoder and post-norm can"
         )
 
@@ -187,8 +188,9 @@ def _check_supported(file, settings):
     if width not in (0, settings.get("transformer-dim-ffn")):
         raise ModelError(
             f"{file}: encoder and decoder must have equal feed-forward networks. "
-            f"Received: transformer-dim-ffn: {settings.get('transformer-dim-ffn')}, "
-            f"transformer-decoder-dim-ffn: {width}"
+            f"Received: transformer-dim-ffn: "
+            f"{short(settings.get('transformer-dim-ffn'))}, "
+            f"transformer-decoder-dim-ffn: {short(width)}"
         )
     if settings.get("transformer-ffn-activation", "swish") not in tuple(_ACTIVATIONS):
         refuse("transformer-ffn-activation", settings["transformer-ffn-activation"])

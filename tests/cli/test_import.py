@@ -101,22 +101,30 @@ def test_imported_folder_exports_to_marian_again(imported, tmp_path):
     assert "--quantization needs --format ctranslate2 or preset" in result.stderr
 
 
-def test_fine_tuning_keeps_the_zero_start(imported, tmp_path):
+FINE_TUNING = [
+    *("training.batch_tokens=64", "training.warmup_steps=4"),
+    *("training.learning_rate=0.01", "training.validation_steps=40"),
+    *("training.checkpoint_steps=20", "training.label_smoothing=0.0"),
+]
+
+
+def fine_tune(imported, folder, output, steps):
+    """Trains on a few lines, which the folder gets."""
     for side in ("source", "target"):
-        (tmp_path / side).write_text("ab cd\nf a e\ncd ab\n" * 4)
+        (folder / side).write_text("ab cd\nf a e\ncd ab\n" * 4)
     settings = [
-        f"data.{split}.{side}={tmp_path / side}"
+        f"data.{split}.{side}={folder / side}"
         for split in ("train", "validation")
         for side in ("source", "target")
     ]
-    settings += [
-        *("training.steps=40", "training.batch_tokens=64", "training.warmup_steps=4"),
-        *("training.learning_rate=0.01", "training.validation_steps=40"),
-        *("training.checkpoint_steps=20", "training.label_smoothing=0.0"),
-    ]
+    settings += [*FINE_TUNING, f"training.steps={steps}"]
     words = [word for each in settings for word in ("--set", each)]
-    output = tmp_path / "run"
     run("train", "files", "--from", imported, "--output", output, *words)
+
+
+def test_fine_tuning_keeps_the_zero_start(imported, tmp_path):
+    output = tmp_path / "run"
+    fine_tune(imported, tmp_path, output, 40)
     before, after = open_model(imported), open_model(output)
     texts = ["ab cd", "f a e"]
     gain = [
@@ -140,6 +148,20 @@ def test_fine_tuning_keeps_the_zero_start(imported, tmp_path):
         for translator in (after, again)
     ]
     np.testing.assert_allclose(scores[0], scores[1], atol=1e-4)
+
+
+@pytest.mark.slow
+def test_fine_tuning_of_an_imported_model_resumes_exactly(imported, tmp_path):
+    for output, stops in (("whole", [60]), ("resumed", [20, 60])):
+        for steps in stops:
+            fine_tune(imported, tmp_path, tmp_path / output, steps)
+    whole, resumed = (
+        open_model(tmp_path / name).model.get_weights() for name in ("whole", "resumed")
+    )
+    before = open_model(imported).model.get_weights()
+    for one, other in zip(whole, resumed, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert any(np.any(one != other) for one, other in zip(whole, before, strict=True))
 
 
 def test_imported_folder_has_no_text_to_train_on(imported, tmp_path):

@@ -182,13 +182,8 @@ def separate(**changes):
     sides = (pipelines.train_tokenizer("bpe", SENTENCES, size) for size in sizes)
     tokenizer = pipelines.SeparateTokenizers(*sides)
     variations = {"source_vocabulary_size": 290, "layer_norm_epsilon": 1e-5}
-    translator = kt.Translator(
-        made(num_layers=1, variations=variations, **changes).model,
-        tokenizer,
-        search=SEARCH,
-    )
-    translator.path = pathlib.Path("model.keras")
-    return translator
+    model = made(num_layers=1, variations=variations, **changes).model
+    return open_translator(model, tokenizer, SEARCH)
 
 
 def test_separate_vocabularies_have_separate_files(tmp_path):

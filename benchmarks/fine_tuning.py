@@ -1,0 +1,92 @@
+"""Fine-tunes an imported model on other text, and interrupts and resumes it.
+
+    KERAS_TRANSFORMER_DATA=... python benchmarks/fine_tuning.py MODEL
+
+MODEL is a folder that `keras-transformer import` wrote. 200 steps on sentences of
+Tatoeba must lower the perplexity of its development set. A second run stops after 100
+steps and resumes; its weights must be identical. The script writes
+benchmarks/results/fine_tuning.json and .md.
+"""
+
+import argparse
+import os
+import pathlib
+import tempfile
+
+import machine
+import numpy as np
+import report
+
+STEPS = 200
+# Every n-th pair of the training text.
+STRIDE = 16
+SETTINGS = (
+    *("training.batch_tokens=1024", "training.learning_rate=0.0005"),
+    *("training.warmup_steps=20", f"training.checkpoint_steps={STEPS // 2}"),
+    *("training.average_checkpoints=1", "training.mixed_precision=null"),
+)
+
+
+def read_pairs(name):
+    """Returns the sources and targets of a split of Tatoeba."""
+    from keras_transformer.pipelines.lines import read_lines
+
+    folder = pathlib.Path(os.environ["KERAS_TRANSFORMER_DATA"]) / "tatoeba_en_de"
+    return [list(read_lines(folder / f"{name}.{side}.gz")) for side in ("en", "de")]
+
+
+def write_recipe(model, folder, steps):
+    """Returns the recipe of a run from a model, with text in a folder."""
+    from keras_transformer.recipes import load_recipe
+    from keras_transformer.saving.load import recipe_keys
+
+    settings = [
+        *(f"data.train.{side}={folder / side}" for side in ("source", "target")),
+        *(*SETTINGS, f"training.steps={steps}"),
+    ]
+    return load_recipe("files", settings, recipe_keys(model))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model", type=pathlib.Path)
+    parser.add_argument("--output", default=str(report.RESULTS))
+    arguments = parser.parse_args()
+    import keras_transformer as kt
+    from keras_transformer.evaluation.perplexity import perplexity_of
+    from keras_transformer.experiments.train import train
+
+    dev = read_pairs("dev")
+    result = {"pairs": len(dev[0]), "steps": STEPS}
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        for side, lines in zip(("source", "target"), read_pairs("train"), strict=True):
+            text = "".join(f"{line}\n" for line in lines[::STRIDE])
+            (folder / side).write_text(text, encoding="utf-8")
+            result["training_pairs"] = len(lines[::STRIDE])
+        for run, stops in (("whole", (STEPS,)), ("resumed", (STEPS // 2, STEPS))):
+            for steps in stops:
+                recipe = write_recipe(arguments.model, folder, steps)
+                train(recipe, folder / run, progress=False)
+        before, whole, resumed = (
+            kt.open_model(path)
+            for path in (arguments.model, folder / "whole", folder / "resumed")
+        )
+        result["perplexity"] = [
+            perplexity_of(each.score(*dev)) for each in (before, whole)
+        ]
+        weights = zip(
+            *(each.model.get_weights() for each in (whole, resumed)), strict=True
+        )
+        result["resumed_is_identical"] = all(
+            np.array_equal(left, right) for left, right in weights
+        )
+        start = np.array([[whole.tokenizer.start_id]])
+        vector = np.asarray(whole.model.token_embedding(start))
+        result["start_is_zero"] = not vector.any()
+    result |= {"machine": machine.description(), "versions": report.versions()}
+    report.write(arguments.output, "fine_tuning", result)
+
+
+if __name__ == "__main__":
+    main()

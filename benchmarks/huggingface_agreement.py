@@ -1,0 +1,263 @@
+"""Compares models with Hugging Face's library transformers, in both directions.
+
+    pip install ".[bench]" transformers==4.57.6
+    KERAS_TRANSFORMER_DATA=... python benchmarks/huggingface_agreement.py NAME=PATH ...
+
+imports random `MarianMTModel`s, and exports each model, given as NAME=PATH of a run or
+an imported folder. `generate` and this package then translate 1,000 test sentences of
+Multi30k, greedily and with beam size 4, for the most probable translation. Packaged
+models of phrases translate phrases. The script writes
+benchmarks/results/huggingface_agreement.json and .md.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import pathlib
+import tempfile
+
+import machine
+import numpy as np
+import report
+
+LINES = 1000
+BEAM_SIZES = (1, 4)
+# Log-probabilities differ by rounding, and by the epsilon of normalizations.
+TOLERANCE = 1e-3
+# Encoder layers, decoder layers, activation, tied output, shared vocabulary.
+RANDOM_MODELS = (
+    (2, 2, "swish", True, True),
+    (2, 2, "relu", True, True),
+    (2, 2, "gelu", True, True),
+    (6, 6, "swish", True, True),
+    (6, 2, "swish", True, True),
+    (2, 2, "swish", False, True),
+    (2, 2, "swish", True, False),
+    (2, 2, "swish", False, False),
+)
+WORDS = [f"▁w{number}" for number in range(40)]
+
+
+def write_random(folder, layers, activation, tied, shared, seed=1):
+    """Writes a random `MarianMTModel` and its tokenizer, with transformers.
+
+    Args:
+        folder: Folder to create.
+        layers: Numbers of layers of encoder and decoder.
+        activation: Name of the activation.
+        tied: Whether the output matrix is the target embeddings.
+        shared: Whether source and target share the embeddings.
+        seed: Seed of the weights.
+
+    Returns:
+        The model.
+    """
+    import torch
+    import transformers
+
+    pieces = ["</s>", "<unk>", *WORDS, "<pad>"]
+    pad_id = len(pieces) - 1
+    torch.manual_seed(seed)
+    config = transformers.MarianConfig(
+        **{"vocab_size": len(pieces), "d_model": 32, "max_position_embeddings": 64},
+        **{"encoder_layers": layers[0], "decoder_layers": layers[1]},
+        **{"encoder_ffn_dim": 48, "decoder_ffn_dim": 48},
+        **{"encoder_attention_heads": 4, "decoder_attention_heads": 4},
+        **{"activation_function": activation, "scale_embedding": True},
+        **{"tie_word_embeddings": tied, "share_encoder_decoder_embeddings": shared},
+        **{"pad_token_id": pad_id, "decoder_start_token_id": pad_id},
+        **{"eos_token_id": 0, "forced_eos_token_id": None, "init_std": 0.3},
+    )
+    model = transformers.MarianMTModel(config).eval()
+    with torch.no_grad():
+        model.final_logits_bias[:, :-1].normal_()
+        for name, weight in model.named_parameters():
+            if "bias" in name or "layer_norm" in name:
+                weight.add_(0.2 * torch.randn_like(weight))
+    model.save_pretrained(folder)
+    _write_tokenizer(folder, pieces, shared)
+    return model
+
+
+def _write_tokenizer(folder, pieces, shared):
+    import sentencepiece
+
+    names = ["vocab.json"] + ["target_vocab.json"] * (not shared)
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+    for name in names:
+        (folder / name).write_text(json.dumps(numbers), encoding="utf-8")
+    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": not shared}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([" ".join(WORDS).replace("▁", "")] * 9),
+        model_prefix=str(folder / "source"),
+        vocab_size=16,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    (folder / "source.vocab").unlink()
+    (folder / "source.model").rename(folder / "source.spm")
+    (folder / "target.spm").write_bytes((folder / "source.spm").read_bytes())
+
+
+def compare_random(folder, model, num_rows=20, extra_length=15):
+    """Compares an imported random model with the original.
+
+    Returns:
+        Mapping with the largest difference of logits, and the number of sources, of
+        different greedy translations, and of compared logits.
+    """
+    import torch
+
+    import keras_transformer as kt
+    from keras_transformer.conversion.huggingface import import_huggingface
+    from keras_transformer.decoding import SpecialIds
+    from keras_transformer.decoding import translate_ids
+
+    imported = import_huggingface(folder)
+    ids = SpecialIds.of(imported.tokenizer.target)
+    rng = np.random.default_rng(2)
+    sources = rng.integers(2, ids.pad, (num_rows, 12)).astype("int32")
+    sources[:, -1] = ids.end
+    targets = rng.integers(2, ids.pad, (num_rows, 9)).astype("int32")
+    start = model.config.decoder_start_token_id
+    theirs_targets, our_targets = targets.copy(), targets.copy()
+    theirs_targets[:, 0], our_targets[:, 0] = start, ids.start
+    with torch.no_grad():
+        theirs = model(
+            input_ids=torch.tensor(sources, dtype=torch.int64),
+            decoder_input_ids=torch.tensor(theirs_targets, dtype=torch.int64),
+        ).logits.numpy()[..., :-1]
+        greedy = model.generate(
+            torch.tensor(sources, dtype=torch.int64),
+            num_beams=1,
+            do_sample=False,
+            max_new_tokens=sources.shape[1] + extra_length,
+            bad_words_ids=[[start], [ids.unknown]],
+        )[:, 1:]
+    ours = np.asarray(
+        imported.model({"source_ids": sources, "target_ids": our_targets})
+    )
+    found, _ = translate_ids(
+        imported.model, sources, kt.BeamSearch(1, extra_length=extra_length), ids
+    )
+    pairs = zip(np.asarray(found)[:, 0].tolist(), greedy.tolist(), strict=True)
+    return {
+        "largest": float(np.abs(ours - theirs).max()),
+        "logits": ours.size,
+        "sources": num_rows,
+        "different": sum(
+            [each for each in our_row if each != ids.pad]
+            != [each for each in their_row if each != start]
+            for our_row, their_row in pairs
+        ),
+    }
+
+
+def read_sources(path):
+    """Returns the lines that a model translates."""
+    if path == "phrases":
+        from keras_transformer.experiments.corpora import load_pairs
+        from keras_transformer.recipes import load_recipe
+
+        pairs = load_pairs(load_recipe(path, ["data.held_out=1000"]))["test"]
+        return [source for source, _ in pairs][:LINES]
+    from keras_transformer.pipelines.lines import read_lines
+
+    folder = pathlib.Path(os.environ["KERAS_TRANSFORMER_DATA"]) / "multi30k"
+    return list(read_lines(folder / "test_2016_flickr.en.gz"))[:LINES]
+
+
+def compare_export(path, folder, engine=None):
+    """Compares a model with its export in transformers.
+
+    Returns:
+        Mapping with the architecture there, and for each beam size the numbers of
+        lines and the reasons of differences.
+    """
+    import transformers
+
+    import keras_transformer as kt
+    from keras_transformer.export import export_huggingface
+
+    translator = kt.open_model(path).with_search(length_penalty=0.0)
+    export_huggingface(translator, folder)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
+    lines = read_sources(path)
+    result = {"architecture": type(model).__name__, "lines": len(lines), "searches": []}
+    for beam_size in BEAM_SIZES:
+        ours = translator.with_search(beam_size=beam_size).translate(lines)
+        theirs = generate(model, tokenizer, lines, beam_size)
+        different = [i for i in range(len(lines)) if ours[i].strip() != theirs[i]]
+        scores = [
+            translator.score(
+                [lines[i] for i in different], [texts[i] for i in different]
+            )
+            for texts in (ours, theirs)
+        ]
+        differences = []
+        for i, *pair in zip(different, *scores, strict=True):
+            pair = [each.log_prob for each in pair]
+            differences.append({"line": i + 1, "log_probabilities": pair})
+            differences[-1]["reason"] = reason(*pair)
+            print(f"line {i + 1}, {pair}: {ours[i]!r} against {theirs[i]!r}")
+        result["searches"].append({"beam_size": beam_size, "differences": differences})
+    return result
+
+
+def reason(ours, theirs):
+    """Returns which of two different translations is more probable."""
+    if abs(ours - theirs) <= TOLERANCE:
+        return "tie"
+    return "ours" if ours > theirs else "theirs"
+
+
+def generate(model, tokenizer, lines, beam_size, batch_size=25):
+    """Returns the texts of `generate`."""
+    import torch
+
+    texts = [""] * len(lines)
+    order = sorted(range(len(lines)), key=lambda i: len(lines[i]))
+    for first in range(0, len(lines), batch_size):
+        rows = order[first : first + batch_size]
+        batch = tokenizer([lines[i] for i in rows], return_tensors="pt", padding=True)
+        with torch.no_grad():
+            found = model.generate(
+                **batch,
+                num_beams=beam_size,
+                length_penalty=0.0,
+                max_new_tokens=batch["input_ids"].shape[1] + 50,
+            )
+        decoded = tokenizer.batch_decode(found, skip_special_tokens=True)
+        for i, text in zip(rows, decoded, strict=True):
+            texts[i] = text
+    return texts
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("models", nargs="*", metavar="NAME=PATH")
+    parser.add_argument("--output", default=str(report.RESULTS))
+    arguments = parser.parse_args()
+    result = {"random": [], "exports": {}}
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        for number, (encoder, decoder, *options) in enumerate(RANDOM_MODELS):
+            path = folder / str(number)
+            model = write_random(path, (encoder, decoder), *options)
+            row = {"layers": [encoder, decoder], "activation": options[0]}
+            row |= {"tied": options[1], "shared": options[2]}
+            result["random"].append(row | compare_random(path, model))
+        for each in arguments.models:
+            label, _, path = each.partition("=")
+            result["exports"][label] = compare_export(path, folder / label)
+    versions = report.versions()
+    versions["transformers"] = importlib.metadata.version("transformers")
+    result |= {"machine": machine.description(), "versions": versions}
+    report.write(arguments.output, "huggingface_agreement", result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""Compares an imported Marian model with Marian itself.
+
+    python3.11 -m venv marian && marian/bin/pip install pymarian==1.12.42
+    KERAS_TRANSFORMER_DATA=... python benchmarks/marian_agreement.py FOLDER \
+      --pymarian marian/bin/pymarian --train
+
+trains a small model on Multi30k in FOLDER (without `--train` the folder contains one)
+and imports it. Marian's scorer and decoder and the imported model get the pieces of the
+1,000 test sentences. For each translation that differs, `marian_search` finds out
+whether the searches' rules are the reason. The script also translates with an export,
+in this process, from C, and with `--python` in another TensorFlow. It writes
+benchmarks/results/marian_agreement.json and .md.
+"""
+
+import argparse
+import os
+import pathlib
+import tempfile
+
+import machine
+import numpy as np
+import other_runtimes
+import report
+from marian_programs import Marian
+from marian_search import marian_search
+
+SEARCHES = ((1, 0), (1, 1), (4, 0), (4, 1))
+# Scores of two hypotheses that differ by less are equal but for rounding.
+TOLERANCE = 1e-4
+BATCH_TOKENS = 4096
+
+
+def read_lines(name):
+    """Returns the lines of a file of Multi30k."""
+    from keras_transformer.pipelines import lines
+
+    folder = pathlib.Path(os.environ["KERAS_TRANSFORMER_DATA"]) / "multi30k"
+    return list(lines.read_lines(folder / name))
+
+
+class Imported:
+    """The imported model as functions of ids.
+
+    Args:
+        imported: `ImportedModel`.
+    """
+
+    def __init__(self, imported):
+        from keras_transformer.decoding import SpecialIds
+        from keras_transformer.decoding.compiled import compile_for_ids
+
+        self.model, self.tokenizer = imported.model, imported.tokenizer
+        self.ids = SpecialIds.of(self.tokenizer.target)
+        self._logits = compile_for_ids(
+            lambda source, target: self.model(
+                {"source_ids": source, "target_ids": target}, training=False
+            ),
+            num_inputs=2,
+        )
+
+    def log_probs(self, source, target):
+        """Returns the log-probabilities after the start and each id, `[batch, n, V]`.
+
+        Args:
+            source: Rows of ids with their ends.
+            target: Rows of ids without start and end.
+        """
+        from keras_transformer.decoding.batches import pad_rows
+
+        logits = self._logits(
+            pad_rows(source, self.ids.pad),
+            pad_rows([[self.ids.start, *row] for row in target], self.ids.pad),
+        ).astype("float64")
+        logits -= logits.max(axis=-1, keepdims=True)
+        return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+    def word_scores(self, sources, targets):
+        """Returns the log-probabilities of each target's ids, the end included."""
+        from keras_transformer.decoding.batches import batch_by_length
+
+        found = [None] * len(sources)
+        lengths = list(map(max, map(len, sources), map(len, targets)))
+        for batch in batch_by_length(lengths, BATCH_TOKENS):
+            log_probs = self.log_probs(
+                [sources[i] for i in batch], [targets[i][:-1] for i in batch]
+            )
+            for i, row in zip(batch, log_probs, strict=True):
+                found[i] = row[np.arange(len(targets[i])), targets[i]]
+        return found
+
+    def translate(self, sources, search):
+        """Returns the best ids of each source, with the end if they have it."""
+        from keras_transformer.decoding import translate_ids
+        from keras_transformer.decoding.batches import batch_by_length
+        from keras_transformer.decoding.batches import pad_rows
+        from keras_transformer.decoding.compiled import compile_for_ids
+
+        run = compile_for_ids(
+            lambda ids: translate_ids(self.model, ids, search, self.ids)[0], 1
+        )
+        found = [None] * len(sources)
+        for batch in batch_by_length(list(map(len, sources)), BATCH_TOKENS // 4):
+            rows = run(pad_rows([sources[i] for i in batch], self.ids.pad))
+            for i, row in zip(batch, rows[:, 0].tolist(), strict=True):
+                found[i] = [each for each in row if each != self.ids.pad]
+        return found
+
+    def search_by_marians_rule(self, source, beam_size, normalize, max_length):
+        """Returns the ids that `marian_search` finds with the imported model."""
+
+        def next_log_probs(rows):
+            return self.log_probs([source] * len(rows), rows)[:, -1]
+
+        return marian_search(next_log_probs, self.ids, beam_size, normalize, max_length)
+
+
+def encode(pieces, numbers, ids):
+    """Returns the ids of pieces that are separated by spaces, and the end."""
+    return [*(numbers.get(piece, ids.unknown) for piece in pieces.split()), ids.end]
+
+
+def compare_searches(model, marian, numbers, sources):
+    """Yields a row of the result for each of `SEARCHES`."""
+    import keras_transformer as kt
+
+    rows = [encode(text, numbers, model.ids) for text in sources]
+    for beam_size, normalize in SEARCHES:
+        search = kt.BeamSearch(beam_size, float(normalize), "power")
+        ours = model.translate(rows, search)
+        found = marian.decode(sources, beam_size, normalize)
+        theirs = [encode(text, numbers, model.ids) for text in found]
+        differences = [i for i in range(len(rows)) if ours[i] != theirs[i]]
+        yield {
+            "beam_size": beam_size,
+            "normalize": normalize,
+            "lines": len(rows),
+            "differences": [
+                explain(model, i, rows[i], ours[i], theirs[i], beam_size, normalize)
+                for i in differences
+            ],
+        }
+
+
+def explain(model, number, source, ours, theirs, beam_size, normalize):
+    """Returns the line, the reason of a difference, and both scores."""
+    words = model.word_scores([source] * 2, [ours, theirs])
+    pair = [
+        float(each.sum() / len(each) ** normalize) if len(each) else 0.0
+        for each in words
+    ]
+    by_rule = model.search_by_marians_rule(
+        source, beam_size, normalize, max_length=3 * len(source)
+    )
+    if ours[-1] != model.ids.end or len(theirs) > len(source) + 50:
+        reason = "limit"
+    elif by_rule == theirs:
+        reason = "rule"
+    elif abs(pair[0] - pair[1]) < TOLERANCE:
+        reason = "tie"
+    else:
+        reason = "unexplained"
+    print(
+        f"line {number + 1}, beam {beam_size}, normalize {normalize}: {reason}, {pair}"
+    )
+    return {"line": number + 1, "reason": reason, "scores": pair}
+
+
+def compare_scores(model, marian, numbers, sources, targets):
+    """Returns the number of compared word scores and the largest difference."""
+    expected = marian.word_scores(sources, targets)
+    rows = (
+        [encode(text, numbers, model.ids) for text in each]
+        for each in (sources, targets)
+    )
+    found = model.word_scores(*rows)
+    differences = np.concatenate(
+        [np.abs(ours - theirs) for ours, theirs in zip(found, expected, strict=True)]
+    )
+    return {"words": len(differences), "largest": float(differences.max())}
+
+
+def compare_exports(imported, lines, python):
+    """Returns the number of texts that exports translate as Python does, by runtime."""
+    import keras_transformer as kt
+    from keras_transformer.export import export_saved_model
+
+    search = kt.BeamSearch(**imported.decoding)
+    expected = kt.Translator(
+        imported.model, imported.tokenizer, imported.tokenizer.target, search
+    ).translate(lines)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        export = export_saved_model(
+            imported.model, imported.tokenizer, folder / "export", search
+        )
+        found = {"C": other_runtimes.translate_in_c(export, lines, folder)}
+        for path in python:
+            version, texts = other_runtimes.translate_in_python(path, export, lines)
+            found[f"TensorFlow {version}"] = texts
+    return {
+        name: sum(map(str.__eq__, texts, expected)) for name, texts in found.items()
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--pymarian", type=pathlib.Path, required=True)
+    parser.add_argument("--train", action="store_true", help="train a model first")
+    parser.add_argument("--lines", type=int, default=1000)
+    parser.add_argument(
+        *("--python",),
+        action="append",
+        default=[],
+        help="Python with a TensorFlow to load the export; may be repeated",
+    )
+    parser.add_argument("--output", default=str(report.RESULTS))
+    arguments = parser.parse_args()
+    marian = Marian(arguments.pymarian.absolute(), arguments.folder)
+    if arguments.train:
+        marian.prepare(read_lines("train.en.gz"), read_lines("train.de.gz"))
+        marian.train()
+    from keras_transformer.conversion.marian import import_marian
+
+    imported = import_marian(arguments.folder)
+    model = Imported(imported)
+    sources, targets = (
+        read_lines(f"test_2016_flickr.{side}.gz")[: arguments.lines]
+        for side in ("en", "de")
+    )
+    numbers = {
+        piece: number for number, piece in enumerate(imported.tokenizer.pieces())
+    }
+    source_pieces = marian.split(sources, "source")
+    encoded = imported.tokenizer.tokenize(sources).to_list()
+    rows = [encode(text, numbers, model.ids) for text in source_pieces]
+    assert [[*row, model.ids.end] for row in encoded] == rows
+    result = {
+        "machine": machine.description(),
+        "versions": {**report.versions(), "marian": marian.version()},
+        "scores": compare_scores(
+            model, marian, numbers, source_pieces, marian.split(targets, "target")
+        ),
+        "searches": list(compare_searches(model, marian, numbers, source_pieces)),
+        "exports": compare_exports(imported, sources, arguments.python),
+        "lines": len(sources),
+    }
+    report.write(arguments.output, "marian_agreement", result)
+
+
+if __name__ == "__main__":
+    main()

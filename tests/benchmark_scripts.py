@@ -1,0 +1,16 @@
+"""Modules in the folder benchmarks, which is not a package."""
+
+import importlib
+import pathlib
+import sys
+
+FOLDER = pathlib.Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+def load_script(name):
+    """Returns the module of a script."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(FOLDER))

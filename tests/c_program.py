@@ -1,0 +1,63 @@
+"""The C program that translates with an export, through TensorFlow's C API."""
+
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+SOURCE = pathlib.Path(__file__).parent / "export" / "translate.c"
+COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+
+
+def compile_program(folder):
+    """Returns the path of the program, compiled in a folder, or skips the test."""
+    if COMPILER is None:
+        pytest.skip("no C compiler")
+    package = pathlib.Path(tf.__file__).parent
+    libraries = sorted(
+        path for path in package.glob("libtensorflow_*.so.*") if path.is_file()
+    )
+    if not libraries or not (package / "include/tensorflow/c/c_api.h").is_file():
+        pytest.skip("this TensorFlow comes without its C headers or libraries")
+    path = folder / "translate"
+    subprocess.run(
+        [
+            *(COMPILER, "-std=gnu11", "-Wall", "-Werror", "-o", path, SOURCE),
+            *("-I", package / "include", f"-Wl,-rpath,{package}"),
+            *libraries,
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return path
+
+
+def run_program(program, export, libraries, texts):
+    """Returns the exit status, the output, and the errors of the program.
+
+    Args:
+        program: Path of the program.
+        export: Path of an export's version.
+        libraries: Paths of libraries with the operations of its tokenizer.
+        texts: List of str, one line each.
+    """
+    model = saved_model_pb2.SavedModel()
+    model.ParseFromString((export / "saved_model.pb").read_bytes())
+    signature = model.meta_graphs[0].signature_def["serving_default"]
+    (source,) = signature.inputs.values()
+    operation, _, index = signature.outputs["translations"].name.rpartition(":")
+    done = subprocess.run(
+        [
+            *(program, export, source.name.rpartition(":")[0]),
+            *(operation, index, *libraries),
+        ],
+        input="".join(f"{text}\n" for text in texts).encode(),
+        capture_output=True,
+        env={"TF_CPP_MIN_LOG_LEVEL": "3"},
+        check=False,
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()

@@ -1,0 +1,81 @@
+"""A model that Marian trains here, against Marian's scorer and decoder."""
+
+import shutil
+
+import pytest
+from benchmark_scripts import load_script
+
+from keras_transformer.conversion.marian import import_marian
+from keras_transformer.conversion.vocabularies import read_vocabulary
+from keras_transformer.experiments.corpora import load_pairs
+from keras_transformer.recipes import load_recipe
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = shutil.which("pymarian")
+SIZE = {"enc-depth": 1, "dim-emb": 64, "transformer-dim-ffn": 128}
+STAGE = {"mini-batch-words": 600, "learn-rate": 0.002, "after": "600u"}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The modules of the benchmark, Marian's model, and 60 test pairs."""
+    if PROGRAM is None:
+        pytest.skip("pymarian is not on PATH")
+    agreement, programs = map(load_script, ("marian_agreement", "marian_programs"))
+    marian = programs.Marian(PROGRAM, tmp_path_factory.mktemp("marian"))
+    splits = load_pairs(load_recipe("phrases", ["data.size=6000"]))
+    sources, targets = map(list, zip(*splits["train"], strict=True))
+    marian.prepare(sources, targets, vocabulary_size=500)
+    marian.train([STAGE], **SIZE, **{"lr-warmup": 100})
+    return agreement, marian, list(splits["test"])[:60]
+
+
+@pytest.fixture(scope="module")
+def pieces(trained):
+    _, marian, pairs = trained
+    sources, targets = zip(*pairs, strict=True)
+    return marian.split(list(sources), "source"), marian.split(list(targets), "target")
+
+
+@pytest.fixture(scope="module")
+def numbers(trained):
+    """Mapping of Marian's pieces to ids."""
+    pieces = read_vocabulary(trained[1].folder / "vocab.yml")
+    return {piece: number for number, piece in enumerate(pieces)}
+
+
+def model_of(trained, engine=None):
+    return trained[0].Imported(import_marian(trained[1].folder, engine))
+
+
+def test_word_scores_match_marians_scorer(trained, pieces, numbers):
+    agreement, marian, _ = trained
+    found = agreement.compare_scores(model_of(trained), marian, numbers, *pieces)
+    assert found["words"] > 500
+    assert found["largest"] < 2e-5
+    other = model_of(trained, "huggingface")
+    found = agreement.compare_scores(other, marian, numbers, *pieces)
+    assert found["largest"] > 1e-3
+
+
+def test_translations_match_marians_decoder(trained, pieces, numbers):
+    agreement, marian, _ = trained
+    model = model_of(trained)
+    for search in agreement.compare_searches(model, marian, numbers, pieces[0]):
+        reasons = {each["reason"] for each in search["differences"]}
+        allowed = {"limit", "tie", *(["rule"] if search["beam_size"] > 1 else [])}
+        assert reasons <= allowed, search
+        assert len(search["differences"]) < len(pieces[0]) / 4
+
+
+def test_splitter_in_the_graph_matches_the_library(trained, pieces, numbers):
+    agreement, marian, pairs = trained
+    tokenizer = import_marian(marian.folder).tokenizer
+    ids = model_of(trained).ids
+    for side, texts in zip(
+        (tokenizer, tokenizer.target), zip(*pairs, strict=True), strict=True
+    ):
+        split = pieces[side is tokenizer.target]
+        expected = [agreement.encode(each, numbers, ids)[:-1] for each in split]
+        assert side.tokenize(list(texts)).to_list() == expected

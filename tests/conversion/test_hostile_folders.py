@@ -1,0 +1,145 @@
+"""Folders of Marian and Hugging Face that were made to harm their reader."""
+
+import json
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+import yaml
+from sentencepiece import sentencepiece_model_pb2
+from toolkit_models import SETTINGS
+from toolkit_models import huggingface_arrays
+from toolkit_models import npz
+from toolkit_models import random_arrays
+from toolkit_models import safetensors
+from toolkit_models import splitter
+from toolkit_models import write_huggingface
+from toolkit_models import write_marian
+
+from keras_transformer.conversion.huggingface import import_huggingface
+from keras_transformer.conversion.marian import import_marian
+from keras_transformer.errors import UserError
+
+ALIASES = "a0: &a0 [1, 1]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)
+)
+
+
+def one_line(read, folder):
+    with pytest.raises(UserError) as caught:
+        read(folder)
+    message = str(caught.value)
+    assert "\n" not in message and str(folder) in message and len(message) < 500
+    return message
+
+
+@pytest.fixture
+def marian(tmp_path):
+    return write_marian(tmp_path / "marian", random_arrays())
+
+
+@pytest.fixture
+def huggingface(tmp_path):
+    return write_huggingface(tmp_path / "huggingface", random_arrays())
+
+
+def test_settings_of_300_mb_are_refused_unread(marian):
+    path = marian / "model.npz"
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["special:model.yml.npy"] += bytes(300 << 20)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    del members
+    tracemalloc.start()
+    try:
+        message = one_line(import_marian, marian)
+        assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    finally:
+        tracemalloc.stop()
+    assert "special:model.yml: more than 65,536 bytes" in message
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ("x: !!python/object/apply:pathlib.Path.touch [{}]\n", "not valid YAML"),
+        ("x: !!python/name:os.system\n", "not valid YAML"),
+        # Each alias stands for nine times as many values as the one before.
+        (f"{ALIASES}transformer-tied-layers: *a29\n", "more than 10,000 values"),
+        ("x: &x [*x]\n", "values"),
+        ("dec-depth: 2\n", "the key dec-depth is given twice"),
+        ("input-types: |\n  two\n  lines\n", "input-types: two lines cannot"),
+    ],
+)
+def test_settings_of_a_model_are_plain_yaml(marian, end, reason):
+    mark = marian / "mark"
+    text = yaml.safe_dump({**SETTINGS, "input-types": []})
+    if end.startswith("input-types"):
+        text = text.replace("input-types: []\n", "")
+    text += end.format(mark) if "{}" in end else end
+    (marian / "model.npz").write_bytes(npz(random_arrays(), text))
+    assert reason in one_line(import_marian, marian)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table[: len(table) // 2],
+        # The root points behind the end.
+        lambda table: table[:4] + b"\xff\xff\xff\x7f" + table[8:],
+        lambda table: b"\xff\xff\xff\xff" + table[4:],
+    ],
+)
+def test_damaged_charsmap_is_refused(marian, huggingface, change):
+    proto = sentencepiece_model_pb2.ModelProto.FromString(splitter())
+    spec = proto.normalizer_spec
+    spec.precompiled_charsmap = change(spec.precompiled_charsmap)
+    for read, folder in ((import_marian, marian), (import_huggingface, huggingface)):
+        (folder / "target.spm").write_bytes(proto.SerializeToString())
+        assert "normalization table" in one_line(read, folder)
+
+
+def test_safetensors_that_share_bytes_are_refused(huggingface):
+    path = huggingface / "model.safetensors"
+    content = safetensors(huggingface_arrays(random_arrays()))
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    for number in range(1000):
+        header[f"copy{number}"] = header["model.shared.weight"]
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
+    assert "its arrays overlap" in one_line(import_huggingface, huggingface)
+
+
+def test_bin_file_with_more_weights_than_bytes_is_refused(huggingface):
+    torch = pytest.importorskip("torch")
+    state = {
+        name: torch.tensor(array)
+        for name, array in huggingface_arrays(random_arrays()).items()
+    }
+    (huggingface / "model.safetensors").unlink()
+    path = huggingface / "pytorch_model.bin"
+    # A stored number stands for 2^40 of them.
+    large = torch.zeros(1).expand(1 << 20, 1 << 20)
+    torch.save({**state, "model.shared.weight": large}, path)
+    assert "more than the file" in one_line(import_huggingface, huggingface)
+    torch.save({**state, 7: torch.zeros(1)}, path)
+    assert "names of its arrays" in one_line(import_huggingface, huggingface)
+    torch.save(state, path)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data/99", bytes(10 << 20))
+    assert "Compressed arrays are not" in one_line(import_huggingface, huggingface)
+
+
+def test_arrays_of_a_bin_file_must_be_finite(huggingface):
+    torch = pytest.importorskip("torch")
+    arrays = huggingface_arrays(random_arrays())
+    arrays["model.shared.weight"][3, 3] = np.inf
+    (huggingface / "model.safetensors").unlink()
+    state = {name: torch.tensor(array) for name, array in arrays.items()}
+    torch.save(state, huggingface / "pytorch_model.bin")
+    assert "not finite" in one_line(import_huggingface, huggingface)

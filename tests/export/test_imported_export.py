@@ -1,0 +1,57 @@
+"""An export of an imported model in programs without this package."""
+
+import os
+import pathlib
+
+import pytest
+import tensorflow_text
+from benchmark_scripts import load_script
+from c_program import compile_program
+from c_program import run_program
+from toolkit_models import HOSTILE_TEXTS
+from toolkit_models import SETTINGS
+from toolkit_models import random_arrays
+from toolkit_models import write_marian
+
+import keras_transformer as kt
+from keras_transformer.conversion.marian import import_marian
+from keras_transformer.export import export_saved_model
+
+pytestmark = pytest.mark.slow
+TEXTS = [text for text in HOSTILE_TEXTS if not set(text) & {"\n", "\0"}]
+# A Python with another TensorFlow and its tensorflow-text.
+OTHER_PYTHON = "OTHER_TENSORFLOW_PYTHON"
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """An export of a model with two vocabularies, and its translations in Python."""
+    folder = tmp_path_factory.mktemp("imported")
+    settings = {**SETTINGS, "tied-embeddings-all": False, "tied-embeddings": True}
+    source = write_marian(folder / "marian", random_arrays(shared=False), settings)
+    imported = import_marian(source)
+    model, tokenizer = imported.model, imported.tokenizer
+    search = kt.BeamSearch(**imported.decoding, extra_length=7)
+    translator = kt.Translator(model, tokenizer, tokenizer.target, search)
+    expected = translator.translate(TEXTS)
+    assert len(set(expected)) > 5
+    return export_saved_model(model, tokenizer, folder / "export", search), expected
+
+
+def test_imported_model_translates_in_c(exported, tmp_path):
+    program = compile_program(tmp_path)
+    folder = pathlib.Path(tensorflow_text.__file__).parent / "python" / "ops"
+    library = folder / "_sentencepiece_tokenizer.so"
+    code, found, errors = run_program(program, exported[0], [library], TEXTS)
+    assert code == 0, errors[-2000:]
+    assert found.removesuffix("\n").split("\n") == exported[1]
+
+
+def test_imported_model_translates_in_another_tensorflow(exported):
+    python = os.environ.get(OTHER_PYTHON)
+    if not python:
+        pytest.skip(f"{OTHER_PYTHON} is not set")
+    runtimes = load_script("other_runtimes")
+    version, found = runtimes.translate_in_python(python, exported[0], TEXTS)
+    assert version
+    assert found == exported[1]
