@@ -10,14 +10,12 @@ import paper_in_numpy
 import pytest
 import tensorflow as tf
 from phrases_run import small_recipe
-from tiny_export import SENTENCES
 
 import keras_transformer as kt
 from keras_transformer import pipelines
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import DataError
 from keras_transformer.errors import ModelError
-from keras_transformer.errors import RecipeError
 from keras_transformer.errors import RunError
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments import plan
@@ -28,7 +26,6 @@ from keras_transformer.experiments.train import train
 from keras_transformer.experiments.vocabulary import update_vocabulary
 from keras_transformer.export import export_preset
 from keras_transformer.export import export_translator
-from keras_transformer.export.saved_model import core_tokenizer
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.info import model_info
 from keras_transformer.saving.load import check_matches_recipe
@@ -38,9 +35,8 @@ from keras_transformer.saving.vocabularies import check_vocabularies
 from keras_transformer.visualization.collect import attention_of
 
 SIZES = {"shared": False, "vocabulary_size": 380, "source_vocabulary_size": 370}
-SEPARATE = f"tokenizer={{kind: bpe, split_digits: true, {str(SIZES)[1:-1]}}}".replace(
-    "'", ""
-).replace("False", "false")
+SEPARATE = """tokenizer={kind: bpe, split_digits: true, shared: false,
+  vocabulary_size: 380, source_vocabulary_size: 370}"""
 TEXTS = ["7 May 2024", "", "Monday, 12 June", "two hours"]
 NUM_PARAMETERS = (
     (370 + 380) * 16  # embeddings of both sides; the target's make the logits
@@ -163,18 +159,6 @@ def test_prefixes_and_attention_use_the_vocabulary_of_the_target(translator):
     assert "".join(attention.predicted) == "am 7. Mai</s>"
 
 
-def test_core_operations_give_the_same_ids(translator):
-    core = core_tokenizer(translator.tokenizer)
-    for ours, theirs in (
-        (translator.tokenizer, core),
-        (translator.tokenizer.target, core.target),
-    ):
-        expected = ours.tokenize(["12 Größen", "two"])
-        found = theirs.tokenize(["12 Größen", "two"])
-        assert found.to_list() == expected.to_list()
-        assert theirs.detokenize(found).numpy().tolist()[1] == b"two"
-
-
 def test_commands_evaluate_and_describe_the_run(run, run_command, tmp_path):
     source, target = tmp_path / "a.en", tmp_path / "a.de"
     source.write_text("7 May\ntwo hours\n")
@@ -234,72 +218,6 @@ def test_vocabularies_of_a_run_are_fixed(run):
     ):
         with pytest.raises(RunError, match=f"do not fit these changes.*{key}"):
             claim(override, allow_changes=True)
-
-
-def test_either_tokenizer_changes_the_cache(tmp_path):
-    one, two = (
-        pipelines.train_tokenizer("word_piece", SENTENCES * 4, size)
-        for size in (300, 305)
-    )
-    texts = "ein Hund", "die Katze"
-    pairs = pipelines.as_pairs([texts] * 3)
-    pairs.fingerprint = lambda: "text"
-    inputs = []
-    for sides in ((one, two), (two, two), (one, one), (two, one)):
-        tokenizer = pipelines.SeparateTokenizers(*sides)
-        target = tokenizer.target
-        corpus = pipelines.encode_corpus(pairs, tokenizer, target, tmp_path / "cache")
-        inputs.append(corpus.inputs)
-        for ids, side, text in zip(corpus.pair(0), sides, texts, strict=True):
-            assert side.detokenize(ids[None]).numpy()[0].decode() == text
-    assert len(set(inputs)) == 4
-    tokenizer.save(tmp_path)
-    loaded = pipelines.load_tokenizer(tmp_path)
-    assert loaded.fingerprint() == tokenizer.fingerprint()
-    (tmp_path / "target" / "tokenizer.json").write_text("[")
-    with pytest.raises(DataError, match=r"target/tokenizer.json: "):
-        pipelines.load_tokenizer(tmp_path)
-
-
-def test_dropout_segments_both_sides(translator, tmp_path):
-    tokenizer = translator.tokenizer
-    texts = ("Monday and Tuesday", "Montag und Dienstag")
-    sides = tokenizer, tokenizer.target
-    options = {"dropout": 0.4, "segmentations": 6}
-    corpus = pipelines.encode_corpus([texts], *sides, tmp_path / "x", **options)
-    rows = [corpus.pair(number) for number in range(6)]
-    for side, (tokenizer, text) in enumerate(zip(sides, texts, strict=True)):
-        found = {tuple(row[side]) for row in rows}
-        assert len(found) > 1
-        for ids in found:
-            assert tokenizer.detokenize([ids]).numpy()[0].decode() == text
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["tokenizer.source_model=a"], "both model, for the target, and source_model"),
-        (["tokenizer.shared=true"], "tokenizer: source_vocabulary_size needs shared"),
-        (
-            ["model.variations={source_vocabulary_size: 9}"],
-            "must be null or tokenizer.source_vocabulary_size. Received: 9 and 370",
-        ),
-        (
-            ["data={train: {source: a, target: b, directions: both}}"],
-            "directions: both needs tokenizer.shared: true",
-        ),
-        (
-            ["training.stages=[{steps: 1, directions: both}]"],
-            "directions: both needs tokenizer.shared: true",
-        ),
-        (["data={kind: trees, train: {trees: a}}"], "not available with data.kind tre"),
-        (["tokenizer.kind=marian"], "shared: false needs kind bpe or word_piece"),
-    ],
-)
-def test_impossible_recipes_are_one_line(overrides, message):
-    with pytest.raises(RecipeError, match=message) as caught:
-        separate_recipe(*overrides)
-    assert "\n" not in str(caught.value)
 
 
 def test_given_models_are_used_for_their_sides(translator, tmp_path):
