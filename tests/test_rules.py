@@ -91,6 +91,7 @@ WITHOUT_TENSORFLOW = (
     "saving.keras_file",
     "saving.load",
     "saving.info",
+    "saving.vocabularies",
     "training.losses",
     "training.metrics",
     "training.schedules",

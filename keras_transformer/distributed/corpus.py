@@ -32,7 +32,6 @@ from keras_transformer.pipelines.lines import opened_lines
 from keras_transformer.pipelines.sources.records import FORMAT
 from keras_transformer.pipelines.sources.records import RECORDS
 from keras_transformer.pipelines.tokenizers.registry import load_tokenizer
-from keras_transformer.pipelines.tokenizers.separate import SIDES
 from keras_transformer.pipelines.tokenizers.separate import SeparateTokenizers
 
 # Reasons in `dropped`.
@@ -389,12 +388,11 @@ def make_folder(path):
 
 
 def _copy_tokenizer(tokenizer, folder, output):
-    into = FileSystems.join(output, "tokenizer")
-    names = {"": tokenizer.source}
+    sides = {"": tokenizer}
     if isinstance(tokenizer, SeparateTokenizers):
-        names = dict(zip(SIDES, (tokenizer.source, tokenizer.target), strict=True))
-    for side, each in names.items():
-        inner = FileSystems.join(into, side) if side else into
-        make_folder(inner)
+        sides = {"source": tokenizer.source, "target": tokenizer.target}
+    for side, each in sides.items():
+        into = FileSystems.join(output, "tokenizer", side)
+        make_folder(into)
         with open(os.path.join(folder, side, each.file_name), "rb") as file:
-            write_file(FileSystems.join(inner, each.file_name), [file.read()])
+            write_file(FileSystems.join(into, each.file_name), [file.read()])

@@ -100,8 +100,9 @@ def export_marian(translator, folder, *, scores=(), license=None):
         for name, text in texts.items():
             (temporary / name).write_text(text, encoding="utf-8")
         for side, tokenizer in sides.items():
-            if tokenizer.model is not None:
-                (temporary / f"{side}.spm").write_bytes(tokenizer.model)
+            splitter = tokenizer.source.model
+            if splitter is not None:
+                (temporary / f"{side}.spm").write_bytes(splitter)
     return folder
 
 

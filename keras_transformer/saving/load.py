@@ -58,16 +58,17 @@ def recipe_keys(path):
     settings, _ = keras_files.check(file)
     if "model" not in keys:
         keys |= _keys_of_weights(settings, folder)
-    keys["tokenizer"] |= vocabulary_keys(settings, keys["tokenizer"]["shared"])
+    is_shared = keys["tokenizer"].get("shared", True)
+    keys["tokenizer"] |= vocabulary_keys(settings, is_shared)
     return keys
 
 
 def _keys_of_weights(settings, tokenizer_path):
     """Returns the recipe keys for a model's settings and its tokenizer's folder."""
     kind, is_shared = tokenizer_layout(tokenizer_path)
-    sizes = vocabulary_keys(settings, is_shared)
+    tokenizer = {"kind": kind, **vocabulary_keys(settings, is_shared)}
     model = {name: settings[name] for name in MODEL_ARGUMENTS}
-    return {"model": model, "tokenizer": {"kind": kind, "shared": is_shared, **sizes}}
+    return {"model": model, "tokenizer": tokenizer}
 
 
 def weights_file(path):

@@ -56,11 +56,17 @@ def parse_vocabulary(text):
 
 
 def vocabulary_keys(settings, is_shared):
-    """Returns the sizes in the recipe's section `tokenizer` for a model's settings."""
-    sizes = {"vocabulary_size": settings["vocabulary_size"]}
+    """Returns the vocabularies of a recipe's section `tokenizer`, given a model's.
+
+    Args:
+        settings: Arguments of `Transformer`.
+        is_shared: Whether source and target share a vocabulary.
+    """
+    keys = {"vocabulary_size": settings["vocabulary_size"]}
     if not is_shared:
-        sizes["source_vocabulary_size"] = _own_source_size(settings)
-    return sizes
+        keys["shared"] = False
+        keys["source_vocabulary_size"] = _own_source_size(settings)
+    return keys
 
 
 def tokenizer_kind(folder):

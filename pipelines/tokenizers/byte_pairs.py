@@ -88,9 +88,7 @@ class BytePairTokenizer(Tokenizer):
 
     def _load(self):
         with hide_normalizer_message():
-            self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
-                model=self._model, out_type=tf.int32
-            )
+            self._sentencepiece = load_sentencepiece(self._model, tf.int32)
 
     def _call(self, method, argument):
         try:
@@ -203,6 +201,16 @@ def train_byte_pairs(
     except RuntimeError as error:
         raise _training_error(str(error), vocabulary_size) from None
     return BytePairTokenizer(model.getvalue())
+
+
+def load_sentencepiece(model: bytes, out_type):
+    """Returns the tokenizer of tensorflow-text for a SentencePiece model.
+
+    Its operation has a name for each model. In a loaded SavedModel, operations with the
+    same name would share one model.
+    """
+    name = f"sentencepiece_{hashlib.sha256(model).hexdigest()[:16]}"
+    return tensorflow_text.SentencepieceTokenizer(model, out_type, name=name)
 
 
 def escape(sentence: str) -> str:

@@ -18,6 +18,7 @@ from keras_transformer.errors import DataError
 from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.base import write_atomically
+from keras_transformer.pipelines.tokenizers.byte_pairs import load_sentencepiece
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
 from keras_transformer.pipelines.tokenizers.model_check import byte_pieces
 from keras_transformer.pipelines.tokenizers.model_check import check_sentencepiece_model
@@ -110,9 +111,7 @@ class MarianSide(Tokenizer):
 
     def _load(self):
         try:
-            self._splitter = tensorflow_text.SentencepieceTokenizer(
-                model=self._model, out_type=tf.string
-            )
+            self._splitter = load_sentencepiece(self._model, tf.string)
             self._splitter.tokenize(["a"])
         except tf.errors.OpError:
             raise DataError("TensorFlow Text cannot read the model.") from None

@@ -10,7 +10,7 @@ from keras_transformer.pipelines.tokenizers.base import Tokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
 from keras_transformer.pipelines.tokenizers.byte_pairs import train_byte_pairs
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
-from keras_transformer.pipelines.tokenizers.separate import SIDES
+from keras_transformer.pipelines.tokenizers.separate import SIDE_FOLDERS
 from keras_transformer.pipelines.tokenizers.separate import SeparateTokenizers
 from keras_transformer.pipelines.tokenizers.word_piece_training import train_word_pieces
 from keras_transformer.pipelines.tokenizers.word_pieces import WordPieceTokenizer
@@ -73,7 +73,9 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
     tokenizer = _load_file(folder, _CLASSES)
     if tokenizer is not None:
         return tokenizer
-    sides = [_load_file(os.path.join(folder, side), _SIDE_CLASSES) for side in SIDES]
+    sides = [
+        _load_file(os.path.join(folder, side), _SIDE_CLASSES) for side in SIDE_FOLDERS
+    ]
     if None not in sides:
         return SeparateTokenizers(*sides)
     names = ", ".join(each.file_name for each in _CLASSES)

@@ -7,7 +7,7 @@ from keras_transformer.errors import DataError
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
 # Folders of the two tokenizers.
-SIDES = ("source", "target")
+SIDE_FOLDERS = ("source", "target")
 
 
 class SeparateTokenizers(Tokenizer):
@@ -58,7 +58,9 @@ class SeparateTokenizers(Tokenizer):
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizers into `folder/source` and `folder/target`."""
-        for side, tokenizer in zip(SIDES, (self._source, self._target), strict=True):
+        for side, tokenizer in zip(
+            SIDE_FOLDERS, (self._source, self._target), strict=True
+        ):
             tokenizer.save(os.path.join(folder, side))
 
     def fingerprint(self) -> str:

@@ -42,7 +42,8 @@ def test_info_describes_a_run(run, info_json):
     assert (info["kind"], info["path"]) == ("run", str(folder))
     assert info["parameters"] == summary["parameters"]
     assert info["architecture"]["d_ff"] == 24
-    assert info["vocabulary"] == {"kind": "bpe", "size": 380}
+    expected = {"kind": "bpe", "size": 380, "source_size": None}
+    assert info["vocabulary"] == expected
     training = info["training"]
     assert (training["steps"], training["settings"]["steps"]) == (8, 8)
     assert training["checkpoints"] == [6, 8]
@@ -95,7 +96,8 @@ def test_info_describes_an_export(tiny_export, tiny_model, info_json):
     assert (info["kind"], info["path"]) == ("SavedModel", str(tiny_export))
     assert info["parameters"] == tiny_model[0].count_params()
     assert info["architecture"]["num_heads"] == 3
-    assert info["vocabulary"] == {"kind": "bpe", "size": 300}
+    expected = {"kind": "bpe", "size": 300, "source_size": None}
+    assert info["vocabulary"] == expected
     assert info["decoding"]["beam_size"] == 4
     assert info["license"] == "CC0-1.0"
     assert info["files"]["saved_model.pb"] > 1000

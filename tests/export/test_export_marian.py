@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import yaml
 from layer_checks import numpy
+from tiny_export import SENTENCES
 from tiny_export import open_translator
 from tiny_export import tiny_model
 from toolkit_models import extract_golden
 
 import keras_transformer as kt
+from keras_transformer import pipelines
 from keras_transformer.conversion.marian import import_marian
 from keras_transformer.errors import ExportError
 from keras_transformer.export import export_marian
@@ -109,6 +111,31 @@ def test_own_model_has_marians_ids_and_the_same_log_probs(own):
         start = imported.tokenizer.start_id
         found = log_probs(imported.model, [*mapped[0], 0], [start, *mapped[1]])
         np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_separate_vocabularies_keep_their_sizes(tmp_path):
+    tokenizer = pipelines.SeparateTokenizers(
+        *(pipelines.train_tokenizer("bpe", SENTENCES, size) for size in (290, 300))
+    )
+    variations = {**ZERO_START, "source_vocabulary_size": 290}
+    ours, _ = tiny_model(1, 0.2, variations=variations)
+    translator = open_translator(ours, tokenizer, SEARCH)
+    folder = export_marian(translator, tmp_path / "m")
+    _, settings = arrays_and_settings(folder / "model.npz")
+    assert settings["dim-vocabs"] == [288, 298]
+    for side, each in (("source", tokenizer.source), ("target", tokenizer.target)):
+        assert (folder / f"{side}.spm").read_bytes() == each.model
+    imported = import_marian(folder)
+    logits = [
+        numpy(model({"source_ids": np.array([source]), "target_ids": np.array([ids])}))
+        for model, source, ids in (
+            (ours, [289, 5, 3], [2, 299, 44]),
+            # Ids from 4 on become smaller by 2, and the end becomes 0.
+            (imported.model, [287, 3, 0], [imported.tokenizer.start_id, 297, 42]),
+        )
+    ]
+    kept = [3, 1, *range(4, 300)]
+    np.testing.assert_allclose(logits[1], logits[0][..., kept], atol=2e-5)
 
 
 def test_folder_has_the_files_and_settings_of_marian(own):

@@ -182,7 +182,7 @@ def separate(**changes):
     sides = (pipelines.train_tokenizer("bpe", SENTENCES, size) for size in sizes)
     tokenizer = pipelines.SeparateTokenizers(*sides)
     variations = {"source_vocabulary_size": 290, "layer_norm_epsilon": 1e-5}
-    model = made(num_layers=1, variations=variations, **changes).model
+    model, _ = tiny_model(noise=0.2, num_layers=1, variations=variations, **changes)
     return open_translator(model, tokenizer, SEARCH)
 
 

@@ -161,7 +161,7 @@ def test_info_and_fine_tuning_read_a_preset(preset, tiny_model):
     model, _ = tiny_model
     info = model_info(preset)
     assert (info["kind"], info["parameters"]) == ("preset", model.count_params())
-    assert info["vocabulary"] == {"kind": "bpe", "size": 300}
+    assert info["vocabulary"] == {"kind": "bpe", "size": 300, "source_size": None}
     assert info["decoding"]["beam_size"] == 3
     keys = recipe_keys(preset)
     assert keys["training.initial_model"] == str(preset)

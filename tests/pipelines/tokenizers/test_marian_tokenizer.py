@@ -58,6 +58,25 @@ def test_tokenizer_works_in_a_saved_graph(tokenizer, tmp_path):
     assert rows == tokenizer.tokenize(HOSTILE_TEXTS).to_list()
 
 
+def test_splitters_of_both_sides_stay_apart_in_a_saved_graph(tmp_path):
+    # Only the first one turns a full-width letter into a plain one.
+    sides = [(PIECES, splitter(name)) for name in ("nmt_nfkc", "identity")]
+    module, tokenizer = tf.Module(), MarianTokenizer(*sides)
+    module.tokenizer = tokenizer
+    module.tokenize = tf.function(
+        lambda texts: [
+            side.tokenize(texts).to_tensor() for side in (tokenizer, tokenizer.target)
+        ],
+        input_signature=[tf.TensorSpec([None], tf.string)],
+    )
+    texts = tf.constant(["\uff41 b"])
+    expected = [ids.numpy().tolist() for ids in module.tokenize(texts)]
+    assert expected[0] != expected[1]
+    tf.saved_model.save(module, str(tmp_path / "m"))
+    loaded = tf.saved_model.load(str(tmp_path / "m"))
+    assert [ids.numpy().tolist() for ids in loaded.tokenize(texts)] == expected
+
+
 def test_special_ids_are_the_models(tokenizer):
     size = len(PIECES)
     assert (tokenizer.end_id, tokenizer.unknown_id) == (0, 1)

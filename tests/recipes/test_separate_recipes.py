@@ -1,0 +1,60 @@
+"""Recipes whose source and target have separate vocabularies."""
+
+import pytest
+
+from keras_transformer.errors import RecipeError
+from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes.automatic import choose
+from keras_transformer.recipes.machine import Machine
+from keras_transformer.recipes.machine import TextSize
+
+SEPARATE = (
+    "tokenizer={shared: false, vocabulary_size: 380, source_vocabulary_size: 370}"
+)
+
+
+def test_source_embeddings_follow_the_vocabulary():
+    recipe = load_recipe("phrases", [SEPARATE])
+    assert recipe.model.variations.source_vocabulary_size == 370
+    recipe = load_recipe("phrases", ["tokenizer.shared=false"])
+    assert recipe.tokenizer.source_vocabulary_size == 656
+    assert recipe.model.variations.source_vocabulary_size == 656
+    assert load_recipe("phrases").model.variations is None
+
+
+def test_automatic_size_leaves_room_for_both_vocabularies():
+    """Of 1,000 words, about 500 belong to each side."""
+    sizes = []
+    for shared in (True, False):
+        values = {"tokenizer": {"vocabulary_size": "auto", "shared": shared}}
+        text = TextSize(pairs=60_000, bytes=9_000_000, characters=80, words=1_000)
+        choose(values, ["tokenizer.vocabulary_size"], text, Machine(2, None))
+        sizes.append(values["tokenizer"]["vocabulary_size"])
+    assert sizes == [260 + 80 + 1_000, 260 + 540]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["tokenizer.source_model=a"], "both model, for the target, and source_model"),
+        (["tokenizer.shared=true"], "tokenizer: source_vocabulary_size needs shared"),
+        (
+            ["model.variations={source_vocabulary_size: 9}"],
+            "must be null or tokenizer.source_vocabulary_size. Received: 9 and 370",
+        ),
+        (
+            ["data={train: {source: a, target: b, directions: both}}"],
+            "directions: both needs tokenizer.shared: true",
+        ),
+        (
+            ["training.stages=[{steps: 1, directions: both}]"],
+            "directions: both needs tokenizer.shared: true",
+        ),
+        (["data={kind: trees, train: {trees: a}}"], "not available with data.kind tre"),
+        (["tokenizer.kind=marian"], "shared: false needs kind bpe or word_piece"),
+    ],
+)
+def test_impossible_recipes_are_one_line(overrides, message):
+    with pytest.raises(RecipeError, match=message) as caught:
+        load_recipe("phrases", [SEPARATE, *overrides])
+    assert "\n" not in str(caught.value)
