@@ -22,7 +22,7 @@ import machine
 import nltk
 import report
 
-from keras_transformer.evaluation import bracketing_score
+from keras_transformer.parsing import bracketing_score
 from keras_transformer.parsing.trees import Tree
 from keras_transformer.parsing.trees import label_counts
 from keras_transformer.parsing.trees import parse_tree

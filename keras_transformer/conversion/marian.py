@@ -24,7 +24,7 @@ from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
 from keras_transformer.recipes.yaml_values import read_yaml
 from keras_transformer.untrusted import read_bytes
 from keras_transformer.untrusted import require_regular
-from keras_transformer.untrusted import short
+from keras_transformer.untrusted import shorten
 
 # Maximum size of a YAML file. Marian's have about 2,000 bytes.
 MAX_YAML_BYTES = 1 << 16
@@ -124,7 +124,7 @@ def _load_yaml(label, content):
     try:
         settings = read_yaml(content.decode("utf-8"))
     except (RecipeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{label}: {short(error)}") from None
+        raise ModelError(f"{label}: {shorten(error)}") from None
     if not isinstance(settings, dict):
         raise ModelError(f"{label}: must be a mapping of settings")
     return settings
@@ -150,7 +150,7 @@ def _names(decoder, key, count):
     ):
         raise ModelError(
             f"{decoder['path']}: {key} must name {count} file(s). Received: "
-            f"{short(names)}"
+            f"{shorten(names)}"
         )
     return names
 
@@ -168,7 +168,7 @@ def _check_supported(file, settings):
 
     def refuse(name, received):
         raise ModelError(
-            f"{file}: models with {name}: {short(received)} cannot be imported. Only "
+            f"{file}: models with {name}: {shorten(received)} cannot be imported. Only "
             "Transformers with self-attention in the decoder and post-norm can"
         )
 
@@ -189,8 +189,8 @@ def _check_supported(file, settings):
         raise ModelError(
             f"{file}: encoder and decoder must have equal feed-forward networks. "
             f"Received: transformer-dim-ffn: "
-            f"{short(settings.get('transformer-dim-ffn'))}, "
-            f"transformer-decoder-dim-ffn: {short(width)}"
+            f"{shorten(settings.get('transformer-dim-ffn'))}, "
+            f"transformer-decoder-dim-ffn: {shorten(width)}"
         )
     if settings.get("transformer-ffn-activation", "swish") not in tuple(_ACTIVATIONS):
         refuse("transformer-ffn-activation", settings["transformer-ffn-activation"])

@@ -1,5 +1,6 @@
 """A model that Marian trains here, against Marian's scorer and decoder."""
 
+import os
 import shutil
 
 import pytest
@@ -12,7 +13,7 @@ from keras_transformer.recipes import load_recipe
 
 pytestmark = pytest.mark.slow
 
-PROGRAM = shutil.which("pymarian")
+PROGRAM = os.environ.get("PYMARIAN") or shutil.which("pymarian")
 SIZE = {"enc-depth": 1, "dim-emb": 64, "transformer-dim-ffn": 128}
 STAGE = {"mini-batch-words": 600, "learn-rate": 0.002, "after": "600u"}
 
@@ -21,7 +22,7 @@ STAGE = {"mini-batch-words": 600, "learn-rate": 0.002, "after": "600u"}
 def trained(tmp_path_factory):
     """The modules of the benchmark, Marian's model, and 60 test pairs."""
     if PROGRAM is None:
-        pytest.skip("pymarian is not on PATH")
+        pytest.skip("pymarian is missing: install pymarian==1.12.42 or set PYMARIAN")
     agreement, programs = map(load_script, ("marian_agreement", "marian_programs"))
     marian = programs.Marian(PROGRAM, tmp_path_factory.mktemp("marian"))
     splits = load_pairs(load_recipe("phrases", ["data.size=6000"]))
