@@ -68,6 +68,23 @@ def test_update_keeps_the_settings(grown, tiny_model):
     assert {name for name in before if before[name] != after[name]} <= differing
 
 
+def test_update_extends_separate_matrices_and_biases():
+    """Both sides share the vocabulary, but not the embeddings."""
+    changes = {"source_vocabulary_size": 300, "tied_output": False, "logits_bias": True}
+    model, tokenizer = tiny_export.tiny_model(1, variations=changes)
+    larger, grown = update_vocabulary(model, tokenizer, NEW, 15)
+    first = [tokenizer.pieces().index(f"<0x{byte:02X}>") for byte in "Ż".encode()]
+    number = grown.pieces().index("Ż")
+    resized = 0
+    for old, new in zip(model.weights, larger.weights, strict=True):
+        old, new = map(np.asarray, (old, new))
+        np.testing.assert_array_equal(new[: len(old)], old)
+        if len(new) > len(old):
+            np.testing.assert_allclose(new[number], old[first].mean(axis=0), atol=1e-6)
+            resized += 1
+    assert resized == 4 and larger.source_vocabulary_size == 315
+
+
 def test_update_rejects_fixed_vocabularies(tiny_model):
     with pytest.raises(DataError, match="no subword that the vocabulary lacks"):
         update_vocabulary(*tiny_model, ["der"], 9)
