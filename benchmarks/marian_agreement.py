@@ -116,7 +116,8 @@ class Imported:
 
 def encode(pieces, numbers, ids):
     """Returns the ids of pieces that are separated by spaces, and the end."""
-    return [*(numbers.get(piece, ids.unknown) for piece in pieces.split()), ids.end]
+    pieces = filter(None, pieces.split(" "))
+    return [*(numbers.get(piece, ids.unknown) for piece in pieces), ids.end]
 
 
 def compare_searches(model, marian, numbers, sources):

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.conversion import weights
+from keras_transformer.conversion.array_names import huggingface_names
 from keras_transformer.conversion.arrays import Arrays
 from keras_transformer.conversion.arrays import read_safetensors
 from keras_transformer.conversion.arrays import read_torch
-from keras_transformer.conversion.huggingface_names import linear_names
 from keras_transformer.conversion.imported import ENGINE_VARIATIONS
 from keras_transformer.conversion.imported import ImportedModel
 from keras_transformer.conversion.imported import choose_engine
@@ -283,7 +283,7 @@ def _layer_reader(arrays, side):
     """Returns a reader of layer weights for `set_layers`, with Hugging Face's names."""
 
     def read(number, part, shape):
-        weight, bias = linear_names(side, number, part)
+        weight, bias = huggingface_names(side, number, part)
         # Linear weights are [outputs, inputs].
         kernel = arrays.take(weight, tuple(shape)[::-1]).T
         return kernel, arrays.take(bias, (shape[-1],))

@@ -7,15 +7,15 @@ import pathlib
 import re
 
 from keras_transformer.conversion import weights
+from keras_transformer.conversion.array_names import MARIAN_SETTINGS
+from keras_transformer.conversion.array_names import marian_names
+from keras_transformer.conversion.array_names import marian_norm_names
 from keras_transformer.conversion.arrays import Arrays
 from keras_transformer.conversion.arrays import read_npz
 from keras_transformer.conversion.imported import ENGINE_VARIATIONS
 from keras_transformer.conversion.imported import ImportedModel
 from keras_transformer.conversion.imported import choose_engine
 from keras_transformer.conversion.imported import model_arguments
-from keras_transformer.conversion.marian_names import SETTINGS
-from keras_transformer.conversion.marian_names import embedding_norm_names
-from keras_transformer.conversion.marian_names import layer_names
 from keras_transformer.conversion.vocabularies import read_vocabulary
 from keras_transformer.errors import DataError
 from keras_transformer.errors import ModelError
@@ -71,8 +71,8 @@ def import_marian(path, engine=None, language=None, normalization=None):
     engine = choose_engine(engine, "marian")
     folder, decoder = _decoder_settings(pathlib.Path(path))
     file = _model_file(folder, decoder)
-    sizes = {SETTINGS: MAX_YAML_BYTES}
-    arrays = Arrays(file, read_npz(file, sizes), ignored=(SETTINGS,))
+    sizes = {MARIAN_SETTINGS: MAX_YAML_BYTES}
+    arrays = Arrays(file, read_npz(file, sizes), ignored=(MARIAN_SETTINGS,))
     settings = _model_settings(arrays)
     _check_supported(file, settings)
     tokenizer = _tokenizer(folder, decoder, language, normalization)
@@ -156,11 +156,13 @@ def _names(decoder, key, count):
 
 
 def _model_settings(arrays):
-    if SETTINGS not in arrays:
-        raise ModelError(f"{arrays.path}: {SETTINGS} is missing, not a Marian model")
+    if MARIAN_SETTINGS not in arrays:
+        raise ModelError(
+            f"{arrays.path}: {MARIAN_SETTINGS} is missing, not a Marian model"
+        )
     # Marian terminates the YAML text with a zero byte, newer versions with several.
-    content = arrays.raw(SETTINGS).tobytes().rstrip(b"\0")
-    return _load_yaml(f"{arrays.path}, {SETTINGS}", content)
+    content = arrays.raw(MARIAN_SETTINGS).tobytes().rstrip(b"\0")
+    return _load_yaml(f"{arrays.path}, {MARIAN_SETTINGS}", content)
 
 
 def _check_supported(file, settings):
@@ -234,7 +236,9 @@ def _arguments(arrays, settings, tokenizer, engine):
     def number(name):
         value = settings.get(name)
         if type(value) is not int:
-            raise ModelError(f"{arrays.path}: {name} must be a number in {SETTINGS}")
+            raise ModelError(
+                f"{arrays.path}: {name} must be a number in {MARIAN_SETTINGS}"
+            )
         return value
 
     is_symmetric = number("dec-depth") == number("enc-depth")
@@ -304,7 +308,7 @@ def _set_weights(model, arrays, settings, tokenizer):
         weights.set_layers(stack, _layer_reader(arrays, side))
     for side, norm in (("encoder", model.source_norm), ("decoder", model.target_norm)):
         if norm is not None:
-            names = embedding_norm_names(side)
+            names = marian_norm_names(side)
             weights.set_norm(
                 norm, *(arrays.take(name, (1, width))[0] for name in names)
             )
@@ -314,7 +318,7 @@ def _layer_reader(arrays, side):
     """Returns the function of `set_layers` for Marian's names."""
 
     def read(number, part, shape):
-        weight, bias = layer_names(side, number, part)
+        weight, bias = marian_names(side, number, part)
         vector = arrays.take(bias, (1, shape[-1]))[0]
         if len(shape) == 1:  # of a layer normalization
             return arrays.take(weight, (1, *shape))[0], vector

@@ -10,7 +10,7 @@ import struct
 
 import numpy as np
 
-from keras_transformer.conversion.huggingface_names import linear_names
+from keras_transformer.conversion.array_names import huggingface_names
 from keras_transformer.conversion.weights import StreamOrder
 from keras_transformer.conversion.weights import get_layers
 from keras_transformer.conversion.weights import get_norm
@@ -221,7 +221,7 @@ def _tensors(model, tokenizer):
     tensors["final_logits_bias"] = bias
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         for number, part, kernel, bias in get_layers(stack):
-            names = linear_names(side, number, part)
+            names = huggingface_names(side, number, part)
             tensors |= zip(names, (kernel.T, bias), strict=True)
         if stack.final_norm is not None:
             names = (f"model.{side}.layer_norm.{kind}" for kind in ("weight", "bias"))

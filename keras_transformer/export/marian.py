@@ -11,9 +11,9 @@ import zipfile
 import numpy as np
 import yaml
 
-from keras_transformer.conversion.marian_names import SETTINGS
-from keras_transformer.conversion.marian_names import embedding_norm_names
-from keras_transformer.conversion.marian_names import layer_names
+from keras_transformer.conversion.array_names import MARIAN_SETTINGS
+from keras_transformer.conversion.array_names import marian_names
+from keras_transformer.conversion.array_names import marian_norm_names
 from keras_transformer.conversion.vocabularies import format_vocabulary
 from keras_transformer.conversion.weights import StreamOrder
 from keras_transformer.conversion.weights import get_layers
@@ -192,10 +192,10 @@ def _arrays(model, source_ids, target_ids):
     arrays["decoder_ff_logit_out_b"] = bias[target_ids]
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         for number, part, *pair in get_layers(stack):
-            arrays |= zip(layer_names(side, number, part), pair, strict=True)
+            arrays |= zip(marian_names(side, number, part), pair, strict=True)
     for side, norm in (("encoder", model.source_norm), ("decoder", model.target_norm)):
         if norm is not None:
-            arrays |= zip(embedding_norm_names(side), get_norm(norm), strict=True)
+            arrays |= zip(marian_norm_names(side), get_norm(norm), strict=True)
     return {name: np.atleast_2d(array) for name, array in arrays.items()}
 
 
@@ -289,7 +289,7 @@ def _write_npz(path, arrays, settings):
     """Writes arrays and settings as an uncompressed `.npz` file."""
     # Marian expects a zero byte at the end of the text.
     text = _yaml(settings).encode("ascii") + b"\0"
-    arrays = {**arrays, SETTINGS: np.frombuffer(text, np.int8)}
+    arrays = {**arrays, MARIAN_SETTINGS: np.frombuffer(text, np.int8)}
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             content = io.BytesIO()

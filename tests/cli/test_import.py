@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 import keras_transformer as kt
 from keras_transformer.cli.app import app
+from keras_transformer.conversion.array_names import MARIAN_SETTINGS
 from keras_transformer.conversion.marian import import_marian
-from keras_transformer.conversion.marian_names import SETTINGS as MARIAN_SETTINGS
 from keras_transformer.saving.open import open_model
 
 LINES = ["ab cd", "f a", ">>fra<< e"]

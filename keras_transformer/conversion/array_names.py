@@ -1,0 +1,62 @@
+"""Names of arrays in the files of other toolkits, for import and export."""
+
+# Marian's array with the settings of a model.
+MARIAN_SETTINGS = "special:model.yml"
+
+_MARIAN_BLOCKS = {
+    "self_attention": "self",
+    "cross_attention": "context",
+    "feed_forward": "ffn",
+}
+_MARIAN_ROLES = {
+    **{"query": "q", "key": "k", "value": "v", "output": "o"},
+    **{"inner": "1", "outer": "2"},
+}
+_MARIAN_NORMS = {
+    "self_attention_add_norm": "self_Wo",
+    "cross_attention_add_norm": "context_Wo",
+    "feed_forward_add_norm": "ffn_ffn",
+}
+_HUGGINGFACE_BLOCKS = {"self_attention": "self_attn", "cross_attention": "encoder_attn"}
+_HUGGINGFACE_ROLES = {"query": "q", "key": "k", "value": "v", "output": "out"}
+_HUGGINGFACE_PARTS = {
+    **{
+        f"{block}.{role}": f"{theirs}.{letter}_proj"
+        for block, theirs in _HUGGINGFACE_BLOCKS.items()
+        for role, letter in _HUGGINGFACE_ROLES.items()
+    },
+    "feed_forward.inner": "fc1",
+    "feed_forward.outer": "fc2",
+    "self_attention_add_norm": "self_attn_layer_norm",
+    "cross_attention_add_norm": "encoder_attn_layer_norm",
+    "feed_forward_add_norm": "final_layer_norm",
+}
+
+
+def marian_names(side, number, part):
+    """Returns Marian's names of a layer's kernel and bias, or of its scale and bias.
+
+    Args:
+        side: `"encoder"` or `"decoder"`.
+        number: Number of the layer, from 0.
+        part: Part of the layer, see `weights.set_layers`.
+    """
+    prefix = f"{side}_l{number + 1}"
+    block, _, role = part.partition(".")
+    if not role:
+        return tuple(
+            f"{prefix}_{_MARIAN_NORMS[part]}_ln_{kind}" for kind in ("scale", "bias")
+        )
+    block, role = _MARIAN_BLOCKS[block], _MARIAN_ROLES[role]
+    return f"{prefix}_{block}_W{role}", f"{prefix}_{block}_b{role}"
+
+
+def marian_norm_names(side):
+    """Returns Marian's names of scale and bias of the normalized embeddings."""
+    return f"{side}_emb_ln_scale_pre", f"{side}_emb_ln_bias_pre"
+
+
+def huggingface_names(side, number, part):
+    """Returns Hugging Face's names of what `marian_names` names."""
+    prefix = f"model.{side}.layers.{number}.{_HUGGINGFACE_PARTS[part]}"
+    return f"{prefix}.weight", f"{prefix}.bias"
