@@ -28,6 +28,8 @@ SEARCHES = ((1, 0), (1, 1), (4, 0), (4, 1))
 # Scores of two hypotheses that differ by less are equal but for rounding.
 TOLERANCE = 1e-4
 BATCH_TOKENS = 4096
+# Limits of a translation's length: here more than its source, in Marian a multiple.
+EXTRA_LENGTH, MARIANS_FACTOR = 50, 3
 
 
 def read_lines(name):
@@ -126,7 +128,7 @@ def compare_searches(model, marian, numbers, sources):
 
     rows = [encode(text, numbers, model.ids) for text in sources]
     for beam_size, normalize in SEARCHES:
-        search = kt.BeamSearch(beam_size, float(normalize), "power")
+        search = kt.BeamSearch(beam_size, float(normalize), "power", None, EXTRA_LENGTH)
         ours = model.translate(rows, search)
         found = marian.decode(sources, beam_size, normalize)
         theirs = [encode(text, numbers, model.ids) for text in found]
@@ -150,9 +152,10 @@ def explain(model, number, source, ours, theirs, beam_size, normalize):
         for each in words
     ]
     by_rule = model.search_by_marians_rule(
-        source, beam_size, normalize, max_length=3 * len(source)
+        source, beam_size, normalize, max_length=MARIANS_FACTOR * len(source)
     )
-    if ours[-1] != model.ids.end or len(theirs) > len(source) + 50:
+    limit = min(len(source) + EXTRA_LENGTH, MARIANS_FACTOR * len(source))
+    if max(len(ours), len(theirs)) > limit or ours[-1] != model.ids.end:
         reason = "limit"
     elif by_rule == theirs:
         reason = "rule"
