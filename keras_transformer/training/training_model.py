@@ -259,7 +259,7 @@ class TrainingModel(keras.Model):
         vectors, scores = self._decoder_output(passes, training)
         # [batch, target_length, d_model] to one row per token
         vectors = tf.reshape(tf.cast(vectors, tf.float32), [-1, vectors.shape[-1]])
-        vectors, matrix = self.transformer.token_embedding.loss_factors(vectors)
+        vectors, matrix = self.transformer.token_embedding.loss_operands(vectors)
         matrix = tf.convert_to_tensor(matrix)
         if is_consistent:
             passes = tf.split(vectors, 2)
