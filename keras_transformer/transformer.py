@@ -230,7 +230,7 @@ class Transformer(PresetMixin, keras.Model):
     def embed_target(
         self, target_ids, start_index=0, training=None, token_factors=None
     ):
-        """Like `embed_source`, but for target ids.
+        """Embeds target ids, like `embed_source`.
 
         `start_index`, an int or a scalar tensor, is the position of the first id.
         """

@@ -133,7 +133,7 @@ def encode_with_end(tokenizer, texts):
 
 
 def encode_prefixes(tokenizer, prefixes, model):
-    """Like `encode_texts`, but for the beginnings of translations.
+    """Encodes the beginnings of translations, like `encode_texts`.
 
     Raises:
         ModelError: If the model cannot generate a prefix.

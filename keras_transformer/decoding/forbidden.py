@@ -24,7 +24,7 @@ def forbidden_phrases(spellings, phrases, boundaries=()):
     """Builds the automaton that rejects each token that completes a forbidden phrase.
 
     Phrases are matched as symbols, with the algorithm of Aho and Corasick (1975). So a
-    phrase is found in whatever way it is split into tokens.
+    phrase is found however it is split into tokens.
 
     Args:
         spellings: For each id, the sequence of int symbols that it spells, such as its

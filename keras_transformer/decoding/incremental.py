@@ -220,7 +220,7 @@ class IncrementalDecoder:
 
 
 def _dense(dense, x, kernel=None):
-    """Applies a `Dense` layer to `[rows, width]`, with `kernel` instead of its own."""
+    """Applies a `Dense` layer to `[rows, width]`, with another kernel if given."""
     if kernel is None:
         return dense(x)
     y = packed_matmul(x, kernel)

@@ -12,7 +12,7 @@ LOWEST = -(1 << 15)
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dropout(keras.layers.Dropout):
-    """Keras's `Dropout` with half as many random numbers.
+    """Keras's `Dropout` with half of the random numbers.
 
     On a CPU, dropout spends most of its time on them. The rate is rounded to a multiple
     of 2^-16. Kept units are divided by 1 minus the rounded rate, so that the expected

@@ -195,8 +195,8 @@ class Validation(keras.callbacks.Callback):
 class PeriodicCheckpoint(keras.callbacks.Callback):
     """Calls `save` at regular intervals.
 
-    Skipped steps leave the weights as they are in the last checkpoint, so the next one
-    waits for a valid step.
+    A checkpoint that becomes due while steps are skipped is written after the next
+    valid step, because skipped steps change no weights.
 
     Args:
         progress: The run's `Progress`.

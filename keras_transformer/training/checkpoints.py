@@ -51,7 +51,7 @@ class Checkpoints:
         model.optimizer.build(model.trainable_variables)
         self.folder = pathlib.Path(folder)
         self._progress = tf.Variable("", trainable=False, dtype=tf.string)
-        # Without them, checkpoints are the same as in older versions.
+        # Without such states, checkpoints have the format of older versions.
         states = model.random_states()
         extra = {"training_seeds": states} if states else {}
         self._checkpoint = tf.train.Checkpoint(
