@@ -23,7 +23,7 @@ _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 class Arrays:
-    """Arrays by name, each of which must be used at least once.
+    """Arrays by name. `check_all_used` requires that each is used.
 
     Args:
         path: Path of the file, for messages.
