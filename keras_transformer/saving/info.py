@@ -39,14 +39,14 @@ from keras_transformer.untrusted import parse_json
 from keras_transformer.untrusted import read_text
 
 CARD = "MODEL_CARD.md"
-# Names of metrics in a run's log, and their titles in a model card.
+# Titles of the metrics in a run's log.
 _METRICS = {"bleu": "BLEU", "f1": "bracketing F1", "perplexity": "perplexity"}
 _CONSTANTS = {"True": True, "False": False, "None": None}
 _Settings = dict[str, Any]
 
 
 class _Training(BaseModel):
-    """Progress and settings of a training.
+    """Progress and settings of the training.
 
     Attributes:
         steps: Step of the newest checkpoint.
@@ -76,7 +76,7 @@ class _Score(BaseModel):
 
 
 class ModelInfo(BaseModel):
-    """Description of a model. All kinds of model have all attributes.
+    """Description of a model, with the same attributes for every kind of model.
 
     Settings map names to text, numbers, booleans, or `None`.
 
@@ -121,8 +121,8 @@ def model_info(path):
         path: Same as `open_model`.
 
     Returns:
-        The attributes of `ModelInfo` as a mapping for JSON. It has the same keys for
-        every kind of model. Unknown values are `None` or empty.
+        The attributes of `ModelInfo` as a mapping for JSON. Unknown values are `None`
+        or empty.
 
     Raises:
         ModelError: If there is no model, or the model is damaged.
@@ -256,7 +256,7 @@ def _cells(line):
 
 
 def _table(sections, title):
-    """Returns a section of a card as settings. Mere text is under `about`."""
+    """Returns a section of a card as settings. Plain text becomes `{"about": text}`."""
     table = sections.get(title) or {}
     if isinstance(table, str):
         return {"about": table}
@@ -269,7 +269,7 @@ def _parse_cell(cell):
         return " | ".join(cell)
     if cell in _CONSTANTS:
         return _CONSTANTS[cell]
-    # Only counts of parameters have separators.
+    # Only numbers of parameters have thousands separators.
     is_count = re.fullmatch(r"\d{1,3}(,\d{3})+", cell)
     try:
         return parse_json(cell.replace(",", "") if is_count else cell, int | float, "")
