@@ -1,7 +1,7 @@
-"""Vocabulary files of Marian and Hugging Face: pieces in the order of their ids.
+"""Vocabulary files of Marian and Hugging Face.
 
-Marian's `vocab.yml` is read here and not by a YAML library. Its tokens are any text,
-and libraries fail on some, misread some, and lose others.
+Marian's `vocab.yml` is not read by a YAML library. Its pieces may be any text, and
+libraries fail on some, misread some, and lose others.
 """
 
 import json
@@ -133,8 +133,8 @@ def _json_entries(text):
 
 
 def _yaml_entries(text):
-    """Yields (id, piece) of `vocab.yml`: one entry a line, or `? PIECE` and `: ID`."""
-    # Other separators of lines, such as U+2028, stand in tokens as they are.
+    """Yields (id, piece) of `vocab.yml`, with `PIECE: ID` or `? PIECE`, `: ID` lines."""
+    # Pieces may contain other line separators, such as U+2028.
     lines = text.split("\n")
     index = 0
     while index < len(lines):
@@ -155,7 +155,7 @@ def _yaml_entries(text):
 
 
 def _scalar(text, place):
-    """Returns the text that a YAML scalar stands for; an unquoted one is literal."""
+    """Returns the text of a YAML scalar. An unquoted scalar is literal."""
     if text[:1] == '"':
         quoted = _DOUBLE_QUOTED.fullmatch(text.rstrip(" "))
         if quoted is None:

@@ -9,7 +9,7 @@ from keras_transformer.training.losses import cross_entropy
 class _TokenMean(keras.metrics.Metric):
     """Mean of a value of each target token.
 
-    Subclasses compute the values in `token_values`. `update_sums` needs none.
+    A subclass computes the values in `token_values`. `update_sums` takes their sum.
     """
 
     def __init__(self, pad_id=0, name=None, **kwargs):
