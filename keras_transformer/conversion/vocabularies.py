@@ -133,7 +133,7 @@ def _json_entries(text):
 
 
 def _yaml_entries(text):
-    """Yields (id, piece) of `vocab.yml`, with `PIECE: ID` or `? PIECE`, `: ID` lines."""
+    """Yields (id, piece) from lines `PIECE: ID`, or pairs of `? PIECE` and `: ID`."""
     # Pieces may contain other line separators, such as U+2028.
     lines = text.split("\n")
     index = 0

@@ -211,11 +211,11 @@ class IncrementalDecoder:
         return self.model.token_embedding.add_bias(logits)
 
     def reorder(self, cache, parents):
-        """See `decoding.cache.reorder`."""
+        """Reorders the cache, see `decoding.cache.reorder`."""
         return kv_cache.reorder(cache, parents)
 
     def compact(self, cache):
-        """See `decoding.cache.compact`."""
+        """Compacts the cache, see `decoding.cache.compact`."""
         return kv_cache.compact(cache, self.model.attention_window)
 
 

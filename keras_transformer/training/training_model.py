@@ -38,10 +38,10 @@ class TrainingModel(keras.Model):
     they make one update, normalized by the total weight of the target tokens in the
     global batch.
 
-    A step is invalid if its loss or gradient is not finite, if the norm of its gradient
-    exceeds `max_gradient_norm`, or if no target token has a weight above 0. It updates
-    nothing and counts in no metric. `last_fault` stores the reason, see
-    `step_check.check_step`.
+    A step is invalid if its loss or gradient is not finite, or the norm of its gradient
+    exceeds `max_gradient_norm`. It is also invalid if no target token has a weight
+    above 0. An invalid step updates nothing and counts in no metric. `last_fault`
+    stores the reason, see `step_check.check_step`.
 
     Args:
         transformer: The model to train.
