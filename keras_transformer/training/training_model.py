@@ -51,8 +51,8 @@ class TrainingModel(keras.Model):
         global_clipnorm: Maximum norm of the global batch's gradient over all variables.
             Larger gradients are scaled down to it. If `None`, gradients are not
             clipped.
-        max_gradient_norm: Skips the update if this norm, before clipping, is above this
-            value. If `None`, any finite norm is accepted.
+        max_gradient_norm: Skips the update if the gradient's norm, before clipping, is
+            above this value. If `None`, any finite norm is accepted.
         parallel_parts: Number of parts that are computed in parallel. On a CPU, one
             core per part gives better utilization than all cores on one part, see
             `configure_threads`.
