@@ -17,11 +17,11 @@ from keras_transformer.errors import UserError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
-from keras_transformer.saving import keras_file as keras_files
+from keras_transformer.saving import keras_file
 from keras_transformer.saving.load import load_run
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import checkpoint_paths
-from keras_transformer.saving.names import keras_file
+from keras_transformer.saving.names import find_keras_file
 from keras_transformer.saving.names import locate_model
 from keras_transformer.saving.names import metrics_of_run
 from keras_transformer.saving.names import tokenizer_folder
@@ -144,7 +144,7 @@ def model_info(path):
 
 
 def _describe_weights(path):
-    file = keras_file(path)
+    file = find_keras_file(path)
     folder = file.parent if file else path
     is_run = (folder / CONFIG).is_file()
     info = ModelInfo(path=str(path), kind="run" if path.is_dir() else "keras file")
@@ -155,7 +155,7 @@ def _describe_weights(path):
         config = recipe.model.constructor_arguments()
         info.vocabulary = vocabulary_info(tokenizer.kind, model.get_config())
     else:
-        config, info.parameters = keras_files.check(file)
+        config, info.parameters = keras_file.check(file)
         info.written = _describe_origin(file)
         kind = recipe.tokenizer.kind if is_run else tokenizer_kind(folder)
         info.vocabulary = vocabulary_info(kind, config)

@@ -133,7 +133,7 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
     Raises:
         ModelError: If the file is refused or damaged.
     """
-    settings, num_weights = (None, None) if allow_unsafe else check(path, limits)
+    settings, num_parameters = (None, None) if allow_unsafe else check(path, limits)
     import keras
 
     # This import also registers the class, which Keras needs.
@@ -146,7 +146,7 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
             )
         model = Transformer.from_config(settings)
         model.build({"source_ids": (None, None), "target_ids": (None, None)})
-        check_size(model.count_params(), num_weights)
+        check_size(model.count_params(), num_parameters)
         model.load_weights(path)
         return model
     # The readers of a damaged archive raise exceptions of any type.
@@ -180,7 +180,7 @@ def check(path, limits=FileLimits()):
     """Checks that a `.keras` file is a `Transformer` as Keras saves it.
 
     Returns:
-        `(settings, num_weights)`: the arguments of `Transformer`, and the number of
+        `(settings, num_parameters)`: the arguments of `Transformer`, and the number of
         parameters in the file.
 
     Raises:
@@ -197,10 +197,10 @@ def check(path, limits=FileLimits()):
             settings = read_settings(archive.read(_CONFIG))
             with archive.open(_WEIGHTS) as file:
                 size = archive.getinfo(_WEIGHTS).file_size
-                num_arrays, num_weights = count_weights(file, size, limits)
+                num_arrays, num_parameters = count_parameters(file, size, limits)
         check_size(min_arrays(settings), num_arrays, "arrays of weights")
-        check_size(min_parameters(settings), num_weights)
-        return settings, num_weights
+        check_size(min_parameters(settings), num_parameters)
+        return settings, num_parameters
     except ModelError as error:
         raise ModelError(f"{path}: refused: {error}; {ALLOW_UNSAFE}") from None
     # The readers of a damaged archive raise exceptions of any type.
@@ -293,8 +293,8 @@ def read_settings(content, layout=_Config):
     return outer.config.constructor_arguments()
 
 
-def count_weights(file, size, limits):
-    """Counts the weights of an HDF5 file that must contain plain arrays without links.
+def count_parameters(file, size, limits):
+    """Counts the parameters in an HDF5 file, which must have plain arrays and no links.
 
     Args:
         file: Binary file that can seek.
@@ -302,12 +302,12 @@ def count_weights(file, size, limits):
         limits: `FileLimits`.
 
     Returns:
-        `(num_arrays, num_weights)`: the number of arrays, and of their elements,
+        `(num_arrays, num_parameters)`: the number of arrays, and of their elements,
         without the states of random generators.
     """
     import h5py
 
-    num_arrays = num_weights = num_bytes = 0
+    num_arrays = num_parameters = num_bytes = 0
     seen = set()
     with h5py.File(file, "r") as root:
         groups = [root]
@@ -330,13 +330,13 @@ def count_weights(file, size, limits):
                 # Larger integers are states of random generators.
                 is_weight = each.dtype.kind == "f" or each.dtype == "int8"
                 num_arrays += is_weight
-                num_weights += math.prod(each.shape) * is_weight
+                num_parameters += math.prod(each.shape) * is_weight
                 num_bytes += math.prod(each.shape) * each.dtype.itemsize
                 if num_bytes > size:
                     raise ModelError(
                         f"{_WEIGHTS} has {size:,} bytes, but its arrays need more"
                     )
-    return num_arrays, num_weights
+    return num_arrays, num_parameters
 
 
 def _check_array(array, name):

@@ -9,12 +9,12 @@ from keras_transformer.errors import ModelError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import ARCHITECTURE
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
-from keras_transformer.saving import keras_file as keras_files
+from keras_transformer.saving import keras_file
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import PRESET_WEIGHTS
 from keras_transformer.saving.names import TOKENIZER
 from keras_transformer.saving.names import checkpoint_paths
-from keras_transformer.saving.names import keras_file
+from keras_transformer.saving.names import find_keras_file
 from keras_transformer.saving.names import locate_model
 from keras_transformer.saving.names import missing_model_message
 from keras_transformer.saving.names import tokenizer_folder
@@ -48,7 +48,7 @@ def recipe_keys(path):
     if is_preset(path):
         settings, _ = check_preset(path)
         return {**keys, **_keys_of_weights(settings, path / TOKENIZER_ASSETS)}
-    file = keras_file(path)
+    file = find_keras_file(path)
     folder = file.parent if file else path
     if (folder / CONFIG).is_file():
         recipe = load_recipe(folder / CONFIG)
@@ -56,7 +56,7 @@ def recipe_keys(path):
         keys["tokenizer"] = recipe.tokenizer.model_dump()
     if file is None:
         return keys
-    settings, _ = keras_files.check(file)
+    settings, _ = keras_file.check(file)
     if "model" not in keys:
         keys |= _keys_of_weights(settings, folder)
     is_shared = keys["tokenizer"].get("shared", True)
@@ -75,7 +75,7 @@ def _keys_of_weights(settings, tokenizer_path):
 def weights_file(path):
     """Returns the file with a model's weights, or `None` for a run's checkpoints."""
     path = locate_model(path)
-    return path / PRESET_WEIGHTS if is_preset(path) else keras_file(path)
+    return path / PRESET_WEIGHTS if is_preset(path) else find_keras_file(path)
 
 
 def load_run(folder):
@@ -160,14 +160,14 @@ def load_model(path, allow_unsafe=False):
         if tokenizer is None:
             raise ModelError(f"{path}: this preset has a model but no tokenizer")
         return path, tokenizer, model
-    file = keras_file(path)
+    file = find_keras_file(path)
     if file is None:
         tokenizer, model = _load_checkpoint(path)
     else:
         path = file
         tokenizer = pipelines.load_tokenizer(tokenizer_folder(file.parent))
-        model = keras_files.read(file, allow_unsafe)
-        keras_files.check_tokenizer(file, tokenizer.fingerprint())
+        model = keras_file.read(file, allow_unsafe)
+        keras_file.check_tokenizer(file, tokenizer.fingerprint())
     if not isinstance(model, Transformer):
         raise ModelError(
             f"{path}: must contain a Transformer. Received: {type(model).__name__}"

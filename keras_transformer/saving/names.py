@@ -60,7 +60,7 @@ def is_hub_name(path):
     return re.match("hf:/", str(path)) is not None
 
 
-def keras_file(path):
+def find_keras_file(path):
     """Returns the `.keras` file that `path` is or contains, or `None` for a run.
 
     Raises:

@@ -4,7 +4,7 @@ from keras_transformer.errors import ModelError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.load import load_model
 from keras_transformer.saving.names import CONFIG
-from keras_transformer.saving.names import keras_file
+from keras_transformer.saving.names import find_keras_file
 from keras_transformer.saving.names import locate_model
 from keras_transformer.saving.preset import is_preset
 from keras_transformer.saving.preset import read_task
@@ -88,7 +88,7 @@ def _translator_settings(path):
     if is_preset(path):
         task = read_task(path)
     else:
-        file = keras_file(path)
+        file = find_keras_file(path)
         config = (file.parent if file else path) / CONFIG
         recipe = load_recipe(config) if config.is_file() else None
     if recipe is not None:

@@ -17,7 +17,7 @@ from keras_transformer.errors import ModelError
 from keras_transformer.files import replace_folder
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.schema import DecodingSettings
-from keras_transformer.saving import keras_file as keras_files
+from keras_transformer.saving import keras_file
 from keras_transformer.saving.names import PRESET_CONFIG
 from keras_transformer.saving.names import PRESET_WEIGHTS
 from keras_transformer.saving.vocabularies import check_vocabularies
@@ -86,7 +86,7 @@ class _Tokenizer(Section):
     config: _TokenizerSettings
 
 
-class _Model(keras_files.SerializedModel):
+class _Model(keras_file.SerializedModel):
     """Content of `config.json`, without Keras's keys for building and compiling."""
 
 
@@ -164,7 +164,7 @@ def _write_tokenizer(tokenizer, folder):
     tokenizer.save(folder / TOKENIZER_ASSETS)
 
 
-def load_preset(folder, limits=keras_files.FileLimits(), **changes):
+def load_preset(folder, limits=keras_file.FileLimits(), **changes):
     """Loads a preset after checking it like a `.keras` file.
 
     Args:
@@ -183,7 +183,7 @@ def load_preset(folder, limits=keras_files.FileLimits(), **changes):
     from keras_transformer.transformer import Transformer
 
     folder = pathlib.Path(folder)
-    settings, num_weights = check_preset(folder, limits)
+    settings, num_parameters = check_preset(folder, limits)
     task = read_task(folder)
     tokenizer = _load_tokenizer(folder)
     model = Transformer.from_config({**settings, **changes})
@@ -191,7 +191,7 @@ def load_preset(folder, limits=keras_files.FileLimits(), **changes):
         check_vocabularies(folder, model, tokenizer)
     model.build(_INPUT_SHAPES)
     try:
-        keras_files.check_size(model.count_params(), num_weights)
+        keras_file.check_size(model.count_params(), num_parameters)
         model.load_weights(folder / PRESET_WEIGHTS)
     # The readers of a damaged file raise exceptions of any type.
     except Exception as error:
@@ -199,11 +199,11 @@ def load_preset(folder, limits=keras_files.FileLimits(), **changes):
     return Preset(model, tokenizer, task)
 
 
-def check_preset(folder, limits=keras_files.FileLimits()):
+def check_preset(folder, limits=keras_file.FileLimits()):
     """Checks the model of a preset without loading it.
 
     Returns:
-        `(settings, num_weights)`: the arguments of `Transformer`, and the number of
+        `(settings, num_parameters)`: the arguments of `Transformer`, and the number of
         parameters in the preset.
 
     Raises:
@@ -214,7 +214,7 @@ def check_preset(folder, limits=keras_files.FileLimits()):
         content = read_bytes(
             folder / PRESET_CONFIG, limits.max_settings_bytes, ModelError
         )
-        settings = keras_files.read_settings(content, _Model)
+        settings = keras_file.read_settings(content, _Model)
         with open_regular(folder / PRESET_WEIGHTS, ModelError) as file:
             size = os.fstat(file.fileno()).st_size
             if size > limits.max_bytes:
@@ -222,11 +222,11 @@ def check_preset(folder, limits=keras_files.FileLimits()):
                     f"{PRESET_WEIGHTS} has {size:,} bytes, at most "
                     f"{limits.max_bytes:,} are allowed"
                 )
-            num_arrays, num_weights = keras_files.count_weights(file, size, limits)
-        arrays = keras_files.min_arrays(settings)
-        keras_files.check_size(arrays, num_arrays, "arrays of weights")
-        keras_files.check_size(keras_files.min_parameters(settings), num_weights)
-        return settings, num_weights
+            num_arrays, num_parameters = keras_file.count_parameters(file, size, limits)
+        arrays = keras_file.min_arrays(settings)
+        keras_file.check_size(arrays, num_arrays, "arrays of weights")
+        keras_file.check_size(keras_file.min_parameters(settings), num_parameters)
+        return settings, num_parameters
     except ModelError as error:
         raise ModelError(f"{folder}: refused: {error}") from None
     # The readers of a damaged file raise exceptions of any type.
