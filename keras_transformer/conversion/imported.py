@@ -39,7 +39,7 @@ def choose_engine(engine, default):
     """Returns the engine, or the default if it is `None`.
 
     Raises:
-        ModelError: If it is none of `ENGINES`.
+        ModelError: If the engine is not one of `ENGINES`.
     """
     if engine not in (None, *ENGINES):
         raise ModelError(

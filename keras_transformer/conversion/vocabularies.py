@@ -64,7 +64,7 @@ def read_vocabulary(path):
 
 
 def format_vocabulary(pieces):
-    """Returns the content of `vocab.yml`, one entry a line.
+    """Returns the content of `vocab.yml`, one entry per line.
 
     Marian, PyYAML and CTranslate2 read quoted pieces alike, unlike plain ones. Pieces
     are in single quotes, where only the quote has a meaning. Those that need an escape
@@ -184,9 +184,9 @@ def _unescape(found, place):
 
 
 def _join_surrogates(piece):
-    """Returns a piece without order of surrogate pairs.
+    """Returns a piece with surrogate pairs joined.
 
-    JSON and YAML may write a character beyond U+FFFF as two order.
+    JSON and YAML may write a character beyond U+FFFF as a pair.
     """
     try:
         return piece.encode("utf-16", "surrogatepass").decode("utf-16")

@@ -65,25 +65,27 @@ def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
     Returns:
         `Segments`.
     """
-    marks, texts = split_mark(texts) if split_mark else (tf.zeros_like(texts), texts)
+    languages, texts = (
+        split_mark(texts) if split_mark else (tf.zeros_like(texts), texts)
+    )
     texts = tf.where(_replace(texts, f"{_SPACE}+", "") == "", "", texts)
     lines, gaps, text_of = _split_lines(texts)
-    marks = tf.gather(marks, text_of)
-    ids = _tokenize_texts(tokenize, marks, lines)
+    languages = tf.gather(languages, text_of)
+    ids = _tokenize_texts(tokenize, languages, lines)
     line_lengths = ids.row_lengths()
     is_long = line_lengths > max_length
 
     def divide():
         sentences, line_of = _split(tf.where(is_long, _mark_sentences(lines), lines))
         sentences = _replace(sentences, _STOP, ".")
-        marks_of = tf.gather(marks, line_of)
-        lengths = _tokenize_texts(tokenize, marks_of, sentences).row_lengths()
-        # A part has room for its words after the mark.
-        room = tf.maximum(max_length - tokenize(marks_of).row_lengths(), 1)
+        language_of = tf.gather(languages, line_of)
+        lengths = _tokenize_texts(tokenize, language_of, sentences).row_lengths()
+        # The language mark leaves less room for words.
+        room = tf.maximum(max_length - tokenize(language_of).row_lengths(), 1)
         parts, sentence_of = _split_words(
             tokenize, sentences, lengths > max_length, room
         )
-        ids = _tokenize_texts(tokenize, tf.gather(marks_of, sentence_of), parts)
+        ids = _tokenize_texts(tokenize, tf.gather(language_of, sentence_of), parts)
         return ids, tf.gather(line_of, sentence_of)
 
     ids, line_of = tf.cond(
@@ -91,7 +93,7 @@ def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
         divide,
         lambda: (ids, tf.range(tf.size(lines, tf.int64))),
     )
-    # A mark at the end of a line leaves an empty segment.
+    # A sentence mark at the end of a line leaves an empty segment.
     is_first = _is_first(line_of)
     kept = tf.where(is_first | (ids.row_lengths() > 0))[:, 0]
     ids, line_of, is_first = (
@@ -120,9 +122,9 @@ def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
     )
 
 
-def _tokenize_texts(tokenize, marks, texts):
-    """Tokenizes texts with their marks. Empty texts get no ids, not even a mark's."""
-    ids = tokenize(tf.strings.join([marks, texts]))
+def _tokenize_texts(tokenize, languages, texts):
+    """Tokenizes texts after their language marks. Empty texts get no ids at all."""
+    ids = tokenize(tf.strings.join([languages, texts]))
     rows = ids.value_rowids()
     is_text = tf.gather(texts != "", rows)
     return tf.RaggedTensor.from_value_rowids(
@@ -168,7 +170,7 @@ def _split_words(tokenize, sentences, is_long, max_lengths):
 
     Args:
         tokenize: Same as in `segment`.
-        sentences: string `[sentences]`, without marks.
+        sentences: string `[sentences]`, without language marks.
         is_long: bool `[sentences]`, whether to divide the sentence.
         max_lengths: int64 `[sentences]`, maximum number of subwords per part.
 
@@ -178,7 +180,7 @@ def _split_words(tokenize, sentences, is_long, max_lengths):
     """
     marked = _replace(sentences, _WORD_END, b"\\1" + _MARK)
     words, sentence_of = _split(tf.where(is_long, marked, sentences))
-    # A tokenizer with a target language begins each word with its mark.
+    # A tokenizer with a target language begins each word with its language mark.
     lengths = tokenize(words).row_lengths() - tokenize([""]).row_lengths()
     before = tf.cumsum(lengths, exclusive=True)
     first = _first_of_row(sentence_of, tf.size(sentences, tf.int64))

@@ -197,7 +197,7 @@ def check(path, limits=FileLimits()):
             settings = read_settings(archive.read(_CONFIG))
             with archive.open(_WEIGHTS) as file:
                 size = archive.getinfo(_WEIGHTS).file_size
-                num_arrays, num_parameters = count_parameters(file, size, limits)
+                num_arrays, num_parameters = count_stored_parameters(file, size, limits)
         check_size(min_arrays(settings), num_arrays, "arrays of weights")
         check_size(min_parameters(settings), num_parameters)
         return settings, num_parameters
@@ -293,7 +293,7 @@ def read_settings(content, layout=_Config):
     return outer.config.constructor_arguments()
 
 
-def count_parameters(file, size, limits):
+def count_stored_parameters(file, size, limits):
     """Counts the parameters in an HDF5 file, which must have plain arrays and no links.
 
     Args:

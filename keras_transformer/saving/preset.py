@@ -222,7 +222,9 @@ def check_preset(folder, limits=keras_file.FileLimits()):
                     f"{PRESET_WEIGHTS} has {size:,} bytes, at most "
                     f"{limits.max_bytes:,} are allowed"
                 )
-            num_arrays, num_parameters = keras_file.count_parameters(file, size, limits)
+            num_arrays, num_parameters = keras_file.count_stored_parameters(
+                file, size, limits
+            )
         arrays = keras_file.min_arrays(settings)
         keras_file.check_size(arrays, num_arrays, "arrays of weights")
         keras_file.check_size(keras_file.min_parameters(settings), num_parameters)
