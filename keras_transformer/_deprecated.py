@@ -112,7 +112,7 @@ models.PairScore -> decoding.scoring.PairScore
 models.perplexity_of -> evaluation.perplexity.perplexity_of
 pipelines.TreeFiles -> parsing.treebank.TreeFiles
 pipelines.sources.TextFiles -> pipelines.sources.text_files.TextFiles
-stored_models.keras_file -> saving.names.keras_file
+stored_models.keras_file -> saving.names.find_keras_file
 stored_models.metrics_of_run -> saving.names.metrics_of_run
 stored_models.tokenizer_folder -> saving.names.tokenizer_folder
 training.Workers -> distributed.workers.Workers

@@ -54,7 +54,7 @@ class CheckpointError(UserError):
 
 
 class TrainingFault(UserError):
-    """Training cannot continue: losses or gradients are not finite."""
+    """Training cannot continue, because too many consecutive steps were invalid."""
 
 
 class WorkersError(UserError):

@@ -9,7 +9,7 @@ import stat
 
 from keras_transformer.errors import StorageError
 
-# No space, a quota, or a limit on the file size.
+# The disk, a quota, or a limit on the file size is full.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FULL_TEXTS = tuple(os.strerror(number) for number in _FULL)
 
@@ -19,7 +19,7 @@ def replace_file(path):
     """Yields a temporary path next to `path` and renames it to `path` at the end.
 
     The temporary path has the same suffix, by which Keras chooses the format. After an
-    error the temporary file is removed and `path` is unchanged. After a power cut
+    error, the temporary file is removed and `path` is unchanged. After a power failure,
     `path` is either the old file or the new one.
 
     Raises:
@@ -29,7 +29,7 @@ def replace_file(path):
     temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
     try:
         with convert_disk_full_errors(path), _name_target(path, temporary):
-            # Writing to a link of that name would write to another file.
+            # Writing to a link with this name would change another file.
             temporary.unlink(missing_ok=True)
             yield temporary
             sync(temporary)
@@ -43,9 +43,9 @@ def replace_file(path):
 def replace_folder(folder):
     """Yields a temporary folder next to `folder` and renames it to `folder` at the end.
 
-    After an error the temporary folder is removed and `folder` is unchanged. After a
-    power cut `folder` is never partly written: it is the old folder, the new one, or,
-    for an instant, missing.
+    After an error, the temporary folder is removed and `folder` is unchanged. After a
+    power failure, `folder` is the old folder, the new one, or missing, but never partly
+    written.
 
     Raises:
         StorageError: If the disk is full, or the folder cannot be created.
@@ -159,7 +159,7 @@ def convert_disk_full_errors(path):
     """Converts Python's and TensorFlow's errors about a full disk to `StorageError`.
 
     Args:
-        path: File or folder for the message, unless the error names one.
+        path: File or folder to name in the message if the error names none.
     """
     try:
         yield
@@ -175,7 +175,7 @@ def convert_disk_full_errors(path):
 
 
 def is_full(error):
-    """Returns whether an error reports a full disk."""
+    """Returns whether an error reports a full disk, a quota, or a file size limit."""
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
     # TensorFlow's errors have no errno, and Keras loses it for HDF5 and zip files, so

@@ -1,6 +1,6 @@
 """Constructor arguments of `Transformer` for the paper's models and two smaller ones.
 
-A row of Table 3 is named by its letter and its place among the rows of that letter.
+A row of Table 3 is named by its letter and its number within that letter, such as "A1".
 """
 
 import importlib
@@ -10,14 +10,14 @@ _BASE = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "dropout
 
 
 def _base(**changes):
-    """Returns the base preset with changes; heads divide `d_model` by default."""
+    """Returns the base preset with changes; head sizes follow d_model and num_heads."""
     preset = {**_BASE, **changes}
     head_dim = preset["d_model"] // preset["num_heads"]
     return {"key_dim": head_dim, "value_dim": head_dim, **preset}
 
 
 PRESETS = {
-    # For small data and small machines: Transformer-Tiny of Wu et al. (2021).
+    # Transformer-Tiny of Wu et al. (2021), for small data.
     "tiny": _base(num_layers=4, d_model=128, d_ff=256, num_heads=4, dropout=0.3),
     "small": _base(num_layers=4, d_model=256, d_ff=1024, num_heads=4, dropout=0.3),
     "base": _base(),
@@ -45,7 +45,7 @@ PRESETS = {
     "E": _base(positions="learned", max_length=512),
 }
 
-# Training keys of the recipe that a row of Table 3 changes.
+# Keys in the recipe's section `training` that a row of Table 3 changes.
 TRAINING_PRESETS = {
     "D3": {"label_smoothing": 0.0},
     "D4": {"label_smoothing": 0.2},
@@ -55,8 +55,8 @@ TRAINING_PRESETS = {
 def change_preset(name, changes):
     """Returns the arguments of a preset, updated with `changes`.
 
-    If `d_model` or `num_heads` changes, the preset's `key_dim` and `value_dim` do not
-    fit: they are omitted unless `changes` contains them.
+    If `d_model` or `num_heads` changes, the preset's `key_dim` and `value_dim` no
+    longer match and are omitted, unless `changes` contains them.
     """
     preset = PRESETS[name]
     arguments = {**preset, **changes}
@@ -74,13 +74,13 @@ class PresetMixin:
         """Builds a model from a preset, such as `"base"`, or loads a stored one.
 
         Args:
-            preset: A key of `PRESETS` for fresh weights. Otherwise a folder of
-                `save_to_preset`, the name of a packaged model, or `hf://OWNER/NAME`
-                for a preset on the Hugging Face Hub.
+            preset: A key of `PRESETS`, for random weights. Otherwise a stored preset: a
+                folder that `save_to_preset` wrote, the name of a packaged model, or
+                `hf://OWNER/NAME` for a preset on the Hugging Face Hub.
             vocabulary_size: Number of ids, for a key of `PRESETS` only.
             **changes: Constructor arguments that differ from the preset. If `d_model`
-                or `num_heads` of a key of `PRESETS` changes, `key_dim` and `value_dim`
-                are inferred unless given.
+                or `num_heads` of a key of `PRESETS` changes, the default `key_dim` and
+                `value_dim` are `d_model // num_heads`.
 
         Raises:
             ValueError: If `vocabulary_size` is missing for a key of `PRESETS` or given
@@ -99,16 +99,17 @@ class PresetMixin:
         return _saving("load").load_preset_model(preset, **changes)
 
     def save_to_preset(self, folder, tokenizer=None, **options):
-        """Writes a preset with KerasHub's file names, for `from_preset`.
+        """Writes a preset for `from_preset`, with the file names of KerasHub.
 
-        The files are `config.json`, `metadata.json` and `model.weights.h5`; with a
-        tokenizer also `tokenizer.json`, `assets/tokenizer/` and `task.json`, so that
-        `open_model` translates with the preset. KerasHub itself opens it only together
-        with this package.
+        The files are `config.json`, `metadata.json` and `model.weights.h5`. With a
+        tokenizer, they are also `tokenizer.json`, `assets/tokenizer/` and `task.json`,
+        and `open_model` can translate with the preset. KerasHub can read the model only
+        after `import keras_transformer`.
 
         Args:
             folder: Folder to write. An existing preset is replaced.
-            tokenizer: Tokenizer of source and target.
+            tokenizer: Tokenizer of source and target. If `None`, only the model is
+                written.
             **options: `search`, a `BeamSearch`; `max_source_length`, as in
                 `Translator`; and `dtype="float16"` for weights in half precision.
 
@@ -116,7 +117,7 @@ class PresetMixin:
             Path of the folder.
 
         Raises:
-            ValueError: If the folder contains other files than a preset's, `dtype` is
+            ValueError: If the folder contains files that no preset has, `dtype` is
                 unknown, or the tokenizer or `dtype` does not match the model.
         """
         return _saving("preset").save_preset(self, folder, tokenizer, **options)

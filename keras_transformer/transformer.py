@@ -12,7 +12,7 @@ from keras_transformer.layers import padding_mask
 from keras_transformer.layers.renamed import rename_score
 from keras_transformer.layers.renamed import take_score_mode
 from keras_transformer.layers.transformer_layer import TransformerLayer
-from keras_transformer.layers.transformer_layer import named_attributes
+from keras_transformer.layers.transformer_layer import constructor_arguments
 from keras_transformer.numerics.activations import activation_name
 from keras_transformer.numerics.activations import get_activation
 from keras_transformer.numerics.matrices import Dense
@@ -23,21 +23,22 @@ from keras_transformer.variations import Variations
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Transformer(PresetMixin, keras.Model):
-    """The model of section 3; its defaults are the paper's base model.
+    """The model of section 3, by default with the sizes of the paper's base model.
 
     One matrix of `vocabulary_size` rows embeds source and target and projects to
     logits (section 3.4), unless `variations` changes this.
 
     Args:
-        vocabulary_size: Number of ids, including the four special ones.
-        num_layers: Number of layers, N, of the encoder and of the decoder, each.
+        vocabulary_size: Number of ids, including padding, unknown, start, and end.
+        num_layers: Number of layers, N, of the encoder and of the decoder.
         d_model: Width of the residual stream.
         d_ff: Inner width of the feed-forward networks.
         num_heads: Number of attention heads, h.
         key_dim: Width of queries and keys per head, d_k. If `None`, `d_model //
             num_heads`.
         value_dim: Width of values per head, d_v. If `None`, `d_model // num_heads`.
-        dropout: Dropout rate of sublayer outputs and of embeddings with positions.
+        dropout: Dropout rate of sublayer outputs and of the sums of embeddings and
+            positions.
         attention_dropout: Dropout rate of attention scores (0 in the paper).
         positions: `"sinusoidal"` or `"learned"` (Table 3, row E).
         max_length: Number of learned positions, for `positions="learned"` only.
@@ -48,16 +49,17 @@ class Transformer(PresetMixin, keras.Model):
         score_mode: Score function of all attentions: `"scaled_dot"` (the paper),
             `"dot"`, or `"additive"`.
         pad_id: Id of the padding.
-        output_size: Number of ids, from 0, that the model predicts, such as the
-            symbols of trees. If `None`, the whole vocabulary.
+        output_size: Number of ids with logits, which are the first ids. A parser, for
+            example, predicts the symbols of parse trees only. If `None`, all ids have
+            logits.
         variations: `Variations` or a dict of its fields, for models of other toolkits.
             If `None`, the model is the paper's.
 
     Raises:
         ValueError: If a size is below 1, or `output_size` is above `vocabulary_size`.
-            If `positions`, `normalization` or `score_mode` is unknown, or learned
-            positions have no `max_length`. If `key_dim` or `value_dim` is `None` and
-            `num_heads` does not divide `d_model`. If a variation is out of range.
+            If `positions`, `normalization` or `score_mode` is unknown. If learned
+            positions come without `max_length`. If `key_dim` or `value_dim` is `None`
+            and `num_heads` does not divide `d_model`. If a variation is out of range.
         TypeError: If `variations` has an unknown field.
     """
 
@@ -106,7 +108,8 @@ class Transformer(PresetMixin, keras.Model):
         self.variations = variations = Variations.of(variations)
         self._add_embeddings()
         self.dropout_layer = self._layer(Dropout, "embedding_dropout", dropout)
-        options = named_attributes(
+        # Arguments without a value here are attributes of the model.
+        options = constructor_arguments(
             self,
             TransformerLayer,
             key_dim=key_dim or d_model // num_heads,
@@ -119,7 +122,7 @@ class Transformer(PresetMixin, keras.Model):
         self.decoder = self._layer(Decoder, "decoder", num_layers, **options)
 
     def _add_embeddings(self):
-        """Adds the layers between ids and the stacks."""
+        """Adds the layers between the ids and the stacks."""
         variations = self.variations
         self.token_embedding = self._layer(
             TokenEmbedding,
@@ -191,31 +194,35 @@ class Transformer(PresetMixin, keras.Model):
         self.decoder.build(target_shape, source_shape)
 
     def call(self, inputs, training=None):
-        """Computes the logits of every next target token.
+        """Computes the logits of the next target token at each position.
 
         Args:
             inputs: `{"source_ids": [batch, source_length], "target_ids": [batch,
-                target_length]}`, integers; targets begin with the start id, and
-                padding follows the tokens of each row.
+                target_length]}`, integers. Targets begin with the start id. Padding
+                follows the tokens of each row.
             training: Whether dropout is applied.
 
         Returns:
-            `[batch, target_length, num_outputs]`, float32.
+            Logits `[batch, target_length, num_outputs]`, float32. Those at position i
+            depend only on targets up to i.
         """
         decoder_output = self.decoder_output(inputs, training=training)
         return self.token_embedding(decoder_output, reverse=True)
 
     def embed_source(self, source_ids, training=None, token_factors=None):
-        """Embeds ids `[batch, source_length]` to `[batch, source_length, d_model]`.
+        """Embeds source ids, adds the positions, and applies dropout.
 
         Args:
             source_ids: `[batch, source_length]`.
             training: Whether dropout is applied.
-            token_factors: `[batch, source_length]`, factors on the tokens' vectors,
-                such as 0 for dropped words. If `None`, all are 1.
+            token_factors: `[batch, source_length]`, factors by which the embeddings are
+                multiplied, such as 0 for dropped tokens. If `None`, all are 1.
+
+        Returns:
+            `[batch, source_length, d_model]`.
         """
         x = (self.source_embedding or self.token_embedding)(source_ids)
-        x = self.source_positions(_scaled(x, token_factors))
+        x = self.source_positions(_scale(x, token_factors))
         if self.source_norm is not None:
             x = self.source_norm(x, training=training)
         return self.dropout_layer(x, training=training)
@@ -223,18 +230,21 @@ class Transformer(PresetMixin, keras.Model):
     def embed_target(
         self, target_ids, start_index=0, training=None, token_factors=None
     ):
-        """Like `embed_source`, for targets whose first position is `start_index`.
+        """Embeds target ids, like `embed_source`.
 
-        `start_index` is an int or a scalar tensor.
+        `start_index`, an int or a scalar tensor, is the position of the first id.
         """
-        x = _scaled(self.token_embedding(target_ids), token_factors)
+        x = _scale(self.token_embedding(target_ids), token_factors)
         x = self.target_positions(x, start_index=start_index)
         if self.target_norm is not None:
             x = self.target_norm(x, training=training)
         return self.dropout_layer(x, training=training)
 
     def encode(self, source_ids, training=None, token_factors=None):
-        """Encodes ids `[batch, source_length]` to `[batch, source_length, d_model]`."""
+        """Computes the encoder's output `[batch, source_length, d_model]`.
+
+        The arguments match `embed_source`.
+        """
         return self.encoder(
             self.embed_source(source_ids, training, token_factors),
             source_mask=padding_mask(source_ids, self.pad_id),
@@ -242,7 +252,7 @@ class Transformer(PresetMixin, keras.Model):
         )
 
     def decode(self, target_ids, encoder_output, source_mask=None, training=None):
-        """Like `call`, from the output of `encode`.
+        """Like `call`, but from the output of `encode`.
 
         Args:
             target_ids: `[batch, target_length]`.
@@ -259,17 +269,16 @@ class Transformer(PresetMixin, keras.Model):
         return self.token_embedding(decoder_output, reverse=True)
 
     def decoder_output(self, inputs, training=None, return_attention_scores=False):
-        """Like `call`, before the projection to logits.
+        """Like `call`, but returns the vectors before the projection to logits.
 
         Args:
             inputs: Same as in `call`. `"source_factors"` and `"target_factors"` are
                 optional, see `token_factors` of `embed_source`.
             training: Whether dropout is applied.
-            return_attention_scores: Whether to return the decoder's scores too.
+            return_attention_scores: Whether to return the decoder's scores, too.
 
         Returns:
-            `[batch, target_length, d_model]`, or `(output, scores)` with the list of
-            the decoder layers' scores, see `Decoder`.
+            Same as `Decoder.call`.
         """
         encoder_output = self.encode(
             inputs["source_ids"], training, inputs.get("source_factors")
@@ -294,11 +303,12 @@ class Transformer(PresetMixin, keras.Model):
             inputs: Same as in `call`.
 
         Returns:
-            Dict: `"encoder"` `[batch, layers, num_heads, source_length,
-            source_length]`, `"decoder"` `[..., target_length, target_length]`, and
-            `"cross"` `[..., target_length, source_length]`, float32. Row i of
-            the target belongs to input token i, which predicts label i. Each row sums
-            to 1 over tokens and is 0 on padding. Rows of padding are meaningless.
+            Dict of float32 arrays: `"encoder"` `[batch, num_layers, num_heads,
+            source_length, source_length]`, `"decoder"` `[..., target_length,
+            target_length]`, and `"cross"` `[..., target_length, source_length]`. The
+            last two axes are queries and keys. A query at target position i predicts
+            label i, the token at i + 1. Scores sum to 1 over the keys and are 0 on
+            padding. Scores of padding as a query are meaningless.
         """
         source_mask = padding_mask(inputs["source_ids"], self.pad_id)
         options = {"source_mask": source_mask, "return_attention_scores": True}
@@ -338,7 +348,7 @@ class Transformer(PresetMixin, keras.Model):
                 layer.check_quantization()
 
     def get_config(self):
-        arguments = named_attributes(
+        arguments = constructor_arguments(
             self,
             Transformer,
             activation=activation_name(self.activation),
@@ -351,15 +361,15 @@ class Transformer(PresetMixin, keras.Model):
         return super().from_config(rename_score(config))
 
 
-def _scaled(x, factors):
-    """Multiplies vectors `[..., d_model]` by factors `[...]`, if there are any."""
+def _scale(x, factors):
+    """Multiplies vectors `[..., d_model]` by factors `[...]`, or by 1 if `None`."""
     if factors is None:
         return x
     return x * ops.expand_dims(ops.cast(factors, x.dtype), -1)
 
 
 def _check_arguments(d_model, num_heads, key_dim, value_dim, positions):
-    """Raises a `ValueError` for arguments that no layer checks."""
+    """Checks arguments before the constructor computes with them."""
     sizes = {"num_heads": num_heads, "key_dim": key_dim, "value_dim": value_dim}
     for name, size in sizes.items():
         if size is not None and size < 1:

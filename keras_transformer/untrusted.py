@@ -2,8 +2,8 @@
 
 Files next to a model, such as its limits, its card or its metrics, may come from
 anywhere. They must be regular files of limited size. JSON must have limited depth,
-finite numbers, and the keys and types of a schema. Each failure is one line that names
-the file and the key.
+finite numbers, and the keys and types of a schema. Each error message is one line that
+names the file and the key.
 """
 
 import errno
@@ -25,7 +25,7 @@ _NOT_REGULAR = "must be a regular file, not a pipe or device"
 def open_regular(path, error=UserError):
     """Opens a regular file for reading in binary mode.
 
-    Reading a pipe could wait forever, and reading a device could never end.
+    Reading a pipe or a device might never end.
 
     Args:
         path: The file, or a link to it.
@@ -35,7 +35,7 @@ def open_regular(path, error=UserError):
         A binary file object.
 
     Raises:
-        UserError: If `path` is not a regular file or cannot be opened.
+        error: If `path` is not a regular file or cannot be opened.
     """
     try:
         file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115, returned
@@ -44,7 +44,7 @@ def open_regular(path, error=UserError):
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
     except OSError as reason:
-        # Opening a socket fails.
+        # Opening a socket or a missing device fails with one of these.
         is_special = reason.errno in (errno.ENXIO, errno.ENODEV)
         text = _NOT_REGULAR if is_special else reason.strerror
         raise error(f"{path}: {text}") from None
@@ -65,7 +65,7 @@ def require_regular(paths, error=UserError):
         error: Class of the exception.
 
     Raises:
-        UserError: If a path is neither a regular file nor a folder.
+        error: If a path is neither a regular file nor a folder.
     """
     for path in paths:
         if not os.path.isdir(path):
@@ -84,7 +84,7 @@ def read_bytes(path, max_bytes, error=UserError):
         The content as bytes.
 
     Raises:
-        UserError: If it is not a regular file, is too large, or cannot be read.
+        error: If it is not a regular file, is too large, or cannot be read.
     """
     try:
         with open_regular(path, error) as file:
@@ -97,10 +97,10 @@ def read_bytes(path, max_bytes, error=UserError):
 
 
 def read_text(path, max_bytes=MAX_JSON_BYTES, error=UserError):
-    """Reads a regular file of UTF-8 text. Arguments match `read_bytes`.
+    """Reads a regular file of UTF-8 text. The arguments match `read_bytes`.
 
     Raises:
-        UserError: Like `read_bytes`, or if it is not UTF-8.
+        error: Same as in `read_bytes`, or if the content is not UTF-8.
     """
     return _decode(read_bytes(path, max_bytes, error), path, error)
 
@@ -118,22 +118,22 @@ def read_json(path, schema, max_bytes=MAX_JSON_BYTES, error=UserError):
         A value of the schema.
 
     Raises:
-        UserError: Like `parse_json` and `read_bytes`.
+        error: Same as in `read_bytes` and `parse_json`.
     """
     return parse_json(read_bytes(path, max_bytes, error), schema, path, error)
 
 
 def read_json_lines(path, schema, max_bytes=MAX_LOG_BYTES, error=UserError):
-    """Reads a file with one JSON value per line. Arguments match `read_json`.
+    """Reads a file with one JSON value per line. The arguments match `read_json`.
 
     A process that is killed while writing leaves a partial line, so the last line is
     skipped if it is not JSON.
 
     Returns:
-        List of (line, value) pairs. The lines are bytes without their ends.
+        List of (line, value) pairs. The lines are bytes without line endings.
 
     Raises:
-        UserError: Like `read_json`. The message names the line.
+        error: Same as in `read_json`. The message names the line.
     """
     lines = read_bytes(path, max_bytes, error).splitlines()
     if lines and not _is_json(lines[-1]):
@@ -151,7 +151,7 @@ def parse_json(content, schema, label, error=UserError, finite=True):
         content: Bytes or text.
         schema: A type for pydantic. Types are strict: 1 is not text, and true is not a
             number.
-        label: Name of the file, for the message.
+        label: Name of the file, for messages.
         error: Class of the exception.
         finite: Whether to reject NaN and infinite numbers.
 
@@ -159,9 +159,9 @@ def parse_json(content, schema, label, error=UserError, finite=True):
         A value of the schema.
 
     Raises:
-        UserError: If the content is not JSON in UTF-8, is nested too deeply, or does
-            not match the schema. Numbers that are too large or not finite also raise
-            it. The message names the key.
+        error: If the content is not JSON in UTF-8, is nested too deeply, or does not
+            match the schema. Numbers that are too large or not finite also raise it.
+            The message names the key.
     """
     from pydantic import ValidationError
 
@@ -181,11 +181,10 @@ def parse_json(content, schema, label, error=UserError, finite=True):
 def validation_message(error):
     """Returns the first error of a pydantic `ValidationError` on one line."""
     first = error.errors(include_url=False)[0]
-    key = ".".join(map(str, first["loc"])) or "the file"
+    key = ".".join(map(str, first["loc"]))
+    name = quote(key) if key else "the content"
     message = first["msg"].removeprefix("Value error, ").partition(" or instance ")[0]
-    return shorten(
-        f"{quote(key)} is wrong: {message}. Received: {quote(first['input'])}"
-    )
+    return shorten(f"{name} is wrong: {message}. Received: {quote(first['input'])}")
 
 
 def quote(value):
@@ -203,7 +202,7 @@ def escape_controls(text):
     r"""Escapes the characters that could control a terminal, such as \x1b.
 
     These are the characters that `str.isprintable` rejects, such as line ends and
-    direction marks. Spaces of any width, other characters and backslashes stay.
+    direction marks, except spaces of any width. Backslashes are not escaped.
     """
     return "".join(
         each
@@ -247,8 +246,8 @@ def _is_json(line):
 
 
 def _parse_int(digits):
-    # Python refuses to format huge integers, such as products of these numbers. The
-    # ids that Keras writes have at most 64 bits.
+    # Python cannot format integers of more than 4,300 digits, which products of huge
+    # numbers can reach. 20 digits are enough for the 64-bit ids that Keras writes.
     if len(digits) > 20:
         raise ValueError(f"the number {quote(digits)} is too large")
     return int(digits)
@@ -262,7 +261,7 @@ def _parse_float(digits):
 
 
 def _depth(value):
-    """Returns the nesting depth of a JSON value; numbers and text have depth 1."""
+    """Returns the nesting depth of a JSON value. Numbers and text have depth 1."""
     depth, level = 0, [value]
     while level:
         depth += 1

@@ -12,21 +12,24 @@ POSITION_RATES = ("paper", "tensor2tensor")
 
 @dataclass(frozen=True)
 class Variations:
-    """Details in which other toolkits differ. The defaults are the paper's.
+    """Details in which other toolkits differ from the paper, the default.
 
     Args:
-        num_decoder_layers: Number of decoder layers. If `None`, same as the encoder.
+        num_decoder_layers: Number of decoder layers. If `None`, the same as in the
+            encoder.
         attention_bias: Whether the four projections of each attention have biases.
         logits_bias: Whether each logit has a bias.
         layer_norm_epsilon: Added to the variance in all layer normalizations.
         position_rates: `"paper"` (section 3.5) or `"tensor2tensor"`, see `sinusoids`.
-        first_position: Number of the first position; for sinusoids only.
-        zero_start_id: Id whose vector is always zero and has no gradient, for models
-            whose decoder starts from a zero vector. If `None`, no id.
-        embedding_norm: Whether embeddings with positions are layer-normalized.
-        source_vocabulary_size: Number of source ids with a separate embedding matrix.
-            If `None`, source and target share one matrix.
-        tied_output: Whether the target embeddings project to logits (section 3.4).
+        first_position: Added to all positions; only for `positions="sinusoidal"`.
+        zero_start_id: Start id, if its embedding is always zero. If `None`, the start
+            id has an ordinary embedding.
+        embedding_norm: Whether the sums of embeddings and positions are
+            layer-normalized.
+        source_vocabulary_size: Number of source ids, which then have a separate
+            embedding matrix. If `None`, source and target share one matrix.
+        tied_output: Whether the target's embedding matrix is also the output projection
+            (section 3.4).
 
     Raises:
         ValueError: If a value is out of range.
@@ -44,17 +47,17 @@ class Variations:
     tied_output: bool = True
 
     def __post_init__(self):
-        least = {
+        minimums = {
             "num_decoder_layers": 1,
             "source_vocabulary_size": 1,
             "first_position": 0,
             "zero_start_id": 0,
         }
-        for name, smallest in least.items():
+        for name, minimum in minimums.items():
             value = getattr(self, name)
-            if value is not None and value < smallest:
+            if value is not None and value < minimum:
                 raise ValueError(
-                    f"`{name}` must be at least {smallest}. Received: {value}."
+                    f"`{name}` must be at least {minimum}. Received: {value}."
                 )
         if not self.layer_norm_epsilon > 0:
             raise ValueError(
@@ -68,7 +71,7 @@ class Variations:
             )
 
     def changes(self):
-        """Returns the fields that differ from the paper as a dict of plain values."""
+        """Returns a dict of the fields that differ from the paper."""
         values = dataclasses.asdict(self)
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         return {name: values[name] for name in values if values[name] != defaults[name]}

@@ -23,7 +23,7 @@ _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 class Arrays:
-    """Arrays by name, each of which must be used at least once.
+    """Arrays by name. `check_all_used` requires that each is used.
 
     Args:
         path: Path of the file, for messages.
@@ -237,13 +237,13 @@ def _check_entry(name, entry, size):
 def _array(content, kind, shape, start, end):
     array = np.frombuffer(content[start:end].tobytes(), _DTYPES[kind]).reshape(shape)
     if kind == "BF16":
-        # The upper half of a float32.
+        # A bfloat16 is the upper half of a float32.
         array = (array.astype(np.uint32) << 16).view(np.float32)
     return array
 
 
 def read_torch(path):
-    """Reads the arrays of a `pytorch_model.bin`, by torch's restricted unpickler.
+    """Reads the arrays of a `pytorch_model.bin` with torch's restricted unpickler.
 
     Returns:
         Mapping of names to arrays.

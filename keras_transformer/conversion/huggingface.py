@@ -94,7 +94,7 @@ _ENGINE_NAMES = {
 
 
 def is_huggingface_folder(path):
-    """Returns whether a folder looks like Hugging Face's, not Marian's."""
+    """Returns whether a folder has Hugging Face's format, and not Marian's."""
     return (pathlib.Path(path) / "config.json").is_file()
 
 
@@ -170,7 +170,7 @@ def _read_arrays(folder):
         places = _read_json(index).get("weight_map")
         names = set(places.values()) if isinstance(places, dict) else {None}
         for name in sorted(names, key=str):
-            # A shard is a file of this folder.
+            # A shard must be a file in this folder.
             if not isinstance(name, str) or pathlib.PurePath(name).name != name:
                 raise ModelError(f"{index}: weight_map is damaged")
             arrays.update(read_safetensors(folder / name))

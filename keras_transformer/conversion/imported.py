@@ -1,4 +1,4 @@
-"""An imported model, and the folder that all commands take."""
+"""Imported models, and the folders in which they are written."""
 
 import pathlib
 from typing import Any
@@ -8,12 +8,12 @@ from keras_transformer.errors import ModelError
 from keras_transformer.files import replace_folder
 
 ENGINES = ("marian", "huggingface")
-# What an engine computes where the two differ.
+# Variations in which the two engines differ.
 ENGINE_VARIATIONS = {
     "marian": {"position_rates": "tensor2tensor", "layer_norm_epsilon": 1e-6},
     "huggingface": {"position_rates": "paper", "layer_norm_epsilon": 1e-5},
 }
-# Of the longest sources that Hugging Face's models read.
+# Maximum length of a source, as in Hugging Face's models.
 _MAX_LENGTH = 512
 
 
@@ -24,7 +24,7 @@ class ImportedModel(NamedTuple):
         model: `Transformer`.
         tokenizer: `MarianTokenizer`.
         decoding: Mapping of the recipe's section `decoding`.
-        facts: Mapping of a card's lines, such as the origin.
+        facts: Mapping of rows in the model card, such as the origin.
         license: License of the model, or `None` if unknown.
     """
 
@@ -39,7 +39,7 @@ def choose_engine(engine, default):
     """Returns the engine, or the default if it is `None`.
 
     Raises:
-        ModelError: If it is none of `ENGINES`.
+        ModelError: If the engine is not one of `ENGINES`.
     """
     if engine not in (None, *ENGINES):
         raise ModelError(
@@ -137,7 +137,7 @@ def _recipe(imported):
 
 
 def _card(imported):
-    """Returns `MODEL_CARD.md`: the origin, what is equal to what, and the license."""
+    """Returns the text of `MODEL_CARD.md`."""
     rows = {"parameters": f"{imported.model.count_params():,}", **imported.facts}
     lines = [f"| {name} | {_cell(value)} |" for name, value in rows.items()]
     table = "\n".join(["| what | value |", "| --- | --- |", *lines])

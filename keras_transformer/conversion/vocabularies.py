@@ -1,7 +1,7 @@
-"""Vocabulary files of Marian and Hugging Face: pieces in the order of their ids.
+"""Vocabulary files of Marian and Hugging Face.
 
-Marian's `vocab.yml` is read here and not by a YAML library. Its tokens are any text,
-and libraries fail on some, misread some, and lose others.
+Marian's `vocab.yml` is not read by a YAML library. Its pieces may be any text, and
+libraries fail on some, misread some, and lose others.
 """
 
 import json
@@ -64,7 +64,7 @@ def read_vocabulary(path):
 
 
 def format_vocabulary(pieces):
-    """Returns the content of `vocab.yml`, one entry a line.
+    """Returns the content of `vocab.yml`, one entry per line.
 
     Marian, PyYAML and CTranslate2 read quoted pieces alike, unlike plain ones. Pieces
     are in single quotes, where only the quote has a meaning. Those that need an escape
@@ -133,8 +133,8 @@ def _json_entries(text):
 
 
 def _yaml_entries(text):
-    """Yields (id, piece) of `vocab.yml`: one entry a line, or `? PIECE` and `: ID`."""
-    # Other separators of lines, such as U+2028, stand in tokens as they are.
+    """Yields (id, piece) from lines `PIECE: ID`, or pairs of `? PIECE` and `: ID`."""
+    # Pieces may contain other line separators, such as U+2028.
     lines = text.split("\n")
     index = 0
     while index < len(lines):
@@ -155,7 +155,7 @@ def _yaml_entries(text):
 
 
 def _scalar(text, place):
-    """Returns the text that a YAML scalar stands for; an unquoted one is literal."""
+    """Returns the text of a YAML scalar. An unquoted scalar is literal."""
     if text[:1] == '"':
         quoted = _DOUBLE_QUOTED.fullmatch(text.rstrip(" "))
         if quoted is None:
@@ -184,9 +184,9 @@ def _unescape(found, place):
 
 
 def _join_surrogates(piece):
-    """Returns a piece without order of surrogate pairs.
+    """Returns a piece with surrogate pairs joined.
 
-    JSON and YAML may write a character beyond U+FFFF as two order.
+    JSON and YAML may write a character beyond U+FFFF as a pair.
     """
     try:
         return piece.encode("utf-16", "surrogatepass").decode("utf-16")

@@ -1,9 +1,9 @@
 """Weights of other toolkits in a `Transformer`.
 
-Other toolkits put all sines of a position before all cosines; this package follows
-section 3.5 and alternates them. A permutation of the residual stream makes both equal:
-columns of matrices that write the stream, rows of matrices that read it, and the scales
-and biases of all layer normalizations. Logits do not change.
+Other toolkits put all sines of a position before all cosines. This package follows
+section 3.5 and alternates them. Permuting the residual stream makes both equal: it
+permutes the columns of matrices that write the stream, the rows of matrices that read
+it, and the scales and biases of all layer normalizations. Logits do not change.
 """
 
 import keras
@@ -17,7 +17,7 @@ _PROJECTIONS = ("query", "key", "value", "output")
 
 
 def build_transformer(arguments, arrays):
-    """Builds a `Transformer`, unless the file has fewer weights than it needs.
+    """Builds a `Transformer`, unless the file is far too small for it.
 
     Args:
         arguments: Keyword arguments of `Transformer`, checked by `ModelSettings`.
@@ -28,7 +28,8 @@ def build_transformer(arguments, arrays):
     """
     from keras_transformer.transformer import Transformer
 
-    # The file lacks the rows of padding and start.
+    # The file lacks the rows of padding and start. The factor 2 is a margin for the
+    # same rows in its other matrices.
     settings = {**arguments, "vocabulary_size": arguments["vocabulary_size"] - 2}
     if min_parameters(settings) > 2 * arrays.num_weights:
         raise ModelError(
@@ -54,14 +55,15 @@ class StreamOrder:
             raise ModelError(
                 f"the width of the model must be even. Received: {d_model}"
             )
-        # New axis j is old axis order[j].
+        # Entry j of the new stream is entry order[j] of the old one.
         self._order = np.arange(d_model).reshape(2, -1).T.ravel()
         self._inverse = np.argsort(self._order)
 
     def reorder(self, array, reads=False, writes=False):
-        """Reorders rows of an array that reads the stream, columns of one that writes.
+        """Reorders the rows of an array that reads the stream, or the columns.
 
-        A vector `[d_model]` that `writes` is a bias, scale, or sum of the stream.
+        `writes` reorders the columns: of arrays that write the stream, of matrices with
+        one vector of the stream per row, and of vectors `[d_model]`.
         """
         return _take(array, self._order, reads, writes)
 
@@ -143,12 +145,14 @@ def set_embeddings(model, source, target, output=None, bias=None, start=None):
     """Sets the matrices of an imported model, and zeros for padding and start.
 
     Args:
-        model: `Transformer` with two ids behind the last piece.
-        source: `[pieces, d_model]`, vectors of source pieces, or `None` if shared.
-        target: `[pieces, d_model]`, vectors of target pieces.
-        output: `[pieces, d_model]`, rows that make logits, or `None` if tied.
-        bias: `[pieces]`, biases of the logits, or `None`.
-        start: `[d_model]`, the vector of the start, or `None` for zeros.
+        model: `Transformer` whose last two ids, after the subwords of the file, are
+            padding and start.
+        source: `[subwords, d_model]`, source embeddings, or `None` if shared.
+        target: `[subwords, d_model]`, target embeddings.
+        output: `[subwords, d_model]`, the transposed output projection, or `None` if it
+            is tied.
+        bias: `[subwords]`, biases of the logits, or `None`.
+        start: `[d_model]`, the embedding of the start id, or `None` for zeros.
     """
     order = StreamOrder(model.d_model)
     embedding = model.token_embedding
@@ -165,13 +169,17 @@ def set_embeddings(model, source, target, output=None, bias=None, start=None):
     if source is not None:
         model.source_embedding.embeddings.assign(rows(source))
     if output is not None:
+        # It reads the stream, but is stored transposed, with a vector per row.
         embedding.output_matrix.assign(order.reorder(output, writes=True))
     if bias is not None:
         embedding.bias.assign(bias)
 
 
 def _denses(layer):
-    """Yields the name of each projection, its layer, and its ends in the stream."""
+    """Yields the name of each projection, its layer, and arguments of `reorder`.
+
+    The arguments say whether the projection reads or writes the stream.
+    """
     for attention in _ATTENTIONS:
         if hasattr(layer, attention):
             for role in _PROJECTIONS:

@@ -7,15 +7,16 @@ from keras import ops
 
 from keras_transformer.errors import DataError
 
-# Chosen on Multi30k's validation pairs against symmetrized statistical alignments. For
-# two models of four layers, the mean of the last two layers had the fewest errors. The
-# row that predicts a token was better than the row that reads it.
+# Number of layers that are averaged. On the validation pairs of Multi30k, against
+# symmetrized statistical alignments, the mean of the last two of four layers had the
+# fewest errors. A token was aligned better by the row that predicts it than by the row
+# that reads it.
 NUM_LAYERS = 2
 _REPLACEMENT = "\ufffd".encode()
 
 
 def alignment_scores(model, source_ids, target_ids, num_layers=NUM_LAYERS):
-    """Computes the attention to each source token when each target token is predicted.
+    """Computes the attention over the source from which each target token is predicted.
 
     Args:
         model: `Transformer`.
@@ -69,18 +70,18 @@ def token_surfaces(tokenizer, rows):
         each: text.removeprefix(texts[0])
         for each, text in zip(distinct, texts[1:], strict=True)
     }
-    # A byte of a character is not text alone.
+    # A single byte of a character is not valid text.
     fragments = [each for each, text in surfaces.items() if text == _REPLACEMENT]
     if fragments and hasattr(tokenizer, "piece_bytes"):
-        # Some tokenizers of other libraries do not know the bytes.
+        # Some tokenizers of other libraries raise this error.
         with contextlib.suppress(DataError):
-            written = tokenizer.piece_bytes()
-            surfaces |= {each: written[each] for each in fragments}
+            bytes_of = tokenizer.piece_bytes()
+            surfaces |= {each: bytes_of[each] for each in fragments}
     return [[surfaces[each] for each in row] for row in rows]
 
 
 def join_characters(row):
-    """Joins subwords into units of whole characters, as the signature `attend` does.
+    """Joins subwords into units of whole characters, like the signature `attend`.
 
     Args:
         row: List of bytes, the surfaces of a text's subwords in order.
@@ -90,7 +91,7 @@ def join_characters(row):
     """
     units, unit_of = [], []
     for place, surface in enumerate(row):
-        # A character spelled in bytes continues with bytes of the form 10xxxxxx.
+        # In UTF-8, a character continues with bytes of the form 10xxxxxx.
         continues = 0x80 <= (surface or b"a")[0] < 0xC0
         # Encoding adds a space before the text, possibly as a separate subword.
         if place and (continues or (place == 1 and row[0] == b" ")):
@@ -104,7 +105,7 @@ def join_characters(row):
 def attention_of_units(scores, target_units, source_units):
     """Computes the attention between units from the attention between subwords.
 
-    Attention to a unit is the sum over its subwords, attention from it the mean.
+    Attention to a unit is the sum over its subwords. Attention from a unit is the mean.
 
     Args:
         scores: float `[..., target subwords, source subwords]`.
@@ -125,7 +126,7 @@ def words_of(row):
     """Returns the index of the word that each subword belongs to.
 
     Words are separated by ASCII white space. A subword of white space belongs to the
-    next word, and a subword that touches several words to the last of them.
+    next word. A subword that touches several words belongs to the last of them.
 
     Args:
         row: List of bytes, the surfaces of a text's subwords in order.
@@ -169,7 +170,7 @@ def align_words(scores, source_words, target_words):
 
 
 def align_subwords(scores, source, target):
-    """Aligns the words of a pair by the attention between its subwords.
+    """Aligns the words of a sentence pair by the attention between its subwords.
 
     Args:
         scores: float `[rows, columns]`, whose first rows and columns belong to the

@@ -6,9 +6,10 @@ import numpy as np
 
 from keras_transformer.errors import ModelError
 
+# Limits on the texts that are encoded at a time.
 MAX_LINES = 4096
 MAX_CHARACTERS = 1 << 22
-# White space by Unicode and by Python, and spaces of zero width.
+# White space according to Unicode or Python, and spaces of zero width.
 WHITE_SPACE = "".join(
     map(
         chr,
@@ -24,7 +25,7 @@ WHITE_SPACE = "".join(
 
 
 def log_warning(index, text):
-    """Logs a warning about the line with this index, from 0."""
+    """Logs a warning about a line. The index counts from 0, the message from 1."""
     logging.getLogger("keras_transformer").warning("line %d: %s", index + 1, text)
 
 
@@ -100,15 +101,15 @@ def check_compatible(model, tokenizer, target_tokenizer=None):
 
 
 def target_of(tokenizer):
-    """Returns the tokenizer of the targets; a shared one need not have `target`."""
+    """Returns the tokenizer of the targets, which may be `tokenizer` itself."""
     return getattr(tokenizer, "target", tokenizer)
 
 
 def group_texts(texts):
-    """Yields lists of texts as bytes, few enough to be encoded at a time."""
+    """Yields lists of texts as UTF-8, small enough to encode one list at a time."""
     group, size = [], 0
     for number, text in enumerate(texts, start=1):
-        # Tensors cannot hold lone surrogates; they become question marks.
+        # UTF-8 cannot encode lone surrogates. They become question marks.
         group.append(text.encode("utf-8", "replace"))
         size += len(text)
         is_full = len(group) == MAX_LINES or size > MAX_CHARACTERS
@@ -127,12 +128,12 @@ def encode_texts(tokenizer, texts):
 
 
 def encode_with_end(tokenizer, texts):
-    """Like `encode_texts`, with the end id behind each row."""
+    """Like `encode_texts`, but with the end id after each row."""
     return [[*row, tokenizer.end_id] for row in encode_texts(tokenizer, texts)]
 
 
 def encode_prefixes(tokenizer, prefixes, model):
-    """Like `encode_texts`, for the beginnings of translations.
+    """Encodes the beginnings of translations, like `encode_texts`.
 
     Raises:
         ModelError: If the model cannot generate a prefix.
@@ -151,7 +152,7 @@ def batch_by_length(lengths, batch_tokens):
     """Yields lists of row indices, sorted by length.
 
     A batch has at most `batch_tokens` positions, padding included. A longer row is a
-    batch alone.
+    separate batch.
     """
     batch = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
@@ -164,8 +165,8 @@ def batch_by_length(lengths, batch_tokens):
 
 
 def pad_rows(rows, pad_id=0):
-    """Returns int32 `[rows, longest]`, filled with padding."""
-    filled = np.full((len(rows), max(map(len, rows))), pad_id, "int32")
-    for line, row in zip(filled, rows, strict=True):
-        line[: len(row)] = row
-    return filled
+    """Pads lists of ids to an int32 array `[rows, longest]`."""
+    padded = np.full((len(rows), max(map(len, rows))), pad_id, "int32")
+    for padded_row, row in zip(padded, rows, strict=True):
+        padded_row[: len(row)] = row
+    return padded

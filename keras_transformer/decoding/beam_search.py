@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.deprecated import accept_old_arguments
-from keras_transformer.decoding.loop import StepFunction
+from keras_transformer.decoding.loop import StepDecoder
 from keras_transformer.decoding.loop import decode_loop
 from keras_transformer.decoding.loop import has_dynamic_shapes
 from keras_transformer.decoding.loop import known_vocabulary_size
@@ -43,10 +43,12 @@ def beam_search(
     Each step extends a sentence's alive hypotheses by one token and keeps the
     `beam_size` most probable unfinished continuations. A continuation with the end id
     becomes a finished hypothesis if it is among the `beam_size` most probable of all
-    continuations. Its score is `log-probability / penalty(length)`. Thus a step
-    considers up to `2 * beam_size` continuations, as in fairseq and CTranslate2. If no
-    hypothesis has finished at the maximum length, the unfinished ones are returned with
-    the same score. With `beam_size=1` this is greedy search.
+    continuations. A hypothesis can end in one way only, so a step considers at most the
+    `2 * beam_size` most probable continuations, as in fairseq and CTranslate2.
+
+    The score of a hypothesis is `log-probability / penalty(length)`. If no hypothesis
+    has finished at the maximum length, the unfinished ones are returned, scored in the
+    same way. With `beam_size=1`, this is greedy search.
 
     A sentence is done when no alive hypothesis can beat its `n_best`-th best finished
     one. Log-probabilities never increase and penalties never decrease with the length.
@@ -54,8 +56,7 @@ def beam_search(
     With `patience`, a sentence is also done once enough hypotheses have finished.
 
     Args:
-        decoder: `StepFunction`, an object with its attributes, or a plain step
-            function.
+        decoder: `StepDecoder`, an object with its attributes, or a plain step function.
         cache: Nest of tensors whose leading axis is batch * beam_size. Tensors that
             `reorder` does not gather may have any multiple of batch.
         context: Nest of tensors whose leading axis is batch; row i serves rows i *
@@ -64,19 +65,19 @@ def beam_search(
         max_length: Maximum number of tokens to generate, including the end id, scalar
             or `[batch]`. A sentence with 0 gets the empty sequence with score 0.
         search: `BeamSearch`; its `extra_length` is not used here.
-        ids: `SpecialIds`. All but the end id are never generated; log-probabilities
-            are still relative to the model's whole vocabulary.
-        n_best: Hypotheses to find per sentence, at most `beam_size`; int or scalar
-            int32 tensor.
+        ids: `SpecialIds`. Of these, only the end id is ever generated.
+            Log-probabilities are still relative to the model's whole vocabulary.
+        n_best: Number of hypotheses to find per sentence, at most `beam_size`. An int
+            or a scalar int32 tensor.
         vocabulary_size: Number of ids that may be generated, for an output matrix with
             more rows than the tokenizer has ids. If `None`, all of them.
         buffer_length: Length of the result. If `None`, the largest `max_length`.
             Required under `jax.jit` if `max_length` is a tensor.
         drop_finished: Whether finished sentences leave the batch: `True`, `False`, or
             `"auto"` (on all backends but JAX). Pass `False` for XLA.
-        num_results: Int, hypotheses to return per sentence. Those after the first
-            `n_best` are the next best that the search found before it stopped. If
-            `None`, `n_best`, or `beam_size` if `n_best` is a tensor.
+        num_results: Number of hypotheses to return per sentence, an int. Those after
+            the first `n_best` are the next best that the search found before it
+            stopped. If `None`, `n_best`, or `beam_size` if `n_best` is a tensor.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_results, buffer_length]`, including
@@ -87,7 +88,7 @@ def beam_search(
         ValueError: If `n_best` is below 1, above `beam_size`, or above `num_results`,
             or the end id equals another special id.
     """
-    decoder = StepFunction.of(decoder)
+    decoder = StepDecoder.of(decoder)
     beam_size = search.beam_size
     if _is_number(n_best) and not 1 <= n_best <= beam_size:
         raise ValueError(
@@ -104,7 +105,7 @@ def beam_search(
     if beam_size == 1:
         # Greedy search ends with its first finished hypothesis.
         search = dataclasses.replace(search, patience=1)
-    forbidden = ids.never_generated()
+    excluded = ids.excluded_ids()
     max_lengths, buffer_length = resolve_lengths(max_length, buffer_length, batch_size)
 
     def step(state, cache, context, index):
@@ -115,9 +116,10 @@ def beam_search(
             # One of a row's best tokens may be the end id.
             beam_size + 1,
             vocabulary_size,
-            forbidden,
-            decoder.gives_log_probs,
-            has_dynamic_shapes(drop_finished),
+            excluded,
+            decoder.returns_log_probs,
+            # XLA, which fuses operations, requires static shapes.
+            uses_softmax=has_dynamic_shapes(drop_finished),
         )
         state, parents = _expand_beams(state, *best, index, search, ids.end, n_best)
         if beam_size > 1:
@@ -156,14 +158,15 @@ def _initial_state(max_lengths, shape, num_results, ids):
     done = max_lengths <= 0
     # All slots start alike, so more than one alive slot would give equal hypotheses.
     alive = ops.logical_and(ops.arange(beam_size) == 0, ops.logical_not(done[:, None]))
-    empty = ops.logical_and(ops.arange(num_results) == 0, done[:, None])
-    places = (batch_size, num_results, buffer_length)
+    # A sentence of maximum length 0 has one result, the empty sequence.
+    is_empty = ops.logical_and(ops.arange(num_results) == 0, done[:, None])
+    finished_shape = (batch_size, num_results, buffer_length)
     return BeamState(
         alive_sequences=ops.full(shape, ids.pad, dtype="int32"),
         alive_log_probs=_zero_where(alive),
         last_ids=ops.full((batch_size, beam_size), ids.start, dtype="int32"),
-        finished_sequences=ops.full(places, ids.pad, dtype="int32"),
-        finished_scores=_zero_where(empty),
+        finished_sequences=ops.full(finished_shape, ids.pad, dtype="int32"),
+        finished_scores=_zero_where(is_empty),
         num_finished=ops.zeros_like(max_lengths),
         max_lengths=max_lengths,
         done=done,
@@ -176,21 +179,20 @@ def _zero_where(condition):
 
 
 def _best_tokens(
-    logits, num_tokens, vocabulary_size, forbidden, gives_log_probs, uses_softmax
+    logits, num_tokens, vocabulary_size, excluded, are_log_probs, uses_softmax
 ):
     """Returns log-probabilities and ids of each row's best tokens.
-
-    Writing an array as large as the logits costs as much as a layer of a small model.
-    So only the best tokens are normalized, with one normalizer per row.
 
     Args:
         logits: `[rows, vocabulary]` or `[rows, 1, vocabulary]`.
         num_tokens: Minimum number of tokens per row.
-        vocabulary_size: Ids from this one are excluded. If `None`, none is.
-        forbidden: Ids that get minus infinity.
-        gives_log_probs: Whether the logits are log-probabilities.
-        uses_softmax: Whether a softmax over the vocabulary may normalize, which is
-            fastest unless XLA fuses operations.
+        vocabulary_size: Number of ids that are considered. If `None`, all of them.
+        excluded: Ids that get minus infinity.
+        are_log_probs: Whether the logits are log-probabilities already.
+        uses_softmax: Whether a softmax over a large vocabulary normalizes. This is
+            faster unless XLA fuses the exponentials with their sum: then no array as
+            large as the logits is written, which costs as much as a layer of a small
+            model.
 
     Returns:
         float32 and int32 `[rows, k]`.
@@ -202,35 +204,42 @@ def _best_tokens(
     if vocabulary_size is not None and vocabulary_size < size:
         size = vocabulary_size
         allowed = logits[:, :size]
-    # Take extra candidates so that enough remain after forbidden ids are removed.
-    best, tokens = top_k(allowed, min(num_tokens + len(forbidden), size))
+    # Take extra candidates so that enough remain after excluded ids are removed.
+    best, tokens = top_k(allowed, min(num_tokens + len(excluded), size))
     log_probs = best
-    if not gives_log_probs:
-        has_all = allowed is logits
-        if has_all and uses_softmax and size >= SOFTMAX_MIN_SIZE:
-            log_probs = _normalize_by_first(best, tokens, logits)
+    if not are_log_probs:
+        has_largest = allowed is logits
+        if has_largest and uses_softmax and size >= SOFTMAX_MIN_SIZE:
+            log_probs = _normalize_by_softmax(best, tokens, logits)
         else:
-            log_probs = _normalize_by_largest(best, logits, has_all)
+            log_probs = _normalize_by_sum(best, logits, has_largest)
     # Rounding must not give a probability above 1: the stopping bound relies on it.
     log_probs = ops.minimum(log_probs, 0.0)
-    is_forbidden = ops.any(tokens[:, :, None] == np.array(forbidden, "int32"), axis=2)
-    return ops.where(is_forbidden, NEG_INF, log_probs), tokens
+    is_excluded = ops.any(tokens[:, :, None] == np.array(excluded, "int32"), axis=2)
+    return ops.where(is_excluded, NEG_INF, log_probs), tokens
 
 
-def _normalize_by_first(best, tokens, logits):
-    """Returns log-probabilities from the probability of each row's first token."""
+def _normalize_by_softmax(best, tokens, logits):
+    """Returns log-probabilities of the best tokens, whose first one is the largest.
+
+    Only the first log-probability is read from a softmax. The others differ from it by
+    the difference of their logits.
+    """
     probabilities = ops.softmax(logits, axis=-1)
     num_rows, size = ops.shape(logits)
     places = ops.arange(num_rows, dtype="int32") * size + tokens[:, 0]
     first = ops.take(ops.reshape(probabilities, (-1,)), places, axis=0)
-    # TensorFlow's vectorized log rounds the scalar tail of an array differently. Rows
-    # of 16 have no tail.
+    # TensorFlow's vectorized log rounds the last entries of an array differently, so
+    # results would depend on the batch. Rows of 16 have no such rest.
     first = ops.log(ops.broadcast_to(first[:, None], (num_rows, 16)))[:, :1]
     return best - best[:, :1] + first
 
 
-def _normalize_by_largest(best, logits, has_largest):
-    """Returns log-probabilities. `has_largest`: `best` contains the largest logit."""
+def _normalize_by_sum(best, logits, has_largest):
+    """Returns log-probabilities of the best tokens, from a sum of exponentials.
+
+    `has_largest` is true if `best` contains each row's largest logit.
+    """
     # Not a slice: XLA sorts everything if more than one slice reads a top-k.
     largest = ops.max(best if has_largest else logits, axis=-1, keepdims=True)
     total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
@@ -254,43 +263,45 @@ def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
         hypothesis that each extends, int32 `[batch * beam_size]`.
     """
     beam_size = search.beam_size
-    log_probs, tokens, parents = _continue(state, log_probs, tokens, end_id)
+    # Each [batch, 2, beam_size]: the best continuations, and the best unfinished ones.
+    new_log_probs, new_tokens, parents = _continue(state, log_probs, tokens, end_id)
     sequences = _select(
         state.alive_sequences, ops.reshape(parents, (-1,)), 2 * beam_size
     )
     here = ops.arange(ops.shape(sequences)[2], dtype="int32") == index
-    new_tokens = ops.reshape(tokens, (-1, 2 * beam_size, 1))
-    sequences = ops.where(here, new_tokens, sequences)
+    sequences = ops.where(
+        here, ops.reshape(new_tokens, (-1, 2 * beam_size, 1)), sequences
+    )
 
     length = index + 1
-    ended = tokens[:, 0] == end_id
-    finished = ops.logical_and(ended, log_probs[:, 0] > NEG_INF)
+    best_log_probs = new_log_probs[:, 0]
+    finished = ops.logical_and(new_tokens[:, 0] == end_id, best_log_probs > NEG_INF)
     finished_sequences, finished_scores = _update_finished(
-        state, sequences, log_probs[:, 0], ended, finished, length, search
+        state, sequences, best_log_probs, finished, length, search
     )
     num_finished = state.num_finished
     if search.patience is not None:
         num_finished = num_finished + ops.sum(ops.cast(finished, "int32"), axis=1)
     state = state._replace(
         alive_sequences=sequences[:, beam_size:],
-        last_ids=tokens[:, 1],
+        last_ids=new_tokens[:, 1],
         finished_sequences=finished_sequences,
         finished_scores=finished_scores,
         num_finished=num_finished,
     )
-    alive = log_probs[:, 1]
-    done = _is_done(state, alive, length, search, n_best)
+    alive_log_probs = new_log_probs[:, 1]
+    done = _is_done(state, alive_log_probs, length, search, n_best)
     # Without alive hypotheses, later steps cannot change a finished sentence.
-    alive = ops.where(done[:, None], NEG_INF, alive)
-    state = state._replace(alive_log_probs=alive, done=done)
+    alive_log_probs = ops.where(done[:, None], NEG_INF, alive_log_probs)
+    state = state._replace(alive_log_probs=alive_log_probs, done=done)
     return state, ops.reshape(parents[:, 1], (-1,))
 
 
 def _continue(state, log_probs, tokens, end_id):
     """Selects each sentence's best continuations, and the best unfinished ones.
 
-    The second selection reaches at most to the `2 * beam_size`-th best continuation,
-    because each alive hypothesis can end in one way only.
+    The latter are among the `2 * beam_size` best continuations, because each alive
+    hypothesis can end in one way only.
 
     Returns:
         Log-probabilities, tokens, and rows of the extended hypotheses, each `[batch, 2,
@@ -314,15 +325,14 @@ def _continue(state, log_probs, tokens, end_id):
     return log_probs, tokens, parents
 
 
-def _update_finished(state, sequences, log_probs, ended, finished, length, search):
+def _update_finished(state, sequences, log_probs, finished, length, search):
     """Merges newly finished hypotheses into the best finished ones.
 
     Args:
         state: `BeamState`.
         sequences: int32 `[batch, n, buffer_length]`; the first `beam_size` may finish.
-        log_probs: float32 `[batch, beam_size]`.
-        ended: bool `[batch, beam_size]`.
-        finished: Like `ended`, but false in slots without a hypothesis.
+        log_probs: float32 `[batch, beam_size]`, minus infinity in empty slots.
+        finished: bool `[batch, beam_size]`, whether a hypothesis ends with the end id.
         length: Number of tokens of the sequences.
         search: `BeamSearch`.
 
@@ -331,12 +341,13 @@ def _update_finished(state, sequences, log_probs, ended, finished, length, searc
     """
     num_results = state.finished_scores.shape[1]
     at_limit = length >= state.max_lengths
-    # A hypothesis cut off at the limit counts only if the sentence has no other.
-    none_ended = ops.logical_not(ops.any(finished, axis=1))
-    none_ended = ops.logical_and(none_ended, state.finished_scores[:, 0] == NEG_INF)
-    cut_off = ops.logical_and(at_limit, none_ended)[:, None]
+    # Unfinished hypotheses at the limit count only if the sentence has no others.
+    none_before = state.finished_scores[:, 0] == NEG_INF
+    none_now = ops.logical_not(ops.any(finished, axis=1))
+    none_finished = ops.logical_and(none_before, none_now)
+    cut_off = ops.logical_and(at_limit, none_finished)[:, None]
     scores = ops.where(
-        ops.logical_or(ended, cut_off), log_probs / search.penalty(length), NEG_INF
+        ops.logical_or(finished, cut_off), log_probs / search.penalty(length), NEG_INF
     )
     scores = ops.concatenate([state.finished_scores, scores], axis=1)
     best_scores, kept = ops.top_k(scores, num_results)
@@ -354,14 +365,14 @@ def _is_done(state, alive_log_probs, length, search, n_best):
     """Returns whether no alive hypothesis can change the result, bool `[batch]`."""
     bound = ops.max(alive_log_probs, axis=1) / search.penalty(state.max_lengths)
     if _is_number(n_best):
-        last = state.finished_scores[:, n_best - 1]
+        nth_score = state.finished_scores[:, n_best - 1]
     else:
-        last = ops.take(state.finished_scores, n_best - 1, axis=1)
-    done = ops.logical_or(length >= state.max_lengths, bound <= last)
+        nth_score = ops.take(state.finished_scores, n_best - 1, axis=1)
+    done = ops.logical_or(length >= state.max_lengths, bound <= nth_score)
     if search.patience is not None:
         threshold = int(min(search.patience * search.beam_size, 2**30) + 0.5)
-        larger = max if _is_number(n_best) else ops.maximum
-        done = ops.logical_or(done, state.num_finished >= larger(threshold, n_best))
+        maximum = max if _is_number(n_best) else ops.maximum
+        done = ops.logical_or(done, state.num_finished >= maximum(threshold, n_best))
     return ops.logical_or(state.done, done)
 
 

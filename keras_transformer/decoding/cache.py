@@ -1,15 +1,15 @@
 """KV cache of incremental decoding, shared by the hypotheses of a beam.
 
 All hypotheses of a sentence store their keys and values in one array, `[batch,
-num_heads, slots, dim]`. At each position, every hypothesis adds one slot, which never
-moves. Reordering hypotheses changes only `Cache.ancestors`, which marks the slots that
+num_heads, slots, dim]`. At each position, every hypothesis adds one slot. Reordering
+hypotheses moves no slot and changes only `Cache.ancestors`, which marks the slots that
 each hypothesis attends to. So no key is copied, and the keys of a sentence are read
 once for its whole beam.
 
 `Growing` caches append to a small recent part, which `compact` merges into the main
-part every `COMPACT_INTERVAL` positions. It also drops the slots that no hypothesis
-attends to any more: hypotheses of a beam soon share most of their past. `Buffer`
-caches have a fixed capacity, for XLA and JAX, which need static shapes.
+part every `COMPACT_INTERVAL` positions. `compact` also drops the slots that no
+hypothesis attends to any more: the hypotheses of a beam soon share most of their past.
+`Buffer` caches have a fixed capacity, for XLA and JAX, which need static shapes.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from keras import ops
 
 from keras_transformer.numerics.softmax import mask_to_bias
 
-# Positions after which the recent part should be merged.
+# Number of positions between calls of `compact`.
 COMPACT_INTERVAL = 16
 
 
@@ -32,25 +32,25 @@ class Growing(NamedTuple):
     recent_value: Any
 
     def append(self, key, value, place):
-        """Appends a position, `[batch, num_heads, beam_size, dim]`; ignores `place`."""
+        """Appends a position `[batch, num_heads, beam_size, dim]`; ignores `place`."""
         return self._replace(
             recent_key=ops.concatenate([self.recent_key, key], axis=2),
             recent_value=ops.concatenate([self.recent_value, value], axis=2),
         )
 
     def parts(self):
-        """Returns keys and values of the main and of the recent part."""
+        """Returns (keys, values) of the main part and of the recent part."""
         return [(self.key, self.value), (self.recent_key, self.recent_value)]
 
 
 class Buffer(NamedTuple):
-    """Keys and values of one layer with room for a fixed number of slots."""
+    """Keys and values of one layer in a ring buffer with a fixed number of slots."""
 
     key: Any  # [batch, num_heads, key_dim, slots], as the product with queries reads it
     value: Any  # [batch, num_heads, slots, value_dim]
 
     def append(self, key, value, place):
-        """Overwrites the slots of position `place`."""
+        """Writes a position to the slots of `place`, see `extend`."""
         slot = place * key.shape[2]
         key = ops.swapaxes(key, 2, 3)
         return Buffer(
@@ -59,7 +59,7 @@ class Buffer(NamedTuple):
         )
 
     def parts(self):
-        """Returns keys and values, `[batch, num_heads, slots, dim]`, as one part."""
+        """Returns one part: (keys, values), each `[batch, num_heads, slots, dim]`."""
         return [(ops.swapaxes(self.key, 2, 3), self.value)]
 
 
@@ -67,7 +67,7 @@ class Cache(NamedTuple):
     """Keys and values of all layers, and the slots that hypotheses attend to."""
 
     layers: tuple  # a Growing or a Buffer per layer
-    # bool [batch, beam_size, slots]; [batch, 1, 0] if `sees_all`.
+    # bool [batch, beam_size, slots], or empty, [batch, 1, 0], if `sees_all`
     ancestors: Any
 
     @property
@@ -82,14 +82,14 @@ class Cache(NamedTuple):
 
     @property
     def sees_all(self):
-        """True if every slot is attended to: one hypothesis and no unused slots."""
+        """True if every slot is attended to: one hypothesis in a growing cache."""
         return self.beam_size == 1 and not self.is_buffer
 
     def biases(self):
         """Returns the attention bias over each part, which all layers share.
 
         Returns:
-            List of float32 `[batch, 1, beam_size, slots]`, or of `None`.
+            List of float32 `[batch, 1, beam_size, slots]`, or of `None` if `sees_all`.
         """
         if self.sees_all:
             return [None, None]
@@ -105,15 +105,15 @@ def empty_cache(attentions, batch_size, beam_size=1, max_length=None, window=Non
 
     Args:
         attentions: The `MultiHeadAttention` of each layer.
-        batch_size: Number of sentences, may be a scalar tensor.
-        beam_size: Hypotheses per sentence.
+        batch_size: Number of sentences, an int or a scalar tensor.
+        beam_size: Number of hypotheses per sentence.
         max_length: Capacity of a `Buffer` cache, in positions. If `None`, the cache
             grows at every step.
-        window: Positions that self-attention attends to. If `None`, all.
+        window: Number of positions that self-attention attends to. If `None`, all.
     """
     if max_length is not None and window is not None:
-        shorter = min if isinstance(max_length, int) else ops.minimum
-        max_length = shorter(max_length, window)
+        minimum = min if isinstance(max_length, int) else ops.minimum
+        max_length = minimum(max_length, window)
     slots = 0 if max_length is None else max_length * beam_size
 
     def empty_layer(attention):
@@ -133,8 +133,9 @@ def extend(cache, index, window=None):
     """Prepares the cache for position `index` of every hypothesis.
 
     Returns:
-        The cache, in which each hypothesis attends to its own new slot and the oldest
-        position of a full `window` is dropped, and the `place` to append to.
+        The cache, in which each hypothesis attends to its own new slot, without the
+        oldest position if `window` is full; and `place`, the position in the ring
+        buffer, for `append`.
     """
     if cache.is_buffer:
         return _extend_buffer(cache, index)
@@ -154,21 +155,21 @@ def extend(cache, index, window=None):
 
 def _extend_buffer(cache, index):
     _, beam_size, num_slots = ops.shape(cache.ancestors)
-    # With a window the newest position replaces the oldest; attention does not depend
+    # With a window, the newest position replaces the oldest. Attention does not depend
     # on the order of slots.
     place = index % (num_slots // beam_size)
     slots = ops.arange(num_slots, dtype="int32")
     hypotheses = ops.arange(beam_size, dtype="int32")
     own = hypotheses[:, None] == slots % beam_size
     is_new = slots // beam_size == place
-    # Not `where`, which loses the static batch size.
+    # `where` would lose the static batch size.
     kept = ops.logical_and(cache.ancestors, ops.logical_not(is_new))
     ancestors = ops.logical_or(kept, ops.logical_and(own, is_new))
     return cache._replace(ancestors=ancestors), place
 
 
 def _newest(cache, count):
-    """Drops all slots but the last `count` ones; a window has only recent ones."""
+    """Drops all but the last `count` slots. With a window, all slots are recent."""
 
     def newest(x):
         return x[:, :, -count:] if count else x[:, :, :0]
@@ -202,8 +203,8 @@ def reorder(cache, parents):
 def compact(cache, window=None):
     """Merges the recent parts into the main ones and drops unreachable slots.
 
-    This copies the whole cache, so call it every `COMPACT_INTERVAL` positions. Buffers
-    and windows have nothing to merge.
+    This copies the whole cache, so call it only every `COMPACT_INTERVAL` positions.
+    Caches with a fixed capacity or a window are returned unchanged.
     """
     if cache.is_buffer or window is not None:
         return cache
@@ -235,8 +236,8 @@ def reachable_slots(ancestors):
         ancestors: `[batch, beam_size, slots]`, bool.
 
     Returns:
-        int32 `[batch, num_reachable]` in ascending order, where `num_reachable` is the
-        largest count in the batch. Other sentences are padded with unreachable slots.
+        int32 `[batch, num_reachable]`, in ascending order. `num_reachable` is the
+        largest count in the batch; other sentences are padded with unreachable slots.
     """
     reachable = ops.any(ancestors, axis=1)
     num_reachable = ops.max(ops.sum(ops.cast(reachable, "int32"), axis=1))
@@ -247,7 +248,7 @@ def reachable_slots(ancestors):
 
 
 def gather_slots(x, slots):
-    """Gathers `slots`, int32 `[batch, num]`, of `x`, `[batch, n, slots, dim]`."""
+    """Gathers `slots`, int32 `[batch, num]`, from `x`, `[batch, n, all_slots, dim]`."""
     batch, n, count, dim = ops.shape(x)
     first = ops.reshape(ops.arange(batch * n, dtype="int32") * count, (batch, n, 1))
     rows = ops.reshape(first + slots[:, None], (-1,))

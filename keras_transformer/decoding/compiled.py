@@ -1,4 +1,4 @@
-"""Compilation and threads, which depend on the Keras backend."""
+"""Compilation and threads for each Keras backend."""
 
 from concurrent import futures
 
@@ -6,14 +6,14 @@ import keras
 
 
 def compile_for_ids(function, num_inputs):
-    """Returns a fast version of a function of ids.
+    """Compiles a function of ids, if the backend is TensorFlow.
 
-    TensorFlow traces it once for all shapes. JAX and PyTorch run it uncompiled: JAX
-    would compile again for each batch shape, which takes longer than the search.
+    TensorFlow traces the function once for all shapes. JAX would compile again for each
+    batch shape, which takes longer than the search.
 
     Args:
-        function: Takes `num_inputs` int32 arrays `[rows, ids]` and returns a tensor
-            or a tuple of tensors.
+        function: Function of `num_inputs` int32 arrays `[rows, length]` that returns a
+            tensor or a tuple of tensors.
         num_inputs: Number of arguments.
 
     Returns:
@@ -39,7 +39,7 @@ def parallel_map(function, items, num_threads):
     Args:
         function: A compiled function, or a function that calls one.
         items: Iterable.
-        num_threads: Number of items computed at a time, one thread each. JAX and
+        num_threads: Number of items computed in parallel, one thread each. JAX and
             PyTorch use one thread, because their settings are thread-local.
 
     Returns:
@@ -53,5 +53,5 @@ def parallel_map(function, items, num_threads):
     try:
         return list(zip(items, pool.map(function, items), strict=True))
     finally:
-        # After a failure or an interrupt no further item starts.
+        # After a failure or an interrupt, no further item starts.
         pool.shutdown(cancel_futures=True)

@@ -1,14 +1,14 @@
 """Prefixes and forbidden phrases: a decoder that constrains another one.
 
-Log-probabilities stay the model's own: a search adds the log-probability of each token
-that it is forced to generate.
+Log-probabilities are not renormalized. A forced token counts with the log-probability
+that the model gives it.
 """
 
 import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.beam_search import NEG_INF
-from keras_transformer.decoding.loop import StepFunction
+from keras_transformer.decoding.loop import StepDecoder
 from keras_transformer.decoding.options import SpecialIds
 
 
@@ -24,11 +24,12 @@ class ConstrainedDecoder:
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each sentence,
             then padding. They are forced even if they are forbidden. If `None`, there
             are none.
-        next_states: int32 array `[num_states, vocabulary]`, see `forbidden_phrases`.
-            Ids without a column are forbidden, too. If `None`, no id is.
+        next_states: int32 array `[num_states, vocabulary]`, the transition table from
+            `forbidden_phrases`. Ids without a column are forbidden, too. If `None`,
+            nothing is forbidden.
     """
 
-    gives_log_probs = True
+    returns_log_probs = True
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class ConstrainedDecoder:
         prefix_ids=None,
         next_states=None,
     ):
-        self._decoder = StepFunction.of(decoder)
+        self._decoder = StepDecoder.of(decoder)
         self._beam_size = beam_size
         self._limits = limits
         self._pad_id = ids.pad
@@ -51,6 +52,8 @@ class ConstrainedDecoder:
                 may_end[next_states] | (next_states < 0), next_states, -1
             )
             self._num_states = len(next_states)
+            # Rows from `num_states` on are for the last position. They also forbid
+            # tokens after which the end id is forbidden.
             self._tables = ops.convert_to_tensor(
                 np.concatenate([next_states, may_be_last]).astype("int32")
             )
@@ -73,22 +76,22 @@ class ConstrainedDecoder:
         """Returns log-probabilities `[rows, vocabulary]` and the updated cache."""
         logits, inner = self._decoder.step(ids, cache["inner"], context["inner"], index)
         logits = ops.reshape(ops.cast(logits, "float32"), (-1, logits.shape[-1]))
-        log_probs = free = ops.log_softmax(logits, axis=-1)
+        log_probs = unconstrained = ops.log_softmax(logits, axis=-1)
         cache = {**cache, "inner": inner}
         if self._tables is not None:
             cache["state"] = self._advance(cache["state"], ids[:, 0])
             is_last = ops.repeat(index + 1 >= context["limit"], self._beam_size)
             rows = cache["state"] + self._num_states * ops.cast(is_last, "int32")
             next_states = ops.take(self._tables, rows, axis=0)
-            allowed = _fit_columns(next_states, free.shape[-1]) >= 0
-            log_probs = ops.where(allowed, free, NEG_INF)
+            allowed = _fit_columns(next_states, logits.shape[-1]) >= 0
+            log_probs = ops.where(allowed, unconstrained, NEG_INF)
         if self._prefix_ids is not None:
             last = ops.shape(context["prefix"])[1] - 1
             forced = ops.take(context["prefix"], ops.minimum(index, last), axis=1)
             forced = ops.repeat(forced, self._beam_size)[:, None]
             tokens = ops.arange(logits.shape[-1], dtype="int32")
-            only = ops.where(tokens == forced, free, NEG_INF)
-            log_probs = ops.where(forced == self._pad_id, log_probs, only)
+            forced_log_probs = ops.where(tokens == forced, unconstrained, NEG_INF)
+            log_probs = ops.where(forced == self._pad_id, log_probs, forced_log_probs)
         return log_probs, cache
 
     def reorder(self, cache, parents):
@@ -106,13 +109,13 @@ class ConstrainedDecoder:
         return lambda cache: {**cache, "inner": self._decoder.compact(cache["inner"])}
 
     def _advance(self, states, tokens):
-        """Returns the states after a token; state 0 after a forbidden prefix."""
+        """Returns the states after a token, or 0 if a prefix completes a phrase."""
         flat = ops.reshape(self._tables, (-1,))
         places = states * self._tables.shape[1] + ops.cast(tokens, "int32")
         return ops.maximum(ops.take(flat, places, axis=0), 0)
 
 
 def _fit_columns(states, size):
-    """Pads or trims the columns to `size`, the number of logits."""
+    """Pads the columns with -1, or trims them, to `size`."""
     missing = max(0, size - states.shape[-1])
     return ops.pad(states[:, :size], [[0, 0], [0, missing]], constant_values=-1)

@@ -5,14 +5,14 @@ import functools
 import inspect
 import warnings
 
-from keras_transformer.decoding.loop import StepFunction
+from keras_transformer.decoding.loop import StepDecoder
 
 _IDS = {"pad_id": "pad", "start_id": "start", "end_id": "end"}
 _STEP = {
     "next_token_logits": "step",
     "reorder_cache": "reorder",
     "settle_cache": "compact",
-    "normalized": "gives_log_probs",
+    "normalized": "returns_log_probs",
 }
 
 
@@ -82,8 +82,8 @@ def _convert(arguments, options):
     if not options.keys().isdisjoint(_STEP):
         step = {"step": arguments.get("decoder")}
         for old, new in _STEP.items():
-            step[new] = take(old, f"StepFunction({new})", step.get(new))
-        arguments["decoder"] = StepFunction(**step)
+            step[new] = take(old, f"StepDecoder({new})", step.get(new))
+        arguments["decoder"] = StepDecoder(**step)
     ids = arguments["ids"]
     changes = {}
     for old, new in _IDS.items():

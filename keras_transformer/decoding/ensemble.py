@@ -1,4 +1,4 @@
-"""Ensembles, which decode with the mean of several models' probabilities."""
+"""Ensembles, which decode with the mean of the probabilities of several models."""
 
 import math
 
@@ -6,10 +6,10 @@ from keras import ops
 
 
 class Ensemble:
-    """Models of one vocabulary that predict the mean of their probabilities.
+    """Models with the same vocabulary that predict the mean of their probabilities.
 
-    It replaces a `Transformer` in searches and `Translator`. Its logits are `log(mean
-    of the models' probabilities)`.
+    Searches and `Translator` accept it in place of a `Transformer`. Its logits are
+    `log(mean of the models' probabilities)`.
 
     Args:
         models: `Transformer`s, at least one.
@@ -43,13 +43,13 @@ class Ensemble:
 
 
 class EnsembleDecoder:
-    """Decoders that step together. Create it inside the compiled function.
+    """Decoder of an `Ensemble`.
 
     Args:
         decoders: List of `IncrementalDecoder`, one per model.
     """
 
-    gives_log_probs = False
+    returns_log_probs = False
 
     def __init__(self, decoders):
         self._decoders = decoders

@@ -1,11 +1,11 @@
-"""Phrases that must not be generated, as an automaton over token ids."""
+"""Forbidden phrases as a finite automaton over token ids."""
 
 import unicodedata
 from typing import NamedTuple
 
 import numpy as np
 
-# Entries of the table, states times ids (512 MiB of int32).
+# Maximum size of the table, states times ids (512 MiB of int32).
 MAX_ENTRIES = 2**27
 ROOT = 0
 _FORBIDDEN = -1
@@ -21,10 +21,10 @@ class Phrase(NamedTuple):
 
 
 def forbidden_phrases(spellings, phrases, boundaries=()):
-    """Builds the automaton that finds tokens which complete a forbidden phrase.
+    """Builds the automaton that rejects each token that completes a forbidden phrase.
 
-    It follows Aho and Corasick (1975) on symbols, so a phrase is found however it is
-    split into tokens.
+    Phrases are matched as symbols, with the algorithm of Aho and Corasick (1975). So a
+    phrase is found however it is split into tokens.
 
     Args:
         spellings: For each id, the sequence of int symbols that it spells, such as its
@@ -33,8 +33,8 @@ def forbidden_phrases(spellings, phrases, boundaries=()):
         boundaries: Sequences of symbols that separate words.
 
     Returns:
-        int32 `[num_states, num_ids]`: the state after each token, -1 for a token that
-        would complete a phrase. A search begins in state 0.
+        int32 `[num_states, num_ids]`, the state after each token, or -1 if the token
+        completes a phrase. A search begins in state 0.
 
     Raises:
         ValueError: If a phrase has no symbols, or the phrases are too many or too long.
@@ -43,7 +43,7 @@ def forbidden_phrases(spellings, phrases, boundaries=()):
         raise ValueError(f"`phrases` must not be empty. Received: {phrases}.")
     delta = _transitions(phrases, boundaries)
     columns = {symbol: column for column, symbol in enumerate(sorted(delta[ROOT]))}
-    # The last column is for all symbols that no phrase and no boundary contains.
+    # The last column is for the symbols that occur in no phrase and no boundary.
     table = np.full((len(delta), len(columns) + 1), ROOT, "int32")
     for state, row in enumerate(delta):
         for symbol, target in row.items():
@@ -56,17 +56,17 @@ def forbidden_phrases(spellings, phrases, boundaries=()):
         )
     states = np.arange(len(delta), dtype="int32")
     after = np.empty((len(spellings), len(delta)), "int32")
-    for number, spelling in enumerate(spellings):
-        now = states
+    for token, spelling in enumerate(spellings):
+        current = states
         for symbol in spelling:
-            moved = table[now, columns.get(symbol, len(columns))]
-            now = np.where(now == _FORBIDDEN, _FORBIDDEN, moved)
-        after[number] = now
+            following = table[current, columns.get(symbol, len(columns))]
+            current = np.where(current == _FORBIDDEN, _FORBIDDEN, following)
+        after[token] = current
     return np.ascontiguousarray(after.T)
 
 
 def _transitions(phrases, boundaries):
-    """Returns a dict from symbols to states per state; all have the same symbols."""
+    """Returns, for each state, a dict from each symbol to the next state."""
     boundaries = [tuple(boundary) for boundary in boundaries]
     trie = [{}, {}]
     root, after_boundary = ROOT, 1
@@ -75,7 +75,7 @@ def _transitions(phrases, boundaries):
         for end in ends:
             start = after_boundary if phrase.at_start else root
             _insert(trie, start, (*phrase.symbols, *end), _FORBIDDEN)
-    # A boundary may also begin a phrase; that state then represents both.
+    # A boundary may also begin a phrase. Its last state then stands for both.
     doubles = {_insert(trie, root, boundary, after_boundary) for boundary in boundaries}
     symbols = {symbol for row in trie for symbol in row}
     delta = [None] * len(trie)
@@ -98,12 +98,15 @@ def _transitions(phrases, boundaries):
                 double = target in doubles
                 fails[target] = after_boundary if double else fallback[symbol]
                 queue.append(target)
-    # A state that can only be reached through a forbidden one is never entered.
+    # A state that is reached only through a forbidden one is never entered.
     return [row if row is not None else delta[root] for row in delta]
 
 
 def _insert(trie, state, symbols, last):
-    """Adds a path that ends in state `last`, or returns the end of an existing one."""
+    """Adds a path of symbols that ends in state `last`, and returns its last state.
+
+    An existing path keeps its last state.
+    """
     for symbol in symbols[:-1]:
         target = trie[state].get(symbol)
         if target is None:
@@ -119,7 +122,7 @@ def _insert(trie, state, symbols, last):
 
 
 def parse_phrase(text):
-    """Parses a phrase of whole words; with a final `*`, the last word may continue.
+    """Parses a phrase of whole words. With a final `*`, the last word may continue.
 
     Only letters and digits of scripts with spaces between words need a boundary, so
     phrases in Chinese or Japanese are found anywhere.

@@ -2,8 +2,9 @@
 
 `IncrementalDecoder.step` applies the layers of `Transformer.decode`, in the same order,
 to one position. Its arrays are small, so the number of operations determines the time
-of a step. Arrays therefore have two axes, `[batch * beam_size, width]`, and one fused
-product computes queries, keys, and values.
+of a step. Arrays therefore have two axes, `[batch * beam_size, width]`, because Keras
+adds shape operations to products of arrays with three. One fused product computes
+queries, keys, and values.
 """
 
 from typing import Any
@@ -21,15 +22,19 @@ from keras_transformer.numerics.softmax import weighted_values
 
 
 class Context(NamedTuple):
-    """Keys and values of the encoder's output; one row serves a whole beam."""
+    """Keys and values of the encoder's output. The beam of a sentence shares them."""
 
-    # Keys [batch, num_heads, source_length, key_dim] and values per layer.
+    # Per layer: keys [batch, num_heads, source_length, key_dim], and values
+    # [batch, num_heads, source_length, value_dim].
     layers: tuple
     bias: Any  # float32 [batch, source_length], see `mask_to_bias`
 
 
 class LayerWeights(NamedTuple):
-    """Arranged kernels of a decoder layer. If `None`, the layer's own are used."""
+    """Kernels of a decoder layer, cast and possibly packed.
+
+    A field that is `None` stands for the kernel of the layer itself.
+    """
 
     qkv: Any = None  # the fused kernel of queries, keys, and values
     attention_output: Any = None
@@ -40,24 +45,27 @@ class LayerWeights(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Kernels of the whole decoder, arranged once for all steps of a search."""
+    """Kernels of all decoder layers and of the output projection."""
 
     layers: tuple  # a LayerWeights per layer
     output: Any = None  # [d_model, num_outputs], float32
 
 
 def arrange_weights(model, packed=False):
-    """Arranges the decoder's kernels once for all steps of a search.
+    """Casts, fuses, and packs the decoder's kernels once for all steps of a search.
 
-    One fused QKV product is large enough for a second thread and dispatches fewer
-    operations than three small ones. A transposed output matrix is read in order.
+    Queries, keys, and values need one operation instead of three, and their fused
+    product is large enough for a second thread. A transposed output matrix is read in
+    order. Call this inside the compiled function: kernels from outside would become
+    constants, which do not change with the model's weights.
 
     Args:
         model: `Transformer`.
         packed: Whether to use `pack_kernel`, for single sentences under XLA.
 
     Returns:
-        `Weights`. Layers that are quantized or have attention biases keep their own.
+        `Weights`. Layers that are quantized or have attention biases use the kernels of
+        the model.
     """
 
     def arrange(kernel):
@@ -94,16 +102,17 @@ def decoder_denses(layer):
 
 
 class IncrementalDecoder:
-    """Steps of a `Transformer`'s decoder. Create it inside the compiled function.
+    """Decoder of a `Transformer` that computes one position at a time.
 
     Args:
         model: `Transformer`.
-        weights: `Weights`. If `None`, the layers' kernels are used.
+        weights: `Weights`, see `arrange_weights`. If `None`, the kernels of the layers
+            are used.
         encode: Function from source ids to the encoder's output. If `None`, the
             model's `encode`.
     """
 
-    gives_log_probs = False
+    returns_log_probs = False
 
     def __init__(self, model, weights=None, encode=None):
         self.model = model
@@ -115,7 +124,7 @@ class IncrementalDecoder:
 
         Args:
             source_ids: `[batch, source_length]`.
-            beam_size: Hypotheses per sentence.
+            beam_size: Number of hypotheses per sentence.
             max_length: Capacity of the cache, in positions, for XLA and JAX. If
                 `None`, the cache grows.
 
@@ -125,7 +134,7 @@ class IncrementalDecoder:
         model = self.model
         encoder_output = self.encode(source_ids)
         source_mask = padding_mask(source_ids, model.pad_id)
-        # Source rows without tokens contribute zero values.
+        # A biased softmax over padding alone is its mean, and not 0 as in the model.
         any_token = ops.any(source_mask, axis=1)[:, None, None, None]
 
         def project(layer):
@@ -147,7 +156,7 @@ class IncrementalDecoder:
 
         Args:
             ids: int32 `[batch * beam_size, 1]`, the tokens at position `index`.
-            cache: `Cache` of the positions before.
+            cache: `Cache` of the positions before `index`.
             context: `Context`.
             index: Scalar int32.
 
@@ -157,7 +166,7 @@ class IncrementalDecoder:
         """
         model, weights = self.model, self.weights
         cache, place = kv_cache.extend(cache, index, model.attention_window)
-        # All layers share one slot layout, so one bias serves them all.
+        # All layers share one slot layout, so the biases serve them all.
         biases = cache.biases()
         source_bias = context.bias[:, None, None]
         x = model.embed_target(ids, start_index=index, training=False)
@@ -202,16 +211,16 @@ class IncrementalDecoder:
         return self.model.token_embedding.add_bias(logits)
 
     def reorder(self, cache, parents):
-        """See `cache.reorder`."""
+        """Reorders the cache, see `decoding.cache.reorder`."""
         return kv_cache.reorder(cache, parents)
 
     def compact(self, cache):
-        """See `cache.compact`."""
+        """Compacts the cache, see `decoding.cache.compact`."""
         return kv_cache.compact(cache, self.model.attention_window)
 
 
 def _dense(dense, x, kernel=None):
-    """Applies a `Dense` layer to `[rows, width]`, with an arranged `kernel`."""
+    """Applies a `Dense` layer to `[rows, width]`, with another kernel if given."""
     if kernel is None:
         return dense(x)
     y = packed_matmul(x, kernel)
@@ -239,7 +248,7 @@ def _project(attention, x, beam_size, qkv=None):
 
 
 def _attend(attention, query, parts, biases):
-    """Computes attention over keys and values in one part or two.
+    """Computes attention over keys and values in one part, or two of a growing cache.
 
     Args:
         attention: `MultiHeadAttention`.
@@ -259,7 +268,7 @@ def _attend(attention, query, parts, biases):
 
 
 def _split_heads(x, beam_size, num_heads):
-    """Splits `[batch * beam, heads * dim]` to `[batch, heads, beam, dim]`."""
+    """Splits `[batch * beam, heads * dim]` into `[batch, heads, beam, dim]`."""
     dim = x.shape[-1] // num_heads
     return _transpose_bits(ops.reshape(x, (-1, beam_size, num_heads, dim)))
 
@@ -267,7 +276,7 @@ def _split_heads(x, beam_size, num_heads):
 def _transpose_bits(x):
     """Transposes `[a, b, c, d]` to `[a, c, b, d]`, without a gradient.
 
-    The bits are transposed as integers: for small float tensors TensorFlow calls a
+    The bits are transposed as integers: for small float tensors, TensorFlow calls a
     library whose overhead exceeds the work.
     """
     bits = {"float32": "int32", "float16": "int16", "bfloat16": "int16"}

@@ -9,7 +9,7 @@ from keras import ops
 
 
 def gnmt(length, alpha):
-    """Computes GNMT's `((5 + length) / 6) ** alpha` (section 6.1), float32."""
+    """Computes `((5 + length) / 6) ** alpha` of GNMT (section 6.1), float32."""
     return ops.power((5.0 + ops.cast(length, "float32")) / 6.0, float(alpha))
 
 
@@ -25,7 +25,7 @@ LENGTH_PENALTIES = {"gnmt": gnmt, "power": power}
 
 
 def get_length_penalty(kind, alpha):
-    """Returns the penalty named `kind` as a function of the length.
+    """Returns the penalty `kind` with exponent `alpha` as a function of the length.
 
     Raises:
         ValueError: If `kind` is unknown, or `alpha` is below 0, which would reward

@@ -8,33 +8,33 @@ from keras import ops
 
 from keras_transformer.decoding.cache import COMPACT_INTERVAL
 
-# Gathering the cache costs about as much as one beam reordering, so it pays off once
-# at least a quarter of the sentences are finished.
+# Dropping sentences copies the whole cache, so it is done only once at least a quarter
+# of the sentences are finished.
 KEEP_NUMERATOR, KEEP_DENOMINATOR = 3, 4
 
 
-class StepFunction(NamedTuple):
+class StepDecoder(NamedTuple):
     """A decoder made of plain functions, for any model and any cache.
 
     Args:
-        step: Function `(ids, cache, context, index) -> (logits, cache)`: ids int32
-            `[batch * beam_size, 1]`, their position `index`, a scalar int32, and
-            logits `[batch * beam_size, vocabulary]` or `[batch * beam_size, 1,
-            vocabulary]`.
-        reorder: Function `(cache, parents) -> cache`; parents, int32 `[batch *
-            beam_size]`, is the row that each row continues. If `None`, all tensors of
-            the cache are reordered along their first axis.
-        compact: Function `cache -> cache` that is called at least every
-            `COMPACT_INTERVAL` steps, or `None`.
-        gives_log_probs: Whether `step` returns log-probabilities, which are added
-            unchanged. Ids of minus infinite log-probability are never
+        step: Function `(ids, cache, context, index) -> (logits, cache)`. `ids` is int32
+            `[batch * beam_size, 1]`, the last tokens, and `index` their position, a
+            scalar int32. `logits` is `[batch * beam_size, vocabulary]` or `[batch *
+            beam_size, 1, vocabulary]`.
+        reorder: Function `(cache, parents) -> cache`. `parents` is int32 `[batch *
+            beam_size]`, the row that each row continues. If `None`, all tensors of the
+            cache are reordered along their first axis.
+        compact: Function `cache -> cache`, or `None`. It is called at least every
+            `COMPACT_INTERVAL` steps with `drop_finished`, and never without.
+        returns_log_probs: Whether `step` returns log-probabilities, which are not
+            normalized again. Ids with log-probability minus infinity are never
             generated.
     """
 
     step: Any
     reorder: Any = None
     compact: Any = None
-    gives_log_probs: bool = False
+    returns_log_probs: bool = False
 
     @classmethod
     def of(cls, decoder):
@@ -54,18 +54,18 @@ def decode_loop(
     quarter of it, so later steps compute only the others. Results are the same.
 
     Args:
-        step: Function `(state, cache, context, index) -> (state, cache)`; `index` is a
-            scalar int32, the number of tokens generated so far. It must not change
+        step: Function `(state, cache, context, index) -> (state, cache)`. `index` is a
+            scalar int32, the number of tokens generated so far. `step` must not change
             the results of a sentence that is done.
-        state: NamedTuple of tensors whose leading axis is batch; its field `done` is
+        state: NamedTuple of tensors whose leading axis is batch. Its field `done` is
             bool `[batch]`.
-        cache: Nest of tensors whose leading axes are multiples of batch; the rows of a
-            sentence are adjacent. With `drop_finished`, other axes may grow if they
-            begin at 0.
+        cache: Nest of tensors whose leading axes are multiples of batch. The rows of a
+            sentence are adjacent. With `drop_finished`, another axis may grow if its
+            size is 0 at first.
         context: Nest of tensors whose leading axis is batch.
         num_steps: Scalar integer.
         drop_finished: See `beam_search`.
-        compact: See `StepFunction`; called with `drop_finished` only.
+        compact: See `StepDecoder`.
 
     Returns:
         The state of all sentences, in their original order.
@@ -92,9 +92,9 @@ def decode_loop(
             results,
             state,
         )
-        return (index, results, *leave(rows, state, cache, context))
+        return (index, results, *drop_done(rows, state, cache, context))
 
-    def leave(rows, state, cache, context):
+    def drop_done(rows, state, cache, context):
         keep = ops.nonzero(ops.logical_not(state.done))[0]
         keep = ops.cast(keep, "int32")
         return (
@@ -104,11 +104,11 @@ def decode_loop(
             take_rows(context, keep),
         )
 
-    # Calling `leave` before the loop also hides the size of the leading axes from
+    # Calling `drop_done` before the loop also hides the size of the leading axes from
     # shape inference, which a loop with a shrinking batch requires.
     cache = keras.tree.map_structure(_hide_zeros, cache)
     rows = ops.arange(ops.shape(state.done)[0], dtype="int32")
-    loop = (index, state, *leave(rows, state, cache, context))
+    loop = (index, state, *drop_done(rows, state, cache, context))
     return ops.while_loop(condition, body, loop)[1]
 
 
@@ -130,18 +130,17 @@ def _take_sentences(nest, sentences, batch_size):
     def take(x):
         # An empty batch has no rows to count.
         count = ops.shape(x)[0] // ops.maximum(batch_size, 1)
-        rows = ops.arange(count, dtype="int32")
-        rows = sentences[:, None] * ops.shape(rows)[0] + rows
+        rows = sentences[:, None] * count + ops.arange(count, dtype="int32")
         return ops.take(x, ops.reshape(rows, (-1,)), axis=0)
 
     return keras.tree.map_structure(take, nest)
 
 
 def known_vocabulary_size(logits):
-    """Returns the size of the last axis.
+    """Returns the static size of the last axis.
 
     Raises:
-        ValueError: If it is not static.
+        ValueError: If the size is dynamic.
     """
     if logits.shape[-1] is None:
         raise ValueError(
@@ -152,7 +151,10 @@ def known_vocabulary_size(logits):
 
 
 def resolve_lengths(max_length, buffer_length, batch_size):
-    """Returns each sentence's limit, int32 `[batch]`, and the buffers' length."""
+    """Returns each sentence's maximum length, int32 `[batch]`, and the buffer length.
+
+    The arguments are explained in `beam_search`.
+    """
     if buffer_length is None and isinstance(max_length, int):
         buffer_length = max_length
     max_lengths = ops.cast(ops.convert_to_tensor(max_length), "int32")
@@ -165,6 +167,8 @@ def resolve_lengths(max_length, buffer_length, batch_size):
 
 
 def _run(step, state, cache, context, index, num_steps, enough_left):
+    """Calls `step` until `index` is `num_steps` or `enough_left(state)` is false."""
+
     def condition(index, state, cache):
         return ops.logical_and(index < num_steps, enough_left(state))
 

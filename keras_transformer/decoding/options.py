@@ -7,18 +7,18 @@ from keras_transformer.decoding.length_penalty import get_length_penalty
 
 
 class SpecialIds(NamedTuple):
-    """Ids that are not subwords. A search generates only `end` of these."""
+    """Ids that are not subwords. Of these, a search generates only `end`."""
 
     pad: int = 0
     unknown: int | None = 1
     start: int = 2
     end: int = 3
 
-    def never_generated(self):
+    def excluded_ids(self):
         """Returns the ids that a search never generates.
 
         Raises:
-            ValueError: If the end id is among them.
+            ValueError: If the end id equals one of them.
         """
         ids = tuple(dict.fromkeys((self.pad, self.start, self.unknown)))
         if self.end in ids:
@@ -41,16 +41,17 @@ class SpecialIds(NamedTuple):
 
 @dataclass(frozen=True)
 class BeamSearch:
-    """Settings of beam search (section 6.1); the defaults are the paper's.
+    """Settings of beam search, by default as in the paper (section 6.1).
 
     Args:
-        beam_size: Alive hypotheses per sentence. 1 is greedy search.
+        beam_size: Number of alive hypotheses per sentence. 1 is greedy search.
         length_penalty: Exponent alpha of the length penalty, at least 0.
-        length_penalty_kind: `"gnmt"` or `"power"`, see `length_penalty`.
-        patience: A sentence also ends when `patience * beam_size` hypotheses have
-            finished (Kasai et al., 2022); fairseq and CTranslate2 use 1. If `None`, it
-            ends when no better hypothesis is possible.
-        extra_length: Tokens by which a translation may exceed its source (paper: 50).
+        length_penalty_kind: `"gnmt"` (the paper) or `"power"`, see the module
+            `decoding.length_penalty`.
+        patience: The search for a sentence stops once no better hypothesis is possible,
+            or earlier, once `patience * beam_size` hypotheses have finished (Kasai et
+            al., 2022). fairseq and CTranslate2 use 1. If `None`, it never stops early.
+        extra_length: Number of tokens by which a translation may exceed its source.
 
     Raises:
         ValueError: If a value is out of range.
@@ -82,14 +83,15 @@ class Sampling:
     """Settings of sampling.
 
     Args:
-        num_samples: Independent samples per sentence.
-        temperature: Logits are divided by it; below 1 favors likely tokens.
+        num_samples: Number of independent samples per sentence.
+        temperature: Divisor of the logits. Values below 1 favor likely tokens.
         top_k: Sample from the k most likely tokens. If `None`, from all.
         top_p: Sample from the nucleus: the smallest set of most likely tokens whose
             probability reaches this value, in (0, 1] (Holtzman et al., 2020). If
             `None`, from all.
-        seed: The same lines and seed give the same samples. If `None`, a seed is drawn.
-        extra_length: Tokens by which a translation may exceed its source.
+        seed: Random seed. The same texts and seed give the same samples. If `None`, a
+            seed is drawn.
+        extra_length: Number of tokens by which a translation may exceed its source.
 
     Raises:
         ValueError: If a value is out of range.
@@ -119,8 +121,8 @@ class Sampling:
             )
 
 
-def _check_at_least(name, value, least):
-    if value < least:
+def _check_at_least(name, value, minimum):
+    if value < minimum:
         raise ValueError(
-            f"`{name}` must be at least {least}. Received: {name}={value}."
+            f"`{name}` must be at least {minimum}. Received: {name}={value}."
         )

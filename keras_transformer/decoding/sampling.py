@@ -8,13 +8,13 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.decoding.deprecated import accept_old_arguments
-from keras_transformer.decoding.loop import StepFunction
+from keras_transformer.decoding.loop import StepDecoder
 from keras_transformer.decoding.loop import decode_loop
 from keras_transformer.decoding.loop import known_vocabulary_size
 from keras_transformer.decoding.loop import resolve_lengths
 from keras_transformer.decoding.options import Sampling
 from keras_transformer.decoding.options import SpecialIds
-from keras_transformer.decoding.top_k import top_k as largest
+from keras_transformer.decoding.top_k import top_k as select_top_k
 
 
 @accept_old_arguments
@@ -38,20 +38,20 @@ def sample(
     Args:
         cache: Nest of tensors whose leading axis is batch * num_samples.
         sampling: `Sampling`; its `extra_length` is not used here.
-        seed: `keras.random.SeedGenerator` in place of `sampling.seed`. A seed gives the
-            same samples with and without `drop_finished`.
+        seed: `keras.random.SeedGenerator` that replaces `sampling.seed`. A seed gives
+            the same samples with and without `drop_finished`.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_samples, buffer_length]`, including
         the end id, then padding, in the order drawn; float32 `[batch, num_samples]`,
-        the model's own log-probability of each (temperature 1, whole vocabulary).
+        the log-probability of each at temperature 1 over the whole vocabulary.
 
     Raises:
-        ValueError: If the end id is another special id, too.
+        ValueError: If the end id equals another special id.
     """
-    decoder = StepFunction.of(decoder)
+    decoder = StepDecoder.of(decoder)
     num_samples = sampling.num_samples
-    forbidden = ids.never_generated()
+    forbidden = ids.excluded_ids()
     max_lengths, buffer_length = resolve_lengths(max_length, buffer_length, batch_size)
 
     def step(state, cache, context, index):
@@ -67,7 +67,7 @@ def sample(
             sampling.top_p,
         )
         log_probs = ops.take_along_axis(logits, tokens, axis=1)
-        if not decoder.gives_log_probs:
+        if not decoder.returns_log_probs:
             log_probs = log_probs - ops.logsumexp(logits, axis=-1, keepdims=True)
         tokens = ops.reshape(tokens, (-1, num_samples))
         log_probs = ops.reshape(log_probs, (-1, num_samples))
@@ -101,8 +101,8 @@ def _initial_state(max_lengths, shape, ids, seed):
         log_probs=ops.zeros(shape[:2], dtype="float32"),
         last_ids=ops.full(shape[:2], ids.start, dtype="int32"),
         ended=ops.broadcast_to(done[:, None], shape[:2]),
-        # All are drawn at once, one per token, so that a sentence's samples do not
-        # depend on when others leave the batch.
+        # One per token, all drawn at once, so that a sentence's samples do not depend
+        # on when other sentences leave the batch.
         uniforms=keras.random.uniform(shape, dtype="float32", seed=seed),
         max_lengths=max_lengths,
         done=done,
@@ -110,7 +110,7 @@ def _initial_state(max_lengths, shape, ids, seed):
 
 
 def _forbidden_bias(logits, vocabulary_size, forbidden_ids):
-    """float32 `[vocabulary]`: minus infinity for ids that are never drawn, else 0."""
+    """Returns float32 `[vocabulary]`, minus infinity for forbidden ids, else 0."""
     bias = np.zeros(known_vocabulary_size(logits), "float32")
     bias[vocabulary_size or bias.size :] = -np.inf
     bias[[i for i in forbidden_ids if i < bias.size]] = -np.inf
@@ -130,20 +130,20 @@ def _draw(logits, uniforms, top_k, top_p):
     if top_k is not None or top_p is not None:
         size = logits.shape[-1]
         num_kept = size if top_k is None else min(top_k, size)
-        logits, tokens = largest(logits, num_kept)
+        logits, tokens = select_top_k(logits, num_kept)
         if num_kept == 1:
             return tokens
     probabilities = ops.softmax(logits, axis=-1)
     if top_p is not None:
-        # A token is in the nucleus if those before it do not reach top_p.
+        # A token is in the nucleus if more likely ones together do not reach top_p.
         before = ops.cumsum(probabilities, axis=-1) - probabilities
-        # The first token always is, despite rounding.
+        # The first token always is in the nucleus, despite rounding.
         before = ops.where(ops.arange(ops.shape(logits)[1]) == 0, 0.0, before)
         probabilities = ops.where(before < top_p, probabilities, 0.0)
     cumulative = ops.cumsum(probabilities, axis=-1)
     total = cumulative[:, -1:]
     places = _count(cumulative <= uniforms * total)
-    # Rounding may make the product equal the total: stay on the last possible token.
+    # If rounding makes the product equal the total, the last possible token is drawn.
     places = ops.minimum(places, _count(cumulative < total))
     if tokens is None:
         return places

@@ -1,4 +1,4 @@
-"""Translation of source ids to target ids, compiled by `Translator` and exports."""
+"""Beam search and sampling from source ids, which `Translator` and exports compile."""
 
 from keras import ops
 
@@ -34,9 +34,8 @@ def translate_ids(
 
     Args:
         model: `Transformer` or `Ensemble`.
-        source_ids: int32 `[batch, source_length]`, each row ids and the end id, then
-            padding. A row that contains only its end id gets the empty translation,
-            with score 0.
+        source_ids: int32 `[batch, source_length]`, ids and the end id, then padding. A
+            row that contains only its end id gets the empty translation, with score 0.
         search: `BeamSearch`. A translation has at most `extra_length` more tokens
             than its source. Lengths include the end id but not the prefix.
         ids: `SpecialIds`.
@@ -47,7 +46,7 @@ def translate_ids(
             `None`.
         vocabulary_size: See `beam_search`.
         drop_finished: See `beam_search`.
-        decoder: `IncrementalDecoder` of the model. If `None`, one is made.
+        decoder: `IncrementalDecoder` of the model. If `None`, one is created.
         num_results: See `beam_search`.
 
     Returns:
@@ -118,7 +117,7 @@ def sample_ids(
 
 
 def _decoder_of(model, drop_finished):
-    """Makes the decoder of a model or an ensemble."""
+    """Creates the decoder of a model or an ensemble."""
     if isinstance(model, Ensemble):
         return EnsembleDecoder(
             [_decoder_of(each, drop_finished) for each in model.models]
@@ -138,16 +137,17 @@ def _begin(
     next_states,
     drop_finished,
 ):
-    """Returns the arguments that beam search and sampling share."""
+    """Encodes sources and returns the arguments that beam search and sampling share."""
     batch_size, source_length = ops.shape(source_ids)
     lengths = _num_tokens(source_ids, ids.pad)
-    room = extra_length
+    max_length = lengths + extra_length
     buffer_length = source_length + extra_length
     if prefix_ids is not None:
-        room = extra_length + _num_tokens(prefix_ids, ids.pad)
+        max_length = max_length + _num_tokens(prefix_ids, ids.pad)
         buffer_length = buffer_length + ops.shape(prefix_ids)[1]
-    max_length = ops.where(lengths > 1, lengths + room, 0)
-    # A growing cache costs only what is filled, but needs dynamic shapes.
+    # A source of one token contains only the end id.
+    max_length = ops.where(lengths > 1, max_length, 0)
+    # A growing cache has no unused slots, but needs dynamic shapes.
     grows = has_dynamic_shapes(drop_finished)
     capacity = None if grows else buffer_length
     cache, context = decoder.begin(source_ids, beam_size, capacity)

@@ -1,4 +1,4 @@
-"""Segments of texts that are too long for the model, and joining of translations."""
+"""Division of texts into segments, and joining of the segments' translations."""
 
 import itertools
 from typing import NamedTuple
@@ -25,14 +25,14 @@ class Segment(NamedTuple):
 
 
 def segment_texts(tokenizer, texts, max_source_length, warn):
-    """Divides texts into segments that the model can read, see `sentences.segment`.
+    """Divides texts into segments that fit the model, see `sentences.segment`.
 
     Args:
         tokenizer: Tokenizer of the source.
         texts: List of str.
         max_source_length: Maximum length of a segment, end id included.
-        warn: Function that is called with a text's index and a message if the text has
-            a line that is too long.
+        warn: Function of a text's index and a message, called for each text with a line
+            that is too long.
 
     Returns:
         List of `Segment`, in the order of the texts, at least one per text.
@@ -69,7 +69,7 @@ def segment_texts(tokenizer, texts, max_source_length, warn):
 
 
 def join_segments(segments, translations):
-    """Joins the n-best lists of segments to n-best lists of texts.
+    """Joins the n-best lists of segments into n-best lists of texts.
 
     The i-th best translation of a text joins the i-th best translation of each segment,
     or the last one of a shorter list. Its score is the sum of the joined scores.
@@ -95,7 +95,7 @@ def _join(parts):
         text, score = "", 0.0
         for gap, ranked in parts:
             part = ranked[min(rank, len(ranked) - 1)]
-            # Only line breaks are written before an empty translation.
+            # Before an empty translation, line breaks are kept, but no space.
             text += gap + part.text if part.text or gap != " " else ""
             score += part.score
         joined.append(Translation(text, score))
@@ -103,9 +103,9 @@ def _join(parts):
 
 
 def merge_equal_texts(ranked, n):
-    """Returns the `n` best translations whose texts differ.
+    """Returns the `n` best translations with different texts.
 
-    Different sequences of subwords may spell the same text. The best score is kept.
+    Different sequences of subwords may have the same text. The best score is kept.
 
     Args:
         ranked: List of `Translation`, best first.

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from keras_transformer.decoding.batches import WHITE_SPACE
 
-# Patterns are RE2.
+# The patterns use the syntax of RE2.
 _SPACE = f"[{WHITE_SPACE}]"
 _LINE_BREAK = f"{_SPACE}*[\\n-\\r\\x{{85}}\\x{{2028}}\\x{{2029}}]{_SPACE}*"
-_AROUND = f"^{_SPACE}+|{_SPACE}+$"
+_OUTER_SPACE = f"^{_SPACE}+|{_SPACE}+$"
 # The end of a sentence, with its closing brackets and quotation marks. No space is
 # required after the full stops of Chinese and Japanese.
 _END = r"""([.!?…।॥؟۔።]+["'”’»)\]]*)"""
@@ -40,8 +40,8 @@ class Segments(NamedTuple):
 
     ids: tf.RaggedTensor  # int32 [segments, (length)], without end ids
     text_of: tf.Tensor  # int64 [segments], the index of each segment's text
-    gaps: tf.Tensor  # string [segments], written before the translation
-    truncated: tf.Tensor  # bool [texts], whether the segments lack a part of the text
+    gaps: tf.Tensor  # string [segments], text before the translation of each segment
+    truncated: tf.Tensor  # bool [texts], whether part of the text was cut
     lengths: tf.Tensor  # int64 [texts], number of subwords of the longest line
 
 
@@ -49,9 +49,9 @@ def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
     """Divides texts into segments of at most `max_length` subwords.
 
     A text is divided at its line breaks, which become gaps. A line that is too long is
-    divided into its sentences, and a sentence that is too long into parts of whole
-    words. A word that is too long is truncated. The language mark of a text precedes
-    each of its segments.
+    divided into sentences, and a sentence that is too long is divided between words. A
+    word that is too long is truncated. The language mark of a text precedes each of its
+    segments.
 
     Args:
         tokenize: Function of a string tensor `[batch]` that returns ragged int32 ids,
@@ -65,25 +65,27 @@ def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
     Returns:
         `Segments`.
     """
-    marks, texts = split_mark(texts) if split_mark else (tf.zeros_like(texts), texts)
+    languages, texts = (
+        split_mark(texts) if split_mark else (tf.zeros_like(texts), texts)
+    )
     texts = tf.where(_replace(texts, f"{_SPACE}+", "") == "", "", texts)
     lines, gaps, text_of = _split_lines(texts)
-    marks = tf.gather(marks, text_of)
-    ids = _tokenize_texts(tokenize, marks, lines)
+    languages = tf.gather(languages, text_of)
+    ids = _tokenize_texts(tokenize, languages, lines)
     line_lengths = ids.row_lengths()
     is_long = line_lengths > max_length
 
     def divide():
         sentences, line_of = _split(tf.where(is_long, _mark_sentences(lines), lines))
         sentences = _replace(sentences, _STOP, ".")
-        marks_of = tf.gather(marks, line_of)
-        lengths = _tokenize_texts(tokenize, marks_of, sentences).row_lengths()
-        # A part has room for its words after the mark.
-        room = tf.maximum(max_length - tokenize(marks_of).row_lengths(), 1)
+        language_of = tf.gather(languages, line_of)
+        lengths = _tokenize_texts(tokenize, language_of, sentences).row_lengths()
+        # The language mark leaves less room for words.
+        room = tf.maximum(max_length - tokenize(language_of).row_lengths(), 1)
         parts, sentence_of = _split_words(
             tokenize, sentences, lengths > max_length, room
         )
-        ids = _tokenize_texts(tokenize, tf.gather(marks_of, sentence_of), parts)
+        ids = _tokenize_texts(tokenize, tf.gather(language_of, sentence_of), parts)
         return ids, tf.gather(line_of, sentence_of)
 
     ids, line_of = tf.cond(
@@ -91,7 +93,7 @@ def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
         divide,
         lambda: (ids, tf.range(tf.size(lines, tf.int64))),
     )
-    # A mark at the end of a line leaves an empty segment.
+    # A sentence mark at the end of a line leaves an empty segment.
     is_first = _is_first(line_of)
     kept = tf.where(is_first | (ids.row_lengths() > 0))[:, 0]
     ids, line_of, is_first = (
@@ -120,9 +122,9 @@ def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
     )
 
 
-def _tokenize_texts(tokenize, marks, texts):
-    """Tokenizes texts with their marks. Empty texts get no ids, not even a mark's."""
-    ids = tokenize(tf.strings.join([marks, texts]))
+def _tokenize_texts(tokenize, languages, texts):
+    """Tokenizes texts after their language marks. Empty texts get no ids at all."""
+    ids = tokenize(tf.strings.join([languages, texts]))
     rows = ids.value_rowids()
     is_text = tf.gather(texts != "", rows)
     return tf.RaggedTensor.from_value_rowids(
@@ -142,18 +144,19 @@ def _split_lines(texts):
         text_of: int64 `[lines]`, the index of each line's text.
     """
     pieces, text_of = _split(_replace(texts, _LINE_BREAK, _MARK + b"\\0" + _MARK))
-    place = tf.range(tf.size(pieces)) - _first_of_row(text_of, tf.size(texts, tf.int64))
-    before = tf.where(place == 0, "", tf.concat([[""], pieces], axis=0)[:-1])
+    num_texts = tf.size(texts, tf.int64)
+    position = tf.range(tf.size(pieces)) - _first_of_row(text_of, num_texts)
+    before = tf.where(position == 0, "", tf.concat([[""], pieces], axis=0)[:-1])
     # Lines and breaks alternate.
-    is_line = place % 2 == 0
+    is_line = position % 2 == 0
     return tuple(tf.boolean_mask(each, is_line) for each in (pieces, before, text_of))
 
 
 def _mark_sentences(lines):
     """Puts a mark between the sentences of each line, in place of the white space."""
-    lines = _replace(lines, _AROUND, "")
+    lines = _replace(lines, _OUTER_SPACE, "")
     marked = _replace(lines, _ABBREVIATION, rf"\1\2{_STOP}")
-    # In text with capitals, no sentence begins with a small letter.
+    # In text with capitals, no sentence begins with a lowercase letter.
     begin = rf"([^\p{{Ll}}{WHITE_SPACE}])"
     cased = _replace(marked, f"{_END}{_SPACE}+{begin}", b"\\1" + _MARK + b"\\2")
     uncased = _replace(marked, f"{_END}{_SPACE}+", b"\\1" + _MARK)
@@ -163,34 +166,34 @@ def _mark_sentences(lines):
 
 
 def _split_words(tokenize, sentences, is_long, max_lengths):
-    """Divides the long sentences into parts of whole words.
+    """Divides the long sentences between words.
 
     Args:
         tokenize: Same as in `segment`.
-        sentences: string `[sentences]`, without marks.
+        sentences: string `[sentences]`, without language marks.
         is_long: bool `[sentences]`, whether to divide the sentence.
         max_lengths: int64 `[sentences]`, maximum number of subwords per part.
 
     Returns:
         The parts, string `[parts]`, and the indices of their sentences, int64
-        `[parts]`. Other sentences are one part.
+        `[parts]`. Each other sentence is one part.
     """
     marked = _replace(sentences, _WORD_END, b"\\1" + _MARK)
     words, sentence_of = _split(tf.where(is_long, marked, sentences))
-    # A tokenizer with a target language begins each word with its mark.
+    # A tokenizer with a target language begins each word with its language mark.
     lengths = tokenize(words).row_lengths() - tokenize([""]).row_lengths()
     before = tf.cumsum(lengths, exclusive=True)
     first = _first_of_row(sentence_of, tf.size(sentences, tf.int64))
     before -= tf.gather(before, first)
-    # A part contains the words that begin within `max_length + 1 - half` subwords. Its
-    # words have at most `half` each, so it has at most `max_length`. Longer words are
-    # separate parts.
+    # A part contains the words that begin in the same window of `max_length + 1 - half`
+    # subwords of the sentence. Each word has at most `half` subwords, so the part has
+    # at most `max_length`. A longer word is a separate part.
     max_length = tf.gather(max_lengths, sentence_of)
     half = (max_length + 1) // 2
-    quota_of = before // (max_length + 1 - half)
+    window_of = before // (max_length + 1 - half)
     is_alone = lengths > half
-    is_after = tf.concat([[False], is_alone], axis=0)[:-1]
-    begins = _is_first(sentence_of) | _is_first(quota_of) | is_alone | is_after
+    follows_alone = tf.concat([[False], is_alone], axis=0)[:-1]
+    begins = _is_first(sentence_of) | _is_first(window_of) | is_alone | follows_alone
     part_of = tf.cumsum(tf.cast(begins, tf.int32)) - 1
     num_parts = tf.reduce_sum(tf.cast(begins, tf.int32))
     parts = tf.strings.unsorted_segment_join(words, part_of, num_parts)
@@ -204,7 +207,7 @@ def _replace(strings, pattern, rewrite):
 
 
 def _split(strings):
-    """Splits strings at the marks. Returns the pieces and their strings' indices."""
+    """Splits strings at the marks. Returns the pieces and the index of their string."""
     pieces = tf.strings.split(strings, _MARK)
     return pieces.flat_values, pieces.value_rowids()
 

@@ -6,9 +6,9 @@ from keras import ops
 def top_k(x, k):
     """Returns the `k` largest values of each row, largest first, and their indices.
 
-    The `k` largest values are in the `k` blocks whose maxima are largest. A maximum
-    is much cheaper than a top-k (on a CPU about an eighth for 8,000 values), so blocks
-    are ranked first and only the best ones are searched.
+    The `k` largest values are in the `k` blocks with the largest maxima. A maximum is
+    much cheaper than a top-k (on a CPU, about an eighth for 8,000 values), so only the
+    values in these blocks are ranked.
 
     Args:
         x: Float `[rows, size]` with a static size.
@@ -39,11 +39,14 @@ def top_k(x, k):
 
 
 def _block_width(size, k):
-    """Returns the divisor of `size` that leaves the least to rank, or `None`."""
-    left = {
+    """Returns the block width that leaves the fewest values to rank.
+
+    `None` if blocks do not reduce their number to a quarter.
+    """
+    num_ranked = {
         width: size // width + k * width
         for width in range(2, size // k + 1)
         if size % width == 0
     }
-    width = min(left, key=left.get, default=None)
-    return width if width is not None and left[width] < size // 4 else None
+    width = min(num_ranked, key=num_ranked.get, default=None)
+    return width if width is not None and num_ranked[width] < size // 4 else None

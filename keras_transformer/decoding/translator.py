@@ -1,4 +1,4 @@
-"""Translation of text: tokenizers, batches, and the compiled search."""
+"""Translation, scoring, and alignment of text."""
 
 import copy
 import dataclasses
@@ -50,26 +50,27 @@ BATCH_TOKENS = 4096
 class Translator:
     """Translates text with a `Transformer` or an `Ensemble` (section 6.1).
 
-    Texts are searched in batches; results are in the order of the input. A blank text
-    gives an empty translation. The lines of a text are translated one by one, and line
-    breaks are kept. A line of more than `max_source_length` subwords is translated in
-    sentences, and such a sentence in parts of whole words, with a warning.
+    Texts are searched in batches, and results are in the order of the input. A blank
+    text gives an empty translation. The lines of a text are translated separately, and
+    line breaks are kept. A line of more than `max_source_length` subwords is divided
+    into sentences, and a sentence that is still too long is divided between words, with
+    a warning.
 
     Args:
         model: `Transformer`, or `Ensemble`, which cannot align.
         tokenizer: Tokenizer of the source.
         target_tokenizer: Tokenizer of the target. If `None`, `tokenizer.target`.
         search: `BeamSearch`.
-        max_source_length: Maximum length of a source row, end id included. Learned
-            positions of the model may lower it.
-        batch_tokens: Source positions per batch, padding included. If `None`, 4096,
-            and fewer for more than 4 hypotheses per sentence.
+        max_source_length: Maximum number of subwords that are translated together, end
+            id included. Learned positions of the model may lower it.
+        batch_tokens: Maximum number of source positions per batch, padding included. If
+            `None`, 4096, and fewer for more than 4 hypotheses per sentence.
         forbidden: Phrases of whole words that no translation contains. With a final
             `*`, the last word may continue.
-        parallel_parts: Batches that are searched or scored in parallel, one thread
-            each, for CPUs. TensorFlow only.
-        warn: Function of a line's index, from 0, and a text. If `None`, warnings go to
-            the logger "keras_transformer", with the line's number, from 1.
+        parallel_parts: Number of batches that are searched or scored in parallel, one
+            thread each, for CPUs. TensorFlow only.
+        warn: Function of a line's index, from 0, and a message. If `None`, warnings go
+            to the logger "keras_transformer", with the line's number, from 1.
 
     Attributes:
         path: Path of the opened model, set by `open_model`.
@@ -125,9 +126,9 @@ class Translator:
         self.parallel_parts = parallel_parts
         self.warn = warn or log_warning
         self._forbid(forbidden)
-        # Compiled functions by their settings. Each compiles once, for all shapes.
+        # Compiled functions by their settings.
         self._compiled = {}
-        # The compiled samplers read its state.
+        # Compiled samplers read its state, so a new seed needs no new tracing.
         self._generator = keras.random.SeedGenerator(0)
 
     def with_search(self, forbidden=None, **changes):
@@ -139,7 +140,7 @@ class Translator:
 
         Raises:
             ValueError: If a value is out of range.
-            TypeError: If there is no such field.
+            TypeError: If `BeamSearch` has no such field.
         """
         other = copy.copy(self)
         other.search = dataclasses.replace(self.search, **changes)
@@ -171,9 +172,9 @@ class Translator:
                 space at its ends is removed. If `None`, there are none.
 
         Returns:
-            For each line a list of 1 to `n` `Translation`s of different texts, best
-            first. There are fewer than `n` if the search found no more. For a line in
-            segments see `join_segments`.
+            For each line, a list of 1 to `n` `Translation`s with different texts, best
+            first. There are fewer than `n` if the search found no more. For lines that
+            were divided, see `join_segments`.
 
         Raises:
             ValueError: If `lines` is not a list of str.
@@ -187,7 +188,7 @@ class Translator:
                 f"an n-best list of {n} needs a beam size of at least {n}. "
                 f"Received: beam_size={search.beam_size}."
             )
-        # The others replace hypotheses whose text is the same as a better one's.
+        # Additional results replace those with the same text as a better one.
         options = {"search": search, "n_best": n, "num_results": 2 * n if n > 1 else n}
         key = "n_best", search, n
         find = self._compile_search(key, translate_ids, prefixes, **options)
@@ -204,7 +205,7 @@ class Translator:
             prefixes: Same as in `n_best`.
 
         Returns:
-            For each line a list of `num_samples` `Translation`s in the order drawn.
+            For each line, a list of `num_samples` `Translation`s in the order drawn.
             Scores are log-probabilities.
 
         Raises:
@@ -275,7 +276,7 @@ class Translator:
             targets: List of str, their translations.
 
         Returns:
-            For each pair a list of (source word, target word), both from 0, one per
+            For each pair, a list of (source word, target word), both from 0, one per
             word of the target, in order. It is empty if a side has no word. It is also
             empty, with a warning, if the source exceeds `max_source_length` or the
             target exceeds three times the longest possible translation.
@@ -291,7 +292,7 @@ class Translator:
         target_ids = encode_texts(self.target_tokenizer, targets)
         source_surfaces = token_surfaces(self.tokenizer, source_ids)
         target_surfaces = token_surfaces(self.target_tokenizer, target_ids)
-        # A stray byte in a translation is three in its text (U+FFFD).
+        # An invalid byte in a translation becomes three bytes of text (U+FFFD).
         max_target_length = 3 * (self.max_source_length + self.search.extra_length)
         if self.model.positions == "learned":
             max_target_length = min(max_target_length, self.model.max_length)
@@ -301,18 +302,20 @@ class Translator:
         align = self._compile(
             ("align",), lambda *ids: alignment_scores(self.model, *ids), num_inputs=2
         )
-        ours, ids = map(SpecialIds.of, (self.tokenizer, self.target_tokenizer))
+        source, target = map(SpecialIds.of, (self.tokenizer, self.target_tokenizer))
 
         def align_batch(batch):
+            source_rows = [[*source_ids[i], source.end] for i in batch]
+            target_rows = [[target.start, *target_ids[i]] for i in batch]
             return align(
-                pad_rows([[*source_ids[rows[i]], ours.end] for i in batch], ours.pad),
-                pad_rows([[ids.start, *target_ids[rows[i]]] for i in batch], ids.pad),
+                pad_rows(source_rows, source.pad), pad_rows(target_rows, target.pad)
             )
 
         aligned = [[] for _ in sources]
         batches = batch_by_length(lengths, self._batch_tokens())
+        batches = [[rows[i] for i in batch] for batch in batches]
         for batch, scores in parallel_map(align_batch, batches, self.parallel_parts):
-            for i, row in zip([rows[i] for i in batch], scores, strict=True):
+            for i, row in zip(batch, scores, strict=True):
                 aligned[i] = align_subwords(row, source_surfaces[i], target_surfaces[i])
         return aligned
 
@@ -340,7 +343,7 @@ class Translator:
         self.forbidden, self._next_states = phrases, table
 
     def _compile_search(self, key, function, prefixes, **options):
-        """Compiles `translate_ids` or `sample_ids` for this translator's target."""
+        """Compiles `translate_ids` or `sample_ids` with this translator's settings."""
         tokenizer = self.target_tokenizer
         options["ids"] = SpecialIds.of(tokenizer)
         options["vocabulary_size"] = tokenizer.vocabulary_size
@@ -362,11 +365,11 @@ class Translator:
         if self.batch_tokens is not None:
             return self.batch_tokens
         # More rows per sentence leave memory for fewer sentences.
-        most_rows = max(4, self.search.beam_size, sampling.num_samples)
-        return 4 * BATCH_TOKENS // most_rows
+        rows_per_sentence = max(4, self.search.beam_size, sampling.num_samples)
+        return 4 * BATCH_TOKENS // rows_per_sentence
 
     def _run(self, find, lines, prefixes, batch_tokens, num_threads=1):
-        """Runs a compiled search and returns the translations of each line."""
+        """Runs the compiled search `find` and returns the translations of each line."""
         lines = check_texts(lines)
         if prefixes is not None:
             _, prefixes = check_pairs(lines, prefixes, "prefixes")
@@ -376,11 +379,11 @@ class Translator:
         )
 
         def search_batch(batch):
-            some = [segments[k] for k in batch]
-            inputs = [pad_rows([each.ids for each in some], self.tokenizer.pad_id)]
+            chosen = [segments[k] for k in batch]
+            inputs = [pad_rows([each.ids for each in chosen], self.tokenizer.pad_id)]
             if prefixes is not None:
-                # A prefix is the beginning of the first segment.
-                begin = [prefix_ids[each.text_of] * each.is_first for each in some]
+                # Only the first segment of a text has the prefix.
+                begin = [prefix_ids[each.text_of] * each.is_first for each in chosen]
                 inputs.append(pad_rows(begin, self.target_tokenizer.pad_id))
             return translations_of(self.target_tokenizer, *find(*inputs))
 

@@ -10,15 +10,15 @@ from keras_transformer.numerics.normalization import LayerNormalization
 class AddNorm(keras.layers.Layer):
     """`LayerNorm(x + Dropout(Sublayer(x)))`, the paper's Add & Norm.
 
-    With `normalization="pre"` it is `x + Dropout(Sublayer(LayerNorm(x)))`, which needs
-    less warmup. The stack then ends in one more layer normalization. Either way, a
-    sublayer is wrapped as follows:
+    With `normalization="pre"`, it is `x + Dropout(Sublayer(LayerNorm(x)))`, which needs
+    less warmup; the stack then ends in one more layer normalization. In both cases,
+    callers wrap a sublayer as follows:
 
         y = sublayer(add_norm.sublayer_input(x))
         x = add_norm(x, y)
 
     Args:
-        dropout: Rate on the sublayer's output (section 5.4).
+        dropout: Dropout rate of the sublayer's output (section 5.4).
         normalization: `"post"` (the paper) or `"pre"`.
         layer_norm_epsilon: Added to the variance.
 
@@ -48,11 +48,17 @@ class AddNorm(keras.layers.Layer):
         self.layer_norm.build(inputs_shape)
 
     def sublayer_input(self, inputs):
-        """Returns the sublayer's input: `inputs`, normalized if `"pre"`."""
+        """Returns the sublayer's input `[batch, length, d_model]`.
+
+        This is `inputs`, normalized with `normalization="pre"`.
+        """
         return self.layer_norm(inputs) if self.normalization == "pre" else inputs
 
     def call(self, inputs, sublayer_output, training=None):
-        """Returns their sum, `[batch, length, d_model]`, normalized if `"post"`."""
+        """Adds a sublayer's input and output, both `[batch, length, d_model]`.
+
+        The sum is normalized with `normalization="post"`.
+        """
         summed = inputs + self.dropout_layer(sublayer_output, training=training)
         return self.layer_norm(summed) if self.normalization == "post" else summed
 

@@ -9,7 +9,7 @@ from keras_transformer.layers.stack import Stack
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Decoder(Stack):
-    """`num_layers` decoder layers over embeddings with added positions.
+    """Stack of `num_layers` decoder layers.
 
     The arguments match `Encoder`.
     """
@@ -34,8 +34,8 @@ class Decoder(Stack):
         """Decodes a whole target at once.
 
         Args:
-            inputs: `[batch, target_length, d_model]`. Padding must follow the tokens,
-                so that the causal mask hides it.
+            inputs: Embeddings with positions, `[batch, target_length, d_model]`.
+                Padding must follow the tokens, so that the causal mask hides it.
             encoder_output: `[batch, source_length, d_model]`.
             source_mask: `[batch, source_length]`, bool, True = token.
             encoder_output_mask: Keras mask of `encoder_output`, passed by Keras and

@@ -4,17 +4,17 @@ import keras
 
 from keras_transformer.layers.masks import combine_masks
 from keras_transformer.layers.transformer_layer import TransformerLayer
-from keras_transformer.layers.transformer_layer import with_scores
+from keras_transformer.layers.transformer_layer import call_with_scores
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class DecoderLayer(TransformerLayer):
-    """Causal self-attention, attention over the encoder's output, feed-forward.
+    """Causal self-attention, cross-attention, and the feed-forward network.
 
     Each is wrapped in an `AddNorm`. The arguments match `EncoderLayer` and configure
     both attentions, except that `attention_window` restricts self-attention only.
-    `decoding.IncrementalDecoder.step` applies the same
-    sublayers in the same order to one position at a time.
+    `decoding.IncrementalDecoder.step` applies the same sublayers in the same order to
+    one position at a time.
     """
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):
@@ -43,9 +43,10 @@ class DecoderLayer(TransformerLayer):
         return_attention_scores=False,
         training=None,
     ):
-        """Applies self-attention, cross-attention, and the feed-forward network.
+        """Applies the three sublayers to a whole target at once.
 
-        The arguments match `Decoder.call`.
+        The arguments match `Decoder.call`: Keras passes `encoder_output_mask`, which is
+        combined with `source_mask`.
 
         Returns:
             `[batch, target_length, d_model]`. With `return_attention_scores`,
@@ -60,15 +61,16 @@ class DecoderLayer(TransformerLayer):
         mask = combine_masks(source_mask, encoder_output_mask)
         mask = None if mask is None else mask[:, None, :]
         x = inputs
-        # Padding follows the tokens, so that the causal mask alone hides it.
+        # Pre-norm normalizes in `sublayer_input`, post-norm after the sublayer.
         y = self.self_attention_add_norm.sublayer_input(x)
-        y, self_scores = with_scores(
+        # Padding follows the tokens, so the causal mask alone hides it.
+        y, self_scores = call_with_scores(
             self.self_attention, y, y, use_causal_mask=True, **options
         )
         x = self.self_attention_add_norm(x, y, training=training)
 
         y = self.cross_attention_add_norm.sublayer_input(x)
-        y, cross_scores = with_scores(
+        y, cross_scores = call_with_scores(
             self.cross_attention, y, encoder_output, attention_mask=mask, **options
         )
         x = self.cross_attention_add_norm(x, y, training=training)

@@ -9,7 +9,7 @@ from keras_transformer.layers.stack import Stack
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Encoder(Stack):
-    """`num_layers` encoder layers over embeddings with added positions.
+    """Stack of `num_layers` encoder layers.
 
     Args:
         num_layers: Number of layers, N.
@@ -38,7 +38,7 @@ class Encoder(Stack):
         """Encodes a source.
 
         Args:
-            inputs: `[batch, source_length, d_model]`.
+            inputs: Embeddings with positions, `[batch, source_length, d_model]`.
             source_mask: `[batch, source_length]`, bool, True = token.
             mask: Keras mask of `inputs`, passed by Keras and combined with
                 `source_mask`.

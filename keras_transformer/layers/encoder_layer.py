@@ -3,12 +3,12 @@
 import keras
 
 from keras_transformer.layers.transformer_layer import TransformerLayer
-from keras_transformer.layers.transformer_layer import with_scores
+from keras_transformer.layers.transformer_layer import call_with_scores
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class EncoderLayer(TransformerLayer):
-    """Self-attention, then the feed-forward network, each in an `AddNorm`.
+    """Self-attention and the feed-forward network, each wrapped in an `AddNorm`.
 
     Args:
         num_heads: Number of attention heads.
@@ -44,7 +44,8 @@ class EncoderLayer(TransformerLayer):
             inputs: `[batch, source_length, d_model]`.
             attention_mask: `[batch, 1 or source_length, source_length]`, bool,
                 True = attend.
-            mask: `[batch, source_length]`, bool; Keras fills it in.
+            mask: Keras mask of `inputs`, passed by Keras and combined with
+                `attention_mask`.
             return_attention_scores: Whether to return the scores, too.
             training: Whether dropout is applied.
 
@@ -54,8 +55,9 @@ class EncoderLayer(TransformerLayer):
             source_length, source_length]`.
         """
         x = inputs
+        # Pre-norm normalizes in `sublayer_input`, post-norm after the sublayer.
         y = self.self_attention_add_norm.sublayer_input(x)
-        y, scores = with_scores(
+        y, scores = call_with_scores(
             self.self_attention,
             y,
             y,

@@ -1,22 +1,25 @@
-"""Boolean masks, True = may be attended (sections 3.1 and 3.2.3)."""
+"""Boolean masks, in which True = attend (sections 3.1 and 3.2.3)."""
 
 from keras import ops
 
 
 def padding_mask(ids, pad_id=0):
-    """Marks the tokens among `ids`, `[batch, length]`: bool, True = token."""
+    """Returns a mask of the shape of `ids`, `[batch, length]`, True = token."""
     return ops.not_equal(ids, pad_id)
 
 
 def causal_mask(target_length, source_length):
-    """Returns `[1, target_length, source_length]`, True for keys up to the query."""
+    """Returns a mask `[1, target_length, source_length]` of the keys up to each query.
+
+    The lengths are ints or scalar tensors.
+    """
     query_positions = ops.arange(target_length, dtype="int32")
     key_positions = ops.arange(source_length, dtype="int32")
     return (key_positions[None, :] <= query_positions[:, None])[None]
 
 
 def combine_masks(*masks):
-    """Returns the conjunction of the masks, skipping `None`; `None` if all are."""
+    """Returns the logical and of the masks that are not `None`, if there are any."""
     combined = None
     for mask in masks:
         if mask is not None:

@@ -1,4 +1,7 @@
-"""Multi-head attention and its score functions (section 3.2, Figure 2)."""
+"""Multi-head attention and its score functions (section 3.2, Figure 2).
+
+As in Keras, a score function computes logits, and attention scores are their softmax.
+"""
 
 import math
 
@@ -23,12 +26,12 @@ def attention(logits, value, mask=None, dropout=None, training=None):
         logits: `[batch, num_heads, ..., target_length, source_length]`.
         value: `[batch, num_heads, ..., source_length, value_dim]`.
         mask: Bool that broadcasts to the logits, True = attend, or `None`.
-        dropout: `Dropout` layer for the scores, or `None`.
+        dropout: `Dropout` layer that is applied to the scores, or `None`.
         training: Whether dropout is applied.
 
     Returns:
-        `[batch, num_heads, ..., target_length, value_dim]`, and the scores before
-        dropout, shaped as the logits, float32.
+        `[batch, num_heads, ..., target_length, value_dim]` in the dtype of `value`, and
+        the scores before dropout, float32, with the shape of the logits.
     """
     scores = masked_softmax(logits, mask, training)
     weights = ops.cast(scores, value.dtype)
@@ -42,21 +45,22 @@ class MultiHeadAttention(keras.layers.Layer):
     """Multi-head attention (section 3.2.2).
 
     `Concat(head_1, ..., head_h) W^O` with `head_i = Attention(Q W_i^Q, K W_i^K,
-    V W_i^V)`. The widths of keys and values are independent of each other and of the
-    model's width, which is taken from the query. By default the projections have no
-    biases: the paper's parameter counts include none.
+    V W_i^V)`. The widths of keys and values are independent of each other and of
+    `d_model`. By default the projections have no biases: the paper's parameter counts
+    include none.
 
     Args:
         num_heads: Number of heads, h.
         key_dim: Width of queries and keys per head, d_k.
         value_dim: Width of values per head, d_v. If `None`, `key_dim` is used.
         output_dim: Width of the output. If `None`, the query's width is used.
-        dropout: Rate on the attention scores, in [0, 1). The paper uses none.
+        dropout: Dropout rate of the attention scores, in [0, 1). 0 in the paper.
         use_bias: Whether the four projections have biases.
         score_mode: Score function of a query and a key (section 3.2.1). `"scaled_dot"`
             is the paper's, and `"dot"` omits the division by sqrt(d_k). `"additive"`
-            is the sum of `w tanh(q + k)` with weights w `[num_heads, key_dim]`
-            (Bahdanau et al., 2015). Its memory also grows with key_dim.
+            is the sum of `w tanh(q + k)` over `key_dim`, with weights w `[num_heads,
+            key_dim]` (Bahdanau et al., 2015). Its memory grows with target_length *
+            source_length * key_dim.
 
     Raises:
         ValueError: If a size is below 1, `dropout` is outside [0, 1), or `score_mode`
@@ -143,8 +147,9 @@ class MultiHeadAttention(keras.layers.Layer):
             value: `[batch, source_length, width]`.
             key: `[batch, source_length, width]`. If `None`, `value` is used.
             query_mask: Ignored, because only keys are masked.
-            value_mask: `[batch, source_length]`, bool; Keras fills it in.
-            key_mask: Same as `value_mask`.
+            value_mask: Keras mask of `value`, `[batch, source_length]`, bool. Passed by
+                Keras and combined with the other masks.
+            key_mask: Like `value_mask`, for `key`.
             attention_mask: `[batch, 1 or target_length, source_length]`, bool,
                 True = attend.
             return_attention_scores: Whether to return the scores, too.
@@ -177,10 +182,10 @@ class MultiHeadAttention(keras.layers.Layer):
             key: `[batch, num_heads, source_length, key_dim]`.
             value: `[batch, num_heads, source_length, value_dim]`.
             mask: `[batch, 1 or target_length, source_length]`, bool, or `None`.
-            causal: Whether position i attends to keys up to i only.
+            causal: Same as `use_causal_mask` in `call`.
             training: Whether dropout is applied.
-            return_scores: Whether the caller uses the scores. A subclass may return
-                `None` in their place otherwise.
+            return_scores: Whether the scores are used. If not, a subclass may return
+                `None` for them.
 
         Returns:
             `[batch, num_heads, target_length, value_dim]` and the scores `[batch,
@@ -205,7 +210,7 @@ class MultiHeadAttention(keras.layers.Layer):
         return key, self.split_heads(self.value_dense(value))
 
     def attention_logits(self, query, key):
-        """Computes the attention logits by the layer's `score_mode`.
+        """Computes the attention logits with the score function `score_mode`.
 
         Args:
             query: `[batch, num_heads, ..., target_length, key_dim]`.
@@ -215,11 +220,11 @@ class MultiHeadAttention(keras.layers.Layer):
             `[batch, num_heads, ..., target_length, source_length]`, in float32 if
             the compute dtype is float16.
         """
+        if self.compute_dtype == "float16":
+            # Sums of large products exceed float16's 65504.
+            query, key = ops.cast(query, "float32"), ops.cast(key, "float32")
         if self.score_mode == "additive":
             return self._additive_logits(query, key)
-        if self.compute_dtype == "float16":
-            # Products of large vectors exceed float16's 65504.
-            query, key = ops.cast(query, "float32"), ops.cast(key, "float32")
         if self.score_mode == "scaled_dot":
             query = query * ops.cast(1.0 / math.sqrt(self.key_dim), query.dtype)
         return ops.matmul(query, ops.swapaxes(key, -1, -2))
@@ -228,7 +233,8 @@ class MultiHeadAttention(keras.layers.Layer):
         sums = ops.tanh(query[..., :, None, :] + key[..., None, :, :])
         # Outside `call`, Keras does not cast weights to the compute dtype.
         weights = ops.cast(self.score_weights, sums.dtype)
-        # [num_heads, 1, ..., key_dim, 1] times [batch, num_heads, ..., key_dim]
+        # [batch, num_heads, ..., source_length, key_dim] times
+        # [num_heads, 1, ..., key_dim, 1]
         inner = (1,) * (len(sums.shape) - 4)
         weights = ops.reshape(weights, (self.num_heads, *inner, self.key_dim, 1))
         return ops.matmul(sums, weights)[..., 0]

@@ -7,10 +7,13 @@ from keras import ops
 
 
 def sinusoids(positions, d_model, rates="paper"):
-    """`PE(pos, 2i) = sin(pos / 10000^(2i/d_model))`, `PE(pos, 2i+1)` its cosine.
+    """Computes the sinusoidal encoding of positions.
 
-    With `rates="tensor2tensor"`, the exponent is `2i / (d_model - 2)`, so that the
-    slowest rate is exactly 1/10000, as in the library tensor2tensor and in Marian.
+    `PE(pos, 2i) = sin(pos / 10000^(2i/d_model))`, and `PE(pos, 2i+1)` is the cosine of
+    the same angle.
+
+    With `rates="tensor2tensor"`, the exponent is `2i / (d_model - 2)`, so the slowest
+    rate is exactly 1/10000, as in the library tensor2tensor and in Marian.
 
     Args:
         positions: `[length]`, integers from 0.
@@ -25,7 +28,7 @@ def sinusoids(positions, d_model, rates="paper"):
     frequencies = ops.exp(dims * (-math.log(10000.0) / span))
     angles = ops.cast(positions, "float32")[:, None] * frequencies[None, :]
     pairs = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
-    # [length, d_model / 2, 2] to one row per position: sin, cos, sin, cos
+    # [length, d_model / 2, 2] to [length, d_model]: sin, cos, sin, cos, ...
     return ops.reshape(pairs, (-1, 2 * dims.shape[0]))[:, :d_model]
 
 
@@ -36,12 +39,12 @@ class PositionalEncoding(keras.layers.Layer):
     Args:
         kind: `"sinusoidal"`, or `"learned"` (Table 3, row E).
         max_length: Number of learned positions; only for `"learned"`.
-        rates: See `sinusoids`.
-        first_position: Number of the first position; only for `"sinusoidal"`.
+        rates: See `sinusoids`; only for `"sinusoidal"`.
+        first_position: Added to all positions; only for `"sinusoidal"`.
 
     Raises:
-        ValueError: If `kind` is unknown, or `"learned"` has no `max_length` or another
-            `first_position` than 0.
+        ValueError: If `kind` is unknown, or `"learned"` comes without `max_length` or
+            with a `first_position` other than 0.
     """
 
     def __init__(
@@ -89,11 +92,12 @@ class PositionalEncoding(keras.layers.Layer):
 
         Args:
             inputs: `[batch, length, d_model]`.
-            start_index: Position of the first vector, an int or a scalar tensor.
+            start_index: Index of the first vector in its sequence, an int or a scalar
+                tensor. Above 0 when decoding one position at a time.
 
         Returns:
-            `[batch, length, d_model]`. Positions from `max_length` on, reached by
-            `start_index` or a dynamic length, use the last learned position.
+            `[batch, length, d_model]`. If `start_index` or a dynamic length leads past
+            the learned positions, the last of them is used.
 
         Raises:
             ValueError: If `length` is static and above `max_length`.

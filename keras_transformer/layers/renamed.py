@@ -1,10 +1,13 @@
-"""`score`, the name of `score_mode` in version 0.1, accepted for one release."""
+"""The argument `score`, renamed to `score_mode`; accepted until the next release."""
 
 import warnings
 
 
 def take_score_mode(kwargs, score_mode):
-    """Returns `score_mode`, or removes `score` from `kwargs`, warns and returns it."""
+    """Returns `score_mode` unless `kwargs` contains `score`.
+
+    In that case, removes `score` from `kwargs`, warns, and returns its value.
+    """
     if "score" not in kwargs:
         return score_mode
     warnings.warn(

@@ -9,6 +9,9 @@ from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.multi_head_attention import attention
 from keras_transformer.numerics.softmax import masked_softmax
 
+# Larger blocks are cut to the sequence: they are padded to their size, so a huge window
+# in a model file could exhaust the memory. Smaller ones have a static size, even if the
+# sequence length is dynamic.
 _MAX_STATIC_BLOCK = 512
 
 
@@ -16,20 +19,20 @@ _MAX_STATIC_BLOCK = 512
 class RestrictedSelfAttention(MultiHeadAttention):
     """Multi-head self-attention in which each position attends to `window` positions.
 
-    The neighborhood is centered on the position: `(window - 1) // 2` positions before
-    it, itself, and `window // 2` after it. With a causal mask it is the position and
-    the `window - 1` before it. The sequence is split into blocks that attend to
-    themselves and their neighbors, so that time and memory grow with length times
-    window.
+    These are the `(window - 1) // 2` positions before the query, the query itself, and
+    the `window // 2` positions after it. With a causal mask, they are the query and the
+    `window - 1` positions before it. The sequence is split into blocks that attend to
+    themselves and their neighbors, so time and memory grow with length times window.
 
-    `call` takes one sequence as `query`, `value`, and `key`, and an `attention_mask`
-    of shape `[batch, 1, length]`. It raises a `ValueError` for another mask shape or
-    different static lengths. `return_attention_scores` computes the full matrix.
+    In `call`, `query`, `value`, and `key` must be the same sequence, and
+    `attention_mask` must have the shape `[batch, 1, length]`. Other mask shapes and
+    different static lengths raise a `ValueError`. `return_attention_scores` computes
+    the full matrix.
 
     Args:
         num_heads: Number of heads, h.
         key_dim: Width of queries and keys per head, d_k.
-        window: Number of positions, r.
+        window: Number of positions that each position attends to, r.
         **kwargs: See `MultiHeadAttention`.
 
     Raises:
@@ -59,17 +62,16 @@ class RestrictedSelfAttention(MultiHeadAttention):
         if causal:
             before, after = self.window - 1, 0
         size = max(before, after, 1)
-        # Number of neighboring blocks on each side.
-        sides = 1, 0 if causal else 1
+        # Number of neighboring blocks before and after each block.
+        sides = (1, 0 if causal else 1)
         length = ops.shape(query)[2]
         if size > _MAX_STATIC_BLOCK:
-            # A window beyond the sequence must not need more memory than the sequence.
-            smaller = min if isinstance(length, int) else ops.minimum
-            size = smaller(size, length)
+            minimum = min if isinstance(length, int) else ops.minimum
+            size = minimum(size, length)
         key_mask = ops.ones((1, length), dtype="bool") if mask is None else mask[:, 0]
         key_mask = ops.cast(key_mask, "int32")[:, None, :, None]
         key_mask = _join_neighbors(_split_blocks(key_mask, size), sides)
-        # [batch or 1, 1, blocks, 1, keys] and [size, keys]
+        # [batch or 1, 1, blocks, 1, keys], combined with the band [size, keys]
         key_mask = ops.cast(ops.swapaxes(key_mask, -1, -2), "bool")
         block_mask = ops.logical_and(key_mask, _band(size, sides, before, after))
         keys = _join_neighbors(_split_blocks(key, size), sides)
@@ -90,14 +92,17 @@ class RestrictedSelfAttention(MultiHeadAttention):
 
 
 def _neighborhood(length, before, after):
-    """`[1, length, length]`, bool: the keys that each query may attend to."""
+    """Returns a bool mask `[1, length, length]` of the keys in each query's window."""
     positions = ops.arange(length, dtype="int32")
     distance = positions[None, :] - positions[:, None]
     return ops.logical_and(distance >= -before, distance <= after)[None]
 
 
 def _split_blocks(x, size):
-    """`[batch, heads, length, dim]` to `[batch, heads, blocks, size, dim]`, padded."""
+    """Splits `[batch, heads, length, dim]` into `[batch, heads, blocks, size, dim]`.
+
+    The last block is padded with zeros.
+    """
     batch, length = ops.shape(x)[0], ops.shape(x)[2]
     heads, dim = x.shape[1], x.shape[3]
     padding = ops.zeros((batch, heads, -length % size, dim), dtype=x.dtype)
@@ -117,7 +122,10 @@ def _join_neighbors(blocks, sides):
 
 
 def _band(size, sides, before, after):
-    """Bool: the keys of a block and its neighbors that each query attends to."""
+    """Returns a bool mask `[size, keys]` of the keys in each query's window.
+
+    `keys` is the number of keys in a block and its neighbors.
+    """
     arange = np.arange if isinstance(size, int) else ops.arange
     queries = arange(size)[:, None]
     keys = arange(size * (1 + sum(sides)))[None, :] - sides[0] * size

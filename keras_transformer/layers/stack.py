@@ -1,21 +1,27 @@
 """Base class of the encoder and the decoder: N identical layers (section 3.1)."""
 
 from keras_transformer.layers.transformer_layer import TransformerLayer
-from keras_transformer.layers.transformer_layer import with_scores
+from keras_transformer.layers.transformer_layer import call_with_scores
 from keras_transformer.numerics.normalization import LayerNormalization
 
 
 class Stack(TransformerLayer):
-    """`num_layers` identical layers; pre-norm stacks end in a normalization.
+    """Stack of `num_layers` layers of the same kind, each with its own weights.
+
+    With `normalization="pre"`, a layer normalization follows the last layer.
 
     Args:
         num_layers: Number of layers, N.
+        num_heads: See `TransformerLayer`.
+        key_dim: See `TransformerLayer`.
+        d_ff: See `TransformerLayer`.
         **kwargs: See `TransformerLayer`.
 
     Raises:
         ValueError: If `num_layers` is below 1.
     """
 
+    # A subclass names the class of its layers.
     layer_class = None
 
     def __init__(self, num_layers, num_heads, key_dim, d_ff, **kwargs):
@@ -47,13 +53,13 @@ class Stack(TransformerLayer):
             **kwargs: Keyword arguments of each layer.
 
         Returns:
-            `[batch, length, d_model]`, or `(output, scores)` with a list of the
-            layers' scores.
+            `[batch, length, d_model]`. With `return_attention_scores`, `(output,
+            scores)`: `scores` is a list of the scores of each layer.
         """
         x, scores = inputs, []
         kwargs["return_attention_scores"] = return_attention_scores
         for layer in self.layers:
-            x, layer_scores = with_scores(layer, x, *args, **kwargs)
+            x, layer_scores = call_with_scores(layer, x, *args, **kwargs)
             scores.append(layer_scores)
         if self.final_norm is not None:
             x = self.final_norm(x)

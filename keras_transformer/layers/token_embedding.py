@@ -1,4 +1,4 @@
-"""Embeddings tied with the pre-softmax projection (section 3.4)."""
+"""Embeddings that share their weights with the projection to logits (section 3.4)."""
 
 import math
 
@@ -13,21 +13,23 @@ from keras_transformer.numerics.matrices import apply_flattened
 class TokenEmbedding(keras.layers.Layer):
     """Embedding whose weight matrix also projects vectors to logits.
 
-    Vectors are multiplied by `sqrt(d_model)`. Logits are float32 for any dtype policy.
+    Embeddings are multiplied by `sqrt(d_model)`. Logits are float32 under any dtype
+    policy.
 
     Args:
-        vocabulary_size: Number of rows.
-        d_model: Width of a row.
-        pad_id: Id that `compute_mask` reports as padding.
-        output_size: Only the first `output_size` rows make logits. If `None`, all do.
-        zero_id: Id whose vector is always zero, without a gradient. If `None`, there
+        vocabulary_size: Number of ids.
+        d_model: Width of an embedding.
+        pad_id: Id that `compute_mask` masks.
+        output_size: Number of ids with logits, which are the first ids. If `None`, all
+            ids have logits.
+        zero_id: Id whose embedding is always zero and has no gradient. If `None`, there
             is none.
         use_bias: Whether each logit has a bias.
-        tied: Whether the vectors of ids make the logits. Otherwise a matrix of the
-            same shape does.
+        tied: Whether the embedding matrix is also the output projection. If false, the
+            projection is a separate matrix `[output_size or vocabulary_size, d_model]`.
 
     Raises:
-        ValueError: If a size is below 1, or there are more outputs than rows.
+        ValueError: If a size is below 1, or `output_size` is above `vocabulary_size`.
     """
 
     def __init__(
@@ -57,12 +59,10 @@ class TokenEmbedding(keras.layers.Layer):
         self.zero_id = zero_id
         self.use_bias = use_bias
         self.tied = tied
-        # Float ids would be cast to the compute dtype: in bfloat16, 4097 is 4096.
+        # Keras would cast float ids to the compute dtype: in bfloat16, 4097 is 4096.
         self.autocast = False
 
     def build(self, input_shape=None):
-        # The matrix stays float32 in a mixed-precision scope. The standard deviation
-        # gives logits of unit variance for unit vectors.
         self.embeddings = self._add_matrix("embeddings", self.vocabulary_size)
         if not self.tied:
             rows = self.output_size or self.vocabulary_size
@@ -79,12 +79,14 @@ class TokenEmbedding(keras.layers.Layer):
         return self.add_weight(
             name=name,
             shape=(rows, self.d_model),
+            # Vectors with components of unit variance get logits of unit variance.
             initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
+            # Autocast would round the matrix of the float32 logits to half precision.
             autocast=False,
         )
 
     def call(self, inputs, reverse=False):
-        """Returns vectors of ids or, with `reverse`, logits of vectors.
+        """Returns the embeddings of ids or, with `reverse`, the logits of vectors.
 
         Args:
             inputs: Ids `[batch, length]`; with `reverse`, vectors `[batch, length,
@@ -106,7 +108,7 @@ class TokenEmbedding(keras.layers.Layer):
         return ops.cast(vectors, self.compute_dtype) * math.sqrt(self.d_model)
 
     def output_embeddings(self):
-        """Returns the rows that make logits, `[output_size or all, d_model]`."""
+        """Returns the output projection as `[output_size or all, d_model]`."""
         if not self.tied:
             return self.output_matrix
         if self.output_size is None:
@@ -114,24 +116,25 @@ class TokenEmbedding(keras.layers.Layer):
         return ops.convert_to_tensor(self.embeddings)[: self.output_size]
 
     def output_kernel(self):
-        """Returns the output projection, `[d_model, output_size or all]`, float32."""
+        """Returns the output projection as `[d_model, output_size or all]`, float32."""
         return ops.transpose(ops.cast(self.output_embeddings(), "float32"))
 
     def add_bias(self, logits):
         """Adds the biases to logits `[..., output_size or all]`, if there are any."""
         return logits + self.bias if self.use_bias else logits
 
-    def loss_factors(self, vectors):
-        """Returns two factors whose product is the logits, biases included.
+    def loss_operands(self, vectors):
+        """Returns two matrices; the first times the second transposed is the logits.
 
-        A bias is a product with 1, so that a fused loss needs no third argument.
+        Biases become a column that is multiplied by 1, so that a fused loss needs no
+        third argument.
 
         Args:
             vectors: `[tokens, d_model]`, float32.
 
         Returns:
-            `[tokens, width]` and `[output_size or all, width]`, float32, with `width`
-            `d_model`, or one more with biases.
+            `[tokens, width]` and `[output_size or all, width]`, float32. `width` is
+            `d_model`, plus 1 if there are biases.
         """
         matrix = ops.convert_to_tensor(self.output_embeddings())
         if not self.use_bias:
@@ -144,7 +147,7 @@ class TokenEmbedding(keras.layers.Layer):
         )
 
     def compute_mask(self, inputs, previous_mask=None):
-        # Logits have no mask, so that a loss is masked in one place only.
+        # Logits have no mask, because the losses mask padding themselves.
         is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)
         return padding_mask(inputs, self.pad_id) if is_ids else None
 

@@ -1,4 +1,4 @@
-"""Base class of encoder layers, decoder layers, and their stacks."""
+"""Base class of encoder layers and decoder layers, and of their stacks."""
 
 import inspect
 
@@ -15,16 +15,16 @@ from keras_transformer.numerics.activations import get_activation
 
 
 class TransformerLayer(keras.layers.Layer):
-    """Base layer with the arguments that all layers and stacks of Figure 1 share.
+    """Base class with the arguments that layers and stacks share.
 
     Args:
         num_heads: Number of attention heads.
         key_dim: Width of queries and keys per head.
         d_ff: Inner width of the feed-forward network.
         value_dim: Width of values per head. If `None`, `key_dim` is used.
-        dropout: Rate on each sublayer's output.
-        attention_dropout: Rate on the attention scores (the paper uses none).
-        normalization: `"post"` (the paper) or `"pre"`.
+        dropout: Dropout rate of each sublayer's output.
+        attention_dropout: Dropout rate of the attention scores (0 in the paper).
+        normalization: `"post"` (the paper) or `"pre"`, see `AddNorm`.
         activation: Activation of the feed-forward network.
         attention_window: Number of positions that self-attention attends to, see
             `RestrictedSelfAttention`. If `None`, all of them.
@@ -66,8 +66,8 @@ class TransformerLayer(keras.layers.Layer):
         self.supports_masking = True
 
     def options(self):
-        """Returns the arguments listed above."""
-        return named_attributes(self, TransformerLayer)
+        """Returns the constructor arguments of `TransformerLayer` as a dict."""
+        return constructor_arguments(self, TransformerLayer)
 
     @classmethod
     def from_config(cls, config):
@@ -124,15 +124,25 @@ class TransformerLayer(keras.layers.Layer):
             return output
         return output, self.scores_spec(inputs, encoder_output)
 
+    def scores_spec(self, inputs, encoder_output):
+        """Returns the `KerasTensor`s of the attention scores.
+
+        Args:
+            inputs: `KerasTensor` `[batch, length, d_model]`.
+            encoder_output: `KerasTensor` `[batch, source_length, d_model]`, or `None`
+                in an encoder.
+        """
+        raise NotImplementedError
+
     def _attention_spec(self, queries, keys):
         shape = (queries.shape[0], self.num_heads, queries.shape[1], keys.shape[1])
         return keras.KerasTensor(shape, dtype="float32")
 
 
-def named_attributes(instance, layer_class, **values):
-    """Returns the attributes named like the constructor arguments of `layer_class`.
+def constructor_arguments(instance, layer_class, **values):
+    """Returns a dict of the constructor arguments of `layer_class`.
 
-    Arguments in `values` have these values instead.
+    Arguments that are not in `values` are attributes of `instance`.
     """
     parameters = inspect.signature(layer_class.__init__).parameters
     names = [name for name in parameters if name not in ("self", "kwargs")]
@@ -142,11 +152,11 @@ def named_attributes(instance, layer_class, **values):
     }
 
 
-def with_scores(layer, *args, return_attention_scores, **kwargs):
+def call_with_scores(layer, *args, return_attention_scores, **kwargs):
     """Calls a layer that can return attention scores.
 
     Returns:
-        The output, and the scores if `return_attention_scores`, else `None`.
+        The output and the scores, which are `None` without `return_attention_scores`.
     """
     if return_attention_scores:
         return layer(*args, return_attention_scores=True, **kwargs)

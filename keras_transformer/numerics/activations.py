@@ -1,4 +1,4 @@
-"""Activations of the feed-forward networks by name: Keras's, and `quick_gelu`."""
+"""Activations of the feed-forward networks: all of Keras, and `quick_gelu`."""
 
 import keras
 from keras import ops
@@ -6,19 +6,19 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 def quick_gelu(x):
-    """`x * sigmoid(1.702 x)`, the approximation of GELU in Marian before 2023."""
+    """Computes `x * sigmoid(1.702 x)`, Marian's approximation of GELU before 2023."""
     return x * ops.sigmoid(1.702 * x)
 
 
 def get_activation(activation):
-    """Returns the function of an activation's name, or a function unchanged."""
+    """Returns the activation function with a name. A function is returned unchanged."""
     if activation == quick_gelu.__name__:
         return quick_gelu
     return keras.activations.get(activation)
 
 
 def activation_name(activation):
-    """Returns an activation's name, or Keras's config of a function without one."""
+    """Returns an activation's name, or the Keras config of a custom function."""
     if activation is quick_gelu:
         return quick_gelu.__name__
     return keras.activations.serialize(activation)

@@ -5,22 +5,22 @@ from keras import ops
 
 from keras_transformer.numerics.gradients import custom_gradient
 
-# A unit is dropped if 16 random bits, read as a signed number, are below a bound.
+# A unit is dropped if a random int16 is below a bound.
 LEVELS = 1 << 16
 LOWEST = -(1 << 15)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dropout(keras.layers.Dropout):
-    """Keras's `Dropout` with half as many random numbers.
+    """Keras's `Dropout` with half of the random numbers.
 
-    Drawing them is most of dropout's time on a CPU. The rate is rounded to a multiple
-    of 2^-16. Kept units are scaled by the rounded rate, so that the expectation is
-    exactly the input. Arguments and saved state match `keras.layers.Dropout`.
+    On a CPU, dropout spends most of its time on them. The rate is rounded to a multiple
+    of 2^-16. Kept units are divided by 1 minus the rounded rate, so that the expected
+    output is exactly the input. Arguments and saved state match `keras.layers.Dropout`.
     """
 
     def call(self, inputs, training=False):
-        """Drops units of `[...]` in training; same shape."""
+        """Drops units of `inputs` in training. The shape stays the same."""
         dropped_levels = round(self.rate * LEVELS)
         if self.noise_shape is not None or dropped_levels == LEVELS:
             return super().call(inputs, training=training)
@@ -44,7 +44,7 @@ class Dropout(keras.layers.Dropout):
         size = 1
         for length in shape:
             size = size * length
-        # All but one of the 2^32 values, because the bound must be an int32.
+        # The upper limit must be an int32, so one of the 2^32 values is never drawn.
         numbers = keras.random.randint(
             ((size + 1) // 2, 1), -(2**31), 2**31 - 1, "int32", self.seed_generator
         )

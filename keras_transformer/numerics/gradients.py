@@ -6,17 +6,15 @@ from keras import ops
 def custom_gradient(function):
     """Wraps a function of one tensor in `keras.ops.custom_gradient`, for any backend.
 
-    TensorFlow and JAX pass the upstream gradient by position, PyTorch by name after
-    the tensors that it saved.
-
     Args:
-        function: Function from a tensor to its result and to a function from the
-            gradient of the result to the gradient of the tensor.
+        function: Function of a tensor that returns the result and a gradient function.
+            This converts the gradient of the result to the gradient of the tensor.
     """
 
     def portable(x):
         result, gradient = function(x)
 
+        # TensorFlow and JAX pass the upstream gradient by position, PyTorch by name.
         def from_upstream(*arguments, upstream=None):
             return gradient(arguments[-1] if upstream is None else upstream)
 

@@ -5,17 +5,17 @@ import itertools
 import keras
 from keras import ops
 
-# Preferred number of columns of a block.
+# A packed kernel is divided into blocks of about this many columns, and the blocks into
+# at most `MAX_PIECES` pieces of at least `MIN_PIECE_SIZE` elements.
 BLOCK_COLUMNS = 64
-# Maximum number of pieces of a kernel, and minimum number of elements of each.
 MAX_PIECES, MIN_PIECE_SIZE = 4, 2**17
 
 
 def apply_flattened(function, x):
-    """Flattens the leading axes of `x` to rows and applies a function of a matrix.
+    """Applies a function of a matrix to `x`, with its leading axes flattened to rows.
 
     To multiply a 3D array by a matrix, Keras adds a dozen shape operations. With few
-    rows they cost more than the product.
+    rows, they cost more than the product.
 
     Args:
         function: Function from `[rows, width]` to `[rows, new_width]`.
@@ -28,8 +28,8 @@ def apply_flattened(function, x):
         return function(x)
     result = function(ops.reshape(x, (-1, x.shape[-1])))
     leading = x.shape[1:-1]
-    # If only the first axis is dynamic and no other one is empty, reshaping infers it
-    # without an operation.
+    # If all leading axes but the first are static and not empty, `reshape` infers the
+    # first without another operation.
     if None in leading or 0 in leading:
         first, *leading = ops.shape(x)[:-1]
     else:
@@ -38,18 +38,18 @@ def apply_flattened(function, x):
 
 
 def pack_kernel(kernel):
-    """Packs a kernel into contiguous column blocks.
+    """Packs a kernel into contiguous blocks of columns.
 
-    With few rows the product is memory-bound: XLA reads an unpacked kernel in strided
-    slices, a packed one at full bandwidth. XLA runs one product on one thread; the
-    products with the pieces of a large kernel run in parallel.
+    With few rows, the product is memory-bound: XLA reads an unpacked kernel in strided
+    slices, and a packed one at full bandwidth. XLA runs each product on one thread. So
+    a large kernel is divided into pieces, whose products run in parallel.
 
     Args:
         kernel: `[width, columns]` with static sizes.
 
     Returns:
         Tuple of pieces `[blocks, width, block_columns]`, or the kernel itself if no
-        size near `BLOCK_COLUMNS` divides its columns.
+        size near `BLOCK_COLUMNS` divides the number of its columns.
     """
     width, columns = kernel.shape
     sizes = [
@@ -77,7 +77,7 @@ def unpack_kernel(kernel):
 
 
 def packed_matmul(rows, kernel):
-    """Multiplies `[rows, width]` by a kernel, packed or not: `[rows, columns]`."""
+    """Multiplies `[rows, width]` by a kernel, packed or not, to `[rows, columns]`."""
     if not isinstance(kernel, (tuple, list)):
         return ops.matmul(rows, kernel)
     products = []
@@ -91,7 +91,7 @@ def packed_matmul(rows, kernel):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dense(keras.layers.Dense):
-    """`keras.layers.Dense` that computes a 2D product, see `apply_flattened`.
+    """`keras.layers.Dense` with the product of two matrices of `apply_flattened`.
 
     Arguments, weights and results match `keras.layers.Dense`.
     """
@@ -131,9 +131,10 @@ class Dense(keras.layers.Dense):
         super().save_own_variables(store)
 
     def load_own_variables(self, store):
-        """Like `keras.layers.Dense.load_own_variables`; int8 weights quantize it.
+        """Like `keras.layers.Dense.load_own_variables`, but also loads int8 weights.
 
-        A layer that contains this one does not store that it is quantized.
+        They quantize the layer first, because the config of a layer that contains this
+        one does not store that it is quantized.
         """
         is_int8 = "0" in store and store["0"].dtype == "int8"
         if self.built and self.quantization_mode is None and is_int8:

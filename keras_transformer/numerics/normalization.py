@@ -1,4 +1,4 @@
-"""Layer normalization (section 3.1) in few passes over memory."""
+"""Layer normalization (section 3.1) with few passes over memory."""
 
 import keras
 from keras import ops
@@ -10,13 +10,18 @@ from keras_transformer.numerics.gradients import custom_gradient
 class LayerNormalization(keras.layers.LayerNormalization):
     """Keras's `LayerNormalization`, faster over the last axis.
 
-    Keras writes several arrays as large as the input; here the scale stays one number
-    per row until it is applied. Arguments, weights and results match
-    `keras.layers.LayerNormalization`. Statistics are computed in at least float32.
+    Keras writes several arrays as large as the input. Here the scale is one number per
+    row until it is applied. Arguments, weights and results match
+    `keras.layers.LayerNormalization`. Statistics are computed in float32, or in float64
+    for float64 inputs.
     """
 
     def call(self, inputs, training=False):
-        """Normalizes `[..., width]`; with `training`, a cheaper gradient is used."""
+        """Normalizes `[..., width]`.
+
+        With `training`, a custom gradient needs fewer memory passes. A SavedModel
+        cannot store it.
+        """
         if self.axis not in ([-1], [len(inputs.shape) - 1]) or self.rms_scaling:
             return super().call(inputs)
         dtype = keras.backend.result_type(inputs.dtype, "float32")
@@ -32,20 +37,20 @@ class LayerNormalization(keras.layers.LayerNormalization):
         return ops.cast(normalized, self.compute_dtype)
 
     def _normalize(self, x):
-        """Returns rows of mean 0 and variance 1, and the scale of each row."""
+        """Returns rows of mean 0 and variance 1, and each row's factor `[..., 1]`."""
         centered = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
         factors = ops.rsqrt(variance + self.epsilon)
         return centered * factors, factors
 
     def _normalize_with_gradient(self, x):
-        """Computes the gradient in fewer passes; a SavedModel cannot store it."""
+        """Returns the normalized rows, and a function that computes the gradient."""
         normalized, factors = self._normalize(x)
 
         def gradient(upstream):
-            share = 1.0 / x.shape[-1]
-            mean = ops.sum(upstream, axis=-1, keepdims=True) * share
-            along = ops.sum(upstream * normalized, axis=-1, keepdims=True) * share
-            return (upstream - normalized * along - mean) * factors
+            scale = 1.0 / x.shape[-1]
+            mean = ops.sum(upstream, axis=-1, keepdims=True) * scale
+            projection = ops.sum(upstream * normalized, axis=-1, keepdims=True) * scale
+            return (upstream - normalized * projection - mean) * factors
 
         return normalized, gradient

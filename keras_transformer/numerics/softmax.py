@@ -1,4 +1,4 @@
-"""Attention softmax: masked over whole sequences, or in parts when decoding."""
+"""Attention softmax, over whole sequences or, for decoding, over parts of a cache."""
 
 import functools
 import operator
@@ -8,16 +8,16 @@ from keras import ops
 
 from keras_transformer.numerics.gradients import custom_gradient
 
-# Finite, so that a row whose keys are all masked gives no NaN. Compared with any
-# allowed key, its exponential is exactly 0.
+# Finite, so that a row whose keys are all masked gives no NaN. Next to an allowed key,
+# its exponential is exactly 0.
 MASKED_LOGIT = -1e30
 
 
 def mask_to_bias(mask):
     """Converts a boolean mask to an additive attention bias.
 
-    Adding a bias takes less than half the time of `where`, which broadcasts its
-    arguments, and all layers can share it.
+    All layers can share the bias. Adding it takes less than half the time of `where`,
+    which broadcasts its arguments.
 
     Args:
         mask: Bool, True = attend.
@@ -29,7 +29,7 @@ def mask_to_bias(mask):
 
 
 def masked_softmax(attention_logits, attention_mask=None, training=False):
-    """Computes the softmax over the last axis in float32.
+    """Computes a softmax over the keys in float32.
 
     Args:
         attention_logits: `[..., target_length, source_length]`.
@@ -38,8 +38,8 @@ def masked_softmax(attention_logits, attention_mask=None, training=False):
             are the same; a SavedModel cannot store it.
 
     Returns:
-        float32, `[..., target_length, source_length]`. Masked keys get exactly 0; a
-        row without an allowed key is all zeros.
+        float32, `[..., target_length, source_length]`. Masked keys get exactly 0. Rows
+        without an allowed key are 0.
     """
     attention_logits = ops.cast(attention_logits, "float32")
     # Keras warns about a softmax over one entry, such as a sequence of length 1.
@@ -56,14 +56,14 @@ def masked_softmax(attention_logits, attention_mask=None, training=False):
     if not training:
         return forward(attention_logits)
 
-    # Masked keys have score 0 and so gradient 0, which saves two memory passes.
+    # Masked keys have score 0, so their gradient is 0 without another mask.
     @custom_gradient
     def with_gradient(logits):
         scores = forward(logits)
 
         def gradient(upstream):
-            shares = upstream * scores
-            return shares - scores * ops.sum(shares, axis=-1, keepdims=True)
+            products = upstream * scores
+            return products - scores * ops.sum(products, axis=-1, keepdims=True)
 
         return scores, gradient
 
@@ -71,10 +71,10 @@ def masked_softmax(attention_logits, attention_mask=None, training=False):
 
 
 def weighted_values(logits, values):
-    """Computes softmax(logits) times values, for keys and values in several parts.
+    """Computes `softmax(logits) @ values`, for keys and values in several parts.
 
-    The softmax spans all parts, as if they were concatenated. The product is divided
-    last, because it is smaller than the scores. In float16 the scores are divided,
+    The softmax spans all parts, as if they were concatenated. Its denominator divides
+    the product, which is smaller than the scores. In float16, it divides the scores,
     because an undivided sum over many slots may exceed 65504. TensorFlow's softmax
     spreads even tiny inputs over threads, which costs more than these operations.
 

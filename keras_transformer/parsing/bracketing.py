@@ -1,17 +1,18 @@
-"""Labeled bracketing F1 of constituency trees, by EVALB's rules in COLLINS.prm.
+"""Labeled bracketing F1 of constituency trees, with EVALB's parameters COLLINS.prm.
 
 Words that the reference tags as punctuation are removed from both trees, together with
-constituents of punctuation only. The label TOP is not counted, and ADVP and PRT are one
-label. Repeated constituents with the same label and span are counted separately.
+constituents of punctuation only. The label TOP is not counted, and PRT counts as ADVP.
+Repeated constituents with the same label and span are counted separately.
 """
 
 import dataclasses
 from collections import Counter
 
-# COLLINS.prm's DELETE_LABEL and EQ_LABEL.
+# DELETE_LABEL and EQ_LABEL in COLLINS.prm.
 PUNCTUATION_TAGS = frozenset((",", ":", "``", "''", ".", "-NONE-"))
 UNCOUNTED_LABELS = frozenset(("TOP",))
 EQUAL_LABELS = {"PRT": "ADVP"}
+# Maximum length of the short sentences that are also scored separately, as in EVALB.
 SHORT_LENGTH = 40
 
 
@@ -39,12 +40,12 @@ class BracketingScore:
 
     @property
     def recall(self):
-        """Percentage of the references' constituents that were found."""
+        """Percentage of reference constituents that the hypotheses contain."""
         return _percentage(self.matched, self.reference)
 
     @property
     def precision(self):
-        """Percentage of the hypotheses' constituents that are right."""
+        """Percentage of hypothesis constituents that are correct."""
         return _percentage(self.matched, self.hypothesis)
 
     @property
@@ -59,7 +60,7 @@ class BracketingScore:
 
     @property
     def tagging_accuracy(self):
-        """Percentage of words with the right tag, without punctuation."""
+        """Percentage of words with the correct tag, without punctuation."""
         return _percentage(self.tagged, self.words)
 
     def __add__(self, other):
@@ -73,14 +74,14 @@ def bracketing_score(references, hypotheses, max_length=None):
     Args:
         references: List of `Tree`.
         hypotheses: List of `Tree` with the same words.
-        max_length: Maximum words of a sentence, punctuation included. Longer ones are
-            skipped. If `None`, there is no maximum.
+        max_length: Maximum number of words of a sentence, punctuation included. Longer
+            sentences are skipped. If `None`, there is no maximum.
 
     Returns:
         `BracketingScore`.
 
     Raises:
-        ValueError: If the lengths of the lists or the words of a sentence differ.
+        ValueError: If the lists differ in length, or the words of a sentence differ.
     """
     references, hypotheses = list(references), list(hypotheses)
     if len(references) != len(hypotheses):
@@ -101,13 +102,13 @@ def bracketing_score(references, hypotheses, max_length=None):
 
 
 def score_sentence(reference, hypothesis):
-    """Returns the `bracketing_score` of one pair of trees."""
-    counts = [tag not in PUNCTUATION_TAGS for tag in reference.tags]
+    """Returns the `BracketingScore` of one pair of trees."""
+    is_counted = [tag not in PUNCTUATION_TAGS for tag in reference.tags]
     # Number of counted words before each boundary between words.
     before = [0]
-    for one in counts:
-        before.append(before[-1] + one)
-    right, found = (
+    for counts in is_counted:
+        before.append(before[-1] + counts)
+    expected, found = (
         Counter(
             (EQUAL_LABELS.get(label, label), before[start], before[end])
             for label, start, end in tree.constituents
@@ -117,15 +118,15 @@ def score_sentence(reference, hypothesis):
     )
     return BracketingScore(
         sentences=1,
-        matched=(right & found).total(),
-        reference=right.total(),
+        matched=(expected & found).total(),
+        reference=expected.total(),
         hypothesis=found.total(),
-        complete=int(right == found),
+        complete=int(expected == found),
         words=before[-1],
         tagged=sum(
-            one and tag == other
-            for one, tag, other in zip(
-                counts, reference.tags, hypothesis.tags, strict=True
+            counts and tag == found_tag
+            for counts, tag, found_tag in zip(
+                is_counted, reference.tags, hypothesis.tags, strict=True
             )
         ),
     )

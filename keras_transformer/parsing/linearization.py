@@ -5,11 +5,11 @@ The paper follows Vinyals et al. (2015), where a target contains no words: ``(S`
 ``(XX)`` or its tag, ``(NN)``. Spaces separate the symbols, so that different sequences
 give different texts.
 
-In the joined form each word has two symbols: its number, and its tag with the brackets
+In the joined form, each word has two symbols: its number, and its tag with the brackets
 that open before it and close after it, such as ``(S(NP(DT)`` and ``(NN))NP``. The parse
-column of the CoNLL-2012 shared task is similar. Only closing brackets with the
-outermost label are written, such as ``)NP)NP``. They also close the constituents inside
-them. The last word closes all constituents.
+column of the CoNLL-2012 shared task is similar. Of several closing brackets, only those
+with the label of the outermost one are written, such as ``)NP)NP``. They also close the
+constituents inside them. The last word closes all constituents.
 """
 
 import re
@@ -27,7 +27,7 @@ ANY_TAG = "XX"
 WORD_SYMBOLS = ("joined", "numbers", "tags", ANY_TAG)
 # Forms in which the source has a number before each word.
 _NUMBERED = ("joined", "numbers")
-# Numbers restart after this many words. Few sentences are longer.
+# Numbers are modulo this value. Few sentences are longer.
 NUMBERS = 128
 # Groups: opening label, tag, closing label.
 _SYMBOL = re.compile(r"\(([^()]+)|\(([^()]+)\)|\)([^()]+)")
@@ -48,7 +48,7 @@ REPAIRS = (
 def source_text(
     words: Sequence[str], symbols: str = "tags", first_number: int = 0
 ) -> str:
-    """Returns a sentence as the model reads it, numbered if the form has numbers.
+    """Returns the model's source for a sentence: its words, with numbers if needed.
 
     Args:
         words: The words.
@@ -66,9 +66,10 @@ def linearize(tree: Tree, words: str = "tags", first_number: int = 0) -> str:
 
     Args:
         tree: The tree.
-        words: Form of a word. "tags" is its part of speech. "numbers" is its position
-            plus `first_number`, modulo `NUMBERS`. "XX" is the same symbol for all
-            words. "joined" is its number, then its tag with the brackets around it.
+        words: Form of a word. With "tags", it is the part of speech. With "numbers", it
+            is the position plus `first_number`, modulo `NUMBERS`. With "XX", it is the
+            same symbol for all words. With "joined", it is the number, and the part of
+            speech with the brackets around it.
         first_number: Number of the first word. `delinearize` assumes 0.
     """
     if words == "joined":
@@ -107,7 +108,7 @@ def _number(place) -> str:
 
 
 def collect_symbols(trees: Iterable[Tree], words: str = "tags") -> list[str]:
-    """Returns the symbols of source and target of the given trees, sorted.
+    """Returns all symbols in the sources and targets of trees, sorted.
 
     Args:
         trees: The trees.
@@ -126,16 +127,15 @@ def collect_symbols(trees: Iterable[Tree], words: str = "tags") -> list[str]:
 
 
 def word_marks(pieces: Sequence[bytes], words: str = "tags") -> tuple[list, list]:
-    """Returns which ids represent words.
+    """Returns which ids begin a source word, and which represent a word in the target.
 
     Args:
         pieces: The bytes of each id, as `BytePairTokenizer.piece_bytes` returns them.
         words: Form of a word, see `linearize`.
 
     Returns:
-        Two lists of bool per id: whether it begins a word of the source, and whether
-        it represents a word in the target. If words are numbered, the number begins
-        the word.
+        Two lists of bool, one item per id. If words are numbered, the number begins the
+        source word.
     """
     begins = [piece.startswith(b" ") for piece in pieces]
     texts = [piece.decode("utf-8", "replace")[1:] for piece in pieces]
@@ -157,7 +157,7 @@ def word_marks(pieces: Sequence[bytes], words: str = "tags") -> tuple[list, list
 
 
 def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
-    """Builds the tree of a sequence of symbols, with exactly the given words.
+    """Builds a tree with the given words from a sequence of symbols.
 
     The result is a tree for any text. Errors are repaired:
 
@@ -258,7 +258,7 @@ def _events_of(text) -> Iterator[tuple[str | None, str | None]]:
 
 
 def _num_skipped(number, place) -> int:
-    """Returns how many words a number skips, negative if it goes back."""
+    """Returns the number of words that a number skips, negative if it is too low."""
     ahead = (int(number[-9:]) - place) % NUMBERS
     return ahead if ahead < NUMBERS // 2 else ahead - NUMBERS
 

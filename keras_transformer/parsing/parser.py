@@ -11,11 +11,12 @@ from keras_transformer.parsing.trees import Tree
 
 
 class Parse(NamedTuple):
-    """The tree of a sentence.
+    """Result of parsing a sentence. All fields are `None` for one without words.
 
-    `rank` is the rank of the model's output in its n-best list, from 1. `repairs`
-    counts the repairs by kind, see `parsing.linearization`. All fields are `None` for
-    a sentence without words.
+    Attributes:
+        tree: `Tree`.
+        rank: Rank of the model's output in the n-best list, from 1.
+        repairs: `Counter` of the kinds of repairs, see `delinearize`.
     """
 
     tree: Tree | None
@@ -24,17 +25,17 @@ class Parse(NamedTuple):
 
 
 def parse_sentences(translator, sentences, symbols=None):
-    """Parses sentences; each tree has exactly the words of its sentence.
+    """Parses sentences. Each tree has exactly the words of its sentence.
 
     The tree comes from the first output in the n-best list that needs no repair. If
     there is none, the first output is repaired.
 
     Args:
-        translator: `Translator`, whose beam size is the length of n-best lists.
-        sentences: List of tuples of words without white space or round brackets
-            (`parsing.trees.split_words`).
+        translator: `Translator`. Its beam size is the length of the n-best list.
+        sentences: List of tuples of words, without white space or parentheses, see
+            `parsing.trees.split_words`.
         symbols: Form of a word, see the argument `words` of `linearize`. If `None`,
-            the form that the opened model was trained with.
+            the form with which the opened model was trained.
 
     Returns:
         List of `Parse`, one per sentence, in order.

@@ -21,24 +21,25 @@ from keras_transformer.pipelines.sources.text_files import Path
 
 
 class TreeFiles(Pairs):
-    """Files of bracketed trees, plain or ``.gz``.
+    """Pairs of sentences and linearized trees, from files of bracketed trees.
 
-    Iterating yields `(words, symbols)`, two texts with single spaces. If words are
-    numbered, sentences start at different numbers, so that a model sees all numbers
-    equally often. Otherwise high numbers would occur in long sentences only.
+    Files are plain or ``.gz``. Iterating yields `(words, symbols)`, two texts with
+    single spaces. If words are numbered, sentences start at different numbers, so that
+    a model sees all numbers equally often. Otherwise, high numbers would occur in long
+    sentences only.
 
     Args:
-        trees: Path or list of paths. A folder represents all files in it and its
+        trees: Path or list of paths. A folder stands for all files in it and in its
             subfolders, sorted by name, without hidden ones.
-        weights: Number of times per epoch for the trees of each path. With 0.1, every
-            epoch samples a tenth of them. If `None`, each tree occurs once.
+        weights: For each path, the number of times that its trees occur per epoch. With
+            0.1, every epoch samples a tenth of them. If `None`, each tree occurs once.
         words: Form of a word among the symbols, see `linearize`.
 
     Raises:
         ValueError: If `words` is unknown.
         DataError: If a folder contains no file, a weight is not above 0, or the numbers
-            of weights and paths differ. While iterating, if a file is missing, or has
-            no trees or invalid ones.
+            of weights and paths differ. While iterating, if a file is missing, contains
+            no tree, or contains an invalid one.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class TreeFiles(Pairs):
         return weights[numbers - 1]
 
     def locate(self, number: int) -> str:
-        """Returns the place of a pair, counted from 1, as `file:line`."""
+        """Returns the location of pair `number`, counted from 1, as `file:line`."""
         rest = number
         for (path, _), lines in zip(self._files, self._lines_of_files(), strict=True):
             if rest <= len(lines):
@@ -113,7 +114,7 @@ class TreeFiles(Pairs):
         raise IndexError(f"There is no tree {number}.")
 
     def fingerprint(self) -> str:
-        """Returns a string that depends on the files, their order and weights."""
+        """Returns a string that identifies the files, their order and weights."""
         parts = [f"{content_hash(path)}*{weight}" for path, weight in self._files]
         words = "numbers from anywhere" if self._words == "numbers" else self._words
         return ";".join(["trees", words, *parts])

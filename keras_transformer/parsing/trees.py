@@ -26,14 +26,14 @@ _BRACKETS = {"(": "-LRB-", ")": "-RRB-"}
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-    """The constituents of a sentence.
+    """Constituency tree of a sentence.
 
     Attributes:
         words: Tuple of str, at least one.
         tags: Tuple of str, each word's part of speech.
         constituents: Tuple of `(label, start, end)` for the words `start` to `end - 1`,
-            in depth-first order, the outer of two equal spans first. Tags are not
-            included. A single word may have no constituent.
+            in depth-first order. Of two equal spans, the outer one comes first. Tags
+            are not included. A single word may have no constituent.
     """
 
     words: tuple[str, ...]
@@ -58,7 +58,7 @@ def events(tree: Tree) -> Iterator[tuple[str, str | int]]:
         `("open", label)` and `("close", label)` for each constituent and
         `("word", index)` for each word, in the order of the written tree.
     """
-    open_ = []
+    stack = []
     following = 0
     for word in range(len(tree.words)):
         while (
@@ -66,12 +66,12 @@ def events(tree: Tree) -> Iterator[tuple[str, str | int]]:
             and tree.constituents[following][1] == word
         ):
             label, _, end = tree.constituents[following]
-            open_.append((label, end))
+            stack.append((label, end))
             following += 1
             yield "open", label
         yield "word", word
-        while open_ and open_[-1][1] == word + 1:
-            yield "close", open_.pop()[0]
+        while stack and stack[-1][1] == word + 1:
+            yield "close", stack.pop()[0]
 
 
 def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
@@ -94,7 +94,7 @@ def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
         The line on which the tree begins, counted from 1, and the tree.
 
     Raises:
-        DataError: If the file cannot be read, or if brackets or labels are wrong. The
+        DataError: If the file cannot be read, or if brackets or labels are invalid. The
             message names file and line.
     """
     builder = None
@@ -126,7 +126,7 @@ def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
 
 
 def parse_tree(text: str) -> Tree:
-    """Reads one tree from a text.
+    """Parses a text that contains one tree.
 
     Raises:
         DataError: If the text is not exactly one tree with words.
@@ -143,14 +143,14 @@ def parse_tree(text: str) -> Tree:
 
 
 def escape_brackets(word: str) -> str:
-    """Replaces round brackets by ``-LRB-`` and ``-RRB-``, as trees write them."""
+    """Replaces parentheses with ``-LRB-`` and ``-RRB-``, as in treebanks."""
     for bracket, name in _BRACKETS.items():
         word = word.replace(bracket, name)
     return word
 
 
 def split_words(line: str) -> tuple[str, ...]:
-    """Splits a line at ASCII white space and escapes brackets, as trees write words."""
+    """Splits a line at ASCII white space and escapes parentheses, as in treebanks."""
     return tuple(map(escape_brackets, _WORD.findall(line)))
 
 

@@ -25,8 +25,8 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
     """Sets a model's weights to the average of the newest checkpoints.
 
     The paper averages the last 5 checkpoints of base and the last 20 of big. Only
-    regular checkpoints count, so that interruptions do not change the average. Without
-    any, the newest checkpoint is used.
+    regular checkpoints count, see `regular_paths`, so that interruptions do not change
+    the average. If there are none, the newest checkpoint is used.
 
     Args:
         transformer: A built `Transformer`.
@@ -74,13 +74,13 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
 def regular_paths(paths):
     """Returns the checkpoints that count in an average, oldest first.
 
-    They are those that were written on schedule, and the last one of a finished run.
+    These are the scheduled checkpoints, and the last one of a finished run.
 
     Args:
         paths: Paths from `checkpoint_paths`.
     """
     reasons = [_reason(path) for path in paths]
-    # Once a run is extended, the step at which it had ended is like any other.
+    # After a run was extended, the step at which it had ended is no longer special.
     return [
         path
         for path, reason in zip(paths, reasons, strict=True)
@@ -100,7 +100,7 @@ def _reason(path):
         require_regular(checkpoint_files(path))
         progress = tf.train.load_checkpoint(path).get_tensor(_PROGRESS)
         reason = parse_json(progress, _Progress, "progress", finite=False).reason
-    # Readers of damaged checkpoints report them. Older ones have no reason.
+    # Damaged checkpoints are reported when they are read. Old ones have no reason.
     except Exception:
         return SCHEDULE
     return reason if reason in (END, INTERRUPTION) else SCHEDULE
@@ -130,7 +130,7 @@ def weights_by_path(transformer):
     """
 
     def path(variable):
-        # The path begins with the names of outer models, which differ by process.
+        # The path begins with the names of outer models, which differ among processes.
         names = variable.path.split("/")
         return "/".join(names[names.index(transformer.name) + 1 :])
 
@@ -143,7 +143,7 @@ def weights_by_path(transformer):
 
 
 def check_shapes(checkpoint, path):
-    """Checks that the variables of a model have the shapes in a checkpoint.
+    """Checks that the weights of a model have the shapes in a checkpoint.
 
     Args:
         checkpoint: `tf.train.Checkpoint` with `weights_by_path(...)["weights"]`.

@@ -3,8 +3,8 @@
 A SavedModel is a program of TensorFlow operations, some of which read and write files,
 call Python, or end the process. An export is refused before TensorFlow loads it unless
 all its operations, their attributes and their text values occur in exports of this
-package. `allowed_operations.json` lists them; a script collects the list from an export
-of every kind. The check does not limit computing time or memory.
+package. `allowed_operations.json` lists them. `tests/export_kinds.py` collects the list
+from an export of every kind. The check does not limit computing time or memory.
 """
 
 import functools
@@ -26,8 +26,8 @@ ALLOWED = pathlib.Path(__file__).with_name("allowed_operations.json")
 # Value in the list for an attribute that may have any text.
 ANY_TEXT = "any text"
 
-# Operations that read and write the variables' files. TensorFlow writes one function
-# that saves and one that restores. Only the graph's saver calls them.
+# Operations that read and write the files of variables. In a SavedModel, one function
+# saves and one restores. Only the graph's saver calls them.
 SAVER_OPERATIONS = {"SaveV2", "RestoreV2", "MergeV2Checkpoints", "ShardedFilename"}
 # The paths that these functions may reach, as `_spell` writes them. PREFIX is their
 # first argument.
@@ -64,8 +64,8 @@ def check_saved_model(path):
         path: The folder that contains `saved_model.pb`.
 
     Raises:
-        ModelError: If it is not a SavedModel of version 2, or has other operations,
-            attributes or objects.
+        ModelError: If it is not in the SavedModel format of TensorFlow 2, or has other
+            operations, attributes or objects.
     """
     # Registers the operations, whose definitions are needed.
     import tensorflow_text  # noqa: F401
@@ -90,9 +90,10 @@ def check_saved_model(path):
 def allowed_operations():
     """Returns the rules for operations, functions and their attributes.
 
-    An attribute's rule is `None` if it must not have text, a list of the allowed texts,
-    or `ANY_TEXT`. The file lists the attributes with text. The other attributes that an
-    operation declares, which are numbers, types and shapes, are added here.
+    The rule of an attribute is a list of the allowed texts, `ANY_TEXT`, or `None` if it
+    must not have text. `allowed_operations.json` lists the attributes with text. The
+    other attributes that an operation declares, which are numbers, types and shapes,
+    are added here.
     """
     from tensorflow.core.framework import types_pb2
     from tensorflow.python.framework import op_def_registry
@@ -156,7 +157,8 @@ def _check_savers(meta_graph, functions, rules):
     """Checks the functions that save and restore variables.
 
     Returns:
-        Mapping from the names of the nodes that call them to the functions' names.
+        Mapping from the names of the nodes that call them to the names of the
+        functions.
     """
     definition = meta_graph.saver_def
     filename = definition.filename_tensor_name.partition(":")[0]
@@ -185,6 +187,7 @@ def _check_savers(meta_graph, functions, rules):
 
 
 def _check_saver(function, operations, rules):
+    """Checks that a function of the saver reaches only the files of the variables."""
     nodes = {node.name: node for node in function.node_def}
     prefix = "".join(each.name for each in function.signature.input_arg[:1])
     for node in function.node_def:
@@ -197,7 +200,7 @@ def _check_saver(function, operations, rules):
 
 
 def _spell(reference, nodes, prefix, depth=0):
-    """Writes a value as the calls that compute it, or `"?"` if it cannot be a path."""
+    """Writes a value as nested calls, see `_PATHS`, or as `"?"` if it is no path."""
     name = reference.partition(":")[0]
     if name == prefix and name not in nodes:
         return "PREFIX"
@@ -253,7 +256,7 @@ def _check_attributes(what, attributes, allowed, rules):
         stored = {tensor.dtype for tensor in tensors}
         if not stored.union(types) <= rules["types"]:
             raise ValueError(f"{what} has values of a type that exports do not have")
-        # Such a constant could name a resource of another model.
+        # A constant resource could be a resource of another model.
         if _DT_RESOURCE in stored:
             raise ValueError(f"{what} has a constant that is a resource")
         if any(function.attr for function in functions):
@@ -281,7 +284,7 @@ def attribute_values(value):
 
 @functools.lru_cache(maxsize=16)
 def _check_config(content):
-    """Checks the settings of a call, which depend on the exporting machine."""
+    """Checks TensorFlow's settings of a call, which depend on the exporting machine."""
     from google.protobuf.message import Message
     from tensorflow.core.protobuf import config_pb2
 

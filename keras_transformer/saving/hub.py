@@ -12,7 +12,7 @@ from keras_transformer.saving.preset import TOKENIZER_ASSETS
 from keras_transformer.untrusted import shorten
 
 _NAME = re.compile(r"hf:/+([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
-# The Hub shows it as the page of the model.
+# README.md of a repository, which the Hub shows as the model's page.
 _README = """---
 library_name: keras_transformer
 pipeline_tag: translation
@@ -46,7 +46,7 @@ def download(name, patterns=(*FILES, f"{TOKENIZER_ASSETS}/*", *EXTRA_FILES)):
         folder = hub.snapshot_download(
             repository, revision=revision, allow_patterns=list(patterns)
         )
-    # Errors of HTTP clients, of the Hub, and of the file system.
+    # HTTP clients, the Hub, and the file system raise exceptions of many types.
     except Exception as error:
         raise ModelError(f"{name}: cannot be downloaded: {shorten(error)}") from error
     return pathlib.Path(folder)

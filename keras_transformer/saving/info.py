@@ -17,11 +17,11 @@ from keras_transformer.errors import UserError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
-from keras_transformer.saving import keras_file as keras_files
+from keras_transformer.saving import keras_file
 from keras_transformer.saving.load import load_run
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import checkpoint_paths
-from keras_transformer.saving.names import keras_file
+from keras_transformer.saving.names import find_keras_file
 from keras_transformer.saving.names import locate_model
 from keras_transformer.saving.names import metrics_of_run
 from keras_transformer.saving.names import tokenizer_folder
@@ -39,14 +39,14 @@ from keras_transformer.untrusted import parse_json
 from keras_transformer.untrusted import read_text
 
 CARD = "MODEL_CARD.md"
-# Names of metrics in a run's log, and their titles in a model card.
+# Titles of the metrics in a run's log.
 _METRICS = {"bleu": "BLEU", "f1": "bracketing F1", "perplexity": "perplexity"}
 _CONSTANTS = {"True": True, "False": False, "None": None}
 _Settings = dict[str, Any]
 
 
 class _Training(BaseModel):
-    """Progress and settings of a training.
+    """Progress and settings of the training.
 
     Attributes:
         steps: Step of the newest checkpoint.
@@ -76,7 +76,7 @@ class _Score(BaseModel):
 
 
 class ModelInfo(BaseModel):
-    """Description of a model. All kinds of model have all attributes.
+    """Description of a model, with the same attributes for every kind of model.
 
     Settings map names to text, numbers, booleans, or `None`.
 
@@ -121,8 +121,8 @@ def model_info(path):
         path: Same as `open_model`.
 
     Returns:
-        The attributes of `ModelInfo` as a mapping for JSON. It has the same keys for
-        every kind of model. Unknown values are `None` or empty.
+        The attributes of `ModelInfo` as a mapping for JSON. Unknown values are `None`
+        or empty.
 
     Raises:
         ModelError: If there is no model, or the model is damaged.
@@ -144,7 +144,7 @@ def model_info(path):
 
 
 def _describe_weights(path):
-    file = keras_file(path)
+    file = find_keras_file(path)
     folder = file.parent if file else path
     is_run = (folder / CONFIG).is_file()
     info = ModelInfo(path=str(path), kind="run" if path.is_dir() else "keras file")
@@ -155,7 +155,7 @@ def _describe_weights(path):
         config = recipe.model.constructor_arguments()
         info.vocabulary = vocabulary_info(tokenizer.kind, model.get_config())
     else:
-        config, info.parameters = keras_files.check(file)
+        config, info.parameters = keras_file.check(file)
         info.written = _describe_origin(file)
         kind = recipe.tokenizer.kind if is_run else tokenizer_kind(folder)
         info.vocabulary = vocabulary_info(kind, config)
@@ -256,7 +256,7 @@ def _cells(line):
 
 
 def _table(sections, title):
-    """Returns a section of a card as settings. Mere text is under `about`."""
+    """Returns a section of a card as settings. Plain text becomes `{"about": text}`."""
     table = sections.get(title) or {}
     if isinstance(table, str):
         return {"about": table}
@@ -269,7 +269,7 @@ def _parse_cell(cell):
         return " | ".join(cell)
     if cell in _CONSTANTS:
         return _CONSTANTS[cell]
-    # Only counts of parameters have separators.
+    # Only numbers of parameters have thousands separators.
     is_count = re.fullmatch(r"\d{1,3}(,\d{3})+", cell)
     try:
         return parse_json(cell.replace(",", "") if is_count else cell, int | float, "")

@@ -1,8 +1,8 @@
 """Reading of `.keras` files that may be untrusted.
 
-A file of this package has three members: settings, weights, and the date. A file that
-contains anything else, or whose settings describe more weights than it contains, is
-refused. The checks run, import and unpickle nothing that a file names.
+A file of this package is a zip archive of settings, weights, and metadata. A file is
+refused if it contains anything else, or if its settings describe more weights than it
+contains. The checks run, import and unpickle nothing that a file names.
 """
 
 import math
@@ -50,7 +50,7 @@ class FileLimits(NamedTuple):
 
 
 def _check_policy(value):
-    """Checks a data type policy: a name, or the JSON of a policy without options."""
+    """Returns the name of a dtype policy, given its name or the JSON of a plain one."""
     policy = value["config"] if isinstance(value, dict) and "config" in value else value
     name = policy.get("name") if isinstance(policy, dict) else policy
     known = ("float32", "float16", "bfloat16", "float64")
@@ -64,7 +64,7 @@ def _check_policy(value):
 
 
 class _Settings(ModelSettings):
-    """All arguments of `Transformer`: a recipe's, and those that no recipe contains."""
+    """All arguments of `Transformer`, also those that no recipe contains."""
 
     preset: None = None
     vocabulary_size: PositiveInt
@@ -123,8 +123,8 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
 
     Args:
         path: The file.
-        allow_unsafe: Whether to skip the checks and Keras's safe mode. The file may
-            then run any code, and contain a model of any class.
+        allow_unsafe: Whether to skip the checks and Keras's safe mode. The file can
+            then run any code, and may contain a model of any class.
         limits: `FileLimits`.
 
     Returns:
@@ -133,10 +133,10 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
     Raises:
         ModelError: If the file is refused or damaged.
     """
-    settings, num_weights = (None, None) if allow_unsafe else check(path, limits)
+    settings, num_parameters = (None, None) if allow_unsafe else check(path, limits)
     import keras
 
-    # Registers the class.
+    # This import also registers the class, which Keras needs.
     from keras_transformer.transformer import Transformer
 
     try:
@@ -146,7 +146,7 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
             )
         model = Transformer.from_config(settings)
         model.build({"source_ids": (None, None), "target_ids": (None, None)})
-        check_size(model.count_params(), num_weights)
+        check_size(model.count_params(), num_parameters)
         model.load_weights(path)
         return model
     # The readers of a damaged archive raise exceptions of any type.
@@ -180,8 +180,8 @@ def check(path, limits=FileLimits()):
     """Checks that a `.keras` file is a `Transformer` as Keras saves it.
 
     Returns:
-        `(settings, num_weights)`: the arguments of `Transformer`, and the number of
-        weights in the file.
+        `(settings, num_parameters)`: the arguments of `Transformer`, and the number of
+        parameters in the file.
 
     Raises:
         ModelError: If the file contains other members, another class, an unknown or
@@ -190,17 +190,17 @@ def check(path, limits=FileLimits()):
     try:
         with zipfile.ZipFile(path) as archive:
             _check_members(archive, os.path.getsize(path), limits)
-            # Keras ignores wrong checksums of the weights.
+            # Keras does not verify the checksum of the weights.
             damaged = archive.testzip()
             if damaged:
                 raise zipfile.BadZipFile(f"{damaged} has a wrong checksum")
             settings = read_settings(archive.read(_CONFIG))
             with archive.open(_WEIGHTS) as file:
                 size = archive.getinfo(_WEIGHTS).file_size
-                num_arrays, num_weights = count_weights(file, size, limits)
+                num_arrays, num_parameters = count_stored_parameters(file, size, limits)
         check_size(min_arrays(settings), num_arrays, "arrays of weights")
-        check_size(min_parameters(settings), num_weights)
-        return settings, num_weights
+        check_size(min_parameters(settings), num_parameters)
+        return settings, num_parameters
     except ModelError as error:
         raise ModelError(f"{path}: refused: {error}; {ALLOW_UNSAFE}") from None
     # The readers of a damaged archive raise exceptions of any type.
@@ -247,6 +247,7 @@ def min_parameters(settings):
 
 
 def check_size(least, found, unit="parameters"):
+    """Raises a `ModelError` if fewer than `least` values were found in a file."""
     if least > found:
         raise ModelError(
             f"the settings describe at least {least:,} {unit}, but the file contains "
@@ -292,8 +293,8 @@ def read_settings(content, layout=_Config):
     return outer.config.constructor_arguments()
 
 
-def count_weights(file, size, limits):
-    """Counts the weights of an HDF5 file that must contain plain arrays without links.
+def count_stored_parameters(file, size, limits):
+    """Counts the parameters in an HDF5 file, which must have plain arrays and no links.
 
     Args:
         file: Binary file that can seek.
@@ -301,11 +302,12 @@ def count_weights(file, size, limits):
         limits: `FileLimits`.
 
     Returns:
-        `(num_arrays, num_weights)`, without the states of random generators.
+        `(num_arrays, num_parameters)`: the number of arrays, and of their elements,
+        without the states of random generators.
     """
     import h5py
 
-    num_arrays = num_weights = num_bytes = 0
+    num_arrays = num_parameters = num_bytes = 0
     seen = set()
     with h5py.File(file, "r") as root:
         groups = [root]
@@ -328,17 +330,17 @@ def count_weights(file, size, limits):
                 # Larger integers are states of random generators.
                 is_weight = each.dtype.kind == "f" or each.dtype == "int8"
                 num_arrays += is_weight
-                num_weights += math.prod(each.shape) * is_weight
+                num_parameters += math.prod(each.shape) * is_weight
                 num_bytes += math.prod(each.shape) * each.dtype.itemsize
                 if num_bytes > size:
                     raise ModelError(
                         f"{_WEIGHTS} has {size:,} bytes, but its arrays need more"
                     )
-    return num_arrays, num_weights
+    return num_arrays, num_parameters
 
 
 def _check_array(array, name):
-    """Checks that an HDF5 object is a dataset of numbers stored in its own file."""
+    """Checks that an HDF5 object is a plain array of numbers, stored in its file."""
     import h5py
 
     is_dataset = isinstance(array, h5py.Dataset)

@@ -1,6 +1,6 @@
-"""Loading of trained models: a run's folder or a `.keras` file.
+"""Loading of trained models: runs, `.keras` files, and presets.
 
-Reading a model's recipe keys needs no TensorFlow; loading its weights does.
+Reading a model's recipe keys needs no TensorFlow. Loading its weights does.
 """
 
 import pathlib
@@ -9,12 +9,12 @@ from keras_transformer.errors import ModelError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes.schema import ARCHITECTURE
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
-from keras_transformer.saving import keras_file as keras_files
+from keras_transformer.saving import keras_file
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import PRESET_WEIGHTS
 from keras_transformer.saving.names import TOKENIZER
 from keras_transformer.saving.names import checkpoint_paths
-from keras_transformer.saving.names import keras_file
+from keras_transformer.saving.names import find_keras_file
 from keras_transformer.saving.names import locate_model
 from keras_transformer.saving.names import missing_model_message
 from keras_transformer.saving.names import tokenizer_folder
@@ -34,10 +34,11 @@ def recipe_keys(path):
     """Returns the recipe keys that are required to train from a model's weights.
 
     Args:
-        path: A run's folder, or a `.keras` file with its tokenizer next to it.
+        path: Same as in `load_model`.
 
     Returns:
-        Mapping of keys to values. A key is dotted unless it is a whole section.
+        Mapping of keys to values: `"training.initial_model"`, and the sections
+        `"model"` and `"tokenizer"`.
 
     Raises:
         ModelError: If there is no model or no tokenizer.
@@ -47,7 +48,7 @@ def recipe_keys(path):
     if is_preset(path):
         settings, _ = check_preset(path)
         return {**keys, **_keys_of_weights(settings, path / TOKENIZER_ASSETS)}
-    file = keras_file(path)
+    file = find_keras_file(path)
     folder = file.parent if file else path
     if (folder / CONFIG).is_file():
         recipe = load_recipe(folder / CONFIG)
@@ -55,7 +56,7 @@ def recipe_keys(path):
         keys["tokenizer"] = recipe.tokenizer.model_dump()
     if file is None:
         return keys
-    settings, _ = keras_files.check(file)
+    settings, _ = keras_file.check(file)
     if "model" not in keys:
         keys |= _keys_of_weights(settings, folder)
     is_shared = keys["tokenizer"].get("shared", True)
@@ -64,7 +65,7 @@ def recipe_keys(path):
 
 
 def _keys_of_weights(settings, tokenizer_path):
-    """Returns the recipe keys for a model's settings and its tokenizer's folder."""
+    """Returns the sections `model` and `tokenizer` for a model without a recipe."""
     kind, is_shared = tokenizer_layout(tokenizer_path)
     tokenizer = {"kind": kind, **vocabulary_keys(settings, is_shared)}
     model = {name: settings[name] for name in MODEL_ARGUMENTS}
@@ -74,14 +75,14 @@ def _keys_of_weights(settings, tokenizer_path):
 def weights_file(path):
     """Returns the file with a model's weights, or `None` for a run's checkpoints."""
     path = locate_model(path)
-    return path / PRESET_WEIGHTS if is_preset(path) else keras_file(path)
+    return path / PRESET_WEIGHTS if is_preset(path) else find_keras_file(path)
 
 
 def load_run(folder):
     """Loads the recipe and the tokenizer of a run and builds its model.
 
     Returns:
-        `(recipe, tokenizer, model)`; the model has fresh weights.
+        `(recipe, tokenizer, model)`. The model has random weights.
 
     Raises:
         RecipeError: If `config.yaml` is missing or invalid.
@@ -96,9 +97,9 @@ def load_run(folder):
 
 
 def build_model(recipe, tokenizer):
-    """Builds the recipe's `Transformer` with fresh weights.
+    """Builds the recipe's `Transformer` with random weights.
 
-    If the targets are trees, it has logits of their symbols only.
+    If the targets are trees, only their symbols have logits.
     """
     from keras_transformer.decoding.batches import target_of
     from keras_transformer.transformer import Transformer
@@ -134,12 +135,13 @@ def check_model(recipe):
 
 
 def load_model(path, allow_unsafe=False):
-    """Loads a model with its weights, and its tokenizer.
+    """Loads a model and its tokenizer.
 
     Args:
         path: A run's folder with `model.keras` or a checkpoint, a `.keras` file with
-            its tokenizer next to it, or a preset: its folder or name.
-        allow_unsafe: Whether to read a `.keras` file unchecked. It can run any code.
+            its tokenizer next to it, or the folder or name of a preset.
+        allow_unsafe: Whether to read a `.keras` file unchecked. Such a file can run any
+            code.
 
     Returns:
         `(path, tokenizer, model)`, with the path of the file or folder that was read.
@@ -158,14 +160,14 @@ def load_model(path, allow_unsafe=False):
         if tokenizer is None:
             raise ModelError(f"{path}: this preset has a model but no tokenizer")
         return path, tokenizer, model
-    file = keras_file(path)
+    file = find_keras_file(path)
     if file is None:
         tokenizer, model = _load_checkpoint(path)
     else:
         path = file
         tokenizer = pipelines.load_tokenizer(tokenizer_folder(file.parent))
-        model = keras_files.read(file, allow_unsafe)
-        keras_files.check_tokenizer(file, tokenizer.fingerprint())
+        model = keras_file.read(file, allow_unsafe)
+        keras_file.check_tokenizer(file, tokenizer.fingerprint())
     if not isinstance(model, Transformer):
         raise ModelError(
             f"{path}: must contain a Transformer. Received: {type(model).__name__}"
@@ -183,7 +185,7 @@ def load_preset_model(preset, **changes):
 
     Raises:
         ModelError: If there is no preset, it is refused or damaged, or its weights do
-            not fit the changes.
+            not match the changed model.
     """
     folder = locate_model(preset)
     if not folder.exists():
@@ -210,10 +212,10 @@ def _load_checkpoint(folder):
 
 
 def check_matches_recipe(path, tokenizer, model, recipe):
-    """Checks that a model is the one that a recipe describes.
+    """Checks that a model has the sizes and the vocabulary of a recipe.
 
     Args:
-        path: Path of the model, for the message.
+        path: Path of the model, for messages.
         tokenizer: The model's tokenizer.
         model: `Transformer`.
         recipe: `Recipe`.

@@ -1,4 +1,4 @@
-"""File names of a run, and the model file for a path. Does not import TensorFlow."""
+"""File names of runs and presets, and paths of models. Does not import TensorFlow."""
 
 import os
 import pathlib
@@ -18,12 +18,12 @@ METRICS = "metrics.jsonl"
 CONFIG = "config.yaml"
 TOKENIZER = "tokenizer"
 CURVES = "curves.png"
-# Model and weights of a preset.
+# Settings and weights of a preset's model.
 PRESET_CONFIG = "config.json"
 PRESET_WEIGHTS = "model.weights.h5"
-# Presets that the package contains, in a folder each.
+# Folder of the packaged models, each of which is a preset.
 PRETRAINED = pathlib.Path(__file__).resolve().parents[1] / "pretrained"
-# File that shows that checkpoints existed, even if all are lost.
+# File that proves that checkpoints existed, even if all are lost.
 SAVED = "saved.json"
 
 
@@ -41,7 +41,7 @@ def locate_model(path):
             a preset on the Hugging Face Hub, which is downloaded once.
 
     Returns:
-        A path, which may not exist unless `path` is one of the others.
+        A path. It may not exist if `path` is no name of a model.
 
     Raises:
         ModelError: If a preset cannot be downloaded.
@@ -55,12 +55,13 @@ def locate_model(path):
 
 
 def is_hub_name(path):
-    """Returns whether `path` has the form `hf://OWNER/NAME`, or that as a `Path`."""
+    """Returns whether `path` has the form `hf://OWNER/NAME`."""
+    # `pathlib.Path` removes one of the slashes.
     return re.match("hf:/", str(path)) is not None
 
 
-def keras_file(path):
-    """Returns the `.keras` file at or in `path`, or `None` for a run without one.
+def find_keras_file(path):
+    """Returns the `.keras` file that `path` is or contains, or `None` for a run.
 
     Raises:
         ModelError: If `path` is neither a `.keras` file nor a folder with a model.
@@ -88,7 +89,7 @@ def keras_file(path):
 
 
 def missing_model_message():
-    """Returns the reason to print for a path without a file or folder."""
+    """Returns the message for a path at which no file or folder exists."""
     names = ", ".join(packaged_models()) or "none"
     return f"no such file or folder, and no packaged model (packaged: {names})"
 
@@ -100,7 +101,7 @@ def tokenizer_folder(folder):
 
 
 class _MetricsRow(BaseModel):
-    """A line of `metrics.jsonl`; metrics that are not finite are `None`."""
+    """A line of `metrics.jsonl`. Metrics that are not finite are `None`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -117,11 +118,11 @@ class _MetricsRow(BaseModel):
 
 
 def metrics_lines(folder):
-    """Returns the lines of a run's `metrics.jsonl` and the mappings that they contain.
+    """Reads a run's `metrics.jsonl`.
 
     Returns:
-        List of (line, mapping) pairs, empty without a file. Lines are bytes without
-        their ends.
+        List of (line, mapping) pairs, empty if there is no file. The lines are bytes
+        without line endings.
 
     Raises:
         RunError: If a line other than the last is damaged.
@@ -134,19 +135,19 @@ def metrics_lines(folder):
 
 
 def metrics_of_run(folder):
-    """Returns the mappings in `metrics_lines`."""
+    """Returns the mappings of `metrics_lines`."""
     return [row for _, row in metrics_lines(folder)]
 
 
 def validations_of_run(folder):
-    """Returns the lines of `metrics_of_run` that describe validations."""
+    """Returns the mappings of `metrics_lines` that describe validations."""
     return [row for row in metrics_of_run(folder) if row["split"] == "validation"]
 
 
 def checkpoint_paths(folder):
     """Returns the paths of the checkpoints in `folder`, oldest first, without suffix.
 
-    Index files identify checkpoints, since the folder's state file may be lost.
+    Index files identify checkpoints, since TensorFlow's list of them may be lost.
     """
     found = {}
     for index in pathlib.Path(folder).glob("ckpt-*.index"):

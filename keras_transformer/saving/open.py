@@ -4,7 +4,7 @@ from keras_transformer.errors import ModelError
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.load import load_model
 from keras_transformer.saving.names import CONFIG
-from keras_transformer.saving.names import keras_file
+from keras_transformer.saving.names import find_keras_file
 from keras_transformer.saving.names import locate_model
 from keras_transformer.saving.preset import is_preset
 from keras_transformer.saving.preset import read_task
@@ -25,23 +25,22 @@ def open_model(
 
     Args:
         path: A run's folder, a `.keras` file with its tokenizer next to it, the folder
-            of a SavedModel (a version, or its parent for the newest version), or the
-            folder of a preset. Also the name of a packaged model, such as `"phrases"`,
-            or `"hf://OWNER/NAME"` for a preset on the Hugging Face Hub. An existing
-            path takes precedence over a name.
+            of a SavedModel (a version, or its parent for the newest version), the
+            folder of a preset, the name of a packaged model, such as `"phrases"`, or
+            `"hf://OWNER/NAME"` for a preset on the Hugging Face Hub. An existing path
+            takes precedence over a name.
         ensemble: Paths of further runs and `.keras` files with the same vocabulary. The
             probabilities of all models are averaged.
-        allow_unsafe: Whether to read files unchecked. They can run any code.
+        allow_unsafe: Whether to read files unchecked. Such files can run any code.
         parallel_parts: Number of batches that are searched or scored in parallel, see
             `Translator`.
-        warn: Function of a line's index and a text, see `Translator`.
+        warn: Function of a line's index and a message, see `Translator`.
 
     Returns:
-        A `Translator` with the search settings of the run's recipe or of the preset,
-        or, for a SavedModel, an `ExportedTranslator`, which has fewer methods. Both
-        have the attributes `path`, the file or folder that was read, and `data`, the
-        data section of the recipe, or `None` if there is no recipe. A `Translator` has
-        `model`, the `Transformer`, and `tokenizer`.
+        A `Translator` with the search settings of the run's recipe or of the preset.
+        For a SavedModel, an `ExportedTranslator`, which has fewer methods. Both have
+        the attributes `path`, the file or folder that was read, and `data`, the data
+        section of the recipe, or `None` if there is no recipe.
 
     Raises:
         ModelError: If there is no model, it is refused or damaged, it does not match
@@ -89,7 +88,7 @@ def _translator_settings(path):
     if is_preset(path):
         task = read_task(path)
     else:
-        file = keras_file(path)
+        file = find_keras_file(path)
         config = (file.parent if file else path) / CONFIG
         recipe = load_recipe(config) if config.is_file() else None
     if recipe is not None:

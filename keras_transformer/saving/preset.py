@@ -1,5 +1,6 @@
-"""Presets: folders with a model, its tokenizer and its search settings.
+"""Stored presets: folders with a model, its tokenizer and its search settings.
 
+The keys of `presets.PRESETS`, in contrast, are constructor arguments without weights.
 The file names match KerasHub's presets. No file can contain code.
 """
 
@@ -16,7 +17,7 @@ from keras_transformer.errors import ModelError
 from keras_transformer.files import replace_folder
 from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.schema import DecodingSettings
-from keras_transformer.saving import keras_file as keras_files
+from keras_transformer.saving import keras_file
 from keras_transformer.saving.names import PRESET_CONFIG
 from keras_transformer.saving.names import PRESET_WEIGHTS
 from keras_transformer.saving.vocabularies import check_vocabularies
@@ -85,7 +86,7 @@ class _Tokenizer(Section):
     config: _TokenizerSettings
 
 
-class _Model(keras_files.SerializedModel):
+class _Model(keras_file.SerializedModel):
     """Content of `config.json`, without Keras's keys for building and compiling."""
 
 
@@ -104,13 +105,13 @@ def save_preset(
 
     Args:
         model: `Transformer`.
-        folder: Folder to write. An existing one may contain a preset's files only.
-        tokenizer: Tokenizer of the source; its `target` is the targets'. If `None`, the
-            preset has none.
+        folder: Folder to write. An existing folder may contain only files of a preset.
+        tokenizer: Tokenizer of the source, with the tokenizer of the targets as its
+            `target`. If `None`, the preset has none.
         search: `BeamSearch`, for a preset with a tokenizer. If `None`, the default.
         max_source_length: Maximum length of a source in subwords, see `Translator`.
-        dtype: `"float16"` stores the weights in half precision, and `None` in the
-            precision of the variables. Loading converts them to the model's precision.
+        dtype: `"float16"` stores the weights in half precision. If `None`, they have
+            the precision of the variables. Loading converts them to the model's dtype.
         description: One line for `metadata.json`.
         texts: Mapping of names in `EXTRA_FILES` to text, such as
             `{"MODEL_CARD.md": card}`.
@@ -119,8 +120,8 @@ def save_preset(
         Path of the folder.
 
     Raises:
-        ModelError: If the folder contains anything else, the tokenizer does not match
-            the model, or a weight exceeds the range of `dtype`.
+        ModelError: If the folder contains files that no preset has, the tokenizer does
+            not match the model, or a weight exceeds the range of `dtype`.
         ValueError: If `dtype` is unknown.
     """
     folder = pathlib.Path(folder)
@@ -163,7 +164,7 @@ def _write_tokenizer(tokenizer, folder):
     tokenizer.save(folder / TOKENIZER_ASSETS)
 
 
-def load_preset(folder, limits=keras_files.FileLimits(), **changes):
+def load_preset(folder, limits=keras_file.FileLimits(), **changes):
     """Loads a preset after checking it like a `.keras` file.
 
     Args:
@@ -175,13 +176,14 @@ def load_preset(folder, limits=keras_files.FileLimits(), **changes):
         `Preset`.
 
     Raises:
-        ModelError: If a file is refused or damaged, or the weights do not fit.
+        ModelError: If a file is refused or damaged, or the weights do not match the
+            model.
         DataError: If the tokenizer is damaged.
     """
     from keras_transformer.transformer import Transformer
 
     folder = pathlib.Path(folder)
-    settings, num_weights = check_preset(folder, limits)
+    settings, num_parameters = check_preset(folder, limits)
     task = read_task(folder)
     tokenizer = _load_tokenizer(folder)
     model = Transformer.from_config({**settings, **changes})
@@ -189,7 +191,7 @@ def load_preset(folder, limits=keras_files.FileLimits(), **changes):
         check_vocabularies(folder, model, tokenizer)
     model.build(_INPUT_SHAPES)
     try:
-        keras_files.check_size(model.count_params(), num_weights)
+        keras_file.check_size(model.count_params(), num_parameters)
         model.load_weights(folder / PRESET_WEIGHTS)
     # The readers of a damaged file raise exceptions of any type.
     except Exception as error:
@@ -197,22 +199,22 @@ def load_preset(folder, limits=keras_files.FileLimits(), **changes):
     return Preset(model, tokenizer, task)
 
 
-def check_preset(folder, limits=keras_files.FileLimits()):
+def check_preset(folder, limits=keras_file.FileLimits()):
     """Checks the model of a preset without loading it.
 
     Returns:
-        `(settings, num_weights)`: the arguments of `Transformer`, and the number of
-        weights in the preset.
+        `(settings, num_parameters)`: the arguments of `Transformer`, and the number of
+        parameters in the preset.
 
     Raises:
-        ModelError: If `keras_file.check` would refuse a file with this content.
+        ModelError: If the files do not pass the checks of `keras_file.check`.
     """
     folder = pathlib.Path(folder)
     try:
         content = read_bytes(
             folder / PRESET_CONFIG, limits.max_settings_bytes, ModelError
         )
-        settings = keras_files.read_settings(content, _Model)
+        settings = keras_file.read_settings(content, _Model)
         with open_regular(folder / PRESET_WEIGHTS, ModelError) as file:
             size = os.fstat(file.fileno()).st_size
             if size > limits.max_bytes:
@@ -220,11 +222,13 @@ def check_preset(folder, limits=keras_files.FileLimits()):
                     f"{PRESET_WEIGHTS} has {size:,} bytes, at most "
                     f"{limits.max_bytes:,} are allowed"
                 )
-            num_arrays, num_weights = keras_files.count_weights(file, size, limits)
-        arrays = keras_files.min_arrays(settings)
-        keras_files.check_size(arrays, num_arrays, "arrays of weights")
-        keras_files.check_size(keras_files.min_parameters(settings), num_weights)
-        return settings, num_weights
+            num_arrays, num_parameters = keras_file.count_stored_parameters(
+                file, size, limits
+            )
+        arrays = keras_file.min_arrays(settings)
+        keras_file.check_size(arrays, num_arrays, "arrays of weights")
+        keras_file.check_size(keras_file.min_parameters(settings), num_parameters)
+        return settings, num_parameters
     except ModelError as error:
         raise ModelError(f"{folder}: refused: {error}") from None
     # The readers of a damaged file raise exceptions of any type.
@@ -233,13 +237,13 @@ def check_preset(folder, limits=keras_files.FileLimits()):
 
 
 def is_preset(folder):
-    """Returns whether a folder contains a model with a preset's file names."""
+    """Returns whether a folder contains the model files of a preset."""
     folder = pathlib.Path(folder)
     return all((folder / name).is_file() for name in (PRESET_CONFIG, PRESET_WEIGHTS))
 
 
 def read_metadata(folder):
-    """Returns the `Metadata` of a preset, with default values if it has no such file.
+    """Returns the `Metadata` of a preset. Without the file, it has default values.
 
     Raises:
         ModelError: If `metadata.json` is invalid.
@@ -275,9 +279,9 @@ def _metadata(model, tokenizer, description):
 
     from keras_transformer import __version__
 
-    described = {} if description is None else {"description": description}
+    optional = {} if description is None else {"description": description}
     return {
-        **described,
+        **optional,
         "keras_version": keras.version(),
         "keras_transformer_version": __version__,
         "parameter_count": model.count_params(),
@@ -287,7 +291,7 @@ def _metadata(model, tokenizer, description):
 
 
 def _serialized(module, name):
-    """Returns the keys by which Keras names a class in JSON."""
+    """Returns the keys with which Keras names a class in JSON."""
     registered = f"keras_transformer>{name}"
     return {"module": module, "class_name": name, "registered_name": registered}
 
@@ -354,8 +358,8 @@ def _load_tokenizer(folder):
     tokenizer = pipelines.load_tokenizer(folder / TOKENIZER_ASSETS)
     if tokenizer.fingerprint() != expected.fingerprint:
         raise ModelError(
-            f"{folder}: the tokenizer in {TOKENIZER_ASSETS} is not the one of "
-            f"{TOKENIZER_CONFIG}"
+            f"{folder}: the tokenizer in {TOKENIZER_ASSETS} does not match the "
+            f"fingerprint in {TOKENIZER_CONFIG}"
         )
     return tokenizer
 

@@ -1,4 +1,4 @@
-"""Translation with an exported SavedModel, whose search settings are fixed."""
+"""Translation with an exported SavedModel."""
 
 import hashlib
 import os
@@ -24,9 +24,9 @@ class _Limits(BaseModel):
 
 
 def max_batch_size(path):
-    """Returns the maximum batch size of the version in `path`.
+    """Returns the maximum batch size of an export, given its version's folder.
 
-    Exports of early versions have no limits. Their maximum is `None`.
+    It is `None` for exports of early versions, which have no limits.
 
     Raises:
         ModelError: If the limits cannot be read.
@@ -38,7 +38,7 @@ def max_batch_size(path):
 
 
 def newest_version(path):
-    """Returns the folder at or below `path` that contains an export, or `None`."""
+    """Returns `path` if it contains an export, else its newest version, or `None`."""
     if (path / "saved_model.pb").is_file():
         return path
     versions = [
@@ -50,7 +50,7 @@ def newest_version(path):
 
 
 def load_saved_model(path, allow_unsafe=False):
-    """Returns the result of `tf.saved_model.load` for a version's folder.
+    """Checks an export and loads it with `tf.saved_model.load`.
 
     Args:
         path: The version's folder.
@@ -65,7 +65,7 @@ def load_saved_model(path, allow_unsafe=False):
     from keras_transformer.saving.graph_check import check_saved_model
 
     try:
-        # TensorFlow would wait for a pipe.
+        # TensorFlow would wait forever for a pipe.
         require_regular([*path.iterdir(), *(path / "variables").glob("*")], ModelError)
         if not allow_unsafe:
             check_saved_model(path)
@@ -115,7 +115,7 @@ class ExportedTranslator:
         return [best.text for (best,) in self.n_best(lines, 1)]
 
     def n_best(self, lines, n=None):
-        """Like `Translator.n_best`, without prefixes. `n` defaults to the beam size.
+        """Like `Translator.n_best`, but without prefixes.
 
         Raises:
             ValueError: If `lines` is not a list of str.
@@ -126,7 +126,7 @@ class ExportedTranslator:
 
         lines = check_texts(lines)
         serve = self._serve if n == 1 else self._signature("translate_n_best")
-        # A matrix of texts has one column per hypothesis of the beam.
+        # `translate_n_best` returns one column per hypothesis of the beam.
         beam_size = 1 if n == 1 else serve.structured_outputs["translations"].shape[1]
         n = beam_size if n is None else n
         if n > beam_size:
@@ -180,10 +180,9 @@ class ExportedTranslator:
             targets: List of str, their translations.
 
         Returns:
-            A list with a tuple per pair: the source pieces (list of str), the target
-            pieces (list of str), and their attention, float32
-            `[target_pieces, source_pieces]`. An item is `None` if a side is too long
-            for the export.
+            For each pair, a tuple of the source pieces (list of str), the target pieces
+            (list of str), and their attention, float32 `[target_pieces,
+            source_pieces]`. It is `None` if a side is too long for the export.
 
         Raises:
             ValueError: If the lists differ in length or are not lists of str.
@@ -225,10 +224,10 @@ class ExportedTranslator:
         return aligned
 
     def _signature(self, name):
-        """Returns a signature.
+        """Returns the signature `name`.
 
         Raises:
-            ModelError: If the export lacks it. Early versions have fewer.
+            ModelError: If the export lacks it. Early versions have fewer signatures.
         """
         if name not in self._loaded.signatures:
             raise ModelError(
@@ -258,7 +257,7 @@ class ExportedTranslator:
         ]
 
         def run_batch(rows):
-            # Tensors cannot hold lone surrogates; they become question marks.
+            # UTF-8 cannot encode lone surrogates. They become question marks.
             return signature(
                 **{
                     name: tf.constant(

@@ -19,8 +19,8 @@ class VocabularyInfo(BaseModel):
 
     Attributes:
         kind: "bpe" or "word_piece".
-        size: Number of ids of the target, and of the source unless it has its own.
-        source_size: Number of ids of the source, if it has its own embeddings.
+        size: Number of ids of the target, and of the source if they share embeddings.
+        source_size: Number of ids of the source, if it has separate embeddings.
     """
 
     kind: str | None = None
@@ -33,17 +33,17 @@ def vocabulary_info(kind, settings):
     return VocabularyInfo(
         kind=kind,
         size=settings["vocabulary_size"],
-        source_size=_own_source_size(settings),
+        source_size=_source_size(settings),
     )
 
 
-def _own_source_size(settings):
-    """Returns the number of the source's own ids for arguments of `Transformer`."""
+def _source_size(settings):
+    """Returns the number of source ids, or `None` if the embeddings are shared."""
     return (settings["variations"] or {}).get("source_vocabulary_size")
 
 
 def parse_vocabulary(text):
-    """Returns the `VocabularyInfo` that a model card contains."""
+    """Parses the `VocabularyInfo` in a model card."""
     pattern = r"(\w+), (?:([\d,]+) source and )?([\d,]+) (?:target )?sub-?words"
     found = re.match(pattern, text)
     if not found:
@@ -56,7 +56,7 @@ def parse_vocabulary(text):
 
 
 def vocabulary_keys(settings, is_shared):
-    """Returns the vocabularies of a recipe's section `tokenizer`, given a model's.
+    """Returns the sizes in a recipe's section `tokenizer` that match a model.
 
     Args:
         settings: Arguments of `Transformer`.
@@ -65,33 +65,37 @@ def vocabulary_keys(settings, is_shared):
     keys = {"vocabulary_size": settings["vocabulary_size"]}
     if not is_shared:
         keys["shared"] = False
-        keys["source_vocabulary_size"] = _own_source_size(settings)
+        keys["source_vocabulary_size"] = _source_size(settings)
     return keys
 
 
 def tokenizer_kind(folder):
-    """Returns the kind of the tokenizer of a model in `folder`, by its file's name."""
+    """Returns the kind of the tokenizer of the model in `folder`."""
     return tokenizer_layout(folder)[0]
 
 
 def tokenizer_layout(folder):
-    """Returns a tokenizer's kind, and whether one file serves both sides."""
+    """Returns a tokenizer's kind, by its file's name, and whether both sides share it.
+
+    Separate tokenizers are in the folders `source` and `target`.
+    """
     folder = tokenizer_folder(folder)
-    for place, is_shared in ((folder, True), (folder / "target", False)):
+    for parent, is_shared in ((folder, True), (folder / "target", False)):
         for name, kind in _TOKENIZER_FILES.items():
-            if (place / name).is_file():
+            if (parent / name).is_file():
                 return kind, is_shared
     names = " or ".join(_TOKENIZER_FILES)
     raise ModelError(f"{folder}: no tokenizer here ({names})")
 
 
 def check_vocabularies(path, model, tokenizer):
-    """Checks that a model has as many ids of each side as its tokenizer.
+    """Checks that model and tokenizer have the same number of ids, on both sides.
 
     Args:
-        path: Path of the model, for the message.
+        path: Path of the model, for messages.
         model: `Transformer`.
-        tokenizer: Tokenizer of the source; its `target` is the targets'.
+        tokenizer: Tokenizer of the source, with the tokenizer of the targets as its
+            `target`.
 
     Raises:
         ModelError: If a size differs.

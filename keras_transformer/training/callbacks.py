@@ -1,4 +1,4 @@
-"""Callbacks after each step: step counter, skipped steps, validation, checkpoints."""
+"""Callbacks that count steps, report skipped steps, validate, and save checkpoints."""
 
 import contextlib
 import dataclasses
@@ -21,24 +21,24 @@ HIGHER_IS_BETTER = {"bleu": True, "f1": True, "perplexity": False}
 
 @dataclasses.dataclass
 class Progress:
-    """State of a run; every checkpoint stores it under these names.
+    """State of a run. Every checkpoint stores it under these names.
 
     Attributes:
         step: Number of completed steps.
-        seconds: Training time over all starts.
-        checkpoint_seconds: Training time since the last timed checkpoint.
+        seconds: Training time in seconds, including earlier runs that were resumed.
+        checkpoint_seconds: Training time since the last scheduled checkpoint.
         best_score: Best validation score.
         best_perplexity: Perplexity of the validation with the best score.
         best_step: Step of the best score.
         validations_since_best: Number of validations since the best score.
-        skipped: Steps whose update was skipped.
-        skipped_in_a_row: Steps skipped since the last update.
+        skipped: Number of steps whose update was skipped.
+        skipped_in_a_row: Number of steps skipped since the last update.
         metrics: Sums of the training metrics since the last line of the log.
         validation_due: Whether the validation after `step` was interrupted.
         text: Fingerprint of the training text.
         replicas: Number of replicas that compute each step.
         reason: Reason of the checkpoint, see `saving.checkpoints.regular_paths`.
-        checkpoint_due: Whether the checkpoint on schedule waits for a valid step.
+        checkpoint_due: Whether a scheduled checkpoint waits for the next valid step.
     """
 
     step: NonNegativeInt = 0
@@ -102,7 +102,7 @@ class SkippedUpdates(keras.callbacks.Callback):
         progress: The run's `Progress`.
         on_skip: Function of the reason, called after each skipped step. It returns
             the beginning of the error message.
-        allowed: Number of consecutive skipped steps after which training continues.
+        allowed: Maximum number of consecutive skipped steps.
 
     Raises:
         TrainingFault: If more than `allowed` consecutive steps were skipped.
@@ -131,19 +131,20 @@ class SkippedUpdates(keras.callbacks.Callback):
 
 
 class Validation(keras.callbacks.Callback):
-    """Validates every `every` steps, keeps the best model and may stop early.
+    """Validates every `every` steps, saves the best model and may stop early.
 
     Args:
         progress: The run's `Progress`.
         validate: Function without arguments that returns a mapping of metrics,
             including `metric`.
-        every: Steps between validations.
+        every: Number of steps between validations.
         metric: The key of `HIGHER_IS_BETTER` that decides which model is best.
         on_result: Function of the metrics, called after each validation.
         on_best: Function without arguments, called after a new best score.
         patience: Number of validations without a better score after which training
             stops. If `None`, it never stops early.
-        interruptible: Context manager inside which a signal ends `validate` at once.
+        interruptible: Function without arguments that returns a context manager. Inside
+            it, a signal ends `validate` at once.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class Validation(keras.callbacks.Callback):
             self.on_best()
 
     def is_over(self):
-        """Returns whether patience has run out."""
+        """Returns whether training stops because of `patience`."""
         return (
             self.patience is not None
             and self.progress.validations_since_best >= self.patience
@@ -194,15 +195,16 @@ class Validation(keras.callbacks.Callback):
 class PeriodicCheckpoint(keras.callbacks.Callback):
     """Calls `save` at regular intervals.
 
-    Skipped steps leave the weights as they are in the last checkpoint, so the next one
-    waits for a valid step.
+    A checkpoint that becomes due while steps are skipped is written after the next
+    valid step, because skipped steps change no weights.
 
     Args:
         progress: The run's `Progress`.
         save: Function without arguments that writes a checkpoint.
         minutes: Minutes of training between checkpoints (paper: 10).
-        steps: Steps between checkpoints, instead of minutes.
-        workers: The `Workers` that train together and save at the same step.
+        steps: Number of steps between checkpoints. If not `None`, `minutes` is ignored.
+        workers: The `Workers` that train together and save at the same step. If `None`,
+            this process trains alone.
     """
 
     def __init__(self, progress, save, minutes=None, steps=None, workers=None):

@@ -35,10 +35,10 @@ class Checkpoints:
 
     A checkpoint contains the weights, the optimizer's slots and step, the states of the
     random generators for dropout, and the run's progress. It is complete and on disk
-    before it is renamed to its final name and before an older one is deleted.
+    before an older one is deleted.
 
-    A run has the newest `keep` regular checkpoints, see `regular_paths`, and after an
-    interruption one more, which the next one replaces.
+    A run keeps the newest `keep` regular checkpoints, see `regular_paths`. After an
+    interruption it has one more, which the next checkpoint replaces.
 
     Args:
         model: A built and compiled `TrainingModel`.
@@ -51,7 +51,7 @@ class Checkpoints:
         model.optimizer.build(model.trainable_variables)
         self.folder = pathlib.Path(folder)
         self._progress = tf.Variable("", trainable=False, dtype=tf.string)
-        # Without them, checkpoints are the same as in older versions.
+        # Without such states, checkpoints have the format of older versions.
         states = model.random_states()
         extra = {"training_seeds": states} if states else {}
         self._checkpoint = tf.train.Checkpoint(
@@ -108,7 +108,7 @@ class Checkpoints:
             file.unlink(missing_ok=True)
 
     def _delete_old(self, step, damaged=()):
-        """Deletes the checkpoints that a run with `step` as its newest does not keep.
+        """Deletes the checkpoints that are not kept once `step` is the newest.
 
         Args:
             step: Number of the newest step.
@@ -136,11 +136,11 @@ class Checkpoints:
             schema: Type of the progress, see `parse_json`.
 
         Returns:
-            Its progress, or `None` if no checkpoint was ever written.
+            The progress, or `None` if no checkpoint was ever written.
 
         Raises:
-            CheckpointError: If checkpoints exist, but none can be read or fits, or if
-                all checkpoints were lost.
+            CheckpointError: If checkpoints exist, but none can be read or matches the
+                model, or if all checkpoints were lost.
         """
         paths = checkpoint_paths(self.folder)
         for path in reversed(paths):
@@ -159,7 +159,7 @@ class Checkpoints:
                 reason = str(error).strip().partition("\n")[0]
                 raise CheckpointError(f"{path}: does not fit: {reason}") from None
             try:
-                # A validation, or the metrics of a skipped step, may be infinite.
+                # A validation score, or the metrics of a skipped step, may be infinite.
                 progress = parse_json(
                     *(self._progress.numpy(), schema, "progress", CheckpointError),
                     finite=False,
@@ -169,7 +169,7 @@ class Checkpoints:
                 self._damaged.add(path)
                 continue
             if self._writes:
-                # A process may have been killed after it wrote this checkpoint.
+                # The process may have been killed before it deleted older ones.
                 self._delete_old(int(path.rpartition("-")[2]))
             return progress
         if paths:
@@ -182,7 +182,7 @@ class Checkpoints:
         return None
 
     def _write_state_file(self, paths):
-        """Writes TensorFlow's list of checkpoints, which `checkpoint_paths` ignores."""
+        """Writes the list of checkpoints that TensorFlow reads, for other programs."""
         names = [pathlib.Path(path).name for path in paths]
         lines = [f'model_checkpoint_path: "{names[-1]}"']
         lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]

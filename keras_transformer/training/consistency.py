@@ -1,4 +1,4 @@
-"""Consistency training: two passes over a batch predict the same distributions."""
+"""Consistency training: two passes over a batch learn to predict the same."""
 
 from typing import NamedTuple
 
@@ -12,19 +12,19 @@ from keras_transformer.training.projected_loss import subtract_targets
 class Consistency:
     """A loss term for the divergence of the predictions p and q of two passes.
 
-    `"rdrop"` (Liang et al., 2021): both passes have dropout. The loss is the mean of
-    both cross-entropies plus `weight / 4 * (KL(p, q) + KL(q, p))`, half of the paper's
-    sum over both passes.
+    `"rdrop"` (Liang et al., 2021): the passes differ in their dropout. The loss is the
+    mean of both cross-entropies plus `weight / 4 * (KL(p, q) + KL(q, p))`. This is half
+    of the loss of Liang et al., who add both passes instead of averaging them.
 
-    `"simcut"` (Gao et al., 2022): in the second pass, the vectors of some source and
+    `"simcut"` (Gao et al., 2022): in the second pass, the embeddings of some source and
     target tokens are zero. The loss is the cross-entropy of the first pass plus
     `weight * KL(p, q)`. Gradients flow through both distributions.
 
     Args:
         kind: `"rdrop"` or `"simcut"`.
-        weight: Factor on the divergence, the papers' alpha.
-        cutoff: Share of tokens whose vectors are zero in the second pass, in [0, 1).
-            For `"simcut"` only.
+        weight: Weight of the divergence, alpha in both papers.
+        cutoff: Fraction of tokens whose embeddings are zero in the second pass, in
+            [0, 1). For `"simcut"` only.
 
     Raises:
         ValueError: If `kind` is unknown, `weight` is below 0, or `cutoff` is outside
@@ -43,29 +43,31 @@ class Consistency:
         self.cutoff = cutoff if kind == "simcut" else 0.0
 
     @property
-    def factors(self):
-        """The `Factors` of the loss."""
+    def loss_weights(self):
+        """The `LossWeights` of the two passes."""
         if self.kind == "rdrop":
-            return Factors(0.5, 0.5, self.weight / 4, self.weight / 4)
-        return Factors(1.0, 0.0, self.weight, 0.0)
+            return LossWeights(0.5, 0.5, self.weight / 4, self.weight / 4)
+        return LossWeights(1.0, 0.0, self.weight, 0.0)
 
 
-class Factors(NamedTuple):
-    """Factors on the terms of `consistency_loss`."""
+class LossWeights(NamedTuple):
+    """Weights of the terms of `consistency_loss`."""
 
-    first: float  # on the cross-entropy of the first pass
-    second: float  # on the cross-entropy of the second pass
-    forward: float  # on KL(first, second)
-    backward: float  # on KL(second, first)
+    first: float  # of the cross-entropy of the first pass
+    second: float  # of the cross-entropy of the second pass
+    forward: float  # of KL(first, second)
+    backward: float  # of KL(second, first)
 
 
 class TokenDropout(keras.layers.Layer):
-    """Random factors on token vectors: 0 for dropped tokens, else 1 or more.
+    """Random factors by which the embeddings of tokens are multiplied.
+
+    They are 0 for dropped tokens and 1 or `1 / (1 - rate)` for the others.
 
     Args:
-        rate: Share of dropped tokens, in [0, 1).
-        is_scaled: Whether the factor of kept tokens is `1 / (1 - rate)`, so that its
-            expectation is 1. If false, it is 1.
+        rate: Fraction of dropped tokens, in [0, 1).
+        is_scaled: Whether the factor of other tokens is `1 / (1 - rate)`, so that the
+            mean factor is 1. If false, it is 1.
     """
 
     def __init__(self, rate, is_scaled=True, **kwargs):
@@ -87,11 +89,11 @@ def consistency_loss(
     matrix,
     labels,
     weights,
-    factors,
+    loss_weights,
     label_smoothing=0.0,
     chunk_tokens=256,
 ):
-    """Like `projected_loss`, for two passes over the same tokens.
+    """Computes the loss of two passes over the same tokens, see `projected_loss`.
 
     Args:
         first: `[tokens, d_model]`, float32, the decoder output of the first pass.
@@ -99,7 +101,7 @@ def consistency_loss(
         matrix: See `projected_loss`.
         labels: See `projected_loss`.
         weights: See `projected_loss`.
-        factors: `Factors` of cross-entropies and divergences.
+        loss_weights: `LossWeights` of cross-entropies and divergences.
         label_smoothing: See `projected_loss`.
         chunk_tokens: See `projected_loss`.
 
@@ -116,7 +118,7 @@ def consistency_loss(
             matrix,
             labels,
             weights,
-            factors,
+            loss_weights,
             label_smoothing,
             chunk_tokens,
         )
@@ -130,9 +132,9 @@ def consistency_loss(
 
 
 def _losses_and_gradients(
-    vectors, matrix, labels, weights, factors, label_smoothing, chunk_tokens
+    vectors, matrix, labels, weights, loss_weights, label_smoothing, chunk_tokens
 ):
-    """Returns the sums, and the gradients for both passes and the matrix."""
+    """Returns the sums, and the gradients of the loss for `vectors` and `matrix`."""
     num_tokens = tf.shape(labels)[0]
     chunks, num_chunks = divide_tokens((*vectors, labels, weights), chunk_tokens)
     mean_row = tf.reduce_mean(matrix, axis=0)
@@ -140,7 +142,7 @@ def _losses_and_gradients(
     def body(index, sums, gradients, matrix_gradient):
         x, other, y, w = (each[index] for each in chunks)
         new_sums, differences = _chunk_losses(
-            (x, other), y, w, matrix, mean_row, factors, label_smoothing
+            (x, other), y, w, matrix, mean_row, loss_weights, label_smoothing
         )
         gradients = [
             array.write(index, tf.matmul(difference, matrix))
@@ -161,25 +163,26 @@ def _losses_and_gradients(
         parallel_iterations=1,
     )
     gradients = []
-    shares = (factors.first, factors.second)
-    for array, rows, share in zip(arrays, vectors, shares, strict=True):
+    for array, rows, weight in zip(arrays, vectors, loss_weights[:2], strict=True):
         gradient, matrix_gradient = subtract_targets(
             array.concat()[:num_tokens],
             matrix_gradient,
             rows,
             matrix,
             labels,
-            share * weights,
+            weight * weights,
             label_smoothing,
         )
         gradients.append(gradient)
     return sums, [*gradients, matrix_gradient]
 
 
-def _chunk_losses(vectors, labels, weights, matrix, mean_row, factors, label_smoothing):
-    """Returns the sums of a chunk and the gradients for the logits of both passes.
+def _chunk_losses(
+    vectors, labels, weights, matrix, mean_row, loss_weights, label_smoothing
+):
+    """Returns a chunk's sums, and the gradients of the loss for both passes' logits.
 
-    The gradients lack the target distributions, which are subtracted after the loop.
+    The target distributions are subtracted from the gradients after the loop.
     """
     logits = [tf.matmul(each, matrix, transpose_b=True) for each in vectors]
     logs = [tf.nn.log_softmax(each) for each in logits]
@@ -187,21 +190,23 @@ def _chunk_losses(vectors, labels, weights, matrix, mean_row, factors, label_smo
     log_ratio = logs[0] - logs[1]
     forward = tf.reduce_sum(p * log_ratio, axis=-1)
     backward = -tf.reduce_sum(q * log_ratio, axis=-1)
-    loss = factors.forward * forward + factors.backward * backward
+    loss = loss_weights.forward * forward + loss_weights.backward * backward
     nlls = []
-    for log, logit, each, share in zip(logs, logits, vectors, factors[:2], strict=True):
-        nlls.append(-tf.gather(log, labels, batch_dims=1))
+    passes = zip(logs, logits, vectors, loss_weights[:2], strict=True)
+    for log_probs, pass_logits, rows, weight in passes:
+        nlls.append(-tf.gather(log_probs, labels, batch_dims=1))
         # The mean logit equals the product with the mean row.
-        spread = tf.gather(logit, labels, batch_dims=1)
-        spread -= tf.linalg.matvec(each, mean_row)
-        loss += share * (nlls[-1] + label_smoothing * spread)
+        spread = tf.gather(pass_logits, labels, batch_dims=1)
+        spread -= tf.linalg.matvec(rows, mean_row)
+        loss += weight * (nlls[-1] + label_smoothing * spread)
     highest = tf.reduce_max(logits[0], axis=-1)
     label_logits = tf.gather(logits[0], labels, batch_dims=1)
     correct = tf.cast(label_logits >= highest, tf.float32)
     sums = [tf.reduce_sum(weights * value) for value in (loss, nlls[0], correct)]
-    # d KL(p, q) / d logits of p = p (log p - log q - KL(p, q)), of q = q - p.
-    for_p = factors.first * p + factors.backward * (p - q)
-    for_p += factors.forward * p * (log_ratio - forward[:, None])
-    for_q = factors.second * q + factors.forward * (q - p)
-    for_q -= factors.backward * q * (log_ratio + backward[:, None])
+    # The gradient of KL(p, q) is p (log p - log q - KL(p, q)) for the logits of p, and
+    # q - p for the logits of q.
+    for_p = loss_weights.first * p + loss_weights.backward * (p - q)
+    for_p += loss_weights.forward * p * (log_ratio - forward[:, None])
+    for_q = loss_weights.second * q + loss_weights.forward * (q - p)
+    for_q -= loss_weights.backward * q * (log_ratio + backward[:, None])
     return tf.stack(sums), (for_p * weights[:, None], for_q * weights[:, None])

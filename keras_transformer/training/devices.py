@@ -14,8 +14,8 @@ def configure_threads(parallel_parts):
     The operations of a small model are too short for several threads. On two cores,
     two parts with one thread each finish sooner than one part with two threads.
 
-    Nothing changes for one part, or if TF_NUM_INTRAOP_THREADS or TF_NUM_INTEROP_THREADS
-    is set. Call it before TensorFlow's first operation, which fixes the thread pools.
+    Call this before TensorFlow's first operation, which fixes the thread pools. Nothing
+    changes for one part, or if TF_NUM_INTRAOP_THREADS or TF_NUM_INTEROP_THREADS is set.
 
     Args:
         parallel_parts: See `TrainingModel`.
@@ -48,13 +48,14 @@ def _num_cores():
 def automatic_bfloat16(enabled=True):
     """Computes matrix products in bfloat16 in functions first called in the context.
 
-    Keras's `mixed_bfloat16` computes everything in bfloat16, which costs a CPU more
-    than its products save. Here the graph optimizer casts the products, and operations
-    between them that it considers safe. Weights and optimizer slots stay float32.
-    On GPUs and on CPUs without AVX512-BF16 or AMX nothing changes.
+    Keras's `mixed_bfloat16` computes everything in bfloat16. On a CPU, other operations
+    then lose more time than the products save. Here TensorFlow's graph optimizer casts
+    the products, and operations between them that it considers safe. Weights and
+    optimizer slots stay float32. Nothing changes on GPUs, and on CPUs without
+    AVX512-BF16 or AMX.
 
     Args:
-        enabled: If false, nothing changes.
+        enabled: If false, the context changes nothing.
     """
     before = tf.config.optimizer.get_experimental_options().get(_OPTION, False)
     tf.config.optimizer.set_experimental_options({_OPTION: enabled or before})

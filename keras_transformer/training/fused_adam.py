@@ -9,8 +9,8 @@ class FusedAdam(keras.optimizers.Adam):
     """Keras's `Adam` with one fused TensorFlow operation per variable.
 
     Keras's update consists of a dozen operations, each of which passes over memory.
-    Arguments, slots and results match `keras.optimizers.Adam`, whose update is used if
-    `amsgrad` is set.
+    Arguments, slots and results match `keras.optimizers.Adam`. With `amsgrad`, its
+    update is used.
     """
 
     def update_step(self, gradient, variable, learning_rate):

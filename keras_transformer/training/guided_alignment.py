@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 # Keeps the logarithm finite if the aligned positions have no attention weight.
-_SMALLEST = 1e-6
+_EPSILON = 1e-6
 
 
 class GuidedAlignment:
@@ -17,7 +17,7 @@ class GuidedAlignment:
             "target_ids": [batch, target_length]}`. It returns `[batch, target_length,
             source_length]`, bool: the source positions aligned with the token that the
             target position predicts. Unaligned target positions have no loss.
-        weight: Factor on the loss, relative to the tokens' loss.
+        weight: Weight of this loss, relative to the loss of the tokens.
         layer: Index of the decoder layer. If `None`, the last of the lower half.
         head: Index of the head.
 
@@ -56,25 +56,26 @@ class GuidedAlignment:
         Args:
             scores: `[batch, num_heads, target_length, source_length]`, float32, the
                 layer's cross-attention scores.
-            inputs: The inputs of `aligned`.
+            inputs: Inputs of `aligned`.
             weights: `[batch, target_length]`, float32, 0 for padding.
 
         Returns:
             Scalar, float32.
         """
         aligned = self.aligned(inputs)
-        # [batch, target_length]
-        found = tf.reduce_sum(tf.where(aligned, scores[:, self.head], 0.0), axis=-1)
+        scores = tf.where(aligned, scores[:, self.head], 0.0)
+        aligned_scores = tf.reduce_sum(scores, axis=-1)  # [batch, target_length]
         weights = weights * tf.cast(tf.reduce_any(aligned, axis=-1), tf.float32)
-        return -self.weight * tf.reduce_sum(weights * tf.math.log(found + _SMALLEST))
+        log_scores = tf.math.log(aligned_scores + _EPSILON)
+        return -self.weight * tf.reduce_sum(weights * log_scores)
 
 
 def next_words(begins_word, stands_for_word, pad_id=0):
     """Returns an `aligned` function that aligns target positions with the next word.
 
     The target is a linearized tree with one symbol per word. A position is aligned with
-    the subwords of the first word without a symbol so far. After the last word it is
-    aligned with the end id.
+    the subwords of the first word whose symbol does not precede it. After the symbol of
+    the last word, positions are aligned with the end id.
 
     Args:
         begins_word: `[vocabulary_size]`, bool, ids that begin a source word, including

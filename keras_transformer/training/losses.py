@@ -1,6 +1,7 @@
-"""Label-smoothed cross-entropy (section 5.4); projected_loss.py is its fused form.
+"""Label-smoothed cross-entropy (section 5.4).
 
-tests/training/test_projected_loss.py checks that both are equal.
+`projected_loss.py` is its fused form. `tests/training/test_projected_loss.py` compares
+both.
 """
 
 import keras
@@ -12,17 +13,18 @@ from keras_transformer.training.replicas import global_sum
 def cross_entropy(labels, logits):
     """Computes the negative log-likelihood of each label, in nats.
 
-    The arguments and the result match `smoothed_cross_entropy`.
+    The shapes match `smoothed_cross_entropy`.
     """
     logits = ops.cast(logits, "float32")
     return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
 
 
 def smoothed_cross_entropy(labels, logits, label_smoothing):
-    """Computes cross-entropy with `label_smoothing` spread over the vocabulary.
+    """Computes the label-smoothed cross-entropy of each label, in nats.
 
-    The loss is `(1 - e) * nll + e * mean(nll of every id)`. Computed as
-    `nll + e * (logit of the label - mean logit)`, it needs no one-hot tensor.
+    With e = `label_smoothing`, it is `(1 - e) * nll + e * mean(nll of every id)`.
+    Computed as `nll + e * (logit of the label - mean logit)`, it needs no one-hot
+    tensor.
 
     Args:
         labels: `[batch, target_length]`, integers.
@@ -75,7 +77,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
             sample_weight: `[batch]` or `[batch, target_length]`.
 
         Returns:
-            Scalar, float32; its sum over all replicas is the mean over the tokens of
+            Scalar, float32. The sum over all replicas is the mean over the tokens of
             the global batch.
         """
         labels = ops.cast(y_true, "int32")
@@ -87,11 +89,11 @@ class SmoothedCrossEntropy(keras.losses.Loss):
             weights = weights * sample_weight
         tokens = global_sum(ops.sum(weights))
         losses = smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
-        # Optimizers sum the gradients of the replicas, so each contributes its share.
+        # Optimizers sum the gradients of the replicas, so each computes its share.
         return ops.sum(losses * weights) / ops.maximum(tokens, 1e-9)
 
     def call(self, y_true, y_pred):
-        """Returns the loss per label, padding included: `[batch, target_length]`."""
+        """Returns the loss of each label, also of padding: `[batch, target_length]`."""
         labels = ops.cast(y_true, "int32")
         return smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
 

@@ -1,4 +1,4 @@
-"""Token-weighted metrics over logits."""
+"""Metrics that are means over target tokens."""
 
 import keras
 from keras import ops
@@ -7,7 +7,10 @@ from keras_transformer.training.losses import cross_entropy
 
 
 class _TokenMean(keras.metrics.Metric):
-    """Mean of `token_values` over target tokens."""
+    """Mean of a value of each target token.
+
+    A subclass computes the values in `token_values`. `update_sums` takes their sum.
+    """
 
     def __init__(self, pad_id=0, name=None, **kwargs):
         super().__init__(name=name, **kwargs)
@@ -21,7 +24,7 @@ class _TokenMean(keras.metrics.Metric):
         Args:
             y_true: Labels `[batch, target_length]`, integers.
             y_pred: Logits `[batch, target_length, vocabulary_size]`.
-            sample_weight: Ignored; every token has the same weight.
+            sample_weight: Ignored, since every token has the same weight.
         """
         labels = ops.cast(y_true, "int32")
         weights = ops.cast(ops.not_equal(labels, self.pad_id), "float32")
@@ -60,7 +63,7 @@ class Perplexity(_TokenMean):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class TokenAccuracy(_TokenMean):
-    """Fraction of target tokens whose logit is the highest.
+    """Fraction of target tokens that have the highest logit at their position.
 
     Args:
         pad_id: Label to ignore.
@@ -70,6 +73,6 @@ class TokenAccuracy(_TokenMean):
         super().__init__(pad_id, name, **kwargs)
 
     def token_values(self, labels, logits):
-        # A maximum costs a fraction of an argmax on CPU.
+        # On a CPU, a maximum costs a fraction of an argmax.
         label_logits = ops.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
         return ops.cast(label_logits >= ops.max(logits, axis=-1), "float32")

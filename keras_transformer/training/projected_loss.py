@@ -1,4 +1,4 @@
-"""Projection to logits, softmax and loss, fused and computed in chunks."""
+"""Projection to logits and cross-entropy, fused and computed in chunks of tokens."""
 
 import tensorflow as tf
 
@@ -8,9 +8,10 @@ def projected_loss(
 ):
     """Computes the loss of the logits `vectors matrix^T`, summed over tokens.
 
-    Logits and their gradient exist for `chunk_tokens` tokens at a time, so they stay in
-    the CPU cache; a batch of the paper has 25,000 x 37,000 logits. The gradients are
-    computed together with the loss, since they need the same softmax.
+    Logits and their gradient exist for `chunk_tokens` tokens at a time, because a batch
+    of the paper has 25,000 x 37,000 logits. With a small vocabulary, a chunk stays in
+    the CPU cache. The gradients are computed together with the loss, since they need
+    the same softmax.
 
     Args:
         vectors: `[tokens, d_model]`, float32, the decoder output.
@@ -22,8 +23,8 @@ def projected_loss(
 
     Returns:
         `[3]`, float32: the weighted sums of the smoothed loss, the negative
-        log-likelihood, and the tokens whose logit is the highest. Only the first has a
-        gradient, with respect to `vectors` and `matrix`.
+        log-likelihood, and the tokens whose label has the highest logit. Only the first
+        has a gradient, with respect to `vectors` and `matrix`.
     """
 
     @tf.custom_gradient
@@ -43,17 +44,18 @@ def projected_loss(
 def _sums_and_gradients(
     vectors, matrix, labels, weights, label_smoothing, chunk_tokens
 ):
-    """Returns the sums and the gradients of the first with respect to both factors."""
+    """Returns the sums, and the gradients of the loss for `vectors` and `matrix`."""
     num_tokens = tf.shape(vectors)[0]
     chunks, num_chunks = divide_tokens((vectors, labels, weights), chunk_tokens)
     mean_row = tf.reduce_mean(matrix, axis=0)
 
     def body(index, sums, vectors_gradient, matrix_gradient):
         x, y, w = (each[index] for each in chunks)
-        new_sums, weighted = _chunk_sums(x, y, w, matrix, mean_row, label_smoothing)
-        # Softmax part of the gradient. The labels' part is subtracted after the loop.
-        gradient = tf.matmul(weighted, matrix)
-        matrix_gradient += tf.matmul(weighted, x, transpose_a=True)
+        new_sums, softmax = _chunk_sums(x, y, w, matrix, mean_row, label_smoothing)
+        # The gradient for logits is softmax minus target distribution. The latter is
+        # subtracted after the loop.
+        gradient = tf.matmul(softmax, matrix)
+        matrix_gradient += tf.matmul(softmax, x, transpose_a=True)
         return (
             index + 1,
             sums + new_sums,
@@ -105,14 +107,14 @@ def divide_tokens(arrays, chunk_tokens):
 def subtract_targets(
     vectors_gradient, matrix_gradient, vectors, matrix, labels, weights, label_smoothing
 ):
-    """Subtracts the part of the target distribution from softmax's gradients.
+    """Completes gradients by subtracting the target distribution from the softmax.
 
     The target distribution is 1 - e on the label, and e spread over the vocabulary.
 
     Args:
-        vectors_gradient: `[tokens, d_model]`.
-        matrix_gradient: `[vocabulary_size, d_model]`.
-        vectors: See `projected_loss`, and so on.
+        vectors_gradient: `[tokens, d_model]`, computed from the softmax alone.
+        matrix_gradient: `[vocabulary_size, d_model]`, computed from the softmax alone.
+        vectors: See `projected_loss`.
         matrix: See `projected_loss`.
         labels: See `projected_loss`.
         weights: See `projected_loss`.
@@ -137,7 +139,7 @@ def subtract_targets(
 
 
 def _chunk_sums(x, labels, weights, matrix, mean_row, label_smoothing):
-    """Returns the sums of a chunk and its softmax times the weights of the tokens."""
+    """Returns a chunk's sums, and its softmax, each row times the token's weight."""
     logits = tf.matmul(x, matrix, transpose_b=True)
     highest = tf.reduce_max(logits, axis=-1)
     label_logits = tf.gather(logits, labels, batch_dims=1)

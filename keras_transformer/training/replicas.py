@@ -1,4 +1,4 @@
-"""Sums over replicas and workers. Backends other than TensorFlow have one replica."""
+"""Sums over the replicas of `tf.distribute`. Other backends have one replica."""
 
 import keras
 

@@ -22,7 +22,7 @@ from keras_transformer.saving.names import metrics_lines
 
 
 class MetricsLog:
-    """Appends metrics to `metrics.jsonl` and TensorBoard's logs.
+    """Appends metrics to `metrics.jsonl` and to the TensorBoard logs in `logs/`.
 
     Args:
         folder: The run folder.
@@ -82,7 +82,7 @@ class TrainingLog(keras.callbacks.Callback):
 
     Args:
         log: The run's `MetricsLog`.
-        every: Steps between lines.
+        every: Number of steps between lines.
     """
 
     def __init__(self, log, every=100):
@@ -95,7 +95,7 @@ class TrainingLog(keras.callbacks.Callback):
         self._tokens = float(self.model.token_counter.result())
 
     def on_epoch_begin(self, epoch, logs=None):
-        # Keras has just reset the metrics, but a resumed run continues with its sums.
+        # Keras has just reset the metrics. A resumed run continues with their sums.
         stored = self.log.progress.metrics
         if stored:
             for variable, value in zip(metric_sums(self.model), stored, strict=True):
@@ -109,7 +109,7 @@ class TrainingLog(keras.callbacks.Callback):
         tokens = float(self.model.token_counter.result())
         metrics = {name: float(value) for name, value in logs.items()}
         metrics["tokens_per_second"] = (tokens - self._tokens) / max(seconds, 1e-9)
-        # Keras counts completed updates, so this is the rate of the next one.
+        # Keras has counted this update already, so this is the rate of the next one.
         rate = tf.convert_to_tensor(self.model.optimizer.learning_rate)
         metrics["learning_rate"] = float(rate)
         self.log.write("train", metrics)
@@ -126,7 +126,7 @@ def metric_sums(model):
 class ProgressBar(keras.callbacks.Callback):
     """Shows loss, target tokens per second and remaining time on standard error.
 
-    On a terminal, it is a bar. Otherwise, a line is printed every `line_seconds`.
+    A terminal shows a bar. Otherwise, a line is printed every `line_seconds`.
 
     Args:
         progress: The run's `Progress`.
@@ -175,7 +175,7 @@ class ProgressBar(keras.callbacks.Callback):
         self._tokens = float(self.model.token_counter.result())
 
     def on_train_batch_end(self, batch, logs=None):
-        # Reading a metric waits for the device, so it is read only for a new line.
+        # Reading a metric waits for the device, so this is done for new lines only.
         now = time.monotonic()
         if now - self._shown < self._interval and self.progress.step < self.steps:
             return

@@ -6,15 +6,16 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class PaperSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """`scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)` (equation 3).
+    """Learning rate schedule of the paper (equation 3).
 
-    Steps count from 1: the first update, Keras's number 0, uses the rate of step 1. The
-    peak is at step `warmup_steps`.
+    The rate is `scale * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)`. Steps
+    count from 1: the first update, for which Keras passes 0, has step 1. The peak is at
+    step `warmup_steps`.
 
     Args:
         d_model: Width of the model.
         warmup_steps: Number of steps with linear growth.
-        scale: Factor on the learning rate of the paper.
+        scale: Factor by which the paper's rate is multiplied.
 
     Raises:
         ValueError: If `warmup_steps` is below 1.
@@ -41,9 +42,10 @@ class PaperSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear growth to `learning_rate` at `warmup_steps`, then `step^-0.5`.
+    """Schedule with the shape of the paper's and a given peak.
 
-    It has the shape of the paper's schedule, with the peak as an argument.
+    The rate grows linearly up to `learning_rate` at step `warmup_steps`, and then falls
+    in proportion to `step^-0.5`.
 
     Args:
         learning_rate: The peak learning rate.
@@ -72,18 +74,18 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LinearCooldown(keras.optimizers.schedules.LearningRateSchedule):
-    """Wraps a schedule so that the rate of its last updates falls linearly to 0.
+    """Schedule that wraps another one and lowers its last rates linearly to 0.
 
-    Update `steps - k`, counted from 1, uses `(k + 1) / cooldown_steps` of the wrapped
-    schedule's rate: the first update of the cooldown uses all of it, the last
-    `1 / cooldown_steps`. Updates after `steps` use 0.
+    The first of the last `cooldown_steps` updates uses the rate of the wrapped
+    schedule, and the last uses `1 / cooldown_steps` of it. In between, the factor falls
+    linearly. Updates after `steps` use 0.
 
-    Source: Zhai et al., Scaling Vision Transformers (CVPR 2022), who end an inverse
-    square root schedule in this way.
+    Zhai et al., Scaling Vision Transformers (CVPR 2022), end an inverse square root
+    schedule in this way.
 
     Args:
         schedule: The `LearningRateSchedule` to wrap.
-        steps: Number of the last update.
+        steps: Total number of updates.
         cooldown_steps: Number of updates in which the rate falls.
 
     Raises:
@@ -102,8 +104,9 @@ class LinearCooldown(keras.optimizers.schedules.LearningRateSchedule):
         self.cooldown_steps = cooldown_steps
 
     def __call__(self, step):
-        left = self.steps - ops.cast(step, "float32")
-        return self.schedule(step) * ops.clip(left / self.cooldown_steps, 0.0, 1.0)
+        remaining = self.steps - ops.cast(step, "float32")
+        factor = ops.clip(remaining / self.cooldown_steps, 0.0, 1.0)
+        return self.schedule(step) * factor
 
     def get_config(self):
         return {
@@ -120,11 +123,12 @@ class LinearCooldown(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class StagedSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Schedules that follow one another, each of which counts its own steps from 0.
+    """Sequence of schedules, each with its own step count from 0.
 
     Args:
         schedules: List of `LearningRateSchedule`, one per stage.
-        steps: List of the stages' numbers of steps. The last stage never ends.
+        steps: List with the number of steps of each stage. The last number is ignored,
+            because the last stage never ends.
 
     Raises:
         ValueError: If there is no stage, or the lists differ in length.
@@ -148,8 +152,8 @@ class StagedSchedule(keras.optimizers.schedules.LearningRateSchedule):
         for schedule, steps_before in stages:
             start += steps_before
             # Before its start, a stage must not compute with negative steps.
-            own_step = ops.maximum(step - start, 0.0)
-            rate = ops.where(step >= start, schedule(own_step), rate)
+            stage_step = ops.maximum(step - start, 0.0)
+            rate = ops.where(step >= start, schedule(stage_step), rate)
         return rate
 
     def get_config(self):
@@ -174,6 +178,7 @@ def _check_warmup(warmup_steps):
 
 
 def _warmup_then_inverse_sqrt(step, warmup_steps):
-    # 1 at the peak. Float32 represents every step up to 2^24 exactly.
+    """Returns the rate at `step`, which counts from 0, relative to the peak rate."""
+    # Float32 represents every step up to 2^24 exactly.
     step = ops.cast(step, "float32") + 1.0
     return ops.minimum(step / warmup_steps, ops.sqrt(warmup_steps / step))

@@ -23,9 +23,13 @@ class SaveOnSignal(keras.callbacks.Callback):
     second Ctrl-C raises at once, and a second SIGTERM ends the process at once. A
     signal to one of several workers stops all of them at the same step.
 
+    Use it as a context manager around `fit`, which sets and restores the signal
+    handlers, and as one of its callbacks.
+
     Args:
-        save: Function without arguments.
-        workers: The `Workers` that train together.
+        save: Function without arguments that writes a checkpoint.
+        workers: The `Workers` that train together. If `None`, this process trains
+            alone.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -53,10 +57,10 @@ class SaveOnSignal(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def interruptible(self):
-        """Makes a signal save and raise at once, instead of at the end of the step.
+        """Lets a signal save and raise at once, and not at the end of the step.
 
-        With several workers, a signal still waits for the end of the step, which they
-        reach together.
+        With several workers, a signal still waits for the end of the step, because all
+        must stop at the same step.
         """
         if self.workers.count > 1:
             yield

@@ -1,8 +1,9 @@
 """Detects invalid training steps and skips their updates.
 
 A step is invalid if its loss or gradient is not finite, if its gradient norm exceeds
-the limit, or if it has no target token. It updates neither the weights nor the slots
-and step of the optimizer. The `SkippedUpdates` callback decides whether to continue.
+`max_gradient_norm`, or if it has no target token. It updates neither the weights nor
+the slots and step of the optimizer. The `SkippedUpdates` callback decides whether
+training continues.
 """
 
 import keras
@@ -19,8 +20,8 @@ FAULT_REASONS = {
     GRADIENT: "the gradient is not finite",
     EXPLOSION: "the gradient's norm exceeds training.max_gradient_norm",
 }
-# With a smaller loss scale, a non-finite gradient is a fault and not an overflow of
-# float16. The bound is fairseq's.
+# Below this loss scale, a non-finite gradient is a fault, not an overflow of float16.
+# The value is the same as in fairseq.
 MIN_LOSS_SCALE = 1e-4
 
 
@@ -40,11 +41,12 @@ class CheckedUpdate:
         """Applies the gradients of a valid step.
 
         Args:
-            optimizer: A Keras optimizer, such as a `LossScaleOptimizer`.
+            optimizer: A Keras optimizer, possibly a `LossScaleOptimizer`.
             gradients: Gradients of this replica, as `apply_gradients` accepts them.
             variables: Variables, one per gradient.
             loss_sum: Sum of this replica's loss, float32 scalar.
-            tokens: Number of target tokens in the global batch, float32 scalar.
+            tokens: Total weight of the target tokens in the global batch, float32
+                scalar.
 
         Returns:
             int32 scalar, see `check_step`.
@@ -53,12 +55,13 @@ class CheckedUpdate:
         loss_scale = _loss_scale(optimizer) if is_scaled else None
         # The sum is non-finite if any gradient is, and costs half as much as a norm.
         total = tf.add_n([tf.reduce_sum(gradient) for gradient in gradients])
-        gradients, too_large = self._limit_norm(gradients, loss_scale)
-        fault = check_step(tokens, loss_sum, total, loss_scale, too_large)
+        gradients, is_too_large = self._limit_norm(gradients, loss_scale)
+        fault = check_step(tokens, loss_sum, total, loss_scale, is_too_large)
         if not is_scaled:
             apply_if(tf.equal(fault, OK), optimizer, gradients, variables)
             return fault
-        # Keras also skips overflows, but it checks the first replica only.
+        # A NaN in a gradient makes the optimizer skip the update and lower the scale.
+        # As Keras checks the first replica only, overflows of others are added here.
         overflows = global_sum(tf.cast(~tf.math.is_finite(total), tf.float32)) > 0
         invalid = overflows | tf.not_equal(fault, OK)
         first = gradients[0] + tf.where(invalid, float("nan"), 0.0)
@@ -66,7 +69,12 @@ class CheckedUpdate:
         return fault
 
     def _limit_norm(self, gradients, loss_scale):
-        """Returns the clipped gradients and whether their norm exceeds the limit."""
+        """Clips the gradients.
+
+        Returns:
+            The gradients, and whether their norm before clipping exceeds
+            `max_gradient_norm`.
+        """
         if self.global_clipnorm is None and self.max_gradient_norm is None:
             return gradients, False
         # The optimizer sums over the replicas, so each gets the mean.
@@ -74,38 +82,40 @@ class CheckedUpdate:
         norm = tf.linalg.global_norm(gradients) * num_replicas()
         if loss_scale is not None:
             norm /= loss_scale
-        too_large = False
+        is_too_large = False
         if self.max_gradient_norm is not None:
-            # A non-finite norm may be an overflow, for which the loss scale is lowered.
-            too_large = tf.math.is_finite(norm) & (norm > self.max_gradient_norm)
+            # A non-finite norm may be an overflow, which lowers the loss scale instead.
+            is_too_large = tf.math.is_finite(norm) & (norm > self.max_gradient_norm)
         if self.global_clipnorm is not None:
             factor = tf.minimum(1.0, self.global_clipnorm / tf.maximum(norm, 1e-12))
             gradients = [gradient * factor for gradient in gradients]
-        return gradients, too_large
+        return gradients, is_too_large
 
 
-def check_step(tokens, loss_sum, gradient_sum, loss_scale=None, too_large=False):
+def check_step(tokens, loss_sum, gradient_sum, loss_scale=None, is_too_large=False):
     """Returns the fault of a step, the same on all replicas.
 
     Args:
-        tokens: Number of target tokens in the global batch, float32 scalar.
+        tokens: Total weight of the target tokens in the global batch, float32 scalar.
         loss_sum: Sum of this replica's loss.
         gradient_sum: Sum over all components of this replica's gradients.
-        loss_scale: Loss scale under float16; the optimizer responds to overflows by
-            lowering it. If `None`, the loss is not scaled.
-        too_large: Whether the gradient norm exceeds its limit, boolean scalar.
+        loss_scale: Loss scale under float16, which the optimizer lowers after an
+            overflow. If `None`, the loss is not scaled.
+        is_too_large: Whether the gradient norm exceeds `max_gradient_norm`, boolean
+            scalar.
 
     Returns:
         int32 scalar: `OK` or a key of `FAULT_REASONS`.
     """
-    bad = tf.stack([~tf.math.is_finite(loss_sum), ~tf.math.is_finite(gradient_sum)])
-    bad = global_sum(tf.cast(bad, tf.float32)) > 0
-    bad_gradient = bad[1]
+    is_nonfinite = [~tf.math.is_finite(each) for each in (loss_sum, gradient_sum)]
+    # One sum for both. A replica with a fault makes the whole step invalid.
+    counts = global_sum(tf.cast(tf.stack(is_nonfinite), tf.float32))
+    is_loss_nonfinite, is_gradient_nonfinite = tf.unstack(counts > 0)
     if loss_scale is not None:
-        bad_gradient &= loss_scale < MIN_LOSS_SCALE
-    fault = tf.where(too_large, EXPLOSION, OK)
-    fault = tf.where(bad_gradient, GRADIENT, fault)
-    fault = tf.where(bad[0], LOSS, fault)
+        is_gradient_nonfinite &= loss_scale < MIN_LOSS_SCALE
+    fault = tf.where(is_too_large, EXPLOSION, OK)
+    fault = tf.where(is_gradient_nonfinite, GRADIENT, fault)
+    fault = tf.where(is_loss_nonfinite, LOSS, fault)
     return tf.where(tokens > 0, fault, NO_TOKENS)
 
 
@@ -126,7 +136,8 @@ def apply_if(condition, optimizer, gradients, variables):
         _run_if(condition, lambda: apply(*gradients))
         return
 
-    # An update merges the replicas, which is forbidden in a branch inside a replica.
+    # `apply_gradients` calls `merge_call`, which TensorFlow forbids inside a `tf.cond`
+    # in a replica context. So the condition is evaluated outside.
     def apply_on_all(strategy, condition, *gradients):
         _run_if(
             strategy.experimental_local_results(condition)[0],

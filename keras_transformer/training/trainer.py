@@ -1,4 +1,4 @@
-"""Training loop of a run folder, with checkpoints, validation and resume."""
+"""Training loop with checkpoints, validation, logs and resume."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ from keras_transformer.training.signals import SaveOnSignal
 
 logger = logging.getLogger(__name__)
 
-# Locations of a batch's pairs in a message; the log has all of them.
+# Maximum number of locations in a message. The log has all of them.
 _NAMED_PLACES = 3
 
 
@@ -68,23 +68,23 @@ class Trainer:
         """Restores the newest checkpoint.
 
         Returns:
-            Its step, or 0 if there is no checkpoint.
+            The step, or 0 if there is no checkpoint.
 
         Raises:
-            CheckpointError: If checkpoints exist, but none can be read or fits, or if
-                all checkpoints were lost.
+            CheckpointError: If checkpoints exist, but none can be read or matches the
+                model, or if all checkpoints were lost.
         """
         stored = self.checkpoints.restore(self._progress_schema())
         if stored is not None:
             for name in stored.model_fields_set:
                 setattr(self.progress, name, getattr(stored, name))
             self._saved_step = self.progress.step
-        # Without a checkpoint, all lines are from a start that failed.
+        # Without a checkpoint, all lines are from a run that failed before its first.
         self.log.rewind()
         return self.progress.step
 
     def _progress_schema(self):
-        """Returns the type of the progress in a checkpoint."""
+        """Returns the type by which the progress in a checkpoint is validated."""
         fields = {
             field.name: (field.type, None) for field in dataclasses.fields(Progress)
         }
@@ -102,9 +102,9 @@ class Trainer:
         """Writes a checkpoint of the current step, unless it exists.
 
         Args:
-            reason: `SCHEDULE`, `END` or `INTERRUPTION`, see `saving.checkpoints`. In a
-                streak of skipped steps, it is `INTERRUPTION`: the weights have not
-                changed since an older checkpoint.
+            reason: `SCHEDULE`, `END` or `INTERRUPTION`, see `saving.checkpoints`. After
+                skipped steps, `INTERRUPTION` replaces it, because the weights are the
+                same as after the last valid step.
         """
         progress = self.progress
         if progress.skipped_in_a_row:
@@ -139,28 +139,31 @@ class Trainer:
         A validation that a signal interrupted is repeated before the next step.
 
         Args:
-            dataset: Endless batches, starting with the one after `progress.step`.
+            dataset: Endless dataset of batches. The first batch is for the step after
+                `progress.step`.
             steps: Number of the last step.
             checkpoint_minutes: Minutes of training between checkpoints.
-            checkpoint_steps: Steps between checkpoints, instead of minutes.
-            validate: Function that returns a mapping of metrics. If `None`, nothing is
-                validated.
-            validation_steps: Steps between validations.
-            metric: The metric that chooses the best model and stops early, a key of
+            checkpoint_steps: Number of steps between checkpoints. If not `None`,
+                `checkpoint_minutes` is ignored.
+            validate: Function without arguments that returns a mapping of metrics. If
+                `None`, nothing is validated.
+            validation_steps: Number of steps between validations.
+            metric: The metric that decides which model is best, a key of
                 `callbacks.HIGHER_IS_BETTER`.
             patience: Number of validations without a better value after which training
-                stops. Later calls then train no further. If `None`, it never stops.
-            log_steps: Steps between lines of the training metrics.
-            bar: Whether to show progress on standard error, or the number of steps to
-                show if more follow in another call.
-            max_consecutive_skips: Number of consecutive steps whose update may be
-                skipped because of a non-finite loss or gradient. Each is reported.
+                stops. Later calls then train no further. If `None`, it never stops
+                early.
+            log_steps: Number of steps between lines of the training metrics.
+            bar: Whether to show progress on standard error. If more steps follow in
+                another call, the total number of steps.
+            max_consecutive_skips: Maximum number of consecutive steps whose update is
+                skipped, see `TrainingModel`. Each is reported.
             locate_batch: Function of a step, counted from 1, that returns the locations
-                of its batch's pairs as a list of texts. If `None`, they are unknown.
+                of its batch's pairs as a list of str. If `None`, they are unknown.
 
         Raises:
-            TrainingFault: After more than `max_consecutive_skips` such steps. Nothing
-                is saved. Skipped steps leave the weights unchanged.
+            TrainingFault: If more than `max_consecutive_skips` consecutive updates were
+                skipped. Nothing is saved.
             KeyboardInterrupt: On Ctrl-C, after finishing and saving the step.
             SystemExit: On SIGTERM, after finishing and saving the step, with code 143.
         """
@@ -245,7 +248,11 @@ class Trainer:
         return message
 
     def save_model(self, name):
-        """Saves the model to a `.keras` file in the run folder; returns its path."""
+        """Saves the model as `name`, a `.keras` file in the run folder.
+
+        Returns:
+            Path of the file.
+        """
         path = self.folder / name
         if not self.writes:
             return path

@@ -1,4 +1,4 @@
-"""Training step of a `Transformer` as a `keras.Model` for `model.fit`."""
+"""Training step of a `Transformer`, as a `keras.Model` for `model.fit`."""
 
 import warnings
 
@@ -15,12 +15,12 @@ from keras_transformer.training.projected_loss import projected_loss
 from keras_transformer.training.replicas import global_sum
 from keras_transformer.training.step_check import CheckedUpdate
 
-# Tokens whose logits are computed at a time: enough to use a GPU fully.
+# Number of tokens whose logits are computed at a time, enough to use a GPU fully.
 GPU_CHUNK_TOKENS = 8192
 
 
 class _GlobalSum(keras.metrics.Sum):
-    """A sum with the same value on all replicas, which each worker can read alone."""
+    """Sum that has the same value on all replicas. A worker can read it alone."""
 
     def add_variable(self, *args, **kwargs):
         return super().add_variable(*args, aggregation="only_first_replica", **kwargs)
@@ -35,29 +35,33 @@ class TrainingModel(keras.Model):
 
     Each batch is divided along its rows into `gradient_accumulation_steps *
     parallel_parts` parts, of which `parallel_parts` are computed at a time. Together
-    they make one update, normalized by the number of target tokens in the global batch.
+    they make one update, normalized by the total weight of the target tokens in the
+    global batch.
 
-    A step is invalid if its loss or gradient is not finite, or if no target token has a
-    weight above 0. It updates nothing and counts in no metric. `last_fault` stores the
-    reason, see `step_check.check_step`.
+    A step is invalid if its loss or gradient is not finite, or the norm of its gradient
+    exceeds `max_gradient_norm`. It is also invalid if no target token has a weight
+    above 0. An invalid step updates nothing and counts in no metric. `last_fault`
+    stores the reason, see `step_check.check_step`.
 
     Args:
         transformer: The model to train.
         label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
         gradient_accumulation_steps: Number of parts of a batch that are computed one
             after another. More parts need less memory.
-        global_clipnorm: Largest norm of the global batch's gradient over all
-            variables. Larger gradients are scaled down. If `None`, none are.
-        max_gradient_norm: Norm above which the step updates nothing, measured before
-            clipping. If `None`, any finite norm is accepted.
+        global_clipnorm: Maximum norm of the global batch's gradient over all variables.
+            Larger gradients are scaled down to it. If `None`, gradients are not
+            clipped.
+        max_gradient_norm: Skips the update if the gradient's norm, before clipping, is
+            above this value. If `None`, any finite norm is accepted.
         parallel_parts: Number of parts that are computed in parallel. On a CPU, one
             core per part gives better utilization than all cores on one part, see
             `configure_threads`.
-        guided_alignment: A `GuidedAlignment` whose loss is added to the tokens' loss,
-            also in the metrics. If `None`, attention is not guided.
-        word_dropout: Probability of zeroing the vector of a source or target token.
+        guided_alignment: A `GuidedAlignment`, whose loss is added to the loss of the
+            tokens, also in the metrics. If `None`, attention is not guided.
+        word_dropout: Probability of zeroing the embedding of a source or target token.
+            The others are scaled up, as in dropout.
         consistency: A `Consistency`, whose divergence is added to the loss. It computes
-            each batch twice. If `None`, the loss is only the cross-entropy.
+            each batch twice. If `None`, no divergence is added.
     """
 
     def __init__(
@@ -73,7 +77,7 @@ class TrainingModel(keras.Model):
         consistency=None,
         **kwargs,
     ):
-        if "clip_norm" in kwargs:  # its name in version 0.1
+        if "clip_norm" in kwargs:  # the name of `global_clipnorm` in version 0.1
             warnings.warn(
                 "`clip_norm` is now `global_clipnorm`.",
                 DeprecationWarning,
@@ -100,13 +104,13 @@ class TrainingModel(keras.Model):
         self.loss_metric = _TokenMean(name="loss")
         self.perplexity_metric = Perplexity()
         self.accuracy_metric = TokenAccuracy()
-        # Not in `metrics`, since `fit` resets those. Float32 stops counting at 2^24.
+        # Not in `metrics`, which `fit` resets. Float32 cannot count beyond 2^24.
         self.token_counter = _GlobalSum(name="tokens", dtype="float64")
 
     def set_regularization(self, label_smoothing, word_dropout=0.0, consistency=None):
-        """Sets the regularization of later calls of `fit`, which retraces the step.
+        """Sets the regularization of later calls of `fit`. The step is traced again.
 
-        The arguments match the constructor. Those that are not given are disabled.
+        The arguments match the constructor.
         """
         self.label_smoothing = label_smoothing
         self.consistency = consistency
@@ -116,7 +120,7 @@ class TrainingModel(keras.Model):
         self.train_function = None
 
     def _set_rate(self, name, rate, is_scaled):
-        """Sets the rate of a `TokenDropout`, created for its first nonzero rate."""
+        """Sets the rate of a `TokenDropout`, which its first nonzero rate creates."""
         layer = getattr(self, name)
         if layer is not None:
             layer.rate = rate
@@ -124,7 +128,7 @@ class TrainingModel(keras.Model):
             setattr(self, name, TokenDropout(rate, is_scaled))
 
     def random_states(self):
-        """Returns the variables of the random generators outside the transformer."""
+        """Returns the state variables of random generators outside the transformer."""
         layers = (self.word_dropout, self.token_cutoff)
         return [each.seed_generator.state.value for each in layers if each is not None]
 
@@ -146,13 +150,13 @@ class TrainingModel(keras.Model):
         """Updates the weights from one batch.
 
         Args:
-            data: `({"source_ids", "target_ids"}, labels)`, see `Transformer.call`, or
-                `(inputs, labels, sample_weight)` with weights `[batch]` of sentences or
-                `[batch, target_length]` of tokens. Loss and metrics are means weighted
-                by them.
+            data: `(inputs, labels)` or `(inputs, labels, sample_weight)`. `inputs` is
+                `{"source_ids", "target_ids"}`, see `Transformer.call`, `labels` is
+                `[batch, target_length]`, and the weights are `[batch]` or `[batch,
+                target_length]`. Loss and metrics are weighted means over tokens.
 
         Returns:
-            The metrics since they were last reset.
+            Dict of the metrics since they were last reset.
         """
         inputs, labels = self._unpack(data)
         # Unlike `call`, the methods that this step calls do not build the transformer.
@@ -173,7 +177,7 @@ class TrainingModel(keras.Model):
         return self._update_metrics(sums, total_weight)
 
     def test_step(self, data):
-        """Returns the metrics of a batch, without dropout."""
+        """Updates the metrics from one batch, without dropout. See `train_step`."""
         inputs, labels = self._unpack(data)
         sums = self._sums(inputs, labels, training=False)
         return self._update_metrics(sums, self._global_sizes(inputs, labels)[1])
@@ -200,7 +204,7 @@ class TrainingModel(keras.Model):
         return tf.unstack(global_sum(sizes))
 
     def _gradients(self, inputs, labels, scale):
-        """Returns the gradients of the scaled loss and `_sums`."""
+        """Returns the gradients of the scaled loss, and the result of `_sums`."""
         variables = [variable.value for variable in self.trainable_variables]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
@@ -209,22 +213,23 @@ class TrainingModel(keras.Model):
         return tape.gradient(loss, variables, unconnected_gradients="zero"), sums
 
     def _gradients_in_parts(self, inputs, labels, scale):
-        """Like `_gradients`, but sums over the parts of the batch."""
+        """Like `_gradients`, but computes the batch in parts and adds their results."""
         parts = self.gradient_accumulation_steps * self.parallel_parts
         if parts == 1:
             return self._gradients(inputs, labels, scale)
-        # XLA needs constant shapes, so rows of padding make the parts equally long.
+        # XLA needs constant shapes, so rows of padding give all parts the same number
+        # of rows.
         missing = tf.math.floormod(-tf.shape(labels)[0], parts)
 
-        def cut(ids):
-            pad_id = tf.cast(self.transformer.pad_id, ids.dtype)
-            ids = tf.pad(ids, [[0, missing], [0, 0]], constant_values=pad_id)
-            return tf.reshape(ids, [parts, -1, tf.shape(ids)[1]])
+        def divide(array):
+            pad_id = tf.cast(self.transformer.pad_id, array.dtype)
+            array = tf.pad(array, [[0, missing], [0, 0]], constant_values=pad_id)
+            return tf.reshape(array, [parts, -1, tf.shape(array)[1]])
 
-        inputs, labels = tf.nest.map_structure(cut, (inputs, labels))
+        inputs, labels = tf.nest.map_structure(divide, (inputs, labels))
 
         def body(index, gradients, sums):
-            part_inputs = {name: ids[index] for name, ids in inputs.items()}
+            part_inputs = {name: array[index] for name, array in inputs.items()}
             new, new_sums = self._gradients(part_inputs, labels[index], scale)
             gradients = [
                 total + tf.convert_to_tensor(gradient)
@@ -246,53 +251,55 @@ class TrainingModel(keras.Model):
     def _sums(self, inputs, labels, training):
         """Returns sums over tokens: loss, negative log-likelihood, correct tokens."""
         weights = self._token_weights(inputs, labels)
-        # Padding may have an id without a logit. It has no weight.
+        # The padding id may have no logit. As padding has no weight, any id will do.
         is_padding = tf.equal(labels, self.transformer.pad_id)
         labels = tf.where(is_padding, 0, tf.cast(labels, tf.int32))
-        of_labels = (
-            tf.reshape(labels, [-1]),
-            tf.reshape(weights, [-1]),
-        )
+        flat_labels = (tf.reshape(labels, [-1]), tf.reshape(weights, [-1]))
         options = (self.label_smoothing, self._chunk_tokens())
         is_consistent = training and self.consistency is not None
-        passes = self._passes(inputs, 2 if is_consistent else 1, training)
-        vectors, scores = self._decoder_output(passes, training)
-        # [batch, target_length, d_model] to one row per token
+        repeated = self._repeat_inputs(inputs, 2 if is_consistent else 1, training)
+        vectors, scores = self._decoder_output(repeated, training)
+        # [batch, target_length, d_model] to [tokens, d_model]
         vectors = tf.reshape(tf.cast(vectors, tf.float32), [-1, vectors.shape[-1]])
-        vectors, matrix = self.transformer.token_embedding.loss_factors(vectors)
+        vectors, matrix = self.transformer.token_embedding.loss_operands(vectors)
         matrix = tf.convert_to_tensor(matrix)
         if is_consistent:
-            passes = tf.split(vectors, 2)
-            factors = self.consistency.factors
-            sums = consistency_loss(*passes, matrix, *of_labels, factors, *options)
+            first, second = tf.split(vectors, 2)
+            sums = consistency_loss(
+                *(first, second, matrix, *flat_labels),
+                self.consistency.loss_weights,
+                *options,
+            )
         else:
-            sums = projected_loss(vectors, matrix, *of_labels, *options)
+            sums = projected_loss(vectors, matrix, *flat_labels, *options)
         loss, nll, correct = tf.unstack(sums)
         if self.guided_alignment is not None:
             scores = scores[: tf.shape(labels)[0]]  # of the first pass
             loss += self.guided_alignment.loss(scores, inputs, weights)
         return [loss, nll, correct]
 
-    def _passes(self, inputs, count, training):
-        """Repeats the batch for `count` passes and adds factors on token vectors.
+    def _repeat_inputs(self, inputs, count, training):
+        """Repeats the batch for `count` passes and adds the random factors of tokens.
 
-        The arrays are `[count * batch, length]`, pass after pass.
+        The arrays are `[count * batch, length]`, pass after pass. See `token_factors`
+        of `Transformer.embed_source`.
         """
         inputs = {name: inputs[name] for name in ("source_ids", "target_ids")}
-        passes = {name: tf.concat([ids] * count, 0) for name, ids in inputs.items()}
+        repeated = {name: tf.concat([ids] * count, 0) for name, ids in inputs.items()}
         if not training:
-            return passes
+            return repeated
         for name, ids in inputs.items():
             factors = None
             if self.word_dropout is not None and self.word_dropout.rate:
-                factors = self.word_dropout(passes[name])
+                factors = self.word_dropout(repeated[name])
             if self.token_cutoff is not None and self.token_cutoff.rate:
-                cut = self.token_cutoff(ids)
-                cut = tf.concat([tf.ones_like(cut), cut], 0)
-                factors = cut if factors is None else factors * cut
+                # The cutoff applies to the second pass only.
+                cutoff = self.token_cutoff(ids)
+                cutoff = tf.concat([tf.ones_like(cutoff), cutoff], 0)
+                factors = cutoff if factors is None else factors * cutoff
             if factors is not None:
-                passes[name.replace("ids", "factors")] = factors
-        return passes
+                repeated[name.replace("ids", "factors")] = factors
+        return repeated
 
     def _decoder_output(self, inputs, training):
         """Returns the decoder output and the guided layer's scores, or `None`."""
@@ -308,14 +315,14 @@ class TrainingModel(keras.Model):
     def _chunk_tokens(self):
         if tf.config.list_physical_devices("GPU"):
             return GPU_CHUNK_TOKENS
-        # Few enough for the CPU cache. Wide embeddings, which each chunk reads, need
-        # larger chunks.
+        # Small chunks stay in the CPU cache, but each chunk reads the whole embedding
+        # matrix. The wider it is, the larger chunks must be.
         return 2 * self.transformer.d_model
 
-    def _update_metrics(self, sums, tokens):
+    def _update_metrics(self, sums, total_weight):
         # A mean of per-replica means would not weight tokens equally, so each replica
         # counts the global batch.
         sums = tf.unstack(global_sum(tf.stack(sums)))
         for metric, total in zip(self.metrics, sums, strict=True):
-            metric.update_sums(total, tokens)
+            metric.update_sums(total, total_weight)
         return {metric.name: metric.result() for metric in self.metrics}

@@ -1,4 +1,4 @@
-"""Figures and an HTML page of a model's attention (the paper's Figures 3 to 5)."""
+"""Attention plots, as figures and as an HTML page (the paper's Figures 3 to 5)."""
 
 from keras_transformer.visualization.collect import Attention
 from keras_transformer.visualization.collect import attention_of

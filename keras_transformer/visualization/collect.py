@@ -1,4 +1,4 @@
-"""Attention scores of a sentence pair, with the subwords of their rows and columns."""
+"""Attention scores of a sentence pair, with the tokens of their rows and columns."""
 
 from typing import NamedTuple
 
@@ -19,24 +19,34 @@ _START, _END = "<s>", "</s>"
 class Attention(NamedTuple):
     """The attention of one sentence pair, without padding.
 
-    Tokens are subwords, or characters that are spelled in several subwords of bytes.
-    The attention to such a character is the sum over its subwords, the attention from
-    it the mean.
+    Tokens are subwords, or characters that consist of several subwords, one per byte.
+    Attention to such a character is the sum over its subwords. Attention from it is the
+    mean.
+
+    Attributes:
+        source: List of str, the source tokens and the end.
+        read: List of str, the tokens that the decoder reads: the start, and the target
+            tokens.
+        predicted: List of str, the tokens that the decoder predicts: the target tokens,
+            and the end.
+        scores: Dict from kinds to float32 `[num_layers, num_heads, rows, columns]`.
+        texts: The source and the target.
+        is_mean: Whether the scores are a mean over layers and heads.
     """
 
-    source: list  # str: the tokens and the end
-    read: list  # str, tokens that the decoder reads: the start and the target's
-    predicted: list  # str, tokens that it predicts: the target's and the end
-    scores: dict  # kind: float32 [num_layers, num_heads, rows, columns]
-    texts: tuple = ("", "")  # the source and the target
-    is_mean: bool = False  # whether there is only a mean over layers and heads
+    source: list
+    read: list
+    predicted: list
+    scores: dict
+    texts: tuple = ("", "")
+    is_mean: bool = False
 
     def labels(self, kind):
         """Returns the labels of the rows and of the columns of `scores[kind]`."""
         return {
             "encoder": (self.source, self.source),
             "decoder": (self.read, self.read),
-            # A row is labeled with the token that is predicted from it.
+            # The label of a row is the token that is predicted from it.
             "cross": (self.predicted, self.source),
         }[kind]
 
@@ -57,7 +67,7 @@ class Attention(NamedTuple):
             head: Number of a head, from 1. If `None`, all heads.
 
         Returns:
-            List of (layer, head, scores `[rows, columns]`), numbered from 1.
+            List of (layer, head, scores `[rows, columns]`). Numbers are from 1.
 
         Raises:
             ModelError: If the model has no such kind, layer or head.
@@ -95,7 +105,7 @@ def attention_of(model, tokenizer, source, target):
         model: `Transformer`.
         tokenizer: Tokenizer of both sides.
         source: A text.
-        target: Any translation of the text.
+        target: A translation of the text, not necessarily the model's.
 
     Raises:
         ModelError: If a text is blank, or the model is an ensemble.
@@ -122,13 +132,14 @@ def attention_of(model, tokenizer, source, target):
         # The tokenizer adds a space in front of the text.
         row[0] = row[0].removeprefix(" ")
     (_, source_units), (_, target_units) = sides
-    source_side = [*source_units, len(names[0])]
-    read = [0, *(unit + 1 for unit in target_units)]
-    predicted = [*target_units, len(names[1])]
+    # The end of the source, the start of the target, and its end are units, too.
+    source_units = [*source_units, len(names[0])]
+    read_units = [0, *(unit + 1 for unit in target_units)]
+    predicted_units = [*target_units, len(names[1])]
     units = {
-        "encoder": (source_side, source_side),
-        "decoder": (read, read),
-        "cross": (predicted, source_side),
+        "encoder": (source_units, source_units),
+        "decoder": (read_units, read_units),
+        "cross": (predicted_units, source_units),
     }
     return Attention(
         source=[*names[0], _END],
@@ -145,12 +156,12 @@ def attention_of(model, tokenizer, source, target):
 
 
 def attention_of_export(translator, source, target):
-    """Computes the `Attention` that an export contains: one mean over heads and layers.
+    """Computes the `Attention` of an export: a mean over the heads of the last layers.
 
     Args:
         translator: `ExportedTranslator`.
         source: A text.
-        target: Any translation of the text.
+        target: A translation of the text, not necessarily the model's.
 
     Raises:
         ModelError: If a text is blank or too long, or the export has no signature

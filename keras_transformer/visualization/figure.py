@@ -1,4 +1,4 @@
-"""A grid of attention matrices as a PNG."""
+"""Attention matrices as a grid of heat maps in a PNG."""
 
 import math
 import textwrap
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from keras_transformer.errors import ModelError
 
 _MAX_PANELS = 64
-# Characters that a font lacks are taken from the next one that is installed.
+# Matplotlib takes a character from the first installed font that has it.
 _FONTS = (
     *("DejaVu Sans", "Noto Sans", "Noto Sans CJK JP", "Noto Sans CJK SC"),
     *("Noto Sans Arabic", "Noto Sans Hebrew", "Noto Sans Devanagari", "Noto Sans Thai"),
@@ -20,7 +20,7 @@ _FONTS = (
 
 
 def write_figure(attention, path, kind="cross", layer=None, head=None):
-    """Draws the heads of a kind, one panel per head and one row per layer.
+    """Draws the heads of one kind of attention, one panel per head, one row per layer.
 
     Args:
         attention: `Attention`.
@@ -43,16 +43,16 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
     across = len({head for _, head, _ in panels})
     across = across if len(panels) > across else min(len(panels), 4)
     down = math.ceil(len(panels) / across)
-    # Space for the panels, for the labels at the left and below, and for the texts.
+    # Inches for the panels, for the labels at the left and below, and for the texts.
     width = 2.6 + across * max(1.6, 0.2 * len(columns))
     height = 2.0 + down * max(1.6, 0.2 * len(rows))
-    # pyplot would use the user's backend.
+    # `pyplot` would use the user's backend, which may open windows.
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     with rc_context({"font.family": _installed_fonts()}), warnings.catch_warnings():
-        # No font has all characters. A missing one is drawn as a box.
+        # No font has all characters. Missing ones are drawn as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from")
         for axis, (layer_number, head_number, scores) in zip(
             axes.flat, panels, strict=False
@@ -74,7 +74,7 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
 
 
 def _title(attention, kind, width):
-    """Returns the texts that the axes show, wrapped to a width in inches."""
+    """Returns the texts of the axes, wrapped to a width in inches."""
     sides = {"encoder": (0,), "decoder": (1,), "cross": (0, 1)}[kind]
     lines = []
     for side in sides:

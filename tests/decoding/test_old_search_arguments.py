@@ -21,7 +21,7 @@ from keras_transformer.decoding import beam_search
 from keras_transformer.decoding import sample
 from keras_transformer.decoding import sample_ids
 from keras_transformer.decoding import translate_ids
-from keras_transformer.decoding.loop import StepFunction
+from keras_transformer.decoding.loop import StepDecoder
 from keras_transformer.decoding.loop import take_rows
 
 TABLES = random_tables(seed=3, batch=5, vocabulary=9)
@@ -95,7 +95,7 @@ def test_beam_search_accepts_old_functions():
         logits, cache = table_step(3)(*arguments)
         return keras.ops.log_softmax(logits) - 1.0, cache
 
-    with deprecated(r"StepFunction\(reorder\)"):
+    with deprecated(r"StepDecoder\(reorder\)"):
         found = beam_search(
             **start(3),
             next_token_logits=log_probs,
@@ -105,9 +105,9 @@ def test_beam_search_accepts_old_functions():
             beam_size=3,
         )
     assert set(calls) == {"reorder", "settle"}
-    decoder = StepFunction(log_probs, gives_log_probs=True)
+    decoder = StepDecoder(log_probs, returns_log_probs=True)
     assert_same(found, beam_search(decoder, **start(3), search=BeamSearch(3)))
-    decoder = StepFunction(log_probs)
+    decoder = StepDecoder(log_probs)
     other = beam_search(decoder, **start(3), search=BeamSearch(3))
     assert (np.array(other[1]) != np.array(found[1])).all()
 

@@ -65,11 +65,11 @@ def test_beam_search_penalty_matches_formula(kind, alpha):
 
 
 def test_special_ids_are_never_generated_but_the_end():
-    assert set(SpecialIds().never_generated()) == {0, 1, 2}
+    assert set(SpecialIds().excluded_ids()) == {0, 1, 2}
     # An id that is used twice counts once, and a missing one not at all.
-    assert SpecialIds(pad=5, start=5, unknown=None).never_generated() == (5,)
+    assert SpecialIds(pad=5, start=5, unknown=None).excluded_ids() == (5,)
     with pytest.raises(ValueError, match="end_id=7"):
-        SpecialIds(start=7, end=7).never_generated()
+        SpecialIds(start=7, end=7).excluded_ids()
 
 
 def test_special_ids_are_read_from_a_tokenizer(tiny_model):

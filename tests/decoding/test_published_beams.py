@@ -14,7 +14,7 @@ from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import Sampling
 from keras_transformer.decoding import beam_search
 from keras_transformer.decoding import sample
-from keras_transformer.decoding.loop import StepFunction
+from keras_transformer.decoding.loop import StepDecoder
 
 W1, W2 = 4, 5
 
@@ -39,7 +39,7 @@ def step(ids, cache, context, index):
     return ops.reshape(log_probs, (-1, log_probs.shape[-1])), cache
 
 
-STEP = StepFunction(step, gives_log_probs=True)
+STEP = StepDecoder(step, returns_log_probs=True)
 
 
 def search(log_probs, alpha, kind, patience=None, max_length=20, decoder=STEP):
@@ -186,6 +186,6 @@ def test_beam_reorders_states_like_tensor2tensor(steps, increments, seen):
         return logits, {"state": cache["state"] + np.array(increments, "float32")}
 
     log_probs = t2t_tables(*([each] for each in steps))
-    decoder = StepFunction(counting, gives_log_probs=True)
+    decoder = StepDecoder(counting, returns_log_probs=True)
     search(log_probs, 0.0, "gnmt", max_length=3, decoder=decoder)
     assert states == seen

@@ -42,6 +42,17 @@ def test_attention_logits_do_not_overflow_in_float16(cls, score_mode, policy):
     np.testing.assert_allclose(numpy(found[1]), numpy(expected[1]), atol=1e-3)
 
 
+def test_additive_logits_do_not_overflow_in_float16():
+    """Each logit is a sum of 16 products 10000 tanh(2), which is 154244."""
+    layer = MultiHeadAttention(2, 16, score_mode="additive", dtype="float16")
+    layer.build((1, 3, 32), (1, 3, 32))
+    layer.score_weights.assign(ops.full((2, 16), 10000.0))
+    ones = ops.ones((1, 2, 3, 16), "float16")
+    logits = layer.attention_logits(ones, ones)
+    expected = np.full((1, 2, 3, 3), 160000 * np.tanh(2.0))
+    np.testing.assert_allclose(numpy(logits), expected, rtol=1e-4)
+
+
 def test_weighted_values_do_not_overflow_in_float16():
     """Every slot has weight 1 / 100, so that the undivided sum is 3,000,000."""
     logits = [ops.zeros((1, 1, 1, 60)), ops.zeros((1, 1, 1, 40))]

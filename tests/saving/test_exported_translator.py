@@ -10,7 +10,7 @@ from tiny_export import TEXTS
 import keras_transformer as kt
 from keras_transformer import visualization
 from keras_transformer.errors import ModelError
-from keras_transformer.saving.names import keras_file
+from keras_transformer.saving.names import find_keras_file
 from keras_transformer.saving.open import open_model
 
 TARGETS = ["läuft der Hund", "Katze", "noch ein Hund 😀 x", "", "漢 und ein 😀!"]
@@ -111,6 +111,6 @@ def test_exports_of_early_versions_name_the_missing_signature(exported, monkeypa
 def test_messages_about_a_saved_model_name_it(tiny_export):
     for path in (tiny_export, tiny_export.parent):
         with pytest.raises(ModelError, match="is a SavedModel, whose weights cannot"):
-            keras_file(path)
+            find_keras_file(path)
     with pytest.raises(ModelError, match="is a SavedModel, whose weights cannot"):
         open_model(tiny_export, ensemble=[tiny_export])

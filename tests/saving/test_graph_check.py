@@ -300,4 +300,4 @@ def test_check_names_damaged_exports(tiny_export, tmp_path, monkeypatch):
     monkeypatch.setattr("keras_transformer.saving.graph_check.MAX_BYTES", 1000)
     with pytest.raises(ModelError, match="must have at most 1,000 bytes"):
         check_saved_model(version)
-    assert keras_file.shown("a\nb") == r"'a\nb'"
+    assert keras_file.quote("a\nb") == r"'a\nb'"

@@ -229,7 +229,7 @@ DAMAGE = {
     ),
     "another tokenizer": (
         lambda path: edit(path / "tokenizer.json", config__fingerprint="0" * 64),
-        "is not the one of tokenizer.json",
+        "does not match the fingerprint in tokenizer.json",
     ),
     "no tokenizer file": (
         lambda path: (path / "assets" / "tokenizer" / "tokenizer.model").unlink(),

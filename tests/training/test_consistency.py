@@ -62,7 +62,7 @@ def by_torch(batch, kind, weight, smoothing):
 def test_consistency_loss_matches_pytorch(batch, kind, smoothing, chunk_tokens):
     expected, expected_gradients = by_torch(batch, kind, 3.0, smoothing)
     first, second, matrix, labels, weights = map(tf.constant, batch)
-    factors = Consistency(kind, 3.0).factors
+    loss_weights = Consistency(kind, 3.0).loss_weights
 
     @tf.function
     def value_and_gradients():
@@ -70,7 +70,7 @@ def test_consistency_loss_matches_pytorch(batch, kind, smoothing, chunk_tokens):
             tape.watch([first, second, matrix])
             value = consistency_loss(
                 *(first, second, matrix, labels, weights),
-                *(factors, smoothing, chunk_tokens),
+                *(loss_weights, smoothing, chunk_tokens),
             )[0]
         return value, tape.gradient(value, [first, second, matrix])
 
