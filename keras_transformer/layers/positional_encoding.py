@@ -36,12 +36,12 @@ class PositionalEncoding(keras.layers.Layer):
     Args:
         kind: `"sinusoidal"`, or `"learned"` (Table 3, row E).
         max_length: Number of learned positions; only for `"learned"`.
-        rates: See `sinusoids`.
+        rates: See `sinusoids`; only for `"sinusoidal"`.
         first_position: Number of the first position; only for `"sinusoidal"`.
 
     Raises:
         ValueError: If `kind` is unknown, or `"learned"` has no `max_length` or another
-            `first_position` than 0.
+            `first_position` than 0 or other `rates` than `"paper"`.
     """
 
     def __init__(
@@ -66,6 +66,11 @@ class PositionalEncoding(keras.layers.Layer):
             raise ValueError(
                 "Learned positions begin at 0. "
                 f"Received: first_position={first_position}."
+            )
+        if kind == "learned" and rates != "paper":
+            raise ValueError(
+                "Learned positions have no `rates`; only sinusoids have them. "
+                f"Received: rates={rates!r}."
             )
         self.kind = kind
         self.max_length = max_length

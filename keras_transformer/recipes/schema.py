@@ -113,9 +113,11 @@ class ModelSettings(Section):
                 "num_heads must divide d_model unless key_dim and value_dim are given. "
                 f"Received: num_heads={self.num_heads}, d_model={self.d_model}"
             )
-        shifts = self.variations is not None and self.variations.first_position > 0
-        if self.positions == "learned" and shifts:
-            raise ValueError("variations.first_position needs positions sinusoidal")
+        defaults, changes = VariationSettings(), self.variations or VariationSettings()
+        for name in ("position_rates", "first_position"):
+            is_changed = getattr(changes, name) != getattr(defaults, name)
+            if self.positions == "learned" and is_changed:
+                raise ValueError(f"variations.{name} needs positions sinusoidal")
         for name in {"key_dim", "value_dim"} - self.model_fields_set:
             setattr(self, name, self.d_model // self.num_heads)
         return self
