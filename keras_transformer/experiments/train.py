@@ -53,6 +53,7 @@ def train(
     allow_changes=False,
     restart=False,
     worker_timeout=30.0,
+    allow_unsafe=False,
 ):
     """Trains the model that a recipe describes, or resumes the run in `output`.
 
@@ -67,6 +68,8 @@ def train(
             number of replicas has changed.
         restart: Whether to delete the existing run and start over.
         worker_timeout: Seconds without a heartbeat after which a worker is lost.
+        allow_unsafe: Whether to read `training.initial_model` unchecked. It can then
+            run any code.
 
     Returns:
         A mapping of names to results and paths, for display. It is empty on all
@@ -94,7 +97,7 @@ def train(
     with _claim_run(
         recipe, pathlib.Path(output), allow_changes, restart, worker_timeout
     ) as run:
-        data = run.prepare()
+        data = run.prepare(allow_unsafe)
         trainer = run.build_trainer(data)
         validate = run.build_validator(data, trainer)
         if run.is_unfinished(trainer):
@@ -151,10 +154,10 @@ class _Run:
         self.has_begun = bool(checkpoint_paths(folder / "checkpoints"))
         self._started = time.monotonic()
 
-    def prepare(self):
+    def prepare(self, allow_unsafe):
         """Writes the vocabulary and the ids of the text; returns `_Data`."""
         check_model(self.recipe)
-        initial = self._load_initial_model()
+        initial = self._load_initial_model(allow_unsafe)
         settings = self.recipe.training
         keras.utils.set_random_seed(settings.seed)
         if settings.deterministic:
@@ -170,12 +173,12 @@ class _Run:
                     _logger.warning("data.%s: %s", name, corpus.report)
         return _Data(tokenizer, corpora, pairs, initial)
 
-    def _load_initial_model(self):
+    def _load_initial_model(self, allow_unsafe):
         """Returns the model that provides the initial weights, or `None`."""
         path = self.recipe.training.initial_model
         if not path or self.has_begun:
             return None
-        path, tokenizer, model = load_model(path)
+        path, tokenizer, model = load_model(path, allow_unsafe)
         check_matches_recipe(path, tokenizer, model, self.recipe)
         self.workers.broadcast_from_chief(
             lambda: tokenizer.save(self.folder / TOKENIZER)
