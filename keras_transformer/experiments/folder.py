@@ -59,6 +59,7 @@ _FIXED = {
     *(f"model.{name}" for name in ARCHITECTURE),
     *(f"tokenizer.{name}" for name in ("kind", "vocabulary_size", "split_digits")),
     *("tokenizer.shared", "tokenizer.source_vocabulary_size"),
+    "training.ema_momentum",
 }
 
 

@@ -165,6 +165,7 @@ class TrainingSettings(Section):
     beta_1: Fraction = 0.9
     beta_2: Fraction = 0.98
     epsilon: PositiveFloat = 1e-9
+    ema_momentum: Annotated[float, Field(gt=0, lt=1)] | None = None
     gradient_accumulation_steps: PositiveInt = 1
     parallel_parts: PositiveInt = 1
     global_clipnorm: PositiveFloat | None = None
@@ -217,6 +218,14 @@ class TrainingSettings(Section):
             )
         if not self.checkpoint_minutes and not self.checkpoint_steps:
             self.checkpoint_minutes = 10.0
+        if self.ema_momentum and "average_checkpoints" not in self.model_fields_set:
+            self.average_checkpoints = 1
+        if self.ema_momentum and self.average_checkpoints > 1:
+            raise ValueError(
+                "ema_momentum and average_checkpoints are two averages of the weights. "
+                "Set average_checkpoints to 1. Received: "
+                f"average_checkpoints={self.average_checkpoints}"
+            )
         if self.average_checkpoints > self.keep_checkpoints:
             raise ValueError(
                 "average_checkpoints must not exceed keep_checkpoints. Received: "

@@ -22,7 +22,9 @@ from keras_transformer.training.callbacks import SkippedUpdates
 from keras_transformer.training.callbacks import StepCounter
 from keras_transformer.training.callbacks import Validation
 from keras_transformer.training.checkpoints import Checkpoints
+from keras_transformer.training.moving_average import MovingAverage
 from keras_transformer.training.replicas import SingleProcess
+from keras_transformer.training.reporting import STAGE
 from keras_transformer.training.reporting import MetricsLog
 from keras_transformer.training.reporting import ProgressBar
 from keras_transformer.training.reporting import TrainingLog
@@ -39,7 +41,8 @@ class Trainer:
     """Runs `model.fit` with checkpoints, validation, logs and resume.
 
     It writes `checkpoints/`, `logs/` (TensorBoard), `metrics.jsonl`, and `best.keras`
-    after each new best validation score.
+    after each new best validation score. If the optimizer averages the weights
+    (`use_ema`), validation and saved models use the average.
 
     Args:
         model: A built and compiled `TrainingModel`.
@@ -60,6 +63,7 @@ class Trainer:
         self.checkpoints = Checkpoints(
             model, self.folder / "checkpoints", keep, self.writes
         )
+        self.moving_average = MovingAverage(model)
         self.log = MetricsLog(self.folder, self.progress, self.writes)
         self._tokenizer_fingerprint = tokenizer_fingerprint
         self._saved_step = None
@@ -106,6 +110,7 @@ class Trainer:
                 streak of skipped steps, it is `INTERRUPTION`: the weights have not
                 changed since an older checkpoint.
         """
+        self.moving_average.restore()  # A signal may have interrupted a validation.
         progress = self.progress
         if progress.skipped_in_a_row:
             reason = INTERRUPTION
@@ -180,6 +185,7 @@ class Trainer:
                 max_consecutive_skips,
             ),
             TrainingLog(self.log, log_steps),
+            self.moving_average,
         ]
         if bar and self.writes:
             total = steps if bar is True else bar
@@ -188,7 +194,7 @@ class Trainer:
         if validate is not None:
             validation = Validation(
                 self.progress,
-                validate,
+                functools.partial(self._validate_average, validate),
                 validation_steps,
                 metric,
                 functools.partial(self._report_validation, progress_bar),
@@ -249,7 +255,7 @@ class Trainer:
         path = self.folder / name
         if not self.writes:
             return path
-        with replace_file(path) as temporary:
+        with self.moving_average.applied(), replace_file(path) as temporary:
             self.model.transformer.save(temporary)
             if self._tokenizer_fingerprint is not None:
                 note_tokenizer(temporary, self._tokenizer_fingerprint)
