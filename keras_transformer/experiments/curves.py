@@ -14,6 +14,7 @@ _PANELS = (
     ("training loss", "train", "loss", False),
     ("validation perplexity", "validation", "perplexity", True),
     ("validation BLEU", "validation", "bleu", False),
+    ("validation chrF", "validation", "chrf", False),
     ("validation F1", "validation", "f1", False),
     ("learning rate", "train", "learning_rate", False),
 )

@@ -49,8 +49,8 @@ _LEFTOVERS = (
 # Keys that may change when a run resumes.
 _FREE = {
     "training": {
-        *("steps", "early_stopping", "on_nonfinite", "max_consecutive_skips"),
-        "max_gradient_norm",
+        *("steps", "best_metric", "early_stopping", "on_nonfinite"),
+        *("max_consecutive_skips", "max_gradient_norm"),
     },
     "decoding": True,
 }

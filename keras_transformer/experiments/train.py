@@ -330,12 +330,15 @@ class _Run:
                 f"length penalty {decoding.length_penalty})"
             )
         if progress.best_step is not None:
+            metric = progress.best_metric or self.recipe.validation_metric()
             summary["best single checkpoint"] = (
-                f"{progress.best_score:.2f} at step {progress.best_step} (best.keras; "
-                f"beam size {settings.validation_beam_size})"
+                f"{metric} {progress.best_score:.2f} at step "
+                f"{progress.best_step} (best.keras; beam size "
+                f"{settings.validation_beam_size})"
             )
+        corpora = [self._training_text(data, each.text)[0] for each in self._stages]
         summary["training cost"] = training_cost(
-            self.recipe, model, corpus, progress, self._num_replicas
+            self.recipe, model, corpora, progress, self._num_replicas
         )
         return summary
 

@@ -170,6 +170,7 @@ def _scores(validation, scores, recipe):
         bleu = _bleu_signature(recipe) if recipe else ""
         for name, title, how in (
             ("bleu", "BLEU", beam + bleu),
+            ("chrf", "chrF", beam),
             ("f1", "bracketing F1", f"{beam}, labeled, COLLINS.prm"),
             ("perplexity", "perplexity", ""),
         ):

@@ -18,6 +18,11 @@ from pydantic import model_validator
 
 from keras_transformer.presets import PRESETS
 from keras_transformer.presets import change_preset
+from keras_transformer.recipes.best_metric import BestMetric
+from keras_transformer.recipes.best_metric import EarlyStopping
+from keras_transformer.recipes.best_metric import check_best_metric
+from keras_transformer.recipes.best_metric import chosen_metric
+from keras_transformer.recipes.best_metric import given_metric
 from keras_transformer.recipes.data_sections import DATA_KINDS
 from keras_transformer.recipes.data_sections import Fraction
 from keras_transformer.recipes.data_sections import Section
@@ -139,13 +144,6 @@ DROPOUT_RATES = ("dropout", "attention_dropout")
 ARCHITECTURE = tuple(name for name in MODEL_ARGUMENTS if name not in DROPOUT_RATES)
 
 
-class EarlyStopping(Section):
-    """Condition for stopping before `steps`."""
-
-    metric: Literal["bleu", "f1", "perplexity"] = "bleu"  # validation metric
-    patience: PositiveInt = 5  # validations without improvement
-
-
 class TrainingSettings(Section):
     """Training settings (section 5)."""
 
@@ -183,6 +181,7 @@ class TrainingSettings(Section):
     validation_f1: bool = True
     validation_sentences: PositiveInt | None = None
     validation_beam_size: PositiveInt = 1
+    best_metric: BestMetric | None = None
     early_stopping: EarlyStopping | None = None
     seed: Seed = 1
     deterministic: bool = False
@@ -246,13 +245,7 @@ class TrainingSettings(Section):
             )
         if self.schedule == "inverse_sqrt" and self.learning_rate_scale != 1.0:
             raise ValueError("learning_rate_scale needs schedule paper")
-        stopping = self.early_stopping
-        for metric in ("bleu", "f1"):
-            is_measured = getattr(self, f"validation_{metric}")
-            if stopping and stopping.metric == metric and not is_measured:
-                raise ValueError(
-                    f"early_stopping on {metric} needs validation_{metric}: true"
-                )
+        check_best_metric(self)
         return self
 
 
@@ -311,21 +304,20 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check_validation(self):
-        if (
-            self.training.early_stopping
-            and getattr(self.data, "validation", True) is None
-        ):
-            raise ValueError("training.early_stopping needs data.validation")
+        for name in ("early_stopping", "best_metric"):
+            is_given = getattr(self.training, name) is not None
+            if is_given and getattr(self.data, "validation", True) is None:
+                raise ValueError(f"training.{name} needs data.validation")
         return self
 
     @model_validator(mode="after")
     def _check_kind(self):
         trees = self.data.kind == "trees"
-        stopping = self.training.early_stopping
-        if stopping and stopping.metric == ("bleu" if trees else "f1"):
+        metric = given_metric(self.training)
+        if metric in (("bleu", "chrf") if trees else ("f1",)):
             raise ValueError(
-                f"training.early_stopping.metric {stopping.metric} is not available "
-                f"with data.kind {self.data.kind}"
+                f"validation metric {metric} is not available with data.kind "
+                f"{self.data.kind}"
             )
         if trees and self.tokenizer.kind != "bpe":
             raise ValueError("data.kind trees needs tokenizer.kind bpe")
@@ -370,9 +362,8 @@ class Recipe(Section):
         return self
 
     def validation_metric(self) -> str:
-        """Returns the metric that decides which model is best."""
-        training = self.training
-        if training.early_stopping:
-            return training.early_stopping.metric
-        metric = "f1" if self.data.kind == "trees" else "bleu"
-        return metric if getattr(training, f"validation_{metric}") else "perplexity"
+        """Returns the metric that decides which model is best, also for early stopping.
+
+        See `best_metric.chosen_metric`.
+        """
+        return chosen_metric(self.training, self.data.kind)

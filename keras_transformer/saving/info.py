@@ -40,7 +40,12 @@ from keras_transformer.untrusted import read_text
 
 CARD = "MODEL_CARD.md"
 # Names of metrics in a run's log, and their titles in a model card.
-_METRICS = {"bleu": "BLEU", "f1": "bracketing F1", "perplexity": "perplexity"}
+_METRICS = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "f1": "bracketing F1",
+    "perplexity": "perplexity",
+}
 _CONSTANTS = {"True": True, "False": False, "None": None}
 _Settings = dict[str, Any]
 
@@ -326,16 +331,20 @@ def _validations(rows, metric):
     rows = [row for row in rows if row["split"] == "validation"]
     if not rows:
         return []
-    chosen = [("last", rows[-1])]
+    chosen = [("last validation", rows[-1])]
     scored = [row for row in rows if isinstance(row.get(metric), float)]
     if scored:
-        choose = min if metric == "perplexity" else max
-        chosen.append(("best", choose(scored, key=lambda row: row[metric])))
+        # As for best.keras, the lower perplexity decides between equal scores.
+        sign = 1 if metric == "perplexity" else -1
+        best = min(
+            scored, key=lambda row: (sign * row[metric], row.get("perplexity") or 0)
+        )
+        chosen.append((f"best validation by {_METRICS[metric]}", best))
     return [
         _Score(
             name=f"{title}, validation",
             score=row[name],
-            how=f"{which} validation, step {row['step']}",
+            how=f"{which}, step {row['step']}",
         )
         for which, row in chosen
         for name, title in _METRICS.items()

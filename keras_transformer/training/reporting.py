@@ -39,8 +39,14 @@ class MetricsLog:
             for split in (("train", "validation") if writes else ())
         }
 
-    def write(self, split, metrics):
-        """Writes a line of JSON and one TensorBoard scalar per metric."""
+    def write(self, split, metrics, labels=()):
+        """Writes a line of JSON and one TensorBoard scalar per metric.
+
+        Args:
+            split: "train" or "validation".
+            metrics: Mapping of names to numbers.
+            labels: Mapping of further keys to JSON values, for the line only.
+        """
         if not self.writes:
             return
         # JSON cannot represent non-finite numbers.
@@ -48,7 +54,7 @@ class MetricsLog:
             name: round(float(value), 6) if math.isfinite(value) else None
             for name, value in metrics.items()
         }
-        self.note(split, finite)
+        self.note(split, {**finite, **dict(labels)})
         with self._writers[split].as_default(step=self.progress.step):
             for name, value in metrics.items():
                 tf.summary.scalar(name, float(value))

@@ -231,8 +231,13 @@ class Trainer:
             )
         self.save(END)
 
-    def _report_validation(self, progress_bar, metrics):
-        self.log.write("validation", metrics)
+    def _validate_average(self, validate):
+        with self.moving_average.applied():
+            return validate()
+
+    def _report_validation(self, progress_bar, metrics, is_best):
+        labels = {"best_metric": self.progress.best_metric, "is_best": is_best}
+        self.log.write("validation", metrics, labels)
         if progress_bar is not None:
             progress_bar.show_validation(metrics)
 

@@ -52,9 +52,13 @@ def test_info_describes_a_run(run, info_json):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
     rows = [row for row in rows if row["split"] == "validation"]
     assert [row["step"] for row in rows] == [4, 8]
-    best = max(rows, key=lambda row: row["bleu"])
-    for which, row in (("last", rows[-1]), ("best", best)):
-        how = f"{which} validation, step {row['step']}"
+    best = min(rows, key=lambda row: (-row["bleu"], row["perplexity"]))
+    assert best == [row for row in rows if row["is_best"]][-1]
+    for which, row in (
+        ("last validation", rows[-1]),
+        ("best validation by BLEU", best),
+    ):
+        how = f"{which}, step {row['step']}"
         found = {each["name"]: each for each in info["scores"] if each["how"] == how}
         assert found["BLEU, validation"]["score"] == row["bleu"]
         assert found["perplexity, validation"]["score"] == row["perplexity"]
