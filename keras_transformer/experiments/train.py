@@ -241,10 +241,13 @@ class _Run:
 
     def fit(self, data, trainer, validate, bar):
         """Trains all stages that are not finished."""
-        for stage in self._stages:
-            progress = trainer.progress
+        progress = trainer.progress
+        for number, stage in enumerate(self._stages, 1):
             is_left = progress.step < stage.end
             if is_left or (progress.step == stage.end and progress.validation_due):
+                if self.recipe.training.stages:
+                    is_new = progress.step == stage.start
+                    trainer.begin_stage(number, len(self._stages), is_new)
                 self._fit_stage(stage, data, trainer, validate, bar)
 
     def _fit_stage(self, stage, data, trainer, validate, bar):
@@ -301,7 +304,6 @@ class _Run:
 
     def _finish(self, data, trainer, validate):
         settings = self.recipe.training
-        corpus, _ = self._training_text(data, self._stages[-1].text)
         model, progress = trainer.model.transformer, trainer.progress
         averaged = average_checkpoints(
             model, trainer.checkpoints.folder, settings.average_checkpoints
@@ -311,7 +313,7 @@ class _Run:
             draw_curves([self.folder], self.folder / CURVES)
         summary = {
             "parameters": model.count_params(),
-            "train pairs": corpus.report,
+            "train pairs": self._describe_pairs(data),
             "steps": progress.step,
             "training seconds": round(progress.seconds),
             "averaged checkpoints": len(averaged),
@@ -341,6 +343,17 @@ class _Run:
             self.recipe, model, corpora, progress, self._num_replicas
         )
         return summary
+
+    def _describe_pairs(self, data):
+        """Returns the report of the training pairs, of each stage if they differ."""
+        reports = [
+            self._training_text(data, stage.text)[0].report for stage in self._stages
+        ]
+        if len(set(reports)) == 1:
+            return reports[0]
+        return "; ".join(
+            f"stage {number}: {report}" for number, report in enumerate(reports, 1)
+        )
 
     @property
     def _stages(self):

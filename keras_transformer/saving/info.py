@@ -317,12 +317,25 @@ def _training(folder, recipe, rows):
 
 def _settings(section):
     """Returns a section of a recipe as settings without nesting."""
-    return {name: _flatten(value) for name, value in section.model_dump().items()}
+    return {
+        name: flatten_setting(value) for name, value in section.model_dump().items()
+    }
 
 
-def _flatten(value):
+def flatten_setting(value):
+    """Returns a value of a recipe as text if it is a mapping or a list.
+
+    Keys without a value are omitted. The mappings of a list, such as
+    `training.stages`, are numbered.
+    """
     if isinstance(value, dict):
-        return "; ".join(f"{name} {_flatten(each)}" for name, each in value.items())
+        given = {name: each for name, each in value.items() if each is not None}
+        return "; ".join(
+            f"{name} {flatten_setting(each)}" for name, each in given.items()
+        )
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        parts = (flatten_setting(each) for each in value)
+        return ". ".join(f"{number}: {part}" for number, part in enumerate(parts, 1))
     return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 

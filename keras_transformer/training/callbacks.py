@@ -40,6 +40,7 @@ class Progress:
         replicas: Number of replicas that compute each step.
         reason: Reason of the checkpoint, see `saving.checkpoints.regular_paths`.
         checkpoint_due: Whether the checkpoint on schedule waits for a valid step.
+        stage: Number of the stage, from 1, or `None` in a run without stages.
     """
 
     step: NonNegativeInt = 0
@@ -58,6 +59,7 @@ class Progress:
     replicas: PositiveInt | None = None
     reason: str = SCHEDULE
     checkpoint_due: bool = False
+    stage: PositiveInt | None = None
 
     def improve(self, metric, score, perplexity=None):
         """Records a validation score and returns whether it is the best so far.

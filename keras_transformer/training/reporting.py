@@ -20,6 +20,9 @@ from keras_transformer.files import replace_file
 from keras_transformer.saving.names import METRICS
 from keras_transformer.saving.names import metrics_lines
 
+# Split of the line that a stage writes when it begins.
+STAGE = "stage"
+
 
 class MetricsLog:
     """Appends metrics to `metrics.jsonl` and TensorBoard's logs.
@@ -61,15 +64,17 @@ class MetricsLog:
         self._writers[split].flush()
 
     def note(self, split, values):
-        """Writes a line of JSON with the step, the training time and `values`."""
+        """Writes a line of JSON with step, training time, stage and `values`."""
         if not self.writes:
             return
         row = {
             "split": split,
             "step": self.progress.step,
             "seconds": round(self.progress.seconds, 1),
-            **values,
         }
+        if self.progress.stage is not None:
+            row["stage"] = self.progress.stage
+        row.update(values)
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
 
@@ -77,8 +82,13 @@ class MetricsLog:
         """Removes the lines of later steps, which training will repeat."""
         if not self.writes or not os.path.lexists(self._path):
             return
-        lines = metrics_lines(self._path.parent)
-        kept = [line for line, row in lines if row["step"] <= self.progress.step]
+        step = self.progress.step
+        kept = [
+            line
+            for line, row in metrics_lines(self._path.parent)
+            # The stage that begins at this step writes its line again.
+            if row["step"] < step + (row["split"] != STAGE)
+        ]
         with replace_file(self._path) as temporary:
             temporary.write_bytes(b"".join(line + b"\n" for line in kept))
 
@@ -137,20 +147,24 @@ class ProgressBar(keras.callbacks.Callback):
     Args:
         progress: The run's `Progress`.
         steps: Number of the run's last step.
+        num_stages: Number of stages of the run.
         line_seconds: Seconds between lines.
     """
 
-    def __init__(self, progress, steps, line_seconds=30.0):
+    def __init__(self, progress, steps, num_stages=1, line_seconds=30.0):
         super().__init__()
         self.progress = progress
         self.steps = steps
+        self._stage = ""
+        if progress.stage is not None:
+            self._stage = f"stage {progress.stage} of {num_stages}"
         self.validation = ""
         console = Console(stderr=True)
         self._interval = 0.5 if console.is_terminal else line_seconds
         self._bar = None
         if console.is_terminal:
             self._bar = Bar(
-                TextColumn("training"),
+                TextColumn(self._stage or "training"),
                 BarColumn(bar_width=None),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[metrics]}"),
@@ -197,8 +211,9 @@ class ProgressBar(keras.callbacks.Callback):
             return
         done = self.progress.step - self._first_step
         left = (now - self._start) / done * (self.steps - self.progress.step)
+        stage = f" ({self._stage})" if self._stage else ""
         print(
-            f"step {self.progress.step:,} of {self.steps:,}: {metrics}, "
+            f"step {self.progress.step:,} of {self.steps:,}{stage}: {metrics}, "
             f"{_clock(left)} left",
             file=sys.stderr,
             flush=True,

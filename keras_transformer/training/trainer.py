@@ -67,6 +67,7 @@ class Trainer:
         self.log = MetricsLog(self.folder, self.progress, self.writes)
         self._tokenizer_fingerprint = tokenizer_fingerprint
         self._saved_step = None
+        self._num_stages = 1
 
     def restore(self):
         """Restores the newest checkpoint.
@@ -123,6 +124,19 @@ class Trainer:
         progress.reason = reason
         self.checkpoints.save(progress.step, dataclasses.asdict(progress))
         self._saved_step = progress.step
+
+    def begin_stage(self, number, num_stages, is_new):
+        """Sets the stage that the log and the progress bar of `fit` name.
+
+        Args:
+            number: Number of the stage, from 1.
+            num_stages: Number of stages of the run.
+            is_new: Whether no step of the stage was trained yet.
+        """
+        self.progress.stage = number
+        self._num_stages = num_stages
+        if is_new:
+            self.log.note(STAGE, {})
 
     def fit(
         self,
@@ -189,7 +203,7 @@ class Trainer:
         ]
         if bar and self.writes:
             total = steps if bar is True else bar
-            progress_bar = ProgressBar(self.progress, total)
+            progress_bar = ProgressBar(self.progress, total, self._num_stages)
             callbacks.append(progress_bar)
         if validate is not None:
             validation = Validation(

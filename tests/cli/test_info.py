@@ -15,6 +15,7 @@ from keras_transformer.export import run_metadata
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.info import ModelInfo
 from keras_transformer.saving.info import card_tables
+from keras_transformer.saving.info import flatten_setting
 from keras_transformer.saving.open import open_model
 
 # A description of which nothing is known.
@@ -177,6 +178,11 @@ def test_model_card_round_trip(tiny_model):
     assert sections["Training"]["initial_model"] == "old"
     assert "/home/x" not in card
     assert sections["License"] == "not stated"
+
+
+def test_tables_number_the_stages():
+    stages = [{"steps": 2, "directions": None}, {"steps": 3, "word_dropout": 0.1}]
+    assert flatten_setting(stages) == "1: steps 2. 2: steps 3; word_dropout 0.1"
 
 
 def test_info_prints_text(run, run_command):

@@ -231,6 +231,17 @@ def test_progress_bar_prints_lines_without_terminal(clock, capsys):
     )
 
 
+def test_progress_bar_names_the_stage(clock, capsys):
+    bar = reporting.ProgressBar(callbacks.Progress(step=4, stage=2), 20, num_stages=3)
+    bar.set_model(Model())
+    with bar:
+        bar.on_train_begin()
+        bar.progress.step += 1
+        clock.now += 30
+        bar.on_train_batch_end(0, {"loss": 1.0})
+    assert capsys.readouterr().err.startswith("step 5 of 20 (stage 2 of 3): loss 1.0")
+
+
 def test_progress_bar_draws_on_terminal(monkeypatch):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
