@@ -313,6 +313,30 @@ def ablation(path):
     return table([*head, "paper's PPL", "paper's BLEU"], cells)
 
 
+def experiments(path):
+    """Returns the log of experiments, from `experiments.csv`.
+
+    Raises:
+        ValueError: If a number is damaged, or a row has a test score without the
+            validation score by which it was chosen.
+    """
+    digits = {
+        "seeds": 0,
+        "validation BLEU": 2,
+        "validation perplexity": 3,
+        "minutes": 0,
+        "test BLEU": 2,
+    }
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, strict=True))
+    for index, row in enumerate(rows, 1):
+        if row["test BLEU"] and not row["validation BLEU"]:
+            raise ValueError(f"{path}: row {index} has no validation BLEU")
+        for name, count in digits.items():
+            row[name] = f"{float(row[name]):.{count}f}" if row[name] else "–"
+    return table(list(rows[0]), [list(row.values()) for row in rows])
+
+
 def markdown(name, result):
     """Returns the table of a result and a line about the machine.
 
@@ -344,6 +368,7 @@ def main():
     texts = {name: markdown(name, result) for name, result in results.items()}
     texts["summary"] = summary.table_of(results)
     texts["ablation"] = ablation(RESULTS / "ablation.csv")
+    texts["experiments"] = experiments(RESULTS / "experiments.csv")
     for name, text in texts.items():
         write(RESULTS / f"{name}.md", text)
 

@@ -258,6 +258,7 @@ class Descriptions:
         self.fields = field_comments(RECIPES / "schema.py")
         self.fields |= field_comments(RECIPES / "data_sections.py")
         self.fields |= field_comments(RECIPES / "stages.py")
+        self.fields |= field_comments(RECIPES / "best_metric.py")
         self.arguments = argument_docs(
             ROOT / "keras_transformer" / "transformer.py", "Transformer"
         )

@@ -249,6 +249,15 @@ def test_learned_positions_begin_at_0():
         ModelSettings(preset="tiny", **learned, variations={"first_position": 1})
 
 
+def test_learned_positions_have_no_rates():
+    learned = {"positions": "learned", "max_length": 9}
+    changes = {"position_rates": "tensor2tensor"}
+    with pytest.raises(ValueError, match="Learned positions have no `rates`"):
+        built(changes, **learned)
+    with pytest.raises(ValueError, match="position_rates needs positions sinusoidal"):
+        ModelSettings(preset="tiny", **learned, variations=changes)
+
+
 def test_recipe_has_the_fields_and_defaults_of_variations(tmp_path):
     defaults = {each.name: each.default for each in dataclasses.fields(kt.Variations)}
     assert VariationSettings().model_dump() == defaults

@@ -22,7 +22,7 @@ def repeat(
         str, Option(metavar="LIST", help="Seeds, separated by commas.")
     ] = "1,2,3",
     jobs: Annotated[
-        int, Option(min=1, help="Seeds to train in parallel; they share the cores.")
+        int, Option(min=1, help="Seeds to train in parallel, at most one per core.")
     ] = 1,
     overrides: options.Overrides = (),
 ):

@@ -45,6 +45,7 @@ def train(
     deterministic: Annotated[
         bool, Option("--deterministic", help="Make training on a GPU reproducible.")
     ] = False,
+    allow_unsafe: options.AllowUnsafe = False,
     worker_timeout: Annotated[
         float, Option(min=1, help="Seconds until a silent worker counts as lost.")
     ] = 30.0,
@@ -81,7 +82,10 @@ def train(
         from keras_transformer.saving.load import weights_file
 
         found = console.find_model(initial_model)
-        keys = recipe_keys(found)
+        if allow_unsafe:
+            console.warn_unsafe(found)
+            console.load_tensorflow()
+        keys = recipe_keys(found, allow_unsafe)
         weights = weights_file(found) or "its newest checkpoint"
         console.print_status(f"--from {initial_model}: using the weights of {weights}")
     run = None if restart else output
@@ -107,6 +111,7 @@ def train(
             allow_changes=allow_changes,
             restart=restart,
             worker_timeout=worker_timeout,
+            allow_unsafe=allow_unsafe,
             progress=not common.current.quiet,
         )
     for key, value in summary.items():

@@ -38,6 +38,8 @@ def build_training_model(recipe, tokenizer, initial=None):
         beta_2=settings.beta_2,
         epsilon=settings.epsilon,
         weight_decay=settings.weight_decay or None,
+        use_ema=settings.ema_momentum is not None,
+        ema_momentum=settings.ema_momentum or 0.0,
     )
     if settings.weight_decay:
         # Decay is for matrices: biases and the scales of normalizations stay free.

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer import pipelines
+from keras_transformer.recipes.stages import stages_of
 
 
 def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
@@ -56,23 +57,49 @@ def training_flops(settings, vocabulary_size, source_lengths, target_lengths):
     return 3 * forward_flops(settings, vocabulary_size, source_lengths, target_lengths)
 
 
-def training_cost(recipe, model, corpus, progress, devices):
-    """Returns a line with the training cost, counted and estimated as in Table 2."""
+def counted_flops(recipe, settings, num_outputs, corpora, steps):
+    """Counts the operations of a run, summed over its stages.
+
+    Args:
+        recipe: A `Recipe`.
+        settings: Sizes of the model, see `forward_flops`.
+        num_outputs: Number of logits.
+        corpora: List of the stages' training pairs as ids.
+        steps: Number of completed steps of the run.
+
+    Returns:
+        The number of floating-point operations, float.
+    """
+    total = 0.0
+    for stage, corpus in zip(stages_of(recipe), corpora, strict=True):
+        rows = pipelines.epoch_rows(corpus)
+        lengths = corpus.source_lengths[rows], corpus.target_lengths[rows]
+        epoch = training_flops(settings, num_outputs, *lengths)
+        if stage.settings.consistency is not None:
+            epoch *= 2  # each batch is computed twice
+        epoch_steps = pipelines.steps_per_epoch(corpus, stage.settings.batch_tokens)
+        done = max(0, min(steps, stage.end) - stage.start)
+        total += epoch * done / epoch_steps
+    return total
+
+
+def training_cost(recipe, model, corpora, progress, devices):
+    """Returns a line with the training cost, counted and estimated as in Table 2.
+
+    Args:
+        recipe: A `Recipe`.
+        model: The trained `Transformer`.
+        corpora: List of the stages' training pairs as ids.
+        progress: `Progress` of the run.
+        devices: Number of devices.
+    """
     precision = (recipe.training.mixed_precision or "float32").removeprefix("auto_")
     settings = {
         **recipe.model.constructor_arguments(),
         "key_dim": model.key_dim or model.d_model // model.num_heads,
         "value_dim": model.value_dim or model.d_model // model.num_heads,
     }
-    rows = pipelines.epoch_rows(corpus)
-    epoch = training_flops(
-        settings,
-        model.num_outputs,
-        corpus.source_lengths[rows],
-        corpus.target_lengths[rows],
-    )
-    steps = pipelines.steps_per_epoch(corpus, recipe.training.batch_tokens)
-    counted = epoch * progress.step / steps
+    counted = counted_flops(recipe, settings, model.num_outputs, corpora, progress.step)
     rate = measure_flops(
         precision=precision, num_parallel=recipe.training.parallel_parts
     )

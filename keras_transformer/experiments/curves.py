@@ -14,6 +14,7 @@ _PANELS = (
     ("training loss", "train", "loss", False),
     ("validation perplexity", "validation", "perplexity", True),
     ("validation BLEU", "validation", "bleu", False),
+    ("validation chrF", "validation", "chrf", False),
     ("validation F1", "validation", "f1", False),
     ("learning rate", "train", "learning_rate", False),
 )
@@ -30,6 +31,9 @@ SUFFIXES = (".png", ".pdf", ".svg")
 def draw_curves(folders, path):
     """Draws the metrics of runs against training steps and against minutes.
 
+    A dotted line marks the beginning of each stage after the first. With one run, the
+    lines have numbers.
+
     Args:
         folders: List of run folders. Unfinished runs are drawn up to their last metric.
         path: File to write. Its suffix, one of `SUFFIXES`, determines the format.
@@ -41,7 +45,11 @@ def draw_curves(folders, path):
     # Imported here since matplotlib takes half a second.
     from matplotlib.figure import Figure
 
-    runs = [_curves_of_run(folder) for folder in folders]
+    rows_of_runs = [metrics_of_run(folder) for folder in folders]
+    runs = [
+        _curves_of_run(folder, rows)
+        for folder, rows in zip(folders, rows_of_runs, strict=True)
+    ]
     panels = [panel for panel in _PANELS if any(panel[1:3] in run for run in runs)]
     labels = _short_names(folders)
     has_legend = len(runs) > 1
@@ -63,6 +71,7 @@ def draw_curves(folders, path):
             if is_logarithmic:
                 _label_logarithms(axis)
         row[0].set_ylabel(title, fontsize=9)
+    _mark_stages(axes, rows_of_runs)
     axes[-1][0].set_xlabel("steps", fontsize=9)
     axes[-1][1].set_xlabel("minutes of training", fontsize=9)
     for axis in axes[-1]:
@@ -84,10 +93,34 @@ def draw_curves(folders, path):
         figure.savefig(temporary, dpi=150)
 
 
-def _curves_of_run(folder):
+def _mark_stages(axes, rows_of_runs):
+    """Draws a line where a stage begins, with its number if there is only one run."""
+    is_alone = len(rows_of_runs) == 1
+    for number, rows in enumerate(rows_of_runs):
+        color = "0.4" if is_alone else _COLORS[number % len(_COLORS)]
+        for row in rows:
+            is_known = None not in (row.get("seconds"), row.get("stage"))
+            if row["split"] != "stage" or row["step"] == 0 or not is_known:
+                continue
+            begin = row["step"], row["seconds"] / 60
+            for column, x in zip(axes.T, begin, strict=True):
+                for axis in column:
+                    axis.axvline(x, color=color, linestyle=":", linewidth=0.9)
+                if is_alone:
+                    column[0].annotate(
+                        f"stage {row['stage']}",
+                        (x, 1),
+                        xycoords=("data", "axes fraction"),
+                        xytext=(2, 1),
+                        textcoords="offset points",
+                        fontsize=7,
+                        color=color,
+                    )
+
+
+def _curves_of_run(folder, rows):
     """Returns curves by (split, key): their steps, minutes and values."""
     curves = {}
-    rows = metrics_of_run(folder)
     for _, split, key, _ in _PANELS:
         points = [
             (row["step"], row["seconds"] / 60, row[key])

@@ -49,8 +49,8 @@ _LEFTOVERS = (
 # Keys that may change when a run resumes.
 _FREE = {
     "training": {
-        *("steps", "early_stopping", "on_nonfinite", "max_consecutive_skips"),
-        "max_gradient_norm",
+        *("steps", "best_metric", "early_stopping", "on_nonfinite"),
+        *("max_consecutive_skips", "max_gradient_norm"),
     },
     "decoding": True,
 }
@@ -59,6 +59,7 @@ _FIXED = {
     *(f"model.{name}" for name in ARCHITECTURE),
     *(f"tokenizer.{name}" for name in ("kind", "vocabulary_size", "split_digits")),
     *("tokenizer.shared", "tokenizer.source_vocabulary_size"),
+    "training.ema_momentum",
 }
 
 

@@ -57,7 +57,8 @@ def plan_training(recipe):
     num_devices = max(1, len(machine.gpus))
     seconds = settings.steps * settings.batch_tokens / (rate * num_devices)
     memory = recipe_memory(recipe, num_devices)
-    disk = 12 * parameters * settings.keep_checkpoints + 8 * parameters
+    slots = 12 if settings.ema_momentum is None else 16
+    disk = slots * parameters * settings.keep_checkpoints + 8 * parameters
     sizes = recipe.model
     return {
         "machine": str(machine),

@@ -16,6 +16,7 @@ from pydantic import NonNegativeInt
 from keras_transformer import evaluation
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import RunError
+from keras_transformer.errors import UserError
 from keras_transformer.evaluation.perplexity import perplexity_of
 from keras_transformer.experiments import folder as run_folder
 from keras_transformer.experiments.corpora import load_pairs
@@ -66,7 +67,7 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
         seeds: List of different seeds, ints.
         output: Folder of the runs, `seed-1` and so on, and of the report:
             `results.json`, `results.md` and `results.png`.
-        jobs: Number of seeds that are trained in parallel.
+        jobs: Number of seeds that are trained in parallel, at most one per core.
         on_seed: Function that is called with the result of each newly trained seed.
 
     Returns:
@@ -77,8 +78,13 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
             another recipe.
         RunBusy: If another process repeats in `output`.
         RunError: If a training fails.
+        UserError: If there are fewer cores than `jobs`.
     """
     output = pathlib.Path(output)
+    if jobs > len(_cores()):
+        raise UserError(
+            f"--jobs {jobs}: must be at most the number of cores, {len(_cores())}"
+        )
     if recipe.data.kind == "trees" or getattr(recipe.data, "test", True) is None:
         raise RecipeError("data.test must be given: the models are scored on it")
     run_folder.create(output)
@@ -198,14 +204,21 @@ def _failure_message(folder, seed, code, jobs):
     return f"{message}: {reason} (see {folder / LOG})"
 
 
+def _cores():
+    """Returns the numbers of the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return [*range(os.cpu_count() or 1)]
+
+
 @contextlib.contextmanager
 def _restrict_cores(slot, jobs):
     """Restricts processes started in the context to an equal share of the cores."""
     if jobs == 1 or not hasattr(os, "sched_setaffinity"):
         yield
         return
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[slot::jobs] or cores)
+    cores = _cores()
+    os.sched_setaffinity(0, cores[slot::jobs])
     try:
         yield
     finally:

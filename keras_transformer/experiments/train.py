@@ -53,6 +53,7 @@ def train(
     allow_changes=False,
     restart=False,
     worker_timeout=30.0,
+    allow_unsafe=False,
 ):
     """Trains the model that a recipe describes, or resumes the run in `output`.
 
@@ -67,6 +68,8 @@ def train(
             number of replicas has changed.
         restart: Whether to delete the existing run and start over.
         worker_timeout: Seconds without a heartbeat after which a worker is lost.
+        allow_unsafe: Whether to read `training.initial_model` unchecked. It can then
+            run any code.
 
     Returns:
         A mapping of names to results and paths, for display. It is empty on all
@@ -94,7 +97,7 @@ def train(
     with _claim_run(
         recipe, pathlib.Path(output), allow_changes, restart, worker_timeout
     ) as run:
-        data = run.prepare()
+        data = run.prepare(allow_unsafe)
         trainer = run.build_trainer(data)
         validate = run.build_validator(data, trainer)
         if run.is_unfinished(trainer):
@@ -151,10 +154,10 @@ class _Run:
         self.has_begun = bool(checkpoint_paths(folder / "checkpoints"))
         self._started = time.monotonic()
 
-    def prepare(self):
+    def prepare(self, allow_unsafe):
         """Writes the vocabulary and the ids of the text; returns `_Data`."""
         check_model(self.recipe)
-        initial = self._load_initial_model()
+        initial = self._load_initial_model(allow_unsafe)
         settings = self.recipe.training
         keras.utils.set_random_seed(settings.seed)
         if settings.deterministic:
@@ -170,12 +173,12 @@ class _Run:
                     _logger.warning("data.%s: %s", name, corpus.report)
         return _Data(tokenizer, corpora, pairs, initial)
 
-    def _load_initial_model(self):
+    def _load_initial_model(self, allow_unsafe):
         """Returns the model that provides the initial weights, or `None`."""
         path = self.recipe.training.initial_model
         if not path or self.has_begun:
             return None
-        path, tokenizer, model = load_model(path)
+        path, tokenizer, model = load_model(path, allow_unsafe)
         check_matches_recipe(path, tokenizer, model, self.recipe)
         self.workers.broadcast_from_chief(
             lambda: tokenizer.save(self.folder / TOKENIZER)
@@ -238,10 +241,13 @@ class _Run:
 
     def fit(self, data, trainer, validate, bar):
         """Trains all stages that are not finished."""
-        for stage in self._stages:
-            progress = trainer.progress
+        progress = trainer.progress
+        for number, stage in enumerate(self._stages, 1):
             is_left = progress.step < stage.end
             if is_left or (progress.step == stage.end and progress.validation_due):
+                if self.recipe.training.stages:
+                    is_new = progress.step == stage.start
+                    trainer.begin_stage(number, len(self._stages), is_new)
                 self._fit_stage(stage, data, trainer, validate, bar)
 
     def _fit_stage(self, stage, data, trainer, validate, bar):
@@ -298,7 +304,6 @@ class _Run:
 
     def _finish(self, data, trainer, validate):
         settings = self.recipe.training
-        corpus, _ = self._training_text(data, self._stages[-1].text)
         model, progress = trainer.model.transformer, trainer.progress
         averaged = average_checkpoints(
             model, trainer.checkpoints.folder, settings.average_checkpoints
@@ -308,7 +313,7 @@ class _Run:
             draw_curves([self.folder], self.folder / CURVES)
         summary = {
             "parameters": model.count_params(),
-            "train pairs": corpus.report,
+            "train pairs": self._describe_pairs(data),
             "steps": progress.step,
             "training seconds": round(progress.seconds),
             "averaged checkpoints": len(averaged),
@@ -327,14 +332,28 @@ class _Run:
                 f"length penalty {decoding.length_penalty})"
             )
         if progress.best_step is not None:
+            metric = progress.best_metric or self.recipe.validation_metric()
             summary["best single checkpoint"] = (
-                f"{progress.best_score:.2f} at step {progress.best_step} (best.keras; "
-                f"beam size {settings.validation_beam_size})"
+                f"{metric} {progress.best_score:.2f} at step "
+                f"{progress.best_step} (best.keras; beam size "
+                f"{settings.validation_beam_size})"
             )
+        corpora = [self._training_text(data, each.text)[0] for each in self._stages]
         summary["training cost"] = training_cost(
-            self.recipe, model, corpus, progress, self._num_replicas
+            self.recipe, model, corpora, progress, self._num_replicas
         )
         return summary
+
+    def _describe_pairs(self, data):
+        """Returns the report of the training pairs, of each stage if they differ."""
+        reports = [
+            self._training_text(data, stage.text)[0].report for stage in self._stages
+        ]
+        if len(set(reports)) == 1:
+            return reports[0]
+        return "; ".join(
+            f"stage {number}: {report}" for number, report in enumerate(reports, 1)
+        )
 
     @property
     def _stages(self):

@@ -1,4 +1,4 @@
-"""Validation metrics of a run: perplexity, and BLEU or F1."""
+"""Validation metrics of a run: perplexity, and BLEU and chrF, or F1."""
 
 from keras_transformer import evaluation
 from keras_transformer import pipelines
@@ -21,7 +21,8 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
         tokenizer: Tokenizer of the source; its `target` is the targets'.
         corpus: The validation pairs as ids.
         pairs: The source of the validation pairs.
-        beam_size: Beam size for BLEU or F1. If `None`, `training.validation_beam_size`.
+        beam_size: Beam size for BLEU, chrF or F1. If `None`,
+            `training.validation_beam_size`.
 
     Returns:
         Function without arguments that returns a mapping of metrics.
@@ -51,14 +52,14 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
     def validate():
         metrics = {"perplexity": evaluation.perplexity(scorer, dataset)}
         if score is not None:
-            metrics[metric] = score()
+            metrics |= score()
         return metrics
 
     return validate
 
 
-def _bleu_scorer(recipe, translator, pairs):
-    """Returns a function that computes BLEU of the translated validation text."""
+def _text_scorer(recipe, translator, pairs):
+    """Returns a function that computes BLEU, and chrF if it chooses the best model."""
     kept = [pair for pair in pairs if None not in pair]
     if not kept:
         raise DataError("data.validation: contains no readable pair")
@@ -75,9 +76,11 @@ def _bleu_scorer(recipe, translator, pairs):
         raise DataError(f"evaluation.tokenize {name}: {reason}") from None
 
     def score():
-        return evaluation.bleu(
-            translator.translate(sources), references, **settings
-        ).score
+        texts = translator.translate(sources), references
+        scores = {"bleu": evaluation.bleu(*texts, **settings).score}
+        if recipe.validation_metric() == "chrf":
+            scores["chrf"] = evaluation.chrf(*texts, settings["lowercase"]).score
+        return scores
 
     return score
 
@@ -89,12 +92,12 @@ def _f1_scorer(recipe, translator, pairs):
 
     def score():
         parses = parse_sentences(translator, sentences, recipe.data.words)
-        return bracketing_score(trees, [parse.tree for parse in parses]).f1
+        return {"f1": bracketing_score(trees, [parse.tree for parse in parses]).f1}
 
     return score
 
 
-_SCORERS = {"bleu": _bleu_scorer, "f1": _f1_scorer}
+_SCORERS = {"bleu": _text_scorer, "f1": _f1_scorer}
 
 
 def _sample(items, size):

@@ -9,6 +9,7 @@ from keras_transformer.errors import ModelError
 from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving.info import CARD
 from keras_transformer.saving.info import card_tables
+from keras_transformer.saving.info import flatten_setting
 from keras_transformer.saving.names import CONFIG
 from keras_transformer.saving.names import validations_of_run
 from keras_transformer.untrusted import read_text
@@ -156,7 +157,7 @@ def _training_rows(recipe):
         if key == "initial_model" and value is not None:
             value = _base_names(value)
         if value is not None:
-            yield key, value
+            yield key, flatten_setting(value)
 
 
 def _scores(validation, scores, recipe):
@@ -170,6 +171,7 @@ def _scores(validation, scores, recipe):
         bleu = _bleu_signature(recipe) if recipe else ""
         for name, title, how in (
             ("bleu", "BLEU", beam + bleu),
+            ("chrf", "chrF", beam),
             ("f1", "bracketing F1", f"{beam}, labeled, COLLINS.prm"),
             ("perplexity", "perplexity", ""),
         ):

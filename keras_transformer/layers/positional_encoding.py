@@ -44,7 +44,7 @@ class PositionalEncoding(keras.layers.Layer):
 
     Raises:
         ValueError: If `kind` is unknown, or `"learned"` comes without `max_length` or
-            with a `first_position` other than 0.
+            with a `first_position` other than 0 or `rates` other than `"paper"`.
     """
 
     def __init__(
@@ -69,6 +69,11 @@ class PositionalEncoding(keras.layers.Layer):
             raise ValueError(
                 "Learned positions begin at 0. "
                 f"Received: first_position={first_position}."
+            )
+        if kind == "learned" and rates != "paper":
+            raise ValueError(
+                "Learned positions have no `rates`; only sinusoids have them. "
+                f"Received: rates={rates!r}."
             )
         self.kind = kind
         self.max_length = max_length

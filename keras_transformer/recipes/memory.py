@@ -2,6 +2,7 @@
 
 # The weight, its gradient, and two slots of Adam, in float32.
 _WEIGHT_BYTES = 16
+_AVERAGE_BYTES = 4  # of the moving average, per weight
 # Floats that a step keeps per token of a side and layer: vectors of width d_model, of
 # width d_ff, and rows of attention scores. benchmarks/training_memory.py measures them.
 _VECTORS = 25
@@ -72,7 +73,9 @@ def recipe_memory(recipe, num_devices=1):
     heads = sizes["d_model"] // sizes["num_heads"]
     for name in ("key_dim", "value_dim"):
         sizes[name] = sizes[name] or heads
-    return training_memory(
+    num_weights = count_parameters(sizes, recipe.tokenizer.vocabulary_size)
+    has_average = recipe.training.ema_momentum is not None
+    return has_average * _AVERAGE_BYTES * num_weights + training_memory(
         sizes,
         recipe.tokenizer.vocabulary_size,
         recipe.training.batch_tokens / num_devices,

@@ -18,6 +18,11 @@ from pydantic import model_validator
 
 from keras_transformer.presets import PRESETS
 from keras_transformer.presets import change_preset
+from keras_transformer.recipes.best_metric import BestMetric
+from keras_transformer.recipes.best_metric import EarlyStopping
+from keras_transformer.recipes.best_metric import check_best_metric
+from keras_transformer.recipes.best_metric import chosen_metric
+from keras_transformer.recipes.best_metric import given_metric
 from keras_transformer.recipes.data_sections import DATA_KINDS
 from keras_transformer.recipes.data_sections import Fraction
 from keras_transformer.recipes.data_sections import Section
@@ -113,9 +118,11 @@ class ModelSettings(Section):
                 "num_heads must divide d_model unless key_dim and value_dim are given. "
                 f"Received: num_heads={self.num_heads}, d_model={self.d_model}"
             )
-        shifts = self.variations is not None and self.variations.first_position > 0
-        if self.positions == "learned" and shifts:
-            raise ValueError("variations.first_position needs positions sinusoidal")
+        defaults, changes = VariationSettings(), self.variations or VariationSettings()
+        for name in ("position_rates", "first_position"):
+            is_changed = getattr(changes, name) != getattr(defaults, name)
+            if self.positions == "learned" and is_changed:
+                raise ValueError(f"variations.{name} needs positions sinusoidal")
         for name in {"key_dim", "value_dim"} - self.model_fields_set:
             setattr(self, name, self.d_model // self.num_heads)
         return self
@@ -137,13 +144,6 @@ DROPOUT_RATES = ("dropout", "attention_dropout")
 ARCHITECTURE = tuple(name for name in MODEL_ARGUMENTS if name not in DROPOUT_RATES)
 
 
-class EarlyStopping(Section):
-    """Condition for stopping before `steps`."""
-
-    metric: Literal["bleu", "f1", "perplexity"] = "bleu"  # validation metric
-    patience: PositiveInt = 5  # validations without improvement
-
-
 class TrainingSettings(Section):
     """Training settings (section 5)."""
 
@@ -163,6 +163,7 @@ class TrainingSettings(Section):
     beta_1: Fraction = 0.9
     beta_2: Fraction = 0.98
     epsilon: PositiveFloat = 1e-9
+    ema_momentum: Annotated[float, Field(gt=0, lt=1)] | None = None
     gradient_accumulation_steps: PositiveInt = 1
     parallel_parts: PositiveInt = 1
     global_clipnorm: PositiveFloat | None = None
@@ -180,6 +181,7 @@ class TrainingSettings(Section):
     validation_f1: bool = True
     validation_sentences: PositiveInt | None = None
     validation_beam_size: PositiveInt = 1
+    best_metric: BestMetric | None = None
     early_stopping: EarlyStopping | None = None
     seed: Seed = 1
     deterministic: bool = False
@@ -215,6 +217,14 @@ class TrainingSettings(Section):
             )
         if not self.checkpoint_minutes and not self.checkpoint_steps:
             self.checkpoint_minutes = 10.0
+        if self.ema_momentum and "average_checkpoints" not in self.model_fields_set:
+            self.average_checkpoints = 1
+        if self.ema_momentum and self.average_checkpoints > 1:
+            raise ValueError(
+                "ema_momentum and average_checkpoints are two averages of the weights. "
+                "Set average_checkpoints to 1. Received: "
+                f"average_checkpoints={self.average_checkpoints}"
+            )
         if self.average_checkpoints > self.keep_checkpoints:
             raise ValueError(
                 "average_checkpoints must not exceed keep_checkpoints. Received: "
@@ -235,13 +245,7 @@ class TrainingSettings(Section):
             )
         if self.schedule == "inverse_sqrt" and self.learning_rate_scale != 1.0:
             raise ValueError("learning_rate_scale needs schedule paper")
-        stopping = self.early_stopping
-        for metric in ("bleu", "f1"):
-            is_measured = getattr(self, f"validation_{metric}")
-            if stopping and stopping.metric == metric and not is_measured:
-                raise ValueError(
-                    f"early_stopping on {metric} needs validation_{metric}: true"
-                )
+        check_best_metric(self)
         return self
 
 
@@ -300,21 +304,20 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check_validation(self):
-        if (
-            self.training.early_stopping
-            and getattr(self.data, "validation", True) is None
-        ):
-            raise ValueError("training.early_stopping needs data.validation")
+        for name in ("early_stopping", "best_metric"):
+            is_given = getattr(self.training, name) is not None
+            if is_given and getattr(self.data, "validation", True) is None:
+                raise ValueError(f"training.{name} needs data.validation")
         return self
 
     @model_validator(mode="after")
     def _check_kind(self):
         trees = self.data.kind == "trees"
-        stopping = self.training.early_stopping
-        if stopping and stopping.metric == ("bleu" if trees else "f1"):
+        metric = given_metric(self.training)
+        if metric in (("bleu", "chrf") if trees else ("f1",)):
             raise ValueError(
-                f"training.early_stopping.metric {stopping.metric} is not available "
-                f"with data.kind {self.data.kind}"
+                f"validation metric {metric} is not available with data.kind "
+                f"{self.data.kind}"
             )
         if trees and self.tokenizer.kind != "bpe":
             raise ValueError("data.kind trees needs tokenizer.kind bpe")
@@ -359,9 +362,8 @@ class Recipe(Section):
         return self
 
     def validation_metric(self) -> str:
-        """Returns the metric that decides which model is best."""
-        training = self.training
-        if training.early_stopping:
-            return training.early_stopping.metric
-        metric = "f1" if self.data.kind == "trees" else "bleu"
-        return metric if getattr(training, f"validation_{metric}") else "perplexity"
+        """Returns the metric that decides which model is best, also for early stopping.
+
+        See `best_metric.chosen_metric`.
+        """
+        return chosen_metric(self.training, self.data.kind)

@@ -26,7 +26,8 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
 
     The paper averages the last 5 checkpoints of base and the last 20 of big. Only
     regular checkpoints count, see `regular_paths`, so that interruptions do not change
-    the average. If there are none, the newest checkpoint is used.
+    the average. If there are none, the newest checkpoint is used. In a run with
+    `training.ema_momentum`, the weights of a checkpoint are their moving average.
 
     Args:
         transformer: A built `Transformer`.
@@ -46,6 +47,12 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
         raise ValueError(f"`last` must be at least 1. Received: {last}.")
     weights = weights_by_path(transformer)["weights"]
     checkpoint = tf.train.Checkpoint(weights=weights)
+    moving_average = tf.train.Checkpoint(
+        averages={
+            path_in_model(weight, transformer): weight.value
+            for weight in transformer.trainable_weights
+        }
+    )
     sums = {name: np.zeros(value.shape, "float64") for name, value in weights.items()}
     paths, found = [], checkpoint_paths(folder)
     if not interrupted:
@@ -56,6 +63,9 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
             check_shapes(checkpoint, path)
             status = checkpoint.read(path).expect_partial()
             status.assert_existing_objects_matched()
+            if _has_moving_average(path):
+                check_shapes(moving_average, path, "averages")
+                moving_average.read(path).expect_partial()
         except DAMAGE as error:
             warn_of_damage(path, error)
             continue
@@ -86,6 +96,12 @@ def regular_paths(paths):
         for path, reason in zip(paths, reasons, strict=True)
         if reason == SCHEDULE or (reason == END and path == paths[-1])
     ]
+
+
+def _has_moving_average(path):
+    """Returns whether a checkpoint stores the moving average of the weights."""
+    names = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+    return any(name.startswith("averages/") for name in names)
 
 
 class _Progress(BaseModel):
@@ -128,13 +144,10 @@ def weights_by_path(transformer):
     Returns:
         `{"weights": {path: variable}, "seeds": {path: variable}}`.
     """
-
-    def path(variable):
-        # The path begins with the names of outer models, which differ among processes.
-        names = variable.path.split("/")
-        return "/".join(names[names.index(transformer.name) + 1 :])
-
-    weights = {path(variable): variable.value for variable in transformer.weights}
+    weights = {
+        path_in_model(variable, transformer): variable.value
+        for variable in transformer.weights
+    }
     known = set(map(id, transformer.weights))
     # The states of random generators are variables, but not weights.
     states = [each.value for each in transformer.variables if id(each) not in known]
@@ -142,19 +155,27 @@ def weights_by_path(transformer):
     return {"weights": weights, "seeds": seeds}
 
 
-def check_shapes(checkpoint, path):
-    """Checks that the weights of a model have the shapes in a checkpoint.
+def path_in_model(variable, transformer):
+    """Returns the path of a model's variable, without the names of outer models."""
+    # The names of outer models differ by process.
+    names = variable.path.split("/")
+    return "/".join(names[names.index(transformer.name) + 1 :])
+
+
+def check_shapes(checkpoint, path, group="weights"):
+    """Checks that the variables of a model have the shapes in a checkpoint.
 
     Args:
-        checkpoint: `tf.train.Checkpoint` with `weights_by_path(...)["weights"]`.
+        checkpoint: `tf.train.Checkpoint` with a mapping of paths to variables.
         path: Path of the stored checkpoint, without suffix.
+        group: Name of the mapping: "weights", or "averages" for their moving average.
 
     Raises:
         CheckpointError: If a shape differs or a weight is missing.
     """
     stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-    for name, variable in checkpoint.weights.items():
-        key = f"weights/{name.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
+    for name, variable in getattr(checkpoint, group).items():
+        key = f"{group}/{name.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
         shape = stored.get(key)
         if shape is None:
             raise CheckpointError(

@@ -39,8 +39,13 @@ from keras_transformer.untrusted import parse_json
 from keras_transformer.untrusted import read_text
 
 CARD = "MODEL_CARD.md"
-# Titles of the metrics in a run's log.
-_METRICS = {"bleu": "BLEU", "f1": "bracketing F1", "perplexity": "perplexity"}
+# Metrics in a run's log, and their titles in a model card.
+_METRICS = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "f1": "bracketing F1",
+    "perplexity": "perplexity",
+}
 _CONSTANTS = {"True": True, "False": False, "None": None}
 _Settings = dict[str, Any]
 
@@ -312,12 +317,25 @@ def _training(folder, recipe, rows):
 
 def _settings(section):
     """Returns a section of a recipe as settings without nesting."""
-    return {name: _flatten(value) for name, value in section.model_dump().items()}
+    return {
+        name: flatten_setting(value) for name, value in section.model_dump().items()
+    }
 
 
-def _flatten(value):
+def flatten_setting(value):
+    """Returns a value of a recipe as text if it is a mapping or a list.
+
+    Keys without a value are omitted. The mappings of a list, such as
+    `training.stages`, are numbered.
+    """
     if isinstance(value, dict):
-        return "; ".join(f"{name} {_flatten(each)}" for name, each in value.items())
+        given = {name: each for name, each in value.items() if each is not None}
+        return "; ".join(
+            f"{name} {flatten_setting(each)}" for name, each in given.items()
+        )
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        parts = (flatten_setting(each) for each in value)
+        return ". ".join(f"{number}: {part}" for number, part in enumerate(parts, 1))
     return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
@@ -326,16 +344,20 @@ def _validations(rows, metric):
     rows = [row for row in rows if row["split"] == "validation"]
     if not rows:
         return []
-    chosen = [("last", rows[-1])]
+    chosen = [("last validation", rows[-1])]
     scored = [row for row in rows if isinstance(row.get(metric), float)]
     if scored:
-        choose = min if metric == "perplexity" else max
-        chosen.append(("best", choose(scored, key=lambda row: row[metric])))
+        # As for best.keras, the lower perplexity decides between equal scores.
+        sign = 1 if metric == "perplexity" else -1
+        best = min(
+            scored, key=lambda row: (sign * row[metric], row.get("perplexity") or 0)
+        )
+        chosen.append((f"best validation by {_METRICS[metric]}", best))
     return [
         _Score(
             name=f"{title}, validation",
             score=row[name],
-            how=f"{which} validation, step {row['step']}",
+            how=f"{which}, step {row['step']}",
         )
         for which, row in chosen
         for name, title in _METRICS.items()

@@ -30,11 +30,12 @@ from keras_transformer.saving.vocabularies import vocabulary_keys
 _WEIGHTLESS = ("zero_start_id", "position_rates", "layer_norm_epsilon")
 
 
-def recipe_keys(path):
+def recipe_keys(path, allow_unsafe=False):
     """Returns the recipe keys that are required to train from a model's weights.
 
     Args:
         path: Same as in `load_model`.
+        allow_unsafe: Whether to read a `.keras` file unchecked. It can run any code.
 
     Returns:
         Mapping of keys to values: `"training.initial_model"`, and the sections
@@ -56,7 +57,10 @@ def recipe_keys(path):
         keys["tokenizer"] = recipe.tokenizer.model_dump()
     if file is None:
         return keys
-    settings, _ = keras_file.check(file)
+    if allow_unsafe:
+        settings = load_model(file, allow_unsafe)[2].get_config()
+    else:
+        settings, _ = keras_file.check(file)
     if "model" not in keys:
         keys |= _keys_of_weights(settings, folder)
     is_shared = keys["tokenizer"].get("shared", True)

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from pydantic import ConfigDict
 from pydantic import NonNegativeFloat
 from pydantic import NonNegativeInt
+from pydantic import PositiveInt
 
 from keras_transformer.errors import ModelError
 from keras_transformer.errors import RunError
@@ -114,7 +115,11 @@ class _MetricsRow(BaseModel):
     learning_rate: float | None = None
     perplexity: float | None = None
     bleu: float | None = None
+    chrf: float | None = None
     f1: float | None = None
+    stage: PositiveInt | None = None
+    best_metric: str | None = None
+    is_best: bool | None = None
 
 
 def metrics_lines(folder):

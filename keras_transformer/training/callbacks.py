@@ -16,7 +16,7 @@ from keras_transformer.training import step_check
 from keras_transformer.training.replicas import SingleProcess
 
 # Metrics that can choose the best model.
-HIGHER_IS_BETTER = {"bleu": True, "f1": True, "perplexity": False}
+HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "f1": True, "perplexity": False}
 
 
 @dataclasses.dataclass
@@ -27,6 +27,7 @@ class Progress:
         step: Number of completed steps.
         seconds: Training time in seconds, including earlier runs that were resumed.
         checkpoint_seconds: Training time since the last scheduled checkpoint.
+        best_metric: Metric of the best score.
         best_score: Best validation score.
         best_perplexity: Perplexity of the validation with the best score.
         best_step: Step of the best score.
@@ -39,11 +40,13 @@ class Progress:
         replicas: Number of replicas that compute each step.
         reason: Reason of the checkpoint, see `saving.checkpoints.regular_paths`.
         checkpoint_due: Whether a scheduled checkpoint waits for the next valid step.
+        stage: Number of the stage, from 1, or `None` in a run without stages.
     """
 
     step: NonNegativeInt = 0
     seconds: NonNegativeFloat = 0.0
     checkpoint_seconds: NonNegativeFloat = 0.0
+    best_metric: str | None = None
     best_score: float | None = None
     best_perplexity: float | None = None
     best_step: NonNegativeInt | None = None
@@ -56,12 +59,17 @@ class Progress:
     replicas: PositiveInt | None = None
     reason: str = SCHEDULE
     checkpoint_due: bool = False
+    stage: PositiveInt | None = None
 
     def improve(self, metric, score, perplexity=None):
         """Records a validation score and returns whether it is the best so far.
 
-        Of equal scores, the one with the lower perplexity is better.
+        Of equal scores, the one with the lower perplexity is better. Scores of another
+        metric than the last one are forgotten.
         """
+        if self.best_metric not in (None, metric):
+            self.best_score = self.best_perplexity = self.best_step = None
+        self.best_metric = metric
         sign = 1 if HIGHER_IS_BETTER[metric] else -1
         better = not math.isnan(score) and (
             self.best_score is None or sign * score > sign * self.best_score
@@ -139,7 +147,8 @@ class Validation(keras.callbacks.Callback):
             including `metric`.
         every: Number of steps between validations.
         metric: The key of `HIGHER_IS_BETTER` that decides which model is best.
-        on_result: Function of the metrics, called after each validation.
+        on_result: Function of the metrics and of whether the score is the best so far,
+            called after each validation.
         on_best: Function without arguments, called after a new best score.
         patience: Number of validations without a better score after which training
             stops. If `None`, it never stops early.
@@ -179,9 +188,10 @@ class Validation(keras.callbacks.Callback):
         with self.interruptible():
             metrics = self.validate()
         self.progress.validation_due = False
-        self.on_result(metrics)
         score, perplexity = metrics[self.metric], metrics.get("perplexity")
-        if self.progress.improve(self.metric, score, perplexity):
+        is_best = self.progress.improve(self.metric, score, perplexity)
+        self.on_result(metrics, is_best)
+        if is_best:
             self.on_best()
 
     def is_over(self):

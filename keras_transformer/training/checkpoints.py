@@ -17,10 +17,12 @@ from keras_transformer.saving.checkpoints import DAMAGE
 from keras_transformer.saving.checkpoints import check_shapes
 from keras_transformer.saving.checkpoints import checkpoint_files
 from keras_transformer.saving.checkpoints import checkpoint_paths
+from keras_transformer.saving.checkpoints import path_in_model
 from keras_transformer.saving.checkpoints import regular_paths
 from keras_transformer.saving.checkpoints import warn_of_damage
 from keras_transformer.saving.checkpoints import weights_by_path
 from keras_transformer.saving.names import SAVED
+from keras_transformer.training.moving_average import MovingAverage
 from keras_transformer.untrusted import parse_json
 from keras_transformer.untrusted import require_regular
 
@@ -33,9 +35,9 @@ STATE = "checkpoint"
 class Checkpoints:
     """Writes and restores `folder/ckpt-STEP`.
 
-    A checkpoint contains the weights, the optimizer's slots and step, the states of the
-    random generators for dropout, and the run's progress. It is complete and on disk
-    before an older one is deleted.
+    A checkpoint contains the weights, their moving average if there is one, the
+    optimizer's slots and step, the states of the random generators for dropout, and the
+    run's progress. It is complete and on disk before an older one is deleted.
 
     A run keeps the newest `keep` regular checkpoints, see `regular_paths`. After an
     interruption it has one more, which the next checkpoint replaces.
@@ -54,9 +56,17 @@ class Checkpoints:
         # Without such states, checkpoints have the format of older versions.
         states = model.random_states()
         extra = {"training_seeds": states} if states else {}
+        averages = {
+            path_in_model(weight, model.transformer): average
+            for weight, average in MovingAverage(model).pairs()
+        }
+        if averages:
+            extra["averages"] = {path: each.value for path, each in averages.items()}
+        ids = set(map(id, averages.values()))
+        slots = [each for each in model.optimizer.variables if id(each) not in ids]
         self._checkpoint = tf.train.Checkpoint(
             **weights_by_path(model.transformer),
-            optimizer=[variable.value for variable in model.optimizer.variables],
+            optimizer=[variable.value for variable in slots],
             progress=self._progress,
             **extra,
         )

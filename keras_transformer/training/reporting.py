@@ -20,6 +20,9 @@ from keras_transformer.files import replace_file
 from keras_transformer.saving.names import METRICS
 from keras_transformer.saving.names import metrics_lines
 
+# Split of the line that a stage writes when it begins.
+STAGE = "stage"
+
 
 class MetricsLog:
     """Appends metrics to `metrics.jsonl` and to the TensorBoard logs in `logs/`.
@@ -39,8 +42,14 @@ class MetricsLog:
             for split in (("train", "validation") if writes else ())
         }
 
-    def write(self, split, metrics):
-        """Writes a line of JSON and one TensorBoard scalar per metric."""
+    def write(self, split, metrics, labels=()):
+        """Writes a line of JSON and one TensorBoard scalar per metric.
+
+        Args:
+            split: "train" or "validation".
+            metrics: Mapping of names to numbers.
+            labels: Mapping of further keys to JSON values, for the line only.
+        """
         if not self.writes:
             return
         # JSON cannot represent non-finite numbers.
@@ -48,22 +57,24 @@ class MetricsLog:
             name: round(float(value), 6) if math.isfinite(value) else None
             for name, value in metrics.items()
         }
-        self.note(split, finite)
+        self.note(split, {**finite, **dict(labels)})
         with self._writers[split].as_default(step=self.progress.step):
             for name, value in metrics.items():
                 tf.summary.scalar(name, float(value))
         self._writers[split].flush()
 
     def note(self, split, values):
-        """Writes a line of JSON with the step, the training time and `values`."""
+        """Writes a line of JSON with step, training time, stage and `values`."""
         if not self.writes:
             return
         row = {
             "split": split,
             "step": self.progress.step,
             "seconds": round(self.progress.seconds, 1),
-            **values,
         }
+        if self.progress.stage is not None:
+            row["stage"] = self.progress.stage
+        row.update(values)
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
 
@@ -71,8 +82,13 @@ class MetricsLog:
         """Removes the lines of later steps, which training will repeat."""
         if not self.writes or not os.path.lexists(self._path):
             return
-        lines = metrics_lines(self._path.parent)
-        kept = [line for line, row in lines if row["step"] <= self.progress.step]
+        step = self.progress.step
+        kept = [
+            line
+            for line, row in metrics_lines(self._path.parent)
+            # The stage that begins at this step writes its line again.
+            if row["step"] < step + (row["split"] != STAGE)
+        ]
         with replace_file(self._path) as temporary:
             temporary.write_bytes(b"".join(line + b"\n" for line in kept))
 
@@ -131,20 +147,24 @@ class ProgressBar(keras.callbacks.Callback):
     Args:
         progress: The run's `Progress`.
         steps: Number of the run's last step.
+        num_stages: Number of stages of the run.
         line_seconds: Seconds between lines.
     """
 
-    def __init__(self, progress, steps, line_seconds=30.0):
+    def __init__(self, progress, steps, num_stages=1, line_seconds=30.0):
         super().__init__()
         self.progress = progress
         self.steps = steps
+        self._stage = ""
+        if progress.stage is not None:
+            self._stage = f"stage {progress.stage} of {num_stages}"
         self.validation = ""
         console = Console(stderr=True)
         self._interval = 0.5 if console.is_terminal else line_seconds
         self._bar = None
         if console.is_terminal:
             self._bar = Bar(
-                TextColumn("training"),
+                TextColumn(self._stage or "training"),
                 BarColumn(bar_width=None),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[metrics]}"),
@@ -191,8 +211,9 @@ class ProgressBar(keras.callbacks.Callback):
             return
         done = self.progress.step - self._first_step
         left = (now - self._start) / done * (self.steps - self.progress.step)
+        stage = f" ({self._stage})" if self._stage else ""
         print(
-            f"step {self.progress.step:,} of {self.steps:,}: {metrics}, "
+            f"step {self.progress.step:,} of {self.steps:,}{stage}: {metrics}, "
             f"{_clock(left)} left",
             file=sys.stderr,
             flush=True,

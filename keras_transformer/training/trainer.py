@@ -22,7 +22,9 @@ from keras_transformer.training.callbacks import SkippedUpdates
 from keras_transformer.training.callbacks import StepCounter
 from keras_transformer.training.callbacks import Validation
 from keras_transformer.training.checkpoints import Checkpoints
+from keras_transformer.training.moving_average import MovingAverage
 from keras_transformer.training.replicas import SingleProcess
+from keras_transformer.training.reporting import STAGE
 from keras_transformer.training.reporting import MetricsLog
 from keras_transformer.training.reporting import ProgressBar
 from keras_transformer.training.reporting import TrainingLog
@@ -39,7 +41,8 @@ class Trainer:
     """Runs `model.fit` with checkpoints, validation, logs and resume.
 
     It writes `checkpoints/`, `logs/` (TensorBoard), `metrics.jsonl`, and `best.keras`
-    after each new best validation score.
+    after each new best validation score. If the optimizer averages the weights
+    (`use_ema`), validation and saved models use the average.
 
     Args:
         model: A built and compiled `TrainingModel`.
@@ -60,9 +63,11 @@ class Trainer:
         self.checkpoints = Checkpoints(
             model, self.folder / "checkpoints", keep, self.writes
         )
+        self.moving_average = MovingAverage(model)
         self.log = MetricsLog(self.folder, self.progress, self.writes)
         self._tokenizer_fingerprint = tokenizer_fingerprint
         self._saved_step = None
+        self._num_stages = 1
 
     def restore(self):
         """Restores the newest checkpoint.
@@ -106,6 +111,7 @@ class Trainer:
                 skipped steps, `INTERRUPTION` replaces it, because the weights are the
                 same as after the last valid step.
         """
+        self.moving_average.restore()  # A signal may have interrupted a validation.
         progress = self.progress
         if progress.skipped_in_a_row:
             reason = INTERRUPTION
@@ -118,6 +124,19 @@ class Trainer:
         progress.reason = reason
         self.checkpoints.save(progress.step, dataclasses.asdict(progress))
         self._saved_step = progress.step
+
+    def begin_stage(self, number, num_stages, is_new):
+        """Sets the stage that the log and the progress bar of `fit` name.
+
+        Args:
+            number: Number of the stage, from 1.
+            num_stages: Number of stages of the run.
+            is_new: Whether no step of the stage was trained yet.
+        """
+        self.progress.stage = number
+        self._num_stages = num_stages
+        if is_new:
+            self.log.note(STAGE, {})
 
     def fit(
         self,
@@ -183,15 +202,16 @@ class Trainer:
                 max_consecutive_skips,
             ),
             TrainingLog(self.log, log_steps),
+            self.moving_average,
         ]
         if bar and self.writes:
             total = steps if bar is True else bar
-            progress_bar = ProgressBar(self.progress, total)
+            progress_bar = ProgressBar(self.progress, total, self._num_stages)
             callbacks.append(progress_bar)
         if validate is not None:
             validation = Validation(
                 self.progress,
-                validate,
+                functools.partial(self._validate_average, validate),
                 validation_steps,
                 metric,
                 functools.partial(self._report_validation, progress_bar),
@@ -228,8 +248,13 @@ class Trainer:
             )
         self.save(END)
 
-    def _report_validation(self, progress_bar, metrics):
-        self.log.write("validation", metrics)
+    def _validate_average(self, validate):
+        with self.moving_average.applied():
+            return validate()
+
+    def _report_validation(self, progress_bar, metrics, is_best):
+        labels = {"best_metric": self.progress.best_metric, "is_best": is_best}
+        self.log.write("validation", metrics, labels)
         if progress_bar is not None:
             progress_bar.show_validation(metrics)
 
@@ -256,7 +281,7 @@ class Trainer:
         path = self.folder / name
         if not self.writes:
             return path
-        with replace_file(path) as temporary:
+        with self.moving_average.applied(), replace_file(path) as temporary:
             self.model.transformer.save(temporary)
             if self._tokenizer_fingerprint is not None:
                 note_tokenizer(temporary, self._tokenizer_fingerprint)

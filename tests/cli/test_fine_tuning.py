@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import zipfile
 
 import keras
 import numpy as np
@@ -212,6 +213,38 @@ def test_train_accepts_from(first, command, train_from, tmp_path):
         result = train_from(path, tmp_path / "run")
         assert result.exit_code == 2
         assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def refused(first, tmp_path):
+    """A model file, next to its tokenizer, that the check refuses: it has a note."""
+    shutil.copy(first / "model.keras", tmp_path)
+    shutil.copy(first / "tokenizer" / "tokenizer.model", tmp_path)
+    with zipfile.ZipFile(tmp_path / "model.keras", "a") as archive:
+        archive.writestr("notes.txt", "")
+    with pytest.raises(ModelError, match="refused"):
+        recipe_keys(tmp_path / "model.keras")
+    return tmp_path / "model.keras"
+
+
+def test_unchecked_file_gives_the_same_recipe_keys(first, refused):
+    good = refused.with_name("good.keras")
+    shutil.copy(first / "model.keras", good)
+    found, expected = recipe_keys(refused, allow_unsafe=True), recipe_keys(good)
+    assert found.pop("training.initial_model") == str(refused)
+    expected.pop("training.initial_model")
+    assert found == expected
+
+
+@pytest.mark.slow
+def test_train_from_an_unchecked_file(run_command, refused, tmp_path):
+    settings = [f"--set={each}" for each in (*SETTINGS, *NEW, "training.steps=1")]
+    command = ("train", "phrases", *settings, "--from", refused)
+    result = run_command(*command, "--output", tmp_path / "run")
+    assert result.exit_code == 2 and "--allow-unsafe" in result.stderr
+    result = run_command(*command, "--output", tmp_path / "run", "--allow-unsafe")
+    assert result.exit_code == 0, result.stderr
+    assert "it can run any code (--allow-unsafe)" in result.stderr
 
 
 def test_fine_tuning_rejects_other_files(first, tmp_path):

@@ -15,6 +15,7 @@ from keras_transformer.export import run_metadata
 from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.info import ModelInfo
 from keras_transformer.saving.info import card_tables
+from keras_transformer.saving.info import flatten_setting
 from keras_transformer.saving.open import open_model
 
 # A description of which nothing is known.
@@ -52,9 +53,13 @@ def test_info_describes_a_run(run, info_json):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
     rows = [row for row in rows if row["split"] == "validation"]
     assert [row["step"] for row in rows] == [4, 8]
-    best = max(rows, key=lambda row: row["bleu"])
-    for which, row in (("last", rows[-1]), ("best", best)):
-        how = f"{which} validation, step {row['step']}"
+    best = min(rows, key=lambda row: (-row["bleu"], row["perplexity"]))
+    assert best == [row for row in rows if row["is_best"]][-1]
+    for which, row in (
+        ("last validation", rows[-1]),
+        ("best validation by BLEU", best),
+    ):
+        how = f"{which}, step {row['step']}"
         found = {each["name"]: each for each in info["scores"] if each["how"] == how}
         assert found["BLEU, validation"]["score"] == row["bleu"]
         assert found["perplexity, validation"]["score"] == row["perplexity"]
@@ -173,6 +178,11 @@ def test_model_card_round_trip(tiny_model):
     assert sections["Training"]["initial_model"] == "old"
     assert "/home/x" not in card
     assert sections["License"] == "not stated"
+
+
+def test_tables_number_the_stages():
+    stages = [{"steps": 2, "directions": None}, {"steps": 3, "word_dropout": 0.1}]
+    assert flatten_setting(stages) == "1: steps 2. 2: steps 3; word_dropout 0.1"
 
 
 def test_info_prints_text(run, run_command):

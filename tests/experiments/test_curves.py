@@ -88,6 +88,28 @@ def test_curves_of_several_runs_share_a_picture(tmp_path, figures):
     assert "<svg" in (tmp_path / "both.svg").read_text()
 
 
+def test_curves_mark_where_stages_begin(tmp_path, figures):
+    stages = [
+        {"split": "stage", "step": step, "seconds": 6.0 * step, "stage": number}
+        for number, step in ((1, 0), (2, 150), (3, 250))
+    ]
+    run = write_run(tmp_path / "run", [stages[0], *TRAIN, *stages[1:]])
+    draw_curves([run], run / "curves.png")
+    loss, *marks = curves_of(figures[0])["training loss", "steps"]
+    assert len(loss) == 3
+    assert [line[0][0] for line in marks] == [150, 250]
+    _, *marks = curves_of(figures[0])["learning rate", "minutes of training"]
+    assert [line[0][0] for line in marks] == [15, 25]
+    texts = [text.get_text() for text in figures[0].axes[0].texts]
+    assert texts == ["stage 2", "stage 3"]
+    # With several runs, the lines have the colors of the runs.
+    other = write_run(tmp_path / "other", TRAIN)
+    draw_curves([other, run], tmp_path / "both.png")
+    _, second, *marks = figures[1].axes[0].lines
+    assert {line.get_color() for line in marks} == {second.get_color()}
+    assert not figures[1].axes[0].texts
+
+
 def test_curves_name_runs_by_the_ends_of_their_paths(tmp_path, figures):
     for name in ("x", "y"):
         (tmp_path / name).mkdir()

@@ -1,6 +1,7 @@
 """`repeat`: seeds, resume, report, failures, and comparison of two folders."""
 
 import json
+import os
 import shutil
 import statistics
 
@@ -103,6 +104,16 @@ def test_compare_tests_the_means_of_two_folders(repeated):
     seeds = len(json.loads((output / "results.json").read_text())["seeds"])
     assert f"mean over seeds ({seeds}, {seeds})" in found.output
     assert "p = 1.0000" in found.output
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
+def test_repeat_gives_each_job_at_least_a_core(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 3})
+    command = ["repeat", "phrases", "--jobs=3", "-o", str(tmp_path / "x")]
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 2
+    assert "--jobs 3: must be at most the number of cores, 2" in found.output
+    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("seeds", ["1,x", "1,1", "-1", "1,4294967296"])

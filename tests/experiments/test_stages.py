@@ -5,12 +5,19 @@ import shutil
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from phrases_run import small_recipe
 
 from keras_transformer.errors import RecipeError
+from keras_transformer.experiments.average import average_run
+from keras_transformer.experiments.cost import counted_flops
 from keras_transformer.experiments.train import train
 from keras_transformer.pipelines import EncodedCorpus
 from keras_transformer.recipes import load_recipe
+from keras_transformer.saving.checkpoints import checkpoint_paths
+from keras_transformer.saving.checkpoints import path_in_model
+from keras_transformer.saving.load import load_run
+from keras_transformer.saving.names import metrics_of_run
 
 STAGES = (
     "training.stages=[{steps: 3, directions: both, word_dropout: 0.2}, "
@@ -21,7 +28,7 @@ SETTINGS = (
     *("training.cooldown_steps=0", "training.checkpoint_steps=1"),
     *("training.keep_checkpoints=6", "training.average_checkpoints=1"),
     *("training.validation_bleu=false", "tokenizer.dropout=0.0"),
-    "tokenizer.segmentations=1",
+    *("tokenizer.segmentations=1", "training.ema_momentum=0.6"),
 )
 
 
@@ -30,11 +37,23 @@ def weights(folder):
     return [weight.numpy() for weight in model.weights]
 
 
+def rows(folder):
+    """Returns the lines of metrics.jsonl without times."""
+    return [
+        {name: value for name, value in row.items() if name != "seconds"}
+        for row in metrics_of_run(folder)
+    ]
+
+
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stages")
-    train(small_recipe(*SETTINGS), folder, progress=False)
-    return folder
+    return folder, train(small_recipe(*SETTINGS), folder, progress=False)
+
+
+@pytest.fixture(scope="module")
+def run(finished):
+    return finished[0]
 
 
 def test_stored_recipe_is_the_recipe(run):
@@ -80,6 +99,74 @@ def test_resumed_stages_give_the_same_model(run, tmp_path, step):
     train(small_recipe(*SETTINGS), cut, progress=False)
     for one, other in zip(weights(cut), weights(run), strict=True):
         np.testing.assert_array_equal(one, other)
+    assert rows(cut) == rows(run)
+
+
+def test_model_is_the_moving_average_over_all_stages(run):
+    """`a = 0.6 a + 0.4 w` after each step, beginning with the first weights."""
+    paths = checkpoint_paths(run / "checkpoints")
+    assert len(paths) == 6
+    model = load_run(run)[2]
+    found = keras.saving.load_model(run / "model.keras")
+    for weight, average in zip(model.weights, found.weights, strict=True):
+        name = path_in_model(weight, model).replace("/", ".S")
+        first, *later = (
+            tf.train.load_variable(path, f"weights/{name}/.ATTRIBUTES/VARIABLE_VALUE")
+            for path in paths
+        )
+        expected = first.astype("float64")
+        for value in later:
+            expected = 0.6 * expected + 0.4 * value
+        np.testing.assert_allclose(average.numpy(), expected, rtol=1e-5, atol=1e-7)
+        assert np.abs(average.numpy() - later[-1]).max() > 1e-5
+
+
+def test_average_of_a_run_with_a_moving_average_is_of_averages(run, tmp_path):
+    path, averaged = average_run(run, last=1, output=tmp_path / "again.keras")
+    assert len(averaged) == 1
+    for one, other in zip(
+        keras.saving.load_model(path).get_weights(), weights(run), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_log_and_curves_tell_stages_apart(run):
+    assert [(row["split"], row["step"], row["stage"]) for row in rows(run)] == [
+        ("stage", 0, 1),
+        ("stage", 3, 2),
+        ("validation", 4, 2),
+    ]
+    assert rows(run)[-1]["best_metric"] == "perplexity"
+    assert rows(run)[-1]["is_best"] is True
+
+
+def test_summary_reports_the_pairs_of_each_stage(finished):
+    folder, summary = finished
+    pairs = [
+        EncodedCorpus.load(folder / "cache" / name).num_pairs
+        for name in ("train-both-0x1", "train")
+    ]
+    reports = summary["train pairs"].split("; stage 2: ")
+    for report, number in zip(reports, pairs, strict=True):
+        assert f"{number:,} pairs" in report or str(number) in report
+
+
+def test_cost_of_a_run_is_the_sum_over_its_stages(run):
+    both, forward = (
+        EncodedCorpus.load(run / "cache" / name) for name in ("train-both-0x1", "train")
+    )
+    staged, plain = small_recipe(*SETTINGS), small_recipe("training.steps=6")
+    sizes = plain.model.constructor_arguments()
+
+    def cost(recipe, corpora, steps):
+        return counted_flops(recipe, sizes, 380, corpora, steps)
+
+    first = cost(plain, [both], 3)
+    # SimCut computes each batch twice.
+    second = 2 * cost(plain, [forward], 3)
+    assert cost(staged, [both, forward], 3) == pytest.approx(first)
+    assert cost(staged, [both, forward], 5) == pytest.approx(first + 2 / 3 * second)
+    assert cost(staged, [both, forward], 6) == pytest.approx(first + second)
 
 
 @pytest.mark.parametrize(

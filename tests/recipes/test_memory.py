@@ -38,3 +38,11 @@ def test_memory_grows_with_the_batch_and_shrinks_with_parts_and_devices():
     split = "training.gradient_accumulation_steps=4"
     assert memory("training.batch_tokens=32000", split) == pytest.approx(one, rel=0.2)
     assert memory("training.batch_tokens=8000", "model.preset=base") > 2 * one
+
+
+def test_memory_includes_the_moving_average():
+    settings = [FILES, "model.preset=tiny", "tokenizer.vocabulary_size=8000"]
+    average = ["training.average_checkpoints=1", "training.ema_momentum=0.99"]
+    one, other = (load_recipe("files", [*settings, *more]) for more in ([], average))
+    size = count_parameters(one.model.model_dump(), 8000)
+    assert recipe_memory(other) - recipe_memory(one) == 4 * size

@@ -163,7 +163,7 @@ def test_commands_that_load_a_model_have_allow_unsafe():
     }
     assert found == {
         *("translate", "evaluate", "score", "parse", "visualize", "filter", "export"),
-        *("serve", "update-vocabulary"),
+        *("serve", "update-vocabulary", "train"),
     }
 
 

@@ -78,6 +78,9 @@ RUNS = {
     "plain": plain,
     "clipped": clipped,
     "parts": lambda: fit(tiny_training_model(sgd(), parts=3), LAST_PADDED),
+    "average": lambda: fit(
+        tiny_training_model(keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.6))
+    ),
     "float16": lambda: step(dtype="mixed_float16"),
 }
 
@@ -106,12 +109,22 @@ def overflow():
 
 
 def resumed(folder):
-    """Returns the weights of a resumed and of an uninterrupted run, with dropout."""
+    """Returns the weights of a resumed and of an uninterrupted run, with dropout.
+
+    The weights are followed by their moving averages.
+    """
 
     def trainer(name, seed):
         (folder / name).mkdir(exist_ok=True)
-        model = tiny_training_model(dropout=0.3, seed=seed)
+        schedule = training.PaperSchedule(12, 4, scale=0.1)
+        optimizer = training.FusedAdam(schedule, use_ema=True, ema_momentum=0.6)
+        model = tiny_training_model(optimizer, dropout=0.3, seed=seed)
         return training.Trainer(model, folder / name)
+
+    def all_weights(trainer):
+        pairs = trainer.moving_average.pairs()
+        averages = [tf.convert_to_tensor(each).numpy() for _, each in pairs]
+        return [*weights_of(trainer.model), *averages]
 
     whole = trainer("whole", seed=3)
     whole.fit(dataset(), 7, log_steps=3, bar=False)
@@ -119,7 +132,7 @@ def resumed(folder):
     second = trainer("cut", seed=4)
     assert second.restore() == 4
     second.fit(dataset(4), 7, log_steps=3, bar=False)
-    return weights_of(second.model), weights_of(whole.model)
+    return all_weights(second), all_weights(whole)
 
 
 def main(folder, names):

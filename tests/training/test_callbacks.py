@@ -105,6 +105,15 @@ def test_progress_prefers_lower_perplexity_of_equal_scores():
     assert (progress.best_step, progress.validations_since_best) == (4, 1)
 
 
+def test_progress_forgets_scores_of_another_metric():
+    progress = callbacks.Progress(step=1)
+    assert progress.improve("bleu", 30.0, 9.0)
+    progress.step = 2
+    assert progress.improve("perplexity", 50.0, 50.0)
+    assert (progress.best_metric, progress.best_score) == ("perplexity", 50.0)
+    assert not progress.improve("perplexity", 51.0, 51.0)
+
+
 def test_periodic_checkpoint_waits_for_the_end_of_skipped_steps(clock):
     progress, saved = callbacks.Progress(), []
     periodic = callbacks.PeriodicCheckpoint(
@@ -181,6 +190,8 @@ def test_validation_stops_early_across_starts(tmp_path, metric, scores, best):
     rows = [json.loads(line) for line in lines]
     assert [row["step"] for row in rows] == [4, 8, 12, 16, 20]
     assert [row[metric] for row in rows] == scores
+    assert {row["best_metric"] for row in rows} == {metric}
+    assert [row["is_best"] for row in rows] == [True, True, False, False, False]
 
 
 class Model:
@@ -218,6 +229,17 @@ def test_progress_bar_prints_lines_without_terminal(clock, capsys):
         "step 20 of 20: loss 1.250, 0 target tokens/s, "
         "validation bleu 12.35 perplexity 6.70, 0:00 left"
     )
+
+
+def test_progress_bar_names_the_stage(clock, capsys):
+    bar = reporting.ProgressBar(callbacks.Progress(step=4, stage=2), 20, num_stages=3)
+    bar.set_model(Model())
+    with bar:
+        bar.on_train_begin()
+        bar.progress.step += 1
+        clock.now += 30
+        bar.on_train_batch_end(0, {"loss": 1.0})
+    assert capsys.readouterr().err.startswith("step 5 of 20 (stage 2 of 3): loss 1.0")
 
 
 def test_progress_bar_draws_on_terminal(monkeypatch):

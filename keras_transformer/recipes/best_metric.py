@@ -1,0 +1,59 @@
+"""The validation metric that chooses the best model and stops training early."""
+
+from typing import Literal
+
+from pydantic import PositiveInt
+
+from keras_transformer.recipes.data_sections import Section
+
+BestMetric = Literal["bleu", "chrf", "f1", "perplexity"]
+# The setting that measures a metric. Perplexity is always measured.
+_MEASUREMENTS = {
+    "bleu": "validation_bleu",
+    "chrf": "validation_bleu",
+    "f1": "validation_f1",
+}
+
+
+class EarlyStopping(Section):
+    """Condition for stopping before `steps`."""
+
+    metric: BestMetric | None = None  # must equal best_metric if both are given
+    patience: PositiveInt = 5  # validations without improvement
+
+
+def given_metric(training):
+    """Returns the metric that `TrainingSettings` name, or `None`."""
+    stopping = training.early_stopping
+    return training.best_metric or (stopping.metric if stopping else None)
+
+
+def check_best_metric(training):
+    """Checks that `TrainingSettings` name one metric, and that it is measured.
+
+    Raises:
+        ValueError: If two metrics are given, or the metric is not measured.
+    """
+    metric, stopping = given_metric(training), training.early_stopping
+    if stopping and stopping.metric not in (None, metric):
+        raise ValueError(
+            "early_stopping.metric must be missing or equal best_metric. Received: "
+            f"{stopping.metric} and {metric}"
+        )
+    needed = _MEASUREMENTS.get(metric)
+    if needed and not getattr(training, needed):
+        key = "best_metric" if training.best_metric else "early_stopping.metric"
+        raise ValueError(f"{key} {metric} needs {needed}: true")
+
+
+def chosen_metric(training, data_kind):
+    """Returns the metric that decides which model is best.
+
+    Args:
+        training: `TrainingSettings`.
+        data_kind: Kind of the data. Without a given metric, it is F1 for trees and BLEU
+            for other kinds, or perplexity if that metric is not measured.
+    """
+    metric = "f1" if data_kind == "trees" else "bleu"
+    is_measured = getattr(training, _MEASUREMENTS[metric])
+    return given_metric(training) or (metric if is_measured else "perplexity")

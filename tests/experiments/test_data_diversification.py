@@ -1,0 +1,153 @@
+"""Data diversification: text, order of the commands, and resume."""
+
+import importlib.util
+import pathlib
+
+import pytest
+from phrases_run import SMALL
+
+from keras_transformer.errors import RecipeError
+from keras_transformer.errors import UserError
+from keras_transformer.recipes import load_recipe
+
+PATH = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
+RECIPE = load_recipe("phrases", [*SMALL, "training.parallel_parts=2"])
+
+
+def load_script():
+    path = PATH / "data_diversification.py"
+    spec = importlib.util.spec_from_file_location("data_diversification", path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
+
+
+script = load_script()
+
+
+def test_diversified_pairs_worked_out_by_hand():
+    """The pairs are named by their source and target texts."""
+    pairs = script.diversified_pairs(
+        ["a", "b", "a"],
+        ["A", "B", "A"],
+        # The first translation is the reference, the last is empty.
+        {"forward-1": ["A", "B2", ""], "forward-2": ["A3", "B2", "A"]},
+        {"backward-1": ["a2", "b", "a2"], "backward-2": ["", "b", "a3"]},
+    )
+    assert list(pairs.items()) == [
+        (("a", "A"), "original"),
+        (("b", "B"), "original"),
+        (("b", "B2"), "forward-1"),
+        (("a", "A3"), "forward-2"),
+        (("a2", "A"), "backward-1"),
+        (("a3", "A"), "backward-2"),
+    ]
+
+
+def test_diversified_pairs_need_a_translation_of_each_text():
+    with pytest.raises(UserError, match=r"forward-1: .* 2 sources, 1 targets"):
+        script.diversified_pairs(["a", "b"], ["A", "B"], {"forward-1": ["A"]}, {})
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """The commands that were run. Translations are the input in capital letters."""
+    found = []
+
+    def run(command):
+        found.append(command)
+        options = dict(zip(command[2::2], command[3::2], strict=False))
+        output = pathlib.Path(options["--output"])
+        if command[0] == "train":
+            output.mkdir()
+            (output / "model.keras").touch()
+            return
+        # --resume, without a value, shifts the pairs.
+        source = pathlib.Path(command[command.index("--input") + 1])
+        output.write_text(source.read_text().upper())
+
+    monkeypatch.setattr(script, "run", run)
+    return found
+
+
+def lines(path):
+    return path.read_text().split("\n")[:-1]
+
+
+def test_text_is_original_then_translated_both_ways(commands, tmp_path):
+    script.diversify(RECIPE, [1, 2], tmp_path)
+    text = tmp_path / "text"
+    sources, targets = (lines(text / f"train.{side}") for side in script.SIDES)
+    assert len(sources) == len(targets) > 500
+    expected = {}
+    for origin, pairs in (
+        ("original", zip(sources, targets, strict=True)),
+        ("forward-1", ((each, each.upper()) for each in sources)),
+        ("backward-1", ((each.upper(), each) for each in targets)),
+    ):
+        for pair in pairs:
+            expected.setdefault(pair, origin)
+    # Seed 2 gives the same translations, so it adds no pair.
+    columns = [
+        lines(text / f"diversified.{name}") for name in (*script.SIDES, "origin")
+    ]
+    assert [*zip(*columns, strict=True)] == [
+        (*pair, origin) for pair, origin in expected.items()
+    ]
+    forward, backward, final = (
+        load_recipe(tmp_path / f"{name}.yaml")
+        for name in ("forward", "backward", "diversified")
+    )
+    assert forward.data.train.source == backward.data.train.target
+    assert forward.data.validation.source == backward.data.validation.target
+    assert final.data.train.source == [str(text / "diversified.source")]
+    assert final.data.test == forward.data.test
+    assert forward.model == final.model == RECIPE.model
+    assert forward.training == RECIPE.training
+
+
+def test_commands_run_once_and_in_order(commands, tmp_path, capsys):
+    output = tmp_path / "runs"
+    script.diversify(RECIPE, [1], output, dry_run=True)
+    assert not output.exists()
+    printed = capsys.readouterr().out.splitlines()
+    script.diversify(RECIPE, [1], output)
+    names = [(each[0], pathlib.Path(each[1]).stem) for each in commands]
+    assert names == [
+        *(("train", "forward"), ("train", "backward")),
+        *(("translate", "forward-1"), ("translate", "backward-1")),
+        ("train", "diversified"),
+    ]
+    assert commands[0][-2:] == ("--set", "training.seed=1")
+    assert commands[2][-2:] == ("--parallel-parts", "2")
+    shown = [each for each in printed if not each.startswith("# ")]
+    assert shown == [" ".join(["keras-transformer", *each]) for each in commands]
+    # Only what is missing is made again.
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*.source")}
+    (output / "synthetic" / "backward-1").unlink()
+    del commands[:]
+    script.diversify(RECIPE, [1], output)
+    assert [each[0] for each in commands] == ["translate"]
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    with pytest.raises(RecipeError, match="Choose another --output"):
+        script.diversify(RECIPE, [2], output)
+
+
+def test_trees_are_refused(tmp_path):
+    trees = "data={kind: trees, train: {trees: a}}"
+    recipe = load_recipe("phrases", [trees, "training.validation_bleu=false"])
+    with pytest.raises(RecipeError, match="must be a kind of text"):
+        script.diversify(recipe, [1], tmp_path)
+
+
+@pytest.mark.slow
+def test_commands_train_and_translate(tmp_path, capsys):
+    settings = [f"--set={each}" for each in (*SMALL, "training.steps=2")]
+    arguments = ["phrases", *settings, "--set-final=training.steps=3"]
+    script.main([*arguments, f"--output={tmp_path / 'runs'}"])
+    assert (tmp_path / "runs" / "diversified" / "model.keras").is_file()
+    final = load_recipe(tmp_path / "runs" / "diversified" / "config.yaml")
+    assert final.training.steps == 3
+    origins = set(lines(tmp_path / "runs" / "text" / "diversified.origin"))
+    assert "original" in origins
+    assert "keras-transformer evaluate" in capsys.readouterr().out

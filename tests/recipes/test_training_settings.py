@@ -1,0 +1,70 @@
+"""Averages of the weights, and the metric that chooses the best model."""
+
+import pytest
+
+from keras_transformer.errors import RecipeError
+from keras_transformer.recipes import dump_recipe
+from keras_transformer.recipes import load_recipe
+
+TEXT = "data.validation={source: a, target: b}"
+TREES = "data={kind: trees, train: {trees: a}, validation: {trees: b}}"
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("data: {train: {source: a.en, target: a.de}}\nmodel: {}")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("settings", "metric"),
+    [
+        ([], "bleu"),
+        (["training.best_metric=chrf"], "chrf"),
+        (["training.best_metric=perplexity"], "perplexity"),
+        (["training.early_stopping={patience: 3}"], "bleu"),
+        (["training.early_stopping={metric: perplexity}"], "perplexity"),
+        (
+            ["training.best_metric=chrf", "training.early_stopping={patience: 3}"],
+            "chrf",
+        ),
+        ([TREES, "training.early_stopping={patience: 3}"], "f1"),
+    ],
+)
+def test_best_metric_chooses_the_model_and_stops_early(path, settings, metric):
+    assert load_recipe(path, [TEXT, *settings]).validation_metric() == metric
+
+
+def test_moving_average_replaces_the_mean_of_checkpoints(path, tmp_path):
+    recipe = load_recipe(path, ["training.ema_momentum=0.99"])
+    assert recipe.training.average_checkpoints == 1
+    dump_recipe(recipe, tmp_path / "config.yaml")
+    assert load_recipe(tmp_path / "config.yaml") == recipe
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            [TEXT, "training={best_metric: chrf, early_stopping: {metric: bleu}}"],
+            "must be missing or equal best_metric. Received: bleu and chrf",
+        ),
+        (
+            [TEXT, "training={best_metric: chrf, validation_bleu: false}"],
+            "best_metric chrf needs validation_bleu: true",
+        ),
+        ([TREES, "training.best_metric=chrf"], "chrf is not available with data.kind"),
+        (["training.best_metric=chrf"], "training.best_metric needs data.validation"),
+        (
+            ["training={ema_momentum: 0.9, average_checkpoints: 2}"],
+            "Set average_checkpoints to 1. Received: average_checkpoints=2",
+        ),
+        (["training.ema_momentum=1.0"], "training.ema_momentum must be less than 1"),
+    ],
+)
+def test_recipes_refuse_contradictions(path, settings, message):
+    with pytest.raises(RecipeError) as error:
+        load_recipe(path, settings)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
