@@ -1,3 +1,4 @@
+import contextlib
 import fcntl
 import gc
 import json
@@ -21,6 +22,11 @@ SLOW_TIMEOUT = 2400
 TOGETHER = (
     "export/test_saved_model.py",
     "export/test_signatures.py",
+    "export/test_text_search.py",
+    "export/test_c_api.py",
+    "saving/test_exported_translator.py",
+    "cli/test_exports.py",
+    "decoding/test_blank_texts.py",
     "serving/test_served_model.py",
     "test_any_text.py",
     "distributed/test_inference.py",
@@ -171,6 +177,27 @@ def tiny_export(tiny_model, written_once):
         tiny_export.tiny_export(*tiny_model, folder)
 
     return written_once("tiny", write) / "1"
+
+
+@pytest.fixture(scope="session")
+def small_batch_export(tiny_model, written_once):
+    """Same as `tiny_export`, for translating batches of at most seven rows."""
+    import tiny_export
+
+    def write(folder):
+        with tiny_export.only_signatures("serving_default", "translate_n_best"):
+            tiny_export.tiny_export(*tiny_model, folder, max_batch_size=7)
+
+    return written_once("small_batch", write) / "1"
+
+
+@pytest.fixture
+def export_only():
+    """Function that leaves only the given signatures to the exports of a test."""
+    import tiny_export
+
+    with contextlib.ExitStack() as stack:
+        yield lambda *names: stack.enter_context(tiny_export.only_signatures(*names))
 
 
 @pytest.fixture(scope="session")

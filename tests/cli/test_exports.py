@@ -1,20 +1,19 @@
 """Commands on a SavedModel against the `Translator` of the same model."""
 
 import pytest
-from tiny_export import SEARCH
 from tiny_export import TEXTS
 
-import keras_transformer as kt
 from keras_transformer.decoding import format_pharaoh
 from keras_transformer.evaluation.perplexity import perplexity_of
 
+pytestmark = pytest.mark.usefixtures("exports_load_once")
 LINES = [text.replace("\t", " ") for text in TEXTS]
 TARGETS = LINES[::-1]
 
 
 @pytest.fixture(scope="module")
-def translator(tiny_model):
-    return kt.Translator(*tiny_model, **SEARCH)
+def translator(tiny_translator):
+    return tiny_translator
 
 
 @pytest.fixture

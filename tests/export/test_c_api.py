@@ -10,8 +10,6 @@ import tensorflow_text
 from tensorflow.core.protobuf import saved_model_pb2
 from tiny_export import TEXTS
 
-import keras_transformer as kt
-
 SOURCE = pathlib.Path(__file__).with_name("translate.c")
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
@@ -61,14 +59,11 @@ def run(program, export, libraries, texts):
 
 
 @pytest.fixture(scope="module")
-def expected(tiny_model):
+def expected(tiny_translator):
     """Texts and the expected output of the program."""
     texts = [text for text in TEXTS if "\t" not in text]
-    translator = kt.Translator(
-        *tiny_model, search=kt.BeamSearch(extra_length=7), max_source_length=40
-    )
     # The untrained model also generates line ends.
-    found = "".join(f"{text}\n" for text in translator.translate(texts))
+    found = "".join(f"{text}\n" for text in tiny_translator.translate(texts))
     assert len(found) > 20
     return texts, found
 
