@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import sys
 
+import process_memory
 import pytest
 from fault_table import pytest_addoption  # noqa: F401, a hook
 from fault_table import pytest_configure  # noqa: F401, a hook
@@ -90,30 +91,17 @@ def data_dir():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def freeze_garbage_collector():
-    """Frees graphs after each file, and freezes what is left."""
+def free_memory():
+    """Frees the graphs of a file after it."""
     _measure_small_matrices()
     yield
-    _forget_custom_gradients()
-    gc.collect()
-    gc.freeze()
+    process_memory.free_if_grown()
 
 
 def _measure_small_matrices():
     """Makes the measurement of the processor, with which each training ends, short."""
     if cost := sys.modules.get("keras_transformer.experiments.cost"):
         cost.measure_flops.__defaults__ = (64, *cost.measure_flops.__defaults__[1:])
-
-
-def _forget_custom_gradients():
-    """Makes TensorFlow forget them, with which it would keep every traced graph."""
-    if "tensorflow" not in sys.modules:
-        return
-    from tensorflow.python.framework.ops import gradient_registry
-
-    functions = gradient_registry._registry
-    for name in [each for each in functions if each.startswith("CustomGradient-")]:
-        del functions[name]
 
 
 # Tracing allocates many objects, which the default of 700 searches again and again.

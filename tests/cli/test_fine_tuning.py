@@ -145,6 +145,7 @@ def test_fine_tuning_trains_a_file_without_a_recipe(file, tmp_path):
     assert train(recipe, tmp_path / "run", progress=False)["steps"] == 4
 
 
+@pytest.mark.slow
 def test_fine_tuning_accepts_only_checkpoints_and_another_dropout(first, tmp_path):
     """Settings that do not affect the shapes of weights may differ."""
     unfinished = tmp_path / "unfinished"

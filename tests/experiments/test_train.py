@@ -165,6 +165,7 @@ def test_diverging_run_skips_as_many_steps_as_allowed(tmp_path):
         train(recipe, tmp_path, progress=False)
 
 
+@pytest.mark.slow
 def test_train_accepts_corrected_text_before_first_checkpoint(tmp_path, caplog):
     """Vocabulary and log contain the corrected text only."""
     text = ["die Katze", "der Hund", "ein Pferd und eine Kuh", "zwei Esel"] * 20

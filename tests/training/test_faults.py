@@ -236,7 +236,9 @@ def test_float16_overflow_at_small_scale_is_a_fault():
     "X03",
     "above `max_gradient_norm`: no update, reported; others as without the limit",
 )
-@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", pytest.param("mixed_float16", marks=pytest.mark.slow)]
+)
 def test_exploding_gradient_updates_nothing(tmp_path, dtype):
     """The gradient of the third batch is a thousand times too large."""
 

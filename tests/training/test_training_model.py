@@ -125,6 +125,7 @@ def test_calls_on_batches_match_plain_compile(kind):
     assert accuracy == pytest.approx(best, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_fit_and_evaluate_accept_sample_weights():
     """A weight of 0 for some sentences equals their absence."""
     inputs, labels = batch(1, SEVEN_ROWS)
@@ -277,7 +278,7 @@ def exact_losses():
     [
         ("mixed_bfloat16", 1),
         pytest.param("mixed_float16", 1, marks=pytest.mark.slow),
-        ("mixed_float16", 3),
+        pytest.param("mixed_float16", 3, marks=pytest.mark.slow),
     ],
 )
 def test_mixed_precision_learns(exact_losses, precision, parts):
