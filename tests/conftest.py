@@ -49,7 +49,6 @@ LONGEST = (
     "decoding/test_patience.py",
     "pipelines/tokenizers/test_kerashub.py",
     "test_transformer.py",
-    "decoding/test_backends.py",
     "test_readme.py",
 )
 

@@ -1,4 +1,4 @@
-"""Searches on the backend `KERAS_BACKEND`; test_backends.py runs it in a process."""
+"""Searches on the backend KERAS_BACKEND. Run by test_model_on_backends.py."""
 
 import sys
 
