@@ -19,8 +19,8 @@ SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 
 # Seconds for a slow test.
 SLOW_TIMEOUT = 2400
-# Files that run on one worker, since they open the same export.
-TOGETHER = (
+# Files that run on one worker, since they open the same export,
+EXPORTED = (
     "export/test_saved_model.py",
     "export/test_signatures.py",
     "export/test_text_search.py",
@@ -33,21 +33,33 @@ TOGETHER = (
     "distributed/test_inference.py",
     "docs/test_reference.py",
 )
+# and since they start processes with `prepared`, whose server takes seconds to start.
+FORKED = (
+    "training/test_trainer.py",
+    "cli/test_run.py",
+    "test_registration.py",
+    "training/test_replicas.py",
+    "distributed/test_multi_worker.py",
+    "training/test_threads.py",
+    "cli/test_command.py",
+    "cli/test_translate_resume.py",
+    "serving/test_stopping.py",
+    "pipelines/test_datasets.py",
+    "pipelines/tokenizers/test_kerashub.py",
+    "pipelines/tokenizers/test_hostile_tokenizers.py",
+)
 # Files that take longest come first, so that all workers end at about the same time.
 LONGEST = (
+    *EXPORTED,
+    *FORKED,
+    "backends/test_model_on_backends.py",
     "decoding/test_incremental.py",
-    *TOGETHER,
     "training/test_faults.py",
     "training/test_training_model.py",
     "cli/test_translate_options.py",
-    "test_registration.py",
-    "backends/test_model_on_backends.py",
-    "cli/test_run.py",
     "cli/test_parse.py",
     "decoding/test_translator.py",
     "frozen/test_frozen.py",
-    "decoding/test_patience.py",
-    "pipelines/tokenizers/test_kerashub.py",
     "test_transformer.py",
     "test_readme.py",
 )
@@ -68,13 +80,16 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """The tests of a file stay in one process, and so do those of `TOGETHER`."""
+    """The tests of a file stay in one process, and so do those of a group."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file = _file(nodeid)
-            return TOGETHER[0] if file in TOGETHER else file
+            for group in (EXPORTED, FORKED):
+                if file in group:
+                    return group[0]
+            return file
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)
