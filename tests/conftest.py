@@ -41,6 +41,7 @@ FORKED = (
     "training/test_replicas.py",
     "distributed/test_multi_worker.py",
     "training/test_threads.py",
+    "test_deprecated.py",
     "cli/test_command.py",
     "cli/test_translate_resume.py",
     "serving/test_stopping.py",
