@@ -80,10 +80,10 @@ def test_export_in_parts_and_by_xla_matches_plain_export(
     """Single rows at the bounds of the programs' lengths, and split batches.
 
     These have fewer rows than parts, no rows, or as many as do not divide. All kernels
-    of the decoder are packed, each in several pieces.
+    of the decoder are packed in several blocks, the largest in several pieces.
     """
     monkeypatch.setattr(matrices, "BLOCK_COLUMNS", 8)
-    monkeypatch.setattr(matrices, "MIN_PIECE_SIZE", 2**8)
+    monkeypatch.setattr(matrices, "MIN_PIECE_SIZE", 2**10)
     model, encoded = tiny_model[0], []
     encode = type(model.encoder).call
 
