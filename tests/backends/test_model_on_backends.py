@@ -59,9 +59,11 @@ def saved_model(tmp_path_factory):
     generator = np.random.default_rng(9)
     ids = {
         "source_ids": generator.integers(1, 41, size=(2, 5)).astype("int32"),
-        "target_ids": generator.integers(1, 41, size=(2, 3)).astype("int32"),
+        "target_ids": generator.integers(1, 41, size=(2, 4)).astype("int32"),
     }
-    model = Transformer(41, num_layers=1, d_model=12, d_ff=17, num_heads=3)
+    # Sizes of `model_on_backend.py`, for which JAX has compiled its operations.
+    widths = {"num_heads": 3, "key_dim": 5, "value_dim": 2}
+    model = Transformer(41, num_layers=1, d_model=12, d_ff=17, **widths)
     model.build({name: value.shape for name, value in ids.items()})
     randomize(model)
     model.save(folder / "model.keras")
