@@ -1,3 +1,4 @@
+import contextlib
 import fcntl
 import gc
 import json
@@ -6,6 +7,7 @@ import pathlib
 import shutil
 import sys
 
+import process_memory
 import pytest
 from fault_table import pytest_addoption  # noqa: F401, a hook
 from fault_table import pytest_configure  # noqa: F401, a hook
@@ -17,32 +19,49 @@ SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 
 # Seconds for a slow test.
 SLOW_TIMEOUT = 2400
-# Files that run on one worker, since they open the same export.
-TOGETHER = (
+# Files that run on one worker, since they open the same export,
+EXPORTED = (
     "export/test_saved_model.py",
     "export/test_signatures.py",
+    "export/test_text_search.py",
+    "export/test_c_api.py",
+    "saving/test_exported_translator.py",
+    "cli/test_exports.py",
+    "decoding/test_blank_texts.py",
     "serving/test_served_model.py",
     "test_any_text.py",
     "distributed/test_inference.py",
     "docs/test_reference.py",
 )
+# and since they start processes with `prepared`, whose server takes seconds to start.
+FORKED = (
+    "training/test_trainer.py",
+    "cli/test_run.py",
+    "test_registration.py",
+    "training/test_replicas.py",
+    "distributed/test_multi_worker.py",
+    "training/test_threads.py",
+    "test_deprecated.py",
+    "cli/test_command.py",
+    "cli/test_translate_resume.py",
+    "serving/test_stopping.py",
+    "pipelines/test_datasets.py",
+    "pipelines/tokenizers/test_kerashub.py",
+    "pipelines/tokenizers/test_hostile_tokenizers.py",
+)
 # Files that take longest come first, so that all workers end at about the same time.
 LONGEST = (
+    *EXPORTED,
+    *FORKED,
+    "backends/test_model_on_backends.py",
     "decoding/test_incremental.py",
-    *TOGETHER,
     "training/test_faults.py",
     "training/test_training_model.py",
     "cli/test_translate_options.py",
-    "test_registration.py",
-    "backends/test_model_on_backends.py",
-    "cli/test_run.py",
     "cli/test_parse.py",
     "decoding/test_translator.py",
     "frozen/test_frozen.py",
-    "decoding/test_patience.py",
-    "pipelines/tokenizers/test_kerashub.py",
     "test_transformer.py",
-    "decoding/test_backends.py",
     "test_readme.py",
 )
 
@@ -62,13 +81,16 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """The tests of a file stay in one process, and so do those of `TOGETHER`."""
+    """The tests of a file stay in one process, and so do those of a group."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file = _file(nodeid)
-            return TOGETHER[0] if file in TOGETHER else file
+            for group in (EXPORTED, FORKED):
+                if file in group:
+                    return group[0]
+            return file
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)
@@ -84,30 +106,17 @@ def data_dir():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def freeze_garbage_collector():
-    """Frees graphs after each file, and freezes what is left."""
+def free_memory():
+    """Frees the graphs of a file after it."""
     _measure_small_matrices()
     yield
-    _forget_custom_gradients()
-    gc.collect()
-    gc.freeze()
+    process_memory.free_if_grown()
 
 
 def _measure_small_matrices():
     """Makes the measurement of the processor, with which each training ends, short."""
     if cost := sys.modules.get("keras_transformer.experiments.cost"):
         cost.measure_flops.__defaults__ = (64, *cost.measure_flops.__defaults__[1:])
-
-
-def _forget_custom_gradients():
-    """Makes TensorFlow forget them, with which it would keep every traced graph."""
-    if "tensorflow" not in sys.modules:
-        return
-    from tensorflow.python.framework.ops import gradient_registry
-
-    functions = gradient_registry._registry
-    for name in [each for each in functions if each.startswith("CustomGradient-")]:
-        del functions[name]
 
 
 # Tracing allocates many objects, which the default of 700 searches again and again.
@@ -171,6 +180,27 @@ def tiny_export(tiny_model, written_once):
         tiny_export.tiny_export(*tiny_model, folder)
 
     return written_once("tiny", write) / "1"
+
+
+@pytest.fixture(scope="session")
+def small_batch_export(tiny_model, written_once):
+    """Same as `tiny_export`, for translating batches of at most seven rows."""
+    import tiny_export
+
+    def write(folder):
+        with tiny_export.only_signatures("serving_default", "translate_n_best"):
+            tiny_export.tiny_export(*tiny_model, folder, max_batch_size=7)
+
+    return written_once("small_batch", write) / "1"
+
+
+@pytest.fixture
+def export_only():
+    """Function that leaves only the given signatures to the exports of a test."""
+    import tiny_export
+
+    with contextlib.ExitStack() as stack:
+        yield lambda *names: stack.enter_context(tiny_export.only_signatures(*names))
 
 
 @pytest.fixture(scope="session")

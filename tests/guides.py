@@ -18,12 +18,9 @@ any number of lines.
 import gzip
 import importlib.util
 import itertools
-import os
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^( *)```(\w*)[^\n`]*\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
@@ -194,15 +191,15 @@ HELP = {}
 
 def help_of(command):
     """Returns the help of a command, or `None` if there is no such command."""
+    from typer.testing import CliRunner
+
+    from keras_transformer.cli.app import app
+
     if command not in HELP:
-        code = "from keras_transformer.cli import main; main()"
-        result = subprocess.run(
-            [sys.executable, "-c", code, *(command or "").split(), "--help"],
-            env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
-            capture_output=True,
-            text=True,
-        )
-        HELP[command] = result.stdout if result.returncode == 0 else None
+        words = [*(command or "").split(), "--help"]
+        env = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+        result = CliRunner().invoke(app, words, env=env)
+        HELP[command] = result.stdout if result.exit_code == 0 else None
     return HELP[command]
 
 

@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+import prepared
 import pytest
 
 from keras_transformer._deprecated import MODULES
@@ -54,15 +55,6 @@ print(json.dumps(result))
 """
 
 
-def run(code, text=""):
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        input=text,
-        capture_output=True,
-        text=True,
-    )
-
-
 @pytest.fixture(scope="module")
 def loaded():
     """{path of 0.1: what loading it said}, all in one fresh process."""
@@ -70,7 +62,12 @@ def loaded():
     # Every old path of the table, those that were not public too.
     lines += [": ".join(old.rpartition(".")[::2]) for old in NAMES]
     lines += [f"{old}:" for old in MODULES]
-    result = run(LOAD, "\n".join(lines))
+    result = subprocess.run(
+        [sys.executable, "-c", LOAD],
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+    )
     assert result.returncode == 0, result.stderr[-3000:]
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -113,7 +110,7 @@ def test_moved_modules_no_longer_exist():
         assert not (path / "__init__.py").exists(), old
 
 
-def test_import_statement_warns_at_its_own_line():
+def test_import_statement_warns_at_its_own_line(tmp_path):
     code = """
 import warnings
 warnings.simplefilter("ignore")
@@ -123,14 +120,14 @@ try:
 except DeprecationWarning as warning:
     print(warning)
 """
-    result = run(code)
+    result = prepared.run(code, folder=tmp_path)
     assert result.stdout == (
         "keras_transformer.models.open_model is deprecated and will be removed in the "
         "next release. Use keras_transformer.saving.open.open_model.\n"
     ), result.stderr
 
 
-def test_unknown_names_are_attribute_errors():
+def test_unknown_names_are_attribute_errors(tmp_path):
     code = """
 import keras_transformer.models, keras_transformer.training
 for module in (keras_transformer.models, keras_transformer.training):
@@ -140,7 +137,7 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
-    assert run(code).stdout.splitlines() == [
+    assert prepared.run(code, folder=tmp_path).stdout.splitlines() == [
         "False False",
         "False False",
         "No module named 'keras_transformer.absent'",

@@ -30,8 +30,18 @@ def modes(model):
     ]
 
 
-@pytest.mark.parametrize("options", [{}, {"dtype": "mixed_bfloat16"}])
-@pytest.mark.parametrize("load", [keras.saving.load_model, read])
+LOW = {"dtype": "mixed_bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("load", "options"),
+    [
+        (keras.saving.load_model, {}),
+        (read, LOW),
+        pytest.param(keras.saving.load_model, LOW, marks=pytest.mark.slow),
+        pytest.param(read, {}, marks=pytest.mark.slow),
+    ],
+)
 def test_quantized_transformer_is_saved_and_loaded(tmp_path, options, load):
     model = small_model(**options)
     model.quantize("int8")
@@ -39,9 +49,10 @@ def test_quantized_transformer_is_saved_and_loaded(tmp_path, options, load):
     model.save(path)
     loaded = load(path)
     assert modes(loaded) == modes(model) == ["int8"] * 16
-    np.testing.assert_array_equal(numpy(loaded(IDS)), numpy(model(IDS)))
+    expected = numpy(model(IDS))
+    np.testing.assert_array_equal(numpy(loaded(IDS)), expected)
     loaded.save(path)
-    np.testing.assert_array_equal(numpy(load(path)(IDS)), numpy(model(IDS)))
+    np.testing.assert_array_equal(numpy(load(path)(IDS)), expected)
 
 
 def test_quantized_weights_load_into_a_plain_model(tmp_path):

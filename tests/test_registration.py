@@ -34,9 +34,6 @@ IMPORTS = [
     "import keras; import keras_transformer",
     "import keras_transformer; import keras",
     "import keras_transformer.layers; import keras",
-    "import keras_transformer.training.losses; import keras",
-    "from keras_transformer import layers; import keras",
-    "import keras_transformer; import keras.saving",
     # Asks for Keras without importing it, as TensorFlow does.
     "import keras_transformer; from importlib.util import find_spec; "
     "assert find_spec('keras').loader.is_package('keras'); import keras",
@@ -49,6 +46,11 @@ IMPORTS = [
     "path.write_text('import keras\\ndef test_it(): pass'); "
     "assert pytest.main(['-q', '-p', 'no:cacheprovider', str(path)]) == 0; "
     "import keras",
+]
+MORE_IMPORTS = [
+    "import keras_transformer.training.losses; import keras",
+    "from keras_transformer import layers; import keras",
+    "import keras_transformer; import keras.saving",
 ]
 MINE = """
 import keras, keras_transformer
@@ -176,6 +178,12 @@ def test_table_contains_each_registered_class():
 @pytest.mark.parametrize("imports", IMPORTS)
 def test_any_order_of_imports_loads_a_model(printed, imports):
     assert printed(f"{imports}\n{LOAD}") == printed(WRITE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("imports", MORE_IMPORTS)
+def test_more_orders_of_imports_load_a_model(printed, folder, imports):
+    assert run(f"{imports}\n{LOAD}", folder) == printed(WRITE)
 
 
 def test_keras_can_be_imported_again_after_a_failure(printed, folder):

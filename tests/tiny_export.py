@@ -1,7 +1,9 @@
 """A model with random weights and its export, for tests that need any model."""
 
+import contextlib
 import dataclasses
 import pathlib
+from unittest import mock
 
 import keras
 import numpy as np
@@ -10,6 +12,7 @@ import keras_transformer as kt
 from keras_transformer import pipelines
 from keras_transformer.export import export_saved_model
 from keras_transformer.export import model_card
+from keras_transformer.export.signatures import Signatures
 
 SENTENCES = ["der Hund läuft", "ein Hund und noch ein Hund", "die Katze schläft"]
 TEXTS = ["der Hund läuft", "", "ein Hund und noch ein Hund", "  \t ", "läuft 🙂 der"]
@@ -40,11 +43,23 @@ def open_translator(model, tokenizer, search):
     return translator
 
 
-def tiny_export(model, tokenizer, folder):
+@contextlib.contextmanager
+def only_signatures(*names):
+    """Returns a context in which exports have these signatures only: a short trace."""
+    real = Signatures.endpoints
+
+    def endpoints(signatures):
+        return [each for each in real(signatures) if each[0] in names]
+
+    with mock.patch.object(Signatures, "endpoints", endpoints):
+        yield
+
+
+def tiny_export(model, tokenizer, folder, **options):
     """Writes an export and returns the path of its version."""
     settings = {
         **dataclasses.asdict(SEARCH["search"]),
         "max_source_length": SEARCH["max_source_length"],
     }
     card = model_card(model, tokenizer, settings, license="CC0-1.0")
-    return export_saved_model(model, tokenizer, folder, **SEARCH, card=card)
+    return export_saved_model(model, tokenizer, folder, **SEARCH, card=card, **options)

@@ -1,15 +1,15 @@
-"""Layers, model, losses, metrics, and schedules give the same results on each backend.
+"""Layers, model, losses, and searches give the same results on each backend.
 
 Files written on one backend load on the others.
 """
 
+import functools
 import importlib.util
 import os
 import pathlib
 import subprocess
 import sys
 
-import keras
 import numpy as np
 import pytest
 from layer_checks import numpy
@@ -18,13 +18,25 @@ from layer_checks import randomize
 from keras_transformer.transformer import Transformer
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
-BACKENDS = pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+# Other tests run on TensorFlow in this process.
+BACKENDS = pytest.mark.parametrize(
+    "backend", [pytest.param("tensorflow", marks=pytest.mark.slow), "jax", "torch"]
+)
+# Runs both scripts in one process, which imports and compiles much.
+CODE = """
+import os, runpy, sys, traceback
+for script in ("search_on_backend.py", "model_on_backend.py"):
+    try:
+        runpy.run_path(os.path.join(sys.argv[1], script))
+    except Exception:
+        traceback.print_exc()
+"""
 
 
 def run(backend, *command):
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
-    paths = [str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH")]
+    paths = [TESTS.parent, TESTS, TESTS / "decoding", os.environ.get("PYTHONPATH")]
     return subprocess.run(
         [sys.executable, *command],
         env={
@@ -32,7 +44,7 @@ def run(backend, *command):
             "KERAS_BACKEND": backend,
             # Most of the time JAX compiles.
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "PYTHONPATH": os.pathsep.join(map(str, filter(None, paths))),
         },
         capture_output=True,
         text=True,
@@ -47,9 +59,11 @@ def saved_model(tmp_path_factory):
     generator = np.random.default_rng(9)
     ids = {
         "source_ids": generator.integers(1, 41, size=(2, 5)).astype("int32"),
-        "target_ids": generator.integers(1, 41, size=(2, 3)).astype("int32"),
+        "target_ids": generator.integers(1, 41, size=(2, 4)).astype("int32"),
     }
-    model = Transformer(41, num_layers=1, d_model=12, d_ff=17, num_heads=3)
+    # Sizes of `model_on_backend.py`, for which JAX has compiled its operations.
+    widths = {"num_heads": 3, "key_dim": 5, "value_dim": 2}
+    model = Transformer(41, num_layers=1, d_model=12, d_ff=17, **widths)
     model.build({name: value.shape for name, value in ids.items()})
     randomize(model)
     model.save(folder / "model.keras")
@@ -57,13 +71,24 @@ def saved_model(tmp_path_factory):
     return str(folder / "model.keras"), str(folder / "numbers.npz")
 
 
+@pytest.fixture(scope="module")
+def checked(saved_model):
+    """Function that returns what both scripts printed on a backend."""
+    return functools.cache(
+        lambda backend: run(backend, "-c", CODE, TESTS / "backends", *saved_model)
+    )
+
+
 @BACKENDS
-def test_model_matches_the_paper_on_backend(backend, saved_model):
-    if backend == keras.backend.backend() == "tensorflow":
-        pytest.skip("the other tests run on tensorflow in this process")
-    result = run(backend, str(TESTS / "backends" / "model_on_backend.py"), *saved_model)
-    assert result.returncode == 0, result.stderr
-    assert f"checked on {backend}" in result.stdout
+def test_search_matches_oracles_on_backend(backend, checked):
+    result = checked(backend)
+    assert f"searched on {backend}" in result.stdout, result.stderr
+
+
+@BACKENDS
+def test_model_matches_the_paper_on_backend(backend, checked):
+    result = checked(backend)
+    assert f"checked on {backend}" in result.stdout, result.stderr
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ def compare(files, run_command):
 @pytest.mark.parametrize(
     ("test", "ours", "theirs"),
     [
-        ("bs", [], []),
+        pytest.param("bs", [], [], marks=pytest.mark.slow),
         ("bs", ["--seed", "7", "--samples", "300"], ["--paired-bs-n", "300"]),
         (
             "ar",

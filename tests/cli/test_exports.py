@@ -1,20 +1,19 @@
 """Commands on a SavedModel against the `Translator` of the same model."""
 
 import pytest
-from tiny_export import SEARCH
 from tiny_export import TEXTS
 
-import keras_transformer as kt
 from keras_transformer.decoding import format_pharaoh
 from keras_transformer.evaluation.perplexity import perplexity_of
 
+pytestmark = pytest.mark.usefixtures("exports_load_once")
 LINES = [text.replace("\t", " ") for text in TEXTS]
 TARGETS = LINES[::-1]
 
 
 @pytest.fixture(scope="module")
-def translator(tiny_model):
-    return kt.Translator(*tiny_model, **SEARCH)
+def translator(tiny_translator):
+    return tiny_translator
 
 
 @pytest.fixture
@@ -33,14 +32,14 @@ def test_translate_prints_n_best_lists_and_alignments(
     tiny_export, translator, run_command
 ):
     stdin = "".join(f"{line}\n" for line in LINES)
-    options = ["--n-best", "3", "--scores", "--alignments"]
+    options = ["--n-best", "2", "--scores", "--alignments"]
     result = run_command("translate", tiny_export, *options, stdin=stdin)
     assert result.exit_code == 0, result.stderr
     found = [line.split("\t") for line in result.stdout.split("\n")[:-1]]
     expected = [
         (number, each, line)
         for number, (line, ranked) in enumerate(
-            zip(LINES, translator.n_best(LINES, 3), strict=True), 1
+            zip(LINES, translator.n_best(LINES, 2), strict=True), 1
         )
         for each in ranked
     ]

@@ -74,9 +74,8 @@ def second(command):
 
 def test_fine_tuning_starts_from_the_averaged_weights(first, tmp_path):
     # A tiny learning rate keeps the weights almost unchanged.
-    recipe = recipe_from(
-        first, *NEW, "training.schedule=paper", "training.learning_rate=null"
-    )
+    changes = ("training.schedule=paper", "training.learning_rate=null")
+    recipe = recipe_from(first, *NEW, *changes, "training.steps=1")
     recipe.training.learning_rate_scale = 1e-12
     train(recipe, tmp_path, progress=False)
     expected = weights(first / "model.keras")
@@ -126,19 +125,28 @@ def test_fine_tuning_resumes_without_the_first_model(first, second, tmp_path):
         np.testing.assert_array_equal(left, right)
 
 
-def test_fine_tuning_accepts_a_file_without_a_recipe(first, tmp_path):
-    shutil.copy(first / "model.keras", tmp_path)
+@pytest.fixture
+def file(first, tmp_path):
+    """A model's file and its tokenizer, without a recipe."""
     shutil.copy(first / "tokenizer" / "tokenizer.model", tmp_path)
-    keys = recipe_keys(tmp_path / "model.keras")
+    return shutil.copy(first / "model.keras", tmp_path)
+
+
+def test_fine_tuning_takes_the_keys_of_a_file_without_a_recipe(first, file):
+    keys = recipe_keys(file)
     assert keys["tokenizer"] == {"kind": "bpe", "vocabulary_size": 380}
-    recipe = recipe_from(tmp_path / "model.keras", *NEW)
-    of_run = recipe_from(first, *NEW)
+    recipe, of_run = (recipe_from(path, *NEW) for path in (file, first))
     assert recipe.model.preset == "base"
     assert recipe.model.model_dump() | {"preset": "tiny"} == of_run.model.model_dump()
-    output = tmp_path / "run"
-    assert train(recipe, output, progress=False)["steps"] == 4
 
 
+@pytest.mark.slow
+def test_fine_tuning_trains_a_file_without_a_recipe(file, tmp_path):
+    recipe = recipe_from(file, *NEW)
+    assert train(recipe, tmp_path / "run", progress=False)["steps"] == 4
+
+
+@pytest.mark.slow
 def test_fine_tuning_accepts_only_checkpoints_and_another_dropout(first, tmp_path):
     """Settings that do not affect the shapes of weights may differ."""
     unfinished = tmp_path / "unfinished"
@@ -180,20 +188,29 @@ def test_fine_tuning_rejects_another_shape_or_vocabulary(first, tmp_path):
     assert not (tmp_path / "model.keras").exists()
 
 
-def test_train_does_not_overwrite_a_finished_model(first, tmp_path):
-    """A folder with a model but no checkpoints is a result to keep."""
+@pytest.fixture
+def finished(first, tmp_path):
+    """A folder with a model but no checkpoints, which is a result to keep."""
     shutil.copy(first / "model.keras", tmp_path)
     shutil.copytree(first / "tokenizer", tmp_path / "tokenizer")
     shutil.copy(first / "config.yaml", tmp_path)
-    before = {path: path.read_bytes() for path in tmp_path.glob("*.*")}
+    return tmp_path
+
+
+def test_train_does_not_overwrite_a_finished_model(first, finished):
+    before = {path: path.read_bytes() for path in finished.glob("*.*")}
     with pytest.raises(
         RunError, match=r"model\.keras: the checkpoints of this model are missing"
     ) as error:
-        train(recipe_from(first, *NEW), tmp_path, progress=False)
-    assert f"--from {tmp_path}" in str(error.value)
+        train(recipe_from(first, *NEW), finished, progress=False)
+    assert f"--from {finished}" in str(error.value)
     assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.slow
+def test_train_restarts_over_a_finished_model_if_asked(first, finished):
     recipe = recipe_from(first, *NEW, "training.steps=1")
-    assert train(recipe, tmp_path, progress=False, restart=True)["steps"] == 1
+    assert train(recipe, finished, progress=False, restart=True)["steps"] == 1
 
 
 def test_train_accepts_from(first, command, train_from, tmp_path):

@@ -70,7 +70,8 @@ def test_imported_folder_has_a_card_and_info(imported):
     assert info["architecture"]["variations"]["position_rates"] == "tensor2tensor"
 
 
-def test_imported_folder_exports_to_a_saved_model(imported, tmp_path):
+def test_imported_folder_exports_to_a_saved_model(imported, tmp_path, export_only):
+    export_only("serving_default", "score")
     run("export", imported, tmp_path / "served")
     exported, opened = open_model(tmp_path / "served"), open_model(imported)
     assert exported.translate(LINES) == opened.translate(LINES)

@@ -222,7 +222,10 @@ def test_info_rejects_invalid_paths(run_command, tmp_path):
         assert message in result.stderr and result.stderr.count("\n") == 1
 
 
-def test_info_has_one_schema_for_all_kinds_of_model(run, tmp_path, info_json):
+def test_info_has_one_schema_for_all_kinds_of_model(
+    run, tmp_path, info_json, export_only
+):
+    export_only("encode")
     folder, _ = run
     translator = open_model(folder)
     export = export_translator(translator, tmp_path / "export", license="MIT")

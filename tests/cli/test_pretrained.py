@@ -161,7 +161,10 @@ def test_missing_model_names_the_packaged_ones(run_command):
     )
 
 
-def test_serve_exports_a_preset_and_removes_the_export(tiny_model, tmp_path):
+def test_serve_exports_a_preset_and_removes_the_export(
+    tiny_model, tmp_path, export_only
+):
+    export_only("encode")
     model, tokenizer = tiny_model
     preset = model.save_to_preset(tmp_path / "tiny", tokenizer)
     with serve_module._export_if_preset(preset) as folder:

@@ -111,13 +111,21 @@ def test_update_vocabulary_command(tiny_model, run_command, tmp_path):
         "model.keras",
         "tokenizer",
     ]
-    opened = open_model(output)
-    assert opened.tokenizer.vocabulary_size == 315
+    assert open_model(output).tokenizer.vocabulary_size == 315
     again = run_command(*command, *texts, "--output", output)
     assert again.exit_code == 2 and "grown: already exists" in again.stderr
     nothing = run_command(*command, "--output", tmp_path / "x")
     assert nothing.exit_code == 2 and "--text is missing" in nothing.stderr
-    # The model can be trained further.
+
+
+@pytest.mark.slow
+def test_grown_model_can_be_trained(grown, run_command, tmp_path):
+    model, tokenizer = grown
+    output = tmp_path / "grown"
+    output.mkdir()
+    model.save(output / "model.keras")
+    tokenizer.save(output)
+    (tmp_path / "a").write_text("".join(f"{line}\n" for line in NEW), "utf-8")
     settings = [
         f"data.train.source={tmp_path / 'a'}",
         f"data.train.target={tmp_path / 'a'}",
@@ -133,6 +141,6 @@ def test_update_vocabulary_command(tiny_model, run_command, tmp_path):
     recipe = load_recipe(run / "config.yaml")
     assert recipe.tokenizer.vocabulary_size == 315
     trained = keras.saving.load_model(run / "model.keras", compile=False)
-    for before, after in zip(opened.model.weights, trained.weights, strict=True):
+    for before, after in zip(model.weights, trained.weights, strict=True):
         before, after = map(np.asarray, (before, after))
         np.testing.assert_allclose(before, after, atol=1e-4)

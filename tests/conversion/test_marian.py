@@ -10,6 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 import sentencepiece
+import tensorflow as tf
 from layer_checks import numpy
 from toolkit_models import DECODER
 from toolkit_models import PIECES
@@ -38,6 +39,18 @@ def model_logits(model, source=SOURCE, target=TARGET):
     return numpy(model(ids))[0]
 
 
+def traced_logits(model):
+    """Returns a function as `model_logits`, which is faster for many sentences."""
+    rows = tf.TensorSpec([None, None], tf.int32)
+    traced = tf.function(
+        lambda *ids: model(dict(zip(("source_ids", "target_ids"), ids, strict=True))),
+        input_signature=[rows, rows],
+        autograph=False,
+    )
+    start = model.vocabulary_size - 1
+    return lambda source, target: traced([source], [[start, *target]])[0].numpy()
+
+
 @pytest.fixture(scope="module")
 def golden(data_dir, tmp_path_factory):
     """The folder of models that Marian wrote, with its scores and translations."""
@@ -51,7 +64,7 @@ def lines_of(path):
 @pytest.mark.parametrize("name", ["base", "tiedout", "untied"])
 def test_golden_model_has_marians_scores(golden, name):
     imported = import_marian(golden / name)
-    model, tokenizer = imported.model, imported.tokenizer
+    logits_of, tokenizer = traced_logits(imported.model), imported.tokenizer
     sources, targets = (
         lines_of(golden / f"{side}.txt") for side in ("source", "target")
     )
@@ -62,7 +75,7 @@ def test_golden_model_has_marians_scores(golden, name):
         (source_ids,) = tokenizer.tokenize([source]).to_list()
         (target_ids,) = tokenizer.target.tokenize([target]).to_list()
         assert tokenizer.unknown_id not in (*source_ids, *target_ids)
-        found = model_logits(model, [*source_ids, tokenizer.end_id], target_ids)
+        found = logits_of([*source_ids, tokenizer.end_id], target_ids)
         found = found - np.log(np.exp(found).sum(axis=1, keepdims=True))
         found = found[np.arange(len(found)), [*target_ids, tokenizer.target.end_id]]
         expected = np.array(words.split(), float)
@@ -70,17 +83,17 @@ def test_golden_model_has_marians_scores(golden, name):
         assert found.sum() == pytest.approx(float(total), abs=1e-4)
         compared += len(found)
     assert compared > 100
-    _check_n_best_scores(golden, name, imported, sources)
+    _check_n_best_scores(golden / name, imported, sources)
 
 
-def _check_n_best_scores(golden, name, imported, sources):
+def _check_n_best_scores(folder, imported, sources):
     """Compares the scores of Marian's n-best lists, all of which are cut at its limit.
 
     A cut hypothesis has no end, so that its score is that of its words.
     """
     model, tokenizer = imported.model, imported.tokenizer
     compared = 0
-    lines = [line.split(" ||| ") for line in lines_of(golden / name / "nbest.txt")]
+    lines = [line.split(" ||| ") for line in lines_of(folder / "nbest.txt")]
     for number, group in itertools.groupby(lines, key=lambda parts: int(parts[0])):
         _, texts, _, scores = zip(*group, strict=True)
         (source_ids,) = tokenizer.tokenize([sources[number]]).to_list()

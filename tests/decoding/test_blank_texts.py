@@ -6,11 +6,8 @@ import unicodedata
 import numpy as np
 import tensorflow as tf
 
-import keras_transformer as kt
 from keras_transformer.decoding.batches import WHITE_SPACE
-from keras_transformer.export.signatures import Signatures
 
-SEARCH = kt.BeamSearch(beam_size=3, extra_length=5)
 BLANK = [*WHITE_SPACE, "", "\u3000\u00a0 \t\u2003", WHITE_SPACE]
 
 
@@ -24,15 +21,14 @@ def test_white_space_is_that_of_unicode():
     assert len(WHITE_SPACE) == len(set(WHITE_SPACE))
 
 
-def test_blank_texts_have_empty_translations(tiny_model):
-    translator = kt.Translator(*tiny_model, search=SEARCH)
+def test_blank_texts_have_empty_translations(tiny_translator, tiny_signatures):
     lines = [*BLANK, "\u3000der", "der\u00a0Hund"]
-    ranked = translator.n_best(lines)
+    ranked = tiny_translator.n_best(lines, 1)
     assert ranked[: len(BLANK)] == [[("", 0.0)]] * len(BLANK)
     best = [each[0] for each in ranked]
     assert all(each.score < 0 for each in best[-2:])
 
-    outputs = Signatures(*tiny_model, SEARCH).translate(tf.constant(lines))
+    outputs = tiny_signatures["serving_default"](inputs=tf.constant(lines))
     texts = [text.decode() for text in outputs["translations"].numpy()]
     assert texts == [each.text for each in best]
     np.testing.assert_allclose(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiny_export
 
 import keras_transformer as kt
 from keras_transformer.export.searches import EMPTY_SCORE
@@ -67,9 +68,9 @@ def test_first_text_is_kept_even_without_a_score():
     assert np.isnan(scores[0, 0])
 
 
-def test_n_best_lists_hold_different_texts(tiny_model):
+def test_n_best_lists_hold_different_texts():
     """Random weights, so that many hypotheses spell equal texts."""
-    model, tokenizer = tiny_model
+    model, tokenizer = tiny_export.tiny_model(num_layers=1)
     search = kt.BeamSearch(beam_size=8, extra_length=3)
     lines = ["der Hund", "die Katze schläft", "x"]
     translator = kt.Translator(model, tokenizer, search=search)

@@ -291,7 +291,7 @@ def test_translator_limits_the_source_to_learned_positions():
 
 
 @pytest.mark.fault("F22", "never generated, however probable; a text is returned")
-@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_ids_without_a_subword_are_never_generated(beam_size):
     keras.utils.set_random_seed(3)
     size = Characters.vocabulary_size
@@ -331,7 +331,7 @@ class SeenIds(Characters):
 
 
 @pytest.mark.fault("F26", "beam 1 is greedy; alone equals batched within 1e-5")
-@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("beam_size", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_translation_is_independent_of_long_lines_in_the_batch(model, beam_size):
     search = BeamSearch(beam_size=beam_size, extra_length=4)
     translator = Translator(model, Characters(), search=search, max_source_length=300)

@@ -8,7 +8,6 @@ from tiny_export import TEXTS
 
 from keras_transformer.errors import DataError
 from keras_transformer.errors import ModelError
-from keras_transformer.export import export_saved_model
 
 pytest.importorskip("apache_beam")
 
@@ -102,13 +101,13 @@ def test_truncated_lines_are_reported(tiny_export, tmp_path, caplog):
     assert "2 lines exceed the export's maximum length" in caplog.text
 
 
-def test_batch_size_respects_export_limit(tiny_model, tmp_path):
-    version = export_saved_model(*tiny_model, tmp_path / "small", max_batch_size=2)
-    (tmp_path / "a.de").write_text("Hund\n" * 5)
+def test_batch_size_respects_export_limit(small_batch_export, tmp_path):
+    path = tmp_path / "a.de"
+    path.write_text("Hund\n" * 15)
     beam_inference.run_with_beam(
-        version, "translate", [tmp_path / "a.de"], tmp_path / "out", batch_size=64
+        small_batch_export, "translate", [path], tmp_path / "out", batch_size=64
     )
-    assert (tmp_path / "out" / "a.de").read_text().count("\n") == 5
+    assert (tmp_path / "out" / "a.de").read_text().count("\n") == 15
 
 
 def test_invalid_paths_are_rejected_first(tiny_export, tmp_path):

@@ -75,6 +75,7 @@ def test_repeat_refuses_another_recipe(repeated):
         repeat(recipe, [1], output)
 
 
+@pytest.mark.slow
 def test_repeat_reports_why_a_training_failed(tmp_path):
     settings = [*TINY, "tokenizer.vocabulary_size=9999"]
     # A log that is a link is replaced.

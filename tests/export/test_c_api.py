@@ -8,8 +8,6 @@ from c_program import compile_program
 from c_program import run_program
 from tiny_export import TEXTS
 
-import keras_transformer as kt
-
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
@@ -17,14 +15,11 @@ def program(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def expected(tiny_model):
+def expected(tiny_translator):
     """Texts and the expected output of the program."""
     texts = [text for text in TEXTS if "\t" not in text]
-    translator = kt.Translator(
-        *tiny_model, search=kt.BeamSearch(extra_length=7), max_source_length=40
-    )
     # The untrained model also generates line ends.
-    found = "".join(f"{text}\n" for text in translator.translate(texts))
+    found = "".join(f"{text}\n" for text in tiny_translator.translate(texts))
     assert len(found) > 20
     return texts, found
 

@@ -158,8 +158,8 @@ def test_ctranslate2_supports_output_size(tmp_path):
 
 @pytest.mark.parametrize("kind", ["bpe", "word_piece"])
 def test_ctranslate2_matches_translations(tmp_path, kind):
-    model, tokenizer = made(kind)
-    folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
+    model, tokenizer = made(kind, num_layers=1)
+    fast = opened(export_ctranslate2(model, tokenizer, tmp_path / "model"))
     translator = kt.Translator(
         *(model, tokenizer),
         search=kt.BeamSearch(beam_size=1, length_penalty=0.0, extra_length=5),
@@ -168,7 +168,7 @@ def test_ctranslate2_matches_translations(tmp_path, kind):
     pieces = {piece: number for number, piece in enumerate(tokenizer.pieces())}
     assert len(set(expected)) > 2
     for text, tokens in zip(SENTENCES, tokens_of(tokenizer, SENTENCES), strict=True):
-        (result,) = opened(folder).translate_batch(
+        (result,) = fast.translate_batch(
             [tokens],
             beam_size=1,
             length_penalty=0,
@@ -183,7 +183,7 @@ def test_ctranslate2_matches_translations(tmp_path, kind):
 @pytest.mark.parametrize(("name", "end_bias"), [("post", 2), ("pre", -2)])
 def test_ctranslate2_matches_beam_search(tmp_path, name, end_bias):
     """Without a penalty both searches stop when nothing better is possible."""
-    model, tokenizer = made(**VARIANTS[name])
+    model, tokenizer = made(num_layers=1, **VARIANTS[name])
     decoder = model.decoder
     norm = decoder.final_norm or decoder.layers[-1].feed_forward_add_norm.layer_norm
     # One number of each row is the bias of a logit. CTranslate2 may generate padding
@@ -194,7 +194,7 @@ def test_ctranslate2_matches_beam_search(tmp_path, name, end_bias):
     rows[:, 0] = np.where(np.arange(len(rows)) < tokenizer.end_id, -50, 0)
     rows[tokenizer.end_id, 0] = end_bias
     model.token_embedding.embeddings.assign(rows)
-    folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
+    fast = opened(export_ctranslate2(model, tokenizer, tmp_path / "model"))
     words = " ".join(SENTENCES[:4]).split()
     rng = np.random.default_rng(5)
     lines = [" ".join(rng.choice(words, n)) for n in (1, 2, 3, 4, 5, 6) for _ in "abcd"]
@@ -205,7 +205,7 @@ def test_ctranslate2_matches_beam_search(tmp_path, name, end_bias):
     for line, tokens, text in zip(
         lines, tokens_of(tokenizer, lines), expected, strict=True
     ):
-        (result,) = opened(folder).translate_batch(
+        (result,) = fast.translate_batch(
             [tokens],
             beam_size=4,
             length_penalty=0,

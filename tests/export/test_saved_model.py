@@ -16,7 +16,6 @@ from tiny_export import TEXTS
 import keras_transformer as kt
 from keras_transformer.errors import ModelError
 from keras_transformer.export import export_saved_model
-from keras_transformer.export.signatures import Signatures
 from keras_transformer.export.warmup import write_warmup_requests
 from keras_transformer.numerics import matrices
 from keras_transformer.saving.open import open_model
@@ -43,21 +42,6 @@ result = signature(inputs=tf.constant(json.loads(sys.argv[2])))
 texts = [text.decode() for text in result["translations"].numpy()]
 print(json.dumps([texts, result["scores"].numpy().tolist()]))
 """
-
-
-@pytest.fixture
-def export_only(monkeypatch):
-    """Function that leaves only the given signatures to export, which is faster."""
-
-    def export_only(*names):
-        real = Signatures.endpoints
-        monkeypatch.setattr(
-            Signatures,
-            "endpoints",
-            lambda self: [each for each in real(self) if each[0] in names],
-        )
-
-    return export_only
 
 
 @pytest.mark.slow
@@ -91,13 +75,15 @@ def test_export_result_is_independent_of_batch(tiny_signatures):
 
 
 def test_export_in_parts_and_by_xla_matches_plain_export(
-    tiny_model, tiny_export, tiny_signatures, export_only, tmp_path, monkeypatch
+    tiny_model, tiny_export, load_once, tmp_path, monkeypatch
 ):
     """Single rows at the bounds of the programs' lengths, and split batches.
 
-    These have fewer rows than parts, no rows, or as many as do not divide.
+    These have fewer rows than parts, no rows, or as many as do not divide. All kernels
+    of the decoder are packed in several blocks, the largest in several pieces.
     """
-    export_only("serving_default", "translate_n_best", "translate_ids")
+    monkeypatch.setattr(matrices, "BLOCK_COLUMNS", 8)
+    monkeypatch.setattr(matrices, "MIN_PIECE_SIZE", 2**10)
     model, encoded = tiny_model[0], []
     encode = type(model.encoder).call
 
@@ -114,11 +100,11 @@ def test_export_in_parts_and_by_xla_matches_plain_export(
         parallel_parts=3,
         jit_compile=True,
     )
-    traced = tiny_signatures
-    compiled = tf.saved_model.load(str(folder)).signatures
+    plain, compiled = load_once(str(tiny_export)), tf.saved_model.load(str(folder))
 
     def assert_same(name, **inputs):
-        expected, found = traced[name](**inputs), compiled[name](**inputs)
+        expected = plain.signatures[name](**inputs)
+        found = compiled.signatures[name](**inputs)
         assert expected.keys() == found.keys()
         scores, exact = found.pop("scores"), expected.pop("scores")
         np.testing.assert_allclose(scores, exact, rtol=1e-5)
@@ -138,6 +124,8 @@ def test_export_in_parts_and_by_xla_matches_plain_export(
         inputs = tf.constant(texts, tf.string)
         assert_same("serving_default", inputs=inputs)
         assert_same("translate_n_best", inputs=inputs)
+    assert_pairs_match(plain, compiled)
+    assert_kernels_are_stored_once(plain, compiled, model)
     assert len(encoded) == 1  # one function for all of them
     model.encode(ids[None])
     assert len(encoded) == 2
@@ -147,9 +135,8 @@ def test_export_in_parts_and_by_xla_matches_plain_export(
 
 
 # Decoding with quantized layers is tested in decoding/test_incremental.py.
-@pytest.mark.parametrize(
-    "quantized", [False, pytest.param(True, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("quantized", [False, True])
 def test_export_with_xla_stores_each_kernel_once(
     quantized, tiny_model, export_only, tmp_path, monkeypatch
 ):
@@ -179,34 +166,52 @@ def test_export_with_xla_stores_each_kernel_once(
         )
         for jit_compile in (False, True)
     )
-    targets = tf.constant(["Hund", "die Katze", "", "x", "läuft"])
-    ids = tf.constant([[5, 6, 7, tokenizer.end_id], [8, tokenizer.end_id, 0, 0]])
+    texts = tf.constant(TEXTS)
     for name, inputs in {
-        "score": {"inputs": tf.constant(TEXTS), "targets": targets},
-        "attend": {"inputs": tf.constant(TEXTS), "targets": targets},
+        "translate_n_best": {"inputs": texts},
+        "serving_default": {"inputs": texts[:1]},
+    }.items():
+        if name in plain.signatures:
+            assert_outputs_match(plain, compiled, name, inputs)
+    assert_pairs_match(plain, compiled)
+    assert_kernels_are_stored_once(plain, compiled, model, not quantized)
+
+
+def assert_pairs_match(plain, compiled):
+    """Compares the signatures of given ids and targets."""
+    texts = tf.constant(TEXTS)
+    targets = tf.constant(["Hund", "die Katze", "", "x", "läuft"])
+    ids = tf.constant([[5, 6, 7, 3], [8, 3, 0, 0]])
+    for name, inputs in {
+        "score": {"inputs": texts, "targets": targets},
+        "attend": {"inputs": texts, "targets": targets},
         "encode": {"source_ids": ids},
         "translate_ids": {"source_ids": ids},
-        "translate_n_best": {"inputs": tf.constant(TEXTS)},
-        "serving_default": {"inputs": tf.constant(TEXTS[:1])},
     }.items():
-        if name not in plain.signatures:
-            continue
-        expected = plain.signatures[name](**inputs)
-        found = compiled.signatures[name](**inputs)
-        for key, value in expected.items():
-            if value.dtype == tf.float32:
-                np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-5)
-            else:
-                np.testing.assert_array_equal(found[key], value)
+        if name in plain.signatures:
+            assert_outputs_match(plain, compiled, name, inputs)
+
+
+def assert_outputs_match(plain, compiled, name, inputs):
+    expected = plain.signatures[name](**inputs)
+    found = compiled.signatures[name](**inputs)
+    for key, value in expected.items():
+        if value.dtype == tf.float32:
+            np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-5)
+        else:
+            np.testing.assert_array_equal(found[key], value)
+
+
+def assert_kernels_are_stored_once(plain, compiled, model, packed=True):
+    """Counts numbers. Only the output projection is stored twice, as the embedding."""
 
     def stored(loaded, names=("weights", "packed_weights")):
         parts = tf.nest.flatten([getattr(loaded, name, None) for name in names])
         return sum(each.shape.num_elements() for each in parts if each is not None)
 
-    output = tokenizer.vocabulary_size * 64
-    # Each kernel is stored once; only the output projection also as the embedding.
+    output = model.vocabulary_size * model.d_model
     assert stored(compiled) == stored(plain) + output
-    if not quantized:
+    if packed:
         packed = stored(compiled, ["packed_weights"])
         assert packed > stored(compiled, ["weights"]) / 2
 

@@ -4,18 +4,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, its operations are in the graph
-from tiny_export import SEARCH
 from tiny_export import TEXTS
 from toolkit_models import PIECES
 from toolkit_models import splitter
 
-import keras_transformer as kt
-from keras_transformer.export import export_saved_model
 from keras_transformer.export.text_search import TextSearch
 from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 from keras_transformer.saving.open import open_model
 from keras_transformer.serving import ServedModel
 
+pytestmark = pytest.mark.usefixtures("exports_load_once")
 # Paragraphs, with sentences and lines that the model can read alone.
 PARAGRAPHS = [
     "der Hund läuft. ein Hund und noch ein Hund! die Katze schläft? der Hund. " * 2,
@@ -38,13 +36,13 @@ def texts_of(tensor):
 
 
 @pytest.mark.fault("F19", "translated in sentences, by an export, too; nothing is cut")
-def test_paragraphs_match_the_translator(signatures, tiny_export, tiny_model):
+def test_paragraphs_match_the_translator(
+    signatures, tiny_export, tiny_translator, monkeypatch
+):
     warnings = []
-    translator = kt.Translator(
-        *tiny_model, **SEARCH, warn=lambda *warning: warnings.append(warning)
-    )
+    monkeypatch.setattr(tiny_translator, "warn", lambda *one: warnings.append(one))
     texts = [*PARAGRAPHS, *TEXTS]
-    expected = translator.n_best(texts, 4)
+    expected = tiny_translator.n_best(texts, 4)
     assert {0, 3, 4} <= {index for index, _ in warnings} <= {0, 1, 2, 3, 4}
     best = signatures["serving_default"](inputs=tf.constant(texts))
     assert texts_of(best["translations"]) == [ranked[0].text for ranked in expected]
@@ -68,9 +66,8 @@ def test_paragraphs_match_the_translator(signatures, tiny_export, tiny_model):
     ]
 
 
-def test_segments_are_searched_in_bounded_batches(tiny_model, tmp_path, signatures):
-    version = export_saved_model(*tiny_model, tmp_path, **SEARCH, max_batch_size=7)
-    small = tf.saved_model.load(str(version)).signatures["translate_n_best"]
+def test_segments_are_searched_in_bounded_batches(small_batch_export, signatures):
+    small = tf.saved_model.load(str(small_batch_export)).signatures["translate_n_best"]
     inputs = tf.constant(PARAGRAPHS)
     found, expected = (
         small(inputs=inputs),

@@ -46,7 +46,9 @@ def assert_same_translator(found, expected):
 
 
 @pytest.mark.fault("F32", "loads; identical translations, scores within 1e-3")
-@pytest.mark.parametrize("form", ["run", "checkpoint", "saved_model"])
+@pytest.mark.parametrize(
+    "form", ["run", pytest.param("checkpoint", marks=pytest.mark.slow), "saved_model"]
+)
 def test_what_version_1_wrote_translates_as_then(unpacked, expected, form):
     if form == "checkpoint":
         (unpacked / "run" / "model.keras").unlink()

@@ -36,7 +36,10 @@ INPUTS_BY_NAME = {
 }
 
 
-@NORMALIZATIONS
+# The layer of the decoder below is "pre".
+@pytest.mark.parametrize(
+    "normalization", ["post", pytest.param("pre", marks=pytest.mark.slow)]
+)
 def test_decoder_layer_passes_all_layer_checks(normalization):
     kwargs = {**SIZES, **DROPOUTS, "normalization": normalization}
     # Two attentions of 4, feed-forward 4, three normalizations of 2.

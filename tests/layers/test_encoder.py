@@ -29,7 +29,10 @@ def built(cls, *args, **kwargs):
     return layer
 
 
-@pytest.mark.parametrize("normalization", ["post", "pre"])
+# The layer of the encoder below is "pre".
+@pytest.mark.parametrize(
+    "normalization", ["post", pytest.param("pre", marks=pytest.mark.slow)]
+)
 def test_encoder_layer_passes_all_layer_checks(normalization):
     kwargs = {**SIZES, **DROPOUTS, "normalization": normalization}
     inputs = {"inputs": INPUTS, "attention_mask": SOURCE_MASK[:, None, :]}

@@ -283,7 +283,11 @@ def test_attention_rejects_dropout_out_of_range(dropout):
         MultiHeadAttention(3, 5, dropout=dropout)
 
 
-@pytest.mark.parametrize("score_mode", ["dot", "additive"])
+@pytest.mark.parametrize(
+    # Unlike "dot", "additive" has a weight.
+    "score_mode",
+    [pytest.param("dot", marks=pytest.mark.slow), "additive"],
+)
 def test_attention_with_other_scores_passes_all_layer_checks(score_mode):
     kwargs = {"num_heads": 3, "key_dim": 5, "dropout": 0.1, "score_mode": score_mode}
     inputs = {"query": QUERY, "value": VALUE, "attention_mask": MASK}

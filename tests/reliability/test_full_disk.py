@@ -129,7 +129,7 @@ def test_average_keeps_the_old_model_if_the_disk_is_full(forks, light_run, disk)
 
 
 @pytest.mark.fault("F08", "vocabulary and encoded text: one line, no partial files")
-@pytest.mark.parametrize("left", [20_000, 40_000])
+@pytest.mark.parametrize("left", [20_000, pytest.param(40_000, marks=pytest.mark.slow)])
 def test_train_leaves_no_partial_text_if_the_disk_is_full(
     forks, train_lightly, disk, left
 ):

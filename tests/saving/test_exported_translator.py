@@ -4,15 +4,14 @@ import types
 
 import numpy as np
 import pytest
-from tiny_export import SEARCH
 from tiny_export import TEXTS
 
-import keras_transformer as kt
 from keras_transformer import visualization
 from keras_transformer.errors import ModelError
 from keras_transformer.saving.names import find_keras_file
 from keras_transformer.saving.open import open_model
 
+pytestmark = pytest.mark.usefixtures("exports_load_once")
 TARGETS = ["läuft der Hund", "Katze", "noch ein Hund 😀 x", "", "漢 und ein 😀!"]
 
 
@@ -27,8 +26,8 @@ def exported(tiny_export, warnings):
 
 
 @pytest.fixture(scope="module")
-def translator(tiny_model):
-    return kt.Translator(*tiny_model, **SEARCH)
+def translator(tiny_translator):
+    return tiny_translator
 
 
 def test_n_best_matches_the_translator(exported, translator, monkeypatch):

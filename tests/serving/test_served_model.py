@@ -185,7 +185,7 @@ def test_serve_stops_cleanly_on_sigterm(tiny_export):
         assert predict(port, {"inputs": ["ein Hund"]}, "tiny")[0] == 200
         assert addresses_of(port) == {"0100007F"}  # 127.0.0.1 and no other
         answers = []
-        texts = ["Hund " * 900] * 60
+        texts = ["Hund " * 300] * 60
         asking = threading.Thread(
             target=lambda: answers.append(predict(port, {"inputs": texts}, "tiny"))
         )

@@ -1,12 +1,12 @@
 """Signals to a server in another process."""
 
+import os
 import pathlib
 import signal
-import subprocess
-import sys
 import threading
 import time
 
+import prepared
 import pytest
 from fake_model import ask
 from fake_model import predict
@@ -22,17 +22,14 @@ print("stopped", flush=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_finish_requests_in_flight(number):
+def test_signals_finish_requests_in_flight(number, tmp_path):
     here = pathlib.Path(__file__).parent
-    process = subprocess.Popen(
-        [sys.executable, "-c", CODE, str(here), str(here.parent)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    errors = tmp_path / "errors"
+    output, stdout = prepared.output_pipe()
+    process = prepared.start(CODE, here, here.parent, stdout=stdout, stderr=errors)
     try:
-        url = process.stdout.readline().strip()
-        assert url.startswith("http://127.0.0.1:"), process.stderr.read()
+        url = output.readline().strip()
+        assert url.startswith("http://127.0.0.1:"), errors.read_text()
         port = int(url.rstrip("/").rpartition(":")[2])
         assert ask(port, "GET", "/health")[0] == 200
         answers = []
@@ -41,12 +38,13 @@ def test_signals_finish_requests_in_flight(number):
         )
         asking.start()
         time.sleep(0.7)
-        process.send_signal(number)
+        os.kill(process.pid, number)
         asking.join(60)
         assert answers[0][1]["outputs"]["translations"] == ["b a"]
-        assert process.wait(60) == 0
-        assert process.stdout.read() == "stopped\n"
-        assert process.stderr.read() == ""
+        process.join(60)
+        assert process.exitcode == 0
+        assert output.read() == "stopped\n"
+        assert errors.read_text() == ""
     finally:
         process.kill()
-        process.wait()
+        output.close()

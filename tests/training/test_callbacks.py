@@ -9,6 +9,7 @@ import types
 import numpy as np
 import pytest
 from rich.console import Console
+from training_samples import Restarting
 from training_samples import dataset
 from training_samples import tiny_training_model
 from training_samples import tiny_transformer
@@ -149,6 +150,11 @@ class ScriptedValidation:
         return {"other": 1.0, self.metric: next(self.scores)}
 
 
+@pytest.fixture(scope="module")
+def restarting():
+    return Restarting(tiny_training_model())
+
+
 @pytest.mark.parametrize(
     ("metric", "scores", "best"),
     [
@@ -157,9 +163,11 @@ class ScriptedValidation:
         ("perplexity", [10.0, 7.0, 7.0, 8.0, 9.0], 1),
     ],
 )
-def test_validation_stops_early_across_starts(tmp_path, metric, scores, best):
+def test_validation_stops_early_across_starts(
+    restarting, tmp_path, metric, scores, best
+):
     """The first start ends with 2 validations since the best, the second with 3."""
-    model = tiny_training_model()
+    model = restarting.begin()
     validate = ScriptedValidation(model, metric, scores)
     settings = {"validation_steps": 4, "metric": metric, "patience": 3, "bar": False}
     trainer = training.Trainer(model, tmp_path)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import pathlib
+import shutil
 import signal
 
 import keras
@@ -30,17 +31,36 @@ def shift_weights(model, amount):
     transformer.set_weights([weight + amount for weight in weights_of(transformer)])
 
 
-@pytest.fixture
-def saved(tmp_path):
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
     """Returns a folder with checkpoints of steps 10, 20 and 30, and their weights."""
+    folder = tmp_path_factory.mktemp("saved")
     model = tiny_training_model()
-    checkpoints = Checkpoints(model, tmp_path, keep=3)
+    checkpoints = Checkpoints(model, folder, keep=3)
     weights = {}
     for step in (10, 20, 30):
         shift_weights(model, 0.25)
         weights[step] = weights_of(model)
         checkpoints.save(step, {"step": step})
-    return tmp_path, weights
+    return folder, weights
+
+
+@pytest.fixture
+def saved(written, tmp_path):
+    """Same as `written`, in a folder of this test."""
+    shutil.copytree(written[0], tmp_path, dirs_exist_ok=True)
+    return tmp_path, written[1]
+
+
+@pytest.fixture(scope="module")
+def restartable():
+    """A model with other weights than `written`, for tests that begin with them."""
+    return Restarting(tiny_training_model(seed=8))
+
+
+@pytest.fixture
+def model(restartable):
+    return restartable.begin()
 
 
 def steps_in(folder):
@@ -79,8 +99,8 @@ def assert_weights(model, expected):
         np.testing.assert_array_equal(weight, value)
 
 
-def test_checkpoints_keep_the_last_three(tmp_path):
-    checkpoints = Checkpoints(tiny_training_model(), tmp_path, keep=3)
+def test_checkpoints_keep_the_last_three(model, tmp_path):
+    checkpoints = Checkpoints(model, tmp_path, keep=3)
     for step in (2, 7, 9, 10, 110):
         checkpoints.save(step, {})
     # The order is numerical, not alphabetical.
@@ -88,30 +108,28 @@ def test_checkpoints_keep_the_last_three(tmp_path):
     assert len(list(tmp_path.glob("*.data-*"))) == 3
 
 
-def test_checkpoints_keep_the_last_three_after_restart(saved):
+def test_checkpoints_keep_the_last_three_after_restart(model, saved):
     folder, _ = saved
-    checkpoints = Checkpoints(tiny_training_model(), folder, keep=3)
+    checkpoints = Checkpoints(model, folder, keep=3)
     checkpoints.restore()
     checkpoints.save(40, {"step": 40})
     assert steps_in(folder) == [20, 30, 40]
 
 
-def test_restore_loads_newest_checkpoint(saved):
+def test_restore_loads_newest_checkpoint(model, saved):
     folder, weights = saved
-    model = tiny_training_model(seed=8)
     assert Checkpoints(model, folder).restore() == {"step": 30}
     assert_weights(model, weights[30])
 
 
-def test_restore_returns_none_for_new_folder(tmp_path):
-    assert Checkpoints(tiny_training_model(), tmp_path / "new").restore() is None
+def test_restore_returns_none_for_new_folder(model, tmp_path):
+    assert Checkpoints(model, tmp_path / "new").restore() is None
 
 
 @pytest.mark.fault("F03", "found by their index files; rotation continues")
-def test_restore_works_without_state_file(saved):
+def test_restore_works_without_state_file(model, saved):
     folder, weights = saved
     (folder / "checkpoint").unlink()
-    model = tiny_training_model(seed=8)
     checkpoints = Checkpoints(model, folder, keep=3)
     assert checkpoints.restore() == {"step": 30}
     assert_weights(model, weights[30])
@@ -121,10 +139,9 @@ def test_restore_works_without_state_file(saved):
 
 @pytest.mark.fault("F04", "a warning names the file; the previous one is used")
 @pytest.mark.parametrize("how", DAMAGES)
-def test_restore_falls_back_from_damaged_checkpoint(saved, caplog, how):
+def test_restore_falls_back_from_damaged_checkpoint(model, saved, caplog, how):
     folder, weights = saved
     damage(folder, 30, how)
-    model = tiny_training_model(seed=8)
     with caplog.at_level(logging.WARNING):
         assert Checkpoints(model, folder).restore() == {"step": 20}
     assert_weights(model, weights[20])
@@ -134,12 +151,12 @@ def test_restore_falls_back_from_damaged_checkpoint(saved, caplog, how):
 
 
 @pytest.mark.fault("F04", "all damaged: an error instead of a start from step 0")
-def test_restore_rejects_only_damaged_checkpoints(saved):
+def test_restore_rejects_only_damaged_checkpoints(model, saved):
     folder, _ = saved
     for step, how in zip((10, 20, 30), DAMAGES, strict=False):
         damage(folder, step, how)
     with pytest.raises(CheckpointError, match="contains no readable checkpoint"):
-        Checkpoints(tiny_training_model(), folder).restore()
+        Checkpoints(model, folder).restore()
 
 
 @pytest.mark.parametrize(
@@ -182,15 +199,14 @@ def test_restore_ignores_model_names(tmp_path, name):
     model.compile(keras.optimizers.SGD(0.1))
     Checkpoints(model, tmp_path).save(5, {"step": 5})
     other = tiny_training_model(keras.optimizers.SGD(0.1), seed=8)
-    assert Checkpoints(other, tmp_path).restore() == {"step": 5}
+    assert Checkpoints(model, tmp_path).restore() == {"step": 5}
     assert_weights(other, weights_of(transformer))
 
 
 @pytest.mark.parametrize("last", [1, 2, 3, 20])
-def test_average_matches_numpy_mean(saved, last):
+def test_average_matches_numpy_mean(model, saved, last):
     folder, weights = saved
-    model = tiny_transformer(seed=8)
-    paths = average_checkpoints(model, folder, last)
+    paths = average_checkpoints(model.transformer, folder, last)
     steps = (10, 20, 30)[-last:]
     assert paths == [str(folder / f"ckpt-{step}") for step in steps]
     for index, weight in enumerate(weights_of(model)):
@@ -199,11 +215,10 @@ def test_average_matches_numpy_mean(saved, last):
 
 
 @pytest.mark.parametrize("how", ["data cut off", "index empty"])
-def test_average_skips_damaged_checkpoint(saved, caplog, how):
+def test_average_skips_damaged_checkpoint(model, saved, caplog, how):
     folder, weights = saved
     damage(folder, 20, how)
-    model = tiny_transformer(seed=8)
-    paths = average_checkpoints(model, folder, last=2)
+    paths = average_checkpoints(model.transformer, folder, last=2)
     assert [path.rpartition("-")[2] for path in paths] == ["10", "30"]
     for index, weight in enumerate(weights_of(model)):
         mean = (weights[10][index] + weights[30][index]) / 2
@@ -211,11 +226,11 @@ def test_average_skips_damaged_checkpoint(saved, caplog, how):
     assert "ckpt-20" in caplog.text
 
 
-def test_average_requires_a_checkpoint(tmp_path):
+def test_average_requires_a_checkpoint(model, tmp_path):
     with pytest.raises(CheckpointError, match="no readable checkpoint"):
-        average_checkpoints(tiny_transformer(), tmp_path)
+        average_checkpoints(model.transformer, tmp_path)
     with pytest.raises(ValueError, match="Received: 0"):
-        average_checkpoints(tiny_transformer(), tmp_path, last=0)
+        average_checkpoints(model.transformer, tmp_path, last=0)
 
 
 @pytest.mark.parametrize(
@@ -233,9 +248,8 @@ def test_average_requires_a_checkpoint(tmp_path):
     ],
 )
 def test_rotation_and_average_count_regular_checkpoints(
-    tmp_path, reasons, kept, averaged
+    model, tmp_path, reasons, kept, averaged
 ):
-    model = tiny_training_model()
     checkpoints = Checkpoints(model, tmp_path, keep=2)
     for step, reason in zip((10, 20, 30), reasons, strict=True):
         checkpoints.save(step, {"reason": reason} if reason else {})
@@ -246,28 +260,37 @@ def test_rotation_and_average_count_regular_checkpoints(
     assert newest.endswith("-30")
 
 
-def test_restore_deletes_what_a_killed_rotation_left(saved):
+def test_restore_deletes_what_a_killed_rotation_left(model, saved):
     folder, _ = saved
     damage(folder, 30, "index empty")
-    assert Checkpoints(tiny_training_model(), folder, keep=1).restore() == {"step": 20}
+    assert Checkpoints(model, folder, keep=1).restore() == {"step": 20}
     assert steps_in(folder) == [20, 30]
     # Workers that write nothing delete nothing.
-    other = Checkpoints(tiny_training_model(), folder, keep=1, writes=False)
+    other = Checkpoints(model, folder, keep=1, writes=False)
     (folder / "ckpt-30.index").unlink()
     assert other.restore() == {"step": 20}
-    assert Checkpoints(tiny_training_model(), folder, keep=1).restore() == {"step": 20}
+    assert Checkpoints(model, folder, keep=1).restore() == {"step": 20}
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
+def restarting():
+    """A model with dropout that can begin again, as in a new process."""
+    model = tiny_training_model(dropout=0.3, attention_dropout=0.2)
+    return Restarting(model)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(restarting, tmp_path_factory):
     """Weights of the average of a run of 9 steps."""
-    return average_of_run(tmp_path_factory.mktemp("whole") / "run", ())
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return average_of_run(restarting, folder, ())
 
 
-def average_of_run(folder, stops):
+def average_of_run(restarting, folder, stops):
     """Trains 9 steps, interrupted after some of them, and averages the checkpoints."""
+    folder.mkdir()
     for stop in (*stops, None):
-        trainer = make_trainer(folder)
+        trainer = training.Trainer(restarting.begin(), folder)
         start = trainer.restore()
 
         def interrupt(*_, trainer=trainer, stop=stop):
@@ -284,9 +307,11 @@ def average_of_run(folder, stops):
 
 
 @pytest.mark.parametrize("stops", [(3,), (4,), (9,), (3, 5)])
-def test_interruptions_do_not_change_the_average(tmp_path, uninterrupted, stops):
+def test_interruptions_do_not_change_the_average(
+    restarting, tmp_path, uninterrupted, stops
+):
     """Step 4 has a checkpoint on schedule, and step 9 is the last."""
-    average = average_of_run(tmp_path / "run", stops)
+    average = average_of_run(restarting, tmp_path / "run", stops)
     for weight, expected in zip(average, uninterrupted, strict=True):
         np.testing.assert_array_equal(weight, expected)
 
@@ -301,15 +326,13 @@ def make_trainer(folder, seed=3):
 @pytest.mark.fault(
     "F05", "weights, Adam's slots and step, and dropout's states are bit-identical"
 )
-def test_resume_gives_bit_identical_weights(tmp_path):
-    model = tiny_training_model(dropout=0.3, attention_dropout=0.2)
-    first = Restarting(model)
-    whole = training.Trainer(first.begin(), tmp_path / "whole")
+def test_resume_gives_bit_identical_weights(restarting, tmp_path):
+    whole = training.Trainer(restarting.begin(), tmp_path / "whole")
     whole.fit(dataset(), 9, bar=False)
     expected = weights_of(whole.model)
     whole.fit(dataset(), 10, bar=False)
     later = weights_of(whole.model)
-    cut = training.Trainer(first.begin(), tmp_path / "cut")
+    cut = training.Trainer(restarting.begin(), tmp_path / "cut")
     cut.fit(dataset(), 4, bar=False)
     second = make_trainer(tmp_path / "cut", seed=8)
     other = Restarting(second.model)

@@ -56,8 +56,16 @@ def by_torch(batch, kind, weight, smoothing):
     return total.item(), [each.grad.numpy() for each in factors]
 
 
-@pytest.mark.parametrize("chunk_tokens", [8, 64])
-@pytest.mark.parametrize("smoothing", [0.0, 0.13])
+@pytest.mark.parametrize(
+    # Several chunks, and one.
+    ("smoothing", "chunk_tokens"),
+    [
+        (0.13, 8),
+        (0.0, 64),
+        pytest.param(0.13, 64, marks=pytest.mark.slow),
+        pytest.param(0.0, 8, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("kind", ["rdrop", "simcut"])
 def test_consistency_loss_matches_pytorch(batch, kind, smoothing, chunk_tokens):
     expected, expected_gradients = by_torch(batch, kind, 3.0, smoothing)

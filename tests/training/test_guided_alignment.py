@@ -104,6 +104,7 @@ def test_train_step_adds_guided_alignment_loss():
     assert loss > plain + 0.1
 
 
+@pytest.mark.slow
 def test_guided_alignment_in_parts_matches_whole_batch():
     models = [guided_model(0.8, parts=parts) for parts in (1, 3)]
     for model in models:

@@ -90,7 +90,10 @@ def sample_weights(kind, labels):
     return draw.uniform(0, 2, labels.shape).astype("float32")
 
 
-@pytest.mark.parametrize("kind", [None, "sentences", "tokens"])
+# The tests of `fit` cover batches without weights.
+@pytest.mark.parametrize(
+    "kind", [pytest.param(None, marks=pytest.mark.slow), "sentences", "tokens"]
+)
 def test_calls_on_batches_match_plain_compile(kind):
     """The weights' sum may be below 1, and a sentence may have weight 0."""
     model, in_parts = (tiny_training_model(sgd(), parts) for parts in (1, 3))
@@ -122,6 +125,7 @@ def test_calls_on_batches_match_plain_compile(kind):
     assert accuracy == pytest.approx(best, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_fit_and_evaluate_accept_sample_weights():
     """A weight of 0 for some sentences equals their absence."""
     inputs, labels = batch(1, SEVEN_ROWS)
@@ -212,7 +216,15 @@ def test_batch_of_padding_changes_nothing():
         np.testing.assert_array_equal(weight, expected)
 
 
-@pytest.mark.parametrize(("parts", "parallel_parts"), [(3, 1), (11, 1), (1, 2), (2, 3)])
+@pytest.mark.parametrize(
+    ("parts", "parallel_parts"),
+    [
+        pytest.param(3, 1, marks=pytest.mark.slow),
+        (11, 1),
+        pytest.param(1, 2, marks=pytest.mark.slow),
+        (2, 3),
+    ],
+)
 def test_parts_match_whole_batch(trained, parts, parallel_parts):
     """7 rows are divided into 3, 11, 2 and 6 parts with different numbers of tokens."""
     model = tiny_training_model(sgd(), parts, parallel_parts=parallel_parts)
@@ -266,7 +278,7 @@ def exact_losses():
     [
         ("mixed_bfloat16", 1),
         pytest.param("mixed_float16", 1, marks=pytest.mark.slow),
-        ("mixed_float16", 3),
+        pytest.param("mixed_float16", 3, marks=pytest.mark.slow),
     ],
 )
 def test_mixed_precision_learns(exact_losses, precision, parts):

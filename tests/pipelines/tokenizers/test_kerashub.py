@@ -197,6 +197,18 @@ def test_adapter_rejects_unsupported_tokenizers(tmp_path):
         tokenizer.piece_bytes()
 
 
+# The other tests compare the ids and texts of every kind.
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "byte pairs",
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("sentencepiece", "word pieces")
+        ),
+    ],
+    indirect=True,
+)
 def test_transformer_trains_and_translates_with_adapter(pair, tmp_path):
     tokenizer = pair[2]
     pairs = list(zip(TEXTS, TEXTS[::-1], strict=True))

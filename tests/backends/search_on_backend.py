@@ -1,4 +1,4 @@
-"""Searches on the backend `KERAS_BACKEND`; test_backends.py runs it in a process."""
+"""Searches on the backend KERAS_BACKEND. Run by test_model_on_backends.py."""
 
 import sys
 
@@ -43,6 +43,16 @@ def draw(tables):
     return sample(table_step(2), table_cache(7, 2), {"tables": tables}, 7, 11, settings)
 
 
+def find_best(tables):
+    cache, context = table_cache(7, 1), {"tables": tables}
+    return beam_search(table_step(1), cache, context, 7, 11, BeamSearch(1))[0]
+
+
+def padded(ids):
+    """Returns `[1, 8]`: JAX compiles each operation once for equal shapes."""
+    return np.pad(np.array([ids], "int32"), [[0, 0], [0, 8 - len(ids)]])
+
+
 def compile_(function):
     if keras.backend.backend() == "jax":
         import jax
@@ -66,10 +76,7 @@ for i in range(7):
         scores[i][kept], [score for score, _ in expected], rtol=1e-4
     )
 samples = ops.convert_to_numpy(compile_(draw)(tables)[0])
-greedy = BeamSearch(1)
-best = ops.convert_to_numpy(
-    beam_search(table_step(1), table_cache(7, 1), {"tables": tables}, 7, 11, greedy)[0]
-)
+best = ops.convert_to_numpy(compile_(find_best)(tables))
 np.testing.assert_array_equal(samples[:, 0], best[:, 0])
 np.testing.assert_array_equal(samples[:, 1], best[:, 0])
 
@@ -92,12 +99,9 @@ found = ops.convert_to_numpy(compile_(translate)(source_ids))[:, 0]
 for row, limit, ids in zip(source_ids, (8, 5), found, strict=True):
     history = [START]
     while len(history) <= limit and history[-1] != END:
-        pair = {
-            "source_ids": row[None, : limit - 3],
-            "target_ids": np.array([history], "int32"),
-        }
-        logits = ops.convert_to_numpy(model(pair, training=False))[0, -1]
-        history.append(END + int(np.argmax(logits[END:])))
+        pair = {"source_ids": row[None], "target_ids": padded(history)}
+        logits = ops.convert_to_numpy(model(pair, training=False))
+        history.append(END + int(np.argmax(logits[0, len(history) - 1, END:])))
     assert strip(ids) == history[1:], (ids, history)
 # An ensemble of one model matches it; prefixes and forbidden phrases.
 twice = Ensemble([model, model])
@@ -129,10 +133,9 @@ assert (9, found[1, 0]) not in zip(rows[1], rows[1][1:], strict=False)
 for row, ids, score in zip(source_ids, rows, ops.convert_to_numpy(scores), strict=True):
     if ids[-1] != END:
         continue
-    labels = np.array([ids], "int32")
-    target_ids = np.array([[START, *ids[:-1]]], "int32")
-    row = row[None, : np.count_nonzero(row)]
-    expected = ops.convert_to_numpy(score_ids(model, row, target_ids, labels))[0]
+    target_ids = padded([START, *ids[:-1]])
+    log_probs = score_ids(model, row[None], target_ids, padded(ids))
+    expected = ops.convert_to_numpy(log_probs)[0]
     np.testing.assert_allclose(
         score[0], expected / ((5 + len(ids)) / 6) ** 0.6, rtol=1e-3
     )

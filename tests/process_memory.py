@@ -1,0 +1,49 @@
+"""Keeps the memory of a process that runs many test files small."""
+
+import contextlib
+import ctypes
+import gc
+import math
+import pathlib
+import resource
+import sys
+
+# Bytes by which a process may grow before its garbage is collected, which takes a
+# second: graphs are cycles of very many objects.
+GROWTH = 200 << 20
+
+_limit = GROWTH
+
+
+def free_if_grown():
+    """Frees unreachable graphs if the process has grown, and freezes what is left."""
+    global _limit
+    if resident_bytes() < _limit:
+        return
+    _forget_custom_gradients()
+    gc.collect()
+    gc.freeze()
+    # The C library would keep what is free but in pieces.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    _limit = resident_bytes() + GROWTH
+
+
+def resident_bytes():
+    """Returns the memory of this process, or infinity if the system does not tell."""
+    try:
+        pages = pathlib.Path("/proc/self/statm").read_text().split()[1]
+    except OSError:
+        return math.inf
+    return int(pages) * resource.getpagesize()
+
+
+def _forget_custom_gradients():
+    """Makes TensorFlow forget them, with which it would keep every traced graph."""
+    if "tensorflow" not in sys.modules:
+        return
+    from tensorflow.python.framework.ops import gradient_registry
+
+    functions = gradient_registry._registry
+    for name in [each for each in functions if each.startswith("CustomGradient-")]:
+        del functions[name]
