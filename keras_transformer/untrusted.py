@@ -2,8 +2,8 @@
 
 Files next to a model, such as its limits, its card or its metrics, may come from
 anywhere. They must be regular files of limited size. JSON must have limited depth,
-finite numbers, and the keys and types of a schema. Each failure is one line that names
-the file and the key.
+finite numbers, and the keys and types of a schema. Each error message is one line that
+names the file and the key.
 """
 
 import errno
@@ -25,11 +25,11 @@ _NOT_REGULAR = "must be a regular file, not a pipe or device"
 def open_regular(path, error=UserError):
     """Opens a regular file for reading in binary mode.
 
-    Reading a pipe could wait forever, and reading a device could never end.
+    Reading a pipe or a device might never end.
 
     Args:
         path: The file, or a link to it.
-        error: Class of the exception.
+        error: Class of the exceptions, as in all functions of this module.
 
     Returns:
         A binary file object.
@@ -44,7 +44,7 @@ def open_regular(path, error=UserError):
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
     except OSError as reason:
-        # Opening a socket fails.
+        # Opening a socket or a missing device fails with one of these.
         is_special = reason.errno in (errno.ENXIO, errno.ENODEV)
         text = _NOT_REGULAR if is_special else reason.strerror
         raise error(f"{path}: {text}") from None
@@ -130,7 +130,7 @@ def read_json_lines(path, schema, max_bytes=MAX_LOG_BYTES, error=UserError):
     skipped if it is not JSON.
 
     Returns:
-        List of (line, value) pairs. The lines are bytes without their ends.
+        List of (line, value) pairs. The lines are bytes without line endings.
 
     Raises:
         UserError: Like `read_json`. The message names the line.
@@ -159,9 +159,9 @@ def parse_json(content, schema, label, error=UserError, finite=True):
         A value of the schema.
 
     Raises:
-        UserError: If the content is not JSON in UTF-8, is nested too deeply, or does
-            not match the schema. Numbers that are too large or not finite also raise
-            it. The message names the key.
+        UserError: If the content is not JSON in UTF-8, is nested too deeply, contains a
+            number that is too large or not finite, or does not match the schema. The
+            message names the key.
     """
     from pydantic import ValidationError
 
@@ -181,9 +181,10 @@ def parse_json(content, schema, label, error=UserError, finite=True):
 def validation_message(error):
     """Returns the first error of a pydantic `ValidationError` on one line."""
     first = error.errors(include_url=False)[0]
-    key = ".".join(map(str, first["loc"])) or "the file"
+    key = ".".join(map(str, first["loc"]))
+    name = shown(key) if key else "the content"
     message = first["msg"].removeprefix("Value error, ").partition(" or instance ")[0]
-    return short(f"{shown(key)} is wrong: {message}. Received: {shown(first['input'])}")
+    return short(f"{name} is wrong: {message}. Received: {shown(first['input'])}")
 
 
 def shown(value):
@@ -201,7 +202,7 @@ def printable(text):
     r"""Escapes the characters that could control a terminal, such as \x1b.
 
     These are the characters that `str.isprintable` rejects, such as line ends and
-    direction marks. Spaces of any width, other characters and backslashes stay.
+    direction marks, except spaces of any width. Backslashes are not escaped.
     """
     return "".join(
         each
@@ -245,8 +246,8 @@ def _is_json(line):
 
 
 def _parse_int(digits):
-    # Python refuses to format huge integers, such as products of these numbers. The
-    # ids that Keras writes have at most 64 bits.
+    # Python cannot format integers of more than 4,300 digits, which products of huge
+    # numbers could reach. 20 digits are enough for the 64-bit ids that Keras writes.
     if len(digits) > 20:
         raise ValueError(f"the number {shown(digits)} is too large")
     return int(digits)

@@ -246,7 +246,7 @@ ARCHIVES = {
     ),
     "settings that are a list": (
         lambda content: _sized(content, CONFIG, b"[]"),
-        "'the file' is wrong",
+        "the content is wrong",
     ),
     "settings with an infinite number": (
         lambda content: _sized(content, CONFIG, b'{"class_name": 1e999}'),

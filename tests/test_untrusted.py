@@ -33,7 +33,7 @@ def refusal(content):
     ("content", "reason"),
     [
         ("", "cannot be read"),
-        ("[1, 2]", "'the file' is wrong"),
+        ("[1, 2]", "the content is wrong"),
         ('{"a": 1}', "'size' is wrong: Field required"),
         ('{"size": -1}', "'size' is wrong"),
         ('{"size": true}', "'size' is wrong"),

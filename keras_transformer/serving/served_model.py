@@ -74,7 +74,7 @@ class ServedModel:
         """Returns a `ServedModel` of the newest version."""
         return ServedModel(self._folder, self.name, self._allow_unsafe)
 
-    def merges(self, signature):
+    def can_merge(self, signature):
         """Returns whether rows of several requests can share a batch.
 
         They can if rows are texts and outputs are not padded to the longest row.

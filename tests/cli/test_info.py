@@ -274,7 +274,7 @@ def test_info_quotes_control_characters_of_others(
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("metrics.jsonl", b"[1, 2]\n{}\n", "metrics.jsonl:1: 'the file' is wrong"),
+        ("metrics.jsonl", b"[1, 2]\n{}\n", "metrics.jsonl:1: the content is wrong"),
         ("metrics.jsonl", b'{"a": 1}\n', "metrics.jsonl:1: 'split' is wrong"),
         ("metrics.jsonl", b"\xff\n{}\n", "metrics.jsonl:1: cannot be read"),
         ("metrics.jsonl", None, "metrics.jsonl: must be a regular file"),
@@ -299,7 +299,7 @@ def test_info_names_the_damaged_file(run, tmp_path, run_command, name, content, 
 def test_info_names_damaged_metadata(run, tmp_path, run_command):
     shutil.copy(run[0] / "tokenizer" / "tokenizer.model", tmp_path)
     members = malicious_files.members(run[0] / "model.keras")
-    for content, reason in ((b"[]", "'the file'"), (b"{}", "'date_saved' is wrong")):
+    for content, reason in ((b"[]", "the content"), (b"{}", "'date_saved' is wrong")):
         members["metadata.json"] = content
         malicious_files.write_archive(tmp_path / "model.keras", members.items())
         result = run_command("info", tmp_path / "model.keras")

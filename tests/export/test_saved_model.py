@@ -256,7 +256,7 @@ def test_export_with_invalid_limits_is_refused(tmp_path):
     for content, reason in (
         ("", "cannot be read"),
         ("{}", "'max_batch_size' is wrong"),
-        ("[]", "'the file' is wrong"),
+        ("[]", "the content is wrong"),
         ('{"max_batch_size": "x"}', "'max_batch_size' is wrong"),
         ('{"max_batch_size": 1e999}', "'1e999' is not finite"),
         ('{"max_batch_size": -1}', "'max_batch_size' is wrong"),

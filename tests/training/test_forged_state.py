@@ -54,7 +54,7 @@ def model():
 @pytest.mark.parametrize(
     ("progress", "reason"),
     [
-        ([], "'the file' is wrong"),
+        ([], "the content is wrong"),
         ({"step": "3"}, "'step' is wrong"),
         ({"step": -3}, "'step' is wrong"),
         ({"step": True}, "'step' is wrong"),
@@ -101,7 +101,7 @@ def test_checkpoint_of_pipes_is_refused(model, tmp_path, name):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"[1, 2]\n{}\n", ":1: 'the file' is wrong"),
+        (b"[1, 2]\n{}\n", ":1: the content is wrong"),
         (b'{"split": "train", "step": 1}\n\xff\n{}\n', ":2: cannot be read"),
         (b'{"split": "train", "step": -1}\n', ":1: 'step' is wrong"),
         (b'{"split": "x", "step": 1, "bleu": "1"}\n', ":1: 'bleu' is wrong"),
