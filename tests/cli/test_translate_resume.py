@@ -230,7 +230,7 @@ def test_resume_locks_the_output(translate, files):
         fcntl.flock(file, fcntl.LOCK_EX)
         result = translate()
     assert result.exit_code == 2
-    assert "another process writes it" in result.stderr
+    assert "another process is writing it" in result.stderr
 
 
 def test_progress_bar_has_a_total(translate, files, monkeypatch):
