@@ -106,12 +106,8 @@ def translate(
         raise UserError("--parallel-parts: --sampling draws one batch at a time")
     if prefix is not None and prefix_file is not None:
         raise UserError("--prefix and --prefix-file: give only one of them")
-    sampling_options = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "seed": seed,
-    }
+    sampling_options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    sampling_options["seed"] = seed
     search_options = {"beam_size": beam_size, "length_penalty": length_penalty}
     search_options["patience"] = patience
     _check_settings(sampling, sampling_options, search_options)
@@ -137,8 +133,8 @@ def translate(
         warnings,
         allow_unsafe,
     )
-    sampling_options = _with_defaults(sampling_options) if sampling else None
-    job = _Job(translator, warnings, n_best, sampling_options, scores, alignments)
+    sampled = _with_defaults(sampling_options) if sampling else None
+    job = _Job(translator, warnings, n_best, sampled, scores, alignments)
 
     def write_all(write_line, num_done):
         pairs = _with_prefixes(input_lines(input_path), prefix, prefix_file)
@@ -150,12 +146,8 @@ def translate(
         with open_output(output) as write_line:
             write_all(write_line, 0)
         return
-    options_used = {**(sampling_options or search_options), "sampling": sampling}
-    options_used |= {"n_best": n_best, "scores": scores, "alignments": alignments}
-    options_used["prefix"] = prefix
-    if forbidden:
-        options_used["forbidden"] = forbidden
-    record = _record(translator, options_used, input_path, prefix_file)
+    extra = {"prefix": prefix} | ({"forbidden": forbidden} if forbidden else {})
+    record = _record(job, search_options, extra, input_path, prefix_file)
     if is_finished(output, record):
         console.print_status(f"{output}: all lines are already translated")
         return
@@ -260,13 +252,21 @@ def _check_resumable(input_path, output):
         raise UserError(f"{output}: --resume writes files only")
 
 
-def _record(translator, options_used, input_path, prefix_file):
+def _record(job, search_options, extra, input_path, prefix_file):
     """Returns everything that determines the output, for `resumable_lines`."""
     from keras_transformer.pipelines.lines import content_hash
 
+    options_used = {
+        **(job.sampling_options or search_options),
+        **extra,
+        "sampling": job.sampling_options is not None,
+        "n_best": job.num_candidates,
+        "scores": job.has_scores,
+        "alignments": job.has_alignments,
+    }
     return {
         "input": content_hash(input_path),
-        "model": translator.fingerprint(),
+        "model": job.translator.fingerprint(),
         "set of options": options_used,
         "prefix file": content_hash(prefix_file) if prefix_file else None,
     }
