@@ -9,8 +9,8 @@ from keras_transformer.files import replace_file
 from keras_transformer.parsing import TreeFiles
 from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
+from keras_transformer.recipes.stages import default_text
 from keras_transformer.recipes.stages import stages_of
-from keras_transformer.recipes.stages import usual_text
 from keras_transformer.untrusted import read_text
 
 # File in the tokenizer's folder with the fingerprint of its training text.
@@ -67,9 +67,9 @@ def training_pairs(pairs, text):
 
 
 def _encoded(recipe, pairs):
-    """Returns pairs by name, with their `TrainingText` unless they validate."""
-    usual = usual_text(recipe)
-    texts = {stage.text.name(usual): stage.text for stage in stages_of(recipe)}
+    """Returns tuples (pairs, `TrainingText`) by name; validation pairs have `None`."""
+    default = default_text(recipe)
+    texts = {stage.text.name(default): stage.text for stage in stages_of(recipe)}
     found = {name: (training_pairs(pairs, text), text) for name, text in texts.items()}
     if "validation" in pairs:
         found["validation"] = pairs["validation"], None

@@ -57,7 +57,7 @@ def training_flops(settings, vocabulary_size, source_lengths, target_lengths):
 
 
 def training_cost(recipe, model, corpus, progress, devices):
-    """Returns a line with the training cost, counted and estimated as in Table 2."""
+    """Returns a line with the training cost, counted, and estimated as in Table 2."""
     precision = (recipe.training.mixed_precision or "float32").removeprefix("auto_")
     settings = {
         **recipe.model.constructor_arguments(),
@@ -79,7 +79,7 @@ def training_cost(recipe, model, corpus, progress, devices):
     spent = progress.seconds * devices * rate
     return (
         f"{counted:.2e} operations counted; {spent:.2e} by time x {devices} device(s) "
-        f"x {rate / 1e12:.2f} TFLOP/s, measured now in {precision}; "
+        f"x {rate / 1e12:.2f} TFLOP/s, just measured in {precision}; "
         f"utilization {counted / max(spent, 1.0):.0%}"
     )
 
@@ -105,7 +105,7 @@ def measure_flops(size=2048, repeats=3, precision="float32", num_parallel=1):
 
     @tf.function
     def products():
-        # One element per product, so that little is copied from the device.
+        # Returning one element per product copies little from the device.
         return [tf.matmul(lefts[i], right)[0, 0] for i in range(num_parallel)]
 
     def seconds():

@@ -61,7 +61,7 @@ def plan_training(recipe):
     sizes = recipe.model
     return {
         "machine": str(machine),
-        "data": _described_text(size, recipe.data.kind),
+        "data": _describe_text(size, recipe.data.kind),
         "vocabulary": (
             f"{recipe.tokenizer.vocabulary_size:,} subwords ({recipe.tokenizer.kind})"
         ),
@@ -74,11 +74,11 @@ def plan_training(recipe):
             f"{settings.gradient_accumulation_steps} sequential x "
             f"{settings.parallel_parts} parallel part(s)"
         ),
-        "steps": _described_steps(settings, size),
-        "memory": f"about {format_bytes(memory)} {_available(machine)}",
+        "steps": _describe_steps(settings, size),
+        "memory": f"about {format_bytes(memory)} {_describe_memory(machine)}",
         "disk": f"about {format_bytes(disk)} for checkpoints and models",
         "speed": f"{rate:,.0f} tokens/s per device, measured with random ids",
-        "time": f"about {_described_time(seconds)}, without validation",
+        "time": f"about {_describe_time(seconds)}, without validation",
     }
 
 
@@ -146,14 +146,14 @@ def _tokens_per_second(model, recipe, length, has_gpu):
     return rows * length / float(np.median(np.diff(times)))
 
 
-def _described_text(size, kind):
+def _describe_text(size, kind):
     if size is None:
         return f"kind {kind}, not measured"
     tokens = size.bytes // TOKEN_BYTES
     return f"{size.pairs:,} pairs, about {tokens:,} tokens per side"
 
 
-def _described_steps(settings, size):
+def _describe_steps(settings, size):
     text = f"{settings.steps:,}"
     if size is None or not size.bytes:
         return text
@@ -161,14 +161,14 @@ def _described_steps(settings, size):
     return f"{text}, about {epochs:,.3g} epochs"
 
 
-def _available(machine):
+def _describe_memory(machine):
     if machine.gpus:
         memory = machine.gpus[0].memory
         return f"per GPU, of {format_bytes(memory)}" if memory else "per GPU"
     return f"of {format_bytes(machine.memory)}, {format_bytes(free_memory())} are free"
 
 
-def _described_time(seconds):
+def _describe_time(seconds):
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = seconds / 60

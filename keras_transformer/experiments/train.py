@@ -29,8 +29,8 @@ from keras_transformer.experiments.curves import draw_curves
 from keras_transformer.experiments.validation import build_validator
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes.stages import default_text
 from keras_transformer.recipes.stages import stages_of
-from keras_transformer.recipes.stages import usual_text
 from keras_transformer.saving.checkpoints import END
 from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.saving.checkpoints import checkpoint_paths
@@ -66,7 +66,7 @@ def train(
         allow_changes: Whether to resume although the recipe, the training text or the
             number of replicas has changed.
         restart: Whether to delete the existing run and start over.
-        worker_timeout: Seconds without a heartbeat after which a worker is lost.
+        worker_timeout: Seconds without a heartbeat after which a worker counts as lost.
 
     Returns:
         A mapping of names to results and paths, for display. It is empty on all
@@ -82,7 +82,8 @@ def train(
         CheckpointError: If the checkpoints in `output` cannot be read or do not fit.
         ModelError: If `training.initial_model` does not match the recipe, or the
             recipe's model settings are invalid.
-        TrainingFault: If losses or gradients are not finite, see `on_nonfinite`.
+        TrainingFault: If losses or gradients are not finite, see
+            `training.on_nonfinite`.
         KeyboardInterrupt: On Ctrl-C, after saving.
         SystemExit: On SIGTERM, after saving, with code 143.
         WorkersError: If `TF_CONFIG` cannot be used, or the first worker failed.
@@ -233,15 +234,15 @@ class _Run:
 
     def _training_text(self, data, text):
         """Returns the ids and the pairs of a `TrainingText`."""
-        name = text.name(usual_text(self.recipe))
+        name = text.name(default_text(self.recipe))
         return data.corpora[name], training_pairs(data.pairs, text)
 
     def fit(self, data, trainer, validate, bar):
         """Trains all stages that are not finished."""
         for stage in self._stages:
             progress = trainer.progress
-            is_left = progress.step < stage.end
-            if is_left or (progress.step == stage.end and progress.validation_due):
+            has_steps = progress.step < stage.end
+            if has_steps or (progress.step == stage.end and progress.validation_due):
                 self._fit_stage(stage, data, trainer, validate, bar)
 
     def _fit_stage(self, stage, data, trainer, validate, bar):
@@ -286,7 +287,7 @@ class _Run:
 
     def finish(self, data, trainer, validate):
         """Averages the last checkpoints, saves the model and returns the results."""
-        # An interruption may have saved the last step. `END` makes it a regular one.
+        # If an interruption saved the last step, `END` makes it a regular checkpoint.
         trainer.save(END)
         summary = self.workers.broadcast_from_chief(
             lambda: self._finish(data, trainer, validate)
@@ -294,7 +295,7 @@ class _Run:
         if not self.workers.is_chief:
             return {}
         seconds = round(time.monotonic() - self._started)
-        return {**summary, "seconds in all": seconds}
+        return {**summary, "total seconds": seconds}
 
     def _finish(self, data, trainer, validate):
         settings = self.recipe.training
@@ -315,7 +316,7 @@ class _Run:
             "model": str(path),
         }
         if settings.initial_model:
-            summary = {"began with": settings.initial_model, **summary}
+            summary = {"initial model": settings.initial_model, **summary}
         if validate is not None:
             decoding = self.recipe.decoding
             # Same search as `evaluate`. During training, greedy search saves time.

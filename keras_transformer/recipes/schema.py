@@ -26,8 +26,8 @@ from keras_transformer.recipes.data_sections import Text
 from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.stages import ConsistencySettings
 from keras_transformer.recipes.stages import StageSettings
+from keras_transformer.recipes.stages import default_text
 from keras_transformer.recipes.stages import stages_of
-from keras_transformer.recipes.stages import usual_text
 
 BLEU_TOKENIZERS = (
     *("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"),
@@ -333,7 +333,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check_stages(self):
-        usual = usual_text(self)
+        usual = default_text(self)
         for number, stage in enumerate(stages_of(self), 1):
             if stage.text.dropout and self.tokenizer.kind != "bpe":
                 raise ValueError(

@@ -49,13 +49,13 @@ class TrainingText(NamedTuple):
     dropout: float  # of the tokenizer
     segmentations: int
 
-    def name(self, usual):
+    def name(self, default):
         """Returns the name of the cache folder that stores the ids of the text.
 
         Args:
-            usual: The `TrainingText` of the recipe without stages, see `usual_text`.
+            default: `TrainingText` of the recipe without stages, see `default_text`.
         """
-        if self == usual:
+        if self == default:
             return "train"
         return f"train-{self.directions}-{self.dropout:g}x{self.segmentations}"
 
@@ -76,7 +76,7 @@ class Stage(NamedTuple):
     text: TrainingText
 
 
-def usual_text(recipe):
+def default_text(recipe):
     """Returns the `TrainingText` that a recipe has without `training.stages`."""
     train = recipe.data.train if hasattr(recipe.data, "train") else None
     directions = getattr(train, "directions", "forward")
@@ -90,7 +90,7 @@ def stages_of(recipe):
     Raises:
         ValueError: If the settings of a stage contradict each other.
     """
-    training, text = recipe.training, usual_text(recipe)
+    training, text = recipe.training, default_text(recipe)
     if not training.stages:
         return [Stage(0, training.steps, training, text)]
     stages, start = [], 0
