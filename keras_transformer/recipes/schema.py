@@ -70,23 +70,22 @@ class VariationSettings(Section):
     """Fields of `Variations`, for models that other toolkits read."""
 
     num_decoder_layers: _PositiveInt32 | None = None  # if null, num_layers
-    attention_bias: bool = False  # biases of all projections of attentions
+    attention_bias: bool = False  # biases of all attention projections
     logits_bias: bool = False  # a bias for each logit
     layer_norm_epsilon: PositiveFloat = 1e-6  # added to the variance
     position_rates: Literal["paper", "tensor2tensor"] = "paper"  # sinusoid rates
-    first_position: _Int32 = 0  # number of the first position, for sinusoids
+    first_position: _Int32 = 0  # added to all positions; only for sinusoids
     zero_start_id: _Int32 | None = None  # id whose vector is always zero
     embedding_norm: bool = False  # normalize sums of embeddings and positions
-    source_vocabulary_size: _PositiveInt32 | None = None  # if null, a shared matrix
-    tied_output: bool = True  # the target's embeddings make the logits
+    source_vocabulary_size: _PositiveInt32 | None = None  # if null, one shared matrix
+    tied_output: bool = True  # target embeddings are the output projection, too
 
 
 class ModelSettings(Section):
     """A preset and the arguments of `Transformer` that differ from it.
 
-    The fields contain the resolved values. Keys that are not given have the preset's.
-    If `d_model` or `num_heads` is given, `key_dim` and `value_dim` default to their
-    quotient.
+    The fields contain the resolved values; missing keys have the preset's. If `d_model`
+    or `num_heads` is given, `key_dim` and `value_dim` default to their quotient.
     """
 
     preset: str = "base"  # name in keras_transformer.PRESETS
@@ -119,7 +118,7 @@ class ModelSettings(Section):
         return change_preset(preset, values)
 
     @model_validator(mode="after")
-    def _consistent(self):
+    def _check_consistency(self):
         if self.positions == "learned" and self.max_length is None:
             raise ValueError("positions learned needs a max_length")
         if None in (self.key_dim, self.value_dim) and self.d_model % self.num_heads:
@@ -220,7 +219,7 @@ class TrainingSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _consistent(self):
+    def _check_consistency(self):
         if self.checkpoint_minutes and self.checkpoint_steps:
             raise ValueError(
                 "checkpoint_minutes and checkpoint_steps exclude each other. Give one"
@@ -286,7 +285,7 @@ class Recipe(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _complete(cls, values: Any):
+    def _add_defaults(cls, values: Any):
         if not isinstance(values, dict):
             return values
         values = dict(values)
@@ -333,7 +332,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check_stages(self):
-        usual = default_text(self)
+        default = default_text(self)
         for number, stage in enumerate(stages_of(self), 1):
             if stage.text.dropout and self.tokenizer.kind != "bpe":
                 raise ValueError(
@@ -341,7 +340,7 @@ class Recipe(Section):
                     "pairs, so tokenizer.kind must be bpe"
                 )
             is_fixed = self.data.kind in ("records", "trees")
-            if is_fixed and stage.text != usual:
+            if is_fixed and stage.text != default:
                 raise ValueError(
                     f"training.stages: stage {number}: data.kind {self.data.kind} has "
                     "one direction and one segmentation"
