@@ -25,7 +25,7 @@ _VARIATIONS = (
 )
 # Bias of a logit that the softmax must ignore.
 _NEVER = -1e9
-# Positions that transformers stores; it refuses longer texts.
+# Positions that transformers stores; it rejects longer texts.
 _MAX_POSITIONS = 1024
 _NOTES = """## Differences
 
@@ -170,7 +170,7 @@ def _check(model, tokenizer):
 
 
 def _check_marian(tokenizer):
-    """Raises `ExportError` unless an imported tokenizer can be written again."""
+    """Raises `ExportError` unless `MarianTokenizer` can represent the tokenizer."""
     if None in (tokenizer.model, tokenizer.target.model):
         raise ExportError("transformers' MarianTokenizer needs SentencePiece models")
     if tokenizer.pieces() != tokenizer.target.pieces():

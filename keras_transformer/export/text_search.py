@@ -13,7 +13,7 @@ _MAX_TEXT = 16
 
 
 class TextSearch:
-    """Translates texts as `Translator` does, with limits on the work for each text.
+    """Translates texts like `Translator`, with limits on the size of each text.
 
     Args:
         tokenizer: Tokenizer of the source.
