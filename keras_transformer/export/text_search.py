@@ -58,7 +58,7 @@ class TextSearch:
             texts: string `[batch]`.
             n_best: Number of translations per text.
             num_places: Number of hypotheses per segment, at least `n_best`. The extra
-                ones replace those with the same text as a better one.
+                ones replace hypotheses with the same text as a better one.
 
         Returns:
             Dict of tensors: `translations`, string `[batch, n_best]`, best first;

@@ -1,6 +1,6 @@
 """Recipe keys and their types, with the defaults of the paper (section 5).
 
-`files.yaml` describes the keys. Comments here describe those that it does not contain.
+`files.yaml` describes the keys. Comments in this file describe the keys that it lacks.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ BLEU_TOKENIZERS = (
     *("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"),
     *("flores101", "flores200", "spBLEU-1K"),
 )
-# Extras of this package that some of them need.
+# Extras of this package for the tokenizers that need further packages.
 BLEU_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 
 

@@ -129,7 +129,7 @@ class JsonLines(PairLines):
         paths: Path or list of paths.
         source: Key of the source text. Dots address nested objects, such as
             `"translation.en"`.
-        target: Key of the target text, likewise.
+        target: Key of the target text, in the same form.
 
     Raises:
         DataError: Same as in `PairLines`. Also if a line is not a JSON object, or a
