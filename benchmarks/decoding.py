@@ -155,7 +155,7 @@ def join_subwords(tokenizer, rows):
 
 
 def start_systems(saved, fast, kind, alpha):
-    """Starts the systems. Systems with several threads are started in both modes.
+    """Starts each system with shared threads, and with one thread per part of a batch.
 
     Args:
         saved: Mapping of name suffixes to exports.
