@@ -1,4 +1,4 @@
-"""Compares CTranslate2's translations with those of the exported model.
+"""Compares translations of a run and of its CTranslate2 export.
 
     pip install ".[bench]"
     python benchmarks/agreement.py RUN --source test.en

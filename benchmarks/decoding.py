@@ -155,12 +155,12 @@ def join_subwords(tokenizer, rows):
 
 
 def start_systems(saved, fast, kind, alpha):
-    """Starts the systems, those with threads both shared and in parts.
+    """Starts each system with shared threads, and with one thread per part of a batch.
 
     Args:
         saved: Mapping of name suffixes to exports.
         fast: Folder of the CTranslate2 model.
-        kind: `"ids"` or `"text"`; KerasHub takes part with ids only.
+        kind: `"ids"` or `"text"`; KerasHub is only measured with ids.
         alpha: Length penalty of CTranslate2.
     """
     ours, ctranslate2 = "peers/decode_ours.py", "peers/decode_ctranslate2.py"

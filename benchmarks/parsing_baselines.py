@@ -101,7 +101,7 @@ def score_row(name, sentences, references, hypotheses):
 
 
 def sample_of(references, max_words, size):
-    """Returns places of `size` evenly spaced sentences of 2 to `max_words` words."""
+    """Returns indices of `size` evenly spaced sentences of 2 to `max_words` words."""
     places = [
         place
         for place, tree in enumerate(references)

@@ -2,8 +2,8 @@
 
     python benchmarks/tables.py
 
-formats every NAME.json again as NAME.md, without measuring anything. The benchmarks
-call `tables.markdown` when they write their results.
+The script formats every NAME.json again as NAME.md, without measuring anything. The
+benchmarks call `tables.markdown` when they write their results.
 """
 
 import csv

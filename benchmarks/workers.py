@@ -121,7 +121,7 @@ class Group:
 
 
 def start_workers(model, count, cores):
-    """Starts the processes of a training by `count` workers."""
+    """Starts `count` workers that train together."""
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))

@@ -29,7 +29,7 @@ def open_regular(path, error=UserError):
 
     Args:
         path: The file, or a link to it.
-        error: Class of the exception.
+        error: Class of the exceptions, as in all functions of this module.
 
     Returns:
         A binary file object.
@@ -159,9 +159,9 @@ def parse_json(content, schema, label, error=UserError, finite=True):
         A value of the schema.
 
     Raises:
-        error: If the content is not JSON in UTF-8, is nested too deeply, or does not
-            match the schema. Numbers that are too large or not finite also raise it.
-            The message names the key.
+        UserError: If the content is not JSON in UTF-8, is nested too deeply, contains a
+            number that is too large or not finite, or does not match the schema. The
+            message names the key.
     """
     from pydantic import ValidationError
 
@@ -247,7 +247,7 @@ def _is_json(line):
 
 def _parse_int(digits):
     # Python cannot format integers of more than 4,300 digits, which products of huge
-    # numbers can reach. 20 digits are enough for the 64-bit ids that Keras writes.
+    # numbers could reach. 20 digits are enough for the 64-bit ids that Keras writes.
     if len(digits) > 20:
         raise ValueError(f"the number {quote(digits)} is too large")
     return int(digits)

@@ -175,7 +175,7 @@ def _encode_texts(pairs, tokenizers, sampling):
 
 
 def _check_ids(id_chunks):
-    """Like `_encode_texts`, but takes the chunks of `Pairs.id_chunks`."""
+    """Like `_encode_texts`, but for the chunks of `Pairs.id_chunks`."""
     for sides in id_chunks:
         empty = np.any([side.row_lengths().numpy() == 0 for side in sides], axis=0)
         reasons = np.where(empty, "empty", "").astype(object)

@@ -62,7 +62,7 @@ def compare(
 
     The tests and their results match sacreBLEU's. The p-value is the probability of a
     difference at least as large as the observed one if the system were as good as the
-    baseline. Folders of repeat are compared by BLEU, averaged over their seeds.
+    baseline. Folders of repeat are compared by their mean BLEU over seeds.
 
     \b
     keras-transformer translate runs/a --input test.en --output a.de
@@ -71,10 +71,10 @@ def compare(
     keras-transformer compare seeds_a seeds_b
     """
     if len(systems) < 2:
-        raise UserError("BASELINE SYSTEM...: at least two files are needed")
+        raise UserError("BASELINE SYSTEM...: at least two systems are needed")
     names = list(map(str, systems))
     if len(set(names)) < len(names):
-        raise UserError("files must differ; one of them is given twice")
+        raise UserError("systems must differ; one of them is given twice")
     console.require_exists(reference, *systems)
     console.check_bleu_tokenizer(tokenize)
     bootstrap = {"num_samples": samples, "seed": seed}

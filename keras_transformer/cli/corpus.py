@@ -73,7 +73,7 @@ def prepare_corpus(
     _load_beam(model)
     from keras_transformer.distributed import corpus
 
-    facts = corpus.encode_with_beam(
+    metadata = corpus.encode_with_beam(
         source,
         target,
         model / "tokenizer" if (model / "tokenizer").is_dir() else model,
@@ -85,10 +85,10 @@ def prepare_corpus(
         beam_options=[f"--{each}" for each in beam_option],
     )
     dropped = "".join(
-        f", {count:,} {reason}" for reason, count in facts["dropped"].items()
+        f", {count:,} {reason}" for reason, count in metadata["dropped"].items()
     )
     console.print_status(
-        f"{facts['num_pairs']:,} of {facts['num_read']:,} pairs kept{dropped}"
+        f"{metadata['num_pairs']:,} of {metadata['num_read']:,} pairs kept{dropped}"
     )
 
 

@@ -87,7 +87,7 @@ def demo(
         f"{bleu.metric}: {bleu.score:.2f}  {bleu.signature}\n"
         f"time: {time.monotonic() - started:.0f} s, peak memory: {peak:.1f} GiB\n"
         f"run: {output} (model, tokenizer, checkpoints, logs)\n"
-        f"SavedModel: {exported} (takes and returns text; needs no keras_transformer)\n"
+        f"SavedModel: {exported} (accepts and returns text, without this package)\n"
         f'more: echo "{sources[0]}" | keras-transformer translate {exported}'
     )
 

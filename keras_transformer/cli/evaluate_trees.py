@@ -72,7 +72,7 @@ def count_repairs(parses):
 
 
 def score_parses(references, trees):
-    """Returns a dict of scores for all sentences and one for the short ones."""
+    """Returns a dict of scores for all sentences, and one for short sentences."""
     from keras_transformer.parsing.bracketing import SHORT_LENGTH
     from keras_transformer.parsing.bracketing import bracketing_score
 

@@ -27,10 +27,10 @@ def init(
         ),
     ] = "files",
     source: Annotated[
-        str | None, Option("--source", "-s", help="Source file to train on.")
+        str | None, Option("--source", "-s", help="Source text to train on.")
     ] = None,
     target: Annotated[
-        str | None, Option("--target", "-t", help="File with a translation per line.")
+        str | None, Option("--target", "-t", help="Translations, one per source line.")
     ] = None,
     force: Annotated[
         bool, Option("--force", help="Overwrite the file if it exists.")

@@ -7,7 +7,7 @@ from keras_transformer.cli import console
 
 @console.command(uses_device=False)
 def models():
-    """List the models that the package contains.
+    """List the packaged models.
 
     Commands that open a model, except corpus, accept these names instead of a path.
 

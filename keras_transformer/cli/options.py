@@ -80,7 +80,7 @@ Overrides = Annotated[
         "--set",
         metavar="KEY=VALUE",
         autocompletion=complete_recipe_keys,
-        help="Replace a recipe key. Repeatable.",
+        help="Set the value of a recipe key. Repeatable.",
     ),
 ]
 InputPath = Annotated[

@@ -4,7 +4,7 @@ from keras_transformer.cli import console
 
 
 class AdaptiveRecipe:
-    """A recipe that is checked before TensorFlow loads, and then adapted to the GPUs.
+    """A recipe that is checked before TensorFlow loads and adapted to the GPUs later.
 
     Args:
         *arguments: Arguments of `load_recipe`, without `report`.

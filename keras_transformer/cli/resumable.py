@@ -1,7 +1,7 @@
 """Line-by-line output that a killed command can resume.
 
-Lines are collected in `OUTPUT.part`, which is renamed to `OUTPUT` at the end. The file
-`.OUTPUT.made.json` records everything that determines them.
+Lines are written to `OUTPUT.part`, which is renamed to `OUTPUT` at the end. The file
+`.OUTPUT.made.json` records everything that determines the lines.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ from keras_transformer.untrusted import read_json
 
 
 @contextlib.contextmanager
-def resumable_lines(output, facts, num_inputs, numbered):
+def resumable_lines(output, record, num_inputs, numbered):
     """Writes an output or continues an interrupted one.
 
     Args:
         output: Path of the file.
-        facts: Dict for JSON of everything that determines the lines.
+        record: Dict of JSON values with everything that determines the lines.
         num_inputs: Number of input lines.
         numbered: Whether an input may have several lines, each with the input's
             number before a tab. Otherwise each input has one line.
@@ -33,7 +33,7 @@ def resumable_lines(output, facts, num_inputs, numbered):
         inputs whose lines are complete.
 
     Raises:
-        UserError: If the part file was made with other facts, has lines of more than
+        UserError: If the part file has another record, has lines of more than
             `num_inputs` inputs, is a link, or is in use by another process.
     """
     part = _part(output)
@@ -46,7 +46,7 @@ def resumable_lines(output, facts, num_inputs, numbered):
             raise UserError(f"{part}: another process is writing it") from None
         num_done = 0
         if file.tell():
-            _check_facts(part, output, facts)
+            _check_record(part, output, record)
             length, num_done = _complete_lines(part, numbered)
             if num_done > num_inputs:
                 raise UserError(
@@ -55,21 +55,21 @@ def resumable_lines(output, facts, num_inputs, numbered):
                 )
             file.truncate(length)
         else:
-            with replace_file(_facts_file(output)) as temporary:
-                temporary.write_text(json.dumps(facts), encoding="utf-8")
+            with replace_file(_record_file(output)) as temporary:
+                temporary.write_text(json.dumps(record), encoding="utf-8")
         yield line_writer(file), num_done
         part.replace(output)
 
 
-def is_finished(output, facts):
-    """Returns whether an output with the same facts is complete.
+def is_finished(output, record):
+    """Returns whether an output with the same record is complete.
 
     Raises:
-        UserError: If the output exists, but its facts differ or are unknown.
+        UserError: If the output exists, but its record differs or is missing.
     """
     if not output.exists() or _part(output).exists():
         return False
-    _check_facts(output, output, facts)
+    _check_record(output, output, record)
     return True
 
 
@@ -77,13 +77,13 @@ def _part(output):
     return output.with_name(f"{output.name}.part")
 
 
-def _facts_file(output):
+def _record_file(output):
     return output.with_name(f".{output.name}.made.json")
 
 
-def _check_facts(path, output, facts):
-    """Raises `UserError` unless a file was made with these facts."""
-    file = _facts_file(output)
+def _check_record(path, output, record):
+    """Raises `UserError` unless an output was made with this record."""
+    file = _record_file(output)
     try:
         known = read_json(file, dict[str, Any])
     except UserError:
@@ -91,7 +91,7 @@ def _check_facts(path, output, facts):
             f"{path}: {file.name}, which records what it was made with, is missing or "
             "damaged; remove both to start over"
         ) from None
-    for name, value in facts.items():
+    for name, value in record.items():
         if known.get(name) != value:
             raise UserError(
                 f"{path}: was made with a different {name}; remove it to start over"

@@ -71,10 +71,10 @@ def serve(
     The root URL shows a page to try the model. A newer version replaces the served one
     without losing requests. Ctrl-C and SIGTERM stop the server after the requests in
     progress finish. There is no authentication; the default address 127.0.0.1 accepts
-    connections from this machine only. The Host header of a request must name
-    --host, localhost, an IP address or an --allow-host.
+    connections from this machine only. The Host header of a request must contain the
+    name from --host or --allow-host, localhost, or an IP address.
 
-    A preset, such as a packaged model, is exported to a temporary folder first.
+    A preset, such as a packaged model, is first exported to a temporary folder.
 
     \b
     keras-transformer serve saved_models/mine

@@ -141,7 +141,7 @@ def _warn_of_memory(recipe):
 
 
 def _next_commands(data, run):
-    """Returns commands that use the run, with its path and files of its recipe."""
+    """Returns commands to run next, with the run's path and the recipe's files."""
     command, folder = "  keras-transformer", shlex.quote(str(run))
     sample = getattr(data, "test", None) or getattr(data, "validation", None)
     if data.kind == "trees":

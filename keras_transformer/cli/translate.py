@@ -106,10 +106,11 @@ def translate(
         raise UserError("--parallel-parts: --sampling draws one batch at a time")
     if prefix is not None and prefix_file is not None:
         raise UserError("--prefix and --prefix-file: give only one of them")
-    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    searched = {"beam_size": beam_size, "length_penalty": length_penalty}
-    searched["patience"] = patience
-    _check_settings(sampling, drawn, searched)
+    sampling_options = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    sampling_options["seed"] = seed
+    search_options = {"beam_size": beam_size, "length_penalty": length_penalty}
+    search_options["patience"] = patience
+    _check_settings(sampling, sampling_options, search_options)
     console.require_writable(output)
     if resume:
         _check_resumable(input_path, output)
@@ -128,12 +129,12 @@ def translate(
     warnings = console.LineWarnings()
     translator = console.opened_model(
         *(model, [need for need in needs if needs[need]], ensemble, parallel_parts),
-        {**searched, "forbidden": forbidden or None},
+        {**search_options, "forbidden": forbidden or None},
         warnings,
         allow_unsafe,
     )
-    drawn = _add_defaults(drawn) if sampling else None
-    job = _Job(translator, warnings, n_best, drawn, scores, alignments)
+    sampled = _with_defaults(sampling_options) if sampling else None
+    job = _Job(translator, warnings, n_best, sampled, scores, alignments)
 
     def write_all(write_line, num_done):
         pairs = _pair_with_prefixes(input_lines(input_path), prefix, prefix_file)
@@ -145,15 +146,12 @@ def translate(
         with open_output(output) as write_line:
             write_all(write_line, 0)
         return
-    made_of = {**(drawn or searched), "sampling": sampling, "n_best": n_best}
-    made_of |= {"scores": scores, "alignments": alignments, "prefix": prefix}
-    if forbidden:
-        made_of["forbidden"] = forbidden
-    facts = _describe_output(translator, made_of, input_path, prefix_file)
-    if is_finished(output, facts):
+    extra = {"prefix": prefix} | ({"forbidden": forbidden} if forbidden else {})
+    record = _record(job, search_options, extra, input_path, prefix_file)
+    if is_finished(output, record):
         console.print_status(f"{output}: all lines are already translated")
         return
-    with resumable_lines(output, facts, total, n_best > 1) as (write_line, num_done):
+    with resumable_lines(output, record, total, n_best > 1) as (write_line, num_done):
         write_all(write_line, num_done)
 
 
@@ -161,21 +159,21 @@ def translate(
 class _Job:
     """A translator with the options of each chunk.
 
-    `drawn` contains the options of sampling and is `None` for beam search.
+    `sampling_options` is `None` for beam search.
     """
 
     translator: object
     warnings: console.LineWarnings
     num_candidates: int
-    drawn: dict | None
+    sampling_options: dict | None
     has_scores: bool
     has_alignments: bool
 
     def output_lines(self, pairs, num_done, size, total):
         """Yields the output lines for (line, prefix) pairs after the finished ones.
 
-        A resumed chunk is translated again as a whole, since the batches affect the
-        last digits of scores.
+        The chunk in which an output ends is translated again as a whole, since
+        batches affect the last digits of scores.
         """
         skip = num_done // CHUNK_SIZE * CHUNK_SIZE
         for start, chunk in in_chunks(pairs, size, "translating", total, skip=skip):
@@ -197,15 +195,15 @@ class _Job:
     def _candidates(self, start, lines, prefixes):
         """Returns the translations of each line of a chunk, best first."""
         given = {} if None in prefixes else {"prefixes": prefixes}
-        if self.drawn is None:
+        if self.sampling_options is None:
             return self.translator.n_best(lines, self.num_candidates, **given)
         import numpy as np
 
         from keras_transformer.decoding import Sampling
 
         # The seed depends on the position, so that resuming gives the same samples.
-        seeds = np.random.SeedSequence([self.drawn["seed"], start + 1])
-        options = {**self.drawn, "seed": int(seeds.generate_state(1)[0])}
+        seeds = np.random.SeedSequence([self.sampling_options["seed"], start + 1])
+        options = {**self.sampling_options, "seed": int(seeds.generate_state(1)[0])}
         extra_length = self.translator.search.extra_length
         sampling = Sampling(self.num_candidates, **options, extra_length=extra_length)
         return self.translator.sample(lines, sampling, **given)
@@ -227,21 +225,23 @@ class _Job:
             yield "\t".join(columns)
 
 
-def _check_settings(sampling, drawn, searched):
+def _check_settings(sampling, sampling_options, search_options):
     """Raises `UserError` if an option is out of range or belongs to the other mode."""
-    for name, value in (searched if sampling else drawn).items():
+    for name, value in (search_options if sampling else sampling_options).items():
         if value is not None:
             reason = "--sampling has no beam" if sampling else "needs --sampling"
             raise UserError(f"--{name.replace('_', '-')}: {reason}")
-    temperature, top_p = drawn["temperature"], drawn["top_p"]
+    temperature, top_p = sampling_options["temperature"], sampling_options["top_p"]
     if temperature is not None and not temperature > 0:
         raise UserError(f"--temperature {temperature}: must be above 0")
     if top_p is not None and not 0 < top_p <= 1:
         raise UserError(f"--top-p {top_p}: must be above 0 and at most 1")
 
 
-def _add_defaults(drawn):
-    given = {name: value for name, value in drawn.items() if value is not None}
+def _with_defaults(sampling_options):
+    given = {
+        name: value for name, value in sampling_options.items() if value is not None
+    }
     return {**SAMPLING_DEFAULTS, **given}
 
 
@@ -252,14 +252,22 @@ def _check_resumable(input_path, output):
         raise UserError(f"{output}: --resume writes files only")
 
 
-def _describe_output(translator, made_of, input_path, prefix_file):
+def _record(job, search_options, extra, input_path, prefix_file):
     """Returns everything that determines the output, for `resumable_lines`."""
     from keras_transformer.pipelines.lines import content_hash
 
+    options_used = {
+        **(job.sampling_options or search_options),
+        **extra,
+        "sampling": job.sampling_options is not None,
+        "n_best": job.num_candidates,
+        "scores": job.has_scores,
+        "alignments": job.has_alignments,
+    }
     return {
         "input": content_hash(input_path),
-        "model": translator.fingerprint(),
-        "set of options": made_of,
+        "model": job.translator.fingerprint(),
+        "set of options": options_used,
         "prefix file": content_hash(prefix_file) if prefix_file else None,
     }
 

@@ -38,8 +38,8 @@ def update_vocabulary(
 ):
     """Add subwords from new text to a model's vocabulary.
 
-    Existing subwords keep their ids and weights. New ones join existing subwords and
-    characters that were spelled in bytes. They start with the mean weights of the
+    Existing subwords keep their ids and weights. New ones merge existing subwords, or
+    are characters that were encoded as bytes. They start with the mean weights of the
     subwords that they replace, and need training with `train --from NEW`. --source,
     --target and --text are repeatable. If source and target have separate
     vocabularies, --source extends the one and --target the other.

@@ -84,14 +84,15 @@ def encode_with_beam(
         )
     if shards < 1:
         raise DataError(f"shards must be at least 1. Received: {shards}.")
-    facts_path = FileSystems.join(output, RECORDS)
-    if FileSystems.exists(facts_path):
+    metadata_path = FileSystems.join(output, RECORDS)
+    if FileSystems.exists(metadata_path):
         raise DataError(
-            f"{facts_path}: the folder already contains a corpus. Choose a new folder."
+            f"{metadata_path}: the folder already contains a corpus. Choose a new "
+            "folder."
         )
     tokenizer = load_tokenizer(tokenizer_folder)
     make_folder(output)
-    facts = {
+    metadata = {
         "format": FORMAT,
         "tokenizer": tokenizer.fingerprint(),
         "max_length": max_length,
@@ -104,11 +105,11 @@ def encode_with_beam(
         written, totals = _write_shards(pairs, counts, encode, output, shards)
         return (
             pipeline
-            | "once" >> beam.Create([facts])
-            | "write facts"
+            | "once" >> beam.Create([metadata])
+            | "write metadata"
             >> beam.Map(
-                _write_facts,
-                facts_path,
+                _write_metadata,
+                metadata_path,
                 beam.pvalue.AsSingleton(written),
                 beam.pvalue.AsSingleton(totals),
             )
@@ -116,7 +117,7 @@ def encode_with_beam(
 
     _copy_tokenizer(tokenizer, tokenizer_folder, output)
     run_beam(build, beam_options)
-    return _read_facts(facts_path)
+    return _read_metadata(metadata_path)
 
 
 def _read_pairs(pipeline, files, deduplicate):
@@ -343,22 +344,22 @@ def _example(source, target):
     return tf.train.Example(features=features).SerializeToString(deterministic=True)
 
 
-def _read_facts(path):
+def _read_metadata(path):
     """Reads `records.json`. If it has no pairs, deletes it and raises `DataError`."""
     with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
-        facts = json.loads(file.read())
-    if not facts["num_pairs"]:
+        metadata = json.loads(file.read())
+    if not metadata["num_pairs"]:
         FileSystems.delete([path])
         raise DataError(
-            f"no training examples: {facts['num_read']} pairs read, dropped: "
-            f"{facts['dropped']}."
+            f"no training examples: {metadata['num_read']} pairs read, dropped: "
+            f"{metadata['dropped']}."
         )
-    return facts
+    return metadata
 
 
-def _write_facts(facts, path, shards, counts):
-    facts = {
-        **facts,
+def _write_metadata(metadata, path, shards, counts):
+    metadata = {
+        **metadata,
         "num_read": counts.get("num_read", 0),
         "num_pairs": sum(shard["num_pairs"] for shard in shards),
         "dropped": {
@@ -368,7 +369,7 @@ def _write_facts(facts, path, shards, counts):
         },
         "shards": sorted(shards, key=lambda shard: shard["name"]),
     }
-    write_file(path, [json.dumps(facts, indent=1).encode()])
+    write_file(path, [json.dumps(metadata, indent=1).encode()])
 
 
 def make_folder(path):

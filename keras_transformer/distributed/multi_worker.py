@@ -59,8 +59,8 @@ def watch_workers(jobs, timeout_seconds, start_seconds):
 
     Args:
         jobs: Number of tasks by job name, with the chief's job first.
-        timeout_seconds: Seconds without a heartbeat after which a worker is lost.
-            Collective operations on the others then raise an error.
+        timeout_seconds: Seconds without a heartbeat after which a worker counts as
+            lost. Collective operations on the others then raise an error.
         start_seconds: Seconds that a worker waits for the first one.
     """
     context.context().configure_coordination_service(

@@ -1,7 +1,7 @@
 """Rendezvous of the workers at the start.
 
-TensorFlow's own wait holds Python's lock, and its handler ignores SIGTERM. So workers
-first meet here, where signals end the wait.
+TensorFlow's own wait holds Python's global lock, and its handler ignores SIGTERM. So
+workers first wait here, where signals end the wait.
 """
 
 import contextlib
@@ -16,16 +16,16 @@ _ATTEMPT = 2.0
 def wait_for_workers(addresses, index, seconds):
     """Waits until a process answers at the address of each worker.
 
-    This worker answers at its own address until it knows all others. TensorFlow's
-    server then takes the address, so that slower workers find it, too.
+    This worker answers at its own address until all others have answered. TensorFlow's
+    server then uses the same address, so slower workers still get an answer.
 
     Args:
         addresses: List of `"host:port"`, one per worker.
-        index: Number of this worker.
+        index: Index of this worker.
         seconds: Seconds to wait.
 
     Returns:
-        Numbers of the workers that did not answer in time.
+        Indices of the workers that did not answer in time.
     """
     missing = {*range(len(addresses))} - {index}
     deadline = time.monotonic() + seconds

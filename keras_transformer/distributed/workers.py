@@ -31,16 +31,18 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Workers:
-    """The processes that train together. Without `TF_CONFIG`, this process is alone.
+    """The processes that train together.
 
-    Create it before any other use of TensorFlow, which configures devices only once.
+    Without `TF_CONFIG`, this process is the only worker. Create the object before any
+    other use of TensorFlow, which configures devices only once.
 
     Args:
-        timeout_seconds: Seconds without a heartbeat after which a worker is lost.
+        timeout_seconds: Seconds without a heartbeat after which a worker counts as
+            lost.
         start_seconds: Seconds to wait for the other workers at the start.
 
     Attributes:
-        index: Number of this worker, 0 for the chief.
+        index: Index of this worker, 0 for the chief.
         count: Number of workers.
         strategy: The `tf.distribute.Strategy` under which to build the model.
 
@@ -61,7 +63,7 @@ class Workers:
         multi_worker.patch_fit()
         multi_worker.watch_workers(self._jobs, timeout_seconds, start_seconds)
         logger.warning(
-            "worker %s of %s waits for the others, at most %s seconds",
+            "worker %s waits for all %s workers, at most %s seconds",
             self.index,
             self.count,
             start_seconds,
@@ -122,12 +124,13 @@ class Workers:
         return received["result"]
 
     def all_reduce_sum(self, values):
-        """Returns the elementwise sum over the workers of a list of integers."""
+        """Sums a list of integers elementwise over all workers."""
         if self.count == 1:
             return list(values)
 
         def reduce():
-            # A constant could be on a device that the workers do not share.
+            # The reduction needs a tensor on a device of the strategy. `tf.constant`
+            # could choose another one.
             array = tf.identity(np.asarray(values, "int32"))
             return self.strategy.reduce("SUM", array, axis=None).numpy().tolist()
 
@@ -168,10 +171,10 @@ class Workers:
         try:
             yield
         except tf.errors.OpError as error:
-            if self.count == 1 or not _is_loss(error):
+            if self.count == 1 or not _is_lost_worker(error):
                 raise
             named = re.findall(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)", str(error))
-            others = {_number(self._jobs, *task) for task in named} - {self.index}
+            others = {_worker_index(self._jobs, *task) for task in named} - {self.index}
             who = _names(others)
             raise WorkerLost(
                 f"worker {self.index}: {who or 'another worker'} has ended or cannot "
@@ -195,7 +198,7 @@ def _restore_default_signals():
         yield
         return
     previous = {each: signal.getsignal(each) for each in _SIGNALS}
-    # Some were ignored from the start, such as Ctrl-C in the background.
+    # Some were ignored from the start, such as SIGINT in a background process.
     for number, handler in previous.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
@@ -232,7 +235,7 @@ def _call_interruptibly(function):
     return result
 
 
-def _is_loss(error):
+def _is_lost_worker(error):
     classes = (
         tf.errors.AbortedError,
         tf.errors.CancelledError,
@@ -242,8 +245,8 @@ def _is_loss(error):
     return isinstance(error, classes) or "Collective ops is aborted" in str(error)
 
 
-def _number(jobs, job, task):
-    """Returns the number of a task among the workers; the chief is first."""
+def _worker_index(jobs, job, task):
+    """Returns the index of a task among the workers; the chief is first."""
     return int(task) + (jobs.get("chief", 0) if job == "worker" else 0)
 
 
@@ -252,7 +255,7 @@ def _names(numbers):
 
 
 def _cluster_and_index(text):
-    """Returns the addresses per job in `TF_CONFIG` and this process's number."""
+    """Returns the addresses per job in `TF_CONFIG` and this process's index."""
     if not (text or "").strip():
         return {}, 0
     try:
@@ -276,6 +279,10 @@ def _cluster_and_index(text):
             "TF_CONFIG: task types must be chief or worker. Received: "
             f"{', '.join(unknown)}"
         )
-    if not 0 <= task < jobs.get(job, 0) or jobs.get("chief", 0) > 1:
+    if jobs.get("chief", 0) > 1:
+        raise WorkersError(
+            f"TF_CONFIG: the cluster must have at most one chief. Received: {jobs}"
+        )
+    if not 0 <= task < jobs.get(job, 0):
         raise WorkersError(f"TF_CONFIG: no {job} {task} in the cluster {jobs}")
-    return addresses, _number(jobs, job, task)
+    return addresses, _worker_index(jobs, job, task)

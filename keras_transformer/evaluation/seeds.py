@@ -1,4 +1,4 @@
-"""BLEU of several training runs: intervals, and a test of two sets of seeds."""
+"""BLEU over training seeds: spread, bootstrap intervals, and a significance test."""
 
 import math
 import statistics
@@ -64,11 +64,12 @@ def compare_seeds(
     num_samples=1000,
     seed=12345,
 ):
-    """Tests systems against the first one by their BLEU, averaged over seeds.
+    """Tests the difference in mean BLEU over seeds between each system and the first.
 
-    The paired bootstrap of Koehn (2004): all seeds of all systems are scored on the
-    same resamples of the sentences. The p-value follows sacreBLEU: the share of
-    resamples whose absolute difference, less its mean, exceeds the observed one.
+    This is the paired bootstrap of Koehn (2004): all seeds of all systems are scored on
+    the same resamples of the sentences. The p-value is computed as in sacreBLEU: the
+    fraction of resamples whose absolute difference, minus the mean absolute difference,
+    exceeds the observed absolute difference.
 
     Args:
         systems: Mapping of names to lists of translations, one list per seed.
@@ -82,12 +83,12 @@ def compare_seeds(
         List of `SystemScore`.
     """
     picks = _resamples(len(references), num_samples, seed)
-    everything = np.arange(len(references))[None]
+    all_sentences = np.arange(len(references))[None]
     baseline = None
-    found = []
+    scores = []
     for name, runs in systems.items():
         counts = [_counts(run, references, tokenize, lowercase) for run in runs]
-        score = float(np.mean([_bleu_of_resamples(c, everything) for c in counts]))
+        score = float(np.mean([_bleu_of_resamples(c, all_sentences) for c in counts]))
         samples = np.mean([_bleu_of_resamples(c, picks) for c in counts], axis=0)
         low, high = _interval(samples)
         p_value = None
@@ -95,10 +96,10 @@ def compare_seeds(
             p_value = _p_value(samples - baseline[1], score - baseline[0])
         else:
             baseline = score, samples
-        found.append(
+        scores.append(
             SystemScore(name, score, p_value, float(samples.mean()), (high - low) / 2)
         )
-    return found
+    return scores
 
 
 def _p_value(differences, observed):
@@ -120,12 +121,12 @@ def _interval(samples):
 
 
 def _counts(hypotheses, references, tokenize, lowercase):
-    """Returns the counts of which BLEU is made, an int array with a row per sentence.
+    """Returns BLEU's sufficient statistics, an int array with one row per sentence.
 
     Columns: matching n-grams and all n-grams, by order, then both lengths.
     """
-    # Without `force`, sacreBLEU warns that text for the tokenizer "none" is tokenized.
-    # `effective_order` only avoids a warning: the counts are the same.
+    # With tokenize="none", sacreBLEU warns about text that looks tokenized, unless
+    # `force` is set. `effective_order` only avoids a warning: the counts are the same.
     metric = BLEU(
         tokenize=tokenize,
         lowercase=lowercase,
@@ -141,7 +142,8 @@ def _counts(hypotheses, references, tokenize, lowercase):
 
 def _bleu_of_resamples(counts, picks):
     """Returns the corpus BLEU of each resample, an array."""
-    # How often each sentence is picked, so that sums are one product.
+    # With the number of times that each sentence is picked, one matrix product gives
+    # all sums.
     size = len(counts)
     frequencies = np.stack([np.bincount(row, minlength=size) for row in picks])
     return np.array([_bleu(sums) for sums in frequencies @ counts])

@@ -29,7 +29,8 @@ def build_training_model(recipe, tokenizer, initial=None):
         guided_alignment=_guided_alignment(recipe, tokenizer),
         **regularization(stages[0].settings),
     )
-    # A checkpoint has the states of the random generators of all stages.
+    # This creates the random generators of all stages, whose states are in checkpoints.
+    # The settings of the first stage are set last.
     for stage in reversed(stages):
         training_model.set_regularization(**regularization(stage.settings))
     optimizer = training.FusedAdam(
@@ -42,7 +43,7 @@ def build_training_model(recipe, tokenizer, initial=None):
         ema_momentum=settings.ema_momentum or 0.0,
     )
     if settings.weight_decay:
-        # Decay is for matrices: biases and the scales of normalizations stay free.
+        # Only matrices decay, not biases and the scales of normalizations.
         vectors = [each for each in model.trainable_weights if len(each.shape) < 2]
         optimizer.exclude_from_weight_decay(var_list=vectors)
     training_model.compile(optimizer=optimizer, jit_compile=settings.jit_compile)
@@ -87,7 +88,7 @@ def _stage_schedule(settings, d_model):
 
 
 def _guided_alignment(recipe, tokenizer):
-    """Returns the loss that teaches the decoder the next word of a tree, or `None`."""
+    """Returns the loss that trains a head to attend to the next word, or `None`."""
     weight = recipe.training.guided_alignment
     if not weight:
         return None

@@ -67,7 +67,7 @@ def training_pairs(pairs, text):
 
 
 def _text_sources(recipe, pairs):
-    """Returns pairs by name, with their `TrainingText` unless they validate."""
+    """Returns tuples (pairs, `TrainingText`) by name; validation pairs have `None`."""
     default = default_text(recipe)
     texts = {stage.text.cache_name(default): stage.text for stage in stages_of(recipe)}
     found = {name: (training_pairs(pairs, text), text) for name, text in texts.items()}

@@ -106,7 +106,7 @@ def training_cost(recipe, model, corpora, progress, devices):
     spent = progress.seconds * devices * rate
     return (
         f"{counted:.2e} operations counted; {spent:.2e} by time x {devices} device(s) "
-        f"x {rate / 1e12:.2f} TFLOP/s, measured now in {precision}; "
+        f"x {rate / 1e12:.2f} TFLOP/s, just measured in {precision}; "
         f"utilization {counted / max(spent, 1.0):.0%}"
     )
 
@@ -132,7 +132,7 @@ def measure_flops(size=2048, repeats=3, precision="float32", num_parallel=1):
 
     @tf.function
     def products():
-        # One element per product, so that little is copied from the device.
+        # Returning one element per product copies little from the device.
         return [tf.matmul(lefts[i], right)[0, 0] for i in range(num_parallel)]
 
     def seconds():

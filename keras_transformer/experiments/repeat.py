@@ -166,7 +166,7 @@ def _train_all(config, folders, seeds, jobs):
                 )
             yield seed
     finally:
-        # Training saves a checkpoint on SIGTERM. On Ctrl-C, SIGINT came before it.
+        # On SIGTERM, training saves a checkpoint. After Ctrl-C, it is already doing so.
         for _, process in running.values():
             process.terminate()
         for _, process in running.values():
@@ -174,7 +174,7 @@ def _train_all(config, folders, seeds, jobs):
 
 
 def _start(config, folder, seed, shows_progress):
-    """Starts a seed's training; its output goes to a log unless it runs alone."""
+    """Starts a seed's training. Its output goes to a log unless it shows progress."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "keras_transformer", "train", str(config)]
     command += ["--output", str(folder), "--set", f"training.seed={seed}"]
@@ -195,7 +195,7 @@ def _wait_for_one(running):
 
 
 def _failure_message(folder, seed, code, jobs):
-    """Returns the message about a training that failed."""
+    """Returns the error message for a failed training."""
     message = f"seed {seed}: training ended with exit code {code}"
     if jobs == 1:
         return message

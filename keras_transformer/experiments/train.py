@@ -67,7 +67,7 @@ def train(
         allow_changes: Whether to resume although the recipe, the training text or the
             number of replicas has changed.
         restart: Whether to delete the existing run and start over.
-        worker_timeout: Seconds without a heartbeat after which a worker is lost.
+        worker_timeout: Seconds without a heartbeat after which a worker counts as lost.
         allow_unsafe: Whether to read `training.initial_model` unchecked. It can then
             run any code.
 
@@ -85,7 +85,8 @@ def train(
         CheckpointError: If the checkpoints in `output` cannot be read or do not fit.
         ModelError: If `training.initial_model` does not match the recipe, or the
             recipe's model settings are invalid.
-        TrainingFault: If losses or gradients are not finite, see `on_nonfinite`.
+        TrainingFault: If losses or gradients are not finite, see
+            `training.on_nonfinite`.
         KeyboardInterrupt: On Ctrl-C, after saving.
         SystemExit: On SIGTERM, after saving, with code 143.
         WorkersError: If `TF_CONFIG` cannot be used, or the first worker failed.
@@ -292,7 +293,7 @@ class _Run:
 
     def finish(self, data, trainer, validate):
         """Averages the last checkpoints, saves the model and returns the results."""
-        # An interruption may have saved the last step. `END` makes it a regular one.
+        # If an interruption saved the last step, `END` makes it a regular checkpoint.
         trainer.save(END)
         summary = self.workers.broadcast_from_chief(
             lambda: self._finish(data, trainer, validate)
@@ -320,7 +321,7 @@ class _Run:
             "model": str(path),
         }
         if settings.initial_model:
-            summary = {"began with": settings.initial_model, **summary}
+            summary = {"initial model": settings.initial_model, **summary}
         if validate is not None:
             decoding = self.recipe.decoding
             # Same search as `evaluate`. During training, greedy search saves time.

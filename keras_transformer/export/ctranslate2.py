@@ -26,18 +26,18 @@ def export_ctranslate2(
 ):
     """Writes a folder that `ctranslate2.Translator` opens.
 
-    It contains CTranslate2's files and the tokenizer's. Tokens are the tokenizer's
-    subwords. CTranslate2 adds the end of the sentence to the source. Log-probabilities
-    match the model's. `Translator` never generates the unknown id; pass
-    `disable_unk=True` to CTranslate2 for the same. CTranslate2 divides scores by
-    len^alpha, which is `length_penalty_kind="power"` of this package.
+    The folder contains CTranslate2's files and the tokenizer. Tokens are subwords.
+    CTranslate2 adds the end id to the source. Log-probabilities match the model's.
+    `Translator` never generates the unknown id; pass `disable_unk=True` to CTranslate2
+    for the same. CTranslate2 divides scores by `length^alpha`, which is
+    `length_penalty_kind="power"` in this package.
 
     Args:
-        model: `Transformer` with `key_dim` = `value_dim`.
-        tokenizer: Tokenizer of the source; its `target` is the targets'.
+        model: `Transformer` with equal `key_dim` and `value_dim`.
+        tokenizer: Tokenizer of the source; its `target` tokenizes targets.
         folder: Folder to write. It appears once all files are on disk.
         quantization: Type of the weights, see `QUANTIZATIONS`. `"none"` is float32.
-        max_length: Number of stored positions. CTranslate2 refuses longer sentences.
+        max_length: Number of stored positions. CTranslate2 rejects longer sentences.
         replace: Whether to replace an existing folder.
 
     Returns:
@@ -58,7 +58,7 @@ def export_ctranslate2(
     if folder.exists() and not replace:
         raise ExportError(f"{folder}: already exists")
     target = target_of(tokenizer)
-    # The decoder's ids: those that can be predicted, and the start.
+    # The decoder's ids: the ids that can be predicted, and the start id.
     num_targets = max(model.num_outputs, target.start_id + 1)
     spec = _specification(model, max_length, num_targets)
     tokens = _tokens(target, model.vocabulary_size)
@@ -100,7 +100,7 @@ def _specification(model, max_length, num_targets):
     attention = model.encoder.layers[0].self_attention
     if attention.value_dim not in (None, attention.key_dim):
         raise ExportError(
-            "CTranslate2 needs keys and values of one width. Received: "
+            "CTranslate2 needs keys and values of the same width. Received: "
             f"key_dim={attention.key_dim}, value_dim={attention.value_dim}"
         )
     if model.attention_window is not None:

@@ -29,7 +29,7 @@ _VARIATIONS = (
     *("num_decoder_layers", "attention_bias", "logits_bias", "zero_start_id"),
     *("layer_norm_epsilon", "source_vocabulary_size"),
 )
-# Positions that transformers stores; it refuses longer texts.
+# Positions that transformers stores; it rejects longer texts.
 _MAX_POSITIONS = 1024
 _NOTES = """## Differences
 
@@ -163,7 +163,7 @@ def _check(model, tokenizer):
 
 
 def _check_marian(tokenizer, model):
-    """Raises `ExportError` unless an imported tokenizer can be written again."""
+    """Raises `ExportError` unless `MarianTokenizer` can represent the tokenizer."""
     if None in (tokenizer.model, tokenizer.target.model):
         raise ExportError("transformers' MarianTokenizer needs SentencePiece models")
     is_same = tokenizer.pieces() == tokenizer.target.pieces()

@@ -48,39 +48,23 @@ def export_saved_model(
     """Writes `folder/VERSION/`, a SavedModel with tokenizer and beam search inside.
 
     VERSION is the highest existing version plus one. The folder appears once all files
-    are on disk. Texts are UTF-8 of any length and are translated as by `Translator`:
-    line by line, and in sentences if a line is longer than `max_source_length`. A text
-    has at most 256 such segments. A translation has at most `extra_length` subwords
-    more than its segment. A blank text has an empty translation with score 0.
-    Signatures:
+    are on disk. docs/reference/signatures.md describes the inputs and outputs of all
+    signatures:
 
-    - `serving_default`: `inputs` string [batch] to `translations` string [batch] and
-      `scores` float32 [batch], and `truncated` bool [batch], whether a part of the text
-      was not translated: a word of more than `max_source_length` subwords is cut, and
-      so is a text of more than 256 segments.
-    - `translate_n_best`: `inputs` string [batch] to `translations` string [batch,
-      beam_size], best first, `scores` float32 [batch, beam_size], `counts` int32
-      [batch], how many of them there are (the others are empty texts with the lowest
-      float32 as score), and `truncated` bool [batch].
-    - `translate_ids`: `source_ids` int32 [batch, source_length], each row ids and the
-      end id, then padding, to `target_ids` int32 [batch, target_length] (ids and the
-      end id, then padding) and `scores` float32 [batch].
-    - `score`: `inputs` and `targets` string [batch] to `log_probs` float32 [batch],
-      the log-probability of each target, its end included, `num_tokens` int32 [batch],
-      the number of subwords in the sum, and `truncated` bool [batch], whether a side
-      was cut at its maximum length.
-    - `encode`: `source_ids` as above to `encoder_output` float32 [batch,
-      source_length, d_model].
-    - `attend`: `inputs` and `targets` string [batch] to `source_pieces` string
-      [batch, source_pieces], `target_pieces` string [batch, target_pieces], which
-      joined are the texts, `attention` float32 [batch, target_pieces, source_pieces],
-      and `truncated` as in `score`. A row of `attention` is the decoder's attention to
-      each source piece when it predicts a target piece, the mean over the heads of its
-      last two layers, without the attention to the end id. Empty strings and zeros are
-      padding.
+    - `serving_default`: The best translation of each text, with its score.
+    - `translate_n_best`: The best `beam_size` different translations of each text.
+    - `translate_ids`: The best translation of each row of ids.
+    - `score`: The log-probability of a given translation of each text.
+    - `encode`: The encoder's output for each row of ids.
+    - `attend`: The attention between each text and a given translation.
 
-    Ids outside the vocabulary, texts that do not pair up, and batches of more than
-    `max_batch_size` are invalid arguments.
+    Texts are UTF-8 of any length. As by `Translator`, they are translated line by line,
+    and in segments if a line is longer than `max_source_length`. A text has at most
+    256 segments. A translation has at most `extra_length` subwords more than its
+    segment. A blank text has an empty translation with score 0.
+
+    Ids outside the vocabulary, unequal numbers of texts and translations, and batches
+    of more than `max_batch_size` rows are invalid arguments.
 
     Args:
         model: `Transformer`.
@@ -144,7 +128,7 @@ def export_saved_model(
         setattr(served, name, function)
 
     def write(path):
-        # An export needs no gradients, and the gradients of some activations refer to
+        # Exports need no gradients, and the gradients of some activations refer to
         # constants that a simplified graph lacks.
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         tf.saved_model.save(served, path, signatures=endpoints, options=options)

@@ -80,13 +80,13 @@ def dispatch_search(
 ):
     """Returns a search that runs each batch in the fastest way.
 
-    Batches with enough rows are split, and each part gets a core, since an operation on
-    few rows gains nothing from a second thread. A part takes every n-th row, so that
-    the parts of a batch sorted by length are equally long.
+    Batches with enough rows are split, and each part runs on one core, since operations
+    on few rows gain nothing from a second thread. A part contains every n-th row, so
+    the parts of a batch that is sorted by length take equally long.
 
     XLA compiles the search of a single row, because TensorFlow spends more time between
-    the many small operations of one beam than in them. Such a program has a fixed
-    shape, so the row is padded to one of a few lengths.
+    the many small operations of one beam than in them. Compiled programs have fixed
+    shapes, so the row is padded to one of a few lengths.
 
     Args:
         search: A `noinline_function` to `(sequences, scores)`, int32 `[batch, n,

@@ -28,8 +28,8 @@ class Signatures:
 
     Args:
         model: `Transformer`.
-        tokenizer: Tokenizer of the source. If it has an attribute `target`, that one
-            tokenizes the targets.
+        tokenizer: Tokenizer of the source. Its attribute `target`, if any, tokenizes
+            the targets.
         search: `BeamSearch`; n-best lists have `beam_size` entries.
         max_source_length: Maximum length of a source row, including its end id.
         max_batch_size: Maximum number of rows per batch.
@@ -52,7 +52,7 @@ class Signatures:
         self._target_tokenizer = target_of(tokenizer)
         self._max_batch_size = max_batch_size
         self._beam_size = search.beam_size
-        # The extra hypotheses replace those with the same text as a better one.
+        # The extra hypotheses replace hypotheses with the same text as a better one.
         self._num_results = 1 if search.beam_size == 1 else 2 * search.beam_size
         self.max_source_length = max_source_length
         self.max_target_length = max_source_length + search.extra_length

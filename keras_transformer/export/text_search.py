@@ -13,7 +13,7 @@ _MAX_TEXT = 16
 
 
 class TextSearch:
-    """Translates texts as `Translator` does, with limits on the work for each text.
+    """Translates texts like `Translator`, with limits on the size of each text.
 
     Args:
         tokenizer: Tokenizer of the source.
@@ -59,7 +59,7 @@ class TextSearch:
             texts: string `[batch]`.
             n_best: Number of translations per text.
             num_places: Number of hypotheses per segment, at least `n_best`. The extra
-                ones replace those with the same text as a better one.
+                ones replace hypotheses with the same text as a better one.
 
         Returns:
             Dict of tensors: `translations`, string `[batch, n_best]`, best first;

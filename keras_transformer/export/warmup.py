@@ -48,7 +48,7 @@ def write_warmup_requests(version, max_batch_size):
     with tf.io.TFRecordWriter(str(path)) as writer:
         for signature, inputs in _INPUTS.items():
             request = predict_pb2.PredictRequest()
-            # TF-Serving fills in the name under which it serves the model.
+            # TF-Serving adds the name under which it serves the model.
             request.model_spec.signature_name = signature
             for name, value in inputs.items():
                 dtype = tf.int32 if name == "source_ids" else tf.string

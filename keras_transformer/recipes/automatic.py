@@ -15,7 +15,7 @@ from keras_transformer.recipes.machine import format_bytes
 from keras_transformer.recipes.memory import training_memory
 
 AUTO = "auto"
-# In this order, since later choices depend on earlier ones.
+# They are chosen in this order, since later choices depend on earlier ones.
 AUTOMATIC_KEYS = (
     "model.preset",
     "model.dropout",

@@ -61,7 +61,7 @@ class TextPair(Section):
 
 
 class TrainingTextPair(TextPair):
-    """`TextPair` with the directions in which it is translated."""
+    """`TextPair` with the directions in which to train on it."""
 
     directions: Literal["forward", "both"] = "forward"  # both: also target to source
 
@@ -73,11 +73,11 @@ class FilesData(Section):
     train: TrainingTextPair  # training text
     validation: TextPair | None = None  # text for validation and early stopping
     test: TextPair | None = None  # text that training does not read
-    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
+    max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
 
 
 class TsvData(Section):
-    """Files with a pair per line in columns between tabs."""
+    """Files with a pair per line, in tab-separated columns."""
 
     kind: Literal["tsv"]
     train: Paths  # file or list of files, plain or .gz
@@ -85,7 +85,7 @@ class TsvData(Section):
     test: Paths | None = None  # files that training does not read
     source: Column = 1  # number of the column, or its name in line 1
     target: Column = 2  # number of the column, or its name in line 1
-    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
+    max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
 
 
 class JsonlData(Section):
@@ -97,7 +97,7 @@ class JsonlData(Section):
     test: Paths | None = None  # files that training does not read
     source: Text = "source"  # key of the source text, such as translation.en
     target: Text = "target"  # key of the target text, such as translation.de
-    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
+    max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
 
 
 class HfData(Section):
@@ -113,7 +113,7 @@ class HfData(Section):
     validation: Text | None = "validation"  # split for validation
     test: Text | None = "test"  # split that training does not read
     streaming: bool = False  # read the examples without storing the dataset
-    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
+    max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
 
 
 class RecordsData(Section):
@@ -126,7 +126,7 @@ class RecordsData(Section):
     train: Text  # folder that `corpus prepare` wrote
     validation: TextPair | None = None  # text for validation and early stopping
     test: TextPair | None = None  # text that training does not read
-    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
+    max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
 
 
 class TfdsData(Section):
@@ -140,19 +140,19 @@ class TfdsData(Section):
     validation: Text | None = "validation"  # split for validation
     test: Text | None = "test"  # split that training does not read
     data_dir: Text | None = None  # folder for downloads
-    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
+    max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
 
 
 class PhrasesData(Section):
-    """Embedded phrases: CLDR dates, numbers, units and names in two locales."""
+    """Phrases from CLDR: dates, numbers, units and names in two locales."""
 
     kind: Literal["phrases"]
     source_locale: Text = "en"  # source language, as a locale of Babel
     target_locale: Text = "de"  # target language, as a locale of Babel
     size: PositiveInt = 31_500  # phrases, including the held-out ones
-    held_out: PositiveInt = 500  # for validation; the test gets the same number
+    held_out: PositiveInt = 500  # for validation, and the same number for testing
     seed: Seed = 1  # seed of the phrases
-    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
+    max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
 
 
 class TreePaths(Section):
@@ -187,14 +187,14 @@ class TreesData(Section):
     validation: TreePaths | None = None  # trees for validation and early stopping
     test: TreePaths | None = None  # trees that training does not read
     words: Literal["joined", "numbers", "tags", "XX"] = "tags"  # symbols of words
-    max_length: PositiveInt = 256  # subwords per side; longer pairs are dropped
+    max_length: PositiveInt = 256  # maximum subwords per side; longer pairs are dropped
 
 
 class NoData(Section):
     """No text: the recipe of a model that was imported, not trained."""
 
     kind: Literal["none"]
-    max_length: PositiveInt = 256  # subwords of a source that is not split
+    max_length: PositiveInt = 256  # longer sources are translated in segments
 
 
 DATA_KINDS = {

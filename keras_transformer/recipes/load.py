@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 _FOLDER = pathlib.Path(__file__).parent
 _MAX_BYTES = 1 << 20
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-# Sections with keys that may be `auto`.
+# Sections to complete from the recipe `files`.
 _TEMPLATE_SECTIONS = ("tokenizer", "model", "training")
 # Keys outside `data` with paths.
 _PATHS = (
     *(("tokenizer", "model"), ("tokenizer", "source_model")),
     ("training", "initial_model"),
 )
-# Setting one of the two removes the other.
+# Setting a key removes its alternative.
 _ALTERNATIVES = {
     "training.checkpoint_minutes": "checkpoint_steps",
     "training.checkpoint_steps": "checkpoint_minutes",
@@ -60,9 +60,9 @@ def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) ->
     `training.initial_model` are relative to the current directory. In `data`,
     `${NAME}` is replaced by the environment variable NAME.
 
-    A recipe for text files without a section `model` begins with the keys of the recipe
-    `files`. Keys that are `auto` get values that fit the text and the machine. GPUs are
-    found only if TensorFlow is loaded.
+    If a recipe for text files has no section `model`, its missing keys have the values
+    of the recipe `files`. Keys that are `auto` get values that fit the text and the
+    machine. GPUs are found only if TensorFlow is loaded.
 
     Args:
         name_or_path: The name of a shipped recipe or the path of a YAML file.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import psutil
 
-# Bytes of text that are read of each file; the rest is extrapolated.
+# Bytes of text to read from each file; sizes are extrapolated from them.
 _SAMPLE_BYTES = 1 << 23
 
 

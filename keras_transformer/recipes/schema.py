@@ -1,6 +1,6 @@
 """Recipe keys and their types, with the defaults of the paper (section 5).
 
-`files.yaml` describes the keys. Comments here describe those that it does not contain.
+`files.yaml` describes the keys. Comments in this file describe the keys that it lacks.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ BLEU_TOKENIZERS = (
     *("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"),
     *("flores101", "flores200", "spBLEU-1K"),
 )
-# Extras of this package that some of them need.
+# Extras of this package for the tokenizers that need further packages.
 BLEU_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 
 
@@ -52,15 +52,15 @@ class VariationSettings(Section):
     """Fields of `Variations`, for models that other toolkits read."""
 
     num_decoder_layers: _PositiveInt32 | None = None  # if null, num_layers
-    attention_bias: bool = False  # biases of all projections of attentions
+    attention_bias: bool = False  # biases of all attention projections
     logits_bias: bool = False  # a bias for each logit
     layer_norm_epsilon: PositiveFloat = 1e-6  # added to the variance
     position_rates: Literal["paper", "tensor2tensor"] = "paper"  # sinusoid rates
-    first_position: _Int32 = 0  # number of the first position, for sinusoids
+    first_position: _Int32 = 0  # added to all positions; only for sinusoids
     zero_start_id: _Int32 | None = None  # id whose vector is always zero
     embedding_norm: bool = False  # normalize sums of embeddings and positions
-    source_vocabulary_size: _PositiveInt32 | None = None  # if null, a shared matrix
-    tied_output: bool = True  # the target's embeddings make the logits
+    source_vocabulary_size: _PositiveInt32 | None = None  # if null, one shared matrix
+    tied_output: bool = True  # target embeddings are the output projection, too
 
 
 # Keys of the section `model` that stand for arguments of `Transformer`.
@@ -72,10 +72,10 @@ _START_ID = 2
 class ModelSettings(Section):
     """A preset and the arguments of `Transformer` that differ from it.
 
-    The fields contain the resolved values. Keys that are not given have the preset's.
-    If `d_model` or `num_heads` is given, `key_dim` and `value_dim` default to their
-    quotient. `start: zeros` sets `variations.zero_start_id`, and `position_rates` sets
-    the variation of that name.
+    The fields contain the resolved values; missing keys have the preset's. If `d_model`
+    or `num_heads` is given, `key_dim` and `value_dim` default to their quotient.
+    `start: zeros` sets `variations.zero_start_id`, and `position_rates` sets the
+    variation of that name.
     """
 
     preset: str = "base"  # name in keras_transformer.PRESETS

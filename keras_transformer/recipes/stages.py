@@ -18,11 +18,11 @@ class ConsistencySettings(Section):
 
     kind: Literal["rdrop", "simcut"] = "simcut"  # regularization to add to the loss
     weight: NonNegativeFloat = 3.0  # factor on the divergence, alpha in the papers
-    cutoff: Fraction = 0.05  # share of tokens zeroed in the second pass of simcut
+    cutoff: Fraction = 0.05  # share of tokens to zero in the second pass of simcut
 
 
 class StageSettings(Section):
-    """A stage of training. Settings that are not given default to `training`.
+    """A stage of training. Missing settings have their value from `training`.
 
     Each stage has its own schedule, whose steps count from the beginning of the stage.
     """

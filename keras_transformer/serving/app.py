@@ -1,4 +1,4 @@
-"""The HTTP application: TF-Serving's REST API, health, metrics and the page."""
+"""The HTTP application: TF-Serving's REST API, health, metrics and the web page."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ def build_app(model, limits=None, hosts=()):
 
     Args:
         model: `ServedModel`, or an object with its attributes and methods.
-        limits: `Limits`. If `None`, the defaults.
+        limits: `Limits`. If `None`, the defaults are used.
         hosts: Host names that requests may address, in addition to `localhost` and
             IP addresses.
 
@@ -55,10 +55,10 @@ def build_app(model, limits=None, hosts=()):
         model, _ = key
         return min(limits.max_batch_size, model.max_batch_size or math.inf)
 
-    # The batcher's signatures are pairs of a version and the name of its signature.
+    # The batcher's keys are pairs of a `ServedModel` and the name of a signature.
     batcher = Batcher(
         lambda key, columns: key[0].run(key[1], columns),
-        lambda key: key[0].merges(key[1]),
+        lambda key: key[0].can_merge(key[1]),
         max_batch_size,
         max_wait=limits.max_wait,
         queue_size=limits.queue_size,
@@ -68,9 +68,9 @@ def build_app(model, limits=None, hosts=()):
 
     @contextlib.asynccontextmanager
     async def lifespan(app):
-        running = asyncio.create_task(versions.run(batcher))
+        versions_task = asyncio.create_task(versions.run(batcher))
         yield
-        running.cancel()
+        versions_task.cancel()
         await asyncio.to_thread(batcher.close, limits.shutdown_timeout)
 
     app = FastAPI(
@@ -90,19 +90,23 @@ def build_app(model, limits=None, hosts=()):
 
 
 def _add_model_routes(app, name, limits):
-    """Adds TF-Serving's routes of a model."""
+    """Adds TF-Serving's routes for a model."""
     path = f"/v1/models/{name}"
-    of_version = f"{path}/versions/{{version}}"
+    version_path = f"{path}/versions/{{version}}"
     batcher, versions = app.state.batcher, app.state.versions
 
     def find(version):
-        """Returns the current version unless a request names another one."""
+        """Returns the current model.
+
+        Raises:
+            RequestError: If the request names another version.
+        """
         if version not in (None, str(versions.model.version)):
             raise _missing_version_error(name, version)
         return versions.model
 
     @app.post(f"{path}:predict")
-    @app.post(f"{of_version}:predict")
+    @app.post(f"{version_path}:predict")
     async def predict(request: Request, version: str | None = None):
         model = find(version)
         body = await _read_body(request, limits)
@@ -117,7 +121,7 @@ def _add_model_routes(app, name, limits):
         return Response(content, media_type=_JSON)
 
     @app.get(path)
-    @app.get(of_version)
+    @app.get(version_path)
     async def status(version: str | None = None):
         model = find(version)
         state = "AVAILABLE" if versions.is_warm else "LOADING"
@@ -132,7 +136,7 @@ def _add_model_routes(app, name, limits):
         }
 
     @app.get(f"{path}/metadata")
-    @app.get(f"{of_version}/metadata")
+    @app.get(f"{version_path}/metadata")
     async def metadata(version: str | None = None):
         model = find(version)
         return {
@@ -146,7 +150,7 @@ def _add_model_routes(app, name, limits):
 
 
 def _add_server_routes(app, monitoring):
-    """Adds the page, health, readiness and metrics."""
+    """Adds the routes of the page, health, readiness and metrics."""
     batcher, versions = app.state.batcher, app.state.versions
 
     @app.api_route("/", methods=["GET", "HEAD"])
@@ -198,17 +202,18 @@ def _add_middleware(app, name, monitoring, hosts):
         return response
 
     @app.exception_handler(RequestError)
-    async def refuse(request, error):
+    async def handle_request_error(request, error):
         return _error_response(error, monitoring)
 
     @app.exception_handler(HTTPException)
-    async def unknown_path(request, error):
+    async def handle_http_error(request, error):
         return _error_response(_path_error(request, error, name), monitoring)
 
 
 async def _read_body(request, limits):
     """Reads a JSON body. Raises `RequestError` if it is too large or too slow."""
-    # Browsers send other types across origins without a CORS preflight.
+    # Browsers send other types across origins without a CORS preflight, so a foreign
+    # page could send requests in them.
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind.lower() != _JSON:
         raise RequestError(415, f"Content-Type must be {_JSON}", "content_type")
@@ -291,7 +296,7 @@ def _missing_version_error(name, version):
 
 
 def _request_kind(path):
-    """Maps a path to one of a few labels, so that clients cannot create metrics."""
+    """Maps a path to one of a few labels, so that clients cannot add time series."""
     if path.endswith(":predict"):
         return "predict"
     if path.startswith("/v1/models/"):

@@ -39,7 +39,7 @@ class _Job:
         return 0 if self.future.done() else self.num_rows - self.num_taken
 
     def fail(self, error):
-        # A client that disconnects cancels the future at any moment.
+        # A client that disconnects may cancel the future at any moment.
         with contextlib.suppress(concurrent.futures.InvalidStateError):
             self.future.set_exception(error)
 
@@ -52,18 +52,18 @@ class _Job:
             self.parts.clear()
             self.fail(too_many_values(max_values))
         elif self.num_done == self.num_rows:
-            outputs = {
+            all_outputs = {
                 name: _concatenate([part[name] for part in self.parts])
                 for name in outputs
             }
             with contextlib.suppress(concurrent.futures.InvalidStateError):
-                self.future.set_result(outputs)
+                self.future.set_result(all_outputs)
 
 
 def too_many_values(max_values):
     return invalid(
-        f"A response must have at most {max_values:,} numbers and texts. Send fewer or "
-        "shorter rows."
+        f"A response must contain at most {max_values:,} values. Send fewer or shorter "
+        "rows."
     )
 
 
@@ -89,20 +89,21 @@ class Batcher:
     Args:
         run: Function `(signature, columns) -> outputs`. `columns` maps inputs to lists
             with one value per row. `outputs` maps names to arrays, rows first.
-        merges: Function of a signature that returns whether requests can share a
-            batch.
+        can_merge: Function of a signature that returns whether its requests can share
+            a batch.
         max_batch_size: Maximum rows per batch, or a function of a signature that
             returns it.
         max_wait: Seconds that an idle worker waits for a batch to fill up.
         queue_size: Maximum number of waiting rows.
-        max_values: Maximum numbers and texts in the outputs of a request.
+        max_values: Maximum number of values (numbers and texts) in the outputs of a
+            request.
         observe: Called with the signature, rows and seconds of each batch.
     """
 
     def __init__(
         self,
         run,
-        merges=lambda signature: True,
+        can_merge=lambda signature: True,
         max_batch_size=32,
         max_wait=0.005,
         queue_size=512,
@@ -110,7 +111,7 @@ class Batcher:
         observe=None,
     ):
         self._run = run
-        self._merges = merges
+        self._can_merge = can_merge
         is_constant = isinstance(max_batch_size, int)
         self._max_batch_size = (
             (lambda signature: max_batch_size) if is_constant else max_batch_size
@@ -150,7 +151,7 @@ class Batcher:
             timeout: Seconds after which rows in the queue are dropped.
 
         Returns:
-            `concurrent.futures.Future` of the outputs. Cancelling it drops the rows
+            `concurrent.futures.Future` of the outputs. Canceling it drops the rows
             that are in no batch yet.
 
         Raises:
@@ -169,7 +170,10 @@ class Batcher:
         return job.future
 
     def drain(self, timeout=math.inf):
-        """Refuses new requests; queued ones have `timeout` seconds to finish."""
+        """Refuses new requests. Queued requests still run.
+
+        `close` fails those that are unfinished `timeout` seconds after this call.
+        """
         with self._changed:
             if self._close_by is None:
                 self._close_by = time.monotonic() + timeout
@@ -188,10 +192,15 @@ class Batcher:
     def _work(self):
         while (batch := self._next_batch()) is not None:
             if batch:
-                self._finish(batch)
+                self._run_batch(batch)
 
     def _next_batch(self):
-        """Returns (job, rows) pairs, [] to ask again, or `None` at the end."""
+        """Waits for requests and takes the next batch.
+
+        Returns:
+            List of (job, rows) pairs, empty if all requests were dropped, or `None`
+            once closed.
+        """
         with self._changed:
             while not self._jobs:
                 if self._close_by is not None:
@@ -205,7 +214,7 @@ class Batcher:
         """Waits up to `max_wait` seconds for the next batch to fill up."""
         until = time.monotonic() + self._max_wait
         first = self._jobs[0]
-        while self._close_by is None and self._merges(first.signature):
+        while self._close_by is None and self._can_merge(first.signature):
             rows = sum(
                 job.num_waiting
                 for job in self._jobs
@@ -230,7 +239,7 @@ class Batcher:
             return []
         first = self._jobs[0]
         jobs = [first]
-        if self._merges(first.signature):
+        if self._can_merge(first.signature):
             jobs = [job for job in self._jobs if job.signature == first.signature]
         batch, room = [], self._max_batch_size(first.signature)
         for job in jobs:
@@ -244,8 +253,8 @@ class Batcher:
                 break
         return batch
 
-    def _finish(self, batch):
-        """Runs a batch. If it fails, runs each request on its own."""
+    def _run_batch(self, batch):
+        """Runs a batch. If it fails, runs each request separately."""
         signature = batch[0][0].signature
         columns = {
             name: [value for job, rows in batch for value in job.columns[name][rows]]
@@ -259,7 +268,7 @@ class Batcher:
         except BaseException as error:
             if len(batch) > 1:
                 for one in batch:
-                    self._finish([one])
+                    self._run_batch([one])
             elif isinstance(error, Exception):
                 batch[0][0].fail(error)
             else:

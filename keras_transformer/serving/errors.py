@@ -2,7 +2,7 @@
 
 
 class RequestError(Exception):
-    """An error that the server answers with `{"error": message}`.
+    """An error of a request; the response is `{"error": message}`.
 
     Args:
         status: HTTP status.

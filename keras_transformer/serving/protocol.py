@@ -27,7 +27,7 @@ class Request(NamedTuple):
 
     signature: str
     columns: dict  # from each input's name to a list with one value per row
-    by_row: bool  # whether the answer has "predictions" instead of "outputs"
+    by_row: bool  # whether the response has "predictions" instead of "outputs"
 
 
 def parse_request(body, signatures, limits):
@@ -71,9 +71,9 @@ def format_response(outputs, by_row):
 
     Args:
         outputs: Mapping of names to numpy arrays with the rows as leading axis.
-        by_row: Whether the answer has "predictions" instead of "outputs".
+        by_row: Whether the response has "predictions" instead of "outputs".
     """
-    # Encoding row by row lets other threads take the GIL between rows.
+    # Encoding row by row lets other threads run between rows.
     columns = {name: map(_row_json, array) for name, array in outputs.items()}
     if by_row and len(columns) > 1:
         rows = zip(*columns.values(), strict=True)

@@ -26,7 +26,7 @@ class ServedModel:
 
     Args:
         folder: `saved_models/NAME`, or one version's folder.
-        name: Name in URLs. If `None`, the folder's name.
+        name: Name in URLs. If `None`, the folder's name is used.
         allow_unsafe: Whether to load all versions unchecked. They can run any code.
 
     Attributes:
@@ -62,7 +62,7 @@ class ServedModel:
 
     def find_newer(self):
         """Returns the number and the size in bytes of a newer version, or `None`."""
-        # Other processes write and delete versions meanwhile.
+        # Other processes may write or delete versions at the same time.
         with contextlib.suppress(OSError):
             path = newest_version(self._folder)
             if path not in (None, self._folder) and int(path.name) > self.version:
@@ -74,7 +74,7 @@ class ServedModel:
         """Returns a `ServedModel` of the newest version."""
         return ServedModel(self._folder, self.name, self._allow_unsafe)
 
-    def merges(self, signature):
+    def can_merge(self, signature):
         """Returns whether rows of several requests can share a batch.
 
         They can if rows are texts and outputs are not padded to the longest row.
@@ -88,7 +88,7 @@ class ServedModel:
     def estimate_values(self, signature, columns):
         """Estimates the number of values in a response before it is computed.
 
-        Unknown axes are taken to be as long as the rows of ids, as in `encode`.
+        Axes of unknown length count as the length of the rows of ids, as in `encode`.
         """
         column = next(iter(columns.values()))
         length = len(column[0]) if isinstance(column[0], list) else 1

@@ -20,7 +20,7 @@ def serve(model, host="127.0.0.1", port=8501, limits=None, started=None, hosts=(
         model: `ServedModel`.
         host: Address to bind; 127.0.0.1 accepts connections from this machine only.
         port: Port; 0 picks a free one.
-        limits: `Limits`. If `None`, the defaults.
+        limits: `Limits`. If `None`, the defaults are used.
         started: Function of the URL, called after the warm-up.
         hosts: Host names that requests may address, in addition to `host`,
             `localhost` and IP addresses.

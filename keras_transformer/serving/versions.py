@@ -1,4 +1,4 @@
-"""The served version of a model, and its replacement by newer ones."""
+"""The served version of a model, and its replacement by newer versions."""
 
 import asyncio
 import logging
@@ -11,9 +11,9 @@ _LOG = logging.getLogger("keras_transformer.serving")
 
 
 class Versions:
-    """Current version of a model, which newer versions replace after a warm-up.
+    """The current version of a model. A newer one replaces it after a warm-up.
 
-    Queued requests run on the version that validated them.
+    A queued request runs on the version that validated it.
 
     Args:
         model: `ServedModel`, or an object with its attributes and methods.
@@ -37,7 +37,7 @@ class Versions:
         self.model = model
 
     async def run(self, batcher):
-        """Warms up and then looks for newer versions until it is cancelled."""
+        """Warms up, then checks for newer versions until it is canceled."""
         await self._warm_up(self.model, batcher)
         self.is_warm = True
         broken = None

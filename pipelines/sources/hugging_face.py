@@ -21,11 +21,11 @@ class HuggingFacePairs(Pairs):
         split: A split in the notation of `datasets`, such as `"train[:1%]"`.
         source: Key of the source text. Dots address nested features, such as
             `"translation.en"`.
-        target: Key of the target text, likewise.
+        target: Key of the target text, in the same form.
         config: Configuration of the dataset, such as `"de-en"`.
         revision: Branch, tag or commit of a dataset on the Hub.
-        streaming: Whether to read the examples without storing the dataset. Ids are
-            stored in the run in any case, so that a resumed run does not read again.
+        streaming: Whether to read the examples without storing the dataset. A run
+            stores the ids in any case, so it does not read them again when it resumes.
 
     Raises:
         DataError: Before the first pair of an iteration, if `datasets` is not

@@ -1,4 +1,4 @@
-"""Forms of the embedded phrases: how CLDR, through Babel, writes one value.
+"""Forms of phrases, which write one value with Babel and the data of CLDR.
 
 A `Form` draws a value and writes it in any locale. The same value written in two
 locales is a pair of sentences with the same meaning.

@@ -1,4 +1,4 @@
-"""The embedded corpus: short phrases in two languages, written by CLDR.
+"""Short phrases in two languages, from the data of CLDR.
 
 Babel writes dates, times, numbers, amounts, measures and names with the data of the
 Unicode Common Locale Data Repository, so the corpus needs neither network nor files. A
@@ -98,7 +98,7 @@ def write_pair(form: Form, value, source: Locale, target: Locale) -> Pair:
 
 
 def _as_typed(text: str) -> str:
-    """Replaces spaces of any kind by plain ones and removes marks of direction."""
+    """Replaces spaces of any kind with plain ones and removes direction marks."""
     return re.sub(r"\s", " ", text.translate(DIRECTION_MARKS))
 
 

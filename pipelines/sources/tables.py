@@ -1,4 +1,4 @@
-"""Sources of sentence pairs: files with both sides in one line, TSV and JSON Lines."""
+"""Sources of sentence pairs: TSV and JSON Lines, with both sides in one line."""
 
 import json
 from collections.abc import Iterator
@@ -86,7 +86,7 @@ class TsvFiles(PairLines):
         paths: Path or list of paths.
         source: Column of the source text: its number from 1, or its name. With names,
             the first line is the header.
-        target: Column of the target text, likewise.
+        target: Column of the target text, in the same form.
 
     Raises:
         DataError: Same as in `PairLines`. Also if only one column is given by name, or
@@ -129,7 +129,7 @@ class JsonLines(PairLines):
         paths: Path or list of paths.
         source: Key of the source text. Dots address nested objects, such as
             `"translation.en"`.
-        target: Key of the target text, likewise.
+        target: Key of the target text, in the same form.
 
     Raises:
         DataError: Same as in `PairLines`. Also if a line is not a JSON object, or a

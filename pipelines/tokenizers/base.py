@@ -89,14 +89,14 @@ class Tokenizer(tf.Module):
         return self._join(self._text_ids(ids))
 
     def pieces(self) -> list[str]:
-        """Returns the subwords in the order of their ids, spelled as in the file."""
+        """Returns the subwords in the order of their ids, as in the stored file."""
 
     def piece_bytes(self) -> list[bytes]:
         """Returns the bytes that each id adds to a text, in the order of the ids.
 
-        Characters outside the vocabulary are spelled byte by byte. Special ids add
-        nothing. The joined bytes of a text's ids are a space and the text, except
-        where `BytePairTokenizer` escapes U+2581 or U+F8FE.
+        Characters outside the vocabulary are encoded as bytes. Special ids add nothing.
+        The joined bytes of a text's ids are a space and the text, except where
+        `BytePairTokenizer` escapes U+2581 or U+F8FE.
         """
 
     def save(self, folder: str | os.PathLike) -> None:

@@ -3,7 +3,7 @@
 SentencePiece splits a word by merging neighbors, the pair with the highest score first.
 New pieces get scores below all existing scores, in the order of learning. A word is
 therefore split by the old merges first, and the new merges are applied to the result.
-Old pieces keep their ids, and texts without a new piece keep their split.
+Old pieces keep their ids, and texts without new pieces are split as before.
 """
 
 import heapq
@@ -110,7 +110,7 @@ class _Learner:
         self._heap = []
 
     def add_characters(self, most):
-        """Adds pieces for characters that were spelled in bytes."""
+        """Adds pieces for characters that were encoded as bytes."""
         characters = Counter()
         for word, count in zip(self._words, self._counts, strict=True):
             for piece in word:
@@ -194,7 +194,7 @@ class _Learner:
         if len(joined) > self._spec.max_sentencepiece_length or SPACE_MARK in letters:
             return False
         if any(piece not in self._scores for piece in (left, right)):
-            return False  # a character that is spelled in bytes
+            return False  # a character that is encoded as bytes
         kinds = set(map(_kind, letters))
         return len(kinds) == 1 and not (kinds == {"N"} and self._spec.split_digits)
 

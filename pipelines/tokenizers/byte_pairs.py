@@ -109,8 +109,8 @@ class BytePairTokenizer(Tokenizer):
         return tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
 
     def _join(self, ids):
-        # SentencePiece removes all spaces at the start of a text, so a letter is put in
-        # front. The letter is removed again, with the space that encoding added.
+        # SentencePiece removes all spaces at the start of a text, so a letter is
+        # prepended. It is removed afterwards, with the space that encoding added.
         num_rows = ids.nrows()
         rows = tf.concat([tf.range(num_rows), ids.value_rowids()], axis=0)
         anchors = tf.fill([num_rows], self._anchor_id)
@@ -172,7 +172,7 @@ def train_byte_pairs(
         vocabulary_size: Number of ids.
         split_digits: Whether every digit is a separate subword.
         character_coverage: Fraction of the text's characters that have their own ids.
-            Rarer characters are spelled in bytes.
+            Rarer characters are encoded as bytes.
         symbols: Words that have their own ids at the start of a text or after a space.
 
     Raises:

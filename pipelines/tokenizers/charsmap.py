@@ -1,8 +1,8 @@
 """Checks the normalization table of a SentencePiece model.
 
-The table is a double-array trie (Darts) over the bytes of a text, then the texts that
-replace them. The library follows it without checking its bounds, so a forged table
-reads foreign memory.
+The table is a double-array trie (Darts) over the bytes of a text, followed by the texts
+that replace them. The library follows the trie without checking its bounds, so a forged
+table can make it read memory outside the table.
 """
 
 import struct
@@ -12,9 +12,9 @@ import numpy as np
 from keras_transformer.errors import DataError
 
 MAX_CHARSMAP_BYTES = 2 << 20
-# The library has room for this number of matches at a place and does not check it.
+# The library stores at most this number of matches per position, without a check.
 _MAX_MATCHES = 32
-# Units that are followed at a time, times the 256 bytes.
+# Number of units to follow at once, each with all 256 bytes.
 _CHUNK = 1 << 12
 _LEAF, _LABEL, _VALUE = 1 << 8, 0x800000FF, 0x7FFFFFFF
 
@@ -26,8 +26,8 @@ def check_charsmap(table: bytes) -> None:
         table: `precompiled_charsmap` of a SentencePiece model.
 
     Raises:
-        DataError: If a step of the trie leaves it, a replacement has no end, or a text
-            could match more prefixes than the library stores.
+        DataError: If a step of the trie leaves the table, a replacement has no end, or
+            a text could match more prefixes than the library stores.
     """
     if len(table) > MAX_CHARSMAP_BYTES:
         raise DataError(

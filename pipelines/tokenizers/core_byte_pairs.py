@@ -23,8 +23,8 @@ class CoreOpsBytePairTokenizer(Tokenizer):
     first, as in SentencePiece. The word with the most merges determines the number of
     iterations, so a text without spaces has quadratic cost.
 
-    Invalid UTF-8 becomes one U+FFFD per ill-formed sequence, while SentencePiece
-    writes one per byte.
+    Invalid UTF-8 becomes one U+FFFD per ill-formed sequence, whereas SentencePiece
+    returns one per byte.
 
     Args:
         tokenizer: The `BytePairTokenizer`.
@@ -84,7 +84,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         self._written = tf.constant(written)
 
     def tokenize(self, strings):
-        # SentencePiece puts a space in front of each text that is not empty.
+        # SentencePiece prepends a space to each text that is not empty.
         strings = escape_tensor(strings)
         strings = tf.strings.regex_replace(strings, "(?s)^(.)", " \\1")
         codes = tf.strings.unicode_decode(strings, "UTF-8", errors="replace")

@@ -1,4 +1,4 @@
-"""Hides a message that SentencePiece logs about each of our models."""
+"""Hides a message that SentencePiece logs for each model of this package."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ import re
 import tempfile
 import threading
 
-# Models of this package need no normalization, which is no news to users.
+# Models of this package have no normalization table, so the message is always logged.
 _MESSAGE = re.compile(rb"normalizer\.cc\(\d+\) LOG\(INFO\) precompiled_charsmap is e")
 # Only one thread at a time may replace the descriptor.
 _lock = threading.Lock()

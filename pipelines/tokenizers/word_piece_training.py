@@ -21,7 +21,7 @@ _CHUNK_SENTENCES = 8192
 # The learner examines every substring of a word, so long and rare words are skipped.
 _MAX_WORD_LENGTH = 40
 _MAX_WORDS = 200_000
-# The search accepts this many times the wanted pieces and drops the rarest.
+# The search accepts up to this multiple of the number of pieces and drops the rarest.
 _SLACK = 1.1
 
 
@@ -38,7 +38,7 @@ def train_word_pieces(
         vocabulary_size: Number of ids.
         split_digits: Whether every digit is a separate subword.
         character_coverage: Fraction of the text's characters that the alphabet covers.
-            Rarer characters are spelled in bytes.
+            Rarer characters are encoded as bytes.
 
     Raises:
         DataError: If the text does not allow a vocabulary of that size.

@@ -1,8 +1,8 @@
 """WordPiece tokenizer (the paper's English-French vocabulary, section 5.1).
 
-A text is split into words that spell it completely. Each space is a mark in front of
-the next word. A character outside the alphabet is spelled in its UTF-8 bytes, each of
-which is a word. Every word can be built from the pieces, so no input is unknown and
+A text is split into words that spell it completely. Each space becomes a space mark
+before the next word. A character outside the alphabet is encoded as UTF-8 bytes, each
+of which is a word. Every word can be built from the pieces, so no input is unknown and
 `detokenize(tokenize(text))` returns the text.
 """
 
@@ -23,8 +23,8 @@ _MAX_BYTES = 64 << 20
 _MAX_PIECE_BYTES = 4_000
 SUFFIX = "##"
 SPECIAL_PIECES = ["[PAD]", "[UNK]", "[START]", "[END]"]
-# Byte b is the private-use character U+E000 + b. In a text, such characters are spelled
-# in bytes.
+# Byte b is the private-use character U+E000 + b. In a text, such characters are encoded
+# as bytes.
 BYTE_PIECES = [chr(0xE000 + byte) for byte in range(256)]
 _BYTE_OF_PIECE = {piece: bytes([byte]) for byte, piece in enumerate(BYTE_PIECES)}
 _UNKNOWN_SURFACE = " \u2047 "
@@ -138,16 +138,16 @@ class WordSplitter(tf.Module):
 
     A word is one of these:
 
-    - a run of letters and digits, or one other character, with the mark of the space
+    - a run of letters and digits, or one other character, including the space mark
       before it,
-    - a mark alone,
+    - a space mark alone,
     - one byte of a character outside the alphabet.
 
     A text is split as if it began with a space.
 
     Args:
-        alphabet: The characters that are not spelled in bytes.
-        split_digits: Whether every digit is a separate word, without a mark.
+        alphabet: The characters that are not encoded as bytes.
+        split_digits: Whether every digit is a separate word, without a space mark.
     """
 
     def __init__(self, alphabet: set[str], split_digits: bool):

@@ -127,7 +127,7 @@ def test_compare_rejects_invalid_arguments(compare, files, run_command, tmp_path
     short = tmp_path / "short"
     short.write_text("x\n")
     mistakes = {
-        (files / "a",): "at least two files are needed",
+        (files / "a",): "at least two systems are needed",
         (files / "a", files / "a"): "one of them is given twice",
         (files / "a", short): f"{short} has 1 lines but {files / 'ref'} has 90",
         (files / "a", tmp_path / "none"): "none: no such file",

@@ -217,7 +217,7 @@ def test_train_accepts_from(first, command, train_from, tmp_path):
     run, result = command
     assert result.exit_code == 0, result.stderr
     assert f"using the weights of {first / 'model.keras'}\n" in result.stderr
-    assert f"began with: {first}\n" in result.stdout
+    assert f"initial model: {first}\n" in result.stdout
     recipe = load_recipe(run / "config.yaml")
     assert recipe.training.initial_model == str(first)
     assert (recipe.model.d_ff, recipe.tokenizer.vocabulary_size) == (24, 380)

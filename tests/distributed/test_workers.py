@@ -215,7 +215,7 @@ def test_waiting_workers_end_on_a_signal(tmp_path):
     numbers = signal.SIGTERM, signal.SIGINT
     with first, second:
         for each, number in zip((first, second), numbers, strict=True):
-            wait_until(lambda log=each: "waits for the others" in log.text(0), "log")
+            wait_until(lambda log=each: "waits for all" in log.text(0), "log")
             (process,) = each.processes
             process.send_signal(number)
             assert process.wait(20) == 128 + number
@@ -282,6 +282,11 @@ def test_error_of_chief_stops_both_workers(tmp_path):
             '{"cluster": {"worker": ["a:1", "b:1"]}, '
             '"task": {"type": "worker", "index": 2}}',
             "no worker 2",
+        ),
+        (
+            '{"cluster": {"chief": ["a:1", "b:1"]}, '
+            '"task": {"type": "chief", "index": 0}}',
+            "at most one chief. Received: {'chief': 2}",
         ),
     ],
 )

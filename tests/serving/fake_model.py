@@ -45,7 +45,7 @@ class FakeModel:
         self.warm_up = warm_up
         self.batches = []
 
-    def merges(self, signature):
+    def can_merge(self, signature):
         return signature in ("serving_default", "translate_n_best")
 
     def find_newer(self):

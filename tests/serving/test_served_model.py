@@ -82,7 +82,7 @@ def test_server_matches_the_translator(port, tiny_translator):
 def test_served_model_describes_its_signatures(model):
     assert model.inputs["serving_default"] == {"inputs": Input("string", 1)}
     assert model.inputs["encode"] == {"source_ids": Input("int32", 2)}
-    merged = {name for name in model.inputs if model.merges(name)}
+    merged = {name for name in model.inputs if model.can_merge(name)}
     assert merged == {"serving_default", "translate_n_best", "score"}
     signatures = model.metadata["signature_def"]["signature_def"]
     taken = signatures["serving_default"]["inputs"]["inputs"]

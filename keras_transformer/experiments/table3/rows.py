@@ -48,7 +48,8 @@ def expand_rows(names):
     """Returns row names in the order of the table.
 
     Args:
-        names: Comma-separated names such as `"base,A,C2"`; a letter means all its rows.
+        names: Comma-separated names such as `"base,A,C2"`; a letter such as `A` selects
+            all rows of its group.
 
     Raises:
         RecipeError: If a row does not exist, or none is named.
@@ -58,8 +59,8 @@ def expand_rows(names):
         found = [row for row in PAPER if row == name or row[:-1] == name]
         if not found:
             raise RecipeError(
-                f"no row {name!r} in Table 3; it has {', '.join(PAPER)}. The letters "
-                "A, B, C and D mean all their rows"
+                f"no row {name!r} in Table 3; it has {', '.join(PAPER)}. A letter "
+                "selects all rows of its group"
             )
         wanted.update(found)
     if not wanted:
