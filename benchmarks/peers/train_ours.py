@@ -57,7 +57,7 @@ with (
 ):
     trainer = training.Trainer(model, run)
     # A best score of 0 prevents writing best.keras within a turn.
-    trainer.progress.improve("perplexity", 0.0)
+    trainer.progress.record_score("perplexity", 0.0)
     trainer.fit(
         batches,
         10**6,

@@ -61,11 +61,11 @@ class Progress:
     checkpoint_due: bool = False
     stage: PositiveInt | None = None
 
-    def improve(self, metric, score, perplexity=None):
+    def record_score(self, metric, score, perplexity=None):
         """Records a validation score and returns whether it is the best so far.
 
-        Of equal scores, the one with the lower perplexity is better. Scores of another
-        metric than the last one are forgotten.
+        Of equal scores, the one with the lower perplexity is better. If the metric
+        differs from the last one, earlier scores are discarded.
         """
         if self.best_metric not in (None, metric):
             self.best_score = self.best_perplexity = self.best_step = None
@@ -147,8 +147,8 @@ class Validation(keras.callbacks.Callback):
             including `metric`.
         every: Number of steps between validations.
         metric: The key of `HIGHER_IS_BETTER` that decides which model is best.
-        on_result: Function of the metrics and of whether the score is the best so far,
-            called after each validation.
+        on_result: Function `(metrics, is_best)`, called after each validation.
+            `is_best` says whether the score is the best so far.
         on_best: Function without arguments, called after a new best score.
         patience: Number of validations without a better score after which training
             stops. If `None`, it never stops early.
@@ -189,7 +189,7 @@ class Validation(keras.callbacks.Callback):
             metrics = self.validate()
         self.progress.validation_due = False
         score, perplexity = metrics[self.metric], metrics.get("perplexity")
-        is_best = self.progress.improve(self.metric, score, perplexity)
+        is_best = self.progress.record_score(self.metric, score, perplexity)
         self.on_result(metrics, is_best)
         if is_best:
             self.on_best()

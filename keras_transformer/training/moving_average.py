@@ -7,15 +7,15 @@ import tensorflow as tf
 
 
 class MovingAverage(keras.callbacks.Callback):
-    """The moving average of the weights that a model's optimizer computes.
+    """Moving average of the weights, which the model's optimizer computes.
 
     A Keras optimizer with `use_ema=True` computes `average = ema_momentum * average +
-    (1 - ema_momentum) * weight` after each update. The first average is the weights
+    (1 - ema_momentum) * weight` after each update. The first average equals the weights
     after the first update. Skipped updates leave the average unchanged.
 
-    As a callback, it keeps `fit` from replacing the weights by their average at its
-    end, since training continues with the weights: in the next stage, or after a
-    resume.
+    At its end, `fit` would replace the weights by their average. As a callback, this
+    class prevents that, since the next stage or a resumed run continues with the
+    weights.
 
     Args:
         model: A `TrainingModel` whose optimizer is built. Without `use_ema`, this class
@@ -30,7 +30,7 @@ class MovingAverage(keras.callbacks.Callback):
         self.is_used = self._optimizer.use_ema
         self._weights = None
         if self.is_used and not int(tf.convert_to_tensor(self._optimizer.iterations)):
-            # Keras begins with zeros, which checkpoints before an update would store.
+            # Keras begins with zeros, which a checkpoint before any update would store.
             for weight, average in self.pairs():
                 average.assign(weight)
 
@@ -38,12 +38,12 @@ class MovingAverage(keras.callbacks.Callback):
         """Returns the pairs of a trainable variable and its average."""
         if not self.is_used:
             return []
-        # Keras has no public name for the averages.
+        # Keras has no public attribute for the averages.
         averages = self._optimizer._model_variables_moving_average
         return [*zip(self._training_model.trainable_variables, averages, strict=True)]
 
     @contextlib.contextmanager
-    def applied(self):
+    def use_average(self):
         """Replaces the weights by their average inside the context."""
         if not self.is_used:
             yield
@@ -57,7 +57,7 @@ class MovingAverage(keras.callbacks.Callback):
             self.restore()
 
     def restore(self):
-        """Sets the weights that `applied` has replaced, also if a signal ended it."""
+        """Restores the weights that `use_average` has replaced, also after a signal."""
         if self._weights is not None:
             self._training_model.transformer.set_weights(self._weights)
             self._weights = None

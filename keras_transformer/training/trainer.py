@@ -126,7 +126,7 @@ class Trainer:
         self._saved_step = progress.step
 
     def begin_stage(self, number, num_stages, is_new):
-        """Sets the stage that the log and the progress bar of `fit` name.
+        """Sets the stage that the log and the progress bar show.
 
         Args:
             number: Number of the stage, from 1.
@@ -249,7 +249,7 @@ class Trainer:
         self.save(END)
 
     def _validate_average(self, validate):
-        with self.moving_average.applied():
+        with self.moving_average.use_average():
             return validate()
 
     def _report_validation(self, progress_bar, metrics, is_best):
@@ -281,7 +281,7 @@ class Trainer:
         path = self.folder / name
         if not self.writes:
             return path
-        with self.moving_average.applied(), replace_file(path) as temporary:
+        with self.moving_average.use_average(), replace_file(path) as temporary:
             self.model.transformer.save(temporary)
             if self._tokenizer_fingerprint is not None:
                 note_tokenizer(temporary, self._tokenizer_fingerprint)

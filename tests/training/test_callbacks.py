@@ -89,7 +89,7 @@ def test_progress_records_best_score(metric, scores, best, since):
     progress = callbacks.Progress()
     for score in scores:
         progress.step += 1
-        progress.improve(metric, score)
+        progress.record_score(metric, score)
     assert (progress.best_score, progress.best_step) == best
     assert progress.validations_since_best == since
 
@@ -100,7 +100,7 @@ def test_progress_prefers_lower_perplexity_of_equal_scores():
     better = []
     for score, perplexity in scores:
         progress.step += 1
-        better.append(progress.improve("bleu", score, perplexity))
+        better.append(progress.record_score("bleu", score, perplexity))
     assert better == [True, True, False, True, False]
     assert (progress.best_score, progress.best_perplexity) == (6.0, 20.0)
     assert (progress.best_step, progress.validations_since_best) == (4, 1)
@@ -108,11 +108,11 @@ def test_progress_prefers_lower_perplexity_of_equal_scores():
 
 def test_progress_forgets_scores_of_another_metric():
     progress = callbacks.Progress(step=1)
-    assert progress.improve("bleu", 30.0, 9.0)
+    assert progress.record_score("bleu", 30.0, 9.0)
     progress.step = 2
-    assert progress.improve("perplexity", 50.0, 50.0)
+    assert progress.record_score("perplexity", 50.0, 50.0)
     assert (progress.best_metric, progress.best_score) == ("perplexity", 50.0)
-    assert not progress.improve("perplexity", 51.0, 51.0)
+    assert not progress.record_score("perplexity", 51.0, 51.0)
 
 
 def test_periodic_checkpoint_waits_for_the_end_of_skipped_steps(clock):
