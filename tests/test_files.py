@@ -233,3 +233,22 @@ def test_replace_folder_writes_the_whole_folder_or_nothing(tmp_path):
         (temporary / "c").write_text("3")
     assert [path.name for path in folder.iterdir()] == ["c"]
     assert [path.name for path in folder.parent.iterdir()] == ["folder"]
+
+
+def test_replace_file_is_all_or_nothing(tmp_path):
+    path = tmp_path / "model.bin"
+    with replace_file(path) as temporary:
+        assert temporary.suffix == ".bin" and temporary.parent == tmp_path
+        temporary.write_text("old")
+    with (
+        pytest.raises(RuntimeError, match="half-way"),
+        replace_file(path) as temporary,
+    ):
+        temporary.write_text("ne")
+        raise RuntimeError("half-way")
+    assert path.read_text() == "old"
+    with replace_file(path) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]

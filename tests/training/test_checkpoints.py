@@ -19,7 +19,6 @@ from training_samples import weights_of
 
 from keras_transformer import training
 from keras_transformer.errors import CheckpointError
-from keras_transformer.files import replace_file
 from keras_transformer.saving.checkpoints import average_checkpoints
 from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.training.checkpoints import Checkpoints
@@ -363,25 +362,6 @@ def test_restore_loads_progress(tmp_path):
     second.fit(dataset(2), 2, bar=False)
     second.save()
     assert newest.stat().st_mtime_ns == written
-
-
-def test_replace_file_is_all_or_nothing(tmp_path):
-    path = tmp_path / "model.bin"
-    with replace_file(path) as temporary:
-        assert temporary.suffix == ".bin" and temporary.parent == tmp_path
-        temporary.write_text("old")
-    with (
-        pytest.raises(RuntimeError, match="half-way"),
-        replace_file(path) as temporary,
-    ):
-        temporary.write_text("ne")
-        raise RuntimeError("half-way")
-    assert path.read_text() == "old"
-    with replace_file(path) as temporary:
-        temporary.write_text("new")
-        assert path.read_text() == "old"
-    assert path.read_text() == "new"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_failed_save_keeps_old_model(tmp_path, monkeypatch):
