@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import signal
 import sys
 import threading
@@ -60,7 +61,11 @@ def command(function=None, *, uses_device=True):
         given = {
             name: kwargs.pop(name) for name in common.COMMON_OPTIONS if name in kwargs
         }
+        # Names of files need not be UTF-8.
+        with contextlib.suppress(AttributeError, ValueError):
+            sys.stdout.reconfigure(errors="surrogateescape")
         try:
+            _check_values(kwargs)
             with common.override_settings(**given):
                 result = function(*args, **kwargs)
             sys.stdout.flush()
@@ -84,6 +89,17 @@ def command(function=None, *, uses_device=True):
 
     common.add_options(run, function, uses_device)
     return run
+
+
+def _check_values(arguments):
+    """Raises `UserError` for numbers that are not finite and text that is not UTF-8."""
+    for name, value in arguments.items():
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, float) and not math.isfinite(each):
+                option = name.replace("_", "-")
+                raise UserError(f"--{option} {each}: must be a finite number")
+            if isinstance(each, str) and re.search("[\ud800-\udfff]", each):
+                raise UserError(f"{each}: must be UTF-8")
 
 
 def _user_message(error):

@@ -1,5 +1,8 @@
-"""Renamed options, whose old names work with a warning."""
+"""Renamed options, which work with a warning, and values that are refused."""
 
+import os
+
+import prepared
 import pytest
 
 from keras_transformer.cli.options import RENAMED
@@ -41,3 +44,30 @@ def test_option_values_are_not_renamed(run_command, model_path):
     result = run_command("translate", model_path, "--", "--parallel-batches")
     assert result.exit_code == 2
     assert "warning" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--length-penalty", "nan"], "--length-penalty nan: must be a finite number"),
+        (["--sampling", "--temperature", "inf"], "--temperature inf: must be a finite"),
+        (["--prefix", "caf\udce9"], r"caf\udce9: must be UTF-8"),
+        (["--forbid", "a", "--forbid", "\udcff"], r"\udcff: must be UTF-8"),
+    ],
+)
+def test_values_that_no_command_can_use_are_refused(
+    run_command, model_path, arguments, message
+):
+    result = run_command("translate", model_path, *arguments, stdin="line\n")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {message}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_files_need_no_name_in_utf8(tmp_path):
+    done = prepared.run(
+        prepared.COMMAND, "init", "caf\udce9.yaml", folder=tmp_path, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert os.listdir(os.fsencode(tmp_path)).count(b"caf\xe9.yaml") == 1
+    assert (tmp_path / ".stdout").read_bytes() == b"caf\xe9.yaml\n"

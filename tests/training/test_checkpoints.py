@@ -85,11 +85,8 @@ def damage(folder, step, how):
 
 
 DAMAGES = [
-    "data cut off",
-    "data lost",
-    "a byte of data altered",
-    "index cut off",
-    "index empty",
+    *("data cut off", "data lost", "a byte of data altered"),
+    *("index cut off", "index empty"),
 ]
 
 
