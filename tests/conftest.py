@@ -106,11 +106,11 @@ def data_dir():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def free_memory():
+def free_memory(request):
     """Frees the graphs of a file after it."""
     _measure_small_matrices()
     yield
-    process_memory.free_if_grown()
+    process_memory.free_if_grown(request.module)
 
 
 def _measure_small_matrices():

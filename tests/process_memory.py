@@ -15,12 +15,20 @@ GROWTH = 200 << 20
 _limit = GROWTH
 
 
-def free_if_grown():
-    """Frees unreachable graphs if the process has grown, and freezes what is left."""
+def free_if_grown(module):
+    """Frees the graphs of a test module if the process has grown.
+
+    What is left is frozen, so that the search for garbage skips it until the next call.
+    """
     global _limit
     if resident_bytes() < _limit:
         return
+    for value in vars(module).values():
+        is_own = getattr(value, "__module__", None) == module.__name__
+        if is_own and hasattr(value, "cache_clear"):
+            value.cache_clear()
     _forget_custom_gradients()
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
     # The C library would keep what is free but in pieces.

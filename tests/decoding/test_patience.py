@@ -92,7 +92,7 @@ def test_patience_reduces_steps():
 
 
 def test_patience_works_in_translator_export_and_opened_model(tmp_path):
-    model, tokenizer = tiny_export.tiny_model(num_layers=1)
+    model, tokenizer = tiny_export.tiny_model()
     rows = model.token_embedding.embeddings.numpy()
     # Every hypothesis that may end may also continue with a y.
     rows[tokenizer.end_id] = 1.1 * rows[tokenizer.tokenize(["y"])[0].numpy()[-1]]
