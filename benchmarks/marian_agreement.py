@@ -133,6 +133,7 @@ def compare_searches(model, marian, numbers, sources):
         found = marian.decode(sources, beam_size, normalize)
         theirs = [encode(text, numbers, model.ids) for text in found]
         differences = [i for i in range(len(rows)) if ours[i] != theirs[i]]
+        print(f"beam {beam_size}, normalize {normalize}: {len(differences)} differ")
         yield {
             "beam_size": beam_size,
             "normalize": normalize,
@@ -239,15 +240,17 @@ def main():
     encoded = imported.tokenizer.tokenize(sources).to_list()
     rows = [encode(text, numbers, model.ids) for text in source_pieces]
     assert [[*row, model.ids.end] for row in encoded] == rows
+    scores = compare_scores(
+        model, marian, numbers, source_pieces, marian.split(targets, "target")
+    )
+    print(scores)
     result = {
         "machine": machine.description(),
         "versions": {**report.versions(), "marian": marian.version()},
-        "scores": compare_scores(
-            model, marian, numbers, source_pieces, marian.split(targets, "target")
-        ),
+        "lines": len(sources),
+        "scores": scores,
         "searches": list(compare_searches(model, marian, numbers, source_pieces)),
         "exports": compare_exports(imported, sources, arguments.python),
-        "lines": len(sources),
     }
     report.write(arguments.output, "marian_agreement", result)
 

@@ -39,7 +39,7 @@ TRAINING = {
 # Settings that change in the course of the training; smaller batches follow large ones.
 STAGES = (
     {"mini-batch-words": 1500, "learn-rate": 0.002, "after": "600u"},
-    {"mini-batch-words": 500, "learn-rate": 0.0015, "after": "2000u"},
+    {"mini-batch-words": 500, "learn-rate": 0.0015, "after": "2500u"},
 )
 # Settings of a translation, which the import takes over.
 DECODER = """relative-paths: true
