@@ -195,7 +195,7 @@ def test_restore_ignores_model_names(tmp_path, name):
     model.compile(keras.optimizers.SGD(0.1))
     Checkpoints(model, tmp_path).save(5, {"step": 5})
     other = tiny_training_model(keras.optimizers.SGD(0.1), seed=8)
-    assert Checkpoints(model, tmp_path).restore() == {"step": 5}
+    assert Checkpoints(other, tmp_path).restore() == {"step": 5}
     assert_weights(other, weights_of(transformer))
 
 
