@@ -90,7 +90,7 @@ class MarianSide(Tokenizer):
             spelled = [piece.encode() for piece in numbers]
         except UnicodeEncodeError:
             raise DataError(
-                "the vocabulary contains a piece that is no text."
+                "the vocabulary contains a piece that is not valid text."
             ) from None
         ids = tf.constant(list(numbers.values()), tf.int32)
         self._numbers = tf.lookup.StaticHashTable(
