@@ -119,6 +119,7 @@ def _measure_small_matrices():
         cost.measure_flops.__defaults__ = (64, *cost.measure_flops.__defaults__[1:])
 
 
+process_memory.share_heaps()
 # Tracing allocates many objects, which the default of 700 searches again and again.
 gc.set_threshold(50_000, 20, 20)
 

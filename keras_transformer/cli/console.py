@@ -24,6 +24,9 @@ USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
+# Bytes of arguments that are not UTF-8 become surrogates.
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
 
 def print_status(message: str) -> None:
     """Prints a line to standard error, except with --quiet.
@@ -98,7 +101,7 @@ def _check_values(arguments):
             if isinstance(each, float) and not math.isfinite(each):
                 option = name.replace("_", "-")
                 raise UserError(f"--{option} {each}: must be a finite number")
-            if isinstance(each, str) and re.search("[\ud800-\udfff]", each):
+            if isinstance(each, str) and _SURROGATES.search(each):
                 raise UserError(f"{each}: must be UTF-8")
 
 
@@ -109,6 +112,9 @@ def _user_message(error):
     if isinstance(error, OSError) and error.strerror:
         what = "reading or writing failed" if _is_unnamed(error) else error.filename
         return f"{what}: {error.strerror}"
+    if isinstance(error, UnicodeEncodeError) and _SURROGATES.search(error.object):
+        word = next(filter(_SURROGATES.search, error.object.split()))
+        return f"{word}: must be UTF-8"
     return None
 
 

@@ -68,7 +68,7 @@ def update_vocabulary(
     with console.quiet_libraries():
         _, tokenizer, old = load_model(model, allow_unsafe)
     is_shared = tokenizer.target is tokenizer
-    if text and not is_shared:
+    if text and tokenizer.kind == "bpe" and not is_shared:
         raise UserError(
             f"{model}: has separate vocabularies. Give --source and --target instead "
             "of --text"

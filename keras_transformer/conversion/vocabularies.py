@@ -42,8 +42,8 @@ def read_vocabulary(path):
         Tuple of str, the pieces in the order of their ids from 0.
 
     Raises:
-        ModelError: If the file is no vocabulary, or the ids are not 0, 1, 2, ... once
-            each.
+        ModelError: If the file is not a vocabulary, or the ids are not 0, 1, 2, ...,
+            each once.
     """
     if path.suffix == ".fsv":
         raise ModelError(f"{path}: factored vocabularies (.fsv) are not supported")
@@ -176,10 +176,10 @@ def _unescape(found, place):
     if digits:
         number = int(digits, 16)
         if number > 0x10FFFF:
-            raise ModelError(f"{place}: {found[0]} is no character")
+            raise ModelError(f"{place}: {found[0]} is not a character")
         return chr(number)
     if kind not in _ESCAPES:
-        raise ModelError(f"{place}: {found[0]!r} is no escape of YAML")
+        raise ModelError(f"{place}: {found[0]!r} is not a YAML escape")
     return _ESCAPES[kind]
 
 
@@ -191,4 +191,4 @@ def _join_surrogates(piece):
     try:
         return piece.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
-        raise ModelError(f"the piece {piece!r:.80} is no text") from None
+        raise ModelError(f"the piece {piece!r:.80} is not valid text") from None

@@ -136,7 +136,7 @@ def parse_phrase(text):
     open_end = text.rstrip().endswith(_ANYTHING_MORE)
     words = " ".join(text.rstrip().removesuffix(_ANYTHING_MORE).split())
     if not words:
-        raise ValueError(f"{text!r} is no phrase that can be forbidden")
+        raise ValueError(f"{text!r} is not a phrase that can be forbidden")
     return Phrase(
         tuple(words.encode("utf-8", "replace")),
         at_start=_needs_boundary(words[0]),

@@ -181,7 +181,7 @@ def _split_words(tokenize, sentences, is_long, max_lengths):
     marked = _replace(sentences, _WORD_END, b"\\1" + _MARK)
     words, sentence_of = _split(tf.where(is_long, marked, sentences))
     # A tokenizer with a target language begins each word with its language mark.
-    lengths = tokenize(words).row_lengths() - tokenize([""]).row_lengths()
+    lengths = tokenize(words).row_lengths() - tokenize(tf.constant([""])).row_lengths()
     before = tf.cumsum(lengths, exclusive=True)
     first = _first_of_row(sentence_of, tf.size(sentences, tf.int64))
     before -= tf.gather(before, first)

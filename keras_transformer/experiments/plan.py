@@ -1,5 +1,6 @@
 """Plan of a training: estimates of its sizes, memory and time."""
 
+import operator
 import time
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from keras_transformer.recipes.machine import format_bytes
 from keras_transformer.recipes.machine import free_memory
 from keras_transformer.recipes.machine import measure_text
 from keras_transformer.recipes.memory import recipe_memory
+from keras_transformer.recipes.stages import stages_of
 from keras_transformer.saving.load import check_model
 from keras_transformer.training import configure_threads
 
@@ -55,7 +57,7 @@ def plan_training(recipe):
     length = _sentence_length(size, recipe.data.max_length)
     rate = _tokens_per_second(model, recipe, length, bool(machine.gpus))
     num_devices = max(1, len(machine.gpus))
-    seconds = settings.steps * settings.batch_tokens / (rate * num_devices)
+    seconds = _computed_tokens(recipe) / (rate * num_devices)
     memory = recipe_memory(recipe, num_devices)
     slots = 12 if settings.ema_momentum is None else 16
     disk = slots * parameters * settings.keep_checkpoints + 8 * parameters
@@ -73,7 +75,7 @@ def plan_training(recipe):
             f"{settings.gradient_accumulation_steps} sequential x "
             f"{settings.parallel_parts} parallel part(s)"
         ),
-        "steps": _describe_steps(settings, size),
+        "steps": _describe_steps(recipe, size),
         "memory": f"about {format_bytes(memory)} {_describe_memory(machine)}",
         "disk": f"about {format_bytes(disk)} for checkpoints and models",
         "speed": f"{rate:,.0f} tokens/s per device, measured with random ids",
@@ -162,12 +164,27 @@ def _describe_vocabulary(tokenizer):
     return f"{size} subwords ({tokenizer.kind})"
 
 
-def _describe_steps(settings, size):
-    text = f"{settings.steps:,}"
+def _describe_steps(recipe, size):
+    text = f"{recipe.training.steps:,}"
+    if recipe.training.stages:
+        lengths = (f"{stage.settings.steps:,}" for stage in stages_of(recipe))
+        text += f" in stages of {', '.join(lengths)}"
     if size is None or not size.bytes:
         return text
-    epochs = settings.steps * settings.batch_tokens * TOKEN_BYTES / size.bytes
-    return f"{text}, about {epochs:,.3g} epochs"
+    settings = [stage.settings for stage in stages_of(recipe)]
+    tokens = sum(each.steps * each.batch_tokens for each in settings)
+    return f"{text}, about {tokens * TOKEN_BYTES / size.bytes:,.3g} epochs"
+
+
+def _computed_tokens(recipe):
+    """Returns the tokens per side that a run computes, in passes of its first stage.
+
+    The speed is measured with the first stage. Consistency computes a batch twice.
+    """
+    settings = [stage.settings for stage in stages_of(recipe)]
+    passes = [2 if each.consistency else 1 for each in settings]
+    tokens = [each.steps * each.batch_tokens for each in settings]
+    return sum(map(operator.mul, passes, tokens)) / passes[0]
 
 
 def _describe_memory(machine):

@@ -65,7 +65,7 @@ class VariationSettings(Section):
 
 # Keys of the section `model` that stand for arguments of `Transformer`.
 _SHORT_FORMS = ("preset", "start", "position_rates")
-# Start id of all tokenizers but imported ones, whose last id it is.
+# Start id of all tokenizers except imported ones, whose start id is their last id.
 _START_ID = 2
 
 

@@ -200,7 +200,7 @@ def _check_saver(function, operations, rules):
 
 
 def _spell(reference, nodes, prefix, depth=0):
-    """Writes a value as nested calls, see `_PATHS`, or as `"?"` if it is no path."""
+    """Writes a value as nested calls, see `_PATHS`, or as `"?"` if it is not a path."""
     name = reference.partition(":")[0]
     if name == prefix and name not in nodes:
         return "PREFIX"

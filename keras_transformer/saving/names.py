@@ -42,7 +42,7 @@ def locate_model(path):
             a preset on the Hugging Face Hub, which is downloaded once.
 
     Returns:
-        A path. It may not exist if `path` is no name of a model.
+        A path. It may not exist, unless `path` names a model.
 
     Raises:
         ModelError: If a preset cannot be downloaded.

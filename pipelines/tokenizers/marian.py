@@ -90,7 +90,7 @@ class MarianSide(Tokenizer):
             spelled = [piece.encode() for piece in numbers]
         except UnicodeEncodeError:
             raise DataError(
-                "the vocabulary contains a piece that is no text."
+                "the vocabulary contains a piece that is not valid text."
             ) from None
         ids = tf.constant(list(numbers.values()), tf.int32)
         self._numbers = tf.lookup.StaticHashTable(
@@ -236,10 +236,8 @@ class MarianTokenizer(MarianSide):
             texts without it.
         """
         mark = tf.strings.regex_replace(strings, r"(?s)^(>>[^<>]*<<).*", r"\1")
-        is_known = tf.strings.regex_full_match(strings, "(?s)>>[^<>]*<<.*") & (
-            self._numbers.lookup(mark) != self.unknown_id
-        )
         rest = tf.strings.regex_replace(strings, "^>>[^<>]*<< *", "")
+        is_known = (rest != strings) & (self._numbers.lookup(mark) != self.unknown_id)
         marks = tf.where(is_known, tf.strings.join([mark, " "]), "")
         return marks, tf.where(is_known, rest, strings)
 

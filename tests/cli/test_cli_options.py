@@ -1,5 +1,6 @@
 """Renamed options, which work with a warning, and values that are refused."""
 
+import json
 import os
 
 import prepared
@@ -49,7 +50,7 @@ def test_option_values_are_not_renamed(run_command, model_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--length-penalty", "nan"], "--length-penalty nan: must be a finite number"),
+        (["--patience", "inf"], "--patience inf: must be a finite number"),
         (["--sampling", "--temperature", "inf"], "--temperature inf: must be a finite"),
         (["--prefix", "caf\udce9"], r"caf\udce9: must be UTF-8"),
         (["--forbid", "a", "--forbid", "\udcff"], r"\udcff: must be UTF-8"),
@@ -65,9 +66,21 @@ def test_values_that_no_command_can_use_are_refused(
 
 
 def test_files_need_no_name_in_utf8(tmp_path):
+    (tmp_path / "config.yaml").touch()
+    row = {"split": "train", "step": 1, "seconds": 2.0, "loss": 3.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     done = prepared.run(
-        prepared.COMMAND, "init", "caf\udce9.yaml", folder=tmp_path, cwd=tmp_path
+        *(prepared.COMMAND, "plot", ".", "-o", "caf\udce9.png"),
+        folder=tmp_path,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert os.listdir(os.fsencode(tmp_path)).count(b"caf\xe9.yaml") == 1
-    assert (tmp_path / ".stdout").read_bytes() == b"caf\xe9.yaml\n"
+    assert (tmp_path / ".stdout").read_bytes() == b"caf\xe9.png\n"
+    assert b"caf\xe9.png" in os.listdir(os.fsencode(tmp_path))
+
+
+def test_recipes_need_a_name_in_utf8(run_command, tmp_path):
+    result = run_command("init", tmp_path / "caf\udce9.yaml")
+    assert result.exit_code == 2
+    assert result.stderr.endswith(r"caf\udce9.yaml: must be UTF-8" "\n")
+    assert result.stderr.count("\n") == 1 and not [*tmp_path.iterdir()]

@@ -140,6 +140,8 @@ class Scored:
 
             return Rows
 
+    target_tokenizer = tokenizer
+
     def score(self, sources, targets):
         return [PairScore(float(target), 1) for target in targets]
 

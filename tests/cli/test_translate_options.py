@@ -147,7 +147,7 @@ def test_forbidden_words_are_absent(translate, free, tmp_path):
     assert len(drawn) == 81 and word not in words(drawn)
     result = translate("--forbid", " * ")
     assert result.exit_code == 2
-    assert "' * ' is no phrase that can be forbidden" in result.stderr
+    assert "' * ' is not a phrase that can be forbidden" in result.stderr
 
 
 def test_sampling_is_reproducible(translate, free):

@@ -197,7 +197,7 @@ def test_settings_that_do_not_fit_are_refused(folder, changes, reason):
         ("vocab.json", '{"</s>": 0, "<unk>": 1, "a": 2}', "the last piece must be"),
         ("vocab.json", '{"</s>": 0, "<unk>": "1"}', "must map pieces to ids"),
         ("vocab.json", '["</s>"]', "must map pieces to ids"),
-        ("vocab.json", '{"\\ud800": 0, "<pad>": 1}', "is no text"),
+        ("vocab.json", '{"\\ud800": 0, "<pad>": 1}', "is not valid text"),
         ("source.spm", "x", "not a SentencePiece model"),
         ("model.safetensors", "", "not a safetensors file"),
         ("model.safetensors", "\xff" * 64, "not a safetensors file"),

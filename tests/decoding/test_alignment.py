@@ -84,7 +84,7 @@ def test_align_words_is_empty_without_words():
 class CopyingModel:
     """Last two layers attend to the predicted token, the first to the start."""
 
-    vocabulary_size = num_outputs = 999
+    vocabulary_size = source_vocabulary_size = num_outputs = 999
     positions = "sinusoidal"
 
     def decoder_output(self, inputs, training, return_attention_scores):

@@ -143,7 +143,7 @@ def test_phrase_within_another_is_found():
 def test_forbidden_texts_reject_invalid_phrases(monkeypatch):
     assert parse_phrase(" a  b* ") == Phrase((97, 32, 98), at_start=True)
     for text in ("", "  ", "*", " *", " * "):
-        with pytest.raises(ValueError, match="is no phrase that can be forbidden"):
+        with pytest.raises(ValueError, match="is not a phrase that can be forbidden"):
             parse_phrase(text)
     with pytest.raises(ValueError, match="must not be empty"):
         forbidden_phrases([(1,)], [Phrase(())])

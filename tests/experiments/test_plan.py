@@ -5,6 +5,7 @@ import re
 import pytest
 
 from keras_transformer.errors import DataError
+from keras_transformer.experiments import plan
 from keras_transformer.experiments.plan import plan_training
 from keras_transformer.recipes import load_recipe
 
@@ -24,19 +25,44 @@ def recipe(tmp_path):
 
 def test_plan_describes_a_training_without_a_trace(recipe, tmp_path):
     before = sorted(tmp_path.rglob("*"))
-    plan = plan_training(recipe)
+    found = plan_training(recipe)
     assert sorted(tmp_path.rglob("*")) == before
     # 20 lines of 16 bytes, at 4 bytes per token.
-    assert plan["data"] == "20 pairs, about 80 tokens per side"
-    assert plan["steps"] == "30, about 24 epochs"
-    assert plan["vocabulary"] == "50 subwords (bpe)"
+    assert found["data"] == "20 pairs, about 80 tokens per side"
+    assert found["steps"] == "30, about 24 epochs"
+    assert found["vocabulary"] == "50 subwords (bpe)"
     # Three attentions, two feed-forward networks, five norms, two final norms, 50 ids.
     parameters = 3 * 4 * 8 * 8 + 2 * (2 * 8 * 16 + 16 + 8) + 7 * 16 + 50 * 8
-    assert plan["model"].startswith(f"{parameters:,} parameters (tiny: 1 layers, ")
-    speed = float(re.match(r"([\d,]+) tokens/s", plan["speed"])[1].replace(",", ""))
+    assert found["model"].startswith(f"{parameters:,} parameters (tiny: 1 layers, ")
+    speed = float(re.match(r"([\d,]+) tokens/s", found["speed"])[1].replace(",", ""))
     assert speed > 1
-    assert re.match(r"about \d+ s, without validation", plan["time"])
-    assert re.match(r"about [\d.]+ [KMG]iB of [\d.]+ GiB", plan["memory"])
+    assert re.match(r"about \d+ s, without validation", found["time"])
+    assert re.match(r"about [\d.]+ [KMG]iB of [\d.]+ GiB", found["memory"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "seconds"),
+    [
+        # 10 steps of 64 tokens and 5 of 128, at 8 tokens/s.
+        ("", "", 160),
+        # Measured with one pass, the second stage takes twice the time.
+        ("", ", consistency: {kind: simcut}", 240),
+        # Measured with two passes, the second stage takes half of the time.
+        (", consistency: {kind: simcut}", "", 120),
+    ],
+)
+def test_plan_adds_up_stages(recipe, monkeypatch, first, second, seconds):
+    stages = f"[{{steps: 10{first}}}, {{steps: 5, batch_tokens: 128{second}}}]"
+    paths = (
+        f"{{source: {recipe.data.train.source}, target: {recipe.data.train.target}}}"
+    )
+    settings = [f"data.train={paths}", *SMALL, "training.steps=15"]
+    staged = load_recipe("files", [*settings, f"training.stages={stages}"])
+    monkeypatch.setattr(plan, "_tokens_per_second", lambda *_: 8.0)
+    found = plan_training(staged)
+    assert found["steps"] == "15 in stages of 10, 5, about 16 epochs"
+    expected = f"{seconds / 60:.0f} min"
+    assert found["time"] == f"about {expected}, without validation"
 
 
 def test_plan_names_a_missing_file(recipe, tmp_path):

@@ -35,7 +35,10 @@ def built(*args, query=QUERY, value=VALUE, key=None, **kwargs):
 @pytest.mark.parametrize(
     ("kwargs", "inputs", "width"),
     [
-        ({"dropout": 0.2}, {"query": QUERY, "value": VALUE}, 7),
+        pytest.param(
+            *({"dropout": 0.2}, {"query": QUERY, "value": VALUE}, 7),
+            marks=pytest.mark.slow,
+        ),
         (
             {"value_dim": 2, "output_dim": 17, "dropout": 0.1},
             {"query": QUERY, "value": VALUE, "key": KEY, "attention_mask": MASK},

@@ -59,7 +59,7 @@ def band(length, window, causal):
 @pytest.mark.parametrize(
     ("kwargs", "inputs"),
     [
-        ({"window": 3, "dropout": 0.2}, {}),
+        pytest.param({"window": 3, "dropout": 0.2}, {}, marks=pytest.mark.slow),
         ({"window": 4, "value_dim": 2}, {"attention_mask": np.ones((2, 1, 7), bool)}),
     ],
 )

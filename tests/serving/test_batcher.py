@@ -115,7 +115,7 @@ def test_batcher_pads_the_parts_of_a_request():
 def test_batcher_stops_a_request_with_too_many_values(model):
     batcher = Batcher(model, max_batch_size=2, max_wait=0, max_values=3)
     assert submit(batcher, 1, 2, 3).result(20)["y"].tolist() == [2, 4, 6]
-    with pytest.raises(RequestError, match="at most 3 numbers") as error:
+    with pytest.raises(RequestError, match="at most 3 values") as error:
         submit(batcher, *range(4, 12)).result(20)
     assert error.value.status == 400
     batcher.close(20)

@@ -84,7 +84,7 @@ def test_answers_are_bounded_before_they_are_computed():
         assert predict(port, rows)[0] == 200
         rows["inputs"].append([1] * 10)
         status, answer = predict(port, rows)
-        assert (status, "at most 100 numbers" in answer["error"]) == (400, True)
+        assert (status, "at most 100 values" in answer["error"]) == (400, True)
     assert model.batches == [10]
 
 

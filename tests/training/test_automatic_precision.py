@@ -39,6 +39,7 @@ def test_automatic_bfloat16_ends_with_its_context():
     assert product_error() < 1e-6
 
 
+@pytest.mark.slow
 def test_recipe_enables_automatic_bfloat16(tmp_path):
     def perplexities(precision):
         settings = [

@@ -195,7 +195,7 @@ def test_restore_ignores_model_names(tmp_path, name):
     model.compile(keras.optimizers.SGD(0.1))
     Checkpoints(model, tmp_path).save(5, {"step": 5})
     other = tiny_training_model(keras.optimizers.SGD(0.1), seed=8)
-    assert Checkpoints(model, tmp_path).restore() == {"step": 5}
+    assert Checkpoints(other, tmp_path).restore() == {"step": 5}
     assert_weights(other, weights_of(transformer))
 
 
@@ -343,13 +343,13 @@ def test_resume_gives_bit_identical_weights(restarting, tmp_path):
     assert not np.array_equal(weights_of(third.model)[0], later[0])
 
 
-def test_restore_loads_progress(tmp_path):
-    first = make_trainer(tmp_path)
+def test_restore_loads_progress(restarting, tmp_path):
+    first = training.Trainer(restarting.begin(), tmp_path)
     first.progress.best_score, first.progress.best_step = 17.25, 2
     first.progress.validations_since_best = 3
     first.progress.seconds = 1000.0
     first.fit(dataset(), 2, bar=False)
-    second = make_trainer(tmp_path)
+    second = training.Trainer(restarting.begin(), tmp_path)
     second.restore()
     assert dataclasses.asdict(second.progress) == dataclasses.asdict(first.progress)
     assert second.progress.seconds > 1000.0

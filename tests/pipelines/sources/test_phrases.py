@@ -128,6 +128,7 @@ def test_phrases_have_one_target_per_source_for_all_seeds(locales):
     assert sum(map(has_digit, targets)) > 9_000
 
 
+@pytest.mark.slow
 def test_phrases_repeat_in_another_process():
     code = (
         "from keras_transformer.pipelines.sources.phrases import phrases; "

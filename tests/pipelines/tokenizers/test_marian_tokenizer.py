@@ -186,7 +186,7 @@ def test_setting_the_seed_does_not_break_the_tokenizer(tokenizer):
         (lambda f: f["source"].update(pieces=["a", "a"]), "a piece twice"),
         (lambda f: f["source"].update(pieces=["a"]), "has no </s>"),
         (lambda f: f["source"].update(pieces=[*PIECES, 7]), "not a Marian tokenizer"),
-        (lambda f: f["source"].update(pieces=[*PIECES, "\ud800"]), "is no text"),
+        (lambda f: f["source"].update(pieces=[*PIECES, "\ud800"]), "is not valid text"),
         (lambda f: f["source"].update(model="A"), "not a Marian tokenizer"),
         (lambda f: f["source"].update(model="AAAA"), "not a SentencePiece model"),
         (lambda f: f.pop("target"), "not a Marian tokenizer"),
