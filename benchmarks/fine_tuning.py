@@ -21,9 +21,10 @@ STEPS = 200
 # Every n-th pair of the training text.
 STRIDE = 16
 SETTINGS = (
-    *("training.batch_tokens=1024", "training.learning_rate=0.0005"),
+    "training.learning_rate=0.0005",
     *("training.warmup_steps=20", f"training.checkpoint_steps={STEPS // 2}"),
     *("training.average_checkpoints=1", "training.mixed_precision=null"),
+    *("training.validation_steps=200", "training.batch_tokens=1024"),
 )
 
 
