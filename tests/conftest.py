@@ -33,8 +33,14 @@ EXPORTED = (
     "distributed/test_inference.py",
     "docs/test_reference.py",
 )
-# and since they start processes with `prepared`, whose server takes seconds to start.
+# and since they start processes with `prepared`, whose server takes seconds to start,
+# or import PyTorch or CTranslate2, which take memory.
 FORKED = (
+    "export/test_ctranslate2.py",
+    "training/test_consistency.py",
+    "training/test_fused_adam.py",
+    "test_other_libraries.py",
+    "layers/test_multi_head_attention.py",
     "training/test_trainer.py",
     "cli/test_run.py",
     "test_registration.py",

@@ -57,7 +57,9 @@ def checkpoints(tmp_path):
     from keras_transformer.training.checkpoints import Checkpoints
 
     # As much of a `TrainingModel` as a checkpoint asks for.
-    optimizer = types.SimpleNamespace(variables=[], build=lambda variables: None)
+    optimizer = types.SimpleNamespace(
+        variables=[], build=lambda variables: None, use_ema=False
+    )
     transformer = types.SimpleNamespace(name="t", weights=[], variables=[])
     model = types.SimpleNamespace(
         optimizer=optimizer,

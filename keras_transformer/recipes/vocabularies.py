@@ -19,7 +19,7 @@ class TokenizerSettings(Section):
     """Settings of the vocabulary, which is learned from source and target.
 
     If `shared` is false, each side has its own vocabulary, learned from its text, and
-    its own embeddings. `vocabulary_size` and `model` are then those of the target.
+    its own embeddings. `vocabulary_size` and `model` are then the target's.
     """
 
     kind: Literal["bpe", "word_piece", "marian"] = "bpe"

@@ -35,7 +35,7 @@ class Tokenizer(tf.Module):
 
     @property
     def source(self) -> "Tokenizer":
-        """The tokenizer of the source side, without that of the target."""
+        """The tokenizer of the source side alone."""
         return self
 
     @property

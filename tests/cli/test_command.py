@@ -144,6 +144,7 @@ def test_train_passes_its_overrides(run_command, tmp_path, monkeypatch):
         "allow_changes": False,
         "restart": True,
         "worker_timeout": 30.0,
+        "allow_unsafe": False,
         "progress": True,
     }
     assert result.stdout == "steps: 7\nseconds: 1.235\n"

@@ -104,8 +104,9 @@ def test_imported_folder_exports_to_marian_again(imported, tmp_path):
 
 FINE_TUNING = [
     *("training.batch_tokens=64", "training.warmup_steps=4"),
-    *("training.learning_rate=0.01", "training.validation_bleu=false"),
+    *("training.learning_rate=0.01", "training.validation_steps=40"),
     *("training.checkpoint_steps=20", "training.label_smoothing=0.0"),
+    "training.validation_bleu=false",
 ]
 
 

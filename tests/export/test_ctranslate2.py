@@ -1,5 +1,6 @@
 """Tests of the CTranslate2 export against the exported model."""
 
+import importlib.util
 import json
 
 import keras
@@ -15,8 +16,10 @@ from keras_transformer.export import ExportError
 from keras_transformer.export import export_ctranslate2
 from keras_transformer.export import export_marian
 
-ctranslate2 = pytest.importorskip("ctranslate2")
-
+# Imported in the tests: it takes memory in every process that only collects them.
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ctranslate2") is None, reason="no ctranslate2"
+)
 SENTENCES = [
     "der Hund läuft",
     "ein Hund und noch ein Hund",
@@ -69,6 +72,8 @@ def tokens_of(tokenizer, texts):
 
 
 def opened(folder, compute_type="default"):
+    import ctranslate2
+
     return ctranslate2.Translator(
         str(folder), device="cpu", inter_threads=1, compute_type=compute_type
     )
@@ -114,7 +119,9 @@ def test_ctranslate2_converts_folders_for_marian(tmp_path):
     folder = export_marian(
         open_translator(model, tokenizer, kt.BeamSearch()), tmp_path / "marian"
     )
-    converter = ctranslate2.converters.MarianConverter(
+    from ctranslate2 import converters
+
+    converter = converters.MarianConverter(
         str(folder / "model.npz"), [str(folder / "vocab.yml")] * 2
     )
     converter.convert(str(tmp_path / "converted"))

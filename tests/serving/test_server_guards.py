@@ -102,6 +102,7 @@ def test_formatting_does_not_block_other_requests():
     with served(model, Limits()) as port:
         rows = {"signature_name": "translate_ids", "inputs": [[1]] * 64}
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            began = time.monotonic()
             answer = pool.submit(predict, port, rows)
             longest = 0.0
             while not answer.done():
@@ -109,7 +110,9 @@ def test_formatting_does_not_block_other_requests():
                 assert ask(port, "GET", "/health")[0] == 200
                 longest = max(longest, time.monotonic() - started)
             assert answer.result()[0] == 200
-    assert longest < 1
+            total = time.monotonic() - began
+    # Otherwise one of them would wait for almost all of the formatting.
+    assert longest < total / 2
 
 
 def test_rows_of_a_disconnected_client_are_dropped():

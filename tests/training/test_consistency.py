@@ -10,8 +10,6 @@ from keras_transformer.training.consistency import Consistency
 from keras_transformer.training.consistency import TokenDropout
 from keras_transformer.training.consistency import consistency_loss
 
-torch = pytest.importorskip("torch")
-
 TOKENS, D_MODEL, VOCABULARY = 29, 7, 53
 
 
@@ -28,6 +26,7 @@ def batch():
 
 def by_torch(batch, kind, weight, smoothing):
     """Returns the loss as its paper writes it, and its gradients."""
+    torch = pytest.importorskip("torch")
     first, second, matrix, labels, weights = map(torch.tensor, batch)
     factors = [first, second, matrix]
     for each in factors:
