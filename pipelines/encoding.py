@@ -27,7 +27,7 @@ from keras_transformer.pipelines.sources.base import as_pairs
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
 _FORMAT = 3
-# Changes with the random numbers of `Tokenizer.sample`.
+# Part of the fingerprint. Change it when `Tokenizer.sample` draws other numbers.
 _SAMPLER = "philox"
 _CHUNK_PAIRS = 8192
 _NAMED_LINES = 5
@@ -91,7 +91,7 @@ def encode_corpus(
         encoded = (
             _encode_texts(pairs, tokenizers, sampling)
             if id_chunks is None
-            else _check_ids(id_chunks)
+            else _read_ids(id_chunks)
         )
         facts = _write_corpus(encoded, pairs.locate, tokenizers, temporary, max_length)
         facts["fingerprint"] = fingerprints[0] if fingerprints else None
@@ -131,7 +131,8 @@ def _remove_corpus(folder: str | os.PathLike) -> None:
 def _fingerprints(pairs, tokenizers, max_length, sampling) -> list[str]:
     """Returns the fingerprints of the inputs, the current one first.
 
-    A run of version 0.1 can resume with the segmentations that this version drew.
+    Version 0.1 computed the second one. It lets runs of version 0.1 resume with the
+    segmentations that 0.1 drew.
     """
     text = pairs.fingerprint()
     if text is None:
@@ -174,8 +175,8 @@ def _encode_texts(pairs, tokenizers, sampling):
         num_read += len(chunk)
 
 
-def _check_ids(id_chunks):
-    """Like `_encode_texts`, but for the chunks of `Pairs.id_chunks`."""
+def _read_ids(id_chunks):
+    """Like `_encode_texts`, but for pairs that are already ids."""
     for sides in id_chunks:
         empty = np.any([side.row_lengths().numpy() == 0 for side in sides], axis=0)
         reasons = np.where(empty, "empty", "").astype(object)
@@ -263,7 +264,7 @@ class _IdsFile:
         self._end = int(offsets[-1]) if len(offsets) else self._end
 
     def hash(self) -> str:
-        """Returns a hash of the rows, which end ids separate."""
+        """Returns a hash of all ids, including end ids."""
         return self._digest.hexdigest()
 
     def close(self) -> None:

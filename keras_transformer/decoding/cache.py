@@ -32,7 +32,10 @@ class Growing(NamedTuple):
     recent_value: Any
 
     def append(self, key, value, place):
-        """Appends a position `[batch, num_heads, beam_size, dim]`; ignores `place`."""
+        """Appends a position `[batch, num_heads, beam_size, dim]`.
+
+        `place` is for `Buffer` only.
+        """
         return self._replace(
             recent_key=ops.concatenate([self.recent_key, key], axis=2),
             recent_value=ops.concatenate([self.recent_value, value], axis=2),
@@ -133,9 +136,9 @@ def extend(cache, index, window=None):
     """Prepares the cache for position `index` of every hypothesis.
 
     Returns:
-        The cache, in which each hypothesis attends to its own new slot, without the
-        oldest position if `window` is full; and `place`, the position in the ring
-        buffer, for `append`.
+        `(cache, place)`: the cache, in which each hypothesis also attends to its own
+        new slot, and no longer to a position outside `window`; and the argument `place`
+        of `append`, the position in the ring buffer.
     """
     if cache.is_buffer:
         return _extend_buffer(cache, index)

@@ -39,7 +39,7 @@ def translate_ids(
         search: `BeamSearch`. A translation has at most `extra_length` more tokens
             than its source. Lengths include the end id but not the prefix.
         ids: `SpecialIds`.
-        n_best: See `beam_search`.
+        n_best: Number of hypotheses to find per sentence, at most `beam_size`.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
             translation, then padding, or `None`.
         next_states: int32 `[num_states, vocabulary]`, see `forbidden_phrases`, or
@@ -47,7 +47,8 @@ def translate_ids(
         vocabulary_size: See `beam_search`.
         drop_finished: See `beam_search`.
         decoder: `IncrementalDecoder` of the model. If `None`, one is created.
-        num_results: See `beam_search`.
+        num_results: Number of hypotheses to return per sentence. If `None`, `n_best`;
+            see `beam_search`.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_results, source_length +
@@ -87,7 +88,9 @@ def sample_ids(
     drop_finished="auto",
     seed=None,
 ):
-    """Returns translations drawn at random; the arguments match `translate_ids`.
+    """Returns translations drawn at random.
+
+    The arguments that are not listed here match `translate_ids`.
 
     Args:
         sampling: `Sampling`.
@@ -123,8 +126,8 @@ def _decoder_of(model, drop_finished):
             [_decoder_of(each, drop_finished) for each in model.models]
         )
     # With static shapes, XLA would arrange the weights again at every step.
-    grows = has_dynamic_shapes(drop_finished)
-    return IncrementalDecoder(model, arrange_weights(model) if grows else None)
+    is_dynamic = has_dynamic_shapes(drop_finished)
+    return IncrementalDecoder(model, arrange_weights(model) if is_dynamic else None)
 
 
 def _begin(
@@ -147,7 +150,8 @@ def _begin(
         buffer_length = buffer_length + ops.shape(prefix_ids)[1]
     # A source of one token contains only the end id.
     max_length = ops.where(lengths > 1, max_length, 0)
-    # A growing cache has no unused slots, but needs dynamic shapes.
+    # A growing cache has no unused slots. Like dropping finished sentences, it needs
+    # dynamic shapes.
     grows = has_dynamic_shapes(drop_finished)
     capacity = None if grows else buffer_length
     cache, context = decoder.begin(source_ids, beam_size, capacity)

@@ -9,7 +9,10 @@ from keras_transformer.decoding.batches import group_texts
 
 
 class Translation(NamedTuple):
-    """A translation and its score, `log-probability / penalty(length)`."""
+    """A translation and its score, `log-probability / penalty(length)`.
+
+    Scores of joined segments are added.
+    """
 
     text: str
     score: float
@@ -18,8 +21,8 @@ class Translation(NamedTuple):
 class Segment(NamedTuple):
     """A part of a text that is translated separately."""
 
-    text_of: int  # index of the text
-    is_first: bool  # whether it is the first segment of the text with ids
+    text_index: int  # index of the text in the list
+    is_first: bool  # whether it is the text's first segment that is not blank
     ids: list  # of int, the end id included; empty if the segment is blank
     gap: str  # text before the translation: empty, a space, or line breaks
 
@@ -43,17 +46,19 @@ def segment_texts(tokenizer, texts, max_source_length, warn):
     segments, num_texts = [], 0
     for group in group_texts(texts):
         found = sentences.segment(
-            *(tokenizer.tokenize, group, max_source_length - 1),
+            tokenizer.tokenize,
+            group,
+            max_source_length - 1,
             split_mark=getattr(tokenizer, "split_language_mark", None),
         )
         counts = np.zeros(len(group), int)
         rows, gaps = found.ids.to_list(), found.gaps.numpy()
-        for index, ids, gap in zip(found.text_of.numpy(), rows, gaps, strict=True):
+        for index, ids, gap in zip(found.text_index.numpy(), rows, gaps, strict=True):
             row = [*ids, tokenizer.end_id] if ids else []
             is_first = bool(ids and counts[index] == 0)
             counts[index] += bool(ids)
-            text_of = num_texts + int(index)
-            segments.append(Segment(text_of, is_first, row, gap.decode()))
+            text_index = num_texts + int(index)
+            segments.append(Segment(text_index, is_first, row, gap.decode()))
         lengths, truncated = found.lengths.numpy(), found.truncated.numpy()
         for index in np.flatnonzero(lengths >= max_source_length):
             message = (
@@ -83,8 +88,8 @@ def join_segments(segments, translations):
     """
     pairs = zip(segments, translations, strict=True)
     return [
-        _join([(each.gap, ranked) for each, ranked in of_text])
-        for _, of_text in itertools.groupby(pairs, lambda pair: pair[0].text_of)
+        _join([(each.gap, ranked) for each, ranked in group])
+        for _, group in itertools.groupby(pairs, lambda pair: pair[0].text_index)
     ]
 
 

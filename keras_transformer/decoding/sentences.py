@@ -39,7 +39,7 @@ class Segments(NamedTuple):
     """The segments of a batch of texts, in order. A blank text has one, without ids."""
 
     ids: tf.RaggedTensor  # int32 [segments, (length)], without end ids
-    text_of: tf.Tensor  # int64 [segments], the index of each segment's text
+    text_index: tf.Tensor  # int64 [segments], the index of each segment's text
     gaps: tf.Tensor  # string [segments], text before the translation of each segment
     truncated: tf.Tensor  # bool [texts], whether part of the text was cut
     lengths: tf.Tensor  # int64 [texts], number of subwords of the longest line
@@ -69,8 +69,8 @@ def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
         split_mark(texts) if split_mark else (tf.zeros_like(texts), texts)
     )
     texts = tf.where(_replace(texts, f"{_SPACE}+", "") == "", "", texts)
-    lines, gaps, text_of = _split_lines(texts)
-    languages = tf.gather(languages, text_of)
+    lines, gaps, text_index = _split_lines(texts)
+    languages = tf.gather(languages, text_index)
     ids = _tokenize_texts(tokenize, languages, lines)
     line_lengths = ids.row_lengths()
     is_long = line_lengths > max_length
@@ -102,20 +102,20 @@ def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
     # The segments of a line are joined by spaces.
     gaps = tf.where(is_first, tf.gather(gaps, line_of), " ")
     num_texts = tf.size(texts, tf.int64)
-    lengths = tf.math.unsorted_segment_max(line_lengths, text_of, num_texts)
-    text_of = tf.gather(text_of, line_of)
+    lengths = tf.math.unsorted_segment_max(line_lengths, text_index, num_texts)
+    text_index = tf.gather(text_index, line_of)
     is_cut = ids.row_lengths() > max_length
-    kept = tf.range(tf.size(text_of))
+    kept = tf.range(tf.size(text_index))
     if max_segments is not None:
-        is_beyond = kept - _first_of_row(text_of, num_texts) >= max_segments
+        is_beyond = kept - _first_of_row(text_index, num_texts) >= max_segments
         is_cut |= is_beyond & (ids.row_lengths() > 0)
         kept = tf.boolean_mask(kept, ~is_beyond)
     truncated = tf.math.unsorted_segment_max(
-        tf.cast(is_cut, tf.int32), text_of, num_texts
+        tf.cast(is_cut, tf.int32), text_index, num_texts
     )
     return Segments(
         tf.gather(ids, kept)[:, :max_length],
-        tf.gather(text_of, kept),
+        tf.gather(text_index, kept),
         tf.gather(gaps, kept),
         truncated > 0,
         lengths,
@@ -141,15 +141,17 @@ def _split_lines(texts):
     Returns:
         lines: string `[lines]`.
         gaps: string `[lines]`, the line breaks and white space before each line.
-        text_of: int64 `[lines]`, the index of each line's text.
+        text_index: int64 `[lines]`, the index of each line's text.
     """
-    pieces, text_of = _split(_replace(texts, _LINE_BREAK, _MARK + b"\\0" + _MARK))
+    pieces, text_index = _split(_replace(texts, _LINE_BREAK, _MARK + b"\\0" + _MARK))
     num_texts = tf.size(texts, tf.int64)
-    position = tf.range(tf.size(pieces)) - _first_of_row(text_of, num_texts)
+    position = tf.range(tf.size(pieces)) - _first_of_row(text_index, num_texts)
     before = tf.where(position == 0, "", tf.concat([[""], pieces], axis=0)[:-1])
     # Lines and breaks alternate.
     is_line = position % 2 == 0
-    return tuple(tf.boolean_mask(each, is_line) for each in (pieces, before, text_of))
+    return tuple(
+        tf.boolean_mask(each, is_line) for each in (pieces, before, text_index)
+    )
 
 
 def _mark_sentences(lines):

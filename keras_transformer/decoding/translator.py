@@ -69,8 +69,8 @@ class Translator:
             `*`, the last word may continue.
         parallel_parts: Number of batches that are searched or scored in parallel, one
             thread each, for CPUs. TensorFlow only.
-        warn: Function of a line's index, from 0, and a message. If `None`, warnings go
-            to the logger "keras_transformer", with the line's number, from 1.
+        warn: Function of a text's index, from 0, and a message. If `None`, warnings go
+            to the logger "keras_transformer", with the text's number, from 1.
 
     Attributes:
         path: Path of the opened model, set by `open_model`.
@@ -383,7 +383,7 @@ class Translator:
             inputs = [pad_rows([each.ids for each in chosen], self.tokenizer.pad_id)]
             if prefixes is not None:
                 # Only the first segment of a text has the prefix.
-                begin = [prefix_ids[each.text_of] * each.is_first for each in chosen]
+                begin = [prefix_ids[each.text_index] * each.is_first for each in chosen]
                 inputs.append(pad_rows(begin, self.target_tokenizer.pad_id))
             return translations_of(self.target_tokenizer, *find(*inputs))
 

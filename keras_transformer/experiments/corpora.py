@@ -9,7 +9,7 @@ from keras_transformer.files import replace_folder
 from keras_transformer.parsing import TreeFiles
 from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.pipelines.tokenizers.byte_pairs import BytePairTokenizer
-from keras_transformer.recipes.stages import default_text
+from keras_transformer.recipes.stages import default_text_options
 from keras_transformer.recipes.stages import stages_of
 from keras_transformer.untrusted import read_text
 
@@ -59,18 +59,19 @@ def load_corpora(recipe, output, pairs):
     }
 
 
-def training_pairs(pairs, text):
-    """Returns the training pairs in the directions of a `TrainingText`."""
-    if text.directions == "both":
+def training_pairs(pairs, text_options):
+    """Returns the training pairs in the directions of `TextOptions`."""
+    if text_options.directions == "both":
         return pipelines.BothDirections(pairs["train"])
     return pairs["train"]
 
 
 def _text_sources(recipe, pairs):
-    """Returns tuples (pairs, `TrainingText`) by name; validation pairs have `None`."""
-    default = default_text(recipe)
-    texts = {stage.text.cache_name(default): stage.text for stage in stages_of(recipe)}
-    found = {name: (training_pairs(pairs, text), text) for name, text in texts.items()}
+    """Returns tuples (pairs, `TextOptions`) by name; validation pairs have `None`."""
+    default, found = default_text_options(recipe), {}
+    for stage in stages_of(recipe):
+        options = stage.text_options
+        found[options.cache_name(default)] = training_pairs(pairs, options), options
     if "validation" in pairs:
         found["validation"] = pairs["validation"], None
     return found

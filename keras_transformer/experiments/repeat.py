@@ -76,7 +76,7 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
     Raises:
         RecipeError: If there is no test data, the data are trees, or `output` contains
             another recipe.
-        RunBusy: If another process repeats in `output`.
+        RunBusy: If another process runs `repeat` in `output`.
         RunError: If a training fails.
         UserError: If there are fewer cores than `jobs`.
     """
@@ -85,7 +85,9 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
         raise UserError(
             f"--jobs {jobs}: must be at most the number of cores, {len(_cores())}"
         )
-    if recipe.data.kind == "trees" or getattr(recipe.data, "test", True) is None:
+    if recipe.data.kind == "trees":
+        raise RecipeError("data.kind trees: `repeat` scores translators only")
+    if getattr(recipe.data, "test", True) is None:
         raise RecipeError("data.test must be given: the models are scored on it")
     run_folder.create(output)
     with run_folder.lock(output, ".repeat.lock"):
@@ -117,7 +119,7 @@ def stored_translations(output):
     """
     path = output / REPORT
     if not path.is_file():
-        raise RunError(f"{output}: contains no report that repeat wrote")
+        raise RunError(f"{output}: contains no report of `repeat`")
     report = read_json(path, _Report, error=RunError)
     folders = [output / f"seed-{each.seed}" for each in report.seeds]
     translations = [_lines(folder / TRANSLATIONS) for folder in folders]
@@ -129,7 +131,7 @@ def _lines(path):
 
 
 def _claim(output, recipe):
-    """Stores the recipe, or checks that it is the stored one."""
+    """Stores the recipe, or checks that the stored one differs only in the seed."""
     path = output / CONFIG
     if not path.is_file():
         dump_recipe(recipe, path)
@@ -174,7 +176,7 @@ def _train_all(config, folders, seeds, jobs):
 
 
 def _start(config, folder, seed, shows_progress):
-    """Starts a seed's training. Its output goes to a log unless it shows progress."""
+    """Starts a seed's training, with output to `train.log` unless `shows_progress`."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "keras_transformer", "train", str(config)]
     command += ["--output", str(folder), "--set", f"training.seed={seed}"]

@@ -29,7 +29,7 @@ from keras_transformer.experiments.curves import draw_curves
 from keras_transformer.experiments.validation import build_validator
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.recipes import load_recipe
-from keras_transformer.recipes.stages import default_text
+from keras_transformer.recipes.stages import default_text_options
 from keras_transformer.recipes.stages import stages_of
 from keras_transformer.saving.checkpoints import END
 from keras_transformer.saving.checkpoints import average_checkpoints
@@ -204,8 +204,8 @@ class _Run:
         )
         trainer.restore()
         fingerprints = []
-        for text in dict.fromkeys(stage.text for stage in self._stages):
-            corpus, pairs = self._training_text(data, text)
+        for options in dict.fromkeys(stage.text_options for stage in self._stages):
+            corpus, pairs = self._training_text(data, options)
             check_targets(model.transformer, corpus, pairs)
             fingerprints.append(corpus.fingerprint)
         fingerprint = None if None in fingerprints else "+".join(fingerprints)
@@ -235,10 +235,10 @@ class _Run:
         progress = trainer.progress
         return self.recipe.training.steps > progress.step or progress.validation_due
 
-    def _training_text(self, data, text):
-        """Returns the ids and the pairs of a `TrainingText`."""
-        name = text.cache_name(default_text(self.recipe))
-        return data.corpora[name], training_pairs(data.pairs, text)
+    def _training_text(self, data, options):
+        """Returns the ids and the pairs of the training text with `TextOptions`."""
+        name = options.cache_name(default_text_options(self.recipe))
+        return data.corpora[name], training_pairs(data.pairs, options)
 
     def fit(self, data, trainer, validate, bar):
         """Trains all stages that are not finished."""
@@ -254,7 +254,7 @@ class _Run:
     def _fit_stage(self, stage, data, trainer, validate, bar):
         """Trains up to the last step of a stage."""
         settings = stage.settings
-        corpus, pairs = self._training_text(data, stage.text)
+        corpus, pairs = self._training_text(data, stage.text_options)
         trainer.model.set_regularization(**regularization(settings))
         dataset = pipelines.training_dataset(
             corpus,
@@ -339,7 +339,9 @@ class _Run:
                 f"{progress.best_step} (best.keras; beam size "
                 f"{settings.validation_beam_size})"
             )
-        corpora = [self._training_text(data, each.text)[0] for each in self._stages]
+        corpora = [
+            self._training_text(data, each.text_options)[0] for each in self._stages
+        ]
         summary["training cost"] = training_cost(
             self.recipe, model, corpora, progress, self._num_replicas
         )
@@ -348,7 +350,8 @@ class _Run:
     def _describe_pairs(self, data):
         """Returns the report of the training pairs, of each stage if they differ."""
         reports = [
-            self._training_text(data, stage.text)[0].report for stage in self._stages
+            self._training_text(data, stage.text_options)[0].report
+            for stage in self._stages
         ]
         if len(set(reports)) == 1:
             return reports[0]

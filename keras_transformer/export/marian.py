@@ -30,7 +30,7 @@ from keras_transformer.saving.info import CARD
 _MODEL, _DECODER = "model.npz", "decoder.yml"
 _END, _UNKNOWN = "</s>", "<unk>"
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "swish", "swish": "swish"}
-# Variations that Marian has.
+# Variations that Marian supports.
 _VARIATIONS = (
     *("num_decoder_layers", "attention_bias", "logits_bias", "zero_start_id"),
     *("position_rates", "embedding_norm", "source_vocabulary_size", "tied_output"),
@@ -39,8 +39,8 @@ _NOTES = """## Use with Marian
 
 `source.spm` and `target.spm` split texts into subwords, for example with `spm_encode`.
 Marian reads and writes subwords with spaces between them:
-`marian-decoder --config decoder.yml`. In a folder without these files, subwords are
-words.
+`marian-decoder --config decoder.yml`. If `source.spm` and `target.spm` are missing,
+Marian's input and output are words, separated by spaces.
 
 Marian computes the log-probabilities of the exported model, except for float rounding.
 These are the differences from the original model in keras_transformer:
@@ -55,9 +55,10 @@ _ESCAPES = "- Texts with U+2581 or U+F8FE are split into different subwords.\n"
 def export_marian(translator, folder, *, scores=(), license=None):
     """Writes a folder in Marian's format: weights, vocabularies and search settings.
 
-    The files are `model.npz`, `vocab.yml` (with different vocabularies or embeddings of
-    source and target, `src.vocab.yml` and `trg.vocab.yml`), `decoder.yml`,
-    `source.spm`, `target.spm` and `MODEL_CARD.md`.
+    The files are `model.npz`, `decoder.yml`, `MODEL_CARD.md` and the vocabulary,
+    `vocab.yml`. If source and target differ in vocabulary or embedding, their
+    vocabularies are `src.vocab.yml` and `trg.vocab.yml`. If the tokenizer has
+    SentencePiece models, `source.spm` and `target.spm` are added.
 
     An imported model keeps its ids. In other models, the end of the sentence becomes 0,
     the unknown subword 1, and padding and start are omitted.
@@ -122,7 +123,7 @@ def _check(model, source, target):
 
 
 def _check_training(model, source, target):
-    """Raises `ExportError` for models that must be trained in another way."""
+    """Raises `ExportError` if settings that only training can change do not fit."""
     variations = model.variations
     zero_id, rates = variations.zero_start_id, variations.position_rates
     wrong = {
@@ -144,7 +145,10 @@ def _check_training(model, source, target):
         advice = "Import the model with --engine marian"
     else:
         settings = " ".join(f"--set {key.replace(': ', '=')}" for key in missing)
-        advice = f"`keras-transformer train --from MODEL {settings}` adapts this model"
+        advice = (
+            "Adapt this model with `keras-transformer train RECIPE --from MODEL "
+            f"--output RUN {settings}`"
+        )
     raise ExportError(f"Marian's format needs {keys}. Received: {found}. {advice}")
 
 
@@ -172,8 +176,9 @@ def _arrays(model, source_ids, target_ids):
     order = StreamOrder(model.d_model)
 
     def rows(matrix, ids):
+        # The columns are in the order of this package's positions.
         matrix = order.restore(to_numpy(matrix), writes=True)
-        # An output matrix has no rows of ids without logits.
+        # A separate output matrix has rows only for ids with logits.
         missing = max(0, model.vocabulary_size - len(matrix))
         return np.pad(matrix, ((0, missing), (0, 0)))[ids]
 
@@ -202,8 +207,8 @@ def _arrays(model, source_ids, target_ids):
 def _settings(model, vocabulary_sizes):
     """Returns Marian's settings of the model.
 
-    marian-decoder, CTranslate2 and transformers require different ones of them, also
-    those of architectures that the model does not have.
+    marian-decoder, CTranslate2 and transformers each require some of these, even for
+    architectures that the model does not use.
     """
     is_shared, is_tied = model.source_embedding is None, model.token_embedding.tied
     return {

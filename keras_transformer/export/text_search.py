@@ -79,10 +79,10 @@ class TextSearch:
         gaps = segments.gaps[:, None]
         # Only line breaks are written before an empty translation.
         written = tf.where((gaps == " ") & (found == ""), "", gaps + found)
-        text_of, batch = segments.text_of, tf.size(texts)
-        joined = tf.strings.unsorted_segment_join(written, text_of, batch)
-        scores = tf.math.unsorted_segment_sum(scores, text_of, batch)
-        counts = tf.math.unsorted_segment_max(counts, text_of, batch)
+        text_index, batch = segments.text_index, tf.size(texts)
+        joined = tf.strings.unsorted_segment_join(written, text_index, batch)
+        scores = tf.math.unsorted_segment_sum(scores, text_index, batch)
+        counts = tf.math.unsorted_segment_max(counts, text_index, batch)
         joined.set_shape([None, num_places])
         scores = tf.where(ranks < counts[:, None], scores, EMPTY_SCORE)
         joined, scores, counts = merge_n_best(joined, scores, n_best)

@@ -50,14 +50,14 @@ class AddNorm(keras.layers.Layer):
     def sublayer_input(self, inputs):
         """Returns the sublayer's input `[batch, length, d_model]`.
 
-        This is `inputs`, normalized with `normalization="pre"`.
+        These are `inputs`, normalized only if `normalization` is `"pre"`.
         """
         return self.layer_norm(inputs) if self.normalization == "pre" else inputs
 
     def call(self, inputs, sublayer_output, training=None):
         """Adds a sublayer's input and output, both `[batch, length, d_model]`.
 
-        The sum is normalized with `normalization="post"`.
+        The sum is normalized only if `normalization` is `"post"`.
         """
         summed = inputs + self.dropout_layer(sublayer_output, training=training)
         return self.layer_norm(summed) if self.normalization == "post" else summed

@@ -11,7 +11,7 @@ from keras_transformer.layers.stack import Stack
 class Decoder(Stack):
     """Stack of `num_layers` decoder layers.
 
-    The arguments match `Encoder`.
+    The constructor's arguments match `Encoder`.
     """
 
     layer_class = DecoderLayer

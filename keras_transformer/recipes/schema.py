@@ -31,7 +31,7 @@ from keras_transformer.recipes.data_sections import Text
 from keras_transformer.recipes.renamed_keys import rename_keys
 from keras_transformer.recipes.stages import ConsistencySettings
 from keras_transformer.recipes.stages import StageSettings
-from keras_transformer.recipes.stages import default_text
+from keras_transformer.recipes.stages import default_text_options
 from keras_transformer.recipes.stages import stages_of
 from keras_transformer.recipes.vocabularies import TokenizerSettings
 from keras_transformer.recipes.vocabularies import source_embeddings
@@ -338,15 +338,15 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check_stages(self):
-        default = default_text(self)
+        default = default_text_options(self)
         for number, stage in enumerate(stages_of(self), 1):
-            if stage.text.dropout and self.tokenizer.kind != "bpe":
+            if stage.text_options.dropout and self.tokenizer.kind != "bpe":
                 raise ValueError(
                     f"training.stages: stage {number}: dropout skips merges of byte "
                     "pairs, so tokenizer.kind must be bpe"
                 )
             is_fixed = self.data.kind in ("records", "trees")
-            if is_fixed and stage.text != default:
+            if is_fixed and stage.text_options != default:
                 raise ValueError(
                     f"training.stages: stage {number}: data.kind {self.data.kind} has "
                     "one direction and one segmentation"

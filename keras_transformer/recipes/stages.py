@@ -18,11 +18,11 @@ class ConsistencySettings(Section):
 
     kind: Literal["rdrop", "simcut"] = "simcut"  # regularization to add to the loss
     weight: NonNegativeFloat = 3.0  # factor on the divergence, alpha in the papers
-    cutoff: Fraction = 0.05  # share of tokens to zero in the second pass of simcut
+    cutoff: Fraction = 0.05  # share of zeroed embeddings in simcut's second pass
 
 
 class StageSettings(Section):
-    """A stage of training. Missing settings have their value from `training`.
+    """A stage of training. Settings that are missing take their values from `training`.
 
     Each stage has its own schedule, whose steps count from the beginning of the stage.
     """
@@ -42,8 +42,8 @@ class StageSettings(Section):
     consistency: ConsistencySettings | None = None
 
 
-class TrainingText(NamedTuple):
-    """Directions and segmentations of the training text."""
+class TextOptions(NamedTuple):
+    """Options with which a stage reads the training text."""
 
     directions: str  # "forward" or "both"
     dropout: float  # of the tokenizer
@@ -53,7 +53,7 @@ class TrainingText(NamedTuple):
         """Returns the name of the cache folder that stores the ids of the text.
 
         Args:
-            default: The recipe's `default_text`.
+            default: The recipe's `default_text_options`.
         """
         if self == default:
             return "train"
@@ -67,21 +67,21 @@ class Stage(NamedTuple):
         start: Number of steps before the stage.
         end: Number of the last step of the stage, counted over the run.
         settings: `TrainingSettings` of the stage; `steps` is the length of the stage.
-        text: `TrainingText` of the stage.
+        text_options: `TextOptions` of the stage.
     """
 
     start: int
     end: int
     settings: Any
-    text: TrainingText
+    text_options: TextOptions
 
 
-def default_text(recipe):
-    """Returns the `TrainingText` that a recipe has without `training.stages`."""
+def default_text_options(recipe):
+    """Returns the `TextOptions` that a recipe has without `training.stages`."""
     train = recipe.data.train if hasattr(recipe.data, "train") else None
     directions = getattr(train, "directions", "forward")
     tokenizer = recipe.tokenizer
-    return TrainingText(directions, tokenizer.dropout, tokenizer.segmentations)
+    return TextOptions(directions, tokenizer.dropout, tokenizer.segmentations)
 
 
 def stages_of(recipe):
@@ -90,26 +90,27 @@ def stages_of(recipe):
     Raises:
         ValueError: If the settings of a stage contradict each other.
     """
-    training, text = recipe.training, default_text(recipe)
+    training, default = recipe.training, default_text_options(recipe)
     if not training.stages:
-        return [Stage(0, training.steps, training, text)]
+        return [Stage(0, training.steps, training, default)]
     stages, start = [], 0
     shared = {**training.model_dump(), "stages": None}
     for number, stage in enumerate(training.stages, 1):
         given = {name: value for name, value in stage if value is not None}
-        text_of_stage = TrainingText(
-            given.pop("directions", text.directions),
-            given.pop("tokenizer_dropout", text.dropout),
-            given.pop("segmentations", text.segmentations),
+        text_options = TextOptions(
+            given.pop("directions", default.directions),
+            given.pop("tokenizer_dropout", default.dropout),
+            given.pop("segmentations", default.segmentations),
         )
-        if not text_of_stage.dropout:
-            text_of_stage = text_of_stage._replace(segmentations=1)
+        # Without dropout, all segmentations are equal.
+        if not text_options.dropout:
+            text_options = text_options._replace(segmentations=1)
         try:
             settings = type(training).model_validate({**shared, **given})
         except ValueError as error:
             reason = error.errors()[0]["msg"].removeprefix("Value error, ")
             raise ValueError(f"training.stages: stage {number}: {reason}") from None
         end = start + stage.steps
-        stages.append(Stage(start, end, settings, text_of_stage))
+        stages.append(Stage(start, end, settings, text_options))
         start = end
     return stages

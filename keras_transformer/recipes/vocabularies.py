@@ -85,7 +85,7 @@ def source_embeddings(recipe):
             "tokenizer.shared: false is not available with data.kind trees, since "
             "trees contain the words of their sentences"
         )
-    if any(stage.text.directions == "both" for stage in stages_of(recipe)):
+    if any(stage.text_options.directions == "both" for stage in stages_of(recipe)):
         raise ValueError(
             "directions: both needs tokenizer.shared: true, since each language is "
             "both source and target"

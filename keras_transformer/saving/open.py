@@ -34,7 +34,7 @@ def open_model(
         allow_unsafe: Whether to read files unchecked. Such files can run any code.
         parallel_parts: Number of batches that are searched or scored in parallel, see
             `Translator`.
-        warn: Function of a line's index and a message, see `Translator`.
+        warn: Function of a text's index and a message, see `Translator`.
 
     Returns:
         A `Translator` with the search settings of the run's recipe or of the preset.
@@ -43,7 +43,7 @@ def open_model(
         section of the recipe, or `None` if there is no recipe.
 
     Raises:
-        ModelError: If there is no model, it is refused or damaged, it does not match
+        ModelError: If there is no model, it is unsafe or damaged, it does not match
             its tokenizer, or the models of an ensemble differ in vocabulary.
         RecipeError: If the run's `config.yaml` is invalid.
         DataError: If the tokenizer is missing or damaged.

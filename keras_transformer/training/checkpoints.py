@@ -53,7 +53,7 @@ class Checkpoints:
         model.optimizer.build(model.trainable_variables)
         self.folder = pathlib.Path(folder)
         self._progress = tf.Variable("", trainable=False, dtype=tf.string)
-        # Without such states, checkpoints have the format of older versions.
+        # Omitted if empty, so that checkpoints keep the format of older versions.
         states = model.random_states()
         extra = {"training_seeds": states} if states else {}
         averages = {
@@ -75,7 +75,7 @@ class Checkpoints:
         self._damaged = set()
 
     def save(self, step, progress):
-        """Writes the checkpoint of `step` and deletes the oldest.
+        """Writes the checkpoint of `step` and deletes those that are no longer kept.
 
         Args:
             step: Number of the step.
@@ -124,8 +124,8 @@ class Checkpoints:
             step: Number of the newest step.
             damaged: Paths of damaged checkpoints to delete, too.
         """
-        # After `restore`, only damaged checkpoints have later steps. Without it, later
-        # ones are neither listed nor deleted.
+        # If `restore` was called, checkpoints after `step` are damaged. If it was not,
+        # they are neither listed nor deleted.
         readable = [
             path
             for path in checkpoint_paths(self.folder)
@@ -167,11 +167,16 @@ class Checkpoints:
                 raise
             except (AssertionError, ValueError) as error:
                 reason = str(error).strip().partition("\n")[0]
-                raise CheckpointError(f"{path}: does not fit: {reason}") from None
+                raise CheckpointError(
+                    f"{path}: does not match the model: {reason}"
+                ) from None
             try:
                 # A validation score, or the metrics of a skipped step, may be infinite.
                 progress = parse_json(
-                    *(self._progress.numpy(), schema, "progress", CheckpointError),
+                    self._progress.numpy(),
+                    schema,
+                    "progress",
+                    CheckpointError,
                     finite=False,
                 )
             except CheckpointError as error:

@@ -84,7 +84,7 @@ class Trainer:
             for name in stored.model_fields_set:
                 setattr(self.progress, name, getattr(stored, name))
             self._saved_step = self.progress.step
-        # Without a checkpoint, all lines are from a run that failed before its first.
+        # Removes the lines of later steps. Without a checkpoint, all steps are later.
         self.log.rewind()
         return self.progress.step
 
@@ -108,14 +108,15 @@ class Trainer:
 
         Args:
             reason: `SCHEDULE`, `END` or `INTERRUPTION`, see `saving.checkpoints`. After
-                skipped steps, `INTERRUPTION` replaces it, because the weights are the
-                same as after the last valid step.
+                a skipped step, the reason is always `INTERRUPTION`, so that the
+                unchanged weights do not count twice in the average.
         """
         self.moving_average.restore()  # A signal may have interrupted a validation.
         progress = self.progress
         if progress.skipped_in_a_row:
             reason = INTERRUPTION
-        becomes_regular = progress.reason == INTERRUPTION != reason
+        was_interrupted = progress.reason == INTERRUPTION
+        becomes_regular = was_interrupted and reason != INTERRUPTION
         if self._saved_step == progress.step and not becomes_regular:
             return
         # Keras cannot convert a mirrored variable to a number.
@@ -131,7 +132,7 @@ class Trainer:
         Args:
             number: Number of the stage, from 1.
             num_stages: Number of stages of the run.
-            is_new: Whether no step of the stage was trained yet.
+            is_new: Whether no step of the stage has been trained yet.
         """
         self.progress.stage = number
         self._num_stages = num_stages
@@ -170,11 +171,11 @@ class Trainer:
             metric: The metric that decides which model is best, a key of
                 `callbacks.HIGHER_IS_BETTER`.
             patience: Number of validations without a better value after which training
-                stops. Later calls then train no further. If `None`, it never stops
-                early.
+                stops. Later calls then train no further. If `None`, training never
+                stops early.
             log_steps: Number of steps between lines of the training metrics.
-            bar: Whether to show progress on standard error. If more steps follow in
-                another call, the total number of steps.
+            bar: Whether to show progress on standard error. If later calls train
+                further, pass the total number of steps instead of `True`.
             max_consecutive_skips: Maximum number of consecutive steps whose update is
                 skipped, see `TrainingModel`. Each is reported.
             locate_batch: Function of a step, counted from 1, that returns the locations
@@ -236,8 +237,8 @@ class Trainer:
             validation.run()
         remaining = steps - self.progress.step
         if remaining > 0 and not (validation and validation.is_over()):
-            # The dataset is endless: with an unknown number of batches, Keras would
-            # count one iteration too many per epoch.
+            # The dataset's cardinality must be infinite. If it were unknown, Keras
+            # would count one iteration too many per epoch.
             self.model.fit(
                 dataset,
                 steps_per_epoch=remaining,

@@ -24,7 +24,7 @@ def segments_of(texts, max_length, **options):
     pairs = [[] for _ in texts]
     written = tf.strings.unicode_encode(found.ids, "UTF-8").numpy()
     for index, text, gap in zip(
-        found.text_of.numpy(), written, found.gaps.numpy(), strict=True
+        found.text_index.numpy(), written, found.gaps.numpy(), strict=True
     ):
         pairs[index].append((text.decode(), gap.decode()))
     return pairs, found.truncated.numpy().tolist()
@@ -53,7 +53,7 @@ def test_blank_text_has_no_ids_of_a_language():
 
     found = segment(tokenize, tf.constant(["", "a\n\n", "b"]), 9)
     assert found.ids.row_lengths().numpy().tolist() == [0, 5, 0, 5]
-    assert found.text_of.numpy().tolist() == [0, 1, 1, 2]
+    assert found.text_index.numpy().tolist() == [0, 1, 1, 2]
 
 
 def test_line_breaks_are_gaps():
@@ -163,7 +163,7 @@ def test_language_mark_precedes_each_segment(language):
     mark = PIECES.index(">>fra<<")
     rows = [[mark] * bool(row) + row for row in without.ids.to_list()]
     assert with_mark.ids.to_list() == rows and len(rows) > 9
-    for name in ("text_of", "gaps", "truncated"):
+    for name in ("text_index", "gaps", "truncated"):
         assert_array_equal(getattr(with_mark, name), getattr(without, name))
 
 

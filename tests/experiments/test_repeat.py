@@ -96,6 +96,13 @@ def test_repeat_needs_test_data(tmp_path):
         repeat(recipe, [1], tmp_path / "seeds")
 
 
+def test_repeat_refuses_trees(tmp_path):
+    trees = "data={kind: trees, train: {trees: a}}"
+    recipe = load_recipe("phrases", [trees, "training.validation_bleu=false"])
+    with pytest.raises(RecipeError, match=r"data\.kind trees: .* translators only"):
+        repeat(recipe, [1], tmp_path / "seeds")
+
+
 def test_compare_tests_the_means_of_two_folders(repeated):
     output, _ = repeated
     other = output.parent / "link"

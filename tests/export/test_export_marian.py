@@ -187,13 +187,14 @@ def test_axes_are_in_marians_order(own):
         (
             {"variations": {"position_rates": "tensor2tensor"}},
             "needs model.start: zeros. Received: a learned start vector. "
-            "`keras-transformer train --from MODEL --set model.start=zeros` adapts",
+            "Adapt this model with `keras-transformer train RECIPE --from MODEL "
+            "--output RUN --set model.start=zeros`",
         ),
         (
             {"variations": {"zero_start_id": 2}},
             "needs model.position_rates: tensor2tensor. Received: position_rates: "
-            "paper. `keras-transformer train --from MODEL --set "
-            "model.position_rates=tensor2tensor` adapts this model",
+            "paper. Adapt this model with `keras-transformer train RECIPE --from MODEL "
+            "--output RUN --set model.position_rates=tensor2tensor`",
         ),
         (
             {"variations": None},

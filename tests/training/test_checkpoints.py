@@ -183,7 +183,7 @@ def test_restore_names_mismatched_weight(saved, changes, named):
 )
 def test_restore_rejects_other_optimizer(saved, optimizer):
     folder, _ = saved
-    with pytest.raises(CheckpointError, match="ckpt-30: does not fit"):
+    with pytest.raises(CheckpointError, match="ckpt-30: does not match the model"):
         Checkpoints(tiny_training_model(optimizer()), folder).restore()
 
 
