@@ -13,7 +13,7 @@ def test_serve_rejects_invalid_arguments(tmp_path, run_command):
     assert result.exit_code == 2
     assert result.stderr == (
         f"error: {tmp_path / 'nowhere'}: no such file or folder, and no packaged model "
-        "(packaged: phrases)\n"
+        "(packaged: phrases, tatoeba_en_de)\n"
     )
     result = run_command("serve", tmp_path)
     assert result.exit_code == 2
