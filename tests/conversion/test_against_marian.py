@@ -20,7 +20,7 @@ STAGE = {"mini-batch-words": 600, "learn-rate": 0.002, "after": "600u"}
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The modules of the benchmark, Marian's model, and 60 test pairs."""
+    """The modules of the benchmark, Marian's model, and 100 test pairs."""
     if PROGRAM is None:
         pytest.skip("pymarian is missing: install pymarian==1.12.42 or set PYMARIAN")
     agreement, programs = map(load_script, ("marian_agreement", "marian_programs"))
@@ -29,7 +29,7 @@ def trained(tmp_path_factory):
     sources, targets = map(list, zip(*splits["train"], strict=True))
     marian.prepare(sources, targets, vocabulary_size=500)
     marian.train([STAGE], **SIZE, **{"lr-warmup": 100})
-    return agreement, marian, list(splits["test"])[:60]
+    return agreement, marian, list(splits["test"])[:100]
 
 
 @pytest.fixture(scope="module")
