@@ -73,6 +73,9 @@ def check_sentencepiece_model(content: bytes, lossless: bool = False) -> None:
     if len(set(pieces)) < len(pieces):
         raise DataError("the SentencePiece model contains a piece twice.")
     for number, piece in enumerate(model.pieces):
+        # protobuf returns bytes that are not UTF-8 as they are.
+        if not isinstance(piece.piece, str):
+            raise DataError(f"the SentencePiece model's piece {number} is not UTF-8.")
         if not 0 < len(piece.piece) <= MAX_PIECE_LENGTH:
             raise DataError(
                 f"the SentencePiece model's piece {number} has {len(piece.piece):,} "

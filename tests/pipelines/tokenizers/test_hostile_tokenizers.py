@@ -69,6 +69,15 @@ def test_model_check_reports_reason(tmp_path, alter, reason):
         load_tokenizer(tmp_path)
 
 
+def test_piece_that_is_not_utf8_is_rejected(tmp_path):
+    train_tokenizer("bpe", SENTENCES, 300).save(tmp_path)
+    path = tmp_path / "tokenizer.model"
+    content = change(path.read_bytes(), lambda m: setattr(m.pieces[270], "piece", "QZ"))
+    path.write_bytes(content.replace(b"QZ", b"\xf4Z"))
+    with pytest.raises(DataError, match=r"model: .* piece 270 is not UTF-8"):
+        load_tokenizer(tmp_path)
+
+
 def test_too_large_file_is_rejected(tmp_path):
     for kind in ("bpe", "word_piece"):
         folder = tmp_path / kind
