@@ -79,8 +79,9 @@ class RestrictedSelfAttention(MultiHeadAttention):
         logits = self.attention_logits(_split_blocks(query, size), keys)
         context, _ = attention(logits, values, block_mask, self.dropout_layer, training)
         # [batch, num_heads, blocks, size, value_dim] to [batch, num_heads, length, ...]
-        batch, dim = ops.shape(context)[0], context.shape[-1]
-        context = ops.reshape(context, (batch, self.num_heads, -1, dim))[:, :, :length]
+        batch, _, num_blocks, _, dim = ops.shape(context)
+        flat = (batch, self.num_heads, num_blocks * size, dim)
+        context = ops.reshape(context, flat)[:, :, :length]
         if not return_scores:
             return context, None
         mask = combine_masks(mask, _neighborhood(length, before, after))
@@ -107,7 +108,9 @@ def _split_blocks(x, size):
     heads, dim = x.shape[1], x.shape[3]
     padding = ops.zeros((batch, heads, -length % size, dim), dtype=x.dtype)
     padded = ops.concatenate([x, padding], axis=2)
-    return ops.reshape(padded, (batch, heads, -1, size, dim))
+    # Not -1, which is ambiguous for an empty batch.
+    num_blocks = (length + size - 1) // size
+    return ops.reshape(padded, (batch, heads, num_blocks, size, dim))
 
 
 def _join_neighbors(blocks, sides):
