@@ -46,7 +46,7 @@ def free_if_grown(module):
 
 
 def resident_bytes():
-    """Returns the memory of this process, or infinity if the system does not tell."""
+    """Returns the memory of this process, or infinity if it is unknown."""
     try:
         pages = pathlib.Path("/proc/self/statm").read_text().split()[1]
     except OSError:

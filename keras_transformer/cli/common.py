@@ -49,7 +49,7 @@ class Settings:
 
     @property
     def shows_libraries(self):
-        """Whether to show the messages of TensorFlow and other libraries."""
+        """Whether messages of TensorFlow and other libraries are shown."""
         return self.verbose or _HAS_LOG_LEVEL
 
 

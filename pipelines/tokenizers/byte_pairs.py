@@ -82,7 +82,7 @@ class BytePairTokenizer(Tokenizer):
 
     @property
     def has_merges(self) -> bool:
-        """Whether the model is of type BPE, whose merges `sample` can skip."""
+        """Whether the model has merges, which `sample` can skip: its type is BPE."""
         model = sentencepiece_model_pb2.ModelProto.FromString(self._model)
         return model.trainer_spec.model_type == model.trainer_spec.BPE
 

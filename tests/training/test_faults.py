@@ -83,7 +83,7 @@ def restarting_model(kind, **options):
 
 @functools.cache
 def good_run(kind, **options):
-    """What training without the invalid batches gives: weights, slots and metrics."""
+    """Weights, slots and metrics of training without the invalid batches."""
     good = [step for step in range(1, STEPS + 1) if step not in BAD_STEPS]
     model = restarting_model(kind, **options).begin()
     history = model.fit(batches(good), shuffle=False, verbose=0).history
