@@ -236,7 +236,9 @@ class TrainingSettings(Section):
                 "cooldown_steps must not exceed steps. Received: "
                 f"cooldown_steps={self.cooldown_steps}, steps={self.steps}"
             )
-        if self.schedule == "inverse_sqrt" and self.learning_rate is None:
+        # Each stage is checked with its own settings, which may give the rate.
+        has_rate = self.learning_rate is not None or self.stages
+        if self.schedule == "inverse_sqrt" and not has_rate:
             raise ValueError("schedule inverse_sqrt needs a learning_rate")
         if self.schedule == "paper" and self.learning_rate is not None:
             raise ValueError(

@@ -14,6 +14,7 @@ from keras_transformer.experiments.cost import counted_flops
 from keras_transformer.experiments.train import train
 from keras_transformer.pipelines import EncodedCorpus
 from keras_transformer.recipes import load_recipe
+from keras_transformer.recipes.stages import stages_of
 from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.checkpoints import path_in_model
 from keras_transformer.saving.load import load_run
@@ -167,6 +168,16 @@ def test_cost_of_a_run_is_the_sum_over_its_stages(run):
     assert cost(staged, [both, forward], 3) == pytest.approx(first)
     assert cost(staged, [both, forward], 5) == pytest.approx(first + 2 / 3 * second)
     assert cost(staged, [both, forward], 6) == pytest.approx(first + second)
+
+
+def test_learning_rates_may_be_those_of_the_stages_alone():
+    settings = ("training.learning_rate=null", "training.steps=6")
+    stages = "training.stages=[{steps: 3, learning_rate: 0.1}, {steps: 3%s}]"
+    recipe = small_recipe(*settings, stages % ", learning_rate: 0.2")
+    rates = [stage.settings.learning_rate for stage in stages_of(recipe)]
+    assert rates == [0.1, 0.2]
+    with pytest.raises(RecipeError, match=r"stage 2: .* needs a learning_rate"):
+        small_recipe(*settings, stages % "")
 
 
 @pytest.mark.parametrize(
