@@ -12,8 +12,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     Keras writes several arrays as large as the input. Here the scale is one number per
     row until it is applied. Arguments, weights and results match
-    `keras.layers.LayerNormalization`. Statistics are computed in float32, or in float64
-    for float64 inputs.
+    `keras.layers.LayerNormalization`. Statistics are computed in float32, and those of
+    float64 inputs in float64 on TensorFlow.
     """
 
     def call(self, inputs, training=False):

@@ -44,6 +44,8 @@ def run(backend, *command):
             "KERAS_BACKEND": backend,
             # Most of the time JAX compiles.
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+            # JAX otherwise turns int64 and float64 into 32 bits, with a warning.
+            "JAX_ENABLE_X64": "1",
             "PYTHONPATH": os.pathsep.join(map(str, filter(None, paths))),
         },
         capture_output=True,

@@ -48,8 +48,9 @@ def test_masked_softmax_gradient_is_its_jacobian(training):
     logits = GENERATOR.normal(size=(2, 3, 5, 4)).astype("float32")
     upstream = GENERATOR.normal(size=logits.shape).astype("float32")
     mask = random_mask((2, 1, 5, 4))
+    weights = ops.convert_to_tensor(upstream)
     found = gradient(
-        lambda x: ops.sum(masked_softmax(x, mask, training) * upstream), logits
+        lambda x: ops.sum(masked_softmax(x, mask, training) * weights), logits
     )
     scores = softmax(logits, mask)
     for row in np.ndindex(logits.shape[:3]):
