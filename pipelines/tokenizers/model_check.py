@@ -45,8 +45,9 @@ def check_sentencepiece_model(content: bytes, lossless: bool = False) -> None:
 
     Raises:
         DataError: If the content is too large or is not a model. If its normalization
-            table is damaged. If a piece is empty, repeated, too long or not text, or
-            if a score is not finite. If the model is not `lossless` but must be.
+            table is damaged. If a piece is empty, repeated, too long, not text, or
+            a control symbol of one character, or if a score is not finite. If the
+            model is not `lossless` but must be.
     """
     if len(content) > MAX_MODEL_BYTES:
         raise DataError(
@@ -80,6 +81,12 @@ def check_sentencepiece_model(content: bytes, lossless: bool = False) -> None:
             raise DataError(
                 f"the SentencePiece model's piece {number} has {len(piece.piece):,} "
                 f"characters; 1 to {MAX_PIECE_LENGTH:,} are allowed."
+            )
+        # The library fails on a text with this character.
+        if piece.type == piece.CONTROL and len(piece.piece) == 1:
+            raise DataError(
+                f"the SentencePiece model's piece {number} is a control symbol of one "
+                "character, which a text may contain."
             )
         if not math.isfinite(piece.score):
             raise DataError(

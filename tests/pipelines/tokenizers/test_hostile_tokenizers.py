@@ -56,6 +56,7 @@ def change(content, alter):
         (lambda m: setattr(m.pieces[270], "piece", ""), "piece 270 has 0 characters"),
         (lambda m: setattr(m.pieces[270], "piece", "x" * 1001), "piece 270 has 1,001"),
         (lambda m: setattr(m.pieces[270], "piece", "<s>"), "a piece twice"),
+        (lambda m: m.pieces.add(piece="\0", type=3), "a control symbol of one char"),
         (lambda m: setattr(m.pieces[270], "score", float("nan")), "the score nan"),
         (lambda m: setattr(m.trainer_spec, "byte_fallback", False), "byte fallback"),
         (lambda m: m.ClearField("pieces"), "not a SentencePiece model"),
