@@ -83,8 +83,9 @@ def blank(width, height, x, y):
 
 
 def architecture(theme, _):
-    """Figure 1 of the paper with the names of the classes."""
+    """Draws Figure 1 of the paper with the names of the classes."""
     figure, axes = blank(7.4, 8.6, (-0.8, 8.4), (-0.9, 9.9))
+    # Center and boxes of the two stacks, encoder and decoder, from bottom to top.
     stacks = {
         1.9: ["MultiHeadAttention", "AddNorm", "FeedForward", "AddNorm"],
         5.7: [
@@ -108,6 +109,7 @@ def architecture(theme, _):
             center = below + 0.28 + height / 2 + (0.22 if place == 0 else 0)
             arrow(axes, theme, (x, below), (x, center - height / 2))
             if name != "AddNorm":
+                # The residual connection goes around the box to the AddNorm above.
                 branch = below + (0.26 if place == 0 else 0.12)
                 residual = center + height / 2 + 0.28 + 0.3
                 outside = x - 1.62 if x < 3 else x + 1.62
@@ -153,7 +155,7 @@ def architecture(theme, _):
 
 
 def parse_tree(theme, _):
-    """A constituency tree over its words."""
+    """Draws a constituency tree over its words."""
     from keras_transformer.parsing import trees
 
     tree = trees.parse_tree(
@@ -162,6 +164,7 @@ def parse_tree(theme, _):
     )
     figure, axes = blank(6.4, 4.0, (-0.7, len(tree.words) - 0.3), (-1.5, 3.75))
     axes.set_aspect("auto")
+    # Each open constituent has a list of the places of its children.
     open_, height = [], 3.4
 
     def place(label, xs, depth, children):
@@ -190,7 +193,7 @@ def parse_tree(theme, _):
 
 
 def data_flow(theme, _):
-    """From text to batches, and from text to translations."""
+    """Draws the steps from text to an update, and from text to a translation."""
     figure, axes = blank(9.6, 3.6, (0, 12.8), (-0.3, 4.5))
     rows = {
         "Training": [

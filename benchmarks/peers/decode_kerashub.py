@@ -1,6 +1,6 @@
 """System: KerasHub's layers in the same sizes, with their own weights and sampler.
 
-The KV caches are passed as in KerasHub's sequence-to-sequence models.
+The KV caches are passed to the decoder as in KerasHub's sequence-to-sequence models.
 """
 
 import sys
@@ -69,7 +69,7 @@ def translate(source_ids):
     for layer in encoder:
         encoded = layer(encoded, padding_mask=mask)
     prompt = tf.pad(tf.fill([batch, 1], START_ID), [[0, 0], [0, fixed_length]])
-    # All positions once, for the keys and values of the source.
+    # One pass over the prompt computes the keys and values of the source.
     _, self_cache, cross_cache = decode(
         *(prompt, 0, empty_cache(batch, fixed_length + 1)),
         *(empty_cache(batch, source_length), 0, encoded, mask),
