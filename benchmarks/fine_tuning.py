@@ -22,9 +22,12 @@ STEPS = 200
 STRIDE = 16
 SETTINGS = (
     "training.learning_rate=0.0005",
-    *("training.warmup_steps=20", f"training.checkpoint_steps={STEPS // 2}"),
-    *("training.average_checkpoints=1", "training.mixed_precision=null"),
-    *("training.validation_steps=200", "training.batch_tokens=1024"),
+    "training.warmup_steps=20",
+    f"training.checkpoint_steps={STEPS // 2}",
+    "training.average_checkpoints=1",
+    "training.mixed_precision=null",
+    "training.validation_steps=200",
+    "training.batch_tokens=1024",
 )
 
 
@@ -43,7 +46,8 @@ def write_recipe(model, folder, steps):
 
     settings = [
         *(f"data.train.{side}={folder / side}" for side in ("source", "target")),
-        *(*SETTINGS, f"training.steps={steps}"),
+        *SETTINGS,
+        f"training.steps={steps}",
     ]
     return load_recipe("files", settings, recipe_keys(model))
 

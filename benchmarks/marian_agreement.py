@@ -215,7 +215,7 @@ def main():
     parser.add_argument("--train", action="store_true", help="train a model first")
     parser.add_argument("--lines", type=int, default=1000)
     parser.add_argument(
-        *("--python",),
+        "--python",
         action="append",
         default=[],
         help="Python with a TensorFlow to load the export; may be repeated",

@@ -202,7 +202,9 @@ def panels():
     yield "decoding: model", "parameters", "tiny, small, base", decoding_sizes
     for name, settings, rows in (("tiny", TINY, 1), ("base", BASE, 1)):
         yield (
-            *(POSITION, "position", f"{name}, beam 4, batch {rows}"),
+            POSITION,
+            "position",
+            f"{name}, beam 4, batch {rows}",
             functools.partial(positions, settings, rows),
         )
 

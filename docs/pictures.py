@@ -131,9 +131,8 @@ def buckets(theme, _):
     target = np.clip(source * ratio + random.normal(0, 1.2, 6000), 3, 70).astype(int)
     planned, leaf_of_pair = plan_buckets(source, target, 2048, max_leaves=12)
     figure, axes = pyplot.subplots(figsize=(6.4, 4.6))
-    axes.scatter(
-        *(source[:600], target[:600]), s=4, color=theme.ink, alpha=0.25, linewidth=0
-    )
+    dots = source[:600], target[:600]
+    axes.scatter(*dots, s=4, color=theme.ink, alpha=0.25, linewidth=0)
     for number, leaf in enumerate(np.unique(leaf_of_pair)):
         inside = leaf_of_pair == leaf
         low = source[inside].min() - 0.5, target[inside].min() - 0.5
@@ -146,7 +145,9 @@ def buckets(theme, _):
         # Small rectangles have no room for a number.
         if width > 4.5 and height > 3.5:
             axes.text(
-                *(low[0] + width / 2, low[1] + height / 2, planned[leaf].batch_size),
+                low[0] + width / 2,
+                low[1] + height / 2,
+                planned[leaf].batch_size,
                 ha="center",
                 va="center",
                 fontsize=8,
