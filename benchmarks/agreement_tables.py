@@ -62,7 +62,9 @@ def huggingface_agreement(result):
             found = [each["reason"] for each in search["differences"]]
             rows.append(
                 [
-                    *(name, model["architecture"], search["beam_size"]),
+                    name,
+                    model["architecture"],
+                    search["beam_size"],
                     f"{model['lines'] - len(found)} of {model['lines']:,}",
                     *(found.count(each) for each in ("tie", "ours", "theirs")),
                 ]

@@ -2,10 +2,11 @@
 
     python benchmarks/attention_examples.py RUN
 
-RUN is a run whose model reads English captions, such as one of `multi30k_en_fr`. Each
-relation has a word that should attend to another one. Half of the sentences choose the
-encoder head in which it does so most, the other half measure that head. The untrained
-model, measured in the same way, is the chance level. The script writes
+RUN is a run whose model reads English captions, such as one of `multi30k_en_fr`. In the
+sentences of a relation, one word should attend to another. On half of the sentences,
+the script chooses the encoder head with the most attention from the first word to the
+second. On the other half, it measures this head. The untrained model, measured in the
+same way, is the chance level. The script writes
 benchmarks/results/attention_examples.json and .md, and a picture of each head.
 """
 
@@ -18,7 +19,6 @@ import machine
 import numpy as np
 import report
 
-# (sentence, the attending word, the word that it should attend to, other nouns)
 _CLOTHES = list(
     itertools.product(
         ("man", "woman", "boy", "girl"),
@@ -29,6 +29,7 @@ _CLOTHES = list(
 _CLOTHED = "the {} in the {} shirt and the {} hat is {} on a {} ."
 _THROWN = "a {} picks up a {} and throws it to the {} dog ."
 _CARRIED = "a {} {} runs through the {} with a {} in its mouth ."
+# Per relation: (sentence, attending word, word that it should attend to, other nouns)
 RELATIONS = {
     "worn": [
         (_CLOTHED.format(who, *colors, does, on), "hat", who, ("shirt", on))
@@ -59,10 +60,10 @@ RELATIONS = {
 
 
 def word_places(labels):
-    """Returns the slice of subwords of each word of a source.
+    """Returns the slice of subwords of each word, at its first place in the source.
 
     Args:
-        labels: Subwords, with a space at the start of each word, and the end.
+        labels: Subwords, the first of each word with a leading space, then the end.
     """
     begins = [i for i, label in enumerate(labels) if i == 0 or label.startswith(" ")]
     places = {}
@@ -79,9 +80,11 @@ def attention_to(attention, word, other):
 
 
 def measure(examples):
-    """Chooses a head by half of the examples and measures it on the other half."""
+    """Chooses a head on half of the examples and measures it on the other half."""
     order = np.random.default_rng(0).permutation(len(examples))
-    order = [[examples[i] for i in half] for half in np.array_split(order, 2)]
+    to_choose, to_measure = (
+        [examples[i] for i in half] for half in np.array_split(order, 2)
+    )
 
     def mean(half, metric):
         return np.mean([metric(*example) for example in half], axis=0)
@@ -97,18 +100,18 @@ def measure(examples):
         found = [attention_to(attention, word, each) for each in (noun, *others)]
         return np.argmax(found, axis=0) == 0
 
-    choice = mean(order[0], right)
-    head = np.unravel_index(np.argmax(choice), choice.shape)
+    by_head = mean(to_choose, right)
+    head = np.unravel_index(np.argmax(by_head), by_head.shape)
     metrics = {
         "layer": int(head[0]) + 1,
         "head": int(head[1]) + 1,
-        "heads": int(choice.size),
-        "sentences": len(order[1]),
+        "heads": int(by_head.size),
+        "sentences": len(to_measure),
     }
     functions = {"attention": right, "others": other, "most": most}
     for name, function in functions.items():
-        metrics[name] = float(mean(order[1], function)[head])
-    metrics["all_heads"] = float(mean(order[1], right).mean())
+        metrics[name] = float(mean(to_measure, function)[head])
+    metrics["all_heads"] = float(mean(to_measure, right).mean())
     return metrics
 
 

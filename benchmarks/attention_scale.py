@@ -1,4 +1,4 @@
-"""Draws why dot products are divided by sqrt(d_k) (section 3.2.1).
+"""Shows why dot products are divided by sqrt(d_k) (section 3.2.1).
 
     python benchmarks/attention_scale.py
 
@@ -45,7 +45,7 @@ def logits_of(key_dim, rng):
     return {
         "dot": dot,
         "scaled_dot": dot / np.sqrt(key_dim),
-        # The variance of Glorot's uniform initialization.
+        # Weights with the variance of Glorot's initialization.
         "additive": np.tanh(query + key) @ (weights * np.sqrt(2 / (key_dim + 1))),
     }
 

@@ -3,7 +3,7 @@
     python benchmarks/curve.py runs/multi30k --output benchmarks/results/multi30k
 
 The script reads metrics.jsonl of each run and writes OUTPUT.png and OUTPUT.csv. A .csv
-file in place of a run is drawn again.
+file of an earlier call adds its curves again.
 """
 
 import argparse

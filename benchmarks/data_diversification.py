@@ -1,19 +1,19 @@
-"""Trains a recipe on its training text and translations of it, both ways.
+"""Trains a recipe on its training text and on translations of both its sides.
 
     python benchmarks/data_diversification.py multi30k_en_de --seeds 1,2,3 \\
       --output runs/diversified
 
-The method is data diversification (Nguyen et al., NeurIPS 2020), one round. With each
-seed, it trains a model from source to target and one from target to source. They
-translate the training sources and the training targets. The last model trains on the
-original pairs and all synthetic ones, each pair once.
+The method is one round of data diversification (Nguyen et al., NeurIPS 2020). With each
+seed, it trains a forward model from source to target, which translates the training
+sources, and a backward model, which translates the training targets. The last model
+trains on the original pairs and all synthetic ones, without duplicates.
 
 The script runs commands of the package, one after another:
 
 1. It writes the text of the recipe to `text/` and three recipes next to it.
 2. `train` writes `forward-SEED/` and `backward-SEED/`.
 3. `translate` writes `synthetic/forward-SEED` and `synthetic/backward-SEED`.
-4. The script merges the pairs to `text/diversified.source` and `.target`. Line i of
+4. The script merges the pairs in `text/diversified.source` and `.target`. Line i of
    `text/diversified.origin` names the origin of pair i.
 5. `train` writes `diversified/`.
 
@@ -84,7 +84,7 @@ def diversify(recipe, seeds, output, final=None, dry_run=False):
 
 
 class Part(NamedTuple):
-    """A command of the package, or a function of this script.
+    """One step of the script: a command of the package, or a function of this script.
 
     Attributes:
         result: File that exists once the part is finished.
@@ -103,7 +103,7 @@ class Part(NamedTuple):
 
 
 def parts_of(recipe, final, seeds, output):
-    """Returns the parts in order, see `diversify`."""
+    """Returns every `Part` in order, with the arguments of `diversify`."""
     text, synthetic = output / "text", output / "synthetic"
     models = [
         (name, side, seed)
@@ -181,12 +181,12 @@ def write_text(recipe, final, output):
     dump("backward", recipe, swapped)
     text = (output / "text").resolve()
     merged = {side: str(text / f"diversified.{side}") for side in SIDES}
-    # The last file, whose existence shows that all are complete.
+    # Written last, because its existence shows that all files are complete.
     dump("diversified", final, {**splits, "train": merged})
 
 
 def merge(seeds, output):
-    """Writes the original and all synthetic pairs, each pair once."""
+    """Writes the original and all synthetic pairs, without duplicates."""
     pairs = diversified_pairs(
         *(read_lines(output / "text" / f"train.{side}") for side in SIDES),
         *(
@@ -209,7 +209,7 @@ def merge(seeds, output):
 
 
 def diversified_pairs(sources, targets, forward, backward):
-    """Returns the original and the synthetic pairs, each pair once.
+    """Returns the original and the synthetic pairs, without duplicates.
 
     Args:
         sources: List of the training sources.
@@ -241,6 +241,7 @@ def diversified_pairs(sources, targets, forward, backward):
 
 
 def one_line(text):
+    """Replaces line breaks, which would shift the lines of the other side."""
     return " ".join(text.splitlines())
 
 
@@ -284,7 +285,7 @@ def main(arguments=None):
     text = options.output / "text"
     command = ["keras-transformer", "evaluate", options.output / "diversified"]
     command += ["--source", text / "test.source", "--reference", text / "test.target"]
-    print(f"# last, once: {shlex.join(map(str, command))}")
+    print(f"# to score the test set, once: {shlex.join(map(str, command))}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Compares decoding with CTranslate2, with the same weights, and with KerasHub.
+"""Compares decoding here, in CTranslate2 with the same weights, and in KerasHub.
 
     pip install ".[bench]"
     KERAS_TRANSFORMER_DATA=... python benchmarks/decoding.py fixed
@@ -25,7 +25,8 @@ BATCHES = (1, 32, 128)
 LENGTH = 20
 # Source length with the end id; `extra_length=LENGTH - SOURCE` gives `LENGTH` outputs.
 SOURCE = 16
-# The second one is CTranslate2's rule: stop when `beam_size` hypotheses have finished.
+# Suffixes of systems and their patience. With 1, the search stops like CTranslate2's,
+# when `beam_size` hypotheses have finished.
 PATIENCE = {"": None, ", patience 1": 1.0}
 OURS = "keras_transformer SavedModel"
 # Suffix of systems that compute the parts of a batch in parallel.
@@ -35,7 +36,12 @@ WITHOUT_XLA = ", without XLA"
 
 
 def fixed_exports(folder):
-    """Exports a base model that never predicts the end id; returns its sources, too."""
+    """Returns exports of a base model that never predicts the end id, and source ids.
+
+    Returns:
+        Mapping of name suffixes to SavedModels, folder of the CTranslate2 model, and
+        ids `[rows, SOURCE]`.
+    """
     import keras
     import numpy as np
 
@@ -71,6 +77,7 @@ def fixed_exports(folder):
 
 
 def fixed(arguments):
+    """Measures translations of exactly `LENGTH` tokens."""
     import numpy as np
 
     rows = []
@@ -89,6 +96,7 @@ def fixed(arguments):
 
 
 def real(arguments):
+    """Measures translations of a trained run, with BLEU."""
     import sacrebleu
 
     from keras_transformer.export import export_ctranslate2
@@ -188,8 +196,9 @@ def start_systems(saved, fast, kind, alpha):
 def measure(systems, rounds, path, batch):
     """Returns the systems that take part, and their metrics at one batch size.
 
-    A single sentence has no parts. Batches are measured in parts only for this package:
-    its small operations are slower on two threads than on one.
+    A single sentence has no parts. Batches are measured with and without parts for
+    CTranslate2. For this package they are measured with parts only, because its small
+    operations are slower on two threads than on one.
     """
     systems = [each for each in systems if _takes_part(each.name, batch)]
     for each in systems:

@@ -26,10 +26,10 @@ def number(value):
     return f"{value:,.{1 if value < 100 else 0}f}"
 
 
-def spread(figures):
-    """Formats a median with its range."""
+def spread(values):
+    """Formats a median with its range, given the result of `interleaved.summary`."""
     return "{} ({} to {})".format(
-        *(number(figures[name]) for name in ("median", "lowest", "highest"))
+        *(number(values[name]) for name in ("median", "lowest", "highest"))
     )
 
 

@@ -1,4 +1,4 @@
-"""Plots of cost against size with fitted exponents."""
+"""Plots of cost (time or memory) against size, with fitted exponents."""
 
 import csv
 import os

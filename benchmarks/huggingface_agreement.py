@@ -3,10 +3,11 @@
     pip install ".[bench]" transformers==4.57.6
     KERAS_TRANSFORMER_DATA=... python benchmarks/huggingface_agreement.py NAME=PATH ...
 
-imports random `MarianMTModel`s, and exports each model, given as NAME=PATH of a run or
-an imported folder. `generate` and this package then translate 1,000 test sentences of
-Multi30k, greedily and with beam size 4, for the most probable translation. Packaged
-models of phrases translate phrases. The script writes
+The script imports random `MarianMTModel`s and compares their outputs with the original.
+It also exports each model given as NAME=PATH, the path of a run or an imported folder.
+`generate` of transformers and this package then translate 1,000 test sentences of
+Multi30k, greedily and with beam size 4, without length penalty. The packaged model
+`phrases` translates phrases instead. The script writes
 benchmarks/results/huggingface_agreement.json and .md.
 """
 
@@ -105,8 +106,8 @@ def compare_random(folder, model, num_rows=20, extra_length=15):
     """Compares an imported random model with the original.
 
     Returns:
-        Mapping with the largest difference of logits, and the number of sources, of
-        different greedy translations, and of compared logits.
+        Mapping with the largest difference of logits and the numbers of logits, of
+        sources, and of sources with different greedy translations.
     """
     import torch
 
@@ -122,12 +123,13 @@ def compare_random(folder, model, num_rows=20, extra_length=15):
     sources[:, -1] = ids.end
     targets = rng.integers(2, ids.pad, (num_rows, 9)).astype("int32")
     start = model.config.decoder_start_token_id
-    theirs_targets, our_targets = targets.copy(), targets.copy()
-    theirs_targets[:, 0], our_targets[:, 0] = start, ids.start
+    their_targets, our_targets = targets.copy(), targets.copy()
+    their_targets[:, 0], our_targets[:, 0] = start, ids.start
     with torch.no_grad():
+        # This package has no logit for the padding id, which is the last one there.
         theirs = model(
             input_ids=torch.tensor(sources, dtype=torch.int64),
-            decoder_input_ids=torch.tensor(theirs_targets, dtype=torch.int64),
+            decoder_input_ids=torch.tensor(their_targets, dtype=torch.int64),
         ).logits.numpy()[..., :-1]
         greedy = model.generate(
             torch.tensor(sources, dtype=torch.int64),
@@ -173,8 +175,8 @@ def compare_export(path, folder, engine=None):
     """Compares a model with its export in transformers.
 
     Returns:
-        Mapping with the architecture there, and for each beam size the numbers of
-        lines and the reasons of differences.
+        Mapping with the architecture in transformers and, for each beam size, the line
+        number and the reason of each difference.
     """
     import transformers
 

@@ -1,4 +1,4 @@
-"""Measures Table 1: kinds of layers against length n and width d.
+"""Measures the layer types of Table 1 with increasing length n and width d.
 
     python benchmarks/layer_types.py
 
@@ -19,7 +19,7 @@ import scaling
 BATCH, WINDOW, KERNEL = 2, 64, 3
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
 WIDTHS = (32, 64, 128, 256, 512, 1024)
-# Width while n grows, length while d grows.
+# Fixed width while the length varies, and fixed length while the width varies.
 WIDTH, LENGTH = 64, 256
 SELF, RESTRICTED = "self-attention", f"restricted, r = {WINDOW}"
 LSTM, GRU, CONVOLUTION = "LSTM", "GRU", f"convolution, k = {KERNEL}"

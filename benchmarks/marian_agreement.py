@@ -4,12 +4,13 @@
     KERAS_TRANSFORMER_DATA=... python benchmarks/marian_agreement.py FOLDER \
       --pymarian marian/bin/pymarian --train
 
-trains a small model on Multi30k in FOLDER (without `--train` the folder contains one)
-and imports it. Marian's scorer and decoder and the imported model get the pieces of the
-1,000 test sentences. For each translation that differs, `marian_search` finds out
-whether the searches' rules are the reason. The script also translates with an export,
-in this process, from C, and with `--python` in another TensorFlow. It writes
-benchmarks/results/marian_agreement.json and .md.
+The script trains a small model on Multi30k in FOLDER and imports it. Without `--train`,
+FOLDER contains a trained model. Marian's scorer and decoder and the imported model
+receive the pieces of the 1,000 test sentences. For each translation that differs,
+`marian_search` shows whether the rules of the two searches are the reason. The script
+also exports the imported model and compares the export's translations, in C and, with
+`--python`, in another TensorFlow. It writes benchmarks/results/marian_agreement.json
+and .md.
 """
 
 import argparse
@@ -25,10 +26,10 @@ from marian_programs import Marian
 from marian_search import marian_search
 
 SEARCHES = ((1, 0), (1, 1), (4, 0), (4, 1))
-# Scores of two hypotheses that differ by less are equal but for rounding.
+# Scores that differ by less are equal except for rounding.
 TOLERANCE = 1e-4
 BATCH_TOKENS = 4096
-# Limits of a translation's length: here more than its source, in Marian a multiple.
+# Maximum length of a translation: here the source's plus 50, in Marian three times it.
 EXTRA_LENGTH, MARIANS_FACTOR = 50, 3
 
 
@@ -116,22 +117,22 @@ class Imported:
         return marian_search(next_log_probs, self.ids, beam_size, normalize, max_length)
 
 
-def encode(pieces, numbers, ids):
-    """Returns the ids of pieces that are separated by spaces, and the end."""
-    pieces = filter(None, pieces.split(" "))
-    return [*(numbers.get(piece, ids.unknown) for piece in pieces), ids.end]
+def encode(text, id_of_piece, special):
+    """Returns the ids of a text's pieces, which spaces separate, and the end id."""
+    pieces = filter(None, text.split(" "))
+    return [*(id_of_piece.get(piece, special.unknown) for piece in pieces), special.end]
 
 
-def compare_searches(model, marian, numbers, sources):
+def compare_searches(model, marian, id_of_piece, sources):
     """Yields a row of the result for each of `SEARCHES`."""
     import keras_transformer as kt
 
-    rows = [encode(text, numbers, model.ids) for text in sources]
+    rows = [encode(text, id_of_piece, model.ids) for text in sources]
     for beam_size, normalize in SEARCHES:
         search = kt.BeamSearch(beam_size, float(normalize), "power", None, EXTRA_LENGTH)
         ours = model.translate(rows, search)
         found = marian.decode(sources, beam_size, normalize)
-        theirs = [encode(text, numbers, model.ids) for text in found]
+        theirs = [encode(text, id_of_piece, model.ids) for text in found]
         differences = [i for i in range(len(rows)) if ours[i] != theirs[i]]
         print(f"beam {beam_size}, normalize {normalize}: {len(differences)} differ")
         yield {
@@ -146,7 +147,7 @@ def compare_searches(model, marian, numbers, sources):
 
 
 def explain(model, number, source, ours, theirs, beam_size, normalize):
-    """Returns the line, the reason of a difference, and both scores."""
+    """Returns the line number, the reason of the difference, and both scores."""
     words = model.word_scores([source] * 2, [ours, theirs])
     pair = [
         float(each.sum() / len(each) ** normalize) if len(each) else 0.0
@@ -170,11 +171,11 @@ def explain(model, number, source, ours, theirs, beam_size, normalize):
     return {"line": number + 1, "reason": reason, "scores": pair}
 
 
-def compare_scores(model, marian, numbers, sources, targets):
+def compare_scores(model, marian, id_of_piece, sources, targets):
     """Returns the number of compared word scores and the largest difference."""
     expected = marian.word_scores(sources, targets)
     rows = (
-        [encode(text, numbers, model.ids) for text in each]
+        [encode(text, id_of_piece, model.ids) for text in each]
         for each in (sources, targets)
     )
     found = model.word_scores(*rows)
@@ -185,7 +186,7 @@ def compare_scores(model, marian, numbers, sources, targets):
 
 
 def compare_exports(imported, lines, python):
-    """Returns the number of texts that exports translate as Python does, by runtime."""
+    """Returns how many texts the export translates like the model, per runtime."""
     import keras_transformer as kt
     from keras_transformer.export import export_saved_model
 
@@ -214,7 +215,7 @@ def main():
     parser.add_argument("--train", action="store_true", help="train a model first")
     parser.add_argument("--lines", type=int, default=1000)
     parser.add_argument(
-        *("--python",),
+        "--python",
         action="append",
         default=[],
         help="Python with a TensorFlow to load the export; may be repeated",
@@ -233,15 +234,16 @@ def main():
         read_lines(f"test_2016_flickr.{side}.gz")[: arguments.lines]
         for side in ("en", "de")
     )
-    numbers = {
+    id_of_piece = {
         piece: number for number, piece in enumerate(imported.tokenizer.pieces())
     }
     source_pieces = marian.split(sources, "source")
+    # The imported tokenizer must split texts as the library sentencepiece does.
     encoded = imported.tokenizer.tokenize(sources).to_list()
-    rows = [encode(text, numbers, model.ids) for text in source_pieces]
+    rows = [encode(text, id_of_piece, model.ids) for text in source_pieces]
     assert [[*row, model.ids.end] for row in encoded] == rows
     scores = compare_scores(
-        model, marian, numbers, source_pieces, marian.split(targets, "target")
+        model, marian, id_of_piece, source_pieces, marian.split(targets, "target")
     )
     print(scores)
     result = {
@@ -249,7 +251,7 @@ def main():
         "versions": {**report.versions(), "marian": marian.version()},
         "lines": len(sources),
         "scores": scores,
-        "searches": list(compare_searches(model, marian, numbers, source_pieces)),
+        "searches": list(compare_searches(model, marian, id_of_piece, source_pieces)),
         "exports": compare_exports(imported, sources, arguments.python),
     }
     report.write(arguments.output, "marian_agreement", result)

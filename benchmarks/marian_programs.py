@@ -1,6 +1,6 @@
 """Runs Marian's own programs, which the package pymarian contains.
 
-pymarian 1.12.42 is made for Python 3.11 and needs an environment of its own.
+pymarian 1.12.42 needs Python 3.11 and a separate environment.
 """
 
 import os
@@ -11,8 +11,9 @@ import subprocess
 
 import numpy as np
 
+# SentencePiece models, which split texts into pieces.
 SPLITTERS = ("source.spm", "target.spm")
-# Settings of a small post-norm model, like OPUS-MT's in all but size.
+# Settings of a small post-norm model. Except for its size, it is like OPUS-MT's.
 MODEL = {
     "type": "transformer",
     "tied-embeddings-all": "true",
@@ -36,12 +37,12 @@ TRAINING = {
     "disp-freq": 200,
     "save-freq": 500,
 }
-# Settings that change in the course of the training; smaller batches follow large ones.
+# Settings of the two stages of training. The second stage has smaller batches.
 STAGES = (
     {"mini-batch-words": 1500, "learn-rate": 0.002, "after": "600u"},
     {"mini-batch-words": 500, "learn-rate": 0.0015, "after": "2500u"},
 )
-# Settings of a translation, which the import takes over.
+# Settings of the search, which `keras-transformer import` also reads.
 DECODER = """relative-paths: true
 models: [model.npz]
 vocabs: [vocab.yml, vocab.yml]
@@ -65,7 +66,7 @@ class Marian:
         self.threads = threads
 
     def prepare(self, sources, targets, vocabulary_size=4000):
-        """Trains the splitter, and writes the pieces of the training text."""
+        """Trains the SentencePiece model and writes the training text in pieces."""
         import sentencepiece
 
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -97,11 +98,14 @@ class Marian:
             self._run("train", *files.split(), *" ".join(options).split())
 
     def split(self, texts, side):
-        """Returns a text's pieces, separated by spaces, by the library sentencepiece.
+        """Splits texts with the library sentencepiece.
 
         Args:
             texts: List of str.
             side: "source" or "target".
+
+        Returns:
+            List of str, pieces separated by spaces.
         """
         import sentencepiece
 
@@ -117,7 +121,7 @@ class Marian:
             targets: List of str, pieces separated by spaces.
 
         Returns:
-            List of arrays `[pieces + 1]`. Marian prints five digits.
+            List of arrays `[pieces + 1]`. Marian prints five decimals.
         """
         self._write("score.source", sources)
         self._write("score.target", targets)

@@ -1,7 +1,7 @@
 """Marian's beam search in NumPy, to explain translations that differ.
 
-Marian removes hypotheses that end from the beam and does not replace them, so that the
-beam narrows with each. `kt.BeamSearch` always keeps `beam_size` unfinished hypotheses.
+Marian removes a hypothesis that ends from the beam and does not replace it, so the beam
+narrows. `kt.BeamSearch` always keeps `beam_size` unfinished hypotheses.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ def marian_search(next_log_probs, ids, beam_size, normalize, max_length):
         next_log_probs: Function of a list of rows of ids of equal length, without
             start. Returns the log-probabilities of the next ids, `[rows, ids]`.
         ids: `SpecialIds`.
-        beam_size: Number of hypotheses, of which those that have ended are part.
+        beam_size: Width of the beam at first. Every hypothesis that ends narrows it.
         normalize: Exponent of the length by which scores are divided.
         max_length: Number of ids, with the end, after which all hypotheses end.
 

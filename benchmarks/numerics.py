@@ -2,9 +2,9 @@
 
     python benchmarks/numerics.py
 
-Both take turns in one process, compiled by `tf.function`, with the shapes of the base
-model: a training batch of 32 sentences of 32 tokens, or a step of 4 hypotheses. It
-writes benchmarks/results/numerics.json and .md.
+Function and formula take turns in one process, compiled by `tf.function`. Shapes are
+those of the base model: a training batch of 32 sentences of 32 tokens, or a decoding
+step of 4 hypotheses. The script writes benchmarks/results/numerics.json and .md.
 """
 
 import argparse

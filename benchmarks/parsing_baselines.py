@@ -5,11 +5,12 @@
 
 The right-branching parser opens a constituent at every word, up to the sentence's end.
 Its labels are the most frequent ones of the training trees, and final punctuation is a
-child of the root. The PCFG is nltk's grammar of the training trees over gold tags, with
-binary rules (one sibling of horizontal context), parsed by nltk's Viterbi parser. That
-parser is slow, so it parses a sample, with a time limit per sentence. If it finds no
-tree, the right-branching one is used. `--model` adds trees that `keras-transformer
-evaluate --metric f1 --output` wrote; `--add` adds them to existing results.
+child of the root. The PCFG is nltk's grammar of the training trees, with binary rules
+(one sibling of horizontal context). Its terminals are tags, and it receives the gold
+tags. nltk's Viterbi parser is slow, so it parses a sample, with a time limit per
+sentence. If it finds no tree, the right-branching tree is used. `--model` scores trees
+that `keras-transformer evaluate --metric f1 --output` wrote. With `--add`, the script
+measures only these and adds them to existing results.
 """
 
 import argparse
@@ -38,7 +39,13 @@ def load_trees(path):
 
 
 def right_branching(tree, root, label):
-    """Returns the right-branching tree; only the final tags matter."""
+    """Returns the right-branching tree over the words of `tree`.
+
+    Args:
+        tree: Tree whose words and final punctuation are used.
+        root: Label of the root.
+        label: Label of all other constituents.
+    """
     end = len(tree.words)
     while end > 1 and tree.tags[end - 1] in FINAL:
         end -= 1
@@ -77,8 +84,8 @@ class Pcfg:
             self.without_parse += 1
             return None
         found.un_chomsky_normal_form(expandUnary=False)
-        words = parse_tree(found.pformat(margin=10**9))
-        return Tree(tree.words, tree.tags, words.constituents)
+        over_tags = parse_tree(found.pformat(margin=10**9))
+        return Tree(tree.words, tree.tags, over_tags.constituents)
 
 
 def _tagged(root, tree):

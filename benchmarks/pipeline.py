@@ -3,9 +3,9 @@
     KERAS_TRANSFORMER_DATA=... python benchmarks/pipeline.py
     KERAS_TRANSFORMER_DATA=... python benchmarks/pipeline.py --pairs 5000000
 
-Without `--pairs` it reads Multi30k. With `--pairs` it reads that number of random pairs
-of Multi30k's sentences and records memory. It writes benchmarks/results/pipeline*.json
-and .md.
+Without `--pairs`, the script reads Multi30k. With `--pairs`, it reads this number of
+random pairs of Multi30k's sentences and records memory. It writes
+benchmarks/results/pipeline*.json and .md.
 """
 
 import argparse

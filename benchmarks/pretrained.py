@@ -3,8 +3,9 @@
     keras-transformer train phrases --output runs/phrases
     python benchmarks/pretrained.py phrases runs/phrases
 
-Writes `keras_transformer/pretrained/NAME`: a preset with weights in half precision, its
-recipe, and a model card with the scores of these weights. Also writes `NOTICE`.
+The script writes `keras_transformer/pretrained/NAME`: a preset with weights in half
+precision, its recipe, and a model card with the scores of these weights. It also writes
+`NOTICE`.
 """
 
 import argparse
@@ -94,7 +95,8 @@ def pack(name, run, folder=None, samples=0):
         size = sum(each.stat().st_size for each in half.rglob("*") if each.is_file())
         if size > packaged.max_bytes:
             raise UserError(
-                f"{name} has {size:,} bytes, at most {packaged.max_bytes:,} are allowed"
+                f"{name} must have at most {packaged.max_bytes:,} bytes. Received: "
+                f"{size:,} bytes"
             )
         scores = _evaluate(kt.open_model(half), recipe, samples)
     folder = pathlib.Path(folder or PRETRAINED / name)

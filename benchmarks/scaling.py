@@ -108,7 +108,9 @@ class Decoding:
 
         self.search = search
 
-    def __call__(self, rows=ROWS, beam_size=BEAM, length=LENGTH, source=LENGTH, **how):
+    def __call__(
+        self, rows=ROWS, beam_size=BEAM, length=LENGTH, source=LENGTH, **timing
+    ):
         import tensorflow as tf
 
         shape = (rows, source)
@@ -117,7 +119,7 @@ class Decoding:
         found = self.search(ids, beam_size, length)[0]
         assert int(tf.math.count_nonzero(found)) == rows * int(length)
         return median_seconds(
-            lambda: self.search(ids, beam_size, length)[0].numpy(), **how
+            lambda: self.search(ids, beam_size, length)[0].numpy(), **timing
         )
 
     def per_token(self, rows=ROWS, length=LENGTH, **arguments):
@@ -127,7 +129,8 @@ class Decoding:
     def at_position(self, position, rows):
         """Returns the mean milliseconds of a step of the batch near a position.
 
-        It is computed from the difference between two lengths.
+        The mean is the difference between the times of a longer and a shorter
+        translation, divided by the difference between their lengths.
         """
         reach = position // 2
         short, long = (
@@ -155,7 +158,10 @@ def decoding_sizes():
 
 
 def positions(settings, rows, repeats=7):
-    """Interleaves positions, so that machine speed affects all of them equally."""
+    """Yields each position and the milliseconds of a step there.
+
+    Measurements take turns, so that a change in the machine's speed affects all.
+    """
     one = Decoding(settings=settings)
     times = {place: [] for place in POSITIONS}
     for _ in range(repeats):
@@ -166,6 +172,7 @@ def positions(settings, rows, repeats=7):
 
 
 def each(measure, sizes):
+    """Returns a function without arguments that measures every size."""
     return lambda: [(size, measure(size)) for size in sizes]
 
 
@@ -195,7 +202,9 @@ def panels():
     yield "decoding: model", "parameters", "tiny, small, base", decoding_sizes
     for name, settings, rows in (("tiny", TINY, 1), ("base", BASE, 1)):
         yield (
-            *(POSITION, "position", f"{name}, beam 4, batch {rows}"),
+            POSITION,
+            "position",
+            f"{name}, beam 4, batch {rows}",
             functools.partial(positions, settings, rows),
         )
 

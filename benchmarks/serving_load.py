@@ -161,11 +161,15 @@ def measure(arguments, lines):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=pathlib.Path, help="folder of an export")
-    parser.add_argument("--text", type=pathlib.Path, required=True)
+    parser.add_argument(
+        "--text", type=pathlib.Path, required=True, help="file with a sentence per line"
+    )
     parser.add_argument("--requests", type=int, default=5000)
-    parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--crowd", type=int, default=64)
-    parser.add_argument("--warm-up", type=int, default=400)
+    parser.add_argument("--clients", type=int, default=8, help="clients of usual load")
+    parser.add_argument("--crowd", type=int, default=64, help="clients of overload")
+    parser.add_argument(
+        "--warm-up", type=int, default=400, help="requests before the measurement"
+    )
     parser.add_argument("--output", default=str(report.RESULTS))
     arguments = parser.parse_args()
     from keras_transformer.pipelines.lines import read_lines

@@ -2,9 +2,9 @@
 
     python benchmarks/startup.py RUN_OR_SAVED_MODEL
 
-The script times `keras-transformer --help` and `translate` with one line, each in a
-new process, and the stages of the latter. It writes benchmarks/results/startup.json
-and .md.
+The script times `keras-transformer --help` and `translate` with one line, each in a new
+process. Then it times the stages of a translation in Python. It writes
+benchmarks/results/startup.json and .md.
 """
 
 import argparse

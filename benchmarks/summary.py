@@ -13,23 +13,31 @@ def table_of(results):
     trained = ("keras_transformer", "KerasHub layers", "torch.nn.Transformer", "", "")
 
     def decoders(options, parts):
+        """Returns the systems of a row, given the suffixes of their names."""
         names = (f"keras_transformer SavedModel{options}{parts}", "KerasHub layers", "")
         return (*names, *(f"CTranslate2 {each}{parts}" for each in ("float32", "int8")))
 
+    # Task, name of the results, batch size or `None`, system of each column.
     tasks = (
         ("train, tiny, tokens/s", "training_tiny", None, trained),
         ("train, base, tokens/s", "training_base", None, trained),
         ("decode, base, batch 1, tokens/s", "decoding_fixed", 1, decoders("", "")),
         (
-            *("decode, base, batch 128, tokens/s", "decoding_fixed", 128),
+            "decode, base, batch 128, tokens/s",
+            "decoding_fixed",
+            128,
             decoders("", ", in parts"),
         ),
         (
-            *("translate, base, batch 32, sentences/s", "decoding_real_base", 32),
+            "translate, base, batch 32, sentences/s",
+            "decoding_real_base",
+            32,
             decoders(", patience 1", ", in parts"),
         ),
         (
-            *("translate, width 128, batch 1, sentences/s", "decoding_real", 1),
+            "translate, width 128, batch 1, sentences/s",
+            "decoding_real",
+            1,
             decoders(", patience 1", ""),
         ),
     )

@@ -26,7 +26,7 @@ FEATURES = {"avx512_bf16": "AVX-512 BF16", "amx_bf16": "AMX"}
 
 
 def speedup(system):
-    """Formats how many times as fast as `system` the first system of a table is."""
+    """Formats the speed of a table's first system as a multiple of this system's."""
     return f"{1 / system['relative_rate']['median']:.2f}x"
 
 
@@ -309,7 +309,7 @@ def ablation(path):
                 row["paper's BLEU"],
             ]
         )
-    head = ["row", "settings; below, changes", "parameters, millions", "PPL", "BLEU"]
+    head = ["row", "settings (base) or changes", "parameters, millions", "PPL", "BLEU"]
     return table([*head, "paper's PPL", "paper's BLEU"], cells)
 
 

@@ -19,8 +19,8 @@ import workload
 from keras_transformer.experiments.cost import training_flops
 
 OURS = "keras_transformer"
-# All threads on one part of the batch; several parts, two at a time in parallel; matrix
-# products in bfloat16. The default is two parts in parallel.
+# Variants of this package: the number of parts of a batch, of which up to two are
+# computed in parallel, or matrix products in bfloat16. The default is two parts.
 OPTIONS = ("1 part", "4 parts", "8 parts", "16 parts", "auto_bfloat16")
 # A turn takes about as long for both sizes.
 STEPS = {"tiny": 40, "base": 4}
@@ -52,7 +52,9 @@ def main():
     parser.add_argument("size", choices=workload.SIZES)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, help="steps per turn")
-    parser.add_argument("--without", nargs="*", default=[], metavar="NAME")
+    parser.add_argument(
+        "--without", nargs="*", default=[], metavar="NAME", help="systems to skip"
+    )
     parser.add_argument("--output", default=str(report.RESULTS))
     parser.add_argument(
         "--name", help="name of the result's files (default: training_SIZE)"

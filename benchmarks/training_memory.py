@@ -62,7 +62,7 @@ def recipe_of(preset, vocabulary_size, tokens, length):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", type=json.loads, help="Run one case, for main.")
+    parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
     case = parser.parse_args().case
     if case is not None:
         print(peak(*case))

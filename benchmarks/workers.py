@@ -5,7 +5,8 @@
 Every process has one core and one thread. The global batch is the same for one worker
 and for two. Four measurements take turns: a step of one process with the whole batch, a
 step with half of it, a step of two workers, and an all-reduce of as many numbers as the
-model has weights. The cost model for two workers is half a batch plus the all-reduce.
+model has weights. The cost model predicts the time of two workers as the time of half a
+batch plus the time of the all-reduce.
 The script writes benchmarks/results/workers.json and .md.
 """
 
@@ -121,7 +122,7 @@ class Group:
 
 
 def start_workers(model, count, cores):
-    """Starts `count` workers that train together."""
+    """Starts `count` workers that train together on free ports."""
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))

@@ -30,22 +30,35 @@ class Theme(NamedTuple):
 
 THEMES = {
     "light": Theme(
-        *("#1f2430", "#c3c8d2", "#ffffff"),
-        *("#3b6fd4", "#d9822b", "#3a9a5c", "#8c5bc4"),
+        ink="#1f2430",
+        soft="#c3c8d2",
+        page="#ffffff",
+        blue="#3b6fd4",
+        orange="#d9822b",
+        green="#3a9a5c",
+        purple="#8c5bc4",
     ),
     "dark": Theme(
-        *("#e4e7ee", "#50576a", "#1e2129"),
-        *("#7ba6f7", "#f0a860", "#74cf95", "#c09aee"),
+        ink="#e4e7ee",
+        soft="#50576a",
+        page="#1e2129",
+        blue="#7ba6f7",
+        orange="#f0a860",
+        green="#74cf95",
+        purple="#c09aee",
     ),
 }
 
 
 def box(axes, theme, center, text, color=None, size=(2.6, 0.62), fontsize=9):
-    """Draws a rounded box with a name in it."""
+    """Draws a rounded box around a text, in `theme.soft` if `color` is `None`."""
     x, y = center
     width, height = size
+    corner = x - width / 2, y - height / 2
     patch = FancyBboxPatch(
-        *((x - width / 2, y - height / 2), width, height),
+        corner,
+        width,
+        height,
         boxstyle="round,pad=0,rounding_size=0.12",
         facecolor=(color or theme.soft) + "38",
         edgecolor=color or theme.soft,
@@ -74,7 +87,14 @@ def arrow(axes, theme, *points):
 
 
 def blank(width, height, x, y):
-    """Returns a figure and axes without ticks, whose units are equal on both axes."""
+    """Returns a figure, and axes without ticks and with equal units.
+
+    Args:
+        width: Width of the figure in inches.
+        height: Height of the figure in inches.
+        x: Limits of the x axis, (left, right).
+        y: Limits of the y axis, (bottom, top).
+    """
     figure, axes = pyplot.subplots(figsize=(width, height))
     axes.set(xlim=x, ylim=y, aspect="equal")
     axes.set_axis_off()
@@ -82,67 +102,33 @@ def blank(width, height, x, y):
     return figure, axes
 
 
+# Boxes of a layer of each stack of Figure 1, from bottom to top.
+STACKS = {
+    "Encoder": ["MultiHeadAttention", "AddNorm", "FeedForward", "AddNorm"],
+    "Decoder": [
+        "MultiHeadAttention\n(causal)",
+        "AddNorm",
+        "MultiHeadAttention\n(cross-attention)",
+        "AddNorm",
+        "FeedForward",
+        "AddNorm",
+    ],
+}
+
+
 def architecture(theme, _):
-    """Figure 1 of the paper with the names of the classes."""
+    """Draws Figure 1 of the paper with the names of the classes."""
     figure, axes = blank(7.4, 8.6, (-0.8, 8.4), (-0.9, 9.9))
-    stacks = {
-        1.9: ["MultiHeadAttention", "AddNorm", "FeedForward", "AddNorm"],
-        5.7: [
-            *("MultiHeadAttention\n(causal)", "AddNorm"),
-            *("MultiHeadAttention\n(cross-attention)", "AddNorm"),
-            *("FeedForward", "AddNorm"),
-        ],
-    }
-    colors = {"Multi": theme.orange, "AddNo": theme.green, "FeedF": theme.blue}
-    top_of = {}
-    for x, names in stacks.items():
-        ids = "source_ids" if x < 3 else "target_ids"
-        axes.text(x, -0.65, ids, ha="center", family="monospace", fontsize=9)
-        box(axes, theme, (x, 0.25), "TokenEmbedding", theme.purple)
-        box(axes, theme, (x, 1.15), "PositionalEncoding", theme.purple)
-        arrow(axes, theme, (x, -0.4), (x, -0.06))
-        arrow(axes, theme, (x, 0.56), (x, 0.84))
-        below, center = 1.46, 2.35
-        for place, name in enumerate(names):
-            height = 0.8 if "\n" in name else 0.6
-            center = below + 0.28 + height / 2 + (0.22 if place == 0 else 0)
-            arrow(axes, theme, (x, below), (x, center - height / 2))
-            if name != "AddNorm":
-                branch = below + (0.26 if place == 0 else 0.12)
-                residual = center + height / 2 + 0.28 + 0.3
-                outside = x - 1.62 if x < 3 else x + 1.62
-                edge = x - 1.3 if x < 3 else x + 1.3
-                arrow(
-                    *(axes, theme, (x, branch), (outside, branch)),
-                    *((outside, residual), (edge, residual)),
-                )
-            box(axes, theme, (x, center), name, colors[name[:5]], (2.6, height))
-            if "cross" in name:
-                cross = center
-            below = center + height / 2
-        frame = FancyBboxPatch(
-            *((x - 1.85, 1.62), 3.7, below - 1.62 + 0.14),
-            boxstyle="round,pad=0,rounding_size=0.15",
-            facecolor="none",
-            edgecolor=theme.soft,
-            linewidth=1.3,
-        )
-        axes.add_patch(frame)
-        stack = "Encoder" if x < 3 else "Decoder"
-        layer = f"{stack}: N x {stack}Layer"
-        axes.text(x, below + 0.33, layer, ha="center", fontsize=9, style="italic")
-        top_of[x] = below
-    left, right = stacks
+    left, right = 1.9, 5.7
+    encoder_top, _ = _draw_stack(axes, theme, left, "Encoder")
+    top, cross = _draw_stack(axes, theme, right, "Decoder")
     # The encoder's output enters every decoder layer.
-    out = top_of[left] + 0.8
-    axes.plot([left, left], [top_of[left] + 0.14, top_of[left] + 0.28], color=theme.ink)
-    axes.plot([left, left], [top_of[left] + 0.55, out], color=theme.ink, linewidth=1.1)
+    out = encoder_top + 0.8
+    axes.plot([left, left], [encoder_top + 0.14, encoder_top + 0.28], color=theme.ink)
+    axes.plot([left, left], [encoder_top + 0.55, out], color=theme.ink, linewidth=1.1)
     between = (left + 1.85 + right - 1.85) / 2 + 0.02
-    arrow(
-        *(axes, theme, (left, out), (between, out)),
-        *((between, cross), (right - 1.3, cross)),
-    )
-    top = top_of[right]
+    path = (left, out), (between, out), (between, cross)
+    arrow(axes, theme, *path, (right - 1.3, cross))
     axes.plot([right, right], [top + 0.14, top + 0.28], color=theme.ink)
     arrow(axes, theme, (right, top + 0.55), (right, top + 0.85))
     name = "TokenEmbedding(reverse=True)"
@@ -152,8 +138,54 @@ def architecture(theme, _):
     return figure
 
 
+def _draw_stack(axes, theme, x, stack):
+    """Draws a stack with its embeddings, centered at `x`.
+
+    Returns:
+        The y of the last box's top, and of the center of cross-attention, if any.
+    """
+    is_encoder = stack == "Encoder"
+    colors = {"Multi": theme.orange, "AddNo": theme.green, "FeedF": theme.blue}
+    ids = "source_ids" if is_encoder else "target_ids"
+    axes.text(x, -0.65, ids, ha="center", family="monospace", fontsize=9)
+    box(axes, theme, (x, 0.25), "TokenEmbedding", theme.purple)
+    box(axes, theme, (x, 1.15), "PositionalEncoding", theme.purple)
+    arrow(axes, theme, (x, -0.4), (x, -0.06))
+    arrow(axes, theme, (x, 0.56), (x, 0.84))
+    below, cross = 1.46, None
+    for place, name in enumerate(STACKS[stack]):
+        height = 0.8 if "\n" in name else 0.6
+        center = below + 0.28 + height / 2 + (0.22 if place == 0 else 0)
+        arrow(axes, theme, (x, below), (x, center - height / 2))
+        if name != "AddNorm":
+            # The residual connection goes around the box to the AddNorm above.
+            branch = below + (0.26 if place == 0 else 0.12)
+            residual = center + height / 2 + 0.28 + 0.3
+            outside = x - 1.62 if is_encoder else x + 1.62
+            edge = x - 1.3 if is_encoder else x + 1.3
+            path = (x, branch), (outside, branch), (outside, residual)
+            arrow(axes, theme, *path, (edge, residual))
+        box(axes, theme, (x, center), name, colors[name[:5]], (2.6, height))
+        if "cross" in name:
+            cross = center
+        below = center + height / 2
+    frame = FancyBboxPatch(
+        (x - 1.85, 1.62),
+        3.7,
+        below - 1.62 + 0.14,
+        boxstyle="round,pad=0,rounding_size=0.15",
+        facecolor="none",
+        edgecolor=theme.soft,
+        linewidth=1.3,
+    )
+    axes.add_patch(frame)
+    layer = f"{stack}: N x {stack}Layer"
+    axes.text(x, below + 0.33, layer, ha="center", fontsize=9, style="italic")
+    return below, cross
+
+
 def parse_tree(theme, _):
-    """A constituency tree over its words."""
+    """Draws a constituency tree over its words."""
     from keras_transformer.parsing import trees
 
     tree = trees.parse_tree(
@@ -162,6 +194,7 @@ def parse_tree(theme, _):
     )
     figure, axes = blank(6.4, 4.0, (-0.7, len(tree.words) - 0.3), (-1.5, 3.75))
     axes.set_aspect("auto")
+    # Each open constituent has a list of the places of its children.
     open_, height = [], 3.4
 
     def place(label, xs, depth, children):
@@ -190,7 +223,7 @@ def parse_tree(theme, _):
 
 
 def data_flow(theme, _):
-    """From text to batches, and from text to translations."""
+    """Draws the steps from text to an update, and from text to a translation."""
     figure, axes = blank(9.6, 3.6, (0, 12.8), (-0.3, 4.5))
     rows = {
         "Training": [

@@ -2,10 +2,11 @@
 
     python docs/notebooks.py [NAME ...]     all of them, if no name is given
 
-Each NAME.ipynb is the jupytext pair of NAME.md. Bash blocks become `%%bash` cells and
-hidden test hints disappear. Execution takes place in a folder with small text files,
-as in the tests of the pages (tests/guides.py). Training that is not marked `as written`
-is shortened there, and outputs from then on are not stored.
+Each NAME.ipynb is the jupytext pair of NAME.md. Bash blocks become `%%bash` cells, and
+the comments with hints for tests disappear. Notebooks are executed in a folder with
+small text files, as in the tests of the pages (tests/guides.py). Training is shortened,
+unless its block has the hint `as written`. After shortened training, the notebook
+stores no outputs.
 """
 
 import base64
@@ -26,7 +27,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "docs")]
 
 import guides  # noqa: E402 (found through sys.path)
 
-# A cell would wait for a server forever, so these blocks stay text.
+# A cell that starts or calls a server would not end, so these blocks stay text.
 SERVER = re.compile(r"keras-transformer serve|127\.0\.0\.1|docker run")
 TRAINING = re.compile(r"keras-transformer (train \S|ablate|demo(?! --help))")
 COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
@@ -35,7 +36,7 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-# Without it, the language of the first block would be the notebook's.
+# Without the header, jupytext would take the notebook's language from the first block.
 HEADER = """---
 jupyter:
   kernelspec: {display_name: Python 3, language: python, name: python3}
@@ -91,7 +92,7 @@ def build_notebook(text):
         parts.append(_visible(text[end : match.start()]))
         end = match.end()
         if any(hint.startswith(("output", "not compared")) for hint in block.hints):
-            # The cell above has it as its output. Blank lines would make a cell.
+            # This text is the output of the cell above. Blank lines would make a cell.
             parts[-1] = parts[-1].rstrip("\n")
             continue
         fence = match[0]

@@ -63,7 +63,7 @@ def masks(theme, _):
 
 
 def positional_encoding(theme, _):
-    """The sinusoids of section 3.5 as a matrix and as curves."""
+    """Draws the sinusoids of section 3.5 as a matrix and as curves."""
     from keras_transformer.layers import PositionalEncoding
 
     zeros = np.zeros((1, 100, 64), "float32")
@@ -84,7 +84,7 @@ def positional_encoding(theme, _):
 
 
 def schedules(theme, _):
-    """The learning rate schedules against the step."""
+    """Draws the learning rate schedules against the step."""
     from keras_transformer import training
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.6, 3.3))
@@ -99,13 +99,15 @@ def schedules(theme, _):
     steps = np.arange(0, 8000, 20)
     schedule = training.InverseSquareRoot(0.005, warmup_steps=2000)
     right.plot(
-        *(steps, np.asarray(schedule(steps))),
+        steps,
+        np.asarray(schedule(steps)),
         color=theme.blue,
         label="InverseSquareRoot(0.005, 2000)",
     )
     cooled = training.LinearCooldown(schedule, 8000, 2500)
     right.plot(
-        *(steps, np.asarray(cooled(steps))),
+        steps,
+        np.asarray(cooled(steps)),
         color=theme.orange,
         linestyle="--",
         label="LinearCooldown(..., 8000, 2500)",
@@ -120,7 +122,7 @@ def schedules(theme, _):
 
 
 def buckets(theme, _):
-    """The buckets of random pairs as rectangles in the plane of lengths."""
+    """Draws the buckets of random pairs as rectangles in the plane of lengths."""
     from keras_transformer.pipelines.batching import plan_buckets
 
     random = np.random.default_rng(3)
@@ -129,9 +131,8 @@ def buckets(theme, _):
     target = np.clip(source * ratio + random.normal(0, 1.2, 6000), 3, 70).astype(int)
     planned, leaf_of_pair = plan_buckets(source, target, 2048, max_leaves=12)
     figure, axes = pyplot.subplots(figsize=(6.4, 4.6))
-    axes.scatter(
-        *(source[:600], target[:600]), s=4, color=theme.ink, alpha=0.25, linewidth=0
-    )
+    dots = source[:600], target[:600]
+    axes.scatter(*dots, s=4, color=theme.ink, alpha=0.25, linewidth=0)
     for number, leaf in enumerate(np.unique(leaf_of_pair)):
         inside = leaf_of_pair == leaf
         low = source[inside].min() - 0.5, target[inside].min() - 0.5
@@ -144,7 +145,9 @@ def buckets(theme, _):
         # Small rectangles have no room for a number.
         if width > 4.5 and height > 3.5:
             axes.text(
-                *(low[0] + width / 2, low[1] + height / 2, planned[leaf].batch_size),
+                low[0] + width / 2,
+                low[1] + height / 2,
+                planned[leaf].batch_size,
                 ha="center",
                 va="center",
                 fontsize=8,
@@ -155,7 +158,7 @@ def buckets(theme, _):
 
 
 def kv_cache(theme, _):
-    """The slots that hypotheses attend to, before and after `compact`."""
+    """Draws the slots that hypotheses attend to, before and after `compact`."""
     import keras
 
     from keras_transformer.decoding import cache as caches
@@ -163,6 +166,7 @@ def kv_cache(theme, _):
 
     beam, keys = 3, keras.ops.zeros((1, 1, 3, 4))
     attention = MultiHeadAttention(1, 4)
+    # For each position, the hypothesis that each hypothesis of the beam continues.
     parents = [(0, 1, 2), (0, 0, 1), (0, 1, 1), (1, 0, 2), (0, 0, 2)]
     cache, shown, slots = caches.empty_cache([attention], 1, beam), [], []
     for position, rows in enumerate(parents):
@@ -195,7 +199,7 @@ def kv_cache(theme, _):
 
 
 def throughput(theme, _):
-    """Training and decoding rates from benchmarks/results."""
+    """Draws training and decoding rates from benchmarks/results."""
     panels = {}
     for size in ("tiny", "base"):
         rows = read_systems(f"training_{size}")
@@ -206,6 +210,7 @@ def throughput(theme, _):
         }
     for row in json.loads((RESULTS / "decoding_fixed.json").read_text())["batches"]:
         if row["batch"] in (1, 32):
+            # Variants of a system share a name; the fastest is drawn.
             best = {}
             for each in systems_of(row):
                 name = each["name"].partition(",")[0].removesuffix(" SavedModel")
@@ -234,7 +239,7 @@ def systems_of(result):
 
 
 def cross_attention(theme, options):
-    """Cross-attention of one sentence, the mean of a layer's heads."""
+    """Draws the cross-attention of one sentence, the mean of a layer's heads."""
     if options.run is None:
         print("cross_attention needs --run RUN, skipped")
         return None
@@ -263,15 +268,16 @@ def cross_attention(theme, options):
 PICTURES = {
     function.__name__: function
     for function in (
-        *(
-            diagrams.architecture,
-            masks,
-            positional_encoding,
-            schedules,
-            buckets,
-            kv_cache,
-        ),
-        *(diagrams.parse_tree, throughput, diagrams.data_flow, cross_attention),
+        diagrams.architecture,
+        masks,
+        positional_encoding,
+        schedules,
+        buckets,
+        kv_cache,
+        diagrams.parse_tree,
+        throughput,
+        diagrams.data_flow,
+        cross_attention,
     )
 }
 

@@ -2,8 +2,8 @@
 
     python docs/reference.py
 
-The commands describe themselves. Recipe keys are described by comments in `files.yaml`,
-`schema.py` and `data_sections.py`, and by the docstring of `Transformer`.
+Commands are described by their help texts. Recipe keys are described by comments in
+`files.yaml` and in the modules of the schema, and by the docstring of `Transformer`.
 """
 
 import ast
@@ -58,6 +58,7 @@ def split_help(text):
     return paragraphs.strip(), example.strip()
 
 
+# Notes of typer on values, and their texts on the page.
 RANGES = {
     r"x>=(\S+)": r"At least \1.",
     r"(\S+)<=x<=(\S+)": r"\1 to \2.",

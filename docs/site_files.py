@@ -1,4 +1,4 @@
-"""Hooks of the site: files outside of docs/, and the package for mkdocstrings.
+"""MkDocs hooks: files outside of docs/, and the package for mkdocstrings.
 
 Pages link to files outside of docs/ by paths that work in the repository. On the site
 these links lead to copies.

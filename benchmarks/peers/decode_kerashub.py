@@ -1,6 +1,6 @@
 """System: KerasHub's layers in the same sizes, with their own weights and sampler.
 
-The KV caches are passed as in KerasHub's sequence-to-sequence models.
+The KV caches are passed to the decoder as in KerasHub's sequence-to-sequence models.
 """
 
 import sys
@@ -27,7 +27,11 @@ START_ID = 2
 
 
 def decode(ids, index, self_cache, cross_cache, cross_index, encoded, mask):
-    """Returns logits and the caches extended by `ids`."""
+    """Returns logits and the caches extended by `ids`.
+
+    With `cross_index=0`, it also computes the keys and values of the source. With
+    `cross_index=None`, it reads them from `cross_cache`.
+    """
     y = embedding(ids, start_index=index)
     self_caches, cross_caches = [], []
     for number, layer in enumerate(decoder):
@@ -69,10 +73,15 @@ def translate(source_ids):
     for layer in encoder:
         encoded = layer(encoded, padding_mask=mask)
     prompt = tf.pad(tf.fill([batch, 1], START_ID), [[0, 0], [0, fixed_length]])
-    # All positions once, for the keys and values of the source.
+    # One pass over the prompt computes the keys and values of the source.
     _, self_cache, cross_cache = decode(
-        *(prompt, 0, empty_cache(batch, fixed_length + 1)),
-        *(empty_cache(batch, source_length), 0, encoded, mask),
+        prompt,
+        index=0,
+        self_cache=empty_cache(batch, fixed_length + 1),
+        cross_cache=empty_cache(batch, source_length),
+        cross_index=0,
+        encoded=encoded,
+        mask=mask,
     )
     cache = (self_cache, cross_cache, encoded, mask)
     prompt.set_shape([None, fixed_length + 1])

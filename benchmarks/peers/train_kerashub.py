@@ -63,7 +63,7 @@ class Turns(keras.callbacks.Callback):
 
 
 def pairs(inputs, labels):
-    # Keras weighs by the mask of the logits where no weights are given.
+    # Without sample weights, Keras would weight the loss by the mask of the logits.
     return (inputs["source_ids"], inputs["target_ids"]), labels, tf.ones(1)
 
 

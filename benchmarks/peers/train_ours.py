@@ -14,7 +14,8 @@ size, folder, *options = sys.argv[1:]
 counts = [int(each.split()[0]) for each in options if "part" in each]
 parts = counts[0] if counts else interleaved.THREADS
 parallel = min(parts, interleaved.THREADS)
-# As in `keras-transformer train`, which the thread variables set here would disable.
+# The same threads as in `keras-transformer train`. That command would not set them in
+# this process, because the benchmark sets the environment variables for threads.
 tf.config.threading.set_inter_op_parallelism_threads(interleaved.THREADS)
 tf.config.threading.set_intra_op_parallelism_threads(interleaved.THREADS // parallel)
 # `fit` builds its own iterator, so the pipeline is part of the measurement.

@@ -94,7 +94,7 @@ def test_pack_prints_samples_as_they_come(run, same_recipe, tmp_path, capsys):
 def test_pack_rejects_other_runs(run, same_recipe, tmp_path, monkeypatch):
     small = pretrained.MODELS["phrases"]._replace(max_bytes=1_000)
     monkeypatch.setitem(pretrained.MODELS, "phrases", small)
-    with pytest.raises(UserError, match="at most 1,000 are allowed"):
+    with pytest.raises(UserError, match="must have at most 1,000 bytes"):
         pretrained.pack("phrases", run, tmp_path / "packed")
     (tmp_path / "run").mkdir()
     with pytest.raises(UserError, match=r"not finished: model.keras is missing"):
