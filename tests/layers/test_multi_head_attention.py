@@ -300,7 +300,7 @@ def test_attention_with_other_scores_passes_all_layer_checks(score_mode):
 
 @pytest.mark.parametrize("score_mode", ["dot", "additive"])
 def test_attention_with_other_scores_matches_their_formulas(score_mode):
-    """Section 3.2.1, in float64, pair by pair."""
+    """Computes the functions of section 3.2.1 query by query and key by key."""
     layer = built(3, 5, score_mode=score_mode)
     _, scores = layer(QUERY, VALUE, attention_mask=MASK, return_attention_scores=True)
     found = numpy(scores)

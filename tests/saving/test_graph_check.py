@@ -117,7 +117,7 @@ HOSTILE = [
 
 @pytest.mark.fault("F23", "an export that can access files is rejected")
 @pytest.mark.parametrize("function", HOSTILE, ids=lambda each: each.__name__)
-def test_what_reaches_out_is_refused(tmp_path, function):
+def test_exports_that_reach_files_or_code_are_refused(tmp_path, function):
     export(tmp_path / "1", function)
     for opening in (open_model, ServedModel):
         with pytest.raises(ModelError) as caught:

@@ -85,7 +85,7 @@ def test_open_model_reads_a_valid_file(good, tiny_model):
 
 @pytest.mark.fault("F23", "rejected with the reason before Keras reads the file")
 @pytest.mark.parametrize(("kind", "name"), CASES)
-def test_what_a_model_does_not_hold_is_refused(good, tmp_path, kind, name):
+def test_files_with_other_content_are_refused(good, tmp_path, kind, name):
     reason = forged(good, tmp_path, kind, name)
     message = refusal(tmp_path / "model.keras")
     assert f"{tmp_path / 'model.keras'}: refused: " in message
@@ -117,7 +117,7 @@ def test_code_in_a_lambda_layer_is_not_run(good, tmp_path):
 @pytest.mark.fault(
     "F23", "compressed weights and overlapping or too large files are rejected"
 )
-def test_bombs(good, tmp_path):
+def test_compressed_overlapping_and_huge_files_are_refused(good, tmp_path):
     path = tmp_path / "model.keras"
     malicious.zip_bomb(good / "model.keras", path)
     assert path.stat().st_size < 1 << 20
@@ -139,7 +139,7 @@ def test_bombs(good, tmp_path):
 
 
 @pytest.mark.fault("F23", "a damaged file is an error that names it")
-def test_damaged_files(good, tmp_path):
+def test_damaged_files_are_refused(good, tmp_path):
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "model.keras"
     whole = path.read_bytes()
@@ -155,7 +155,7 @@ def test_damaged_files(good, tmp_path):
 
 
 @pytest.mark.fault("F21", "weights of another shape: an error with both sizes")
-def test_weights_of_another_shape(good, tmp_path):
+def test_weights_of_another_shape_are_refused(good, tmp_path):
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "model.keras"
     malicious.with_config(good / "model.keras", path, malicious.set_setting("d_ff", 41))
@@ -167,7 +167,7 @@ def test_weights_of_another_shape(good, tmp_path):
 @pytest.mark.fault(
     "F21", "another tokenizer of the same size: an error with both hashes"
 )
-def test_another_tokenizer_of_the_same_size(good, tiny_model, tmp_path):
+def test_another_tokenizer_of_the_same_size_is_refused(good, tiny_model, tmp_path):
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "model.keras"
     mine = tiny_model[1].fingerprint()

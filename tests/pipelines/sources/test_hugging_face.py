@@ -1,4 +1,4 @@
-"""Hugging Face datasets, from a folder; the package `datasets` is optional."""
+"""Hugging Face datasets in a local folder. The package `datasets` is optional."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def test_pairs_come_in_the_stored_order(datasets, folder, streaming):
     assert source.locate(2) == f"{folder}, split train, example 2"
 
 
-def test_split_notation_is_that_of_datasets(datasets, folder):
+def test_split_accepts_the_notation_of_datasets(datasets, folder):
     assert list(HuggingFacePairs(str(folder), "train[:2]")) == PAIRS[:2]
 
 
