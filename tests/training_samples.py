@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer import training
+from keras_transformer.saving.checkpoints import checkpoint_paths
 
 VOCABULARY = 23
 START, END = 2, 3
@@ -38,6 +39,17 @@ def tiny_training_model(
     )
     model.compile(optimizer=optimizer or paper_adam())
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    return model
+
+
+def plain_model(optimizer):
+    """Returns a transformer compiled with plain Keras, with the loss of training."""
+    model = tiny_transformer()
+    model.compile(
+        optimizer,
+        loss=training.SmoothedCrossEntropy(0.1),
+        metrics=[training.Perplexity(), training.TokenAccuracy()],
+    )
     return model
 
 
@@ -103,6 +115,17 @@ def weights_of(model):
     """Returns the weights in order, since names differ between models."""
     transformer = getattr(model, "transformer", model)
     return [np.array(weight) for weight in transformer.get_weights()]
+
+
+def shift_weights(model, amount=0.25):
+    """Adds a number to all weights, so that each checkpoint has different ones."""
+    transformer = getattr(model, "transformer", model)
+    transformer.set_weights([weight + amount for weight in weights_of(transformer)])
+
+
+def steps_in(folder):
+    """Returns the steps of the checkpoints in a folder."""
+    return [int(path.rpartition("-")[2]) for path in checkpoint_paths(folder)]
 
 
 def log_softmax(logits):

@@ -1,4 +1,4 @@
-"""Presets: what they contain, that they reopen, and what is refused."""
+"""Presets: their files, the models that they restore, and damaged ones."""
 
 import json
 import shutil
@@ -285,7 +285,7 @@ def test_hub_names_are_downloaded(fake_hub, preset):
     opened = kt.open_model("hf://me/tiny@v1")
     assert fake_hub == [("download", "me/tiny", "v1")]
     assert opened.path == preset and opened.search == SEARCH
-    # As a command passes it: a path has one slash.
+    # On the command line, the name becomes a path, in which "//" is "/".
     assert model_info("hf:/me/tiny")["kind"] == "preset"
     assert kt.Transformer.from_preset("hf://me/tiny").d_model == 24
     assert fake_hub[1:] == [("download", "me/tiny", None)] * 2

@@ -11,6 +11,7 @@ import pytest
 from fake_model import FakeModel
 from fake_model import ask
 from fake_model import predict
+from fake_model import queue_rows
 from fake_model import served
 from waiting import wait_until
 
@@ -111,7 +112,7 @@ def test_formatting_does_not_block_other_requests():
                 longest = max(longest, time.monotonic() - started)
             assert answer.result()[0] == 200
             total = time.monotonic() - began
-    # Otherwise one of them would wait for almost all of the formatting.
+    # If formatting blocked the server, a request would wait for almost all of it.
     assert longest < total / 2
 
 
@@ -132,16 +133,6 @@ def test_rows_of_a_disconnected_client_are_dropped():
             assert first.result(20)[0] == 200
         wait_until(lambda: queue_rows(port) == 0, "rows to be dropped", 20)
     assert sum(model.batches) <= 2
-
-
-def queue_rows(port):
-    text = ask(port, "GET", "/metrics")[2].decode()
-    (line,) = [
-        line
-        for line in text.splitlines()
-        if line.startswith("keras_transformer_queue_rows ")
-    ]
-    return float(line.split()[1])
 
 
 def test_server_is_ready_after_the_warm_up():

@@ -1,4 +1,4 @@
-"""Label-smoothed loss and token-weighted metrics."""
+"""Label-smoothed loss against Keras's dense loss, and metrics against NumPy."""
 
 import os
 import pathlib

@@ -20,6 +20,7 @@ def run_on_two_replicas(folder, *names):
 
 @pytest.fixture(scope="module")
 def fault_runs(tmp_path_factory):
+    """Folder with the results of overflows and of a resumed run."""
     return run_on_two_replicas(tmp_path_factory.mktemp("replicas"))
 
 

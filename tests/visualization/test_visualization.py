@@ -1,4 +1,4 @@
-"""Tests that figures and page show the model's scores and words."""
+"""Figures and page of attention show the model's scores and the words of the texts."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def attention(model_and_tokenizer):
 def test_attention_of_matches_the_model(model_and_tokenizer, attention):
     _, tokenizer = model_and_tokenizer
     rows = tokenizer.tokenize([SOURCE, TARGET]).to_list()
-    # The space that encoding adds may be a subword, which is not shown.
+    # Tokenization adds a space. If the space is a subword of its own, it is not shown.
     added = [tokenizer.pieces()[row[0]] == "\u2581" for row in rows]
     lengths = [len(row) + 1 - each for row, each in zip(rows, added, strict=True)]
     assert "".join(attention.source) == SOURCE + "</s>"
