@@ -7,6 +7,7 @@ import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer import training
 from keras_transformer.saving.checkpoints import checkpoint_paths
+from keras_transformer.training.checkpoints import Checkpoints
 
 VOCABULARY = 23
 START, END = 2, 3
@@ -121,6 +122,17 @@ def shift_weights(model, amount=0.25):
     """Adds a number to all weights, so that each checkpoint has different ones."""
     transformer = getattr(model, "transformer", model)
     transformer.set_weights([weight + amount for weight in weights_of(transformer)])
+
+
+def save_checkpoints(model, folder):
+    """Saves different weights at steps 10, 20 and 30, and returns them by step."""
+    checkpoints = Checkpoints(model, folder, keep=3)
+    weights = {}
+    for step in (10, 20, 30):
+        shift_weights(model)
+        weights[step] = weights_of(model)
+        checkpoints.save(step, {"step": step})
+    return weights
 
 
 def steps_in(folder):

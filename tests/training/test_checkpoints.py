@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from training_samples import Restarting
 from training_samples import dataset
-from training_samples import shift_weights
+from training_samples import save_checkpoints
 from training_samples import steps_in
 from training_samples import tiny_training_model
 from training_samples import tiny_transformer
@@ -29,14 +29,7 @@ from keras_transformer.training.checkpoints import Checkpoints
 def written(tmp_path_factory):
     """Folder with checkpoints of steps 10, 20 and 30, and their weights by step."""
     folder = tmp_path_factory.mktemp("saved")
-    model = tiny_training_model()
-    checkpoints = Checkpoints(model, folder, keep=3)
-    weights = {}
-    for step in (10, 20, 30):
-        shift_weights(model)
-        weights[step] = weights_of(model)
-        checkpoints.save(step, {"step": step})
-    return folder, weights
+    return folder, save_checkpoints(tiny_training_model(), folder)
 
 
 @pytest.fixture

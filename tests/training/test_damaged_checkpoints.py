@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from training_samples import save_checkpoints
 from training_samples import shift_weights
 from training_samples import steps_in
 from training_samples import tiny_training_model
@@ -19,13 +20,7 @@ FLIPS = 20
 def saved(tmp_path):
     """A model, the folder of its checkpoints of steps 10, 20 and 30, and weights."""
     model = tiny_training_model()
-    checkpoints = Checkpoints(model, tmp_path, keep=3)
-    weights = {}
-    for step in (10, 20, 30):
-        shift_weights(model)
-        weights[step] = weights_of(model)
-        checkpoints.save(step, {"step": step})
-    return model, tmp_path, weights
+    return model, tmp_path, save_checkpoints(model, tmp_path)
 
 
 def are_equal(weights, others):
