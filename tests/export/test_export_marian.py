@@ -53,7 +53,7 @@ def read_npz(path):
 
 
 @pytest.mark.parametrize("name", ["base", "tiedout", "untied"])
-def test_round_trip_gives_marians_own_files(golden, tmp_path, name):
+def test_exporting_an_imported_model_restores_marians_files(golden, tmp_path, name):
     imported = import_marian(golden / name)
     translator = open_translator(imported.model, imported.tokenizer, SEARCH)
     folder = export_marian(translator, tmp_path / "m")

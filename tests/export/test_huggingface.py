@@ -106,7 +106,7 @@ def test_vocabulary_keeps_every_id(post):
     assert (folder / "source.spm").read_bytes() == translator.tokenizer.model
 
 
-def test_tensors_are_ours_in_transformers_order(post):
+def test_tensors_are_weights_in_the_order_of_transformers(post):
     """Positions have sines on even axes here, and on the first half in transformers."""
     translator, folder = post
     tensors, _ = read_safetensors(folder / "model.safetensors")
@@ -138,7 +138,7 @@ def test_tensors_are_ours_in_transformers_order(post):
     assert len(tensors) == 2 + 2 * 16 + 2 * 26
 
 
-def test_pre_norm_becomes_pegasus(tmp_path):
+def test_pre_norm_model_is_exported_as_pegasus(tmp_path):
     translator = make_translator(normalization="pre")
     folder = export_huggingface(translator, tmp_path / "pre")
     config = json.loads((folder / "config.json").read_text())
@@ -153,7 +153,7 @@ def test_pre_norm_becomes_pegasus(tmp_path):
     assert len(tensors) == 2 + 2 * 16 + 2 * 26 + 2 * 3
 
 
-def test_variations_become_biases_and_layers(tmp_path):
+def test_export_writes_the_biases_and_layers_of_variations(tmp_path):
     translator = make_translator(**VARIANTS["biases"])
     folder = export_huggingface(translator, tmp_path / "biases")
     config = json.loads((folder / "config.json").read_text())
@@ -225,7 +225,7 @@ def test_separate_vocabularies_have_separate_files(tmp_path):
         assert again.tokenizer.tokenize([text]).to_list() == expected
 
 
-def test_pegasus_has_no_separate_embeddings(tmp_path):
+def test_pegasus_export_refuses_separate_vocabularies(tmp_path):
     translator = make_separate_translator(normalization="pre")
     with pytest.raises(ExportError, match=r"Train with model.normalization=post"):
         export_huggingface(translator, tmp_path / "x")

@@ -108,7 +108,7 @@ def test_translations_match_marians_decoder(imported, agreement, marian, numbers
         assert len(found["differences"]) < found["lines"] / 20
 
 
-def test_converter_of_transformers_computes_the_same(exported, tmp_path):
+def test_converter_of_transformers_gives_the_same_logits(exported, tmp_path):
     python = os.environ.get("CONVERT_MARIAN_PYTHON")
     if not python:
         pytest.skip("set CONVERT_MARIAN_PYTHON to a Python with transformers 4.47.1")

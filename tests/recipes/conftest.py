@@ -1,3 +1,5 @@
+"""A fixture for tests of recipes."""
+
 import pytest
 from recipe_errors import MINIMAL
 

@@ -358,7 +358,7 @@ def test_decoding_section_matches_beam_search():
                 kind(**change)
 
 
-def test_load_recipe_reads_no_as_text(tmp_path):
+def test_load_recipe_reads_the_word_no_as_text(tmp_path):
     path = tmp_path / "norwegian.yaml"
     path.write_text(
         "data: {kind: tfds, name: x, source_language: no, target_language: en}"

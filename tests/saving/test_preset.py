@@ -243,7 +243,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damaged_preset_is_one_line(copied, name):
+def test_damaged_preset_gives_a_one_line_error(copied, name):
     damage, message = DAMAGE[name]
     damage(copied)
     with pytest.raises(UserError) as caught:
@@ -291,7 +291,7 @@ def test_hub_names_are_downloaded(fake_hub, preset):
     assert fake_hub[1:] == [("download", "me/tiny", None)] * 2
 
 
-def test_hub_mistakes_are_one_line(fake_hub, monkeypatch):
+def test_hub_errors_are_one_line(fake_hub, monkeypatch):
     message = "hf://me/missing: cannot be downloaded: 404 Client Error Repository not"
     with pytest.raises(ModelError, match=message):
         kt.open_model("hf://me/missing")
@@ -314,7 +314,7 @@ def test_push_to_hub_uploads_a_preset(fake_hub, tiny_model, tmp_path):
     assert kt.open_model(tmp_path / "uploaded").tokenizer.vocabulary_size == 300
 
 
-def test_upload_failure_is_one_line(fake_hub, preset, monkeypatch):
+def test_upload_error_is_one_line(fake_hub, preset, monkeypatch):
     def upload_folder(**_):
         raise OSError("401\nUnauthorized")
 

@@ -38,14 +38,14 @@ def test_method_errors_name_the_allowed_methods(port):
         assert (status, set(headers["Allow"].split(", "))) == (405, allowed)
 
 
-def test_head_of_the_page_has_no_content(port):
+def test_head_request_gets_no_content(port):
     status, headers, content = ask(port, "HEAD", "/")
     assert (status, content) == (200, b"")
     assert headers["Content-Length"] == str(len(ask(port, "GET", "/")[2]))
 
 
 @pytest.mark.fault("F25", "malformed HTTP: status 400 with a JSON error")
-def test_malformed_http_is_a_json_error(port):
+def test_malformed_http_gets_a_json_error(port):
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
         client.sendall(b"GET / HTTP/1.1\r\nno header\r\n\r\n")
         answer = b"".join(iter(lambda: client.recv(4096), b""))
@@ -179,7 +179,7 @@ def test_newer_version_replaces_the_served_one():
         assert b'"version": 8' in ask(port, "GET", "/")[2]
 
 
-def test_broken_version_leaves_the_served_one(caplog):
+def test_broken_version_does_not_replace_the_served_one(caplog):
     model = FakeModel()
     model.newer = FakeModel()
     model.newer.version = 8

@@ -131,7 +131,7 @@ def test_restore_falls_back_from_damaged_checkpoint(model, saved, caplog, how):
 
 
 @pytest.mark.fault("F04", "all damaged: an error instead of a start from step 0")
-def test_restore_rejects_only_damaged_checkpoints(model, saved):
+def test_restore_fails_if_all_checkpoints_are_damaged(model, saved):
     folder, _ = saved
     for step, how in zip((10, 20, 30), DAMAGES, strict=False):
         damage(folder, step, how)

@@ -118,7 +118,7 @@ def model_and_batch(**options):
 
 
 @pytest.mark.parametrize("kind", ["rdrop", "simcut"])
-def test_equal_passes_have_the_loss_of_one(kind):
+def test_equal_passes_have_the_loss_of_one_pass(kind):
     # Without dropout and cutoff, both passes agree and the divergence is 0.
     plain, *batch = model_and_batch()
     twice, *_ = model_and_batch(consistency=Consistency(kind, 3.0, cutoff=0.0))

@@ -24,7 +24,7 @@ def test_paper_schedule_matches_equation_3(step):
     assert float(schedule(step - 1)) == pytest.approx(paper_rate(step, 512, 4000), 1e-5)
 
 
-def test_paper_schedule_of_base_model():
+def test_paper_schedule_matches_hand_calculation():
     # 512^-0.5 * 4000^-0.5, and a quarter of the steps back: half of it.
     schedule = training.PaperSchedule(512)
     assert float(schedule(3999)) == pytest.approx(6.9877e-4, 1e-4)

@@ -92,7 +92,7 @@ def test_lone_surrogates_become_question_marks(tmp_path):
     assert list(JsonLines(path)) == [("a?", "b")]
 
 
-def test_mistakes_are_one_line(tmp_path):
+def test_invalid_columns_and_files_are_rejected(tmp_path):
     path = write(tmp_path / "a.tsv", ["en\tde\tde", "a\tb\tc"])
     with pytest.raises(DataError, match="both be column numbers or both be names"):
         TsvFiles(path, "en", 2)
