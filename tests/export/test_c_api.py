@@ -1,4 +1,4 @@
-"""Exports in a C program, whose loader TF-Serving shares, against `Translator`."""
+"""Exports run by a C program, against `Translator`. TF-Serving uses the same loader."""
 
 import pathlib
 

@@ -202,7 +202,8 @@ def test_ctranslate2_matches_beam_search(tmp_path, name, end_bias):
     norm = decoder.final_norm or decoder.layers[-1].feed_forward_add_norm.layer_norm
     # Axis 0 of the decoder's output becomes 1, so column 0 of the embeddings is a bias
     # of the logits. It rules out padding, unknown and start: CTranslate2 may generate
-    # padding and start, and normalizes without unknown. It also makes ends frequent.
+    # padding and start, and normalizes without unknown. `end_bias` sets how early
+    # hypotheses end.
     norm.gamma.assign(norm.gamma * (np.arange(24) > 0))
     norm.beta.assign(np.where(np.arange(24) > 0, norm.beta, 1.0))
     rows = np.asarray(model.token_embedding.embeddings).copy()

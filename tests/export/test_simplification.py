@@ -135,7 +135,7 @@ def test_simplification_keeps_random_draws_and_loops(tmp_path):
 
 
 def test_export_graph_has_no_equal_nodes(tiny_export):
-    """It also corrects no negative index, and its search is one function."""
+    """It corrects no negative indices either, and its search is one function."""
     assert not (tiny_export / "fingerprint.pb").exists()
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((tiny_export / "saved_model.pb").read_bytes())

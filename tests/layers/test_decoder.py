@@ -80,7 +80,7 @@ def test_decoder_ignores_later_tokens(changed):
 
 
 def test_decoder_ignores_source_padding():
-    """The source has another length than the target, 6 and 4, so masks cannot mix."""
+    """The source has 6 positions, the target 4, so their masks cannot be confused."""
     decoder = built(Decoder, 2)
     expected = numpy(decoder(INPUTS, ENCODER_OUTPUT, source_mask=SOURCE_MASK))
     other = np.where(SOURCE_MASK[..., None], ENCODER_OUTPUT, 1e3).astype("float32")

@@ -63,7 +63,7 @@ def test_tree_files_yield_words_and_symbols(folder):
 
 
 def test_tree_files_use_all_numbers_equally(tmp_path):
-    """Even if all sentences have eight words, each number begins equally many."""
+    """All sentences have eight words. Each number begins about equally many of them."""
     path = tmp_path / "trees"
     trees = [random_tree(seed, num_words=8) for seed in range(6000)]
     path.write_text("\n".join(map(str, trees)), encoding="utf-8")

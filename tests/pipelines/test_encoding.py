@@ -1,4 +1,4 @@
-"""Encoded corpora: ids as by the tokenizer alone, dropped pairs, and the cache."""
+"""Encoded corpora: ids against the tokenizer's, dropped pairs, and the cache."""
 
 import gzip
 import hashlib

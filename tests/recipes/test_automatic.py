@@ -200,7 +200,7 @@ def test_started_run_keeps_its_values(load, tmp_path):
 
 
 def test_started_run_without_a_model_section_resumes(load, tmp_path):
-    """Earlier versions trained recipes without this section with other defaults."""
+    """Earlier versions gave recipes without this section the defaults of the paper."""
     path, run = tmp_path / "mine.yaml", tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     (run / "checkpoints" / "ckpt-1.index").touch()

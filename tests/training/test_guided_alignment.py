@@ -23,10 +23,12 @@ def diagonal(inputs):
 
 
 def test_next_words_matches_hand_calculation():
-    """The source has the words 10 11 12 and 20, whose first ids begin a word, and 3.
+    """The source has the word 10 11 12, the word 20 and the end id 3.
 
-    In the target, 5 and 6 stand for words. Every symbol is aligned to the next word.
+    The target's symbols 5 and 6 stand for words. A position is aligned to the word that
+    the target predicts next.
     """
+    # `begins` has the ids that begin a word, `stands` the symbols that stand for one.
     begins = np.isin(np.arange(30), [10, 20, 3])
     stands = np.isin(np.arange(30), [5, 6])
     aligned = training.next_words(begins, stands)
