@@ -18,7 +18,7 @@ def program(tmp_path_factory):
 def expected(tiny_translator):
     """Texts, and the program's expected output: one translation by Python per line."""
     texts = [text for text in TEXTS if "\t" not in text]
-    # The untrained model also generates line ends.
+    # Translations of this random model contain line ends, so they are not split again.
     found = "".join(f"{text}\n" for text in tiny_translator.translate(texts))
     assert len(found) > 20
     return texts, found

@@ -134,7 +134,7 @@ def test_tensors_are_weights_in_the_order_of_transformers(post):
         "fc2.bias": keras.ops.convert_to_numpy(outer.bias)[order],
     }.items():
         np.testing.assert_array_equal(tensors[f"{name}.{key}"], expected)
-    # 2 + 16 per encoder layer + 26 per decoder layer, no positions.
+    # The embeddings, the bias of the logits, and the tensors of each layer.
     assert len(tensors) == 2 + 2 * 16 + 2 * 26
 
 

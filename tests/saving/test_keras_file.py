@@ -182,7 +182,7 @@ def test_another_tokenizer_of_the_same_size_is_refused(good, tiny_model, tmp_pat
     assert f"SHA-256 {mine[:12]}, but the tokenizer next to it has" in refusal(path)
     for result in run_commands(path, tmp_path / "out"):
         assert result.exit_code == 2 and other.fingerprint()[:12] in result.stderr
-    # Other comments are ignored.
+    # A comment in another form is ignored.
     with zipfile.ZipFile(path, "a") as archive:
         archive.comment = b"tokenizer sha256 \xff" + bytes(60_000)
     assert open_model(path).tokenizer.fingerprint() == other.fingerprint()

@@ -54,7 +54,7 @@ def steps_saved(progress, clock, minutes_per_step, **settings):
 
 
 def test_periodic_checkpoint_saves_every_ten_minutes(clock):
-    # With steps of 4 minutes, 12 minutes are the first time of at least 10.
+    # With steps of 4 minutes, at least 10 minutes have passed after three steps.
     progress = callbacks.Progress()
     assert steps_saved(progress, clock, 4, minutes=10) == [3, 6, 9, 12, 15, 18]
     assert progress.seconds == 20 * 4 * 60

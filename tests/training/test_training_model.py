@@ -15,7 +15,7 @@ from training_samples import weights_of
 
 from keras_transformer import training
 
-# The rows have different numbers of tokens. Their number is not a multiple of 3.
+# Rows with different numbers of tokens. The number of rows is not a multiple of 3.
 SEVEN_ROWS = ((5, 7), (2, 3), (0, 0), (4, 2), (7, 1), (3, 6), (6, 4))
 
 

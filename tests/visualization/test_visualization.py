@@ -81,7 +81,7 @@ def test_page_contains_scores_and_no_external_resources(attention, tmp_path):
         assert (data[kind]["rows"], data[kind]["columns"]) == attention.labels(kind)
         assert tuple(data[kind]["axes"]) == attention.axes(kind)
     assert data["texts"] == [SOURCE, TARGET]
-    # Screen readers skip what is inside of an image.
+    # Screen readers skip the content of an image.
     assert 'role="img"' not in page and 'role="group"' in page
     assert not re.search(r"(src|href|url)\s*[=(]", page)
     assert re.findall(r"https?://[^\"]*", page) == ["http://www.w3.org/2000/svg"]
