@@ -200,9 +200,8 @@ def test_attend_signature_matches_alignment_scores(signatures, tiny_model):
         np.testing.assert_allclose(used, expected, rtol=1e-5, atol=1e-5)
         assert attention.sum() == pytest.approx(used.sum())
         assert 0 < used.sum() <= len(pieces[1])
-    assert " 😀" in texts_of(found["source_pieces"][0]) or "😀" in texts_of(
-        found["source_pieces"][0]
-    )
+    # A character that is spelled in bytes is one piece, perhaps with a space before it.
+    assert {"😀", " 😀"} & set(texts_of(found["source_pieces"][0]))
 
 
 def units(tokenizer, ids):

@@ -44,6 +44,8 @@ def altered(draw):
 
 CASES = (SOUP | altered()).map(lambda text: text.encode("utf-8", "surrogatepass"))
 CASES |= st.binary(max_size=60)
+# Files without a tree are rare otherwise.
+CASES |= st.text(" \n", max_size=9).map(str.encode)
 
 
 def check(path):
