@@ -43,6 +43,12 @@ def open_translator(model, tokenizer, search):
     return translator
 
 
+def export_to_folder(export, translator, tmp_path_factory):
+    """Returns a translator, and a new folder that `export` writes with a license."""
+    folder = tmp_path_factory.mktemp("exports") / "model"
+    return translator, export(translator, folder, license="CC0-1.0")
+
+
 @contextlib.contextmanager
 def only_signatures(*names):
     """Returns a context in which exports have these signatures only: a short trace."""

@@ -6,6 +6,8 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer import training
+from keras_transformer.saving.checkpoints import checkpoint_paths
+from keras_transformer.training.checkpoints import Checkpoints
 
 VOCABULARY = 23
 START, END = 2, 3
@@ -38,6 +40,17 @@ def tiny_training_model(
     )
     model.compile(optimizer=optimizer or paper_adam())
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    return model
+
+
+def plain_model(optimizer):
+    """Returns a transformer compiled with plain Keras, with the loss of training."""
+    model = tiny_transformer()
+    model.compile(
+        optimizer,
+        loss=training.SmoothedCrossEntropy(0.1),
+        metrics=[training.Perplexity(), training.TokenAccuracy()],
+    )
     return model
 
 
@@ -103,6 +116,28 @@ def weights_of(model):
     """Returns the weights in order, since names differ between models."""
     transformer = getattr(model, "transformer", model)
     return [np.array(weight) for weight in transformer.get_weights()]
+
+
+def shift_weights(model, amount=0.25):
+    """Adds a number to all weights, so that each checkpoint has different ones."""
+    transformer = getattr(model, "transformer", model)
+    transformer.set_weights([weight + amount for weight in weights_of(transformer)])
+
+
+def save_checkpoints(model, folder):
+    """Saves different weights at steps 10, 20 and 30, and returns them by step."""
+    checkpoints = Checkpoints(model, folder, keep=3)
+    weights = {}
+    for step in (10, 20, 30):
+        shift_weights(model)
+        weights[step] = weights_of(model)
+        checkpoints.save(step, {"step": step})
+    return weights
+
+
+def steps_in(folder):
+    """Returns the steps of the checkpoints in a folder."""
+    return [int(path.rpartition("-")[2]) for path in checkpoint_paths(folder)]
 
 
 def log_softmax(logits):

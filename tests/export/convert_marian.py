@@ -2,8 +2,8 @@
 
     python convert_marian.py FOLDER IDS.npz LOGITS.npz
 
-IDS.npz has rows of ids `source` and `target`, followed by -1. LOGITS.npz has an array
-`[target length + 1, outputs]` per row, named by the row's number.
+IDS.npz has the arrays `source` and `target`: ids `[rows, length]`, padded with -1.
+LOGITS.npz has an array `[target length + 1, outputs]` per row, named by its number.
 """
 
 import pathlib

@@ -1,4 +1,4 @@
-"""Tests of an export in a C program, whose loader TF-Serving uses as well."""
+"""Exports run by a C program, against `Translator`. TF-Serving uses the same loader."""
 
 import pathlib
 
@@ -16,9 +16,9 @@ def program(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(tiny_translator):
-    """Texts and the expected output of the program."""
+    """Texts, and the program's expected output: one translation by Python per line."""
     texts = [text for text in TEXTS if "\t" not in text]
-    # The untrained model also generates line ends.
+    # Translations of this random model contain line ends, so they are not split again.
     found = "".join(f"{text}\n" for text in tiny_translator.translate(texts))
     assert len(found) > 20
     return texts, found

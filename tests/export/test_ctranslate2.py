@@ -1,4 +1,4 @@
-"""Tests of the CTranslate2 export against the exported model."""
+"""Exports for CTranslate2: its scores and translations against the Keras model's."""
 
 import importlib.util
 import json
@@ -16,7 +16,7 @@ from keras_transformer.export import ExportError
 from keras_transformer.export import export_ctranslate2
 from keras_transformer.export import export_marian
 
-# Imported in the tests: it takes memory in every process that only collects them.
+# Only tests import ctranslate2: it takes memory, and each worker imports this file.
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ctranslate2") is None, reason="no ctranslate2"
 )
@@ -53,7 +53,8 @@ VARIANTS = {
 }
 
 
-def made(kind="bpe", **changes):
+def make_model(kind="bpe", **changes):
+    """Returns a `Transformer` with random weights, and its tokenizer."""
     tokenizer = pipelines.train_tokenizer(kind, SENTENCES[:4], 300)
     keras.utils.set_random_seed(3)
     arguments = {"num_layers": 2, "d_model": 24, "d_ff": 40, "num_heads": 3}
@@ -66,12 +67,13 @@ def made(kind="bpe", **changes):
     return model, tokenizer
 
 
-def tokens_of(tokenizer, texts):
+def split(tokenizer, texts):
+    """Returns the pieces of each text, as CTranslate2 takes and returns them."""
     pieces = tokenizer.pieces()
     return [[pieces[n] for n in row] for row in tokenizer.tokenize(texts).to_list()]
 
 
-def opened(folder, compute_type="default"):
+def open_ctranslate2(folder, compute_type="default"):
     import ctranslate2
 
     return ctranslate2.Translator(
@@ -82,11 +84,11 @@ def opened(folder, compute_type="default"):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_ctranslate2_matches_log_probabilities(tmp_path, name):
     num_layers = 2 if name == "post" else 1
-    model, tokenizer = made(num_layers=num_layers, **VARIANTS[name])
+    model, tokenizer = make_model(num_layers=num_layers, **VARIANTS[name])
     folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
-    source = tokens_of(tokenizer, SENTENCES)
-    target = tokens_of(tokenizer, SENTENCES[::-1])
-    results = opened(folder).score_batch(source, target)
+    source = split(tokenizer, SENTENCES)
+    target = split(tokenizer, SENTENCES[::-1])
+    results = open_ctranslate2(folder).score_batch(source, target)
     scores = kt.Translator(model, tokenizer).score(SENTENCES, SENTENCES[::-1])
     expected = [score.log_prob for score in scores]
     found = [sum(result.log_probs) for result in results]
@@ -99,12 +101,12 @@ def test_ctranslate2_supports_separate_vocabularies(tmp_path):
         *(pipelines.train_tokenizer("bpe", SENTENCES[:4], n) for n in sizes.values())
     )
     variations = {"source_vocabulary_size": 290}
-    model, _ = made(num_layers=1, variations=variations)
+    model, _ = make_model(num_layers=1, variations=variations)
     folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
     for side, size in sizes.items():
         assert len(json.loads((folder / f"{side}_vocabulary.json").read_text())) == size
-    target = tokens_of(tokenizer.target, SENTENCES[::-1])
-    results = opened(folder).score_batch(tokens_of(tokenizer, SENTENCES), target)
+    target = split(tokenizer.target, SENTENCES[::-1])
+    results = open_ctranslate2(folder).score_batch(split(tokenizer, SENTENCES), target)
     scores = kt.Translator(model, tokenizer).score(SENTENCES, SENTENCES[::-1])
     found = [sum(result.log_probs) for result in results]
     expected = [score.log_prob for score in scores]
@@ -115,7 +117,7 @@ def test_ctranslate2_supports_separate_vocabularies(tmp_path):
 
 def test_ctranslate2_converts_folders_for_marian(tmp_path):
     variations = {"zero_start_id": 2, "position_rates": "tensor2tensor"}
-    model, tokenizer = made(variations=variations, activation="silu")
+    model, tokenizer = make_model(variations=variations, activation="silu")
     folder = export_marian(
         open_translator(model, tokenizer, kt.BeamSearch()), tmp_path / "marian"
     )
@@ -125,10 +127,10 @@ def test_ctranslate2_converts_folders_for_marian(tmp_path):
         str(folder / "model.npz"), [str(folder / "vocab.yml")] * 2
     )
     converter.convert(str(tmp_path / "converted"))
-    # CTranslate2 has the rates and the epsilon of Hugging Face.
+    # CTranslate2 runs Marian models with Hugging Face's position rates and epsilon.
     imported = import_marian(folder, "huggingface")
-    tokens = tokens_of(imported.tokenizer, SENTENCES)
-    results = opened(tmp_path / "converted").score_batch(tokens, tokens[::-1])
+    tokens = split(imported.tokenizer, SENTENCES)
+    results = open_ctranslate2(tmp_path / "converted").score_batch(tokens, tokens[::-1])
     translator = kt.Translator(imported.model, imported.tokenizer)
     scores = translator.score(SENTENCES, SENTENCES[::-1])
     expected = [score.log_prob for score in scores]
@@ -137,16 +139,17 @@ def test_ctranslate2_converts_folders_for_marian(tmp_path):
 
 
 def test_ctranslate2_supports_output_size(tmp_path):
-    _, tokenizer = made()
-    model, _ = made(output_size=tokenizer.vocabulary_size - 9)
+    """Each target contains the last id that the model can predict."""
+    _, tokenizer = make_model()
+    model, _ = make_model(output_size=tokenizer.vocabulary_size - 9)
     folder = export_ctranslate2(model, tokenizer, tmp_path / "model")
     last = tokenizer.pieces()[model.output_size - 1]
-    rows = tokens_of(tokenizer, SENTENCES)
+    rows = split(tokenizer, SENTENCES)
     targets = [[row[0], last, row[-1]] for row in rows]
     pieces = {piece: number for number, piece in enumerate(tokenizer.pieces())}
     ids = [[pieces[token] for token in row] for row in targets]
     assert max(map(max, ids)) == model.output_size - 1
-    results = opened(folder).score_batch(rows, targets)
+    results = open_ctranslate2(folder).score_batch(rows, targets)
     source_ids = [[*map(pieces.get, row), tokenizer.end_id] for row in rows]
     expected = [
         float(
@@ -165,8 +168,8 @@ def test_ctranslate2_supports_output_size(tmp_path):
 
 @pytest.mark.parametrize("kind", ["bpe", "word_piece"])
 def test_ctranslate2_matches_translations(tmp_path, kind):
-    model, tokenizer = made(kind, num_layers=1)
-    fast = opened(export_ctranslate2(model, tokenizer, tmp_path / "model"))
+    model, tokenizer = make_model(kind, num_layers=1)
+    fast = open_ctranslate2(export_ctranslate2(model, tokenizer, tmp_path / "model"))
     translator = kt.Translator(
         *(model, tokenizer),
         search=kt.BeamSearch(beam_size=1, length_penalty=0.0, extra_length=5),
@@ -174,7 +177,7 @@ def test_ctranslate2_matches_translations(tmp_path, kind):
     expected = translator.translate(SENTENCES)
     pieces = {piece: number for number, piece in enumerate(tokenizer.pieces())}
     assert len(set(expected)) > 2
-    for text, tokens in zip(SENTENCES, tokens_of(tokenizer, SENTENCES), strict=True):
+    for text, tokens in zip(SENTENCES, split(tokenizer, SENTENCES), strict=True):
         (result,) = fast.translate_batch(
             [tokens],
             beam_size=1,
@@ -189,23 +192,25 @@ def test_ctranslate2_matches_translations(tmp_path, kind):
 
 @pytest.mark.parametrize(
     ("name", "end_bias"),
-    # The tests above convert "pre", too.
+    # Tests above convert "pre" as well.
     [("post", 2), pytest.param("pre", -2, marks=pytest.mark.slow)],
 )
 def test_ctranslate2_matches_beam_search(tmp_path, name, end_bias):
-    """Without a penalty both searches stop when nothing better is possible."""
-    model, tokenizer = made(**VARIANTS[name])
+    """Without a length penalty, both searches stop once no better score is possible."""
+    model, tokenizer = make_model(**VARIANTS[name])
     decoder = model.decoder
     norm = decoder.final_norm or decoder.layers[-1].feed_forward_add_norm.layer_norm
-    # One number of each row is the bias of a logit. CTranslate2 may generate padding
-    # and the start, and normalizes without the unknown token. Hypotheses end often.
+    # Axis 0 of the decoder's output becomes 1, so column 0 of the embeddings is a bias
+    # of the logits. It rules out padding, unknown and start: CTranslate2 may generate
+    # padding and start, and normalizes without unknown. `end_bias` sets how early
+    # hypotheses end.
     norm.gamma.assign(norm.gamma * (np.arange(24) > 0))
     norm.beta.assign(np.where(np.arange(24) > 0, norm.beta, 1.0))
     rows = np.asarray(model.token_embedding.embeddings).copy()
     rows[:, 0] = np.where(np.arange(len(rows)) < tokenizer.end_id, -50, 0)
     rows[tokenizer.end_id, 0] = end_bias
     model.token_embedding.embeddings.assign(rows)
-    fast = opened(export_ctranslate2(model, tokenizer, tmp_path / "model"))
+    fast = open_ctranslate2(export_ctranslate2(model, tokenizer, tmp_path / "model"))
     words = " ".join(SENTENCES[:4]).split()
     rng = np.random.default_rng(5)
     lines = [" ".join(rng.choice(words, n)) for n in (1, 2, 3, 4, 5, 6) for _ in "abcd"]
@@ -214,7 +219,7 @@ def test_ctranslate2_matches_beam_search(tmp_path, name, end_bias):
     assert len(set(expected)) > 10
     pieces = {piece: number for number, piece in enumerate(tokenizer.pieces())}
     for line, tokens, text in zip(
-        lines, tokens_of(tokenizer, lines), expected, strict=True
+        lines, split(tokenizer, lines), expected, strict=True
     ):
         (result,) = fast.translate_batch(
             [tokens],
@@ -229,7 +234,7 @@ def test_ctranslate2_matches_beam_search(tmp_path, name, end_bias):
 
 
 def test_ctranslate2_folder_is_complete(tmp_path):
-    model, tokenizer = made()
+    model, tokenizer = make_model()
     folder = export_ctranslate2(model, tokenizer, tmp_path / "deep" / "model")
     assert {path.name for path in folder.iterdir()} == {
         "config.json",
@@ -245,32 +250,39 @@ def test_ctranslate2_folder_is_complete(tmp_path):
 
 
 def test_int8_export_matches_ctranslate2s_own_quantization(tmp_path):
-    """The difference of int8 and float32 depends on the processor; this does not."""
-    model, tokenizer = made(d_model=48, d_ff=96)
-    whole = export_ctranslate2(model, tokenizer, tmp_path / "whole")
-    small = export_ctranslate2(model, tokenizer, tmp_path / "small", "int8")
-    sizes = [(folder / "model.bin").stat().st_size for folder in (small, whole)]
+    """Compares int8 files with float32 files that CTranslate2 quantizes as it loads.
+
+    The difference between int8 and float32 depends on the processor.
+    """
+    model, tokenizer = make_model(d_model=48, d_ff=96)
+    float32 = export_ctranslate2(model, tokenizer, tmp_path / "float32")
+    int8 = export_ctranslate2(model, tokenizer, tmp_path / "int8", "int8")
+    sizes = [(folder / "model.bin").stat().st_size for folder in (int8, float32)]
     # Positions stay float32.
     assert sizes[0] < 0.75 * sizes[1]
-    source = tokens_of(tokenizer, SENTENCES)
+    source = split(tokenizer, SENTENCES)
     scores = [
         [sum(result.log_probs) for result in translator.score_batch(source, source)]
-        for translator in (opened(small), opened(whole, "int8"), opened(whole))
+        for translator in (
+            open_ctranslate2(int8),
+            open_ctranslate2(float32, "int8"),
+            open_ctranslate2(float32),
+        )
     ]
     assert scores[0] == pytest.approx(scores[1], rel=1e-3)
     assert scores[0] != pytest.approx(scores[2], rel=1e-4)
 
 
 def test_export_ctranslate2_rejects_invalid_arguments(tmp_path):
-    model, tokenizer = made()
+    model, tokenizer = make_model()
     with pytest.raises(ExportError, match=r"quantization must be one of .*int9"):
         export_ctranslate2(model, tokenizer, tmp_path / "a", "int9")
     (tmp_path / "there").mkdir()
     with pytest.raises(ExportError, match="there: already exists"):
         export_ctranslate2(model, tokenizer, tmp_path / "there")
     with pytest.raises(ExportError, match=r"key_dim=5, value_dim=6"):
-        model, tokenizer = made(key_dim=5, value_dim=6)
+        model, tokenizer = make_model(key_dim=5, value_dim=6)
         export_ctranslate2(model, tokenizer, tmp_path / "a")
     with pytest.raises(ExportError, match=r"activations .* Received: 'tanh'"):
-        export_ctranslate2(made(activation="tanh")[0], tokenizer, tmp_path / "a")
+        export_ctranslate2(make_model(activation="tanh")[0], tokenizer, tmp_path / "a")
     assert [path.name for path in tmp_path.iterdir()] == ["there"]

@@ -1,6 +1,4 @@
-"""Folders for Marian: against files that Marian wrote, and read by other libraries."""
-
-import json
+"""Exports for Marian, against files that Marian wrote, and imported again."""
 
 import keras
 import numpy as np
@@ -8,6 +6,7 @@ import pytest
 import yaml
 from layer_checks import numpy
 from tiny_export import SENTENCES
+from tiny_export import export_to_folder
 from tiny_export import open_translator
 from tiny_export import tiny_model
 from toolkit_models import extract_golden
@@ -18,13 +17,13 @@ from keras_transformer.conversion.marian import import_marian
 from keras_transformer.errors import ExportError
 from keras_transformer.export import export_marian
 
-SEARCH = kt.BeamSearch(3, 0.6, "power")
+SEARCH = kt.BeamSearch(beam_size=3, length_penalty=0.6, length_penalty_kind="power")
 ZERO_START = {"zero_start_id": 2, "position_rates": "tensor2tensor"}
 TEXTS = ["der Hund läuft", "ein Hund und noch ein Hund", "läuft 😀 der", "Katze"]
 
 
-def made(**changes):
-    """`Translator` of a model with random weights."""
+def make_translator(**changes):
+    """Returns the `Translator` of a model that Marian can run, with random weights."""
     arguments = {
         **{"num_layers": 2, "activation": "silu", "noise": 0.2},
         **{"variations": {**ZERO_START, "num_decoder_layers": 1}},
@@ -34,18 +33,18 @@ def made(**changes):
 
 @pytest.fixture(scope="module")
 def golden(data_dir, tmp_path_factory):
+    """Folder of the models that Marian wrote."""
     return extract_golden(data_dir, tmp_path_factory.mktemp("marian"))
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory):
+def exported(tmp_path_factory):
     """A translator and the folder that it was exported to."""
-    translator = made()
-    folder = tmp_path_factory.mktemp("exports") / "own"
-    return translator, export_marian(translator, folder, license="CC0-1.0")
+    return export_to_folder(export_marian, make_translator(), tmp_path_factory)
 
 
-def arrays_and_settings(path):
+def read_npz(path):
+    """Returns the arrays of Marian's model.npz, and its settings, which are YAML."""
     with np.load(path, allow_pickle=False) as file:
         arrays = dict(file)
     content = arrays.pop("special:model.yml")
@@ -54,12 +53,12 @@ def arrays_and_settings(path):
 
 
 @pytest.mark.parametrize("name", ["base", "tiedout", "untied"])
-def test_round_trip_gives_marians_own_files(golden, tmp_path, name):
+def test_exporting_an_imported_model_restores_marians_files(golden, tmp_path, name):
     imported = import_marian(golden / name)
     translator = open_translator(imported.model, imported.tokenizer, SEARCH)
     folder = export_marian(translator, tmp_path / "m")
-    expected, original = arrays_and_settings(golden / name / "model.npz")
-    found, settings = arrays_and_settings(folder / "model.npz")
+    expected, original = read_npz(golden / name / "model.npz")
+    found, settings = read_npz(folder / "model.npz")
     assert found.keys() == expected.keys()
     for key, array in expected.items():
         np.testing.assert_array_equal(found[key], array)
@@ -76,7 +75,7 @@ def test_round_trip_gives_marians_own_files(golden, tmp_path, name):
         text = (folder / file).read_text(encoding="utf-8")
         vocabulary = yaml.load(text, yaml.BaseLoader)
         assert vocabulary == {piece: str(n) for n, piece in enumerate(pieces)}
-    # Its words have no SentencePiece model.
+    # These vocabularies are lists of words, without SentencePiece models.
     assert {path.name for path in folder.iterdir()} == {
         *("model.npz", "decoder.yml", "MODEL_CARD.md", *files),
     }
@@ -88,11 +87,11 @@ def log_probs(model, source, target):
     return numpy(keras.ops.log_softmax(model(ids)))[0].astype("float64")
 
 
-def test_own_model_has_marians_ids_and_the_same_log_probs(own):
-    translator, folder = own
+def test_exported_model_has_marians_ids_and_the_same_log_probs(exported):
+    translator, folder = exported
     ours, tokenizer = translator.model, translator.tokenizer
     imported = import_marian(folder)
-    # Ours has padding 0, unknown 1, start 2 and end 3.
+    # Ours: padding 0, unknown 1, start 2, end 3. Marian's: end 0, unknown 1.
     kept = [3, 1, *range(4, 300)]
     new = {old: number for number, old in enumerate(kept)}
     pieces = imported.tokenizer.pieces()
@@ -106,7 +105,7 @@ def test_own_model_has_marians_ids_and_the_same_log_probs(own):
         restored = imported.tokenizer.target.detokenize([mapped[1]]).numpy()
         assert restored[0].decode() == target
         expected = log_probs(ours, [*source_ids, 3], [2, *target_ids])[:, kept]
-        # Without padding and start, the others share their probability.
+        # Marian's softmax is over the kept ids only.
         expected -= np.log(np.exp(expected).sum(axis=1, keepdims=True))
         start = imported.tokenizer.start_id
         found = log_probs(imported.model, [*mapped[0], 0], [start, *mapped[1]])
@@ -121,7 +120,7 @@ def test_separate_vocabularies_keep_their_sizes(tmp_path):
     ours, _ = tiny_model(1, 0.2, variations=variations)
     translator = open_translator(ours, tokenizer, SEARCH)
     folder = export_marian(translator, tmp_path / "m")
-    _, settings = arrays_and_settings(folder / "model.npz")
+    _, settings = read_npz(folder / "model.npz")
     assert settings["dim-vocabs"] == [288, 298]
     for side, each in (("source", tokenizer.source), ("target", tokenizer.target)):
         assert (folder / f"{side}.spm").read_bytes() == each.model
@@ -130,7 +129,7 @@ def test_separate_vocabularies_keep_their_sizes(tmp_path):
         numpy(model({"source_ids": np.array([source]), "target_ids": np.array([ids])}))
         for model, source, ids in (
             (ours, [289, 5, 3], [2, 299, 44]),
-            # Ids from 4 on become smaller by 2, and the end becomes 0.
+            # Ids from 4 on decrease by 2, and the end becomes 0.
             (imported.model, [287, 3, 0], [imported.tokenizer.start_id, 297, 42]),
         )
     ]
@@ -138,8 +137,8 @@ def test_separate_vocabularies_keep_their_sizes(tmp_path):
     np.testing.assert_allclose(logits[1], logits[0][..., kept], atol=2e-5)
 
 
-def test_folder_has_the_files_and_settings_of_marian(own):
-    translator, folder = own
+def test_folder_has_the_files_and_settings_of_marian(exported):
+    translator, folder = exported
     assert {path.name for path in folder.iterdir()} == {
         *("model.npz", "vocab.yml", "decoder.yml", "source.spm", "target.spm"),
         "MODEL_CARD.md",
@@ -150,7 +149,7 @@ def test_folder_has_the_files_and_settings_of_marian(own):
         **{"vocabs": ["vocab.yml", "vocab.yml"], "beam-size": 3, "normalize": 0.6},
         "word-penalty": 0,
     }
-    arrays, settings = arrays_and_settings(folder / "model.npz")
+    arrays, settings = read_npz(folder / "model.npz")
     assert settings["dim-vocabs"] == [298, 298]
     assert (settings["enc-depth"], settings["dec-depth"]) == (2, 1)
     assert settings["transformer-ffn-activation"] == "swish"
@@ -165,10 +164,10 @@ def test_folder_has_the_files_and_settings_of_marian(own):
     assert "CC0-1.0" in card and "length^0.6" in card
 
 
-def test_axes_are_in_marians_order(own):
-    """Axes of the stream: ours 0, 2, 4, ... hold sines, which come first there."""
-    translator, folder = own
-    arrays, _ = arrays_and_settings(folder / "model.npz")
+def test_axes_are_in_marians_order(exported):
+    """Positions have sines on even axes here, and on the first half in Marian."""
+    translator, folder = exported
+    arrays, _ = read_npz(folder / "model.npz")
     order = [*range(0, 24, 2), *range(1, 24, 2)]
     layer = translator.model.decoder.layers[0]
     read, write = layer.cross_attention.key_dense, layer.feed_forward.outer_dense
@@ -214,26 +213,26 @@ def test_axes_are_in_marians_order(own):
         ({"activation": "quick_gelu"}, "relu, gelu, silu, swish. Received: 'quick_"),
     ],
 )
-def test_models_that_marian_lacks_are_refused(tmp_path, changes, message):
+def test_models_that_marian_cannot_run_are_refused(tmp_path, changes, message):
+    translator = make_translator(num_layers=1, **changes)
     with pytest.raises(ExportError) as caught:
-        export_marian(made(num_layers=1, **changes), tmp_path / "x")
+        export_marian(translator, tmp_path / "x")
     assert message in str(caught.value) and "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_paths_and_tokenizers_are_checked(own, tmp_path):
-    translator, _ = own
+def test_existing_paths_and_other_tokenizers_are_refused(exported, tmp_path):
+    translator, _ = exported
     with pytest.raises(ExportError, match="already exists"):
         export_marian(translator, tmp_path)
-    other = made(num_layers=1)
+    other = make_translator(num_layers=1)
     other.tokenizer.kind = "word_piece"
     with pytest.raises(ExportError, match=r"tokenizer.kind bpe.* Received: word_piece"):
         export_marian(other, tmp_path / "x")
 
 
-def test_equal_models_give_equal_files(own, tmp_path):
-    translator, folder = own
+def test_equal_models_give_equal_files(exported, tmp_path):
+    translator, folder = exported
     again = export_marian(translator, tmp_path / "again")
     for name in ("model.npz", "vocab.yml", "decoder.yml"):
         assert (again / name).read_bytes() == (folder / name).read_bytes()
-    assert json.dumps(np.load(folder / "model.npz").files).isascii()

@@ -1,4 +1,4 @@
-"""Folders for Hugging Face transformers, checked by hand and by transformers itself."""
+"""Exports for Hugging Face, against the file formats and the library transformers."""
 
 import json
 import struct
@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from tiny_export import SENTENCES
+from tiny_export import export_to_folder
 from tiny_export import open_translator
 from tiny_export import tiny_model
 from typer.testing import CliRunner
@@ -36,8 +37,8 @@ VARIANTS = {
 }
 
 
-def made(**changes):
-    """`Translator` of a model with random weights."""
+def make_translator(**changes):
+    """Returns the `Translator` of a model with random weights."""
     return open_translator(*tiny_model(noise=0.2, **changes), SEARCH)
 
 
@@ -48,20 +49,19 @@ def read_safetensors(path):
     header = json.loads(content[8 : 8 + length])
     metadata = header.pop("__metadata__")
     tensors, end = {}, 0
-    for name, facts in header.items():
-        begin, end = facts["data_offsets"]
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
         raw = content[8 + length + begin : 8 + length + end]
-        dtype = {"F32": "<f4", "F16": "<f2"}[facts["dtype"]]
-        tensors[name] = np.frombuffer(raw, dtype).reshape(facts["shape"])
+        dtype = {"F32": "<f4", "F16": "<f2"}[entry["dtype"]]
+        tensors[name] = np.frombuffer(raw, dtype).reshape(entry["shape"])
     assert 8 + length + end == len(content) and length % 8 == 0
     return tensors, metadata
 
 
 @pytest.fixture(scope="module")
 def post(tmp_path_factory):
-    translator = made()
-    folder = tmp_path_factory.mktemp("exports") / "post"
-    return translator, export_huggingface(translator, folder, license="CC0-1.0")
+    """The translator of a post-norm model, and the folder that it was exported to."""
+    return export_to_folder(export_huggingface, make_translator(), tmp_path_factory)
 
 
 def test_safetensors_have_the_documented_layout(tmp_path):
@@ -106,8 +106,8 @@ def test_vocabulary_keeps_every_id(post):
     assert (folder / "source.spm").read_bytes() == translator.tokenizer.model
 
 
-def test_tensors_are_ours_in_transformers_order(post):
-    """Axes of the stream: ours 0, 2, 4, ... hold sines, which come first there."""
+def test_tensors_are_weights_in_the_order_of_transformers(post):
+    """Positions have sines on even axes here, and on the first half in transformers."""
     translator, folder = post
     tensors, _ = read_safetensors(folder / "model.safetensors")
     model = translator.model
@@ -134,12 +134,13 @@ def test_tensors_are_ours_in_transformers_order(post):
         "fc2.bias": keras.ops.convert_to_numpy(outer.bias)[order],
     }.items():
         np.testing.assert_array_equal(tensors[f"{name}.{key}"], expected)
-    # 2 + 16 per encoder layer + 26 per decoder layer, no positions.
+    # The embeddings, the bias of the logits, and the tensors of each layer.
     assert len(tensors) == 2 + 2 * 16 + 2 * 26
 
 
-def test_pre_norm_becomes_pegasus(tmp_path):
-    folder = export_huggingface(made(normalization="pre"), tmp_path / "pre")
+def test_pre_norm_model_is_exported_as_pegasus(tmp_path):
+    translator = make_translator(normalization="pre")
+    folder = export_huggingface(translator, tmp_path / "pre")
     config = json.loads((folder / "config.json").read_text())
     assert config["architectures"] == ["PegasusForConditionalGeneration"]
     tensors, _ = read_safetensors(folder / "model.safetensors")
@@ -152,8 +153,8 @@ def test_pre_norm_becomes_pegasus(tmp_path):
     assert len(tensors) == 2 + 2 * 16 + 2 * 26 + 2 * 3
 
 
-def test_variations_become_biases_and_layers(tmp_path):
-    translator = made(**VARIANTS["biases"])
+def test_export_writes_the_biases_and_layers_of_variations(tmp_path):
+    translator = make_translator(**VARIANTS["biases"])
     folder = export_huggingface(translator, tmp_path / "biases")
     config = json.loads((folder / "config.json").read_text())
     assert (config["encoder_layers"], config["decoder_layers"]) == (2, 1)
@@ -162,7 +163,7 @@ def test_variations_become_biases_and_layers(tmp_path):
     bias = keras.ops.convert_to_numpy(model.token_embedding.bias)
     np.testing.assert_array_equal(tensors["final_logits_bias"][0, :300], bias)
     assert bias.any() and tensors["final_logits_bias"][0, 300] == -1e9
-    # The decoder begins with zeros.
+    # `zero_start_id` starts the decoder with a vector of zeros.
     assert not tensors["model.shared.weight"][300].any()
     order = [*range(0, 24, 2), *range(1, 24, 2)]
     attention = model.decoder.layers[0].cross_attention
@@ -176,8 +177,8 @@ def test_variations_become_biases_and_layers(tmp_path):
     assert len(tensors) == 2 + 2 * 16 + 26
 
 
-def separate(**changes):
-    """`Translator` of a model whose source has a smaller vocabulary."""
+def make_separate_translator(**changes):
+    """Returns the `Translator` of a model whose source vocabulary is smaller."""
     sizes = (290, 300)
     sides = (pipelines.train_tokenizer("bpe", SENTENCES, size) for size in sizes)
     tokenizer = pipelines.SeparateTokenizers(*sides)
@@ -187,14 +188,14 @@ def separate(**changes):
 
 
 def test_separate_vocabularies_have_separate_files(tmp_path):
-    translator = separate()
+    translator = make_separate_translator()
     folder = export_huggingface(translator, tmp_path / "separate")
     for name, side in (
         ("vocab.json", translator.tokenizer),
         ("target_vocab.json", translator.target_tokenizer),
     ):
         vocabulary = json.loads((folder / name).read_text())
-        # The smaller one is padded, so that both have the same padding.
+        # The smaller vocabulary is filled up, so that both have the same padding id.
         assert len(vocabulary) == 301 and vocabulary["<pad>"] == 300
         number = side.vocabulary_size - 1
         assert vocabulary[side.pieces()[number]] == number
@@ -224,13 +225,14 @@ def test_separate_vocabularies_have_separate_files(tmp_path):
         assert again.tokenizer.tokenize([text]).to_list() == expected
 
 
-def test_pegasus_has_no_separate_embeddings(tmp_path):
+def test_pegasus_export_refuses_separate_vocabularies(tmp_path):
+    translator = make_separate_translator(normalization="pre")
     with pytest.raises(ExportError, match=r"Train with model.normalization=post"):
-        export_huggingface(separate(normalization="pre"), tmp_path / "x")
+        export_huggingface(translator, tmp_path / "x")
 
 
-def imported(**changes):
-    """`Translator` with the ids and the tokenizer of an imported model."""
+def make_imported_translator(**changes):
+    """Returns a `Translator` with the ids of an imported model, and its pieces."""
     content = pipelines.train_tokenizer("bpe", SENTENCES, 300)
     # An imported vocabulary has its own order and no padding or start.
     pieces = [*content.pieces()[4:], "</s>", "<unk>"]
@@ -248,7 +250,7 @@ def imported(**changes):
 
 
 def test_imported_model_is_written_with_its_ids(tmp_path):
-    translator, pieces = imported()
+    translator, pieces = make_imported_translator()
     folder = export_huggingface(translator, tmp_path / "imported")
     vocabulary = json.loads((folder / "vocab.json").read_text())
     assert [vocabulary[piece] for piece in pieces] == list(range(298))
@@ -264,7 +266,7 @@ def test_imported_model_is_written_with_its_ids(tmp_path):
 
 
 def test_imported_model_with_normalization_is_refused(tmp_path):
-    translator, _ = imported(normalization="opus")
+    translator, _ = make_imported_translator(normalization="opus")
     with pytest.raises(ExportError, match=r"has no normalization. Received: opus"):
         export_huggingface(translator, tmp_path / "x")
 
@@ -282,14 +284,15 @@ def test_imported_model_with_normalization_is_refused(tmp_path):
         ({"activation": "tanh"}, "Received: 'tanh'"),
     ],
 )
-def test_export_refuses_other_models(tmp_path, changes, message):
+def test_export_refuses_models_that_transformers_lacks(tmp_path, changes, message):
+    translator = make_translator(num_layers=1, **changes)
     with pytest.raises(ExportError) as caught:
-        export_huggingface(made(num_layers=1, **changes), tmp_path / "x")
+        export_huggingface(translator, tmp_path / "x")
     assert message in str(caught.value) and list(tmp_path.iterdir()) == []
 
 
 def test_export_refuses_other_tokenizers_and_existing_folders(tmp_path):
-    translator = made(num_layers=1)
+    translator = make_translator(num_layers=1)
     with pytest.raises(ExportError, match="already exists"):
         export_huggingface(translator, tmp_path)
     translator.tokenizer.kind = "word_piece"
@@ -297,7 +300,7 @@ def test_export_refuses_other_tokenizers_and_existing_folders(tmp_path):
         export_huggingface(translator, tmp_path / "x")
 
 
-def test_command_writes_half_precision(tmp_path, tiny_model):
+def test_command_writes_half_precision_and_rejects_other_options(tmp_path, tiny_model):
     model, tokenizer = tiny_model
     preset = model.save_to_preset(tmp_path / "preset", tokenizer)
     command = ["export", str(preset), str(tmp_path / "hf"), "--format", "huggingface"]
@@ -315,6 +318,7 @@ def test_command_writes_half_precision(tmp_path, tiny_model):
 
 
 def logits_of_transformers(folder, sources, targets):
+    """Returns transformers' logits, where id 300 is both padding and start."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
@@ -330,7 +334,7 @@ def logits_of_transformers(folder, sources, targets):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_transformers_computes_our_logits_and_translations(tmp_path, name):
     transformers = pytest.importorskip("transformers", reason="judges the export")
-    translator = made(**VARIANTS[name])
+    translator = make_translator(**VARIANTS[name])
     folder = export_huggingface(translator, tmp_path / "model")
     rows = [[*row, 3] for row in translator.tokenizer.tokenize(TEXTS).to_list()]
     length = max(map(len, rows))

@@ -19,7 +19,7 @@ from keras_transformer.export import export_saved_model
 
 pytestmark = pytest.mark.slow
 TEXTS = [text for text in HOSTILE_TEXTS if not set(text) & {"\n", "\0"}]
-# A Python with another TensorFlow and its tensorflow-text.
+# Variable with the path of a Python that has another TensorFlow and tensorflow-text.
 OTHER_PYTHON = "OTHER_TENSORFLOW_PYTHON"
 
 

@@ -1,4 +1,4 @@
-"""A model that is trained here and exported, in Marian and in transformers' converter.
+"""A model trained here and exported, run by Marian and by transformers' converter.
 
 Marian needs pymarian 1.12.42 on the `PATH`, or its command in `PYMARIAN`. The converter
 needs `CONVERT_MARIAN_PYTHON`, a Python with transformers 4.47.1 and torch.
@@ -59,7 +59,7 @@ def imported(exported, agreement):
 
 @pytest.fixture(scope="module")
 def marian(exported, tmp_path_factory):
-    """Marian's programs with the exported model, and the pieces of the text."""
+    """Marian's programs for the exported model, and the held-out pairs as pieces."""
     if PROGRAM is None:
         pytest.skip("pymarian is missing: install pymarian==1.12.42 or set PYMARIAN")
     folder = tmp_path_factory.mktemp("programs") / "exported"
@@ -85,7 +85,7 @@ def test_word_scores_match_marians_scorer(imported, agreement, marian, numbers):
 def test_log_probs_match_the_trained_model(exported, imported, agreement):
     translator, _, pairs = exported
     ours, tokenizer = agreement.Imported(translator), translator.tokenizer
-    # Ids that Marian keeps, in its order: the end, unknown, no padding and start.
+    # Marian's ids are the end, unknown, and all pieces, without padding and start.
     kept = [3, 1, *range(4, tokenizer.vocabulary_size)]
     new = {old: number for number, old in enumerate(kept)}
     for pair in pairs[:40]:
@@ -102,12 +102,13 @@ def test_log_probs_match_the_trained_model(exported, imported, agreement):
 def test_translations_match_marians_decoder(imported, agreement, marian, numbers):
     for found in agreement.compare_searches(imported, *marian[:1], numbers, marian[1]):
         reasons = {each["reason"] for each in found["differences"]}
-        # Marian's beam narrows with each hypothesis that ends.
+        # A "tie" has equal scores. A "rule" disappears if our beam narrows with each
+        # hypothesis that ends, as Marian's does.
         assert reasons <= {"tie", *(["rule"] if found["beam_size"] > 1 else [])}, found
         assert len(found["differences"]) < found["lines"] / 20
 
 
-def test_converter_of_transformers_computes_the_same(exported, tmp_path):
+def test_converter_of_transformers_gives_the_same_logits(exported, tmp_path):
     python = os.environ.get("CONVERT_MARIAN_PYTHON")
     if not python:
         pytest.skip("set CONVERT_MARIAN_PYTHON to a Python with transformers 4.47.1")
@@ -136,6 +137,6 @@ def test_converter_of_transformers_computes_the_same(exported, tmp_path):
         ours = imported.model(
             {"source_ids": np.array([[*source, 0]]), "target_ids": np.array([ids])}
         )
-        # Its last output is padding.
+        # The last output of the converted model is padding.
         found = theirs[str(number)][:, :-1]
         np.testing.assert_allclose(found, numpy(ours)[0], atol=1e-4)

@@ -1,4 +1,4 @@
-"""Tests of an exported graph against the Python code that it was traced from."""
+"""Exported graphs, against the Python code that they were traced from."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from keras_transformer.saving.saved_model import max_batch_size
 from keras_transformer.serving import ServedModel
 
 pytestmark = pytest.mark.usefixtures("exports_load_once")
-# Loads and serves with only TensorFlow and tensorflow-text.
+# Program that translates with an export but cannot import this package.
 SERVE = """
 import json, sys
 
@@ -77,10 +77,11 @@ def test_export_result_is_independent_of_batch(tiny_signatures):
 def test_export_in_parts_and_by_xla_matches_plain_export(
     tiny_model, tiny_export, load_once, tmp_path, monkeypatch
 ):
-    """Single rows at the bounds of the programs' lengths, and split batches.
+    """Covers single rows around the lengths that XLA compiles for, and split batches.
 
-    These have fewer rows than parts, no rows, or as many as do not divide. All kernels
-    of the decoder are packed in several blocks, the largest in several pieces.
+    The batches have no rows, fewer rows than parts, or a number of rows that the number
+    of parts does not divide. The patched constants pack each kernel of the decoder in
+    several blocks, and the largest in several pieces.
     """
     monkeypatch.setattr(matrices, "BLOCK_COLUMNS", 8)
     monkeypatch.setattr(matrices, "MIN_PIECE_SIZE", 2**10)
@@ -126,7 +127,8 @@ def test_export_in_parts_and_by_xla_matches_plain_export(
         assert_same("translate_n_best", inputs=inputs)
     assert_pairs_match(plain, compiled)
     assert_kernels_are_stored_once(plain, compiled, model)
-    assert len(encoded) == 1  # one function for all of them
+    # All signatures share one trace of the encoder.
+    assert len(encoded) == 1
     model.encode(ids[None])
     assert len(encoded) == 2
     # Otherwise the test would compare a search with itself.
@@ -178,7 +180,7 @@ def test_export_with_xla_stores_each_kernel_once(
 
 
 def assert_pairs_match(plain, compiled):
-    """Compares the signatures of given ids and targets."""
+    """Compares the signatures that take targets or ids."""
     texts = tf.constant(TEXTS)
     targets = tf.constant(["Hund", "die Katze", "", "x", "läuft"])
     ids = tf.constant([[5, 6, 7, 3], [8, 3, 0, 0]])
@@ -203,7 +205,10 @@ def assert_outputs_match(plain, compiled, name, inputs):
 
 
 def assert_kernels_are_stored_once(plain, compiled, model, packed=True):
-    """Counts numbers. Only the output projection is stored twice, as the embedding."""
+    """Counts stored values. XLA adds only a packed copy of the output projection.
+
+    Without XLA, the projection and the embedding share their values.
+    """
 
     def stored(loaded, names=("weights", "packed_weights")):
         parts = tf.nest.flatten([getattr(loaded, name, None) for name in names])

@@ -1,4 +1,4 @@
-"""Tests that a simplified graph computes the same with fewer nodes."""
+"""Simplified graphs have fewer nodes and the results that are worked out by hand."""
 
 import keras
 import numpy as np
@@ -10,8 +10,8 @@ from keras_transformer.export.simplification import simplify_function
 from keras_transformer.export.simplification import simplify_saved_model
 
 
-def saved(folder, function, **tracked):
-    """Writes a SavedModel of one function, `call`."""
+def save(folder, function, **tracked):
+    """Writes a SavedModel with a function, as `call`, and its variables."""
     module = tf.Module()
     for name, value in tracked.items():
         setattr(module, name, value)
@@ -53,7 +53,7 @@ def test_simplification_merges_equal_nodes_and_drops_unread_ones(tmp_path):
         total = total + tf.reduce_sum(right, 1, keepdims=True)
         return {"y": total / tf.cast(rows + again, tf.float32)}
 
-    saved(tmp_path, call)
+    save(tmp_path, call)
     assert operations(tmp_path).count("Tanh") == 2
     simplify_saved_model(tmp_path)
     found = operations(tmp_path)
@@ -83,7 +83,7 @@ def test_simplification_keeps_stateful_operations_in_order(tmp_path):
         tf.debugging.assert_less(tf.reduce_sum(x), 10.0, "too much")
         return {"y": tf.stack([before, between, counter.read_value()])}
 
-    saved(tmp_path, call, counter=counter)
+    save(tmp_path, call, counter=counter)
     simplify_saved_model(tmp_path)
     loaded = load(tmp_path)
     np.testing.assert_array_equal(loaded(np.ones([1, 1], "f"))["y"], [0, 2, 4])
@@ -102,7 +102,7 @@ def test_simplification_removes_the_correction_of_negative_indices(tmp_path):
         other = tf.gather(table, tf.where(rows < 0, rows + 1, tf.abs(rows)))
         return {"taken": taken, "lower": lower, "other": other}
 
-    saved(tmp_path, call)
+    save(tmp_path, call)
     assert operations(tmp_path).count("SelectV2") == 3
     simplify_saved_model(tmp_path)
     found = operations(tmp_path)
@@ -127,7 +127,7 @@ def test_simplification_keeps_random_draws_and_loops(tmp_path):
         )
         return {"difference": draws[0] - draws[1], "y": doubled}
 
-    saved(tmp_path, call)
+    save(tmp_path, call)
     simplify_saved_model(tmp_path)
     found = load(tmp_path)(np.ones([1, 2], "f"))
     np.testing.assert_array_equal(found["y"], [[8, 8]])
@@ -135,7 +135,7 @@ def test_simplification_keeps_random_draws_and_loops(tmp_path):
 
 
 def test_export_graph_has_no_equal_nodes(tiny_export):
-    """It has no corrected index either, and its search is one function."""
+    """It corrects no negative indices either, and its search is one function."""
     assert not (tiny_export / "fingerprint.pb").exists()
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((tiny_export / "saved_model.pb").read_bytes())

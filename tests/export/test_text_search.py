@@ -14,7 +14,7 @@ from keras_transformer.saving.open import open_model
 from keras_transformer.serving import ServedModel
 
 pytestmark = pytest.mark.usefixtures("exports_load_once")
-# Paragraphs, with sentences and lines that the model can read alone.
+# Texts of several sentences or lines. The model reads up to 40 subwords at a time.
 PARAGRAPHS = [
     "der Hund läuft. ein Hund und noch ein Hund! die Katze schläft? der Hund. " * 2,
     "Der Hund läuft.\n\n  Die Katze schläft.\r\nEin Hund, noch ein Hund, z. B. er.\n",
@@ -43,6 +43,7 @@ def test_paragraphs_match_the_translator(
     monkeypatch.setattr(tiny_translator, "warn", lambda *one: warnings.append(one))
     texts = [*PARAGRAPHS, *TEXTS]
     expected = tiny_translator.n_best(texts, 4)
+    # Warnings name long texts, which are translated in segments.
     assert {0, 3, 4} <= {index for index, _ in warnings} <= {0, 1, 2, 3, 4}
     best = signatures["serving_default"](inputs=tf.constant(texts))
     assert texts_of(best["translations"]) == [ranked[0].text for ranked in expected]
@@ -58,7 +59,6 @@ def test_paragraphs_match_the_translator(
             rtol=1e-4,
             atol=1e-4,
         )
-    # Segments are more than the rows that are searched at a time.
     served = ServedModel(tiny_export).run("serving_default", {"inputs": texts})
     assert served["translations"].tolist() == best["translations"].numpy().tolist()
     assert open_model(tiny_export).translate(texts) == [
@@ -81,9 +81,11 @@ def test_segments_are_searched_in_bounded_batches(small_batch_export, signatures
 
 
 def test_language_mark_precedes_each_segment():
+    """A mark such as `>>fra<<` selects the target language."""
     side = (PIECES, splitter())
     tokenizer = MarianTokenizer(side, side)
-    search = TextSearch(tokenizer, None, None, 6, 100, 10)
+    limits = {"max_source_length": 6, "max_bytes": 100, "max_rows": 10}
+    search = TextSearch(tokenizer, detokenize=None, search=None, **limits)
     found = search.segments(tf.constant([">>fra<< a b c d e f a b c\nd", "a"]))
     mark = PIECES.index(">>fra<<")
     rows = found.ids.to_list()

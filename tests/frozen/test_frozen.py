@@ -1,4 +1,4 @@
-"""Tests that files of older releases load and translate byte for byte."""
+"""Files of older releases load, and translate as those releases recorded."""
 
 import json
 import pathlib
@@ -13,16 +13,19 @@ from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.open import open_model
 
 FROZEN = pathlib.Path(__file__).resolve().parent / "v1"
+# Size limit of each folder, which the repository stores.
 MAX_BYTES = {"v0_1": 800_000, "v1": 600_000}
 
 
 @pytest.fixture(scope="module")
 def expected():
+    """List of sources with the translations and scores by version 1."""
     return json.loads((FROZEN / "expected.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
 def unpacked(tmp_path):
+    """Folder with the run and the export of version 1."""
     _unpack(FROZEN, tmp_path)
     return tmp_path
 
@@ -34,7 +37,7 @@ def _unpack(version, folder):
 
 
 def assert_same_translator(found, expected):
-    """Two models with the same weights and settings need not both translate."""
+    """Compares settings and weights, which determine all translations."""
     settings = [each.model.get_config() | {"name": ""} for each in (found, expected)]
     assert settings[0] == settings[1]
     weights = (each.model.get_weights() for each in (found, expected))
@@ -49,7 +52,7 @@ def assert_same_translator(found, expected):
 @pytest.mark.parametrize(
     "form", ["run", pytest.param("checkpoint", marks=pytest.mark.slow), "saved_model"]
 )
-def test_what_version_1_wrote_translates_as_then(unpacked, expected, form):
+def test_files_of_version_1_translate_the_same(unpacked, expected, form):
     if form == "checkpoint":
         (unpacked / "run" / "model.keras").unlink()
         form = "run"
@@ -61,26 +64,26 @@ def test_what_version_1_wrote_translates_as_then(unpacked, expected, form):
         assert score == pytest.approx(each["score"], abs=1e-3)
 
 
-def test_file_of_version_1_is_the_model_of_its_run(unpacked):
+def test_keras_file_of_version_1_equals_its_run(unpacked):
     opened = open_model(unpacked / "run" / "model.keras")
     assert_same_translator(opened, open_model(unpacked / "run"))
 
 
 @pytest.mark.slow
 @pytest.mark.fault("F32", "training resumes from its checkpoint")
-def test_training_goes_on_from_version_1(unpacked):
+def test_training_resumes_from_version_1(unpacked):
     run = unpacked / "run"
     recipe = load_recipe(run / "config.yaml", ["training.steps=2003"])
     summary = train(recipe, run, progress=False)
     assert summary["steps"] == 2003
     assert (run / "checkpoints" / "ckpt-2003.index").is_file()
-    # The loss is as low as before, so weights and Adam's state were read.
+    # The perplexity is as low as before, so weights and Adam's state were restored.
     assert float(summary["validation"].split()[1].rstrip(",")) < 1.7
 
 
 @pytest.fixture(scope="module")
 def version_0_1(tmp_path_factory):
-    """The unpacked folder of version 0.1, and what its code computed."""
+    """Folder with the run and the export of version 0.1, and its expected.json."""
     folder = tmp_path_factory.mktemp("v0_1")
     _unpack(FROZEN.parent / "v0_1", folder)
     text = (FROZEN.parent / "v0_1" / "expected.json").read_text(encoding="utf-8")
@@ -103,7 +106,7 @@ def test_version_0_1_translates_the_same(version_0_1, run_of_version_0_1, form):
         assert score == pytest.approx(row["score"], abs=1e-3)
 
 
-def test_file_of_version_0_1_is_the_model_of_its_run(version_0_1, run_of_version_0_1):
+def test_keras_file_of_version_0_1_equals_its_run(version_0_1, run_of_version_0_1):
     opened = open_model(version_0_1[0] / "run" / "model.keras")
     assert_same_translator(opened, run_of_version_0_1)
 

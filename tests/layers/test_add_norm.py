@@ -1,3 +1,5 @@
+"""`AddNorm` against its formulas in NumPy."""
+
 import numpy as np
 import paper_in_numpy
 import pytest
@@ -58,7 +60,7 @@ def test_add_norm_pre_matches_formula():
 
 
 def test_add_norm_drops_sublayer_output_only():
-    """Numbers are dropped or scaled by 1 / (1 - rate); the residual is kept."""
+    """Its units are dropped or scaled by 1 / (1 - rate); the residual stays."""
     layer = built(normalization="pre", dropout=0.25)
     ones = np.ones_like(INPUTS)
     added = numpy(layer(INPUTS, ones, training=True)) - INPUTS

@@ -1,4 +1,4 @@
-"""`DecoderLayer` and `Decoder`."""
+"""`DecoderLayer` and `Decoder` against the paper in NumPy."""
 
 import numpy as np
 import paper_in_numpy
@@ -80,7 +80,7 @@ def test_decoder_ignores_later_tokens(changed):
 
 
 def test_decoder_ignores_source_padding():
-    """The source mask has length 6, the target length 4."""
+    """The source has 6 positions, the target 4, so their masks cannot be confused."""
     decoder = built(Decoder, 2)
     expected = numpy(decoder(INPUTS, ENCODER_OUTPUT, source_mask=SOURCE_MASK))
     other = np.where(SOURCE_MASK[..., None], ENCODER_OUTPUT, 1e3).astype("float32")
@@ -100,6 +100,7 @@ def test_decoder_uses_implicit_masks(cls):
     target = embedding(np.array([[2, 4, 5, 0], [2, 0, 0, 0]]))
 
     def bare(x):
+        """Returns the same vectors without a Keras mask."""
         return ops.convert_to_tensor(ops.convert_to_numpy(x))
 
     layer = built(cls, 2) if cls is Decoder else built(cls)

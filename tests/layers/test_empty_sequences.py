@@ -1,4 +1,4 @@
-"""Sequences without positions keep their batch axis, and batches may be empty."""
+"""Sequences of length 0 and batches without rows keep their other axes."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ LAYERS = {
 
 
 def compiled(function, **shapes):
-    """Compiles for unknown sizes where the backend has them."""
+    """Traces a function of a dict for unknown sizes, which only TensorFlow has."""
     if keras.backend.backend() != "tensorflow":
         return function
     import tensorflow as tf

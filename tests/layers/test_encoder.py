@@ -1,4 +1,4 @@
-"""`EncoderLayer` and `Encoder`."""
+"""`EncoderLayer` and `Encoder` against the paper in NumPy."""
 
 import keras
 import numpy as np
@@ -71,7 +71,7 @@ def test_encoder_ignores_padding():
 
 @pytest.mark.parametrize("cls", [EncoderLayer, Encoder])
 def test_encoder_uses_implicit_mask(cls):
-    """It passes from a `TokenEmbedding` through the positions to the output."""
+    """The mask passes from `TokenEmbedding` through the positions to the output."""
     ids = np.array([[5, 2, 4, 3, 1], [1, 4, 3, 0, 0]])
     vectors = PositionalEncoding()(TokenEmbedding(6, 7)(ids))
     bare = ops.convert_to_tensor(ops.convert_to_numpy(vectors))

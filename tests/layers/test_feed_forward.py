@@ -1,3 +1,5 @@
+"""`FeedForward` against equation 2 in NumPy."""
+
 import numpy as np
 import paper_in_numpy
 import pytest

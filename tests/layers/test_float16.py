@@ -1,4 +1,4 @@
-"""Attention over vectors whose products exceed float16's range."""
+"""Attention in float16 against float32, where products exceed float16's range."""
 
 import keras
 import numpy as np
@@ -43,7 +43,7 @@ def test_attention_logits_do_not_overflow_in_float16(cls, score_mode, policy):
 
 
 def test_additive_logits_do_not_overflow_in_float16():
-    """Each logit is a sum of 16 products 10000 tanh(2), which is 154244."""
+    """Each logit is a sum of 16 products 10000 tanh(2), in total 154,244."""
     layer = MultiHeadAttention(2, 16, score_mode="additive", dtype="float16")
     layer.build((1, 3, 32), (1, 3, 32))
     layer.score_weights.assign(ops.full((2, 16), 10000.0))
@@ -62,7 +62,7 @@ def test_weighted_values_do_not_overflow_in_float16():
     np.testing.assert_allclose(numpy(found), 30000, rtol=2e-3)
 
 
-def test_step_does_not_overflow_in_float16():
+def test_decoding_step_does_not_overflow_in_float16():
     model = kt.Transformer(
         *(11,), num_layers=2, d_model=8, d_ff=12, num_heads=2, dtype="mixed_float16"
     )

@@ -1,3 +1,5 @@
+"""Masks of padding and of later positions, written out."""
+
 import numpy as np
 from keras import ops
 
@@ -25,7 +27,7 @@ def test_causal_mask_hides_later_keys():
     )
 
 
-def test_combine_masks_hides_what_any_mask_hides():
+def test_combine_masks_hides_positions_that_any_mask_hides():
     first = np.array([True, True, False])
     second = np.array([1, 0, 1])
     combined = combine_masks(None, first, second)

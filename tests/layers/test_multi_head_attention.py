@@ -291,7 +291,7 @@ def test_attention_rejects_dropout_out_of_range(dropout):
     "score_mode",
     [pytest.param("dot", marks=pytest.mark.slow), "additive"],
 )
-def test_attention_with_other_scores_passes_all_layer_checks(score_mode):
+def test_attention_with_other_score_modes_passes_all_layer_checks(score_mode):
     kwargs = {"num_heads": 3, "key_dim": 5, "dropout": 0.1, "score_mode": score_mode}
     inputs = {"query": QUERY, "value": VALUE, "attention_mask": MASK}
     num_weights = 5 if score_mode == "additive" else 4
@@ -299,8 +299,8 @@ def test_attention_with_other_scores_passes_all_layer_checks(score_mode):
 
 
 @pytest.mark.parametrize("score_mode", ["dot", "additive"])
-def test_attention_with_other_scores_matches_their_formulas(score_mode):
-    """Section 3.2.1, in float64, pair by pair."""
+def test_attention_with_other_score_modes_matches_their_formulas(score_mode):
+    """Computes the functions of section 3.2.1 query by query and key by key."""
     layer = built(3, 5, score_mode=score_mode)
     _, scores = layer(QUERY, VALUE, attention_mask=MASK, return_attention_scores=True)
     found = numpy(scores)

@@ -1,3 +1,5 @@
+"""`PositionalEncoding` against the formulas of section 3.5."""
+
 import math
 
 import numpy as np
@@ -14,6 +16,7 @@ LEARNED = {"kind": "learned", "max_length": 11}
 
 
 def table(length, d_model, layer=None, start_index=0):
+    """Returns the encodings `[length, d_model]` that a layer adds to zeros."""
     layer = PositionalEncoding() if layer is None else layer
     return numpy(
         layer(np.zeros((1, length, d_model), "float32"), start_index=start_index)
@@ -21,6 +24,7 @@ def table(length, d_model, layer=None, start_index=0):
 
 
 def learned(d_model=6):
+    """Returns a layer with learned positions, and its table `[11, d_model]`."""
     layer = PositionalEncoding(**LEARNED)
     layer.build((None, None, d_model))
     rows = np.arange(11 * d_model, dtype="float32").reshape(11, d_model)
@@ -35,7 +39,7 @@ def test_positions_pass_all_layer_checks(kwargs, weights):
 
 
 def test_positions_match_hand_calculation():
-    """d_model 4: the wavelengths' factors are 1 and 10000^(2/4) = 100."""
+    """With d_model 4, positions are divided by 1 and by 10000^(2/4) = 100."""
     expected = [
         [0, 1, 0, 1],
         [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)],
@@ -50,7 +54,7 @@ def test_positions_match_closed_form(d_model):
 
 
 def test_positions_alternate_sines_and_cosines():
-    """The variant with all sines before all cosines is a different function."""
+    """Other implementations have all sines before all cosines."""
     encoding = table(31, 12)
     concatenated = np.concatenate([encoding[:, ::2], encoding[:, 1::2]], axis=1)
     assert np.abs(encoding - concatenated).max() > 1

@@ -1,4 +1,4 @@
-"""`score`, the name of `score_mode` in version 0.1."""
+"""The argument `score_mode` under its name in version 0.1, `score`."""
 
 import warnings
 

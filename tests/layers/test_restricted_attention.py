@@ -97,7 +97,7 @@ def test_restricted_attention_matches_full_attention_with_band_mask(window, caus
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [1, 2, 5])
 def test_restricted_attention_scores_match_full_attention(window, causal):
-    """And are exactly 0 outside the band."""
+    """Scores outside the band are exactly 0."""
     restricted, full = pair(window)
     x, tokens = sequence(11), token_mask(11)
     mask = band(11, window, causal)[None] & tokens[:, None, :]

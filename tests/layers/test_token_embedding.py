@@ -1,3 +1,5 @@
+"""`TokenEmbedding` against NumPy: lookup, projection to logits, and mask."""
+
 import keras
 import numpy as np
 import pytest
@@ -72,8 +74,8 @@ def test_embedding_logits_are_float32_under_mixed_precision(policy):
     np.testing.assert_allclose(numpy(logits), expected, rtol=1e-5, atol=1e-6)
     symbolic = layer(keras.Input((None, 7), dtype=compute_dtype), reverse=True)
     assert (symbolic.shape, symbolic.dtype) == ((None, None, 11), "float32")
-    ids = layer(IDS)
-    assert keras.backend.standardize_dtype(ids.dtype) == compute_dtype
+    embedded = layer(IDS)
+    assert keras.backend.standardize_dtype(embedded.dtype) == compute_dtype
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])

@@ -36,7 +36,8 @@ def test_dropout_drops_at_rate_and_keeps_the_mean(rate):
     bound = 5 * np.sqrt(rate * (1 - rate) / x.size)
     assert abs(dropped.mean() - rate) < bound
     np.testing.assert_allclose(y[~dropped], 2 / (1 - rate), rtol=2e-4)
-    # Both halves of each random number are used, for rows and columns alike.
+    # Each random number decides on two units, which must not correlate along an axis:
+    # the shares of rows and of columns spread like those of independent units.
     for axis in (0, 1):
         share = dropped.mean(axis)
         expected = np.sqrt(rate * (1 - rate) / dropped.shape[axis])

@@ -60,7 +60,7 @@ def test_pack_kernel_stores_contiguous_column_blocks(width, columns):
     blocks = [block for piece in pieces for block in piece]
     np.testing.assert_array_equal(np.concatenate(blocks, axis=1), kernel)
     assert len({block.shape for block in blocks}) == 1
-    # XLA reads blocks of about a cache line of a row at full bandwidth.
+    # XLA reads blocks of this width at full bandwidth.
     assert 32 <= blocks[0].shape[1] < 128
     # Small kernels are one product; large ones are several, of similar size.
     sizes = [piece.size for piece in pieces]

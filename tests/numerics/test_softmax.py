@@ -14,7 +14,7 @@ GENERATOR = np.random.default_rng(4)
 
 
 def softmax(logits, mask=True):
-    """Over the last axis in float64; zeros for a row without an allowed key."""
+    """Softmax over the last axis in float64; zeros for a row without an allowed key."""
     logits = np.where(mask, logits.astype("float64"), -np.inf)
     largest = logits.max(axis=-1, keepdims=True)
     powers = np.exp(logits - np.where(np.isfinite(largest), largest, 0))
@@ -23,7 +23,7 @@ def softmax(logits, mask=True):
 
 
 def random_mask(shape):
-    """About 60% of the keys; one row has none."""
+    """Mask that allows about 60% of the keys, and none in one row."""
     mask = GENERATOR.random(shape) < 0.6
     mask[1, 0, 2] = False
     return mask
@@ -44,7 +44,7 @@ def test_masked_softmax_matches_numpy(training, scale, source_length):
 
 @pytest.mark.parametrize("training", [False, True])
 def test_masked_softmax_gradient_is_its_jacobian(training):
-    """Row by row `diag(w) - w w^T`, and 0 for masked keys."""
+    """The Jacobian of a row of weights w is `diag(w) - w w^T`; masked keys have 0."""
     logits = GENERATOR.normal(size=(2, 3, 5, 4)).astype("float32")
     upstream = GENERATOR.normal(size=logits.shape).astype("float32")
     mask = random_mask((2, 1, 5, 4))

@@ -1,3 +1,5 @@
+"""Linearized trees: examples by hand, and random trees that are restored."""
+
 import random
 
 import pytest
@@ -80,15 +82,18 @@ def test_delinearize_inverts_linearize():
             "(TOP (S (A a)) (S (B b)))",
             {"missing roots": 1},
         ),
-        ("(S (A) x ( ) () (NP) (B) )S", "(S (A a) (NP b))", None),
+        (
+            "(S (A) x ( ) () (NP) (B) )S",
+            "(S (A a) (NP b))",
+            {"unknown symbols": 4, "superfluous words": 1},
+        ),
         ("(S (VP )VP (A) (B) )S", "(S (A a) (B b))", {"empty constituents": 1}),
     ],
 )
 def test_delinearize_repairs_and_counts_errors(text, expected, repairs):
+    """The sentence has the words a and b."""
     tree, found = delinearize(text, ["a", "b"])
     assert str(tree) == expected
-    if repairs is None:
-        repairs = {"unknown symbols": 4, "superfluous words": 1}
     assert found == repairs
 
 
@@ -151,6 +156,7 @@ def test_delinearize_repairs_and_counts_errors(text, expected, repairs):
     ],
 )
 def test_delinearize_finds_missing_words_by_numbers(text, expected, repairs):
+    """The sentence has the words a, b and c."""
     tree, found = delinearize(text, ["a", "b", "c"])
     assert str(tree) == expected
     assert found == repairs

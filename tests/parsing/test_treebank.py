@@ -1,3 +1,5 @@
+"""`TreeFiles`: sources and targets by hand, weights, and training on them."""
+
 import functools
 import gzip
 from collections import Counter
@@ -61,7 +63,7 @@ def test_tree_files_yield_words_and_symbols(folder):
 
 
 def test_tree_files_use_all_numbers_equally(tmp_path):
-    """Sentence lengths do not matter, and numbers are consecutive."""
+    """All sentences have eight words. Each number begins about equally many of them."""
     path = tmp_path / "trees"
     trees = [random_tree(seed, num_words=8) for seed in range(6000)]
     path.write_text("\n".join(map(str, trees)), encoding="utf-8")
@@ -72,7 +74,8 @@ def test_tree_files_use_all_numbers_equally(tmp_path):
         numbers = [int(piece[1:-1]) for piece in pieces[0]]
         assert set(np.diff(numbers) % NUMBERS) == {1}
         first[numbers[0]] += 1
-    # Each is expected 47 times; the bounds are more than 4 standard deviations away.
+    # 6,000 sentences begin with each of 128 numbers about 47 times. The bounds are more
+    # than 4 standard deviations away.
     assert first.min() > 15
     assert first.max() < 80
 
@@ -158,7 +161,7 @@ def test_word_marks_match_the_words(tmp_path, words):
         ]
         assert counts == [expected, expected]
         lengths.add(int(tf.size(sides[0].flat_values)))
-    assert len(lengths) == 2  # BPE-dropout has split them otherwise
+    assert len(lengths) == 2  # BPE-dropout gives longer texts.
     assert expected[-1] == 6
 
 
@@ -220,4 +223,5 @@ def test_training_resumes_with_sampled_weights(folder, tmp_path):
     resumed = training_dataset(corpus, budget, seed=2, start_step=steps + 2)
     for batch, other in zip(resumed.take(3), batches[steps + 2 :], strict=False):
         np.testing.assert_array_equal(batch[1], other[1])
+    # Each of 3 pairs three times, and half of 40 pairs.
     assert 9 + 20 <= len(epoch_rows(corpus)) <= 9 + 21

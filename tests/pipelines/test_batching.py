@@ -1,3 +1,5 @@
+"""Buckets and the order of batches, against their definitions and brute force."""
+
 from collections import Counter
 
 import numpy as np
@@ -143,19 +145,19 @@ def test_leftover_pairs_change_with_the_epoch():
 def test_padding_fraction_matches_hand_calculation():
     source, target = np.array([3, 5, 5, 1]), np.array([2, 2, 7, 7])
     # The source has 3+5 of 10 and 5+1 of 10 ids, the target 2+2 of 4 and 7+7 of 14.
-    waste = padding_fraction([np.array([0, 1]), np.array([2, 3])], source, target)
-    assert waste == pytest.approx(1 - (8 + 6 + 4 + 14) / (10 + 10 + 4 + 14))
+    found = padding_fraction([np.array([0, 1]), np.array([2, 3])], source, target)
+    assert found == pytest.approx(1 - (8 + 6 + 4 + 14) / (10 + 10 + 4 + 14))
     assert padding_fraction([np.array([2])], source, target) == 0
 
 
 def test_buckets_reduce_padding_to_a_third():
     lengths = random_lengths(20_011)
-    wastes = []
+    fractions = []
     for max_leaves in (1, 32):
         buckets, leaves = plan_buckets(*lengths, 4096, max_leaves=max_leaves)
         batches = [batch for _, batch in epoch_batches(buckets, leaves, 1, 0)]
-        wastes.append(padding_fraction(batches, *lengths))
-    assert wastes[1] < wastes[0] / 3
+        fractions.append(padding_fraction(batches, *lengths))
+    assert fractions[1] < fractions[0] / 3
 
 
 def test_sorted_batches_contain_every_pair_once():

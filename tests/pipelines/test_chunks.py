@@ -1,3 +1,5 @@
+"""Chunks of an iterable, and samples from one."""
+
 import math
 from collections import Counter
 

@@ -1,3 +1,5 @@
+"""Datasets of batches: each row's ids identify its pair in the corpus."""
+
 from collections import Counter
 
 import numpy as np
@@ -22,7 +24,7 @@ START, END = 2, 3
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Returns pairs that all differ, so that each row identifies its pair."""
+    """Corpus of pairs that all differ, so that each row identifies its pair."""
     generator = np.random.default_rng(11)
     words = ["eins", "two", "drei", "four", "fünf", "six", "sieben"]
 
@@ -37,6 +39,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def index_of_source(corpus):
+    """Mapping of a source's ids to the number of its pair."""
     return {tuple(corpus.pair(n)[0].tolist()): n for n in range(NUM_PAIRS)}
 
 
@@ -155,8 +158,8 @@ def test_batches_are_shuffled(corpus):
     steps = steps_per_epoch(corpus, BUDGET)
     widths = [b[0].shape[1] for b in batches(training_dataset(corpus, BUDGET), steps)]
     # If the batches were sorted by length, neighbors would be similar.
-    walk = np.abs(np.diff(widths)).mean()
-    assert walk > 0.5 * np.abs(np.subtract.outer(widths, widths)).mean()
+    differences = np.abs(np.subtract.outer(widths, widths)).mean()
+    assert np.abs(np.diff(widths)).mean() > 0.5 * differences
 
 
 def test_training_dataset_is_endless(corpus):

@@ -1,3 +1,5 @@
+"""Encoded corpora: ids against the tokenizer's, dropped pairs, and the cache."""
+
 import gzip
 import hashlib
 import json
@@ -250,7 +252,7 @@ def test_cache_is_reused_only_for_same_inputs(tokenizers, tmp_path, monkeypatch)
 
 
 def test_fingerprint_covers_the_ids(tokenizers, tmp_path, monkeypatch):
-    """Equal inputs with other ids, as from another library, are another text."""
+    """If NumPy draws other numbers, equal inputs give other ids."""
     lines = [line.encode() for line in sentences(11, 9)]
     files = TextFiles(write(tmp_path / "a", lines), write(tmp_path / "b", lines))
     options = {"dropout": 0.2, "segmentations": 2}

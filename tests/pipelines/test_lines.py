@@ -1,3 +1,5 @@
+"""Lines of text files: where they end, their encoding, and damaged files."""
+
 import gzip
 import random
 

@@ -1,4 +1,4 @@
-"""Settings that fit the text and the machine."""
+"""Automatic settings for a text and a machine, against tables of expected values."""
 
 import gzip
 import random
@@ -15,6 +15,7 @@ from keras_transformer.recipes.machine import Machine
 from keras_transformer.recipes.machine import TextSize
 from keras_transformer.recipes.machine import measure_text
 
+# A machine has cores and bytes of memory; a GPU has bytes and a compute capability.
 LAPTOP = Machine(4, 8 << 30)
 GPU = Machine(16, 64 << 30, (Gpu(24 << 30, 8.6),))
 FILES = "data.train={source: a.en, target: a.de}"
@@ -22,7 +23,7 @@ FILES = "data.train={source: a.en, target: a.de}"
 
 @pytest.fixture
 def load(monkeypatch):
-    """Loads a recipe for a given number of pairs and machine."""
+    """Function that loads a recipe as for a number of pairs and a machine."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
 
     def load(pairs, machine=LAPTOP, *overrides, recipe="files", **options):
@@ -121,14 +122,14 @@ def test_parallel_parts_fit_the_cores(load, cores, expected):
     assert load(29_000, machine).training.parallel_parts == expected
 
 
-def test_workers_choose_alike(load, monkeypatch):
+def test_workers_with_different_memory_choose_the_same(load, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{}")
     sizes = ("model.preset=big", "training.batch_tokens=25000")
     recipes = [load(29_000, Machine(8, gib << 30), *sizes) for gib in (4, 64)]
     assert recipes[0] == recipes[1]
 
 
-def test_recipe_without_a_model_begins_with_the_template(load, tmp_path):
+def test_recipe_without_a_model_extends_the_files_recipe(load, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("data: {train: {source: a.en, target: a.de}}")
     assert load(29_000, recipe=path) == load(29_000)
@@ -172,42 +173,42 @@ def test_auto_is_an_error_for_other_keys(load):
         *("training=1", "tokenizer=[]", "training.steps=true", "model.d_model=1.5"),
     ],
 )
-def test_wrong_values_are_reported_as_without_auto(load, override):
+def test_wrong_values_next_to_automatic_ones_are_reported(load, override):
     with pytest.raises(RecipeError, match=override.split("=")[0].split(".")[-1]):
         load(29_000, LAPTOP, override)
 
 
-def test_a_begun_run_keeps_its_values(load, tmp_path):
+def test_started_run_keeps_its_values(load, tmp_path):
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
-    begun = load(29_000)
-    dump_recipe(begun, run / "config.yaml")
+    started = load(29_000)
+    dump_recipe(started, run / "config.yaml")
     lines = []
     options = {"run": run, "report": lines.append}
-    # Nothing is trained yet, so that the text may still be corrected.
+    # Without a checkpoint, the run may still change its text.
     assert load(4_500_000, GPU, **options).model.preset == "base"
     (run / "checkpoints" / "ckpt-1.index").touch()
     lines.clear()
-    assert load(4_500_000, GPU, **options) == begun
+    assert load(4_500_000, GPU, **options) == started
     assert lines == []
     (run / "config.yaml").write_text("model: x")
     assert load(4_500_000, GPU, **options).model.preset == "base"
-    dump_recipe(begun, run / "config.yaml")
+    dump_recipe(started, run / "config.yaml")
     longer = load(4_500_000, GPU, "training.steps=20000", **options)
     assert longer.training.steps == 20_000
-    assert longer.training.warmup_steps == begun.training.warmup_steps
+    assert longer.training.warmup_steps == started.training.warmup_steps
 
 
-def test_a_begun_run_without_a_model_section_resumes(load, tmp_path):
-    """Earlier versions trained such a recipe with the defaults of the paper."""
+def test_started_run_without_a_model_section_resumes(load, tmp_path):
+    """Earlier versions gave recipes without this section the defaults of the paper."""
     path, run = tmp_path / "mine.yaml", tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     (run / "checkpoints" / "ckpt-1.index").touch()
     path.write_text("data: {train: {source: a.en, target: a.de}}\nmodel: {}")
-    begun = load(29_000, recipe=path)
-    dump_recipe(begun, run / "config.yaml")
+    started = load(29_000, recipe=path)
+    dump_recipe(started, run / "config.yaml")
     path.write_text("data: {train: {source: a.en, target: a.de}}")
-    assert load(29_000, recipe=path, run=run) == begun
+    assert load(29_000, recipe=path, run=run) == started
 
 
 def write_text(path, lines):
@@ -232,7 +233,7 @@ def test_measure_text_extrapolates_large_files(tmp_path, monkeypatch, suffix):
     path = write_text(tmp_path / f"s{suffix}", words)
     monkeypatch.setattr(machines, "_SAMPLE_BYTES", 100_000)
     size = measure_text([path], [path])
-    # Compressed files are read ahead.
+    # The size of a compressed file is estimated less exactly, since gzip reads ahead.
     assert size.pairs == pytest.approx(50_000, rel=0.15 if suffix else 0.01)
     assert size.bytes == pytest.approx(sum(map(len, words)) + 50_000, rel=0.15)
 

@@ -167,7 +167,7 @@ JSON = st.recursive(
 )
 TEXTS = altered() | VALUES | JSON.map(lambda each: yaml.safe_dump(each))
 CONTENTS = TEXTS.map(lambda text: text.encode("utf-8", "surrogatepass")) | st.binary()
-# A shipped recipe with overrides, or any text.
+# A valid recipe with overrides, or any text.
 CASES = st.tuples(st.just(GOOD.encode()), OVERRIDES | PLAUSIBLE) | st.tuples(
     CONTENTS, st.just([]) | OVERRIDES
 )
@@ -193,7 +193,7 @@ def check(path):
 
 
 @pytest.mark.fault("X05", "a recipe, or one line that names the file")
-def test_whatever_comes_is_a_recipe_or_one_line(tmp_path, record_property):
+def test_load_recipe_gives_a_recipe_or_one_line(tmp_path, record_property):
     outcomes = fuzz(CASES, check(tmp_path / "r.yaml"), SHORT)
     record_property("happened", told(outcomes))
     assert min(outcomes["read"], outcomes["refused in one line"]) > SHORT / 20

@@ -1,4 +1,4 @@
-"""Numbers of parameters and memory from the sizes of a model."""
+"""Parameters counted from a model's sizes, against Keras, and memory of training."""
 
 import pytest
 

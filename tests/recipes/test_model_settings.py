@@ -1,17 +1,10 @@
-"""Sizes of the heads in recipes that change a preset."""
+"""The section `model`: sizes of heads after changes to a preset, and variations."""
 
 import pytest
 
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes import shipped_recipes
-
-
-@pytest.fixture
-def recipe_path(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("data: {train: {source: a.en, target: a.de}}\nmodel: {}")
-    return path
 
 
 @pytest.mark.parametrize(
@@ -63,14 +56,14 @@ def test_short_forms_set_variations(recipe_path, tmp_path):
     assert not {"start", "position_rates"} & arguments.keys()
     dump_recipe(recipe, tmp_path / "config.yaml")
     assert load_recipe(tmp_path / "config.yaml") == recipe
-    # They replace what is there.
+    # They replace the same variations, and keep the others.
     changes += ["model.variations={position_rates: paper, attention_bias: true}"]
     recipe = load_recipe(recipe_path, [*changes, "model.start=learned"])
     assert recipe.model.constructor_arguments()["variations"] == {
         "attention_bias": True,
         "position_rates": "tensor2tensor",
     }
-    # An imported vocabulary ends with the start.
+    # The start is the last id of an imported vocabulary.
     recipe = load_recipe(
         recipe_path,
         ["model.start=zeros", "tokenizer={kind: marian, vocabulary_size: 90}"],

@@ -1,3 +1,5 @@
+"""Recipes: the shipped ones against the paper, and the files and overrides of users."""
+
 import dataclasses
 import inspect
 import json
@@ -5,10 +7,11 @@ import pathlib
 
 import pytest
 import yaml
+from recipe_errors import MINIMAL
+from recipe_errors import recipe_error
 
 from keras_transformer import Transformer
 from keras_transformer.decoding.options import BeamSearch
-from keras_transformer.recipes import RecipeError
 from keras_transformer.recipes import dump_recipe
 from keras_transformer.recipes import load_recipe
 from keras_transformer.recipes import shipped_recipes
@@ -16,26 +19,6 @@ from keras_transformer.recipes.schema import DecodingSettings
 from keras_transformer.recipes.schema import ModelSettings
 
 RECIPES = pathlib.Path(inspect.getfile(ModelSettings)).parent
-MINIMAL = """
-data:
-  train: {source: a.en, target: [a.de]}
-model: {}
-"""
-
-
-@pytest.fixture
-def recipe_path(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text(MINIMAL, encoding="utf-8")
-    return path
-
-
-def one_line(recipe, *overrides):
-    with pytest.raises(RecipeError) as caught:
-        load_recipe(recipe, overrides)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 @pytest.mark.parametrize("name", shipped_recipes())
@@ -44,6 +27,7 @@ def test_load_recipe_accepts_shipped_recipes(name, monkeypatch, tmp_path):
     own_files = ["data.train.source=a.en.gz", "data.train.target=a.de.gz"]
     recipe = load_recipe(name, own_files if name == "files" else [])
     assert recipe.training.steps > 0
+    # The value is a description.
     assert len(shipped_recipes()[name]) > 20
 
 
@@ -52,13 +36,13 @@ def test_template_has_every_key():
     recipe = load_recipe("files", ["data.train={source: a, target: b}"]).model_dump()
     assert set(written) == set(recipe)
     for section in ("data", "tokenizer", "training", "evaluation", "decoding"):
-        # One of the two checkpoint intervals.
+        # Only one of the two checkpoint intervals may be set.
         known = set(recipe[section]) - {"checkpoint_steps"}
         assert set(written[section]) == known, section
 
 
 def test_template_requires_files():
-    assert "data.train.source must be given" in one_line("files")
+    assert "data.train.source must be given" in recipe_error("files")
 
 
 @pytest.mark.parametrize(
@@ -110,17 +94,19 @@ def test_validation_metric_is_f1_for_trees_and_bleu_for_text(recipe_path):
     stopping = "training.early_stopping.metric"
     recipe = load_recipe(recipe_path, [trees, f"{stopping}=f1"])
     assert recipe.training.early_stopping.metric == "f1"
-    assert "bleu is not available" in one_line(recipe_path, trees, f"{stopping}=bleu")
-    assert "f1 is not available with data.kind files" in one_line(
+    assert "bleu is not available" in recipe_error(
+        recipe_path, trees, f"{stopping}=bleu"
+    )
+    assert "f1 is not available with data.kind files" in recipe_error(
         recipe_path, "data.validation={source: a, target: b}", f"{stopping}=f1"
     )
-    assert "needs validation_f1: true" in one_line(
+    assert "needs validation_f1: true" in recipe_error(
         recipe_path, trees, f"{stopping}=f1", "training.validation_f1=false"
     )
-    assert "guided_alignment needs data.kind trees" in one_line(
+    assert "guided_alignment needs data.kind trees" in recipe_error(
         recipe_path, "training.guided_alignment=0.5"
     )
-    assert "needs tokenizer.kind bpe" in one_line(
+    assert "needs tokenizer.kind bpe" in recipe_error(
         recipe_path, trees, "tokenizer.kind=word_piece"
     )
 
@@ -160,7 +146,7 @@ def test_load_recipe_expands_environment_variables(recipe_path, monkeypatch):
     monkeypatch.setenv("SOME_CORPUS", "/elsewhere")
     assert load_recipe(recipe_path).data.train.source == ["/elsewhere/a.en"]
     monkeypatch.delenv("SOME_CORPUS")
-    message = one_line(recipe_path)
+    message = recipe_error(recipe_path)
     assert "data.train.source" in message
     assert "SOME_CORPUS is not set" in message
     recipe = load_recipe(recipe_path, ["data.train.source=/b.en"])
@@ -257,14 +243,14 @@ def test_override_replaces_the_other_checkpoint_interval(recipe_path):
     ],
 )
 def test_load_recipe_names_the_key_of_an_error(recipe_path, override, expected):
-    assert expected in one_line(recipe_path, override)
+    assert expected in recipe_error(recipe_path, override)
 
 
 def test_load_recipe_rejects_both_checkpoint_intervals(recipe_path):
     recipe_path.write_text(
         MINIMAL + "training: {checkpoint_minutes: 3, checkpoint_steps: 7}"
     )
-    assert "checkpoint_minutes and checkpoint_steps" in one_line(recipe_path)
+    assert "checkpoint_minutes and checkpoint_steps" in recipe_error(recipe_path)
 
 
 @pytest.mark.parametrize(
@@ -281,15 +267,15 @@ def test_load_recipe_rejects_both_checkpoint_intervals(recipe_path):
 def test_load_recipe_rejects_other_files(tmp_path, content, expected):
     path = tmp_path / "broken.yaml"
     path.write_bytes(content)
-    message = one_line(path)
+    message = recipe_error(path)
     assert expected in message
     assert str(path) in message
 
 
 def test_load_recipe_lists_shipped_recipes_for_an_unknown_name(tmp_path):
-    message = one_line("multi30k_en_dee")
+    message = recipe_error("multi30k_en_dee")
     assert "did you mean multi30k_en_de?" in message
-    assert "folder" in one_line(tmp_path)
+    assert "folder" in recipe_error(tmp_path)
 
 
 def test_dump_recipe_writes_the_values_of_the_preset(recipe_path, tmp_path):
@@ -307,6 +293,7 @@ def test_dump_recipe_writes_the_values_of_the_preset(recipe_path, tmp_path):
     ]
 
 
+# Keys of version 0.1, with their new names and a value.
 OLD_KEYS = {
     "keep": ("keep_checkpoints", 7),
     "average": ("average_checkpoints", 3),
@@ -348,7 +335,7 @@ def test_load_recipe_renames_old_keys(recipe_path, caplog, load):
 
 def test_load_recipe_rejects_old_and_new_key_together(recipe_path):
     recipe_path.write_text(f"{MINIMAL}training: {{keep: 5, keep_checkpoints: 7}}")
-    assert "training.keep is the old name of training.keep_checkpoints" in one_line(
+    assert "training.keep is the old name of training.keep_checkpoints" in recipe_error(
         recipe_path
     )
 
@@ -371,7 +358,7 @@ def test_decoding_section_matches_beam_search():
                 kind(**change)
 
 
-def test_load_recipe_reads_no_as_text(tmp_path):
+def test_load_recipe_reads_the_word_no_as_text(tmp_path):
     path = tmp_path / "norwegian.yaml"
     path.write_text(
         "data: {kind: tfds, name: x, source_language: no, target_language: en}"

@@ -3,7 +3,7 @@
 import pytest
 from forks import Forks
 
-# All features with state: loss scale, accumulation, dropout, patience.
+# All features whose state a checkpoint must restore.
 SETTINGS = [
     "data.size=400",
     "data.held_out=12",
@@ -57,26 +57,30 @@ def train_lightly():
 
 @pytest.fixture(scope="session")
 def train_whole():
+    """Arguments of `train` with all features."""
     return train_arguments()
 
 
 @pytest.fixture(scope="session")
 def quick_run(forks, train_quickly, tmp_path_factory):
-    """Folder of an uninterrupted run."""
+    """Folder of an uninterrupted run of `train_quickly`."""
     return finished(forks, train_quickly, tmp_path_factory.mktemp("quick") / "run")
 
 
 @pytest.fixture(scope="session")
 def light_run(forks, train_lightly, tmp_path_factory):
+    """Folder of an uninterrupted run of `train_lightly`."""
     return finished(forks, train_lightly, tmp_path_factory.mktemp("light") / "run")
 
 
 @pytest.fixture(scope="session")
 def whole_run(forks, train_whole, tmp_path_factory):
+    """Folder of an uninterrupted run of `train_whole`."""
     return finished(forks, train_whole, tmp_path_factory.mktemp("whole") / "run")
 
 
 def finished(forks, arguments, folder):
+    """Trains to the end and returns the folder."""
     code, log = forks.run(*arguments, "--output", folder)
     assert code == 0, log
     return folder

@@ -26,9 +26,10 @@ class Forks:
         """Starts a command and returns its process id.
 
         Args:
-            arguments: Those of the command.
-            job: Optionally the folder of a `save_loop` to run instead, `sabotage`,
-                `limit_bytes` of a file and the id of a `user`.
+            arguments: Arguments of the command.
+            job: Options. `save_loop`: folder in which save_loop.py runs instead.
+                `sabotage`: arguments of `sabotage.install`. `limit_bytes`: maximum
+                size of a file. `user`: id of the user who runs the command.
         """
         self.log.write_bytes(b"")
         self._process = prepared.start(

@@ -42,6 +42,7 @@ def _at(nth, count, before=None):
 
 
 def _hang(nth, count, reached, before=None):
+    """Creates the file `reached` at the nth call and waits."""
     count[0] += 1
     if count[0] == nth:
         pathlib.Path(reached).touch()
@@ -63,6 +64,8 @@ def _log_often():
 
 
 def _patch_random(delay):
+    """Kills the process `delay` seconds after its first step."""
+
     def start():
         time.sleep(delay)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -205,6 +208,8 @@ _SAVED = _module("keras_transformer.saving.checkpoints")
 _IO = _module("tensorflow.python.ops.gen_io_ops")
 _SAVER_IO = _module("tensorflow.python.ops.io_ops")
 
+# Points of a run by name. A point patches the package so that its argument, a function
+# that kills the process, is called there.
 POINTS = {
     "tokenizer is written": _before(
         _module("keras_transformer.pipelines.tokenizers.byte_pairs"),

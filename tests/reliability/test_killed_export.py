@@ -8,6 +8,7 @@ import pytest
 from sabotage import EXPORT_POINTS
 from waiting import wait_until
 
+# Files of a complete version.
 WHOLE = (
     "saved_model.pb",
     "MODEL_CARD.md",

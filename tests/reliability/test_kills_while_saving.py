@@ -13,6 +13,7 @@ KILLS = 20
 
 
 def last(pattern, log):
+    """Returns the last number that a pattern finds in a log, or `None`."""
     found = re.findall(pattern, log.read_text())
     return int(found[-1]) if found else None
 

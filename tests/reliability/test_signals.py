@@ -8,10 +8,11 @@ import pytest
 from run_state import assert_same
 from waiting import wait_until
 
+# A run that hangs without a signal takes ten minutes.
 SECONDS = 60
 
 
-def signalled(forks, arguments, folder, hang, *numbers):
+def interrupt(forks, arguments, folder, hang, *numbers):
     """Sends signals to a hanging run. Returns its exit code and the seconds it took."""
     reached = folder.parent / "reached"
     process = forks.start(
@@ -45,9 +46,8 @@ def test_interrupted_validation_is_repeated_on_resume(
     forks, train_quickly, quick_run, tmp_path, number, expected, record_property
 ):
     run = tmp_path / "run"
-    code, seconds = signalled(forks, train_quickly, run, "perplexity", number)
+    code, seconds = interrupt(forks, train_quickly, run, "perplexity", number)
     assert code == expected
-    # Without the signal it hangs for ten minutes.
     assert seconds < SECONDS
     assert (run / "checkpoints" / "ckpt-8.index").is_file()
     code, log = forks.run(*train_quickly, "--output", run)
@@ -70,7 +70,7 @@ def test_second_signal_ends_the_process_at_once(
     forks, train_quickly, tmp_path, numbers, expected
 ):
     run = tmp_path / "run"
-    code, seconds = signalled(forks, train_quickly, run, "step", *numbers)
+    code, seconds = interrupt(forks, train_quickly, run, "step", *numbers)
     # A shell shows 143 for a process that SIGTERM ended.
     assert code == expected
     assert seconds < SECONDS

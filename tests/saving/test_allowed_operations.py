@@ -1,4 +1,4 @@
-"""Tests of the list of allowed operations against all operations."""
+"""The operations that untrusted exports may have, against all of TensorFlow's."""
 
 import copy
 import json
@@ -75,7 +75,7 @@ def test_allowed_operations_do_not_reach_files_or_network():
         texts = [each.name for each in definition.attr if "string" in each.type]
         if any(PATHS.search(each) for each in [*inputs, *texts]):
             reaching.add(name)
-    # The rules find all known ones.
+    # The patterns find operations that are known to reach out.
     known = "ReadFile WriteFile MatchingFiles ImmutableConst GenerateVocabRemapping"
     known += " Abort PyFunc EagerPyFunc PyFuncStateless SaveV2 RestoreV2 PrintV2"
     known += " InitializeTableFromTextFileV2 LoadAndRemapMatrix DecodeProtoV2 RpcCall"
@@ -83,7 +83,7 @@ def test_allowed_operations_do_not_reach_files_or_network():
     assert set(known.split()) & registered.keys() <= reaching
     assert len(reaching) > 600
     assert reaching & allowed.keys() <= {
-        # Its texts are pieces of words.
+        # Its attribute `unknown_token` is a piece of a word.
         "WordpieceTokenizeWithOffsets",
     }
     stateful = {name for name, each in registered.items() if each.is_stateful}
@@ -107,7 +107,7 @@ def test_check_refuses_every_other_operation(tmp_path):
         except ModelError:
             continue
         passing.add(node.op)
-    # An empty vocabulary is invalid.
+    # This one needs a vocabulary.
     assert passing == allowed.keys() - {"SentencepieceOp"}
 
 

@@ -17,6 +17,7 @@ TARGETS = ["läuft der Hund", "Katze", "noch ein Hund 😀 x", "", "漢 und ein 
 
 @pytest.fixture(scope="module")
 def warnings():
+    """List of the (index, text) of each warning of `exported`."""
     return []
 
 
@@ -57,7 +58,7 @@ def test_scores_match_the_translator(exported, translator):
 
 
 def test_alignments_match_the_translator(exported, translator):
-    # Each source with each target, among them characters spelled in bytes.
+    # Each source with each target. Some characters are spelled in bytes.
     sources, targets = TEXTS * len(TARGETS), np.repeat(TARGETS, len(TEXTS)).tolist()
     aligned = exported.align(sources, targets)
     assert aligned == translator.align(sources, targets)
@@ -83,7 +84,7 @@ def test_attention_matches_the_mean_of_the_model(exported, tiny_model):
     whole = visualization.attention_of(*tiny_model, source, target)
     assert found.source == whole.source[:-1] and found.predicted == whole.predicted[:-1]
     assert "".join(found.source) == source and "😀" in "".join(found.source[-4:])
-    # The model has two layers; the export's mean is without the end ids.
+    # An export has only the mean over layers and heads, without the end ids.
     expected = whole.scores["cross"].mean(axis=(0, 1))[:-1, :-1]
     np.testing.assert_allclose(found.scores["cross"][0, 0], expected, atol=1e-5)
     assert found.select("cross")[0][:2] == (1, 1)

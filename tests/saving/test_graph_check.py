@@ -1,4 +1,4 @@
-"""Tests that untrusted exports that can reach files are refused before loading."""
+"""Untrusted exports whose graphs reach files or run code are refused before loading."""
 
 import functools
 import shutil
@@ -117,7 +117,7 @@ HOSTILE = [
 
 @pytest.mark.fault("F23", "an export that can access files is rejected")
 @pytest.mark.parametrize("function", HOSTILE, ids=lambda each: each.__name__)
-def test_what_reaches_out_is_refused(tmp_path, function):
+def test_exports_that_reach_files_or_code_are_refused(tmp_path, function):
     export(tmp_path / "1", function)
     for opening in (open_model, ServedModel):
         with pytest.raises(ModelError) as caught:
@@ -130,7 +130,7 @@ def test_what_reaches_out_is_refused(tmp_path, function):
 
 
 def test_unchecked_export_runs_its_operations(tmp_path):
-    """Without the check, such a graph writes a file."""
+    """Shows that the check is needed: without it, this graph writes a file."""
     marker = tmp_path / "marker"
 
     def writes(texts):

@@ -1,4 +1,4 @@
-"""Tests that untrusted model files are refused and that their code never runs."""
+"""Untrusted model files are refused, and their code never runs."""
 
 import inspect
 import pathlib
@@ -59,6 +59,12 @@ def forged(good, folder, kind, name):
     return reason
 
 
+def run_commands(model, output):
+    """Yields the results of `translate` and `export`."""
+    for arguments in (["translate", model], ["export", model, output]):
+        yield CliRunner().invoke(app, [*map(str, arguments)], input="a\n")
+
+
 def files_under(folder):
     return sorted(path.relative_to(folder) for path in folder.rglob("*"))
 
@@ -85,7 +91,7 @@ def test_open_model_reads_a_valid_file(good, tiny_model):
 
 @pytest.mark.fault("F23", "rejected with the reason before Keras reads the file")
 @pytest.mark.parametrize(("kind", "name"), CASES)
-def test_what_a_model_does_not_hold_is_refused(good, tmp_path, kind, name):
+def test_files_with_other_content_are_refused(good, tmp_path, kind, name):
     reason = forged(good, tmp_path, kind, name)
     message = refusal(tmp_path / "model.keras")
     assert f"{tmp_path / 'model.keras'}: refused: " in message
@@ -102,9 +108,7 @@ def test_code_in_a_lambda_layer_is_not_run(good, tmp_path):
         assert "Received: 'Sequential'" in refusal(tmp_path / "model.keras")
     finally:
         keras.backend.clear_session()  # resets the setting
-    for verb in ("translate", "export"):
-        arguments = [tmp_path, tmp_path / "out"] if verb == "export" else [tmp_path]
-        result = CliRunner().invoke(app, [verb, *map(str, arguments)], input="a\n")
+    for result in run_commands(tmp_path, tmp_path / "out"):
         assert result.exit_code == 2 and result.stdout == ""
         assert result.stderr.count("\n") == 1
         assert f"error: {tmp_path / 'model.keras'}: refused: " in result.stderr
@@ -117,7 +121,7 @@ def test_code_in_a_lambda_layer_is_not_run(good, tmp_path):
 @pytest.mark.fault(
     "F23", "compressed weights and overlapping or too large files are rejected"
 )
-def test_bombs(good, tmp_path):
+def test_compressed_overlapping_and_huge_files_are_refused(good, tmp_path):
     path = tmp_path / "model.keras"
     malicious.zip_bomb(good / "model.keras", path)
     assert path.stat().st_size < 1 << 20
@@ -139,7 +143,7 @@ def test_bombs(good, tmp_path):
 
 
 @pytest.mark.fault("F23", "a damaged file is an error that names it")
-def test_damaged_files(good, tmp_path):
+def test_damaged_files_are_refused(good, tmp_path):
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "model.keras"
     whole = path.read_bytes()
@@ -155,11 +159,11 @@ def test_damaged_files(good, tmp_path):
 
 
 @pytest.mark.fault("F21", "weights of another shape: an error with both sizes")
-def test_weights_of_another_shape(good, tmp_path):
+def test_weights_of_another_shape_are_refused(good, tmp_path):
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "model.keras"
     malicious.with_config(good / "model.keras", path, malicious.set_setting("d_ff", 41))
-    # Two layers each in encoder and decoder, with 24 + 24 + 1 more weights per layer.
+    # One unit more adds 24 + 24 + 1 parameters to each of four feed-forward layers.
     reason = "describe at least 29,636 parameters, but the file contains 29,440"
     assert reason in refusal(path)
 
@@ -167,7 +171,7 @@ def test_weights_of_another_shape(good, tmp_path):
 @pytest.mark.fault(
     "F21", "another tokenizer of the same size: an error with both hashes"
 )
-def test_another_tokenizer_of_the_same_size(good, tiny_model, tmp_path):
+def test_another_tokenizer_of_the_same_size_is_refused(good, tiny_model, tmp_path):
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "model.keras"
     mine = tiny_model[1].fingerprint()
@@ -176,11 +180,9 @@ def test_another_tokenizer_of_the_same_size(good, tiny_model, tmp_path):
     other = pipelines.train_tokenizer("bpe", [s[::-1] for s in SENTENCES], 300)
     other.save(tmp_path)
     assert f"SHA-256 {mine[:12]}, but the tokenizer next to it has" in refusal(path)
-    for verb in ("translate", "export"):
-        arguments = [path, tmp_path / "out"] if verb == "export" else [path]
-        result = CliRunner().invoke(app, [verb, *map(str, arguments)], input="a\n")
+    for result in run_commands(path, tmp_path / "out"):
         assert result.exit_code == 2 and other.fingerprint()[:12] in result.stderr
-    # Other comments are ignored.
+    # A comment in another form is ignored.
     with zipfile.ZipFile(path, "a") as archive:
         archive.comment = b"tokenizer sha256 \xff" + bytes(60_000)
     assert open_model(path).tokenizer.fingerprint() == other.fingerprint()

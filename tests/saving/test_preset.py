@@ -1,4 +1,4 @@
-"""Presets: what they contain, that they reopen, and what is refused."""
+"""Presets: their files, the models that they restore, and damaged ones."""
 
 import json
 import shutil
@@ -243,7 +243,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damaged_preset_is_one_line(copied, name):
+def test_damaged_preset_gives_a_one_line_error(copied, name):
     damage, message = DAMAGE[name]
     damage(copied)
     with pytest.raises(UserError) as caught:
@@ -285,13 +285,13 @@ def test_hub_names_are_downloaded(fake_hub, preset):
     opened = kt.open_model("hf://me/tiny@v1")
     assert fake_hub == [("download", "me/tiny", "v1")]
     assert opened.path == preset and opened.search == SEARCH
-    # As a command passes it: a path has one slash.
+    # On the command line, the name becomes a path, in which "//" is "/".
     assert model_info("hf:/me/tiny")["kind"] == "preset"
     assert kt.Transformer.from_preset("hf://me/tiny").d_model == 24
     assert fake_hub[1:] == [("download", "me/tiny", None)] * 2
 
 
-def test_hub_mistakes_are_one_line(fake_hub, monkeypatch):
+def test_hub_errors_are_one_line(fake_hub, monkeypatch):
     message = "hf://me/missing: cannot be downloaded: 404 Client Error Repository not"
     with pytest.raises(ModelError, match=message):
         kt.open_model("hf://me/missing")
@@ -314,7 +314,7 @@ def test_push_to_hub_uploads_a_preset(fake_hub, tiny_model, tmp_path):
     assert kt.open_model(tmp_path / "uploaded").tokenizer.vocabulary_size == 300
 
 
-def test_upload_failure_is_one_line(fake_hub, preset, monkeypatch):
+def test_upload_error_is_one_line(fake_hub, preset, monkeypatch):
     def upload_folder(**_):
         raise OSError("401\nUnauthorized")
 

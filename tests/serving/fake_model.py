@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import re
 import threading
 import time
 
@@ -88,6 +89,7 @@ class FakeModel:
             [(" " * (n > 0) + word) for n, word in enumerate(text.decode().split())]
             for text in (columns["inputs"][0], columns["targets"][0])
         )
+        # Target words attend to the source in reverse.
         weights = np.full((1, len(target), len(source)), 0.02)
         for i in range(len(target)):
             weights[0, i, max(len(source) - 1 - i, 0)] = 0.8
@@ -151,6 +153,13 @@ def ask(port, method, path, body=None, headers=(), timeout=60):
         return answer.status, answer.headers, content
     finally:
         connection.close()
+
+
+def queue_rows(port):
+    """Returns the number of rows that wait in the server's queue."""
+    text = ask(port, "GET", "/metrics")[2].decode()
+    (line,) = re.findall(r"^keras_transformer_queue_rows (.*)$", text, re.MULTILINE)
+    return float(line)
 
 
 def predict(port, body, name="fake", timeout=60):

@@ -1,6 +1,6 @@
-"""The page in headless Chromium.
+"""The page in headless Chromium, with a model that reverses the words of a text.
 
-KERAS_TRANSFORMER_SHOTS is a folder for screenshots.
+The variable KERAS_TRANSFORMER_SHOTS is a folder for screenshots.
 """
 
 import os
@@ -45,11 +45,11 @@ def port():
 
 
 @pytest.fixture
-def opened(browser, port):
-    """Function that opens the page; errors and foreign requests fail the test."""
+def open_page(browser, port):
+    """Function that opens the page. Script errors and other requests fail the test."""
     contexts, complaints = [], []
 
-    def opened(width=1100, height=800, scheme="light", number=port):
+    def open_page(width=1100, height=800, scheme="light", number=port):
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme
         )
@@ -68,7 +68,7 @@ def opened(browser, port):
         page.goto(f"http://127.0.0.1:{number}/")
         return page
 
-    yield opened
+    yield open_page
     for context in contexts:
         context.close()
     assert complaints == []
@@ -88,8 +88,8 @@ def expect(locator):
     return playwright.expect(locator)
 
 
-def test_page_translates_and_shows_attention(opened):
-    page = opened()
+def test_page_translates_and_shows_attention(open_page):
+    page = open_page()
     shoot(page, "empty")
     translate(page, SENTENCE)
     backwards = " ".join(reversed(SENTENCE.split()))
@@ -110,7 +110,7 @@ def test_page_translates_and_shows_attention(opened):
     shoot(page, "hover")
     source.get_by_role("button", name="Two").hover()
     expect(page.locator("#summary")).to_contain_text("Two is attended to by Two 80%")
-    # The second candidate.
+    # The second translation of the n-best list.
     ranked.nth(1).get_by_role("button").click()
     expect(page.locator("#best")).to_have_text(backwards + "!")
     pressed = ranked.nth(1).get_by_role("button")
@@ -118,8 +118,8 @@ def test_page_translates_and_shows_attention(opened):
     expect(target.get_by_role("button").last).to_have_text("Two!")
 
 
-def test_page_works_by_keyboard(opened):
-    page = opened()
+def test_page_works_by_keyboard(open_page):
+    page = open_page()
     # Keys before the first paint are lost, since the focus is set then.
     expect(page.locator("#source")).to_be_focused()
     page.keyboard.type("one two three")
@@ -141,8 +141,8 @@ def test_page_works_by_keyboard(opened):
     expect(page.locator("#best")).to_have_text("three two one!")
 
 
-def test_page_fits_a_phone(opened):
-    page = opened(360, 740)
+def test_page_fits_a_phone(open_page):
+    page = open_page(360, 740)
     translate(
         page, SENTENCE + " beside Donaudampfschifffahrtsgesellschaftskapitänsmütze"
     )
@@ -154,8 +154,8 @@ def test_page_fits_a_phone(opened):
     assert box["height"] >= 44
 
 
-def test_page_supports_dark_mode(opened):
-    page = opened(scheme="dark")
+def test_page_supports_dark_mode(open_page):
+    page = open_page(scheme="dark")
     translate(page, SENTENCE)
     expect(page.locator("#attention-card")).to_be_visible()
     page.get_by_role("group", name="Words of the translation").get_by_role(
@@ -169,8 +169,8 @@ def test_page_supports_dark_mode(opened):
 @pytest.mark.parametrize(
     "selector", ["body", ".note", "#best", "h2", ".main", "#message"]
 )
-def test_page_text_has_enough_contrast(opened, selector):
-    page = opened()
+def test_page_text_has_enough_contrast(open_page, selector):
+    page = open_page()
     translate(page, " ")
     expect(page.get_by_role("alert")).to_be_visible()
     assert contrast(page, selector) >= 4.5
@@ -205,8 +205,8 @@ def contrast_of(*colors):
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_page_shows_and_clears_errors(opened):
-    page = opened()
+def test_page_shows_and_clears_errors(open_page):
+    page = open_page()
     translate(page, "secret")
     alert = page.get_by_role("alert")
     expect(alert).to_contain_text("The server failed")
@@ -227,8 +227,8 @@ def test_page_shows_and_clears_errors(opened):
     expect(alert).to_be_hidden()
 
 
-def test_page_translates_each_line(opened):
-    page = opened()
+def test_page_translates_each_line(open_page):
+    page = open_page()
     translate(page, "one two\n\n  three four \nfive")
     expect(page.locator("#best")).to_have_text("two one\n\nfour three\nfive")
     expect(page.locator("#several")).to_be_visible()
@@ -239,15 +239,15 @@ def test_page_translates_each_line(opened):
     expect(page.locator("#n-best-card")).to_be_visible()
 
 
-def test_page_keeps_the_focus_on_translate(opened):
-    page = opened()
+def test_page_keeps_the_focus_on_translate(open_page):
+    page = open_page()
     translate(page, "a b")
     expect(page.locator("#best")).to_have_text("b a")
     expect(page.get_by_role("button", name="Translate")).to_be_focused()
 
 
-def test_page_marks_an_outdated_translation(opened):
-    page = opened()
+def test_page_marks_an_outdated_translation(open_page):
+    page = open_page()
     translate(page, "a b")
     expect(page.locator("#best")).to_have_text("b a")
     expect(page.locator("#stale")).to_be_hidden()
@@ -257,8 +257,8 @@ def test_page_marks_an_outdated_translation(opened):
     expect(page.locator("#stale")).to_be_hidden()
 
 
-def test_page_copies_the_translation(opened):
-    page = opened()
+def test_page_copies_the_translation(open_page):
+    page = open_page()
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     expect(page.get_by_role("button", name="Copy")).to_be_hidden()
     translate(page, "a b")
@@ -267,8 +267,8 @@ def test_page_copies_the_translation(opened):
     assert page.evaluate("navigator.clipboard.readText()") == "b a"
 
 
-def test_page_does_not_move_while_hovering(opened):
-    page = opened(360, 740)
+def test_page_does_not_move_while_hovering(open_page):
+    page = open_page(360, 740)
     translate(page, " ".join(f"Donaudampfschifffahrt{n}" for n in range(9)))
     expect(page.locator("#attention-card")).to_be_visible()
     height = page.evaluate("document.documentElement.scrollHeight")
@@ -281,8 +281,8 @@ def test_page_does_not_move_while_hovering(opened):
     assert page.evaluate("document.documentElement.scrollHeight") == height
 
 
-def test_page_keeps_the_button_next_to_a_long_text(opened):
-    page = opened()
+def test_page_keeps_the_button_next_to_a_long_text(open_page):
+    page = open_page()
     button = page.get_by_role("button", name="Translate")
     top = button.bounding_box()["y"]
     translate(page, "word " * 59)
@@ -290,8 +290,8 @@ def test_page_keeps_the_button_next_to_a_long_text(opened):
     assert button.bounding_box()["y"] == pytest.approx(top, abs=1)
 
 
-def test_page_aligns_right_to_left_text(opened):
-    page = opened()
+def test_page_aligns_right_to_left_text(open_page):
+    page = open_page()
     translate(page, "שלום עולם")
     text = page.locator("#n-best .text").first
     expect(text).to_have_text("עולם שלום")
@@ -306,8 +306,8 @@ def test_page_aligns_right_to_left_text(opened):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_page_borders_and_strongest_attention_have_enough_contrast(opened, scheme):
-    page = opened(scheme=scheme)
+def test_page_borders_and_strongest_attention_have_enough_contrast(open_page, scheme):
+    page = open_page(scheme=scheme)
     translate(page, "a b")
     expect(page.locator("#attention-card")).to_be_visible()
     style = page.evaluate(
@@ -328,8 +328,8 @@ def test_page_borders_and_strongest_attention_have_enough_contrast(opened, schem
     assert contrast_of(border, card) >= 3
 
 
-def test_page_rejects_long_texts(opened):
-    page = opened()
+def test_page_rejects_long_texts(open_page):
+    page = open_page()
     asked = []
     page.on("request", lambda request: asked.append(request.url))
     translate(page, "word " * 61)
@@ -345,15 +345,15 @@ def test_page_rejects_long_texts(opened):
     expect(page.locator("#cut")).to_be_visible()
 
 
-def test_page_escapes_text(opened):
-    page = opened()
+def test_page_escapes_text(open_page):
+    page = open_page()
     translate(page, "<img src=x onerror=alert(1)> <b>x</b>")
     expect(page.locator("#best")).to_have_text("<b>x</b> onerror=alert(1)> src=x <img")
     assert page.locator("main img, main b").count() == 0
 
 
-def test_page_draws_trees(opened):
-    page = opened()
+def test_page_draws_trees(open_page):
+    page = open_page()
     tree = "(S (NP (DT The) (NN dog)) (VP (VBD saw) (NP (PRP$ its) (NN shadow))) (. .))"
     translate(page, tree)
     expect(page.locator("#tree svg text")).to_have_count(16)
@@ -367,9 +367,9 @@ def test_page_draws_trees(opened):
         expect(page.locator("#tree-card")).to_be_hidden()
 
 
-def test_page_hides_missing_attention(browser, opened):
+def test_page_hides_missing_attention(browser, open_page):
     with served(FakeModel(attend=False), Limits()) as number:
-        page = opened(number=number)
+        page = open_page(number=number)
         translate(page, "a b")
         expect(page.locator("#best")).to_have_text("b a")
         expect(page.locator("#n-best li")).to_have_count(2)

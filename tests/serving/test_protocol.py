@@ -1,4 +1,4 @@
-"""The request parser on arbitrary bodies."""
+"""The parser of requests: any body gives a request or a one-line error."""
 
 import json
 
@@ -50,6 +50,7 @@ BODIES = (JSON | REQUESTS).map(lambda each: json.dumps(each).encode()) | st.bina
 
 
 def check(body):
+    """Parses a body, checks the result, and returns the outcome's name."""
     try:
         found = parse_request(body, INPUTS, LIMITS)
     except RequestError as error:

@@ -11,6 +11,7 @@ import pytest
 from fake_model import FakeModel
 from fake_model import ask
 from fake_model import predict
+from fake_model import queue_rows
 from fake_model import served
 from waiting import wait_until
 
@@ -37,14 +38,14 @@ def test_method_errors_name_the_allowed_methods(port):
         assert (status, set(headers["Allow"].split(", "))) == (405, allowed)
 
 
-def test_head_of_the_page_has_no_content(port):
+def test_head_request_gets_no_content(port):
     status, headers, content = ask(port, "HEAD", "/")
     assert (status, content) == (200, b"")
     assert headers["Content-Length"] == str(len(ask(port, "GET", "/")[2]))
 
 
 @pytest.mark.fault("F25", "malformed HTTP: status 400 with a JSON error")
-def test_malformed_http_is_a_json_error(port):
+def test_malformed_http_gets_a_json_error(port):
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
         client.sendall(b"GET / HTTP/1.1\r\nno header\r\n\r\n")
         answer = b"".join(iter(lambda: client.recv(4096), b""))
@@ -111,7 +112,7 @@ def test_formatting_does_not_block_other_requests():
                 longest = max(longest, time.monotonic() - started)
             assert answer.result()[0] == 200
             total = time.monotonic() - began
-    # Otherwise one of them would wait for almost all of the formatting.
+    # If formatting blocked the server, a request would wait for almost all of it.
     assert longest < total / 2
 
 
@@ -132,16 +133,6 @@ def test_rows_of_a_disconnected_client_are_dropped():
             assert first.result(20)[0] == 200
         wait_until(lambda: queue_rows(port) == 0, "rows to be dropped", 20)
     assert sum(model.batches) <= 2
-
-
-def queue_rows(port):
-    text = ask(port, "GET", "/metrics")[2].decode()
-    (line,) = [
-        line
-        for line in text.splitlines()
-        if line.startswith("keras_transformer_queue_rows ")
-    ]
-    return float(line.split()[1])
 
 
 def test_server_is_ready_after_the_warm_up():
@@ -188,7 +179,7 @@ def test_newer_version_replaces_the_served_one():
         assert b'"version": 8' in ask(port, "GET", "/")[2]
 
 
-def test_broken_version_leaves_the_served_one(caplog):
+def test_broken_version_does_not_replace_the_served_one(caplog):
     model = FakeModel()
     model.newer = FakeModel()
     model.newer.version = 8

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from training_samples import dataset
+from training_samples import plain_model
 from training_samples import tiny_training_model
 from training_samples import tiny_transformer
 from training_samples import weights_of
@@ -46,13 +47,7 @@ def step(**changes):
 
 
 def plain():
-    model = tiny_transformer()
-    model.compile(
-        sgd(),
-        loss=training.SmoothedCrossEntropy(0.1),
-        metrics=[training.Perplexity(), training.TokenAccuracy()],
-    )
-    return fit(model)
+    return fit(plain_model(sgd()))
 
 
 class OverflowOnSecondReplica(training.TrainingModel):

@@ -13,6 +13,8 @@ import pytest
 import tensorflow as tf
 from training_samples import Restarting
 from training_samples import dataset
+from training_samples import save_checkpoints
+from training_samples import steps_in
 from training_samples import tiny_training_model
 from training_samples import tiny_transformer
 from training_samples import weights_of
@@ -20,28 +22,14 @@ from training_samples import weights_of
 from keras_transformer import training
 from keras_transformer.errors import CheckpointError
 from keras_transformer.saving.checkpoints import average_checkpoints
-from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.training.checkpoints import Checkpoints
-
-
-def shift_weights(model, amount):
-    """Adds a number to all weights, so that each checkpoint has different ones."""
-    transformer = getattr(model, "transformer", model)
-    transformer.set_weights([weight + amount for weight in weights_of(transformer)])
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Returns a folder with checkpoints of steps 10, 20 and 30, and their weights."""
+    """Folder with checkpoints of steps 10, 20 and 30, and their weights by step."""
     folder = tmp_path_factory.mktemp("saved")
-    model = tiny_training_model()
-    checkpoints = Checkpoints(model, folder, keep=3)
-    weights = {}
-    for step in (10, 20, 30):
-        shift_weights(model, 0.25)
-        weights[step] = weights_of(model)
-        checkpoints.save(step, {"step": step})
-    return folder, weights
+    return folder, save_checkpoints(tiny_training_model(), folder)
 
 
 @pytest.fixture
@@ -60,10 +48,6 @@ def restartable():
 @pytest.fixture
 def model(restartable):
     return restartable.begin()
-
-
-def steps_in(folder):
-    return [int(path.rpartition("-")[2]) for path in checkpoint_paths(folder)]
 
 
 def damage(folder, step, how):
@@ -147,7 +131,7 @@ def test_restore_falls_back_from_damaged_checkpoint(model, saved, caplog, how):
 
 
 @pytest.mark.fault("F04", "all damaged: an error instead of a start from step 0")
-def test_restore_rejects_only_damaged_checkpoints(model, saved):
+def test_restore_fails_if_all_checkpoints_are_damaged(model, saved):
     folder, _ = saved
     for step, how in zip((10, 20, 30), DAMAGES, strict=False):
         damage(folder, step, how)
@@ -256,12 +240,12 @@ def test_rotation_and_average_count_regular_checkpoints(
     assert newest.endswith("-30")
 
 
-def test_restore_deletes_what_a_killed_rotation_left(model, saved):
+def test_restore_finishes_a_killed_rotation(model, saved):
     folder, _ = saved
     damage(folder, 30, "index empty")
     assert Checkpoints(model, folder, keep=1).restore() == {"step": 20}
     assert steps_in(folder) == [20, 30]
-    # Workers that write nothing delete nothing.
+    # A worker that writes no checkpoints deletes none.
     other = Checkpoints(model, folder, keep=1, writes=False)
     (folder / "ckpt-30.index").unlink()
     assert other.restore() == {"step": 20}

@@ -15,6 +15,7 @@ TOKENS, D_MODEL, VOCABULARY = 29, 7, 53
 
 @pytest.fixture(scope="module")
 def batch():
+    """Vectors of two passes, the matrix of the vocabulary, labels and weights."""
     rng = np.random.default_rng(5)
     vectors = rng.normal(size=(2, TOKENS, D_MODEL)).astype("float32")
     matrix = rng.normal(size=(VOCABULARY, D_MODEL)).astype("float32")
@@ -25,7 +26,7 @@ def batch():
 
 
 def by_torch(batch, kind, weight, smoothing):
-    """Returns the loss as its paper writes it, and its gradients."""
+    """Returns the loss by its paper's formula, halved for R-Drop, and its gradients."""
     torch = pytest.importorskip("torch")
     first, second, matrix, labels, weights = map(torch.tensor, batch)
     factors = [first, second, matrix]
@@ -56,7 +57,7 @@ def by_torch(batch, kind, weight, smoothing):
 
 
 @pytest.mark.parametrize(
-    # Several chunks, and one.
+    # 29 tokens are several chunks of 8, and one of 64.
     ("smoothing", "chunk_tokens"),
     [
         (0.13, 8),
@@ -94,6 +95,7 @@ def test_consistency_rejects_unknown_settings():
 
 
 def model_and_batch(**options):
+    """Returns a compiled `TrainingModel` with random weights, inputs and labels."""
     keras.utils.set_random_seed(3)
     dropout = options.pop("dropout", 0.0)
     transformer = kt.Transformer(
@@ -116,7 +118,7 @@ def model_and_batch(**options):
 
 
 @pytest.mark.parametrize("kind", ["rdrop", "simcut"])
-def test_equal_passes_have_the_loss_of_one(kind):
+def test_equal_passes_have_the_loss_of_one_pass(kind):
     # Without dropout and cutoff, both passes agree and the divergence is 0.
     plain, *batch = model_and_batch()
     twice, *_ = model_and_batch(consistency=Consistency(kind, 3.0, cutoff=0.0))
@@ -128,14 +130,12 @@ def test_equal_passes_have_the_loss_of_one(kind):
 
 @pytest.mark.parametrize("kind", ["rdrop", "simcut"])
 def test_consistency_raises_the_loss_of_different_passes(kind):
-    changes = {"dropout": 0.3}
-    weak, *batch = model_and_batch(**changes, consistency=Consistency(kind, 0.0))
-    strong, *_ = model_and_batch(**changes, consistency=Consistency(kind, 5.0))
-    weak = weak.train_step(batch)
-    strong = strong.train_step(batch)
-    # The same seeds draw the same passes.
-    np.testing.assert_allclose(strong["perplexity"], weak["perplexity"], rtol=1e-6)
-    assert strong["loss"] > weak["loss"] * 1.001
+    weak, *batch = model_and_batch(dropout=0.3, consistency=Consistency(kind, 0.0))
+    strong, *_ = model_and_batch(dropout=0.3, consistency=Consistency(kind, 5.0))
+    found, expected = strong.train_step(batch), weak.train_step(batch)
+    # Equal seeds draw the same passes.
+    np.testing.assert_allclose(found["perplexity"], expected["perplexity"], rtol=1e-6)
+    assert found["loss"] > expected["loss"] * 1.001
 
 
 def test_consistency_is_off_in_validation():

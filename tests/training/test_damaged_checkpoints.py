@@ -5,10 +5,12 @@ import random
 
 import numpy as np
 import pytest
+from training_samples import save_checkpoints
+from training_samples import shift_weights
+from training_samples import steps_in
 from training_samples import tiny_training_model
 from training_samples import weights_of
 
-from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.training.checkpoints import Checkpoints
 
 FLIPS = 20
@@ -16,27 +18,13 @@ FLIPS = 20
 
 @pytest.fixture
 def saved(tmp_path):
-    """Returns a model, a folder with 3 of its checkpoints, and their weights."""
+    """A model, the folder of its checkpoints of steps 10, 20 and 30, and weights."""
     model = tiny_training_model()
-    checkpoints = Checkpoints(model, tmp_path, keep=3)
-    weights = {}
-    for step in (10, 20, 30):
-        shift_weights(model)
-        weights[step] = weights_of(model)
-        checkpoints.save(step, {"step": step})
-    return model, tmp_path, weights
-
-
-def shift_weights(model):
-    model.transformer.set_weights([weight + 0.25 for weight in weights_of(model)])
+    return model, tmp_path, save_checkpoints(model, tmp_path)
 
 
 def are_equal(weights, others):
     return all(map(np.array_equal, weights, others))
-
-
-def steps_in(folder):
-    return [int(path.rpartition("-")[2]) for path in checkpoint_paths(folder)]
 
 
 @pytest.mark.fault("F04", "one flipped bit in either file: detected or harmless")

@@ -83,7 +83,7 @@ def restarting_model(kind, **options):
 
 @functools.cache
 def good_run(kind, **options):
-    """Weights, slots and metrics of training without the invalid batches."""
+    """Returns weights, slots and metrics of training without the invalid batches."""
     good = [step for step in range(1, STEPS + 1) if step not in BAD_STEPS]
     model = restarting_model(kind, **options).begin()
     history = model.fit(batches(good), shuffle=False, verbose=0).history
@@ -184,6 +184,7 @@ def test_training_stops_after_consecutive_invalid_steps(tmp_path, bad, stops_at)
 
     if stops_at is None:
         fit()
+        assert (trainer.progress.step, trainer.progress.skipped) == (STEPS, len(bad))
         return
     with pytest.raises(TrainingFault, match="3 such steps in a row"):
         fit()
@@ -251,7 +252,7 @@ def test_exploding_gradient_updates_nothing(tmp_path, dtype):
 
     def exploding(limit):
         transformer = tiny_transformer(dtype=dtype)
-        model = Exploding(transformer, 0.1, 1, None, limit)
+        model = Exploding(transformer, 0.1, max_gradient_norm=limit)
         optimizer = keras.optimizers.SGD(0.01)
         if dtype == "mixed_float16":
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer, 8.0)

@@ -66,7 +66,9 @@ def model():
         ({"step": 10**30}, "cannot be read: the number"),
     ],
 )
-def test_forged_progress_is_damage(model, tmp_path, caplog, progress, reason):
+def test_forged_progress_makes_a_checkpoint_damaged(
+    model, tmp_path, caplog, progress, reason
+):
     Checkpoints(model, tmp_path / "checkpoints").save(3, progress)
     with pytest.raises(CheckpointError, match="contains no readable checkpoint"):
         Trainer(model, tmp_path).restore()
@@ -87,7 +89,7 @@ def test_valid_progress_of_any_version_is_restored(model, tmp_path):
 @pytest.mark.timeout(60)
 @pytest.mark.fault("F23", "a checkpoint's file that is a pipe is rejected, not read")
 @pytest.mark.parametrize("name", ["ckpt-3.index", "ckpt-3.data-00000-of-00001"])
-def test_checkpoint_of_pipes_is_refused(model, tmp_path, name):
+def test_checkpoint_with_a_pipe_is_refused(model, tmp_path, name):
     checkpoints = Checkpoints(model, tmp_path)
     checkpoints.save(3, {"step": 3})
     (tmp_path / name).unlink()

@@ -1,3 +1,5 @@
+"""`FusedAdam` against Keras's Adam and PyTorch's AdamW."""
+
 import keras
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Guided alignment of one head: by hand, and by training."""
+"""Guided alignment of one head: its loss by hand, and a head that learns."""
 
 from types import SimpleNamespace
 
@@ -16,14 +16,19 @@ from keras_transformer.layers import padding_mask
 
 
 def diagonal(inputs):
-    """Target position i is aligned to source position i, if it exists."""
+    """Returns an alignment of each target position i to source position i."""
     source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
     shape = tf.shape(target_ids)[1], tf.shape(source_ids)[1]
     return tf.eye(*shape, batch_shape=[tf.shape(target_ids)[0]]) > 0
 
 
 def test_next_words_matches_hand_calculation():
-    """The words are 10 11 12 and 20. The symbols 5 and 6 represent words."""
+    """The source has the word 10 11 12, the word 20 and the end id 3.
+
+    The target's symbols 5 and 6 stand for words. A position is aligned to the word that
+    the target predicts next.
+    """
+    # `begins` has the ids that begin a word, `stands` the symbols that stand for one.
     begins = np.isin(np.arange(30), [10, 20, 3])
     stands = np.isin(np.arange(30), [5, 6])
     aligned = training.next_words(begins, stands)

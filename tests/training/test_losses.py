@@ -1,4 +1,4 @@
-"""Label-smoothed loss and token-weighted metrics."""
+"""Label-smoothed loss against Keras's dense loss, and metrics against NumPy."""
 
 import os
 import pathlib
@@ -106,7 +106,7 @@ def test_smoothed_cross_entropy_is_finite_for_large_logits():
 
 
 @pytest.mark.parametrize("shape", ["rows", "tokens"])
-def test_sample_weight_weights_tokens(shape):
+def test_sample_weights_apply_to_rows_or_tokens(shape):
     logits = random_logits()
     row_weights = np.array([0.5, 2.0, 7.0, 1.0])
     weights = (LABELS != 0) * row_weights[:, None]

@@ -195,7 +195,7 @@ def test_checkpoint_before_the_first_update_averages_the_first_weights(
 
 
 @pytest.mark.slow
-def test_average_inside_a_loss_scale_optimizer(tmp_path):
+def test_average_follows_the_recurrence_in_float16(tmp_path):
     model = averaging_model("mixed_float16")
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     run = Run(model, tmp_path).fit(6)

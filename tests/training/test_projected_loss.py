@@ -76,13 +76,10 @@ def test_projected_loss_ignores_tokens_without_weight(batch):
     vectors, matrix, labels, weights = batch
     kept = weights > 0
     sums = projected_loss(*batch, 0.1, 8)
-    fewer = projected_loss(
-        *(tf.boolean_mask(x, kept) for x in (vectors,)),
-        matrix,
-        *(tf.boolean_mask(x, kept) for x in (labels, weights)),
-        0.1,
-        8,
+    vectors_kept, labels_kept, weights_kept = (
+        tf.boolean_mask(each, kept) for each in (vectors, labels, weights)
     )
+    fewer = projected_loss(vectors_kept, matrix, labels_kept, weights_kept, 0.1, 8)
     np.testing.assert_allclose(sums, fewer, rtol=1e-5)
     nothing = projected_loss(vectors, matrix, labels, 0.0 * weights, 0.1, 8)
     np.testing.assert_array_equal(nothing, [0.0, 0.0, 0.0])

@@ -20,6 +20,7 @@ def run_on_two_replicas(folder, *names):
 
 @pytest.fixture(scope="module")
 def fault_runs(tmp_path_factory):
+    """Folder with the results of overflows and of a resumed run."""
     return run_on_two_replicas(tmp_path_factory.mktemp("replicas"))
 
 
@@ -49,9 +50,6 @@ def test_two_replicas_match_one_replica(tmp_path, name):
     assert len(weights) == len(expected) > 10
     for weight, value in zip(weights, expected, strict=True):
         np.testing.assert_allclose(weight, value, rtol=1e-3, atol=tolerance)
-    if name == "plain":
-        # Keras averages this loss over rows instead of tokens.
-        assert metrics["loss"] == pytest.approx(expected_metrics["loss"], 1e-4)
     assert metrics == pytest.approx(expected_metrics, 5e-3 if "16" in name else 1e-4)
 
 

@@ -24,8 +24,8 @@ def test_paper_schedule_matches_equation_3(step):
     assert float(schedule(step - 1)) == pytest.approx(paper_rate(step, 512, 4000), 1e-5)
 
 
-def test_paper_schedule_of_base_model():
-    # 512^-0.5 * 4000^-0.5, and a quarter of the steps back: half of it.
+def test_paper_schedule_matches_hand_calculation():
+    # 512^-0.5 * 4000^-0.5 = 6.9877e-4 at step 4,000, and half of it at step 16,000.
     schedule = training.PaperSchedule(512)
     assert float(schedule(3999)) == pytest.approx(6.9877e-4, 1e-4)
     assert float(schedule(15_999)) == pytest.approx(6.9877e-4 / 2, 1e-4)

@@ -5,6 +5,7 @@ import os
 import prepared
 import pytest
 
+# Arguments: the number of parallel parts, and whether TensorFlow has computed before.
 SCRIPT = """
 import os, sys
 os.sched_getaffinity = lambda process: set(range(6))

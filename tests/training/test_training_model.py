@@ -8,13 +8,14 @@ from training_samples import batch
 from training_samples import dataset
 from training_samples import log_softmax
 from training_samples import paper_adam
+from training_samples import plain_model
 from training_samples import tiny_training_model
 from training_samples import tiny_transformer
 from training_samples import weights_of
 
 from keras_transformer import training
 
-# The rows have different numbers of tokens. Their number is not a multiple of 3.
+# Rows with different numbers of tokens. The number of rows is not a multiple of 3.
 SEVEN_ROWS = ((5, 7), (2, 3), (0, 0), (4, 2), (7, 1), (3, 6), (6, 4))
 
 
@@ -38,20 +39,15 @@ def assert_same_weights(model, other, rtol=1e-4, atol=1e-5):
 
 @pytest.fixture(scope="module")
 def trained():
-    """Returns a model after 5 steps of SGD, and its metrics."""
+    """A model after 5 steps of SGD, and its metrics."""
     model = tiny_training_model(sgd())
     return model, fit(model, 5)
 
 
 @pytest.fixture(scope="module")
 def plain():
-    """Returns the transformer after the same 5 steps of plain Keras training."""
-    model = tiny_transformer()
-    model.compile(
-        sgd(),
-        loss=training.SmoothedCrossEntropy(0.1),
-        metrics=[training.Perplexity(), training.TokenAccuracy()],
-    )
+    """The transformer after the same 5 steps of plain Keras training, and metrics."""
+    model = plain_model(sgd())
     return model, fit(model, 5)
 
 
@@ -95,7 +91,7 @@ def sample_weights(kind, labels):
     "kind", [pytest.param(None, marks=pytest.mark.slow), "sentences", "tokens"]
 )
 def test_calls_on_batches_match_plain_compile(kind):
-    """The weights' sum may be below 1, and a sentence may have weight 0."""
+    """The sum of the sample weights is below 1, and one sentence has weight 0."""
     model, in_parts = (tiny_training_model(sgd(), parts) for parts in (1, 3))
     other = tiny_transformer()
     other.compile(sgd(), loss=training.SmoothedCrossEntropy(0.1))

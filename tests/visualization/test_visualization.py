@@ -1,4 +1,4 @@
-"""Tests that figures and page show the model's scores and words."""
+"""Figures and page of attention show the model's scores and the words of the texts."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def attention(model_and_tokenizer):
 def test_attention_of_matches_the_model(model_and_tokenizer, attention):
     _, tokenizer = model_and_tokenizer
     rows = tokenizer.tokenize([SOURCE, TARGET]).to_list()
-    # The space that encoding adds may be a subword, which is not shown.
+    # Tokenization adds a space. If the space is a subword of its own, it is not shown.
     added = [tokenizer.pieces()[row[0]] == "\u2581" for row in rows]
     lengths = [len(row) + 1 - each for row, each in zip(rows, added, strict=True)]
     assert "".join(attention.source) == SOURCE + "</s>"
@@ -81,7 +81,7 @@ def test_page_contains_scores_and_no_external_resources(attention, tmp_path):
         assert (data[kind]["rows"], data[kind]["columns"]) == attention.labels(kind)
         assert tuple(data[kind]["axes"]) == attention.axes(kind)
     assert data["texts"] == [SOURCE, TARGET]
-    # Screen readers skip what is inside of an image.
+    # Screen readers skip the content of an image.
     assert 'role="img"' not in page and 'role="group"' in page
     assert not re.search(r"(src|href|url)\s*[=(]", page)
     assert re.findall(r"https?://[^\"]*", page) == ["http://www.w3.org/2000/svg"]

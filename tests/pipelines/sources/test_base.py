@@ -1,3 +1,5 @@
+"""`Pairs`, the interface of sources, and its defaults for plain lists."""
+
 import itertools
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Shards of ids: the location of damage."""
+"""Records of ids are read in order, and errors locate damaged ones."""
 
 import json
 

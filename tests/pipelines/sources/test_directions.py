@@ -1,3 +1,5 @@
+"""`BothDirections`: each pair and its swap."""
+
 import gzip
 
 import numpy as np
@@ -32,7 +34,7 @@ def test_both_directions_names_the_line_of_either_direction(files):
     assert pairs.locate(3) == pairs.locate(4) == files.locate(2)
 
 
-def test_both_directions_has_another_fingerprint(files):
+def test_both_directions_changes_the_fingerprint(files):
     assert BothDirections(files).fingerprint() not in (None, files.fingerprint())
     assert BothDirections(as_pairs(PAIRS)).fingerprint() is None
 

@@ -1,4 +1,4 @@
-"""Hugging Face datasets, from a folder; the package `datasets` is optional."""
+"""Hugging Face datasets in a local folder. The package `datasets` is optional."""
 
 import json
 import os
@@ -37,11 +37,11 @@ def test_pairs_come_in_the_stored_order(datasets, folder, streaming):
     assert source.locate(2) == f"{folder}, split train, example 2"
 
 
-def test_split_notation_is_that_of_datasets(datasets, folder):
+def test_split_accepts_the_notation_of_datasets(datasets, folder):
     assert list(HuggingFacePairs(str(folder), "train[:2]")) == PAIRS[:2]
 
 
-def test_mistakes_name_the_dataset(datasets, folder):
+def test_errors_name_the_dataset(datasets, folder):
     with pytest.raises(DataError, match=r"data.name .*data: "):
         list(HuggingFacePairs(str(folder), "validation"))
     with pytest.raises(DataError, match=r"example 1: data.source translation.fr"):
@@ -57,7 +57,7 @@ def test_fingerprint_of_a_folder_changes_with_its_content(folder):
     assert HuggingFacePairs(str(folder)).fingerprint() != before
 
 
-def test_missing_package_is_one_line(folder, monkeypatch):
+def test_missing_package_gives_a_one_line_error(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r"needs the package datasets: pip inst.*hf"):
         list(HuggingFacePairs(str(folder)))

@@ -1,3 +1,5 @@
+"""The embedded phrases: translations by hand, splits, and hashes of published text."""
+
 import hashlib
 import json
 import subprocess
@@ -78,7 +80,7 @@ def test_phrases_match_translations_by_hand(english_german):
 
 
 def values_by_hand(form):
-    """Values of the table above, for the forms that can write them."""
+    """Returns the values that a form needs to write the phrases expected above."""
     if form.kind == "date":
         return (date(2023, 5, 7), date(2023, 3, 7))
     if form.kind == "time":

@@ -1,3 +1,5 @@
+"""`TextFiles`: pairs of lines from two files, and files that do not match."""
+
 import gzip
 import os
 
@@ -9,6 +11,8 @@ from keras_transformer.pipelines import TextFiles
 
 @pytest.fixture
 def write(tmp_path):
+    """Function that writes lines of str or bytes, and returns the path."""
+
     def write(name, *lines):
         content = b"".join(
             (line if isinstance(line, bytes) else line.encode()) + b"\n"

@@ -1,3 +1,5 @@
+"""`TfdsPairs` with datasets that are defined here, and with TFDS's folders of text."""
+
 from typing import ClassVar
 
 import pytest
@@ -79,12 +81,12 @@ def folder_builder(tmp_path):
 
 def test_tfds_pairs_yields_both_directions(data_dir_of_tfds):
     name = "small_translate/de-en"
-    own = TfdsPairs(name, "train", data_dir=data_dir_of_tfds)
-    turned = TfdsPairs(name, "train", "en", "de", data_dir=data_dir_of_tfds)
+    to_english = TfdsPairs(name, "train", data_dir=data_dir_of_tfds)
+    to_german = TfdsPairs(name, "train", "en", "de", data_dir=data_dir_of_tfds)
     # TFDS stores examples in the order of a hash, which is always the same.
-    assert sorted(turned) == sorted(PAIRS)
-    assert [(source, target) for target, source in own] == list(turned)
-    assert list(turned) == list(turned)
+    assert sorted(to_german) == sorted(PAIRS)
+    assert [(source, target) for target, source in to_english] == list(to_german)
+    assert list(to_german) == list(to_german)
 
 
 def test_tfds_pairs_accepts_subsplits(data_dir_of_tfds):

@@ -1,4 +1,4 @@
-"""Reads altered tokenizer files in a process that any of them may end.
+"""Reads altered tokenizer files, any of which may crash the process.
 
     python hostile_tokenizers.py FOLDER FIRST COUNT
 

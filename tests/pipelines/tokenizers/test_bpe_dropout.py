@@ -1,4 +1,4 @@
-"""BPE-dropout: SentencePiece's merges, with reproducible random numbers."""
+"""BPE-dropout, against the merges and the sampled segmentations of SentencePiece."""
 
 import collections
 import hashlib
@@ -50,7 +50,7 @@ def processor(tokenizer):
     return sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
 
 
-def hand_made(pieces):
+def model_of(pieces):
     """Returns a model of byte pairs with these pieces, the best merges first."""
     model = sentencepiece_model_pb2.ModelProto()
     kinds = sentencepiece_model_pb2.ModelProto.SentencePiece
@@ -112,7 +112,9 @@ def test_symbols_of_the_vocabulary_are_not_merged():
 
 
 @pytest.mark.parametrize("dropout", [0.05, 0.3])
-def test_segmentations_are_as_frequent_as_sentencepieces(tokenizer, processor, dropout):
+def test_segmentations_are_as_frequent_as_in_sentencepiece(
+    tokenizer, processor, dropout
+):
     """The frequency of each segmentation agrees, within four standard deviations."""
     count = 3000
     for word in ("Septemberabend", "Kilometerstunden", "pro"):
@@ -129,7 +131,7 @@ def test_segmentations_are_as_frequent_as_sentencepieces(tokenizer, processor, d
             assert abs(found[ids] - expected[ids]) < 4 * (2 * mean) ** 0.5 + 2
 
 
-def test_texts_become_longer_as_with_sentencepiece(tokenizer, processor, lines):
+def test_sampled_texts_are_as_long_as_in_sentencepiece(tokenizer, processor, lines):
     ids, lengths = BpeDropout(tokenizer.model).sample(lines, 0.1, 1)
     assert len(ids) == lengths.sum() > 0
     expected = sum(
@@ -141,10 +143,11 @@ def test_texts_become_longer_as_with_sentencepiece(tokenizer, processor, lines):
 
 @pytest.mark.parametrize("spans", [False, True])
 def test_ids_follow_from_the_seed_alone(tokenizer, lines, monkeypatch, spans):
-    """They depend neither on earlier calls nor on which splits are kept."""
+    """They depend neither on earlier calls nor on the splits that are cached."""
     model = tokenizer.model
     if spans:
-        model = hand_made([*"\u2581abne", "en", "\u2581a", "n\u2581a", "an"])
+        # The piece "n▁a" spans two words.
+        model = model_of([*"\u2581abne", "en", "\u2581a", "n\u2581a", "an"])
     first = BpeDropout(model).sample(lines, 0.2, 7)
     sampler = BpeDropout(model)
     sampler.sample(lines[::-1], 0.4, 7)
@@ -159,6 +162,7 @@ def test_ids_follow_from_the_seed_alone(tokenizer, lines, monkeypatch, spans):
 
 PIECES = [*"\u2581abenrst", "en", "er", "st", "\u2581a", "te", "sten", "ste", "\u2581b"]
 TEXT = ["aber neben besten", "", "raten  er testen 漢", "a er", "besten testen"]
+# Recorded ids. The tests above compare with SentencePiece.
 IDS = [
     [271, 262, 263, 265, 260, 264, 263, 262, 268, 275, 263, 273],
     [],
@@ -172,13 +176,14 @@ IDS = [
 
 
 def test_ids_are_the_same_in_all_processes_and_versions():
-    ids, lengths = BpeDropout(hand_made(PIECES)).sample(TEXT, 0.5, 11)
+    """Otherwise a run would resume with another text."""
+    ids, lengths = BpeDropout(model_of(PIECES)).sample(TEXT, 0.5, 11)
     rows = np.split(ids, np.cumsum(lengths)[:-1])
     assert [row.tolist() for row in rows] == IDS
 
 
 def test_other_models_are_rejected():
-    model = sentencepiece_model_pb2.ModelProto.FromString(hand_made(PIECES))
+    model = sentencepiece_model_pb2.ModelProto.FromString(model_of(PIECES))
     model.trainer_spec.model_type = model.trainer_spec.UNIGRAM
     with pytest.raises(DataError, match=r"tokenizer\.dropout must be 0 unless"):
         Merges(model.SerializeToString())

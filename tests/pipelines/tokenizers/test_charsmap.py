@@ -38,10 +38,10 @@ def test_tables_of_the_library_pass(rule):
     check_charsmap(table)
 
 
-def crossed(table):
-    """Follows `table` like the library does, unit by unit; returns if it stays inside.
+def stays_inside(table):
+    """Returns whether the library reads only this table, whatever the text.
 
-    An independent reading of the format for single paths of bytes.
+    Follows every path of bytes unit by unit, by the format of the table.
     """
     size = struct.unpack_from("<I", table)[0]
     units = struct.unpack_from(f"<{size // 4}I", table, 4)
@@ -84,7 +84,7 @@ def test_altered_tables_pass_only_if_the_library_stays_inside(good):
         except DataError:
             refused += 1
         else:
-            assert crossed(bytes(changed))
+            assert stays_inside(bytes(changed))
     assert refused > 6
 
 

@@ -71,7 +71,7 @@ def word_piece_tokenizer():
     )
 
 
-# KerasHub's names of the special tokens, in the order padding, unknown, start, end.
+# Functions that make a tokenizer, and its ids of padding, unknown, start and end.
 MAKERS = {
     "sentencepiece": (sentencepiece_tokenizer, (None, 0, 1, 2)),
     "byte pairs": (byte_pair_tokenizer, (None, None, 261, 261)),
@@ -81,7 +81,7 @@ MAKERS = {
 
 @pytest.fixture(scope="module", params=MAKERS)
 def pair(request):
-    """Returns KerasHub's tokenizer, its special ids and the adapter."""
+    """KerasHub's tokenizer, its special ids and the adapter."""
     make, special_ids = MAKERS[request.param]
     hub = make()
     return hub, special_ids, KerasHubTokenizer(hub, *special_ids)

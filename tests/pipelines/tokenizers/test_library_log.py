@@ -1,4 +1,4 @@
-"""Messages of the libraries under the tokenizers."""
+"""Messages that SentencePiece prints while it loads a model."""
 
 import os
 

@@ -26,6 +26,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def expected():
+    """Ids and texts that transformers computed from `HOSTILE_TEXTS`."""
     return json.loads((FOLDER / "transformers_results.json").read_text())
 
 
@@ -77,7 +78,7 @@ def test_splitters_of_both_sides_stay_apart_in_a_saved_graph(tmp_path):
     assert [ids.numpy().tolist() for ids in loaded.tokenize(texts)] == expected
 
 
-def test_special_ids_are_the_models(tokenizer):
+def test_special_ids_follow_the_vocabulary(tokenizer):
     size = len(PIECES)
     assert (tokenizer.end_id, tokenizer.unknown_id) == (0, 1)
     assert (tokenizer.pad_id, tokenizer.start_id) == (size, size + 1)
@@ -124,7 +125,7 @@ def test_only_known_target_languages_are_marks(tokenizer):
     ]
 
 
-def test_opus_normalization():
+def test_opus_normalization_replaces_unusual_characters():
     words = (*WORDS, ",", "a.", "b", '"a', 'b"', "(b)", "...")
     side = (words, None)
     tokenizer = MarianTokenizer(side, side, "opus")

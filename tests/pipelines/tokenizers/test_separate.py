@@ -67,7 +67,7 @@ def test_core_operations_give_the_same_ids(tokenizer):
         assert theirs.detokenize(found).numpy().tolist()[1] == b"two"
 
 
-def test_kinds_must_agree(tokenizer):
+def test_separate_tokenizers_must_have_one_kind(tokenizer):
     other = pipelines.train_tokenizer("word_piece", SENTENCES * 4, 300)
     with pytest.raises(DataError, match=r"of one kind. Received: bpe and word_piece"):
         pipelines.SeparateTokenizers(tokenizer.source, other)

@@ -1,3 +1,5 @@
+"""Tokenizers of both kinds: texts are restored exactly; ids match SentencePiece's."""
+
 import numpy as np
 import pytest
 import sentencepiece
@@ -83,7 +85,7 @@ def round_trip(tokenizer, texts):
     return [text.decode() for text in tokenizer.detokenize(ids).numpy()]
 
 
-def test_tokenizer_attributes(tokenizer):
+def test_tokenizer_has_the_special_ids_0_to_3(tokenizer):
     assert tokenizer.kind in KINDS
     assert tokenizer.vocabulary_size == 380
     ids = (

@@ -1,3 +1,5 @@
+"""Word pieces: segmentation by hand, training, and invalid files."""
+
 import json
 
 import pytest
