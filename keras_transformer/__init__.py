@@ -11,6 +11,7 @@ from keras_transformer import _registration
 
 __version__ = "0.1.0"
 
+# Public subpackages and modules.
 _MODULES = (
     "decoding",
     "errors",
@@ -23,6 +24,7 @@ _MODULES = (
     "recipes",
     "training",
 )
+# Public classes and functions, and the modules that contain them.
 _NAMES = {
     "BeamSearch": "decoding.options",
     "Ensemble": "decoding",

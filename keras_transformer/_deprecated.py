@@ -180,6 +180,7 @@ pipelines.trees.words_of -> parsing.trees.split_words
 
 
 def _table(text):
+    """Returns a dict of full dotted paths, old to new, from lines of `old -> new`."""
     lines = filter(None, text.splitlines())
     pairs = (line.split(" -> ") for line in lines)
     return {f"{_PACKAGE}.{old}": f"{_PACKAGE}.{new}" for old, new in pairs}
@@ -190,7 +191,10 @@ NAMES = _table(_NAMES)
 
 
 class _MovedModules:
-    """Finder and loader of moved modules: empty modules that look up names."""
+    """Import hook for the old modules.
+
+    Each is an empty module, whose names are looked up at their new paths on use.
+    """
 
     def find_spec(self, name, path=None, target=None):
         return ModuleSpec(name, self, is_package=True) if name in MODULES else None
@@ -213,14 +217,14 @@ def successor(path):
 
 def _add_old_names(module):
     """Gives a module a `__getattr__` that resolves old names."""
-    others = vars(module).get("__getattr__")
+    own_getattr = vars(module).get("__getattr__")
 
     def look_up(name):
         old = f"{module.__name__}.{name}"
         new = successor(old)
         if new == old:
-            if others is not None:
-                return others(name)
+            if own_getattr is not None:
+                return own_getattr(name)
             raise AttributeError(
                 f"module {module.__name__!r} has no attribute {name!r}"
             )

@@ -5,7 +5,7 @@ import sys
 
 
 class _Loader:
-    """Wrapper of a loader that calls a function with the executed module."""
+    """Wrapper of a module loader that calls `action(module)` after loading."""
 
     def __init__(self, loader, action):
         self._loader = loader
@@ -20,10 +20,10 @@ class _Loader:
 
 
 class _Finder:
-    """Finds modules through the finders after it and wraps their loaders.
+    """Finds modules with the finders that follow it, and wraps their loaders.
 
-    Loaders are not modified, since pytest shares one among all modules. The finder
-    stays installed, since a search for a module does not always import it.
+    Loaders are wrapped instead of modified, since pytest shares one among all modules.
+    The finder stays installed, since finding a module does not always import it.
     """
 
     def __init__(self):
@@ -47,7 +47,7 @@ _FINDER = _Finder()
 def after_import(name, action):
     """Calls `action(module)` after `name` is imported, or at once if it already is."""
     if name in sys.modules:
-        # Waits if another thread has not finished the import.
+        # The import waits if another thread is still loading the module.
         action(importlib.import_module(name))
         return
     if _FINDER not in sys.meta_path:

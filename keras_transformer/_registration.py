@@ -30,7 +30,9 @@ CLASSES = {
     "training.losses": ("SmoothedCrossEntropy",),
     "training.metrics": ("Perplexity", "TokenAccuracy"),
     "training.schedules": (
-        *("InverseSquareRoot", "LinearCooldown", "PaperSchedule"),
+        "InverseSquareRoot",
+        "LinearCooldown",
+        "PaperSchedule",
         "StagedSchedule",
     ),
     "transformer": ("Transformer",),
@@ -38,14 +40,14 @@ CLASSES = {
 
 
 class _Unloaded:
-    """Placeholder of a registered class, which it imports when Keras needs it."""
+    """Placeholder for a class, which it imports when Keras deserializes an object."""
 
     def __init__(self, module, name):
         self._module = module
         self._name = name
 
     def from_config(self, config, *args, **kwargs):
-        # Keras's registry may still contain this placeholder.
+        # From the module, since Keras's registry may still contain this placeholder.
         module = importlib.import_module(f"{_PACKAGE}.{self._module}")
         return getattr(module, self._name).from_config(config, *args, **kwargs)
 

@@ -18,9 +18,9 @@ _FULL_TEXTS = tuple(os.strerror(number) for number in _FULL)
 def replace_file(path):
     """Yields a temporary path next to `path` and renames it to `path` at the end.
 
-    The temporary path has the same suffix, by which Keras chooses the format. After an
-    error, the temporary file is removed and `path` is unchanged. After a power failure,
-    `path` is either the old file or the new one.
+    The temporary path has the same suffix, since Keras chooses the file format by it.
+    After an error, the temporary file is removed and `path` is unchanged. After a power
+    failure, `path` is either the old file or the new one.
 
     Raises:
         StorageError: If the disk is full, or the file cannot be created.
@@ -29,7 +29,7 @@ def replace_file(path):
     temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
     try:
         with convert_disk_full_errors(path), _name_target(path, temporary):
-            # Writing to a link with this name would change another file.
+            # If a link with this name exists, writing would change the file it names.
             temporary.unlink(missing_ok=True)
             yield temporary
             sync(temporary)
@@ -109,15 +109,15 @@ def is_hard_link(status):
 
 def sync(path):
     """Waits until the content of a file, or the entries of a folder, are on disk."""
-    number = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(number)
+        os.fsync(descriptor)
     except OSError as error:
         # Some network file systems cannot sync a folder.
         if error.errno != errno.EINVAL or not os.path.isdir(path):
             raise
     finally:
-        os.close(number)
+        os.close(descriptor)
 
 
 def sync_tree(folder):

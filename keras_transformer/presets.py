@@ -10,7 +10,10 @@ _BASE = {"num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "dropout
 
 
 def _base(**changes):
-    """Returns the base preset with changes; head sizes follow d_model and num_heads."""
+    """Returns the base preset with changes.
+
+    Unless changed, `key_dim` and `value_dim` are `d_model // num_heads`.
+    """
     preset = {**_BASE, **changes}
     head_dim = preset["d_model"] // preset["num_heads"]
     return {"key_dim": head_dim, "value_dim": head_dim, **preset}
@@ -22,7 +25,7 @@ PRESETS = {
     "small": _base(num_layers=4, d_model=256, d_ff=1024, num_heads=4, dropout=0.3),
     "base": _base(),
     "big": _base(d_model=1024, d_ff=4096, num_heads=16, dropout=0.3),
-    # Section 6.3: 4 layers of the widths of big, with the dropout of base.
+    # Section 6.3: 4 layers with the widths of big and the dropout of base.
     "parsing": _base(num_layers=4, d_model=1024, d_ff=4096, num_heads=16),
     "A1": _base(num_heads=1),
     "A2": _base(num_heads=4),
@@ -101,10 +104,10 @@ class PresetMixin:
     def save_to_preset(self, folder, tokenizer=None, **options):
         """Writes a preset for `from_preset`, with the file names of KerasHub.
 
-        The files are `config.json`, `metadata.json` and `model.weights.h5`. With a
-        tokenizer, they are also `tokenizer.json`, `assets/tokenizer/` and `task.json`,
-        and `open_model` can translate with the preset. KerasHub can read the model only
-        after `import keras_transformer`.
+        The files are `config.json`, `metadata.json` and `model.weights.h5`. A tokenizer
+        adds `tokenizer.json`, `assets/tokenizer/` and `task.json`, so that `open_model`
+        can translate with the preset. KerasHub can read the model only after `import
+        keras_transformer`.
 
         Args:
             folder: Folder to write. An existing preset is replaced.
@@ -117,8 +120,9 @@ class PresetMixin:
             Path of the folder.
 
         Raises:
-            ValueError: If the folder contains files that no preset has, `dtype` is
-                unknown, or the tokenizer or `dtype` does not match the model.
+            ValueError: If the folder contains files that do not belong to a preset,
+                `dtype` is unknown, or the tokenizer or `dtype` does not match the
+                model.
         """
         return _saving("preset").save_preset(self, folder, tokenizer, **options)
 

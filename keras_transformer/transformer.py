@@ -49,9 +49,9 @@ class Transformer(PresetMixin, keras.Model):
         score_mode: Score function of all attentions: `"scaled_dot"` (the paper),
             `"dot"`, or `"additive"`.
         pad_id: Id of the padding.
-        output_size: Number of ids with logits, which are the first ids. A parser, for
-            example, predicts the symbols of parse trees only. If `None`, all ids have
-            logits.
+        output_size: If given, only the first `output_size` ids have logits. A parser,
+            for example, predicts only the symbols of parse trees. If `None`, all ids
+            have logits.
         variations: `Variations` or a dict of its fields, for models of other toolkits.
             If `None`, the model is the paper's.
 
@@ -108,7 +108,7 @@ class Transformer(PresetMixin, keras.Model):
         self.variations = variations = Variations.of(variations)
         self._add_embeddings()
         self.dropout_layer = self._layer(Dropout, "embedding_dropout", dropout)
-        # Arguments without a value here are attributes of the model.
+        # The other arguments of the layers are attributes of the model.
         options = constructor_arguments(
             self,
             TransformerLayer,
@@ -203,7 +203,7 @@ class Transformer(PresetMixin, keras.Model):
             training: Whether dropout is applied.
 
         Returns:
-            Logits `[batch, target_length, num_outputs]`, float32. Those at position i
+            Logits `[batch, target_length, num_outputs]`, float32. Logits at position i
             depend only on targets up to i.
         """
         decoder_output = self.decoder_output(inputs, training=training)

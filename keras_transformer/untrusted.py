@@ -29,7 +29,8 @@ def open_regular(path, error=UserError):
 
     Args:
         path: The file, or a link to it.
-        error: Class of the exceptions, as in all functions of this module.
+        error: Class of the exceptions that are raised, as in all functions of this
+            module.
 
     Returns:
         A binary file object.
@@ -159,7 +160,7 @@ def parse_json(content, schema, label, error=UserError, finite=True):
         A value of the schema.
 
     Raises:
-        UserError: If the content is not JSON in UTF-8, is nested too deeply, contains a
+        error: If the content is not JSON in UTF-8, is nested too deeply, contains a
             number that is too large or not finite, or does not match the schema. The
             message names the key.
     """
@@ -246,8 +247,8 @@ def _is_json(line):
 
 
 def _parse_int(digits):
-    # Python cannot format integers of more than 4,300 digits, which products of huge
-    # numbers could reach. 20 digits are enough for the 64-bit ids that Keras writes.
+    # Python cannot format integers of more than 4,300 digits, and products of huge
+    # numbers could be that long. 64-bit ids, which Keras writes, have up to 20 digits.
     if len(digits) > 20:
         raise ValueError(f"the number {quote(digits)} is too large")
     return int(digits)

@@ -1,7 +1,7 @@
 """Architecture details in which models of other toolkits differ from the paper.
 
-`Transformer` accepts them as one argument, so that its other arguments match the
-paper. No row of Table 3 needs them.
+`Transformer` accepts them as the single argument `variations`, so that its other
+arguments match the paper. No row of Table 3 needs them.
 """
 
 import dataclasses
