@@ -44,7 +44,7 @@ def _print_version(is_requested: bool):
 
 
 def _version(name):
-    # Not at the top, since importing it takes longer than a tenth of --help.
+    # Imported here, since it would slow down --help by more than a tenth.
     import importlib.metadata
 
     for distribution in _BACKENDS.get(name, (name,)):
@@ -90,16 +90,32 @@ def keras_transformer_command(
 
 # Each module defines the command of the same name.
 COMMANDS = (
-    *("demo", "init", "train", "plot", "evaluate", "translate", "score", "average"),
-    *("export", "info", "models", "compare", "filter", "update_vocabulary", "serve"),
+    "demo",
+    "init",
+    "train",
+    "plot",
+    "evaluate",
+    "translate",
+    "score",
+    "average",
+    "export",
+    "info",
+    "models",
+    "compare",
+    "filter",
+    "update_vocabulary",
+    "serve",
     "parse",
-    *("visualize", "repeat", "ablate", "import_model"),
+    "visualize",
+    "repeat",
+    "ablate",
+    "import_model",
 )
-# Names that are words of Python.
+# Commands that are named like a Python keyword.
 _COMMAND_NAMES = {"import_model": "import"}
 for name in COMMANDS:
     function = getattr(importlib.import_module(f"keras_transformer.cli.{name}"), name)
-    # Click shortens a help text, but not a given short help.
+    # In the list of commands, Click shortens help texts, but not a given short help.
     short_help = function.__doc__.partition("\n")[0]
     app.command(_COMMAND_NAMES.get(name), cls=options.Command, short_help=short_help)(
         function

@@ -1,6 +1,6 @@
-"""Options that every command accepts: which messages to print, and which device to use.
+"""Options of all commands: --quiet, --verbose and, except for a few commands, --device.
 
-They are parsed with the options of a command but take effect before it runs.
+They are parsed with the other options of a command but take effect before it runs.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typer import Option
 from keras_transformer.errors import UserError
 from keras_transformer.errors import install_hint
 
-# A log level set in the environment makes TensorFlow's messages visible.
+# If the user has set this variable, TensorFlow's messages are shown.
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _HAS_LOG_LEVEL = _LOG_LEVEL in os.environ
@@ -57,7 +57,10 @@ current = Settings()
 
 
 def add_options(run, function, uses_device=True):
-    """Adds the common options to the parameters of `run`, which wraps `function`."""
+    """Adds the common options to the parameters of `run`, which wraps `function`.
+
+    Typer reads the options of a command from its signature and annotations.
+    """
     added = {**_MESSAGES, **(_DEVICE if uses_device else {})}
     signature = inspect.signature(function)
     run.__signature__ = signature.replace(
@@ -95,7 +98,8 @@ def override_settings(**changes):
     try:
         if changes.get("device") is not None:
             _select_gpus(settings.device)
-        # Also hides messages that TensorFlow logs after loading, e.g. about GPUs.
+        # `console.quiet_libraries` hides messages while TensorFlow loads. This also
+        # hides later ones, e.g. about GPUs.
         os.environ.setdefault(_LOG_LEVEL, "3")
         if settings.verbose:
             os.environ[_LOG_LEVEL] = "0"
@@ -127,12 +131,12 @@ def _select_gpus(device):
     names = list(map(str, numbers))
     visible = os.environ.get(_VISIBLE_GPUS)
     if numbers and visible is not None:
-        # The numbers count the GPUs that the environment makes visible.
+        # The numbers are indices into the GPUs that the environment makes visible.
         known = [name for name in visible.split(",") if name not in ("", "-1")]
         if max(numbers) >= len(known):
             raise UserError(
-                f"--device {device}: {_VISIBLE_GPUS}={visible} leaves {len(known)} "
-                "GPU(s)"
+                f"--device {device}: {_VISIBLE_GPUS}={visible} makes only {len(known)} "
+                "GPU(s) visible"
             )
         names = [known[number] for number in numbers]
     if numbers:

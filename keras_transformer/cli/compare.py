@@ -82,8 +82,8 @@ def compare(
     if any(path.is_dir() for path in systems):
         if reference or test != Test.BOOTSTRAP or set(metric) != {CorpusMetric.bleu}:
             raise UserError(
-                "folders of repeat contain the references and are compared by BLEU and "
-                "the bootstrap; remove --reference, --metric and --test"
+                "folders written by repeat contain references and are compared by BLEU "
+                "with the bootstrap; remove --reference, --metric and --test"
             )
         results = [_compare_folders(systems, **bootstrap, **scoring)]
     elif reference is None:
@@ -99,8 +99,8 @@ def compare(
         )
     if as_json:
         report = [result._asdict() for result in results]
-        for one in report:
-            one["systems"] = [system._asdict() for system in one["systems"]]
+        for entry in report:
+            entry["systems"] = [system._asdict() for system in entry["systems"]]
         typer.echo(console.json_text(report))
         return
     width = max(map(len, names))
@@ -123,7 +123,7 @@ def _compare_files(systems, reference, metrics, **options):
 def _compare_folders(folders, num_samples, **options):
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(f"{folder}: must be written by repeat, like the others")
+            raise UserError(f"{folder}: must be a folder written by repeat, not a file")
     console.load_tensorflow()
     with console.quiet_libraries():
         from keras_transformer.evaluation import Comparison
@@ -136,10 +136,10 @@ def _compare_folders(folders, num_samples, **options):
             if others != references:
                 raise UserError(f"{name}: was scored on different references")
         systems = {name: translations for name, (translations, _) in stored.items()}
-        seeds = ", ".join(str(len(each)) for each in systems.values())
+        num_seeds = ", ".join(str(len(each)) for each in systems.values())
         return Comparison(
             "BLEU",
-            f"mean over seeds ({seeds})",
+            f"mean over seeds ({num_seeds})",
             compare_seeds(
                 systems, references, num_samples=num_samples or 1000, **options
             ),

@@ -20,11 +20,12 @@ from keras_transformer.errors import UserError
 from keras_transformer.errors import install_hint
 from keras_transformer.untrusted import escape_controls
 
+# Exit codes. The last two are 128 plus the number of a signal, as in a shell.
 USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-# Bytes of arguments that are not UTF-8 become surrogates.
+# Python decodes bytes of arguments that are not UTF-8 to surrogates.
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -64,7 +65,7 @@ def command(function=None, *, uses_device=True):
         given = {
             name: kwargs.pop(name) for name in common.COMMON_OPTIONS if name in kwargs
         }
-        # Names of files need not be UTF-8.
+        # File names need not be UTF-8, and commands print them.
         with contextlib.suppress(AttributeError, ValueError):
             sys.stdout.reconfigure(errors="surrogateescape")
         try:
@@ -119,12 +120,12 @@ def _user_message(error):
 
 
 def _is_unnamed(error):
-    """Returns whether reading or writing an open file, such as stdout, failed."""
+    """Returns whether `error` is about an open file, such as standard output."""
     return isinstance(error, OSError) and bool(error.errno) and error.filename is None
 
 
 def _discard_output():
-    """Discards what is left of standard output, which could not be written at exit."""
+    """Discards buffered output, since Python would try to write it again at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -138,15 +139,15 @@ def warn_unsafe(*paths):
 def json_text(value, indent=2) -> str:
     """Returns JSON text. Numbers that are not finite become null."""
 
-    def finite(value):
+    def replace_nonfinite(value):
         if isinstance(value, dict):
-            return {key: finite(item) for key, item in value.items()}
+            return {key: replace_nonfinite(item) for key, item in value.items()}
         if isinstance(value, list):
-            return [finite(item) for item in value]
+            return [replace_nonfinite(item) for item in value]
         is_number = isinstance(value, float)
         return None if is_number and not math.isfinite(value) else value
 
-    return json.dumps(finite(value), indent=indent)
+    return json.dumps(replace_nonfinite(value), indent=indent)
 
 
 def require_exists(*paths: pathlib.Path | None) -> None:
@@ -190,8 +191,8 @@ def require_new_folder(path: pathlib.Path) -> None:
     """Raises `UserError` if an output folder is a file, or inside a file."""
     for each in (path, *path.parents):
         if each.exists() and not each.is_dir():
-            inside = "" if each == path else f"{path}: "
-            raise UserError(f"{inside}{each}: must be a folder, not a file")
+            prefix = "" if each == path else f"{path}: "
+            raise UserError(f"{prefix}{each}: must be a folder, not a file")
 
 
 def require_writable(path: pathlib.Path | None) -> None:
@@ -231,9 +232,9 @@ def check_bleu_tokenizer(name):
     try:
         BLEU(tokenize=name)
     except (ImportError, RuntimeError, OSError) as error:
-        # A missing package, or no network for a file that sacreBLEU downloads.
+        # A package is missing, or sacreBLEU could not download a file.
         is_missing = name in BLEU_EXTRAS and not isinstance(error, OSError)
-        reason = f"needs {install_hint(BLEU_EXTRAS[name])}" if is_missing else error
+        reason = f"first run {install_hint(BLEU_EXTRAS[name])}" if is_missing else error
         raise UserError(f"--tokenize {name}: {reason}") from None
 
 
@@ -353,11 +354,12 @@ def opened_model(
     """Opens a model and prints its warnings on standard error.
 
     Args:
-        path: Run folder, `.keras` file or SavedModel folder.
+        path: Run folder, `.keras` file, preset or SavedModel folder.
         needs: Keys of `_ABILITIES` that the command requires.
         ensemble: Paths of further models, as in `open_model`.
         parallel_parts: Number of batches to decode in parallel.
-        search: Dict of arguments for `with_search`. `None` values are ignored.
+        search: Dict of arguments for `Translator.with_search`. `None` values are
+            ignored.
         warnings: `LineWarnings`. If `None`, lines count from 1.
         allow_unsafe: Whether to skip the checks of all models, after a warning.
 
@@ -387,12 +389,12 @@ def opened_model(
             warn=warnings or LineWarnings(),
         )
     for need in [*needs, *(["search"] if changes else [])]:
-        ability, has_ensemble, has_export = _ABILITIES[need]
-        if isinstance(opened, ExportedTranslator) and not has_export:
+        phrase, is_in_ensembles, is_in_exports = _ABILITIES[need]
+        if isinstance(opened, ExportedTranslator) and not is_in_exports:
             raise UserError(
-                f"{path}: a SavedModel cannot {ability}; use the run folder or the "
+                f"{path}: a SavedModel cannot {phrase}; use the run folder or the "
                 ".keras file"
             )
-        if ensemble and not has_ensemble:
-            raise UserError(f"{path}: an ensemble cannot {ability}; use one model")
+        if ensemble and not is_in_ensembles:
+            raise UserError(f"{path}: an ensemble cannot {phrase}; use one model")
     return opened.with_search(**changes) if changes else opened

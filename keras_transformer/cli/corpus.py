@@ -27,9 +27,7 @@ Sources = Annotated[
 ]
 Targets = Annotated[
     list[str],
-    Option(
-        "--target", "-t", help="File with the translations of a --source; one for each."
-    ),
+    Option("--target", "-t", help="Translations of a --source file. One per --source."),
 ]
 # A string, since a path would turn gs:// into gs:/.
 OutputFolder = Annotated[

@@ -29,8 +29,9 @@ def demo(
 ):
     """Train, evaluate and export a model in about 5 minutes.
 
-    The data are phrases from CLDR in two languages: dates, times, numbers, amounts,
-    measures and names. The package Babel includes them, so no network is needed.
+    The data are phrases from Unicode's CLDR in two languages: dates, times, numbers,
+    amounts, measures and names. The package Babel includes them, so no network is
+    needed.
 
     \b
     keras-transformer demo

@@ -31,6 +31,7 @@ def read_treebank(reference, source=None):
 
 
 def _check_source(source, reference, lines, trees):
+    """Raises `UserError` unless the lines of `source` are the sentences of `trees`."""
     from keras_transformer.parsing.trees import split_words
     from keras_transformer.pipelines import read_lines
 
@@ -72,14 +73,14 @@ def count_repairs(parses):
 
 
 def score_parses(references, trees):
-    """Returns a dict of scores for all sentences, and one for short sentences."""
+    """Returns two dicts of scores: for all sentences, and for short sentences only."""
     from keras_transformer.parsing.bracketing import SHORT_LENGTH
     from keras_transformer.parsing.bracketing import bracketing_score
 
-    found = []
+    results = []
     for max_words in (None, SHORT_LENGTH):
         score = bracketing_score(references, trees, max_words)
-        found.append(
+        results.append(
             {
                 "metric": "f1",
                 "name": "bracketing F1",
@@ -90,15 +91,15 @@ def score_parses(references, trees):
                 "signature": "labeled, COLLINS.prm",
             }
         )
-    return found
+    return results
 
 
 def format_result(result):
-    """Returns one of `results` as a line of text."""
+    """Returns a result of `score_parses` as a line of text."""
     limit = result["max_words"]
-    which = "all sentences" if limit is None else f"at most {limit} words"
+    subset = "all sentences" if limit is None else f"at most {limit} words"
     return (
-        f"F1 = {result['f1']:.2f}  ({which}: {result['sentences']})  "
+        f"F1 = {result['f1']:.2f}  ({subset}: {result['sentences']})  "
         f"recall {result['recall']:.2f}, precision {result['precision']:.2f}, "
         f"complete match {result['complete_match']:.2f}, "
         f"tags {result['tagging_accuracy']:.2f}  {result['signature']}"

@@ -21,8 +21,9 @@ class Format(enum.StrEnum):
     MARIAN = "marian"
 
 
+# Formats with a model card.
 _WITH_CARD = (Format.SAVED_MODEL, Format.PRESET, Format.HUGGINGFACE, Format.MARIAN)
-# Formats that accept each option.
+# The formats that accept an option, for options that some formats lack.
 _FORMATS_OF = {
     "--quantization": (Format.CTRANSLATE2, Format.PRESET, Format.HUGGINGFACE),
     "--scores": _WITH_CARD,
@@ -122,7 +123,7 @@ def export(
             "--beam-size, --length-penalty and --patience are arguments of "
             "CTranslate2's translate_batch; give them there"
         )
-    known = _read_scores(scores) if scores is not None else ()
+    results = _read_scores(scores) if scores is not None else ()
     dtype = quantization if quantization != "none" else None
     if format in (Format.PRESET, Format.HUGGINGFACE) and dtype not in (None, "float16"):
         raise UserError(
@@ -138,15 +139,17 @@ def export(
             translator.model, translator.tokenizer, folder, quantization or "none"
         )
     elif format == Format.MARIAN:
-        path = exports.export_marian(translator, folder, scores=known, license=license)
+        path = exports.export_marian(
+            translator, folder, scores=results, license=license
+        )
     elif format in (Format.PRESET, Format.HUGGINGFACE):
         write = getattr(exports, f"export_{format}")
-        path = write(translator, folder, scores=known, license=license, dtype=dtype)
+        path = write(translator, folder, scores=results, license=license, dtype=dtype)
     else:
         path = exports.export_translator(
             translator,
             folder,
-            scores=known,
+            scores=results,
             license=license,
             tokenizer_ops=tokenizer_ops.value,
             parallel_parts=parallel_parts,

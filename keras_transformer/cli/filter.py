@@ -14,6 +14,7 @@ from keras_transformer.cli.lines import line_count
 from keras_transformer.cli.output import open_output
 from keras_transformer.errors import UserError
 
+# Default of --max-length for models without a recipe.
 MAX_LENGTH = 256
 
 
@@ -105,8 +106,8 @@ def filter(
         report["dropped"] = {name: rules.dropped[name] for name in FILTER_REASONS}
         typer.echo(console.json_text(report))
         return
-    least = "" if min_score is None else f", of at least {min_score:.4f} per subword"
-    typer.echo(f"{rules.num_kept} of {total} pairs kept{least}")
+    limit = "" if min_score is None else f", scoring at least {min_score:.4f}"
+    typer.echo(f"{rules.num_kept} of {total} pairs kept{limit}")
     for reason, text in FILTER_REASONS.items():
         typer.echo(f"{rules.dropped[reason]} dropped {text}")
 
@@ -117,6 +118,7 @@ def _check_outputs(inputs, output_source, output_target):
     outputs = {"--output-source": output_source, "--output-target": output_target}
     for option, path in outputs.items():
         if path.resolve() in taken:
-            raise UserError(f"{option} {path}: is already {taken[path.resolve()]}")
+            other = taken[path.resolve()]
+            raise UserError(f"{option} {path}: must differ from the file of {other}")
         console.require_writable(path)
         taken[path.resolve()] = option

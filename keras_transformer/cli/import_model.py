@@ -11,12 +11,13 @@ from typer import Option
 from keras_transformer.cli import console
 from keras_transformer.errors import UserError
 
-# Files of a Hugging Face repository that are read.
+# Files to download from a Hugging Face repository.
 _PATTERNS = (
     *("config.json", "generation_config.json", "tokenizer_config.json"),
     *("model.safetensors", "model.safetensors.index.json", "model-*.safetensors"),
     *("source.spm", "target.spm", "vocab.json", "target_vocab.json", "README.md"),
 )
+# For repositories without safetensors.
 _TORCH_PATTERNS = (*_PATTERNS, "pytorch_model.bin")
 
 
@@ -56,7 +57,8 @@ def import_model(
 ):
     """Import a Marian or Hugging Face model, such as OPUS-MT's.
 
-    OUTPUT works like a run folder in translate, score, export, train --from and others.
+    Commands such as translate, score, export and train --from accept OUTPUT like a run
+    folder.
 
     \b
     keras-transformer import opus-mt-en-de models/en-de
@@ -95,7 +97,7 @@ def import_model(
 
 
 def _local_folder(path):
-    """Returns a folder, downloaded for `hf://OWNER/NAME`."""
+    """Returns the model's folder, downloaded if `path` is `hf://OWNER/NAME`."""
     if not path.startswith("hf://"):
         folder = pathlib.Path(path)
         console.require_exists(folder)

@@ -48,9 +48,10 @@ def input_lines(path):
     # Read only once, since the path may be a pipe.
     lines = raw_lines(path) if is_file(path) else sys.stdin.buffer
     first, second = itertools.tee(lines)
-    strict = decode_lines(first, name, errors="drop")
+    # With "drop", a line that is not UTF-8 is `None`.
+    exact_lines = decode_lines(first, name, errors="drop")
     replaced = decode_lines(second, name, errors="replace")
-    pairs = zip(strict, replaced, strict=True)
+    pairs = zip(exact_lines, replaced, strict=True)
     for number, (exact, text) in enumerate(pairs, start=1):
         if exact is None:
             console.warn(f"{name}:{number}: not UTF-8; unreadable bytes replaced")

@@ -38,7 +38,7 @@ class Command(TyperCommand):
 
 
 def complete_recipe_names(incomplete: str):
-    """Returns names of shipped recipes and YAML files, for shell completion."""
+    """Returns shipped recipes, with descriptions, and YAML files to complete a name."""
     from keras_transformer.recipes import shipped_recipes
 
     folder = pathlib.Path(incomplete).parent if "/" in incomplete else pathlib.Path()
@@ -47,7 +47,7 @@ def complete_recipe_names(incomplete: str):
 
 
 def complete_recipe_keys(incomplete: str):
-    """Returns the dotted keys of recipes, for shell completion."""
+    """Returns the dotted keys of recipes to complete --set."""
     from keras_transformer.recipes import dotted_recipe_keys
 
     return [f"{key}=" for key in dotted_recipe_keys()]

@@ -14,8 +14,8 @@ from keras_transformer.files import replace_file
 def open_output(path: pathlib.Path | None):
     """Yields a function that writes a line of UTF-8 to a file or standard output.
 
-    A file appears under its name only when it is complete; devices and pipes are
-    written directly.
+    A file appears under its name only when it is complete. Devices and pipes are
+    written to directly.
     """
     if path is None:
         yield line_writer(sys.stdout.buffer)
@@ -32,7 +32,7 @@ def open_output(path: pathlib.Path | None):
         with convert_disk_full_errors(path), open(path, "wb") as file:
             yield line_writer(file)
         return
-    path = path.resolve()  # a link stays a link
+    path = path.resolve()  # so that a link is kept and its target is replaced
     with replace_file(path) as temporary, open(temporary, "wb") as file:
         yield line_writer(file)
 
@@ -51,7 +51,7 @@ def line_writer(file):
     """Returns a function that writes and flushes a line of UTF-8 to a binary file."""
 
     def write_line(text: str) -> None:
-        # Subwords of bytes can spell a line end, but a line must stay one line.
+        # A model can generate a line end byte by byte, but a line must stay one line.
         one_line = text.replace("\r", " ").replace("\n", " ")
         file.write(one_line.encode("utf-8", "replace") + b"\n")
         file.flush()

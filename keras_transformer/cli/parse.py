@@ -40,35 +40,38 @@ def parse(
     """
     model, *ensemble = map(console.find_model, [model, *ensemble])
     console.require_exists(input_path)
-    split = penn_tokenizer() if split_words else str
+    tokenize = penn_tokenizer() if split_words else str
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
     search["patience"] = patience
     warnings = console.LineWarnings()
     parses = []
     with open_output(output) as write_line:
         translator = console.opened_model(
-            *(model, ["parse"], ensemble, parallel_parts, search, warnings),
-            allow_unsafe=allow_unsafe,
+            model, ["parse"], ensemble, parallel_parts, search, warnings, allow_unsafe
         )
 
+        from keras_transformer.parsing import trees
         from keras_transformer.parsing.parser import parse_sentences
         from keras_transformer.parsing.parser import repair_report
-        from keras_transformer.parsing.trees import split_words
 
         size = 1 if input_path is None and sys.stdin.isatty() else PARSING_CHUNK_SIZE
         for start, chunk in in_chunks(input_lines(input_path), size, "parsing"):
-            sentences = [split_words(split(line)) for line in chunk]
+            sentences = [trees.split_words(tokenize(line)) for line in chunk]
             warnings.numbers = range(start + 1, start + 1 + len(chunk))
-            found = parse_sentences(translator, sentences)
-            for each in found:
+            parsed = parse_sentences(translator, sentences)
+            for each in parsed:
                 write_line("" if each.tree is None else str(each.tree))
-            # The report only needs the presence of a tree; trees take memory.
-            parses += [each._replace(tree=bool(each.tree) or None) for each in found]
+            # The report needs to know only whether each sentence has a tree, so the
+            # trees are not kept in memory.
+            parses += [each._replace(tree=bool(each.tree) or None) for each in parsed]
     console.print_status(repair_report(parses))
 
 
 def penn_tokenizer():
-    """Returns a function that splits a sentence into words of the Penn Treebank."""
+    """Returns a function that puts spaces between the words of a sentence.
+
+    It separates words like the Penn Treebank, for example "don't" as "do n't".
+    """
     console.require_extra("parse", "nltk")
     from nltk.tokenize import TreebankWordTokenizer
 

@@ -7,7 +7,7 @@ class AdaptiveRecipe:
     """A recipe that is checked before TensorFlow loads and adapted to the GPUs later.
 
     Args:
-        *arguments: Arguments of `load_recipe`, without `report`.
+        *arguments: Arguments of `load_recipe`, except `report`.
 
     Attributes:
         recipe: The `Recipe`.
@@ -20,6 +20,7 @@ class AdaptiveRecipe:
     def _load(self):
         from keras_transformer.recipes import load_recipe
 
+        # One line per setting that was chosen automatically.
         self._lines = []
         self.recipe = load_recipe(*self._arguments, report=self._lines.append)
 
@@ -28,6 +29,7 @@ class AdaptiveRecipe:
         from keras_transformer.recipes.machine import find_machine
 
         console.load_tensorflow()
+        # GPUs are found only now, and affect the values of keys that are `auto`.
         if self._lines and find_machine().gpus:
             self._load()
         for line in self._lines:

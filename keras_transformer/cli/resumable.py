@@ -19,7 +19,7 @@ from keras_transformer.untrusted import read_json
 
 @contextlib.contextmanager
 def resumable_lines(output, record, num_inputs, numbered):
-    """Writes an output or continues an interrupted one.
+    """Writes an output file or continues an interrupted one.
 
     Args:
         output: Path of the file.
@@ -33,7 +33,7 @@ def resumable_lines(output, record, num_inputs, numbered):
         inputs whose lines are complete.
 
     Raises:
-        UserError: If the part file has another record, has lines of more than
+        UserError: If the `.part` file has another record, has lines of more than
             `num_inputs` inputs, is a link, or is in use by another process.
     """
     part = _part(output)

@@ -121,7 +121,7 @@ def serve(
 
 @contextlib.contextmanager
 def _export_if_preset(model):
-    """Yields the folder of an export; a preset is exported to a temporary one."""
+    """Yields the folder of a SavedModel, to which a preset is exported first."""
     from keras_transformer.saving.preset import is_preset
 
     if not is_preset(model):

@@ -128,7 +128,10 @@ def translate(
     }
     warnings = console.LineWarnings()
     translator = console.opened_model(
-        *(model, [need for need in needs if needs[need]], ensemble, parallel_parts),
+        model,
+        [need for need in needs if needs[need]],
+        ensemble,
+        parallel_parts,
         {**search_options, "forbidden": forbidden or None},
         warnings,
         allow_unsafe,
@@ -157,7 +160,7 @@ def translate(
 
 @dataclasses.dataclass
 class _Job:
-    """A translator with the options of each chunk.
+    """A translator, and the options that are the same for all lines.
 
     `sampling_options` is `None` for beam search.
     """
@@ -170,10 +173,11 @@ class _Job:
     has_alignments: bool
 
     def output_lines(self, pairs, num_done, size, total):
-        """Yields the output lines for (line, prefix) pairs after the finished ones.
+        """Yields the output lines of (line, prefix) pairs, except the first `num_done`.
 
-        The chunk in which an output ends is translated again as a whole, since
-        batches affect the last digits of scores.
+        The pairs are translated in chunks of `size`. If an interrupted output ends
+        inside a chunk, the whole chunk is translated again, since the other sentences
+        of a batch affect the last digits of scores.
         """
         skip = num_done // CHUNK_SIZE * CHUNK_SIZE
         for start, chunk in in_chunks(pairs, size, "translating", total, skip=skip):
@@ -247,7 +251,7 @@ def _with_defaults(sampling_options):
 
 def _check_resumable(input_path, output):
     if output is None or not is_seekable_file(input_path):
-        raise UserError("--resume: needs --input, a file, and --output")
+        raise UserError("--resume: needs --output, and a regular file as --input")
     if output.exists() and not output.is_file():
         raise UserError(f"{output}: --resume writes files only")
 
@@ -273,7 +277,7 @@ def _record(job, search_options, extra, input_path, prefix_file):
 
 
 def _pair_with_prefixes(lines, prefix, prefix_file):
-    """Yields (line, prefix).
+    """Yields (line, prefix) pairs.
 
     Raises:
         UserError: If the file of prefixes has more or fewer lines than the input.
@@ -282,10 +286,10 @@ def _pair_with_prefixes(lines, prefix, prefix_file):
         yield from ((line, prefix) for line in lines)
         return
     pairs = itertools.zip_longest(lines, input_lines(prefix_file))
-    for number, (line, one) in enumerate(pairs, start=1):
-        if line is None or one is None:
-            which = "fewer" if one is None else "more"
+    for number, (line, prefix) in enumerate(pairs, start=1):
+        if line is None or prefix is None:
+            which = "fewer" if prefix is None else "more"
             raise UserError(
                 f"{prefix_file}: has {which} lines than the input (line {number})"
             )
-        yield line, one
+        yield line, prefix

@@ -42,7 +42,7 @@ def update_vocabulary(
     are characters that were encoded as bytes. They start with the mean weights of the
     subwords that they replace, and need training with `train --from NEW`. --source,
     --target and --text are repeatable. If source and target have separate
-    vocabularies, --source extends the one and --target the other.
+    vocabularies, --source extends the source's and --target the target's.
 
     \b
     keras-transformer update-vocabulary runs/mine --source new.en --target new.de \\
@@ -73,6 +73,7 @@ def update_vocabulary(
             f"{model}: has separate vocabularies. Give --source and --target instead "
             "of --text"
         )
+    # A shared vocabulary grows from all files.
     lines, source_lines = (
         itertools.chain.from_iterable(map(read_lines, files))
         for files in ((paths, ()) if is_shared else (target, source))
@@ -89,7 +90,7 @@ def update_vocabulary(
 
 
 def _print_added(tokenizer, grown, side):
-    """Prints the subwords that one vocabulary has in addition."""
+    """Prints the subwords that were added to one vocabulary."""
     added = grown.pieces()[tokenizer.vocabulary_size :]
     more = ", ..." if len(added) > _NUM_SHOWN else ""
     console.print_status(

@@ -83,8 +83,8 @@ def test_device_selects_visible_gpus(monkeypatch, device, visible, expected):
         ("tpu", None, "must be cpu, gpu, or GPU numbers such as gpu:0,1"),
         ("gpu:", None, "must be cpu, gpu"),
         ("gpu:a", None, "must be cpu, gpu"),
-        ("gpu:2", "0,1", "CUDA_VISIBLE_DEVICES=0,1 leaves 2 GPU"),
-        ("gpu:0", "-1", "CUDA_VISIBLE_DEVICES=-1 leaves 0 GPU"),
+        ("gpu:2", "0,1", "CUDA_VISIBLE_DEVICES=0,1 makes only 2 GPU"),
+        ("gpu:0", "-1", "CUDA_VISIBLE_DEVICES=-1 makes only 0 GPU"),
     ],
 )
 def test_device_reports_unknown_devices(

@@ -110,7 +110,7 @@ def test_evaluate_reports_a_missing_tokenizer_package(
     result = run_command("evaluate", model_path, *files, "--tokenize", "ja-mecab")
     assert result.exit_code == 2
     install = 'pip install "keras-transformer-seq2seq[ja]"'
-    assert result.stderr == f"error: --tokenize ja-mecab: needs {install}\n"
+    assert result.stderr == f"error: --tokenize ja-mecab: first run {install}\n"
 
 
 def test_evaluate_reports_a_tokenizer_that_cannot_be_downloaded(

@@ -79,7 +79,7 @@ def test_filter_keeps_pairs_above_the_minimum_score(files, run_filter, scores):
     assert result.exit_code == 0, result.stderr
     assert kept(files) == [number for number in GOOD if scores[number] > threshold]
     assert result.stdout.splitlines() == [
-        f"2 of 10 pairs kept, of at least {threshold:.4f} per subword",
+        f"2 of 10 pairs kept, scoring at least {threshold:.4f}",
         "1 dropped not UTF-8",
         "2 dropped with an empty side",
         "1 dropped with the same text on both sides",
@@ -106,7 +106,7 @@ def test_filter_keeps_the_best_fraction(files, run_filter, scores, fraction, cou
     best = sorted(GOOD, key=scores.get, reverse=True)[:count]
     assert kept(files) == sorted(best)
     assert result.stdout.startswith(
-        f"{count} of 10 pairs kept, of at least {scores[best[-1]]:.4f} per subword\n"
+        f"{count} of 10 pairs kept, scoring at least {scores[best[-1]]:.4f}\n"
     )
 
 
@@ -173,7 +173,8 @@ def test_filter_rejects_invalid_arguments(files, run_filter, run_command, tiny_e
         ),
         (
             ["--keep-fraction", "1", "--output-target", files / "source"],
-            f"--output-target {files / 'source'}: is already --source",
+            f"--output-target {files / 'source'}: must differ from the file of "
+            "--source",
         ),
         (
             ["--keep-fraction", "1", "--output-source", files / "nowhere" / "a"],

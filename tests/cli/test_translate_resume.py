@@ -205,7 +205,7 @@ def test_resume_refuses_a_pipe(run_command, model, tmp_path):
     arguments = ("-i", tmp_path / "pipe", "-o", tmp_path / "out", "--resume")
     result = run_command("translate", ".", *arguments)
     assert result.exit_code == 2
-    assert "--resume: needs --input, a file, and --output" in result.stderr
+    assert "--resume: needs --output, and a regular file as --input" in result.stderr
 
 
 def test_translate_reads_a_pipe_once(run_command, model, tmp_path, monkeypatch):
@@ -254,7 +254,9 @@ def test_resume_requires_files(run_command, model, files):
     for arguments in (["-i", files[0]], ["-o", files[1]]):
         result = run_command("translate", ".", "--resume", *arguments, stdin="x\n")
         assert result.exit_code == 2
-        assert "--resume: needs --input, a file, and --output" in result.stderr
+        assert (
+            "--resume: needs --output, and a regular file as --input" in result.stderr
+        )
 
 
 SLOW = textwrap.dedent("""
