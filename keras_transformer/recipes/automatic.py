@@ -15,7 +15,7 @@ from keras_transformer.recipes.machine import format_bytes
 from keras_transformer.recipes.memory import training_memory
 
 AUTO = "auto"
-# They are chosen in this order, since later choices depend on earlier ones.
+# Keys that may be `auto`, in the order of choice: later ones depend on earlier ones.
 AUTOMATIC_KEYS = (
     "model.preset",
     "model.dropout",
@@ -29,7 +29,7 @@ AUTOMATIC_KEYS = (
     "training.validation_steps",
     "training.mixed_precision",
 )
-# Part of the memory that a training may take.
+# Fraction of the memory that training may use.
 _MEMORY_SHARE = 0.6
 _MAX_ACCUMULATION = 64
 # Bytes of text per subword, for estimates.
@@ -39,12 +39,12 @@ _UNKNOWN_TEXT = TextSize(pairs=30_000, bytes=2_000_000, characters=100, words=30
 
 
 class Size(NamedTuple):
-    """Settings of a model size."""
+    """Training settings for models of a size."""
 
     batch_tokens: int
-    steps: int  # at most
+    steps: int  # maximum
     min_steps: int
-    epochs: int
+    epochs: int  # determine the steps, within these limits
     learning_rate: float  # peak of inverse_sqrt
     warmup_steps: int
 
@@ -67,7 +67,7 @@ class Choice(NamedTuple):
         return f"{self.key}: {value} ({self.reason})"
 
 
-# Kinds of data for which settings can be chosen; the size of `files` is measured.
+# Kinds of data for which settings can be chosen. Only the text of `files` is measured.
 _TEXT_KINDS = ("files", "tsv", "jsonl", "hf", "records")
 
 
@@ -162,7 +162,8 @@ class _Plan:
 
     def batch_tokens(self):
         size = self._size().batch_tokens
-        # At least ten updates per epoch, but every sentence must fit into a batch.
+        # The largest power of two with at least ten updates per epoch, but every
+        # sentence must fit into a batch.
         least = max(1024, self._max_length() + 1)
         fitting = self._epoch_tokens() // 10
         if fitting < size:
@@ -242,8 +243,8 @@ class _Plan:
             if name in _SIZES and _positive(value)
         }
         sizes = change_preset(self._preset(), given)
-        heads = sizes["d_model"] // sizes["num_heads"] or 1
-        return {"key_dim": heads, "value_dim": heads, **sizes}
+        head_dim = sizes["d_model"] // sizes["num_heads"] or 1
+        return {"key_dim": head_dim, "value_dim": head_dim, **sizes}
 
     def _has_separate_vocabularies(self):
         return self._get("tokenizer.shared") is False

@@ -7,7 +7,7 @@ from pydantic import PositiveInt
 from keras_transformer.recipes.data_sections import Section
 
 BestMetric = Literal["bleu", "chrf", "f1", "perplexity"]
-# The setting that measures a metric. Perplexity is always measured.
+# The setting that turns on the measurement. Perplexity is always measured.
 _MEASUREMENTS = {
     "bleu": "validation_bleu",
     "chrf": "validation_bleu",
@@ -23,13 +23,13 @@ class EarlyStopping(Section):
 
 
 def given_metric(training):
-    """Returns the metric that `TrainingSettings` name, or `None`."""
+    """Returns the metric that is given in `TrainingSettings`, or `None`."""
     stopping = training.early_stopping
     return training.best_metric or (stopping.metric if stopping else None)
 
 
 def check_best_metric(training):
-    """Checks that `TrainingSettings` name one metric, and that it is measured.
+    """Checks that `TrainingSettings` give at most one metric, and that it is measured.
 
     Raises:
         ValueError: If two metrics are given, or the metric is not measured.
@@ -51,8 +51,8 @@ def chosen_metric(training, data_kind):
 
     Args:
         training: `TrainingSettings`.
-        data_kind: Kind of the data. Without a given metric, it is F1 for trees and BLEU
-            for other kinds, or perplexity if that metric is not measured.
+        data_kind: Kind of the data. If no metric is given, F1 decides for trees and
+            BLEU for other kinds, or perplexity if that metric is not measured.
     """
     metric = "f1" if data_kind == "trees" else "bleu"
     is_measured = getattr(training, _MEASUREMENTS[metric])

@@ -9,7 +9,7 @@ from keras_transformer.recipes.schema import Recipe
 
 
 def dotted_recipe_keys() -> list[str]:
-    """Returns the dotted keys of all kinds of recipes that have a value."""
+    """Returns the dotted keys for all kinds of data, without those of sections."""
     keys = dict.fromkeys(
         key for kind in DATA_KINDS.values() for key in known_keys(Recipe, kind)
     )
@@ -48,7 +48,10 @@ def nearest_name(name, names):
 
 
 def nearest_key(key, keys):
-    """Returns a hint: the same name elsewhere, else a similar one."""
+    """Returns a hint with the key that `key` probably means, or an empty string.
+
+    It is a key of the same name in another section, or else one with a similar name.
+    """
     section, _, leaf = key.rpartition(".")
     by_leaf = {}
     for other in keys:

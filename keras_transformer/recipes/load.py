@@ -138,7 +138,10 @@ def _read(name_or_path):
 
 
 def _values_of_run(run):
-    """Returns the recipe of a run as a mapping, `None` before its first checkpoint."""
+    """Returns the stored recipe of a run as a mapping.
+
+    It is `None` before the first checkpoint, or if it cannot be read.
+    """
     if run is None or not any(pathlib.Path(run, "checkpoints").glob("ckpt-*.index")):
         return None
     try:
@@ -170,7 +173,7 @@ def _add_template(values: dict, stored) -> None:
 
 
 def _choose_values(values: dict, stored, report) -> None:
-    """Replaces `auto` by values of the run, or by values that are chosen now."""
+    """Replaces `auto` by the run's stored values, or by values that are chosen now."""
     training = values.get("training")
     has_stages = isinstance(training, dict) and training.get("stages")
     if has_stages and training.get("steps") == "auto":
@@ -207,6 +210,7 @@ def _measure_training_text(data):
 
 
 def _apply(values: dict, override: str) -> None:
+    """Sets the key of an override `"dotted.key=value"`."""
     key, separator, text = override.partition("=")
     key = key.strip()
     names = key.split(".")
@@ -220,6 +224,7 @@ def _apply(values: dict, override: str) -> None:
 
 
 def _set(values: dict, key: str, value) -> None:
+    """Sets a dotted key, given by its name or old name, and creates its section."""
     recipe = values
     if key in RENAMED_KEYS:
         _warn_of_renamed([key], f"--set {key}")
@@ -302,7 +307,7 @@ def _make_paths_absolute(data) -> None:
 
 
 def _one_line(error: ValidationError, values: dict) -> str:
-    """Returns the first error, unknown keys before wrong values."""
+    """Returns the message of the first error. Unknown keys come before wrong values."""
     errors = error.errors(include_url=False)
     first = min(errors, key=lambda one: one["type"] != "extra_forbidden")
     key = ".".join(_location(first["loc"]))

@@ -26,7 +26,7 @@ class Gpu(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """Hardware that a training can use."""
+    """Hardware that training can use."""
 
     cores: int
     memory: int | None  # total in bytes, `None` if unknown
@@ -96,15 +96,15 @@ def _find_gpus():
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
         return ()
-    found = []
+    capabilities = []
     for gpu in tensorflow.config.list_physical_devices("GPU"):
         details = tensorflow.config.experimental.get_device_details(gpu)
         capability = details.get("compute_capability")
         if capability is not None:
             capability = float("{}.{}".format(*capability))
-        found.append(capability)
-    memory = _smallest_gpu_memory() if found else None
-    return tuple(Gpu(memory, capability) for capability in found)
+        capabilities.append(capability)
+    memory = _smallest_gpu_memory() if capabilities else None
+    return tuple(Gpu(memory, capability) for capability in capabilities)
 
 
 def _smallest_gpu_memory():
@@ -150,9 +150,12 @@ def measure_text(sources, targets) -> TextSize | None:
 
 
 def _measure_file(path, characters, words):
-    """Estimates the lines and bytes of a file. `None` if it is not a regular file.
+    """Estimates the number of lines and bytes of a file from its beginning.
 
-    Adds the distinct characters and words of the file's beginning to the sets.
+    Adds the distinct characters and words of the beginning to the sets.
+
+    Returns:
+        `(lines, bytes)`, or `None` if `path` is not a regular file.
     """
     if not os.path.isfile(path):
         return None
@@ -162,7 +165,7 @@ def _measure_file(path, characters, words):
         stream = gzip.GzipFile(fileobj=file) if is_compressed else file
         sample = stream.read(_SAMPLE_BYTES)
         has_more = bool(stream.read(1))
-        num_read = file.tell()
+        num_read = file.tell()  # in a .gz file, compressed bytes
     text = sample.decode("utf-8", "ignore")
     characters.update(text)
     words.update(re.findall(r"\S+", text))

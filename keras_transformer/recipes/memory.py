@@ -3,8 +3,9 @@
 # The weight, its gradient, and two slots of Adam, in float32.
 _WEIGHT_BYTES = 16
 _AVERAGE_BYTES = 4  # of the moving average, per weight
-# Floats that a step keeps per token of a side and layer: vectors of width d_model, of
-# width d_ff, and rows of attention scores. benchmarks/training_memory.py measures them.
+# Floats that a training step keeps in memory for each layer and each token of a side:
+# vectors of width d_model, vectors of width d_ff, and rows of attention scores. The
+# numbers are measured by benchmarks/training_memory.py.
 _VECTORS = 25
 _HIDDEN_VECTORS = 4
 _SCORE_ROWS = 3
@@ -17,8 +18,8 @@ def count_parameters(sizes, vocabulary_size):
 
     Args:
         sizes: Mapping with `num_layers`, `d_model`, `d_ff`, `num_heads`, `key_dim` and
-            `value_dim`, and optionally `normalization`, `positions`, `max_length`, and
-            `variations`, of which those without biases count.
+            `value_dim`, and optionally `normalization`, `positions`, `max_length` and
+            `variations`. The biases and norms that variations add are not counted.
         vocabulary_size: Number of subwords.
     """
     d_model, d_ff = sizes["d_model"], sizes["d_ff"]
@@ -50,7 +51,7 @@ def training_memory(sizes, vocabulary_size, batch_tokens, max_length, num_parts=
         vocabulary_size: Number of subwords.
         batch_tokens: Tokens per side of a batch.
         max_length: Tokens per side of the longest pair.
-        num_parts: Number of parts of a batch that are computed one after another.
+        num_parts: Number of parts of a batch that are processed one after another.
     """
     floats = (
         _VECTORS * sizes["d_model"]

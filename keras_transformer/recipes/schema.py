@@ -63,7 +63,7 @@ class VariationSettings(Section):
     tied_output: bool = True  # target embeddings are the output projection, too
 
 
-# Keys of the section `model` that stand for arguments of `Transformer`.
+# Keys of the section `model` that set arguments of `Transformer` with other names.
 _SHORT_FORMS = ("preset", "start", "position_rates")
 # Start id of all tokenizers except imported ones, whose start id is their last id.
 _START_ID = 2
@@ -193,7 +193,8 @@ class TrainingSettings(Section):
         if not isinstance(values, dict) or "steps" in values:
             return values
         stages = values.get("stages")
-        with contextlib.suppress(TypeError, KeyError):  # reported with their place
+        # Invalid stages are reported later, with their keys.
+        with contextlib.suppress(TypeError, KeyError):
             values = {**values, "steps": sum(stage["steps"] for stage in stages)}
         return values
 
@@ -314,16 +315,16 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check_kind(self):
-        trees = self.data.kind == "trees"
+        is_trees = self.data.kind == "trees"
         metric = given_metric(self.training)
-        if metric in (("bleu", "chrf") if trees else ("f1",)):
+        if metric in (("bleu", "chrf") if is_trees else ("f1",)):
             raise ValueError(
                 f"validation metric {metric} is not available with data.kind "
                 f"{self.data.kind}"
             )
-        if trees and self.tokenizer.kind != "bpe":
+        if is_trees and self.tokenizer.kind != "bpe":
             raise ValueError("data.kind trees needs tokenizer.kind bpe")
-        if not trees and self.training.guided_alignment:
+        if not is_trees and self.training.guided_alignment:
             raise ValueError(
                 "training.guided_alignment needs data.kind trees. "
                 f"Received: {self.data.kind}"

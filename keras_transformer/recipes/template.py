@@ -9,7 +9,7 @@ from keras_transformer.recipes.load import shipped_recipes
 
 _FOLDER = pathlib.Path(__file__).parent
 _NO_TEXT = "  train: {}"
-# Part of the example in the comment, which a recipe with files does not need.
+# Part of the example in the recipe's comment. It is removed if files are given.
 _SET_FILES = """ \\
 #     --set data.train.source=train.en --set data.train.target=train.de"""
 
@@ -24,7 +24,8 @@ def recipe_template(name, path, train=None) -> str:
             recipe's.
 
     Raises:
-        RecipeError: If there is no such recipe, or it names its training text.
+        RecipeError: If there is no such recipe, or `train` is given but the recipe
+            already names its training text.
     """
     if name not in shipped_recipes():
         raise RecipeError(
@@ -38,7 +39,8 @@ def recipe_template(name, path, train=None) -> str:
         return text
     if _NO_TEXT not in text:
         raise RecipeError(
-            f"{name}: names its training text already. Copy the recipe files"
+            f"{name}: names its training text already. Use --recipe files, or omit "
+            "--source and --target"
         )
     text = text.replace(_SET_FILES, "")
     files = yaml.safe_dump(

@@ -12,7 +12,7 @@ from keras_transformer.recipes.data_sections import Section
 from keras_transformer.recipes.data_sections import Text
 from keras_transformer.recipes.stages import stages_of
 
-_SIZE = "model.variations.source_vocabulary_size"
+_SIZE_KEY = "model.variations.source_vocabulary_size"
 
 
 class TokenizerSettings(Section):
@@ -62,7 +62,9 @@ class TokenizerSettings(Section):
 
 
 def source_embeddings(recipe):
-    """Returns the number of the source's own embeddings, or `None` if it has none.
+    """Returns the size of the source's embedding matrix, or `None` if it has none.
+
+    Without it, source and target share one matrix.
 
     Args:
         recipe: A `Recipe`.
@@ -76,7 +78,8 @@ def source_embeddings(recipe):
     expected = getattr(tokenizer, key)
     if size not in (None, expected):
         raise ValueError(
-            f"{_SIZE} must be null or tokenizer.{key}. Received: {size} and {expected}"
+            f"{_SIZE_KEY} must be null or equal tokenizer.{key}. "
+            f"Received: {size} and {expected}"
         )
     if tokenizer.shared:
         return size

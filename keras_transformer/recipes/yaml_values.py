@@ -89,6 +89,8 @@ def read_yaml(text):
     raise RecipeError(f"line {line}: not valid YAML: {problem}")
 
 
+# PyYAML follows YAML 1.1, in which yes, no, on and off are booleans. Here, they are
+# words.
 _Loader.yaml_implicit_resolvers = {
     first: [
         (tag, pattern)
@@ -97,6 +99,7 @@ _Loader.yaml_implicit_resolvers = {
     ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+# YAML 1.1 requires a dot in numbers with an exponent. Here, 1e-9 is a number, too.
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),

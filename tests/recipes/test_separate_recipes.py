@@ -40,7 +40,8 @@ def test_automatic_size_leaves_room_for_both_vocabularies():
         (["tokenizer.shared=true"], "tokenizer: source_vocabulary_size needs shared"),
         (
             ["model.variations={source_vocabulary_size: 9}"],
-            "must be null or tokenizer.source_vocabulary_size. Received: 9 and 370",
+            "must be null or equal tokenizer.source_vocabulary_size. "
+            "Received: 9 and 370",
         ),
         (
             ["data={train: {source: a, target: b, directions: both}}"],
