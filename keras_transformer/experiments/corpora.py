@@ -23,7 +23,7 @@ def prepare_corpora(recipe, output, pairs, has_begun=False):
     Args:
         recipe: A `Recipe`.
         output: The run folder.
-        pairs: Sources by split.
+        pairs: Sources of sentence pairs by split, see `load_pairs`.
         has_begun: Whether the run has a checkpoint, so that its vocabulary is fixed.
 
     Raises:
@@ -50,7 +50,8 @@ def prepare_corpora(recipe, output, pairs, has_begun=False):
 def load_corpora(recipe, output, pairs):
     """Returns the tokenizer and the corpora that `prepare_corpora` wrote.
 
-    The corpora are a dict: `"validation"`, and the text of each stage by its name.
+    The corpora are a dict: `"validation"`, and the text of each stage by its
+    `cache_name`.
     """
     tokenizer = pipelines.load_tokenizer(output / TOKENIZER)
     return tokenizer, {
@@ -105,8 +106,8 @@ def _check_sides(settings, tokenizer):
     """Checks that a given tokenizer has the vocabularies of the recipe.
 
     Raises:
-        DataError: If only one of them has separate vocabularies, or the source's
-            differ in size.
+        DataError: If only the tokenizer or only the recipe has separate vocabularies,
+            or the source vocabularies differ in size.
     """
     is_separate = isinstance(tokenizer, pipelines.SeparateTokenizers)
     if is_separate == settings.shared:
@@ -154,7 +155,7 @@ def _load_models(settings):
 
 
 def _load_sentencepiece(settings, side):
-    """Returns the tokenizer in a file. `side` begins the names of its keys."""
+    """Returns the tokenizer in a file. `side` is the prefix of its recipe keys."""
     path = getattr(settings, f"{side}model")
     label = f"tokenizer.{side}model {path}"
     try:
@@ -205,9 +206,14 @@ def load_pairs(recipe):
         if data.kind == "jsonl":
             return pipelines.JsonLines(split, data.source, data.target)
         if data.kind == "hf":
-            places = data.source, data.target, data.config, data.revision
             return pipelines.HuggingFacePairs(
-                data.name, split, *places, streaming=data.streaming
+                data.name,
+                split,
+                data.source,
+                data.target,
+                data.config,
+                data.revision,
+                streaming=data.streaming,
             )
         if data.kind == "tfds":
             languages = data.source_language, data.target_language

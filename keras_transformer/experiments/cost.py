@@ -12,9 +12,9 @@ from keras_transformer.recipes.stages import stages_of
 def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
     """Counts the operations of one forward pass over sentence pairs.
 
-    A product of `[n, k]` and `[k, m]` counts 2 n k m. Padding, norms, activations,
-    softmaxes and embeddings are not counted. Additive attention counts as dot products,
-    and a causal mask saves nothing.
+    A product of `[n, k]` and `[k, m]` counts as 2nkm operations. Padding, norms,
+    activations, softmaxes and embeddings are not counted. Additive attention counts as
+    dot products, and a causal mask saves nothing.
 
     Args:
         settings: A mapping with `num_layers`, `d_model`, `d_ff`, `num_heads`, `key_dim`
@@ -28,15 +28,16 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
         The number of floating-point operations, float.
     """
     d_model, d_ff = settings["d_model"], settings["d_ff"]
-    keys = settings["num_heads"] * settings["key_dim"]
-    values = settings["num_heads"] * settings["value_dim"]
+    # Width of the keys and the values of all heads together.
+    width = settings["num_heads"] * (settings["key_dim"] + settings["value_dim"])
     source = np.asarray(source_lengths, np.float64)
     target = np.asarray(target_lengths, np.float64)
     window = settings.get("attention_window") or np.inf
 
-    def attention(queries, memory, window=np.inf):
-        projections = queries * (keys + values) + memory * (keys + values)
-        products = queries * np.minimum(memory, window) * (keys + values)
+    def attention(num_queries, num_keys, window=np.inf):
+        # Queries are as wide as keys, and the output projection reads values.
+        projections = (num_queries + num_keys) * width
+        products = num_queries * np.minimum(num_keys, window) * width
         return 2 * (d_model * projections + products).sum()
 
     def feed_forward(length):

@@ -23,6 +23,7 @@ _PANELS = (
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+# Curves with more values have no markers, which would hide the line.
 _MAX_MARKED = 60
 _LEGEND_COLUMNS = 3
 SUFFIXES = (".png", ".pdf", ".svg")
@@ -31,8 +32,8 @@ SUFFIXES = (".png", ".pdf", ".svg")
 def draw_curves(folders, path):
     """Draws the metrics of runs against training steps and against minutes.
 
-    A dotted line marks the beginning of each stage after the first. With one run, the
-    lines have numbers.
+    A dotted line marks the beginning of each stage after the first. If there is only
+    one run, the line is labeled with the stage's number.
 
     Args:
         folders: List of run folders. Unfinished runs are drawn up to their last metric.
@@ -42,7 +43,7 @@ def draw_curves(folders, path):
         RunError: If a folder contains no metrics.
         StorageError: If the disk is full.
     """
-    # Imported here since matplotlib takes half a second.
+    # Imported here, since importing matplotlib takes half a second.
     from matplotlib.figure import Figure
 
     rows_of_runs = [metrics_of_run(folder) for folder in folders]
@@ -143,7 +144,6 @@ def _curves_of_run(folder, rows):
 def _style(number, curve):
     """Returns the line style of the run with this number, from 0."""
     style = _line(number)
-    # With many values, markers would hide the line.
     if len(curve["values"]) <= _MAX_MARKED:
         style |= {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 3}
     return style

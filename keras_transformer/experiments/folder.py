@@ -64,10 +64,10 @@ _FIXED = {
 
 
 def create(folder):
-    """Creates the folder and checks that it is writable.
+    """Creates a run folder, with its folder of checkpoints, and checks both.
 
     Raises:
-        StorageError: If the folder is not writable.
+        StorageError: If a folder is not writable.
     """
     for each in (folder, folder / _CHECKPOINTS):
         check_writable(each)
@@ -77,8 +77,8 @@ def create(folder):
 def start(folder, lock_name=_LOCK):
     """Creates and locks a run folder inside the context.
 
-    If a `UserError` ends the start before a step is logged or saved, its output is
-    removed. The folder is also removed if this start created it and it is empty.
+    If a `UserError` occurs before a step is logged or saved, the output of this start
+    is removed. The folder is also removed if this start created it and it is empty.
 
     Args:
         folder: The run folder.
@@ -114,7 +114,7 @@ def start(folder, lock_name=_LOCK):
 def lock(folder, name=_LOCK):
     """Locks a run folder for this process inside the context.
 
-    The operating system releases the lock if the process ends earlier.
+    The operating system also releases the lock if the process is killed.
 
     Args:
         folder: The run folder.
@@ -144,9 +144,9 @@ def lock(folder, name=_LOCK):
 
 
 def _separate_lock(path):
-    """Removes a lock file that has other names, unless a process has locked it.
+    """Removes a lock file that has hard links, unless a process has locked it.
 
-    Copies of runs by `cp -l` share their files.
+    A copy of a run that was made by `cp -l` shares its files with the run.
     """
     if not path.is_file() or not is_hard_link(path.lstat()):
         return
@@ -159,15 +159,15 @@ def _open_lock(path, flags):
     # Opening a pipe must not wait.
     flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        number = os.open(path, flags, 0o666)
+        descriptor = os.open(path, flags, 0o666)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
         raise RunError(f"{path}: must not be a symbolic link. Remove it") from None
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise RunError(f"{path}: must be a regular file. Remove it")
-    return number
+    return descriptor
 
 
 def _is_file(path, file):
@@ -236,6 +236,7 @@ def clean(folder, restart=False):
 
 
 def _has_begun(folder):
+    """Returns whether the run has a checkpoint."""
     return any((folder / _CHECKPOINTS).glob("ckpt-*.index"))
 
 
@@ -293,11 +294,11 @@ def check_text(folder, progress, fingerprint, allow_changes=False):
     Raises:
         RunError: If the run began with a different text.
     """
-    known = progress.text is not None and fingerprint is not None
-    now = fingerprint
-    if known and ":" not in progress.text:
-        now = now.partition(":")[0]  # version 0.1 stored no hash of the ids
-    if known and progress.text != now and not allow_changes:
+    is_known = progress.text is not None and fingerprint is not None
+    current = fingerprint
+    if is_known and ":" not in progress.text:
+        current = current.partition(":")[0]  # version 0.1 stored no hash of the ids
+    if is_known and progress.text != current and not allow_changes:
         raise RunError(
             f"{folder}: the text of data.train, its length limit or its subwords have "
             "changed since the run began. Pass --allow-changes or --restart"

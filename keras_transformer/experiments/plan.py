@@ -1,4 +1,4 @@
-"""Plan of a training: estimates of its sizes, memory and time."""
+"""Estimates of the sizes, memory and time of training, for `train --dry-run`."""
 
 import operator
 import time
@@ -32,10 +32,9 @@ _LENGTH = 32
 def plan_training(recipe):
     """Estimates the memory, disk space and time that training a recipe takes.
 
-    The function reads the text, but writes nothing.
-
-    The speed is measured with a few training steps on random ids. Validation and the
-    preparation of the text are not included.
+    The function reads the text, but writes nothing. It measures the speed with a few
+    training steps on random ids. The time does not include validation and the
+    preparation of the text.
 
     Args:
         recipe: A `Recipe`.
@@ -59,8 +58,11 @@ def plan_training(recipe):
     num_devices = max(1, len(machine.gpus))
     seconds = _computed_tokens(recipe) / (rate * num_devices)
     memory = recipe_memory(recipe, num_devices)
-    slots = 12 if settings.ema_momentum is None else 16
-    disk = slots * parameters * settings.keep_checkpoints + 8 * parameters
+    # For each parameter, a checkpoint stores the weight, two slots of Adam and, with
+    # ema_momentum, the average, 4 bytes each. The best and the final model store only
+    # the weight.
+    checkpoint_bytes = 12 if settings.ema_momentum is None else 16
+    disk = (checkpoint_bytes * settings.keep_checkpoints + 8) * parameters
     sizes = recipe.model
     return {
         "machine": str(machine),
@@ -97,14 +99,14 @@ def _text_size(data):
 
 
 def _training_model(recipe):
-    """Builds the training model for the vocabulary's size, before it is learned."""
+    """Builds the training model with a stand-in for the tokenizer of the run."""
     tokenizer = SimpleNamespace(
         vocabulary_size=recipe.tokenizer.vocabulary_size,
         num_outputs=None,
         num_symbols=lambda: None,
         pad_id=Tokenizer.pad_id,
     )
-    # Random ids have no alignments, and one part of a batch is measured.
+    # Random ids have no alignments, and only one part of a batch is timed.
     changes = {"guided_alignment": 0.0, "gradient_accumulation_steps": 1}
     settings = recipe.training.model_copy(update=changes)
     return build_training_model(
@@ -127,6 +129,7 @@ def _tokens_per_second(model, recipe, length, has_gpu):
     rows = max(settings.parallel_parts, tokens // length)
     rng, target_size = np.random.default_rng(0), recipe.tokenizer.vocabulary_size
     source_size = recipe.tokenizer.source_vocabulary_size or target_size
+    # Ids below 4 are special.
     source, target = (
         rng.integers(4, size, (rows, length), np.int32)
         for size in (source_size, target_size)
@@ -177,9 +180,10 @@ def _describe_steps(recipe, size):
 
 
 def _computed_tokens(recipe):
-    """Returns the tokens per side that a run computes, in passes of its first stage.
+    """Returns the tokens per side of a run, weighted by their computing time.
 
-    The speed is measured with the first stage. Consistency computes a batch twice.
+    A stage with consistency computes each batch twice. The weights are relative to the
+    first stage, with which the speed is measured.
     """
     settings = [stage.settings for stage in stages_of(recipe)]
     passes = [2 if each.consistency else 1 for each in settings]

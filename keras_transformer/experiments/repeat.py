@@ -99,9 +99,9 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
             results[seed] = _evaluate(recipe, seed, folders[seed])
             if on_seed is not None:
                 on_seed(results[seed])
-        found = [results[seed] for seed in seeds]
-        write_report(found, output)
-    return found
+        ordered = [results[seed] for seed in seeds]
+        write_report(ordered, output)
+    return ordered
 
 
 def stored_translations(output):
@@ -236,7 +236,7 @@ def _read_result(folder):
 
 
 def _training_seconds(folder):
-    """Returns the training time in the run's log."""
+    """Returns the training time in the run's log, in seconds."""
     return max((row.get("seconds") or 0 for row in metrics_of_run(folder)), default=0)
 
 

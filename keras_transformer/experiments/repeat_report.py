@@ -46,8 +46,8 @@ def _markdown(results, spreads):
     ]
     bleu, chrf, perplexity = spreads.values()
     if len(results) > 1:
-        of_perplexity = f"{perplexity.mean:.3f} ± {perplexity.deviation:.3f}"
-        rows.append(["mean", str(bleu), "", str(chrf), of_perplexity, ""])
+        perplexity_text = f"{perplexity.mean:.3f} ± {perplexity.deviation:.3f}"
+        rows.append(["mean", str(bleu), "", str(chrf), perplexity_text, ""])
     lines = [head, ["---:"] * len(head), *rows]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     signatures = "".join(f"- `{each}`\n" for each in results[0]["signatures"])

@@ -93,8 +93,8 @@ def train(
         WorkerLost: If another worker ended or cannot be reached.
     """
     if isinstance(recipe, str | os.PathLike):
-        run = None if restart else output
-        recipe = load_recipe(recipe, run=run, report=_print if progress else None)
+        existing = None if restart else output
+        recipe = load_recipe(recipe, run=existing, report=_print if progress else None)
     with _claim_run(
         recipe, pathlib.Path(output), allow_changes, restart, worker_timeout
     ) as run:
@@ -241,7 +241,14 @@ class _Run:
         return data.corpora[name], training_pairs(data.pairs, options)
 
     def fit(self, data, trainer, validate, bar):
-        """Trains all stages that are not finished."""
+        """Trains all unfinished stages.
+
+        Args:
+            data: `_Data`.
+            trainer: `Trainer`.
+            validate: Function that computes validation metrics, or `None`.
+            bar: Whether to show a progress bar.
+        """
         progress = trainer.progress
         for number, stage in enumerate(self._stages, 1):
             is_left = progress.step < stage.end
@@ -304,6 +311,7 @@ class _Run:
         return {**summary, "total seconds": seconds}
 
     def _finish(self, data, trainer, validate):
+        """Does the work of `finish`, on the first worker only."""
         settings = self.recipe.training
         model, progress = trainer.model.transformer, trainer.progress
         averaged = average_checkpoints(

@@ -72,7 +72,7 @@ def _text_scorer(recipe, translator, pairs):
     except (ImportError, RuntimeError, OSError) as error:
         name = settings["tokenize"]
         is_missing = name in BLEU_EXTRAS and not isinstance(error, OSError)
-        reason = f"needs {install_hint(BLEU_EXTRAS[name])}" if is_missing else error
+        reason = f"first run {install_hint(BLEU_EXTRAS[name])}" if is_missing else error
         raise DataError(f"evaluation.tokenize {name}: {reason}") from None
 
     def score():

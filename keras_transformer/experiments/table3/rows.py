@@ -40,8 +40,8 @@ PAPER = {
     "E": PaperRow(4.92, 25.7, None),
     "big": PaperRow(4.33, 26.4, 213),
 }
-# 300,000 steps instead of 100,000.
-_BIG_STEPS = 3
+# The big model is trained for 300,000 steps instead of 100,000.
+_BIG_STEPS_FACTOR = 3
 
 
 def expand_rows(names):
@@ -101,7 +101,7 @@ def row_recipe(recipe, row, scale=1, seed=1):
         "seed": seed,
     }
     if row == "big":
-        training["steps"] *= _BIG_STEPS
+        training["steps"] *= _BIG_STEPS_FACTOR
     values["training"] = training
     values["decoding"] = {"beam_size": 4, "length_penalty": 0.6}
     return Recipe.model_validate(values)

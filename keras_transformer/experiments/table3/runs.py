@@ -110,7 +110,7 @@ def _train_row(folder, job, row, seed, progress):
     result = _read_result(folder, job)
     if result is not None:
         return result
-    # The run's own lock is released before the row is evaluated.
+    # A second lock, since `train` releases the run's lock before the row is evaluated.
     with run_folder.start(folder, ".row.lock"):
         result = _read_result(folder, job)
         if result is None:
@@ -152,11 +152,11 @@ def _read_recipe(stored):
 
 def _evaluate(folder, recipe, row, seed, seconds):
     """Computes and stores the perplexity and BLEU of a row on the validation pairs."""
-    model = open_model(folder)
+    translator = open_model(folder)
     pairs = [pair for pair in load_pairs(recipe)["validation"] if all(pair)]
     sources, references = map(list, zip(*pairs, strict=True))
     bleu = evaluation.bleu(
-        model.translate(sources),
+        translator.translate(sources),
         references,
         tokenize=recipe.evaluation.tokenize,
         lowercase=recipe.evaluation.lowercase,
@@ -164,8 +164,8 @@ def _evaluate(folder, recipe, row, seed, seconds):
     result = {
         "row": row,
         "seed": seed,
-        "parameters": model.model.count_params(),
-        "perplexity": perplexity_of(model.score(sources, references)),
+        "parameters": translator.model.count_params(),
+        "perplexity": perplexity_of(translator.score(sources, references)),
         "bleu": bleu.score,
         "signature": bleu.signature,
         "seconds": seconds,

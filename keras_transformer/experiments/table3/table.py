@@ -18,7 +18,7 @@ def write_tables(results, output, scale=1):
         scale: Divisor of all widths.
     """
     by_row = _by_row(results)
-    rows = [_columns(row, of_row) for row, of_row in by_row.items()]
+    rows = [_columns(row, row_results) for row, row_results in by_row.items()]
     counts = sorted(map(len, by_row.values()))
     runs = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     lines = [list(rows[0]), *(list(row.values()) for row in rows)]
