@@ -17,9 +17,9 @@ _HYPHEN = re.compile(r"(\S)-(\S)")
 def compound_split_tokens(text, language="de"):
     """Tokenizes a text for compound-split BLEU.
 
-    Unicode quotes and punctuation become ASCII, the Moses tokenizer splits words and
-    writes XML entities, and a hyphen between two characters becomes the separate word
-    `##AT##-##AT##`. Case is preserved.
+    Unicode quotes and punctuation become ASCII. The Moses tokenizer splits words and
+    escapes special characters as XML entities. A hyphen between two characters becomes
+    the separate word `##AT##-##AT##`. Case is preserved.
 
     Args:
         text: Untokenized text.

@@ -62,12 +62,12 @@ class PairFilter:
             reasons[i] = self._reason_of_lengths(*sides)
         self.dropped.update(reason for reason in reasons if reason is not None)
         scored = [i for i in texts if reasons[i] is None]
-        found = np.full(len(pairs), np.nan, "float32")
+        log_probs = np.full(len(pairs), np.nan, "float32")
         sources, targets = ([pairs[i][side] for i in scored] for side in (0, 1))
         scores = self.translator.score(sources, targets)
         for i, score in zip(scored, scores, strict=True):
-            found[i] = score.log_prob / score.num_tokens
-        return found
+            log_probs[i] = score.log_prob / score.num_tokens
+        return log_probs
 
     def select_above(self, scores, threshold):
         """Selects the pairs whose score is at least `threshold`.
@@ -80,7 +80,7 @@ class PairFilter:
         return passed
 
     def select_best(self, scores, fraction):
-        """Selects the pairs with the highest scores; on ties the earlier ones.
+        """Selects the pairs with the highest scores, of equal ones the first.
 
         Args:
             scores: float32, the scores of all pairs.
@@ -98,6 +98,7 @@ class PairFilter:
         return passed, float(scores[order[count - 1]]) if count else None
 
     def _count(self, scores, passed):
+        """Counts the pairs that passed, and those with a score that did not pass."""
         num_kept = int(np.count_nonzero(passed))
         num_scored = int(np.count_nonzero(~np.isnan(scores)))
         self.num_kept += num_kept

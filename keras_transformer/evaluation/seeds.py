@@ -9,6 +9,7 @@ from sacrebleu.metrics import BLEU
 
 from keras_transformer.evaluation.significance import SystemScore
 
+# BLEU counts n-grams of 1 to 4 words.
 _ORDERS = 4
 
 
@@ -80,11 +81,11 @@ def compare_seeds(
         seed: Seed of the resampling.
 
     Returns:
-        List of `SystemScore`.
+        List of `SystemScore`, the baseline first.
     """
     picks = _resamples(len(references), num_samples, seed)
     all_sentences = np.arange(len(references))[None]
-    baseline = None
+    baseline_score = baseline_samples = None
     scores = []
     for name, runs in systems.items():
         counts = [_counts(run, references, tokenize, lowercase) for run in runs]
@@ -92,10 +93,10 @@ def compare_seeds(
         samples = np.mean([_bleu_of_resamples(c, picks) for c in counts], axis=0)
         low, high = _interval(samples)
         p_value = None
-        if baseline is not None:
-            p_value = _p_value(samples - baseline[1], score - baseline[0])
+        if baseline_samples is None:
+            baseline_score, baseline_samples = score, samples
         else:
-            baseline = score, samples
+            p_value = _p_value(samples - baseline_samples, score - baseline_score)
         scores.append(
             SystemScore(name, score, p_value, float(samples.mean()), (high - low) / 2)
         )
@@ -104,7 +105,7 @@ def compare_seeds(
 
 def _p_value(differences, observed):
     if not observed and not differences.any():
-        return 1.0  # the same translations
+        return 1.0  # identical translations
     sizes = np.abs(differences)
     extreme = sizes - sizes.mean() > abs(observed)
     return float((np.sum(extreme) + 1) / (len(differences) + 1))
@@ -142,8 +143,8 @@ def _counts(hypotheses, references, tokenize, lowercase):
 
 def _bleu_of_resamples(counts, picks):
     """Returns the corpus BLEU of each resample, an array."""
-    # With the number of times that each sentence is picked, one matrix product gives
-    # all sums.
+    # Multiplying the number of times that a resample picks each sentence by the counts
+    # of the sentences sums the counts over the resample.
     size = len(counts)
     frequencies = np.stack([np.bincount(row, minlength=size) for row in picks])
     return np.array([_bleu(sums) for sums in frequencies @ counts])

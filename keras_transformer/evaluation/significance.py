@@ -20,7 +20,7 @@ class SystemScore(NamedTuple):
 
     name: str
     score: float
-    p_value: float | None  # of no difference; None for the baseline
+    p_value: float | None  # of the difference from the baseline, None for the baseline
     mean: float | None  # over the resamples of the bootstrap
     interval: float | None  # half the width of the 95% confidence interval
 
@@ -70,7 +70,7 @@ def compare_systems(
             f"reference. Received: {lengths} and {len(references)} references."
         )
     # Without `force`, sacreBLEU warns that text for the tokenizer "none" is tokenized.
-    makers = {
+    metric_classes = {
         "bleu": partial(
             BLEU, tokenize=tokenize, lowercase=lowercase, force=tokenize == "none"
         ),
@@ -78,12 +78,12 @@ def compare_systems(
         "ter": TER,
     }
     # The references are processed once for all systems.
-    made = {name: makers[name](references=[references]) for name in metrics}
+    built = {name: metric_classes[name](references=[references]) for name in metrics}
     kind, default_samples = _TESTS[test]
     with _set_seed(seed):
         paired = PairedTest(
             list(systems.items()),
-            made,
+            built,
             references=None,
             test_type=kind,
             n_samples=num_samples or default_samples,

@@ -115,7 +115,7 @@ def attention_of(model, tokenizer, source, target):
     _check_texts(source, target)
     texts = (tokenizer, source), (target_of(tokenizer), target)
     rows = [each.tokenize([text]).to_list()[0] for each, text in texts]
-    found = model.attention_scores(
+    subword_scores = model.attention_scores(
         {
             "source_ids": np.array([[*rows[0], tokenizer.end_id]], "int32"),
             "target_ids": np.array(
@@ -132,6 +132,7 @@ def attention_of(model, tokenizer, source, target):
         # The tokenizer adds a space in front of the text.
         row[0] = row[0].removeprefix(" ")
     (_, source_units), (_, target_units) = sides
+    # A unit is a token of `Attention`, and these lists have the unit of each subword.
     # The end of the source, the start of the target, and its end are units, too.
     source_units = [*source_units, len(names[0])]
     read_units = [0, *(unit + 1 for unit in target_units)]
@@ -149,7 +150,7 @@ def attention_of(model, tokenizer, source, target):
             kind: attention_of_units(
                 np.asarray(ops.convert_to_numpy(scores))[0], *units[kind]
             )
-            for kind, scores in found.items()
+            for kind, scores in subword_scores.items()
         },
         texts=(source, target),
     )

@@ -20,7 +20,9 @@ _FONTS = (
 
 
 def write_figure(attention, path, kind="cross", layer=None, head=None):
-    """Draws the heads of one kind of attention, one panel per head, one row per layer.
+    """Draws one kind of attention, with a panel per head and a row per layer.
+
+    The heads of a single layer take several rows.
 
     Args:
         attention: `Attention`.
@@ -40,15 +42,19 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
             f"{len(panels)}. Choose a layer or head."
         )
     rows, columns = map(_escape, attention.labels(kind))
-    across = len({head for _, head, _ in panels})
-    across = across if len(panels) > across else min(len(panels), 4)
-    down = math.ceil(len(panels) / across)
+    panels_per_row = len({head for _, head, _ in panels})
+    if len(panels) == panels_per_row:
+        # The heads of a single layer take several rows.
+        panels_per_row = min(len(panels), 4)
+    panel_rows = math.ceil(len(panels) / panels_per_row)
     # Inches for the panels, for the labels at the left and below, and for the texts.
-    width = 2.6 + across * max(1.6, 0.2 * len(columns))
-    height = 2.0 + down * max(1.6, 0.2 * len(rows))
+    width = 2.6 + panels_per_row * max(1.6, 0.2 * len(columns))
+    height = 2.0 + panel_rows * max(1.6, 0.2 * len(rows))
     # `pyplot` would use the user's backend, which may open windows.
     figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
+    axes = figure.subplots(
+        panel_rows, panels_per_row, squeeze=False, sharex=True, sharey=True
+    )
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     with rc_context({"font.family": _installed_fonts()}), warnings.catch_warnings():
