@@ -13,9 +13,17 @@ from keras_transformer.errors import UserError
 
 # Files to download from a Hugging Face repository.
 _PATTERNS = (
-    *("config.json", "generation_config.json", "tokenizer_config.json"),
-    *("model.safetensors", "model.safetensors.index.json", "model-*.safetensors"),
-    *("source.spm", "target.spm", "vocab.json", "target_vocab.json", "README.md"),
+    "config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-*.safetensors",
+    "source.spm",
+    "target.spm",
+    "vocab.json",
+    "target_vocab.json",
+    "README.md",
 )
 # For repositories without safetensors.
 _TORCH_PATTERNS = (*_PATTERNS, "pytorch_model.bin")

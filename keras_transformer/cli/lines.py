@@ -1,4 +1,4 @@
-"""Input text: lines, chunks with progress, parallel files."""
+"""Reads input text: line by line, in chunks with a progress bar, or in parallel."""
 
 import contextlib
 import itertools

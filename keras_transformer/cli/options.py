@@ -29,6 +29,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx, args):
         renamed = RENAMED.get(self.name, {})
+        # Words after "--" are arguments.
         for i, word in enumerate(itertools.takewhile(lambda word: word != "--", args)):
             old, equals, value = word.partition("=")
             if old in renamed:

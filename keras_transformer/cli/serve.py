@@ -74,7 +74,8 @@ def serve(
     connections from this machine only. The Host header of a request must contain the
     name from --host or --allow-host, localhost, or an IP address.
 
-    A preset, such as a packaged model, is first exported to a temporary folder.
+    A row is one of the instances in a request: a text, or a pair to score. A preset,
+    such as a packaged model, is first exported to a temporary folder.
 
     \b
     keras-transformer serve saved_models/mine

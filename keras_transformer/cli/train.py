@@ -142,22 +142,22 @@ def _warn_of_memory(recipe):
 
 def _next_commands(data, run):
     """Returns commands to run next, with the run's path and the recipe's files."""
-    command, folder = "  keras-transformer", shlex.quote(str(run))
+    command, folder = "keras-transformer", shlex.quote(str(run))
     sample = getattr(data, "test", None) or getattr(data, "validation", None)
     if data.kind == "trees":
         trees = _shell_path(sample.trees[0]) if sample else "test.trees"
         return [
-            f"{command} evaluate {folder} --metric f1 --reference {trees}",
-            f'  echo "The dog barks ." | {command.strip()} parse {folder}',
+            f"  {command} evaluate {folder} --metric f1 --reference {trees}",
+            f'  echo "The dog barks ." | {command} parse {folder}',
         ]
     source, target = "test.source", "test.target"
     if data.kind in ("files", "records") and sample:
         source, target = _shell_path(sample.source[0]), _shell_path(sample.target[0])
     name = shlex.quote(f"saved_models/{run.resolve().name}")
     return [
-        f"{command} evaluate {folder} --source {source} --reference {target}",
-        f'  echo "TEXT" | {command.strip()} translate {folder}',
-        f"{command} export {folder} {name}",
+        f"  {command} evaluate {folder} --source {source} --reference {target}",
+        f'  echo "TEXT" | {command} translate {folder}',
+        f"  {command} export {folder} {name}",
     ]
 
 

@@ -142,7 +142,7 @@ def _counts(hypotheses, references, tokenize, lowercase):
 
 
 def _bleu_of_resamples(counts, picks):
-    """Returns the corpus BLEU of each resample, an array."""
+    """Returns the corpus BLEU of each row of `picks`, an array."""
     # Multiplying the number of times that a resample picks each sentence by the counts
     # of the sentences sums the counts over the resample.
     size = len(counts)

@@ -1,4 +1,8 @@
-"""Run folders: one process at a time, one recipe, one training text."""
+"""Run folders: one process at a time, one recipe, one training text.
+
+`train` calls `start`, `clean`, `create` and `claim`, and after it has restored a
+checkpoint, `check_text` and `check_replicas`.
+"""
 
 import contextlib
 import errno

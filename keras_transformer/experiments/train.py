@@ -275,6 +275,7 @@ class _Run:
         )
 
         def locate_batch(step):
+            """Returns the locations of the pairs in a step's batch, for messages."""
             indices = pipelines.batch_indices(
                 corpus, settings.batch_tokens, settings.seed, step - stage.start
             )

@@ -33,7 +33,8 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _TEMPLATE_SECTIONS = ("tokenizer", "model", "training")
 # Keys outside `data` with paths.
 _PATHS = (
-    *(("tokenizer", "model"), ("tokenizer", "source_model")),
+    ("tokenizer", "model"),
+    ("tokenizer", "source_model"),
     ("training", "initial_model"),
 )
 # Setting a key removes its alternative.

@@ -36,9 +36,18 @@ from keras_transformer.recipes.stages import stages_of
 from keras_transformer.recipes.vocabularies import TokenizerSettings
 from keras_transformer.recipes.vocabularies import source_embeddings
 
+# Tokenizers of sacreBLEU.
 BLEU_TOKENIZERS = (
-    *("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab"),
-    *("flores101", "flores200", "spBLEU-1K"),
+    "13a",
+    "none",
+    "intl",
+    "char",
+    "zh",
+    "ja-mecab",
+    "ko-mecab",
+    "flores101",
+    "flores200",
+    "spBLEU-1K",
 )
 # Extras of this package for the tokenizers that need further packages.
 BLEU_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
