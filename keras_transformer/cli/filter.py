@@ -82,6 +82,7 @@ def filter(
         max_length = translator.data.max_length if translator.data else MAX_LENGTH
     rules = PairFilter(translator, max_ratio, max_length, keep_identical)
     passed = None
+    # A fraction is known only after all pairs are scored, which takes a first pass.
     if keep_fraction is not None:
         scores = np.empty(total, "float32")
         for start, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring", total, "pairs"):

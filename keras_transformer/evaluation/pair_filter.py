@@ -54,6 +54,7 @@ class PairFilter:
         reasons = [self._reason_of_texts(*pair) for pair in pairs]
         texts = [i for i, reason in enumerate(reasons) if reason is None]
         tokenizers = self.translator.tokenizer, self.translator.target_tokenizer
+        # The number of subwords of each text, for source and target.
         lengths = (
             map(len, encode_texts(tokenizer, [pairs[i][side] for i in texts]))
             for side, tokenizer in enumerate(tokenizers)

@@ -80,11 +80,12 @@ def _text_sources(recipe, pairs):
 
 def _prepare_tokenizer(settings, pairs, folder, has_begun):
     """Returns the tokenizer in `folder`, after training and saving it if necessary."""
-    note = folder / _TEXT_FINGERPRINT
-    text, is_trained = pairs.fingerprint(), False
+    path = folder / _TEXT_FINGERPRINT
+    fingerprint, is_trained = pairs.fingerprint(), False
     if folder.is_dir():
         # Before the first checkpoint, users may still correct the text.
-        if has_begun or not note.exists() or read_text(note, error=DataError) == text:
+        is_fixed = has_begun or not path.exists()
+        if is_fixed or read_text(path, error=DataError) == fingerprint:
             return pipelines.load_tokenizer(folder)
         shutil.rmtree(folder)
     tokenizer = pairs.tokenizer()
@@ -97,8 +98,8 @@ def _prepare_tokenizer(settings, pairs, folder, has_begun):
         is_trained = True
     with replace_folder(folder) as temporary:
         tokenizer.save(temporary)
-        if is_trained and text is not None:
-            (temporary / _TEXT_FINGERPRINT).write_text(text)
+        if is_trained and fingerprint is not None:
+            (temporary / _TEXT_FINGERPRINT).write_text(fingerprint)
     return tokenizer
 
 

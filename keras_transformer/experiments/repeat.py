@@ -148,7 +148,9 @@ def _drop_seed(recipe):
 def _train_all(config, folders, seeds, jobs):
     """Trains seeds in processes and yields each as soon as it is trained.
 
-    All processes have ended when this function ends, also after an exception.
+    At most `jobs` processes run at a time. Each has a slot, a number below `jobs` that
+    determines its share of the cores. All processes have ended when this function ends,
+    also after an exception.
     """
     waiting, running = list(seeds), {}
     jobs = min(jobs, max(len(seeds), 1))

@@ -45,14 +45,15 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
     )
     metric = "f1" if recipe.data.kind == "trees" else "bleu"
     ids = tokenizer.target.pad_id, tokenizer.target.unknown_id
-    scorer, score = PairScorer(model, *ids), None
+    pair_scorer = PairScorer(model, *ids)
+    score_outputs = None
     if getattr(settings, f"validation_{metric}"):
-        score = _SCORERS[metric](recipe, translator, pairs)
+        score_outputs = _SCORERS[metric](recipe, translator, pairs)
 
     def validate():
-        metrics = {"perplexity": evaluation.perplexity(scorer, dataset)}
-        if score is not None:
-            metrics |= score()
+        metrics = {"perplexity": evaluation.perplexity(pair_scorer, dataset)}
+        if score_outputs is not None:
+            metrics |= score_outputs()
         return metrics
 
     return validate

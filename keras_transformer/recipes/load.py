@@ -119,6 +119,7 @@ def dump_recipe(recipe: Recipe, path) -> None:
 
 
 def _read(name_or_path):
+    """Returns the label of a recipe, for messages, and its sections by name."""
     label = str(name_or_path)
     is_shipped = label in shipped_recipes()
     path = _FOLDER / f"{label}.yaml" if is_shipped else pathlib.Path(name_or_path)
@@ -178,7 +179,7 @@ def _choose_values(values: dict, stored, report) -> None:
     training = values.get("training")
     has_stages = isinstance(training, dict) and training.get("stages")
     if has_stages and training.get("steps") == "auto":
-        del training["steps"]  # the sum of the stages' steps
+        del training["steps"]  # its default is the sum of the stages' steps
     keys = automatic_keys(values)
     if not keys:
         return

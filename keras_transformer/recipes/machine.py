@@ -138,12 +138,12 @@ def measure_text(sources, targets) -> TextSize | None:
         lines = size = 0
         for path in paths:
             try:
-                found = _measure_file(path, characters, words)
+                measured = _measure_file(path, characters, words)
             except (OSError, EOFError, zlib.error):
                 return None
-            if found is None:
+            if measured is None:
                 return None
-            lines, size = lines + found[0], size + found[1]
+            lines, size = lines + measured[0], size + measured[1]
         sides.append((lines, size))
     (pairs, source_bytes), (_, target_bytes) = sides
     return TextSize(pairs, max(source_bytes, target_bytes), len(characters), len(words))

@@ -128,9 +128,9 @@ def attention_of(model, tokenizer, source, target):
         for (each, _), row in zip(texts, rows, strict=True)
     ]
     names = [[unit.decode("utf-8", "replace") for unit in units] for units, _ in sides]
-    for row in names:
+    for tokens in names:
         # The tokenizer adds a space in front of the text.
-        row[0] = row[0].removeprefix(" ")
+        tokens[0] = tokens[0].removeprefix(" ")
     (_, source_units), (_, target_units) = sides
     # A unit is a token of `Attention`, and these lists have the unit of each subword.
     # The end of the source, the start of the target, and its end are units, too.
