@@ -9,7 +9,7 @@ from keras_transformer.recipes.schema import Recipe
 
 
 def dotted_recipe_keys() -> list[str]:
-    """Returns the dotted keys for all kinds of data, without those of sections."""
+    """Returns the dotted keys that are not sections, for all kinds of data."""
     keys = dict.fromkeys(
         key for kind in DATA_KINDS.values() for key in known_keys(Recipe, kind)
     )
