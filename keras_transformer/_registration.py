@@ -47,7 +47,8 @@ class _Unloaded:
         self._name = name
 
     def from_config(self, config, *args, **kwargs):
-        # From the module, since Keras's registry may still contain this placeholder.
+        # Keras's registry may still contain this placeholder, so the class comes from
+        # its module.
         module = importlib.import_module(f"{_PACKAGE}.{self._module}")
         return getattr(module, self._name).from_config(config, *args, **kwargs)
 

@@ -81,7 +81,7 @@ class PairFilter:
         return passed
 
     def select_best(self, scores, fraction):
-        """Selects the pairs with the highest scores, of equal ones the first.
+        """Selects the pairs with the highest scores; among ties, the earlier ones.
 
         Args:
             scores: float32, the scores of all pairs.

@@ -143,8 +143,8 @@ def _counts(hypotheses, references, tokenize, lowercase):
 
 def _bleu_of_resamples(counts, picks):
     """Returns the corpus BLEU of each row of `picks`, an array."""
-    # Multiplying the number of times that a resample picks each sentence by the counts
-    # of the sentences sums the counts over the resample.
+    # A resample's row of frequencies, the number of times that it picks each sentence,
+    # times the counts of the sentences gives the counts of the resample.
     size = len(counts)
     frequencies = np.stack([np.bincount(row, minlength=size) for row in picks])
     return np.array([_bleu(sums) for sums in frequencies @ counts])

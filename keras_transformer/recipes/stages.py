@@ -43,7 +43,7 @@ class StageSettings(Section):
 
 
 class TextOptions(NamedTuple):
-    """How a stage reads the training text."""
+    """Settings with which a stage reads the training text."""
 
     directions: str  # "forward" or "both"
     dropout: float  # of the tokenizer
