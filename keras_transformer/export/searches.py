@@ -1,15 +1,15 @@
 """Search functions of an export: whole batches, split batches, single rows with XLA.
 
-Before a function first runs, TensorFlow inlines each call in it and optimizes the
-result in many passes, each of which copies it. Functions marked as not to be inlined
-are traced and optimized once.
+Before a function first runs, TensorFlow inlines all calls in it, and optimizes the
+result in many passes, each of which copies it. If a search is called in several places,
+this repeats the work. So searches are marked as functions that are not inlined.
 """
 
 import functools
 
 import tensorflow as tf
 
-# Score of an empty slot in an n-best list; JSON has no infinity.
+# Score of an empty place in an n-best list, since JSON has no infinity.
 EMPTY_SCORE = tf.float32.min
 ROWS = tf.TensorSpec([None, None], tf.int32)
 # Source ids, and the number of best hypotheses, see `beam_search`.
@@ -44,9 +44,9 @@ def shared_encoder(model):
 
 
 def merge_n_best(texts, scores, n):
-    """Returns the `n` best translations of different texts.
+    """Returns the `n` best translations with different texts.
 
-    Several sequences of subwords may spell one text. The first has the best score.
+    Several sequences of subwords may spell the same text. The best score is kept.
 
     Args:
         texts: string `[batch, places]`, best first.
@@ -92,9 +92,10 @@ def dispatch_search(
         search: A `noinline_function` to `(sequences, scores)`, int32 `[batch, n,
             length + extra_length]` and float32 `[batch, n]`.
         parts: Number of parts of a batch; with 1, batches are not split.
-        shared: Function that returns the further inputs of `search`.
-        search_row: Function of `SEARCH_INPUTS` to the same results, in which no shape
-            changes. If `None`, single rows are searched like batches.
+        shared: Function that returns the further inputs of `search`, a sequence. Its
+            values are the same for all parts.
+        search_row: Function of `SEARCH_INPUTS` to the same results, with static shapes
+            only. If `None`, single rows are searched like batches.
         extra_length: See `BeamSearch`.
         max_length: Maximum length of a row.
 
@@ -116,8 +117,8 @@ def dispatch_search(
         rows_of_part = [rows[part::parts] for part in range(parts)]
         common = shared()
         found = [
-            search(tf.gather(source_ids, some), n_best, *common)
-            for some in rows_of_part
+            search(tf.gather(source_ids, part_rows), n_best, *common)
+            for part_rows in rows_of_part
         ]
         places = tf.math.invert_permutation(tf.concat(rows_of_part, axis=0))
         return tuple(
@@ -144,7 +145,7 @@ def dispatch_search(
         chosen = tf.constant(0)
         for number, (_, is_suitable) in enumerate(ways[1:], 1):
             chosen = tf.where(is_suitable, number, chosen)
-        # A single switch, since each level of functions takes every weight as argument.
+        # One switch, since each level of nesting would pass all weights as arguments.
         return tf.switch_case(
             chosen,
             [functools.partial(way, source_ids, n_best) for way, _ in ways],
