@@ -76,7 +76,9 @@ class ConstrainedDecoder:
         """Returns log-probabilities `[rows, vocabulary]` and the updated cache."""
         logits, inner = self._decoder.step(ids, cache["inner"], context["inner"], index)
         logits = ops.reshape(ops.cast(logits, "float32"), (-1, logits.shape[-1]))
-        log_probs = unconstrained = ops.log_softmax(logits, axis=-1)
+        if not self._decoder.returns_log_probs:
+            logits = ops.log_softmax(logits, axis=-1)
+        log_probs = unconstrained = logits
         cache = {**cache, "inner": inner}
         if self._tables is not None:
             cache["state"] = self._advance(cache["state"], ids[:, 0])
