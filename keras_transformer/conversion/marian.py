@@ -132,6 +132,7 @@ def _load_yaml(label, content):
 
 
 def _model_file(folder, decoder):
+    """Returns the path of the `.npz` file with the weights."""
     names = _names(decoder, "models", 1)
     path = folder / pathlib.PurePosixPath(names[0]).name
     if path.suffix != ".npz":
@@ -143,6 +144,7 @@ def _model_file(folder, decoder):
 
 
 def _names(decoder, key, count):
+    """Returns the `count` file names in a setting of `decoder.yml`."""
     names = decoder.get(key)
     if (
         not isinstance(names, list)

@@ -142,6 +142,7 @@ def words_of(row):
     for surface in row:
         parts = surface.split()
         if parts:
+            # The first part may continue the word of the previous subword.
             num_words += len(parts) - (in_word and not surface[:1].isspace())
         if surface:
             in_word = not surface[-1:].isspace()

@@ -228,8 +228,8 @@ def _normalize_by_softmax(best, tokens, logits):
     num_rows, size = ops.shape(logits)
     places = ops.arange(num_rows, dtype="int32") * size + tokens[:, 0]
     first = ops.take(ops.reshape(probabilities, (-1,)), places, axis=0)
-    # TensorFlow's vectorized log rounds the last entries of an array differently if its
-    # size is not a multiple of the vector's. Results would depend on the batch size.
+    # Unless an array's size is a multiple of 16, TensorFlow's vectorized log rounds the
+    # last entries differently. Results would depend on the batch size.
     first = ops.log(ops.broadcast_to(first[:, None], (num_rows, 16)))[:, :1]
     return best - best[:, :1] + first
 

@@ -107,7 +107,7 @@ def _transitions(phrases, boundaries):
                 is_shared = target in shared
                 fails[target] = after_boundary if is_shared else fallback[symbol]
                 queue.append(target)
-    # A state that can be reached only through -1 is never entered and has no row.
+    # A state that can be reached only through -1 is never entered. Any row will do.
     return [row if row is not None else delta[root] for row in delta]
 
 
@@ -146,7 +146,8 @@ def parse_phrase(text):
     words = " ".join(text.rstrip().removesuffix(_CONTINUES).split())
     if not words:
         raise ValueError(
-            f"{text!r} is not a phrase that can be forbidden. It must contain a word."
+            f"{text!r} is not a phrase that can be forbidden. It must contain more "
+            "than white space and `*`."
         )
     return Phrase(
         tuple(words.encode("utf-8", "replace")),

@@ -314,7 +314,7 @@ def _vocabulary(tokenizer, size):
     vocabulary["<pad>"] = size
     if len(vocabulary) != size + 1:
         raise ExportError(
-            "subwords must not have the names of special ids in transformers: <pad>, "
-            "<padding>, <unk>, </s>"
+            "subwords must differ from the names that the export adds: <pad>, "
+            "<padding>, <unk>, </s>, <unused0>, <unused1>, and so on"
         )
     return vocabulary

@@ -143,7 +143,7 @@ def weights_by_path(transformer):
 
     Returns:
         `{"weights": {path: variable}, "seeds": {index: variable}}`. Seeds are the
-        states of random generators, in the order of their creation.
+        states of random generators, in the order of `transformer.variables`.
     """
     weights = {
         path_in_model(variable, transformer): variable.value
