@@ -95,10 +95,10 @@ def set_layers(stack, read):
     """
     for number, layer in enumerate(stack.layers):
         order = StreamOrder(layer.self_attention.output_dense.kernel.shape[-1])
-        for part, dense, ways in _denses(layer):
+        for part, dense, usage in _denses(layer):
             kernel, bias = read(number, part, dense.kernel.shape)
-            dense.kernel.assign(order.reorder(kernel, **ways))
-            writes = ways.get("writes", False)
+            dense.kernel.assign(order.reorder(kernel, **usage))
+            writes = usage.get("writes", False)
             dense.bias.assign(order.reorder(bias, writes=writes))
         for part in _add_norms(layer):
             norm = getattr(layer, part).layer_norm
@@ -122,12 +122,12 @@ def get_layers(stack):
     """
     for number, layer in enumerate(stack.layers):
         order = StreamOrder(layer.self_attention.output_dense.kernel.shape[-1])
-        for part, dense, ways in _denses(layer):
+        for part, dense, usage in _denses(layer):
             kernel = to_numpy(dense.kernel)
             bias = to_numpy(dense.bias) if dense.use_bias else np.zeros_like(kernel[0])
-            writes = ways.get("writes", False)
+            writes = usage.get("writes", False)
             yield (
-                *(number, part, order.restore(kernel, **ways)),
+                *(number, part, order.restore(kernel, **usage)),
                 order.restore(bias, writes=writes),
             )
         for part in _add_norms(layer):
@@ -192,8 +192,8 @@ def _denses(layer):
         if hasattr(layer, attention):
             for role in _PROJECTIONS:
                 dense = getattr(getattr(layer, attention), f"{role}_dense")
-                ways = {"writes": True} if role == "output" else {"reads": True}
-                yield f"{attention}.{role}", dense, ways
+                usage = {"writes": True} if role == "output" else {"reads": True}
+                yield f"{attention}.{role}", dense, usage
     yield "feed_forward.inner", layer.feed_forward.inner_dense, {"reads": True}
     yield "feed_forward.outer", layer.feed_forward.outer_dense, {"writes": True}
 

@@ -212,9 +212,9 @@ def alignable_pairs(sources, targets, max_lengths, warn):
         if len(source) >= max_lengths[0] or len(target) >= max_lengths[1]:
             warn(
                 index,
-                "The alignment is left empty, because the text is too long. It has "
+                "the alignment is left empty, because a side is too long. Source: "
                 f"{len(source)} subwords, at most {max_lengths[0] - 1} are allowed. "
-                f"Its translation has {len(target)}, at most {max_lengths[1] - 1}.",
+                f"Translation: {len(target)}, at most {max_lengths[1] - 1}.",
             )
         elif source and target:
             indices.append(index)

@@ -382,8 +382,10 @@ class Translator:
             inputs = [pad_rows([each.ids for each in chosen], self.tokenizer.pad_id)]
             if prefixes is not None:
                 # Only the first segment of a text has the prefix.
-                begin = [prefix_ids[each.text_index] * each.is_first for each in chosen]
-                inputs.append(pad_rows(begin, self.target_tokenizer.pad_id))
+                prefix_rows = [
+                    prefix_ids[each.text_index] * each.is_first for each in chosen
+                ]
+                inputs.append(pad_rows(prefix_rows, self.target_tokenizer.pad_id))
             return translations_of(self.target_tokenizer, *find(*inputs))
 
         rows = [k for k, each in enumerate(segments) if each.ids]

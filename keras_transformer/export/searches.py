@@ -102,6 +102,7 @@ def dispatch_search(
     Returns:
         `tf.function` of `SEARCH_INPUTS` to the same results.
     """
+    # A padded row must not exceed `max_length`.
     max_length = min(JIT_MAX_LENGTH, max_length) // JIT_STEP * JIT_STEP
     if search_row is not None:
         # XLA reads the shapes at run time, so they need not be static in the trace.

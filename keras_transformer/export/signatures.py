@@ -160,6 +160,7 @@ class Signatures:
         source_ids, target_ids, labels, truncated = self._pairs(inputs, targets)
         ids = SpecialIds.of(self._target_tokenizer)
         batch, length = tf.unstack(tf.shape(labels))
+        # Rows that are scored at a time, so that the logits fit in memory.
         num_rows = MAX_LOGITS // self._model.num_outputs // tf.maximum(length, 1)
         num_rows = tf.maximum(num_rows, 1)
 
@@ -228,9 +229,10 @@ class Signatures:
             )
         source, target = self._tokenizer, self._target_tokenizer
         ids, label_ids = source.tokenize(inputs), target.tokenize(targets)
-        most = self.max_source_length - 1, self.max_target_length - 1
-        truncated = (ids.row_lengths() > most[0]) | (label_ids.row_lengths() > most[1])
-        ids, label_ids = ids[:, : most[0]], label_ids[:, : most[1]]
+        limit, label_limit = self.max_source_length - 1, self.max_target_length - 1
+        truncated = ids.row_lengths() > limit
+        truncated |= label_ids.row_lengths() > label_limit
+        ids, label_ids = ids[:, :limit], label_ids[:, :label_limit]
         ones = tf.ones([tf.size(inputs), 1], tf.int32)
         source_ids = tf.concat([ids, ones * source.end_id], axis=1)
         target_ids = tf.concat([ones * target.start_id, label_ids], axis=1)

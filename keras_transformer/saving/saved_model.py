@@ -149,7 +149,7 @@ class ExportedTranslator:
                 ]
             cut += _truncated(rows, outputs)
         for row in sorted(cut):
-            self.warn(row, "too long for the export. A part was not translated.")
+            self.warn(row, "too long for the export. Part of it was not translated.")
         return found
 
     def score(self, sources, targets):
@@ -169,7 +169,7 @@ class ExportedTranslator:
                 found[row] = PairScore(float(log_prob), int(count))
             cut += _truncated(rows, outputs)
         for row in sorted(cut):
-            self.warn(row, "too long for the export. The score is of its beginning.")
+            self.warn(row, "too long for the export. Only its beginning was scored.")
         return found
 
     def attend(self, sources, targets):
@@ -214,7 +214,7 @@ class ExportedTranslator:
         aligned = []
         for index, found in enumerate(self.attend(sources, targets)):
             if found is None:
-                self.warn(index, "too long for an alignment. It is left empty.")
+                self.warn(index, "too long for the export. It was not aligned.")
                 aligned.append([])
                 continue
             *sides, scores = found
