@@ -41,7 +41,9 @@ def forbidden_phrases(spellings, phrases, boundaries=()):
         ValueError: If a phrase has no symbols, or the phrases are too many or too long.
     """
     if any(not phrase.symbols for phrase in phrases):
-        raise ValueError(f"`phrases` must not be empty. Received: {phrases}.")
+        raise ValueError(
+            f"Each phrase must have at least one symbol. Received: {phrases}."
+        )
     delta = _transitions(phrases, boundaries)
     columns = {symbol: column for column, symbol in enumerate(sorted(delta[ROOT]))}
     # The last column is for the symbols that occur in no phrase and no boundary.
@@ -74,7 +76,7 @@ def _transitions(phrases, boundaries):
         completes a phrase. State 0 is the root, state 1 follows a boundary.
     """
     boundaries = [tuple(boundary) for boundary in boundaries]
-    trie = [{}, {}]
+    trie = [{}, {}]  # for each state, the next states within phrases and boundaries
     root, after_boundary = ROOT, 1
     # Phrases that need no boundary at their end come first: they make all phrases that
     # continue them unnecessary.
@@ -88,6 +90,7 @@ def _transitions(phrases, boundaries):
     shared = {_insert(trie, root, boundary, after_boundary) for boundary in boundaries}
     symbols = {symbol for row in trie for symbol in row}
     delta = [None] * len(trie)
+    # Failure links: from a state to the state of its longest suffix in the trie.
     fails = {after_boundary: root}
     delta[root] = {symbol: trie[root].get(symbol, root) for symbol in symbols}
     queue = [after_boundary]

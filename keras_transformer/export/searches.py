@@ -63,6 +63,7 @@ def merge_n_best(texts, scores, n):
     has_better = tf.reduce_any(is_equal & (places[None] < places[:, None]), axis=2)
     # The first is kept even if its score is NaN.
     is_found = (places == 0) | ((scores > EMPTY_SCORE) & ~has_better)
+    # Found places first, each group in its order.
     order = tf.where(is_found, -places, -places - tf.size(places))
     order = tf.math.top_k(order, n).indices
     texts, scores, is_found = (
@@ -89,18 +90,19 @@ def dispatch_search(
     shapes, so the row is padded to one of a few lengths.
 
     Args:
-        search: A `noinline_function` to `(sequences, scores)`, int32 `[batch, n,
-            length + extra_length]` and float32 `[batch, n]`.
-        parts: Number of parts of a batch; with 1, batches are not split.
-        shared: Function that returns the further inputs of `search`, a sequence. Its
-            values are the same for all parts.
-        search_row: Function of `SEARCH_INPUTS` to the same results, with static shapes
-            only. If `None`, single rows are searched like batches.
+        search: `noinline_function` that returns `(sequences, scores)`, int32 `[batch,
+            n, length + extra_length]` and float32 `[batch, n]`.
+        parts: Number of parts of a batch. With 1, batches are not split.
+        shared: Function that returns the further inputs of `search`, a tuple. All parts
+            of a batch share its values.
+        search_row: Function of `SEARCH_INPUTS` that returns the same results as
+            `search`, with static shapes only. If `None`, single rows are searched like
+            batches.
         extra_length: See `BeamSearch`.
         max_length: Maximum length of a row.
 
     Returns:
-        `tf.function` of `SEARCH_INPUTS` to the same results.
+        `tf.function` of `SEARCH_INPUTS` that returns the same results as `search`.
     """
     # A padded row must not exceed `max_length`.
     max_length = min(JIT_MAX_LENGTH, max_length) // JIT_STEP * JIT_STEP

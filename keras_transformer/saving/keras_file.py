@@ -142,7 +142,9 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
 
     try:
         if allow_unsafe:
-            return keras.saving.load_model(path, compile=False, safe_mode=False)
+            return keras.saving.load_model(
+                path, compile=False, safe_mode=not allow_unsafe
+            )
         model = Transformer.from_config(settings)
         model.build({"source_ids": (None, None), "target_ids": (None, None)})
         check_size(model.count_params(), num_parameters)
