@@ -104,6 +104,7 @@ def _read_json(path):
 
 
 def _check_supported(path, config):
+    """Raises a `ModelError` for models that this package cannot compute."""
     for name, value in _REQUIRED.items():
         if config.get(name, value) != value:
             raise ModelError(
@@ -127,6 +128,7 @@ def _check_supported(path, config):
 
 
 def _tokenizer(folder, config, language, normalization):
+    """Returns a `MarianTokenizer` of the vocabularies and SentencePiece models."""
     from keras_transformer.pipelines.tokenizers.marian import PADDING
     from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
@@ -185,6 +187,7 @@ def _read_arrays(folder):
 
 
 def _arguments(path, arrays, config, tokenizer, engine):
+    """Returns the arguments of `Transformer`."""
     changes = {
         **ENGINE_VARIATIONS[engine],
         "num_decoder_layers": config.get("decoder_layers"),
@@ -230,6 +233,7 @@ def _start_vector(arrays, config):
 
 
 def _set_weights(model, arrays, tokenizer):
+    """Sets the weights of the model, and checks the arrays that repeat others."""
     # The last row of each matrix belongs to the id of padding and start.
     variations, width = model.variations, model.d_model
     output_size = model.num_outputs

@@ -49,7 +49,7 @@ def choose_engine(engine, default):
 
 
 def model_arguments(path, settings, tokenizer, changes):
-    """Checks settings like those of a recipe, and returns `Transformer`'s arguments.
+    """Checks settings as in a recipe, and returns the arguments of `Transformer`.
 
     Args:
         path: Path of the file with the settings, for messages.

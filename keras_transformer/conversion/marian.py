@@ -26,7 +26,7 @@ from keras_transformer.untrusted import read_bytes
 from keras_transformer.untrusted import require_regular
 from keras_transformer.untrusted import shorten
 
-# Maximum size of YAML settings. Those of Marian have about 2,000 bytes.
+# Maximum size of YAML settings. Marian writes about 2,000 bytes.
 MAX_YAML_BYTES = 1 << 16
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
 # Settings that must have one of these values if they are given.
@@ -204,6 +204,7 @@ def _check_supported(file, settings):
 
 
 def _tokenizer(folder, decoder, language, normalization):
+    """Returns a `MarianTokenizer` of the vocabularies and SentencePiece models."""
     from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
     files = [

@@ -158,6 +158,7 @@ def extend(cache, index, window=None):
 
 
 def _extend_buffer(cache, index):
+    """Like `extend`, for a cache with a fixed capacity."""
     _, beam_size, num_slots = ops.shape(cache.ancestors)
     # With a window, the newest position replaces the oldest. Attention does not depend
     # on the order of slots.

@@ -239,6 +239,7 @@ def _positions(model):
 
 
 def _config(model, tokenizer, dtype):
+    """Returns the content of `config.json`."""
     is_pre_norm = model.normalization == "pre"
     pad_id = _num_ids(model)
     config = {
@@ -275,6 +276,7 @@ def _config(model, tokenizer, dtype):
 
 
 def _generation_config(model, tokenizer, search):
+    """Returns the content of `generation_config.json`."""
     pad_id = _num_ids(model)
     never = (tokenizer.pad_id, tokenizer.unknown_id, tokenizer.start_id, pad_id)
     return {

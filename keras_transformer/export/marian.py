@@ -1,4 +1,4 @@
-"""Export to a folder in Marian's format, such as those of OPUS-MT.
+"""Export to a folder in Marian's format, which OPUS-MT also uses.
 
 marian-decoder, CTranslate2's `MarianConverter` and transformers'
 `convert_marian_to_pytorch` read it.
@@ -276,6 +276,7 @@ def _yaml(settings):
 
 
 def _notes(translator):
+    """Returns the section of the model card about the use with Marian."""
     tokenizer, search = translator.tokenizer, translator.search
     more = ""
     if tokenizer.kind == "bpe":

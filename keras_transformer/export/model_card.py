@@ -162,6 +162,7 @@ def _training_rows(recipe):
 
 
 def _scores(validation, scores, recipe):
+    """Returns the section with `scores` and the metrics of the last validation."""
     rows = [(s["name"], f"{s['score']:.2f}", s["signature"]) for s in scores]
     if validation:
         when = f"validation of the single checkpoint at step {validation['step']}"

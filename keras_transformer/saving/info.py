@@ -187,6 +187,7 @@ def _describe_weights(path):
 
 
 def _describe_preset(folder):
+    """Describes a preset by its files, and by its model card if it has one."""
     config, parameters = check_preset(folder)
     task, metadata = read_task(folder), read_metadata(folder)
     info = _describe_by_card(folder, "preset")
@@ -350,7 +351,7 @@ def _validations(rows, metric):
     chosen = [("last validation", rows[-1])]
     scored = [row for row in rows if isinstance(row.get(metric), float)]
     if scored:
-        # Training chooses best.keras in the same way: lower perplexity breaks ties.
+        # Lower perplexity breaks ties, as it does when training chooses best.keras.
         sign = 1 if metric == "perplexity" else -1
         best = min(
             scored, key=lambda row: (sign * row[metric], row.get("perplexity") or 0)

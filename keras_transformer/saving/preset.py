@@ -275,6 +275,7 @@ def _check_replaceable(folder):
 
 
 def _metadata(model, tokenizer, description):
+    """Returns the content of `metadata.json`."""
     import keras
 
     from keras_transformer import __version__
