@@ -77,7 +77,7 @@ class _Settings(ModelSettings):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, values: Any):
-        # Replaces the method of `ModelSettings`, which fills in a recipe's preset. Here,
+        # Replaces the method of `ModelSettings` that fills in a recipe's preset: here,
         # missing settings have the defaults of `Transformer`.
         if isinstance(values, dict) and "score" in values:  # version 0.1
             values = {"score_mode": values["score"], **values}
