@@ -1,6 +1,6 @@
 """Names of arrays in the files of other toolkits, for import and export."""
 
-# Marian's array with the settings of a model.
+# Name of the array in which Marian stores the settings of a model, as YAML text.
 MARIAN_SETTINGS = "special:model.yml"
 
 _MARIAN_BLOCKS = {
@@ -39,7 +39,7 @@ def marian_names(side, number, part):
     Args:
         side: `"encoder"` or `"decoder"`.
         number: Number of the layer, from 0.
-        part: Part of the layer, see `weights.set_layers`.
+        part: Name of a projection or an `AddNorm`, see `weights.set_layers`.
     """
     prefix = f"{side}_l{number + 1}"
     block, _, role = part.partition(".")
@@ -52,11 +52,11 @@ def marian_names(side, number, part):
 
 
 def marian_norm_names(side):
-    """Returns Marian's names of scale and bias of the normalized embeddings."""
+    """Returns Marian's names of the embeddings' normalization: scale and bias."""
     return f"{side}_emb_ln_scale_pre", f"{side}_emb_ln_bias_pre"
 
 
 def huggingface_names(side, number, part):
-    """Returns Hugging Face's names of what `marian_names` names."""
+    """Like `marian_names`, but returns the names of Hugging Face's MarianMTModel."""
     prefix = f"model.{side}.layers.{number}.{_HUGGINGFACE_PARTS[part]}"
     return f"{prefix}.weight", f"{prefix}.bias"

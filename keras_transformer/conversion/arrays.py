@@ -1,6 +1,6 @@
 """Arrays in the files of other toolkits: `.npz`, safetensors, and `.bin`.
 
-Nothing that a file contains is run. Sizes are checked before anything is read.
+No code in a file is run. Sizes are checked before arrays are read.
 """
 
 import json
@@ -17,19 +17,19 @@ from keras_transformer.untrusted import require_regular
 
 _MAX_BYTES = 8 << 30
 _MAX_HEADER_BYTES = 16 << 20
-# Names of a tied matrix in a file of torch, which stores it once.
+# Maximum number of names of a tied matrix in a file of PyTorch, which stores it once.
 _MAX_NAMES = 4
+# Types in safetensors files. NumPy has no bfloat16, so its bits are read as integers.
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 class Arrays:
-    """Arrays by name. `check_all_used` requires that each is used.
+    """Arrays by name. `check_all_used` raises an error if one was not taken.
 
     Args:
         path: Path of the file, for messages.
-        arrays: Mapping of names to arrays of floating-point numbers. Those in `ignored`
-            may have any type.
-        ignored: Names of arrays that need not be used.
+        arrays: Mapping of names to arrays. Arrays that `take` returns must be floats.
+        ignored: Names of arrays that need not be taken.
     """
 
     def __init__(self, path, arrays, ignored=()):
@@ -79,7 +79,7 @@ class Arrays:
         return array
 
     def raw(self, name):
-        """Returns an array as the file contains it."""
+        """Returns an array as stored. It is neither checked nor marked as used."""
         return self._array(name)
 
     def check_all_used(self):
@@ -102,14 +102,15 @@ def read_npz(path, int8_sizes=None):
     Args:
         path: The file.
         int8_sizes: Mapping of the names of int8 arrays to their maximum sizes in bytes,
-            which are checked before the arrays are read. All other arrays are floats.
+            which are checked before the arrays are read. All other arrays must be
+            floats.
 
     Returns:
         Mapping of names to arrays.
 
     Raises:
-        ModelError: If the arrays are larger than the file (compressed), an int8 array
-            is too large, or a member is not an array of float16, float32 or int8 in C
+        ModelError: If the arrays are compressed or larger than 8 GiB, an int8 array is
+            too large, or a member is not an array of float16, float32, or int8 in C
             order.
     """
     int8_sizes = int8_sizes or {}
@@ -120,7 +121,7 @@ def read_npz(path, int8_sizes=None):
             return dict(_read_members(archive, members, int8_sizes))
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
-    # The readers of a damaged archive raise exceptions of several types.
+    # Reading a damaged archive raises exceptions of several types.
     except (
         *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
         *(OSError, ValueError, EOFError, RuntimeError),
@@ -133,8 +134,8 @@ def _check_members(members, size):
     total = sum(member.file_size for member in members)
     if total > min(size, _MAX_BYTES):
         raise ModelError(
-            f"its arrays have {total:,} bytes, more than the file. Compressed arrays "
-            "are not read"
+            f"its arrays have {total:,} bytes, more than the file. Arrays must not be "
+            "compressed"
         )
     names = [member.filename for member in members]
     if len(set(names)) < len(names):
@@ -142,6 +143,7 @@ def _check_members(members, size):
 
 
 def _read_members(archive, members, int8_sizes):
+    """Yields the name and the array of each member, see `read_npz`."""
     for member in members:
         name = member.filename.removesuffix(".npy")
         limit = int8_sizes.get(name, _MAX_BYTES)
@@ -161,7 +163,7 @@ def _read_members(archive, members, int8_sizes):
             if is_fortran and len(shape) > 1:
                 raise ModelError(f"{name} is not in C order")
             count = math.prod(shape)
-            # `read` checks the checksum at the end of the member.
+            # Reading to the end of the member also verifies its checksum.
             content = file.read()
         if min(shape, default=0) < 0 or len(content) != count * dtype.itemsize:
             raise ModelError(f"{name} does not have the size of its shape")
@@ -243,14 +245,14 @@ def _array(content, kind, shape, start, end):
 
 
 def read_torch(path):
-    """Reads the arrays of a `pytorch_model.bin` with torch's restricted unpickler.
+    """Reads the arrays of a `pytorch_model.bin` with PyTorch's restricted unpickler.
 
     Returns:
         Mapping of names to arrays.
 
     Raises:
-        ModelError: If torch is not installed or refuses the file, or the file describes
-            more weights than it contains.
+        ModelError: If PyTorch is not installed or rejects the file, or the file
+            describes more weights than it contains.
     """
     require_regular([path], ModelError)
     size = path.stat().st_size
@@ -273,11 +275,11 @@ def read_torch(path):
     # The restricted unpickler raises exceptions of any type.
     except Exception as error:
         reason = " ".join(str(error).split()).split(". ")[0]
-        raise ModelError(f"{path}: refused by torch: {reason:.200}") from None
+        raise ModelError(f"{path}: rejected by PyTorch: {reason:.200}") from None
 
 
 def _check_tensors(state, size):
-    """Raises a `ModelError` if tensors repeat more numbers than a tied matrix does."""
+    """Raises a `ModelError` if tensors share more bytes than a tied matrix would."""
     if not all(isinstance(name, str) for name in state):
         raise ModelError("the names of its arrays must be text")
     total = sum(tensor.nelement() * tensor.element_size() for tensor in state.values())

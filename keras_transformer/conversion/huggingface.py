@@ -42,7 +42,7 @@ _REQUIRED = {
     "is_encoder_decoder": True,
 }
 _SHARED = "model.shared.weight"
-# Older files contain copies of other arrays, and the sinusoidal positions.
+# Older files also contain copies of other arrays, and the sinusoidal positions.
 _COPIES = (
     *("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
     "lm_head.weight",
@@ -79,14 +79,14 @@ def import_huggingface(path, engine=None, language=None, normalization=None):
         "activation": arguments["activation"],
     }
     if engine == "huggingface":
-        facts["nearer to the training"] = (
-            "--engine marian: Marian trained such models with its own rates of "
-            "positions and epsilon"
+        facts["closer to the training"] = (
+            "--engine marian: Marian trains with another epsilon and position rates"
         )
     decoding = _decoding(folder, config)
     return ImportedModel(model, tokenizer, decoding, facts, _license(folder))
 
 
+# Row "logits match" of the model card.
 _ENGINE_NAMES = {
     "huggingface": "transformers' MarianMTModel, except for float rounding",
     "marian": "Marian with these weights, not transformers",
@@ -94,7 +94,7 @@ _ENGINE_NAMES = {
 
 
 def is_huggingface_folder(path):
-    """Returns whether a folder has Hugging Face's format, and not Marian's."""
+    """Returns whether a folder has Hugging Face's format rather than Marian's."""
     return (pathlib.Path(path) / "config.json").is_file()
 
 
@@ -104,6 +104,7 @@ def _read_json(path):
 
 
 def _check_supported(path, config):
+    """Raises a `ModelError` for models that this package cannot compute."""
     for name, value in _REQUIRED.items():
         if config.get(name, value) != value:
             raise ModelError(
@@ -127,6 +128,7 @@ def _check_supported(path, config):
 
 
 def _tokenizer(folder, config, language, normalization):
+    """Returns a `MarianTokenizer` of the vocabularies and SentencePiece models."""
     from keras_transformer.pipelines.tokenizers.marian import PADDING
     from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
@@ -167,8 +169,8 @@ def _read_arrays(folder):
         path, arrays = file, read_safetensors(file)
     elif index.is_file():
         path, arrays = index, {}
-        places = _read_json(index).get("weight_map")
-        names = set(places.values()) if isinstance(places, dict) else {None}
+        files = _read_json(index).get("weight_map")
+        names = set(files.values()) if isinstance(files, dict) else {None}
         for name in sorted(names, key=str):
             # A shard must be a file in this folder.
             if not isinstance(name, str) or pathlib.PurePath(name).name != name:
@@ -177,12 +179,15 @@ def _read_arrays(folder):
     elif binary.is_file():
         path, arrays = binary, read_torch(binary)
     else:
-        raise ModelError(f"{folder}: neither model.safetensors nor pytorch_model.bin")
+        raise ModelError(
+            f"{folder}: must contain model.safetensors or pytorch_model.bin"
+        )
     ignored = (*_COPIES, *_POSITIONS, _SHARED, _BIAS)
     return Arrays(path, arrays, ignored)
 
 
 def _arguments(path, arrays, config, tokenizer, engine):
+    """Returns the arguments of `Transformer`."""
     changes = {
         **ENGINE_VARIATIONS[engine],
         "num_decoder_layers": config.get("decoder_layers"),
@@ -196,7 +201,7 @@ def _arguments(path, arrays, config, tokenizer, engine):
     if config.get("share_encoder_decoder_embeddings") is False:
         changes["source_vocabulary_size"] = tokenizer.vocabulary_size
     if _start_vector(arrays, config).any():
-        # The model was fine-tuned with transformers.
+        # Marian's start embedding is 0. Fine-tuning with transformers trains it.
         del changes["zero_start_id"]
     return model_arguments(
         path,
@@ -213,13 +218,14 @@ def _arguments(path, arrays, config, tokenizer, engine):
 
 
 def _embedding_names(config):
-    """Returns the names of the source's and the target's vectors."""
+    """Returns the names of the source and the target embeddings."""
     if config.get("share_encoder_decoder_embeddings") is False:
         return _COPIES[:2]
     return _SHARED, _SHARED
 
 
 def _start_vector(arrays, config):
+    """Returns the embedding of the start id, float32 `[d_model]`."""
     matrix = arrays.raw(_embedding_names(config)[1])
     if matrix.ndim != 2 or not len(matrix):
         raise ModelError(f"{arrays.path}: the embeddings must be a matrix")
@@ -227,6 +233,8 @@ def _start_vector(arrays, config):
 
 
 def _set_weights(model, arrays, tokenizer):
+    """Sets the weights of the model, and checks the arrays that repeat others."""
+    # The last row of each matrix belongs to the id of padding and start.
     variations, width = model.variations, model.d_model
     output_size = model.num_outputs
     separate = variations.source_vocabulary_size is not None
@@ -292,7 +300,7 @@ def _layer_reader(arrays, side):
 
 
 def _decoding(folder, config):
-    """Returns the recipe's section `decoding` for the settings of `generate`."""
+    """Converts the settings of transformers' `generate` to the section `decoding`."""
     settings, path = config, folder / "config.json"
     if (folder / "generation_config.json").is_file():
         path = folder / "generation_config.json"

@@ -8,7 +8,7 @@ from keras_transformer.errors import ModelError
 from keras_transformer.files import replace_folder
 
 ENGINES = ("marian", "huggingface")
-# Variations in which the two engines differ.
+# The fields of `Variations` in which the engines differ.
 ENGINE_VARIATIONS = {
     "marian": {"position_rates": "tensor2tensor", "layer_norm_epsilon": 1e-6},
     "huggingface": {"position_rates": "paper", "layer_norm_epsilon": 1e-5},
@@ -18,13 +18,13 @@ _MAX_LENGTH = 512
 
 
 class ImportedModel(NamedTuple):
-    """A model of another toolkit.
+    """A model imported from another toolkit.
 
     Attributes:
         model: `Transformer`.
         tokenizer: `MarianTokenizer`.
-        decoding: Mapping of the recipe's section `decoding`.
-        facts: Mapping of rows in the model card, such as the origin.
+        decoding: The section `decoding` of the model's recipe, a mapping.
+        facts: Rows of the model card, such as the origin, a mapping.
         license: License of the model, or `None` if unknown.
     """
 
@@ -49,10 +49,10 @@ def choose_engine(engine, default):
 
 
 def model_arguments(path, settings, tokenizer, changes):
-    """Returns the arguments of an imported `Transformer`, checked like a recipe's.
+    """Checks settings as in a recipe, and returns the arguments of `Transformer`.
 
     Args:
-        path: Path of the settings, for messages.
+        path: Path of the file with the settings, for messages.
         settings: Mapping of arguments of `Transformer`.
         tokenizer: `MarianTokenizer`.
         changes: Mapping of fields of `Variations`.
@@ -106,7 +106,7 @@ def write_imported(imported, output):
 
     output = pathlib.Path(output)
     if output.exists():
-        raise ModelError(f"{output}: already exists")
+        raise ModelError(f"{output}: already exists. Choose another folder")
     with replace_folder(output) as temporary:
         imported.tokenizer.save(temporary / TOKENIZER)
         imported.model.save(temporary / MODEL)
@@ -137,7 +137,7 @@ def _recipe(imported):
 
 
 def _card(imported):
-    """Returns the text of `MODEL_CARD.md`."""
+    """Returns the Markdown text of `MODEL_CARD.md`."""
     rows = {"parameters": f"{imported.model.count_params():,}", **imported.facts}
     lines = [f"| {name} | {_cell(value)} |" for name, value in rows.items()]
     table = "\n".join(["| what | value |", "| --- | --- |", *lines])

@@ -26,10 +26,10 @@ from keras_transformer.untrusted import read_bytes
 from keras_transformer.untrusted import require_regular
 from keras_transformer.untrusted import shorten
 
-# Maximum size of a YAML file. Marian's have about 2,000 bytes.
+# Maximum size of YAML settings. Marian writes about 2,000 bytes.
 MAX_YAML_BYTES = 1 << 16
 _ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
-# Settings that must have one of these values where they are given.
+# Settings that must have one of these values if they are given.
 _REQUIRED = {
     "type": ("transformer",),
     "transformer-decoder-autoreg": ("self-attention",),
@@ -88,6 +88,7 @@ def import_marian(path, engine=None, language=None, normalization=None):
     return ImportedModel(model, tokenizer, _decoding(decoder), facts, _license(folder))
 
 
+# Row "log-probabilities match" of the model card.
 _ENGINE_NAMES = {
     "marian": "Marian, except for float rounding",
     "huggingface": "Hugging Face's MarianMTModel, not Marian",
@@ -95,7 +96,7 @@ _ENGINE_NAMES = {
 
 
 def _decoder_settings(path):
-    """Returns the folder and the settings of its `decoder.yml`."""
+    """Returns the folder and the settings in its `decoder.yml`, with its `path`."""
     if path.is_file():
         folder, file = path.parent, path
     else:
@@ -114,10 +115,10 @@ def _decoder_settings(path):
 
 
 def _load_yaml(label, content):
-    """Returns the mapping in YAML without tags.
+    """Parses YAML without tags.
 
     Raises:
-        ModelError: If it is too long, invalid, or not a mapping.
+        ModelError: If `content` is too long, invalid, or not a mapping.
     """
     if len(content) > MAX_YAML_BYTES:
         raise ModelError(f"{label}: more than {MAX_YAML_BYTES:,} bytes")
@@ -131,6 +132,7 @@ def _load_yaml(label, content):
 
 
 def _model_file(folder, decoder):
+    """Returns the path of the `.npz` file with the weights."""
     names = _names(decoder, "models", 1)
     path = folder / pathlib.PurePosixPath(names[0]).name
     if path.suffix != ".npz":
@@ -142,6 +144,7 @@ def _model_file(folder, decoder):
 
 
 def _names(decoder, key, count):
+    """Returns the `count` file names in a setting of `decoder.yml`."""
     names = decoder.get(key)
     if (
         not isinstance(names, list)
@@ -158,7 +161,8 @@ def _names(decoder, key, count):
 def _model_settings(arrays):
     if MARIAN_SETTINGS not in arrays:
         raise ModelError(
-            f"{arrays.path}: {MARIAN_SETTINGS} is missing, not a Marian model"
+            f"{arrays.path}: {MARIAN_SETTINGS} is missing. The file must be a model "
+            "of Marian"
         )
     # Marian terminates the YAML text with a zero byte, newer versions with several.
     content = arrays.raw(MARIAN_SETTINGS).tobytes().rstrip(b"\0")
@@ -171,7 +175,7 @@ def _check_supported(file, settings):
     def refuse(name, received):
         raise ModelError(
             f"{file}: models with {name}: {shorten(received)} cannot be imported. Only "
-            "Transformers with self-attention in the decoder and post-norm can"
+            "post-norm Transformers with self-attention in the decoder are supported"
         )
 
     for name, allowed in _REQUIRED.items():
@@ -182,7 +186,8 @@ def _check_supported(file, settings):
         ("postprocess", "an"),
         ("postprocess-top", ""),
     ):
-        # `d` is dropout, which does not change inference.
+        # The letters are dropout (d), addition (a), and normalization (n). Dropout does
+        # not change inference.
         value = settings.get(f"transformer-{name}", order)
         if not isinstance(value, str) or value.replace("d", "") != order:
             refuse(f"transformer-{name}", value)
@@ -199,6 +204,7 @@ def _check_supported(file, settings):
 
 
 def _tokenizer(folder, decoder, language, normalization):
+    """Returns a `MarianTokenizer` of the vocabularies and SentencePiece models."""
     from keras_transformer.pipelines.tokenizers.marian import MarianTokenizer
 
     files = [
@@ -219,10 +225,12 @@ def _tokenizer(folder, decoder, language, normalization):
             model = read_bytes(splitter, MAX_MODEL_BYTES, ModelError)
         if model is None and any(piece[:1] == "\u2581" for piece in pieces):
             raise ModelError(
-                f"{splitter}: no such file, but {file.name} has pieces of SentencePiece"
+                f"{splitter}: no such file. It is required, because {file.name} has "
+                "pieces of SentencePiece"
             )
         sides.append((pieces, model))
-    # A SentencePiece model that is its own vocabulary splits >>fra<< itself.
+    # A SentencePiece model that is also the vocabulary tokenizes language marks such as
+    # >>fra<< with the text. Otherwise, a mark is a single piece.
     prefixes = files[0].suffix != ".spm"
     try:
         return MarianTokenizer(*sides, normalization, language, prefixes)
@@ -273,7 +281,7 @@ def _arguments(arrays, settings, tokenizer, engine):
 
 
 def _is_before_2023_03(settings):
-    """Returns whether Marian's GELU was an approximation when it wrote the file."""
+    """Returns whether the version of Marian computes GELU as `x * sigmoid(1.702 x)`."""
     date = re.search(r"\b(20\d\d)-(\d\d)-\d\d\b", str(settings.get("version", "")))
     return date is not None and (date[1], date[2]) < ("2023", "03")
 
@@ -315,7 +323,7 @@ def _set_weights(model, arrays, settings, tokenizer):
 
 
 def _layer_reader(arrays, side):
-    """Returns the function of `set_layers` for Marian's names."""
+    """Returns a reader of layer weights for `set_layers`, with Marian's names."""
 
     def read(number, part, shape):
         weight, bias = marian_names(side, number, part)

@@ -1,7 +1,7 @@
 """Vocabulary files of Marian and Hugging Face.
 
-Marian's `vocab.yml` is not read by a YAML library. Its pieces may be any text, and
-libraries fail on some, misread some, and lose others.
+Marian's `vocab.yml` is parsed here, without a YAML library: pieces may be any text, and
+YAML libraries reject, misread, or drop some of them.
 """
 
 import json
@@ -12,7 +12,7 @@ from keras_transformer.errors import ModelError
 from keras_transformer.untrusted import read_bytes
 
 MAX_VOCABULARY_BYTES = 64 << 20
-# YAML's escapes of one character, besides \x, \u, and \U with hexadecimal digits.
+# YAML's escapes of one character. The others, \x, \u, and \U, have hexadecimal digits.
 _ESCAPES = {
     **{"0": "\0", "a": "\a", "b": "\b", "t": "\t", "\t": "\t", "n": "\n", "v": "\v"},
     **{"f": "\f", "r": "\r", "e": "\x1b", " ": " ", '"': '"', "/": "/", "\\": "\\"},
@@ -66,9 +66,9 @@ def read_vocabulary(path):
 def format_vocabulary(pieces):
     """Returns the content of `vocab.yml`, one entry per line.
 
-    Marian, PyYAML and CTranslate2 read quoted pieces alike, unlike plain ones. Pieces
-    are in single quotes, where only the quote has a meaning. Those that need an escape
-    are in double quotes.
+    All pieces are quoted, because Marian, PyYAML, and CTranslate2 read some unquoted
+    pieces differently. In single quotes, only the quote itself is escaped. Pieces with
+    unprintable characters are in double quotes.
 
     Args:
         pieces: The pieces in the order of their ids.
@@ -81,7 +81,7 @@ def _quote(piece):
         quoted = piece.replace("'", "''")
         return f"'{quoted}'"
     if len(piece) == 1 and piece < "\u0100":
-        # CTranslate2 reads \x in pieces of one character, and no \u.
+        # In pieces of one character, CTranslate2 reads \x but not \u.
         return f'"\\x{ord(piece):02X}"'
     quoted = piece.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04X}", quoted) + '"'
@@ -102,7 +102,8 @@ def _sort_pieces(entries):
     for number, piece in entries:
         if number in pieces:
             raise ModelError(
-                f"the id {number} belongs to {pieces[number]!r:.80} and {piece!r:.80}"
+                f"the id {number} belongs to {pieces[number]!r:.80} and {piece!r:.80}. "
+                "Each id must have one piece"
             )
         pieces[number] = piece
     missing = next((n for n in range(len(pieces)) if n not in pieces), None)

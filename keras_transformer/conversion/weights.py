@@ -1,9 +1,10 @@
-"""Weights of other toolkits in a `Transformer`.
+"""Conversion of weights between other toolkits and a `Transformer`.
 
-Other toolkits put all sines of a position before all cosines. This package follows
-section 3.5 and alternates them. Permuting the residual stream makes both equal: it
-permutes the columns of matrices that write the stream, the rows of matrices that read
-it, and the scales and biases of all layer normalizations. Logits do not change.
+In a positional encoding, other toolkits put all sines before all cosines. This package
+follows section 3.5 and alternates them. So the dimensions of the residual stream, from
+the embeddings to the logits, must be permuted: in the columns of matrices that write
+the stream, the rows of matrices that read it, and the scales and biases of its layer
+normalizations. Logits do not change.
 """
 
 import keras
@@ -17,7 +18,7 @@ _PROJECTIONS = ("query", "key", "value", "output")
 
 
 def build_transformer(arguments, arrays):
-    """Builds a `Transformer`, unless the file is far too small for it.
+    """Builds a `Transformer`, unless the file has far too few weights for it.
 
     Args:
         arguments: Keyword arguments of `Transformer`, checked by `ModelSettings`.
@@ -28,8 +29,8 @@ def build_transformer(arguments, arrays):
     """
     from keras_transformer.transformer import Transformer
 
-    # The file lacks the rows of padding and start. The factor 2 is a margin for the
-    # same rows in its other matrices.
+    # The two ids that the file may lack, padding and start, are not counted. The factor
+    # 2 is a margin for their rows in matrices other than the embeddings.
     settings = {**arguments, "vocabulary_size": arguments["vocabulary_size"] - 2}
     if min_parameters(settings) > 2 * arrays.num_weights:
         raise ModelError(
@@ -41,13 +42,13 @@ def build_transformer(arguments, arrays):
 
 
 class StreamOrder:
-    """The order of a residual stream whose sines precede its cosines.
+    """Permutation from a residual stream with sines first to one that alternates.
 
     Args:
         d_model: Width of the stream.
 
     Raises:
-        ModelError: If it is odd.
+        ModelError: If `d_model` is odd.
     """
 
     def __init__(self, d_model):
@@ -55,20 +56,24 @@ class StreamOrder:
             raise ModelError(
                 f"the width of the model must be even. Received: {d_model}"
             )
-        # Entry j of the new stream is entry order[j] of the old one.
+        # Dimension j of the new stream is dimension order[j] of the old one.
         self._order = np.arange(d_model).reshape(2, -1).T.ravel()
         self._inverse = np.argsort(self._order)
 
     def reorder(self, array, reads=False, writes=False):
-        """Reorders the rows of an array that reads the stream, or the columns.
+        """Reorders an array of another toolkit for this package.
 
-        `writes` reorders the columns: of arrays that write the stream, of matrices with
-        one vector of the stream per row, and of vectors `[d_model]`.
+        Args:
+            array: Array with one or two axes.
+            reads: Whether to reorder the first axis, for kernels `[d_model, outputs]`
+                that read the stream.
+            writes: Whether to reorder the last axis, for kernels `[inputs, d_model]`
+                that write the stream, embeddings, and vectors `[d_model]`.
         """
         return _take(array, self._order, reads, writes)
 
     def restore(self, array, reads=False, writes=False):
-        """Inverts `reorder`, for arrays of this package that others read."""
+        """Reorders an array of this package for other toolkits: inverts `reorder`."""
         return _take(array, self._inverse, reads, writes)
 
 
@@ -82,7 +87,7 @@ def set_layers(stack, read):
     """Sets the weights of all layers of an `Encoder` or `Decoder`.
 
     Args:
-        stack: The stack, built.
+        stack: `Encoder` or `Decoder`, built.
         read: Function of a layer's number from 0, the name of a part, such as
             `"self_attention.query"` or `"feed_forward_add_norm"`, and the shape of its
             kernel or scale. Returns the kernel `[inputs, outputs]` and the bias, or the
@@ -90,10 +95,10 @@ def set_layers(stack, read):
     """
     for number, layer in enumerate(stack.layers):
         order = StreamOrder(layer.self_attention.output_dense.kernel.shape[-1])
-        for part, dense, ways in _denses(layer):
+        for part, dense, usage in _denses(layer):
             kernel, bias = read(number, part, dense.kernel.shape)
-            dense.kernel.assign(order.reorder(kernel, **ways))
-            writes = ways.get("writes", False)
+            dense.kernel.assign(order.reorder(kernel, **usage))
+            writes = usage.get("writes", False)
             dense.bias.assign(order.reorder(bias, writes=writes))
         for part in _add_norms(layer):
             norm = getattr(layer, part).layer_norm
@@ -111,17 +116,18 @@ def get_layers(stack):
     """Yields the weights of all layers, as other toolkits order them.
 
     Yields:
-        `(number, part, weight, bias)`: the first two like the arguments of `read` in
-        `set_layers`, and its results. Biases that a layer lacks are zeros.
+        `(number, part, weight, bias)`: the number of the layer, the name of the part,
+        its kernel or scale, and its bias, see `set_layers`. If a part has no bias, its
+        bias is zeros.
     """
     for number, layer in enumerate(stack.layers):
         order = StreamOrder(layer.self_attention.output_dense.kernel.shape[-1])
-        for part, dense, ways in _denses(layer):
+        for part, dense, usage in _denses(layer):
             kernel = to_numpy(dense.kernel)
             bias = to_numpy(dense.bias) if dense.use_bias else np.zeros_like(kernel[0])
-            writes = ways.get("writes", False)
+            writes = usage.get("writes", False)
             yield (
-                *(number, part, order.restore(kernel, **ways)),
+                *(number, part, order.restore(kernel, **usage)),
                 order.restore(bias, writes=writes),
             )
         for part in _add_norms(layer):
@@ -142,7 +148,9 @@ def to_numpy(tensor):
 
 
 def set_embeddings(model, source, target, output=None, bias=None, start=None):
-    """Sets the matrices of an imported model, and zeros for padding and start.
+    """Sets the embeddings and the output projection of an imported model.
+
+    The vectors of padding and start become zeros, unless `start` is given.
 
     Args:
         model: `Transformer` whose last two ids, after the subwords of the file, are
@@ -169,7 +177,7 @@ def set_embeddings(model, source, target, output=None, bias=None, start=None):
     if source is not None:
         model.source_embedding.embeddings.assign(rows(source))
     if output is not None:
-        # It reads the stream, but is stored transposed, with a vector per row.
+        # The matrix reads the stream, but is stored transposed, one vector per row.
         embedding.output_matrix.assign(order.reorder(output, writes=True))
     if bias is not None:
         embedding.bias.assign(bias)
@@ -178,14 +186,14 @@ def set_embeddings(model, source, target, output=None, bias=None, start=None):
 def _denses(layer):
     """Yields the name of each projection, its layer, and arguments of `reorder`.
 
-    The arguments say whether the projection reads or writes the stream.
+    These arguments state whether the projection reads or writes the stream.
     """
     for attention in _ATTENTIONS:
         if hasattr(layer, attention):
             for role in _PROJECTIONS:
                 dense = getattr(getattr(layer, attention), f"{role}_dense")
-                ways = {"writes": True} if role == "output" else {"reads": True}
-                yield f"{attention}.{role}", dense, ways
+                usage = {"writes": True} if role == "output" else {"reads": True}
+                yield f"{attention}.{role}", dense, usage
     yield "feed_forward.inner", layer.feed_forward.inner_dense, {"reads": True}
     yield "feed_forward.outer", layer.feed_forward.outer_dense, {"writes": True}
 

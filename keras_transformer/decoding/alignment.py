@@ -7,10 +7,10 @@ from keras import ops
 
 from keras_transformer.errors import DataError
 
-# Number of layers that are averaged. On the validation pairs of Multi30k, against
-# symmetrized statistical alignments, the mean of the last two of four layers had the
-# fewest errors. A token was aligned better by the row that predicts it than by the row
-# that reads it.
+# Number of layers that are averaged. Compared with symmetrized statistical alignments
+# of the validation pairs of Multi30k, the mean of the last two of four layers had the
+# fewest errors. A token was aligned better by the position that predicts it than by the
+# position that reads it as input.
 NUM_LAYERS = 2
 _REPLACEMENT = "\ufffd".encode()
 
@@ -73,7 +73,7 @@ def token_surfaces(tokenizer, rows):
     # A single byte of a character is not valid text.
     fragments = [each for each, text in surfaces.items() if text == _REPLACEMENT]
     if fragments and hasattr(tokenizer, "piece_bytes"):
-        # Some tokenizers of other libraries raise this error.
+        # A KerasHub tokenizer raises this error if its kind is unknown.
         with contextlib.suppress(DataError):
             bytes_of = tokenizer.piece_bytes()
             surfaces |= {each: bytes_of[each] for each in fragments}
@@ -81,7 +81,9 @@ def token_surfaces(tokenizer, rows):
 
 
 def join_characters(row):
-    """Joins subwords into units of whole characters, like the signature `attend`.
+    """Joins subwords into units of whole characters.
+
+    The signature `attend` of exported models does the same.
 
     Args:
         row: List of bytes, the surfaces of a text's subwords in order.
@@ -140,6 +142,7 @@ def words_of(row):
     for surface in row:
         parts = surface.split()
         if parts:
+            # The first part may continue the word of the previous subword.
             num_words += len(parts) - (in_word and not surface[:1].isspace())
         if surface:
             in_word = not surface[-1:].isspace()
@@ -201,15 +204,17 @@ def alignable_pairs(sources, targets, max_lengths, warn):
         sources: Lists of ids.
         targets: Lists of ids.
         max_lengths: Maximum source and target length, one special id included.
-        warn: Function of a pair's index and a text, called for pairs that are too long.
+        warn: Function of a pair's index and a message, called for pairs that are too
+            long.
     """
     indices = []
     for index, (source, target) in enumerate(zip(sources, targets, strict=True)):
         if len(source) >= max_lengths[0] or len(target) >= max_lengths[1]:
             warn(
                 index,
-                f"{len(source)} subwords and {len(target)} in the translation are too "
-                "many for an alignment. It is left empty.",
+                "the alignment is left empty, because a side is too long. Source: "
+                f"{len(source)} subwords, at most {max_lengths[0] - 1} are allowed. "
+                f"Translation: {len(target)}, at most {max_lengths[1] - 1}.",
             )
         elif source and target:
             indices.append(index)

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_transformer.errors import ModelError
 
-# Limits on the texts that are encoded at a time.
+# Limits on the texts that are encoded in one call of the tokenizer.
 MAX_LINES = 4096
 MAX_CHARACTERS = 1 << 22
 # White space according to Unicode or Python, and spaces of zero width.
@@ -25,7 +25,7 @@ WHITE_SPACE = "".join(
 
 
 def log_warning(index, text):
-    """Logs a warning about a line. The index counts from 0, the message from 1."""
+    """Logs a warning about a line. The `index` counts from 0, the message from 1."""
     logging.getLogger("keras_transformer").warning("line %d: %s", index + 1, text)
 
 
@@ -48,10 +48,10 @@ def check_texts(texts, name="lines"):
         ) from None
     for index, text in enumerate(texts):
         if not isinstance(text, str):
-            how = " Decode it, for example as UTF-8." * isinstance(text, bytes)
+            hint = " Decode it, for example as UTF-8." * isinstance(text, bytes)
             raise ValueError(
                 f"`{name}` must contain only str. Received: {name}[{index}]="
-                f"{text!r:.80}.{how}"
+                f"{text!r:.80}.{hint}"
             )
     return texts
 
@@ -80,7 +80,7 @@ def check_compatible(model, tokenizer, target_tokenizer=None):
         target_tokenizer: Tokenizer of the target. If `None`, `tokenizer`.
 
     Raises:
-        ValueError: If it does not.
+        ValueError: If the model lacks an id or cannot generate the end id.
     """
     target_tokenizer = target_tokenizer or tokenizer
     for size, each in (
@@ -90,7 +90,7 @@ def check_compatible(model, tokenizer, target_tokenizer=None):
         if each.vocabulary_size > size:
             raise ValueError(
                 "The tokenizer must not have more ids than the model. Received: "
-                f"{each.vocabulary_size} and {size}."
+                f"tokenizer with {each.vocabulary_size} ids, model with {size}."
             )
     end_id = target_tokenizer.end_id
     if end_id >= model.num_outputs:
@@ -151,8 +151,8 @@ def encode_prefixes(tokenizer, prefixes, model):
 def batch_by_length(lengths, batch_tokens):
     """Yields lists of row indices, sorted by length.
 
-    A batch has at most `batch_tokens` positions, padding included. A longer row is a
-    separate batch.
+    A batch has at most `batch_tokens` positions, padding included. A row that is longer
+    than this is a batch by itself.
     """
     batch = []
     for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):

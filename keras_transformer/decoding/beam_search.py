@@ -118,7 +118,7 @@ def beam_search(
             vocabulary_size,
             excluded,
             decoder.returns_log_probs,
-            # XLA, which fuses operations, requires static shapes.
+            # A search with dynamic shapes is not compiled by XLA, see `_best_tokens`.
             uses_softmax=has_dynamic_shapes(drop_finished),
         )
         state, parents = _expand_beams(state, *best, index, search, ids.end, n_best)
@@ -189,10 +189,9 @@ def _best_tokens(
         vocabulary_size: Number of ids that are considered. If `None`, all of them.
         excluded: Ids that get minus infinity.
         are_log_probs: Whether the logits are log-probabilities already.
-        uses_softmax: Whether a softmax over a large vocabulary normalizes. This is
-            faster unless XLA fuses the exponentials with their sum: then no array as
-            large as the logits is written, which costs as much as a layer of a small
-            model.
+        uses_softmax: Whether to normalize over a large vocabulary with `ops.softmax`.
+            This is faster, except under XLA, which fuses the exponentials with their
+            sum and so writes no array as large as the logits.
 
     Returns:
         float32 and int32 `[rows, k]`.
@@ -229,8 +228,8 @@ def _normalize_by_softmax(best, tokens, logits):
     num_rows, size = ops.shape(logits)
     places = ops.arange(num_rows, dtype="int32") * size + tokens[:, 0]
     first = ops.take(ops.reshape(probabilities, (-1,)), places, axis=0)
-    # TensorFlow's vectorized log rounds the last entries of an array differently, so
-    # results would depend on the batch. Rows of 16 have no such rest.
+    # Unless an array's size is a multiple of 16, TensorFlow's vectorized log rounds the
+    # last entries differently. Results would depend on the batch size.
     first = ops.log(ops.broadcast_to(first[:, None], (num_rows, 16)))[:, :1]
     return best - best[:, :1] + first
 
@@ -240,7 +239,7 @@ def _normalize_by_sum(best, logits, has_largest):
 
     `has_largest` is true if `best` contains each row's largest logit.
     """
-    # Not a slice: XLA sorts everything if more than one slice reads a top-k.
+    # `max` replaces a slice: XLA sorts whole rows if more than one slice reads a top-k.
     largest = ops.max(best if has_largest else logits, axis=-1, keepdims=True)
     total = ops.sum(ops.exp(logits - largest), axis=-1, keepdims=True)
     return best - largest - ops.log(total)
@@ -253,9 +252,9 @@ def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
         state: `BeamState` with hypotheses of `index` tokens.
         log_probs: float32 `[batch * beam_size, k]`, from `_best_tokens`.
         tokens: int32 `[batch * beam_size, k]`.
-        index: Number of the step, from 0.
+        index: Index of the step, from 0.
         search: `BeamSearch`.
-        end_id: Id of the end.
+        end_id: The end id.
         n_best: See `beam_search`.
 
     Returns:
@@ -300,8 +299,8 @@ def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
 def _continue(state, log_probs, tokens, end_id):
     """Selects each sentence's best continuations, and the best unfinished ones.
 
-    The latter are among the `2 * beam_size` best continuations, because each alive
-    hypothesis can end in one way only.
+    Both are among the `2 * beam_size` best continuations, because each alive hypothesis
+    can end in one way only.
 
     Returns:
         Log-probabilities, tokens, and rows of the extended hypotheses, each `[batch, 2,
@@ -377,7 +376,11 @@ def _is_done(state, alive_log_probs, length, search, n_best):
 
 
 def _select(sequences, rows, num_rows):
-    """Gathers rows by their index in the batch, to `[batch, num_rows, length]`."""
+    """Gathers `rows`, indices into the first two axes flattened to one.
+
+    Returns:
+        int32 `[batch, num_rows, length]`.
+    """
     length = ops.shape(sequences)[2]
     sequences = ops.take(ops.reshape(sequences, (-1, length)), rows, axis=0)
     return ops.reshape(sequences, (-1, num_rows, length))

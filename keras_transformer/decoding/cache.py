@@ -32,9 +32,9 @@ class Growing(NamedTuple):
     recent_value: Any
 
     def append(self, key, value, place):
-        """Appends a position `[batch, num_heads, beam_size, dim]`.
+        """Appends one position, keys and values `[batch, num_heads, beam_size, dim]`.
 
-        `place` is for `Buffer` only.
+        `place` is ignored. Only `Buffer` uses it.
         """
         return self._replace(
             recent_key=ops.concatenate([self.recent_key, key], axis=2),
@@ -49,11 +49,11 @@ class Growing(NamedTuple):
 class Buffer(NamedTuple):
     """Keys and values of one layer in a ring buffer with a fixed number of slots."""
 
-    key: Any  # [batch, num_heads, key_dim, slots], as the product with queries reads it
+    key: Any  # [batch, num_heads, key_dim, slots], the layout for `query @ key`
     value: Any  # [batch, num_heads, slots, value_dim]
 
     def append(self, key, value, place):
-        """Writes a position to the slots of `place`, see `extend`."""
+        """Writes one position, shaped as in `Growing`, to `place`, see `extend`."""
         slot = place * key.shape[2]
         key = ops.swapaxes(key, 2, 3)
         return Buffer(
@@ -70,7 +70,8 @@ class Cache(NamedTuple):
     """Keys and values of all layers, and the slots that hypotheses attend to."""
 
     layers: tuple  # a Growing or a Buffer per layer
-    # bool [batch, beam_size, slots], or empty, [batch, 1, 0], if `sees_all`
+    # bool [batch, beam_size, slots], whether a hypothesis attends to a slot. If
+    # `sees_all`, it is empty, [batch, 1, 0].
     ancestors: Any
 
     @property
@@ -85,7 +86,7 @@ class Cache(NamedTuple):
 
     @property
     def sees_all(self):
-        """True if every slot is attended to: one hypothesis in a growing cache."""
+        """True if no mask is needed: a growing cache with one hypothesis."""
         return self.beam_size == 1 and not self.is_buffer
 
     def biases(self):
@@ -157,6 +158,7 @@ def extend(cache, index, window=None):
 
 
 def _extend_buffer(cache, index):
+    """Like `extend`, for a cache with a fixed capacity."""
     _, beam_size, num_slots = ops.shape(cache.ancestors)
     # With a window, the newest position replaces the oldest. Attention does not depend
     # on the order of slots.

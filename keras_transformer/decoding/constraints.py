@@ -22,10 +22,10 @@ class ConstrainedDecoder:
             only tokens that a sequence may end with are allowed.
         ids: `SpecialIds`.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each sentence,
-            then padding. They are forced even if they are forbidden. If `None`, there
-            are none.
+            then padding. They are forced even if `next_states` forbids them. If `None`,
+            nothing is forced.
         next_states: int32 array `[num_states, vocabulary]`, the transition table from
-            `forbidden_phrases`. Ids without a column are forbidden, too. If `None`,
+            `forbidden_phrases`. Ids without a column are forbidden as well. If `None`,
             nothing is forbidden.
     """
 
@@ -52,7 +52,7 @@ class ConstrainedDecoder:
                 may_end[next_states] | (next_states < 0), next_states, -1
             )
             self._num_states = len(next_states)
-            # Rows from `num_states` on are for the last position. They also forbid
+            # The second half of the rows is for the last position. It also forbids
             # tokens after which the end id is forbidden.
             self._tables = ops.convert_to_tensor(
                 np.concatenate([next_states, may_be_last]).astype("int32")
@@ -62,7 +62,7 @@ class ConstrainedDecoder:
         """Adds this decoder's state to an empty cache and its context."""
         cache, context = {"inner": cache}, {"inner": context}
         if self._prefix_ids is not None:
-            # One more column of padding, for all steps after the prefixes.
+            # All steps after the prefixes read the added column of padding.
             context["prefix"] = ops.pad(
                 self._prefix_ids, [[0, 0], [0, 1]], constant_values=self._pad_id
             )
@@ -76,7 +76,9 @@ class ConstrainedDecoder:
         """Returns log-probabilities `[rows, vocabulary]` and the updated cache."""
         logits, inner = self._decoder.step(ids, cache["inner"], context["inner"], index)
         logits = ops.reshape(ops.cast(logits, "float32"), (-1, logits.shape[-1]))
-        log_probs = unconstrained = ops.log_softmax(logits, axis=-1)
+        if not self._decoder.returns_log_probs:
+            logits = ops.log_softmax(logits, axis=-1)
+        log_probs = unconstrained = logits
         cache = {**cache, "inner": inner}
         if self._tables is not None:
             cache["state"] = self._advance(cache["state"], ids[:, 0])
@@ -109,7 +111,10 @@ class ConstrainedDecoder:
         return lambda cache: {**cache, "inner": self._decoder.compact(cache["inner"])}
 
     def _advance(self, states, tokens):
-        """Returns the states after a token, or 0 if a prefix completes a phrase."""
+        """Returns the states after `tokens`.
+
+        A prefix may contain a forbidden phrase. The state after it is 0.
+        """
         flat = ops.reshape(self._tables, (-1,))
         places = states * self._tables.shape[1] + ops.cast(tokens, "int32")
         return ops.maximum(ops.take(flat, places, axis=0), 0)

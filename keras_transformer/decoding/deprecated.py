@@ -17,7 +17,7 @@ _STEP = {
 
 
 def warn_renamed(old, new, stacklevel=3):
-    """Warns that `old` is now `new`, at the caller of the function that calls this."""
+    """Warns that `old` is now `new`. The warning points to the caller's caller."""
     warnings.warn(
         f"`{old}` is deprecated. Use `{new}`.", DeprecationWarning, stacklevel
     )
@@ -32,13 +32,14 @@ def take_renamed(options, old, new, value, stacklevel=4):
 
 
 def replace_fields(settings, options, argument, stacklevel=4):
-    """Returns settings whose fields were given as keyword arguments.
+    """Returns `settings` with fields that were passed as old keyword arguments.
 
     Args:
         settings: `BeamSearch` or `Sampling`.
         options: Mapping of field names to values.
         argument: Name of the argument that takes `settings` now.
-        stacklevel: See `warnings.warn`; 4 is the caller's caller.
+        stacklevel: See `warnings.warn`. With 4, the warning points to the caller of the
+            function that calls this one.
 
     Raises:
         TypeError: If `settings` has no such field.
@@ -77,7 +78,7 @@ def _convert(arguments, options):
         TypeError: If a name is unknown.
         ValueError: If `forbidden_ids` has more than one id.
     """
-    # The search's caller, two functions further away.
+    # The warning points to the caller of the search, beyond `_convert` and `wrapper`.
     take = functools.partial(take_renamed, options, stacklevel=5)
     if not options.keys().isdisjoint(_STEP):
         step = {"step": arguments.get("decoder")}

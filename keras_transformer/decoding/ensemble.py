@@ -24,7 +24,7 @@ class Ensemble:
         outputs = [model.output_size for model in models]
         if len(set(zip(source_sizes, sizes, outputs, strict=True))) != 1:
             raise ValueError(
-                "`models` must be at least one, all with the same number of ids. "
+                "`models` must not be empty, and all must have the same number of ids. "
                 f"Received: vocabulary sizes {sizes}, source vocabulary sizes "
                 f"{source_sizes}, output sizes {outputs}."
             )
@@ -79,7 +79,7 @@ class EnsembleDecoder:
         )
 
     def compact(self, cache):
-        """Compacts the caches, see `cache.compact`."""
+        """Compacts the caches, see `decoding.cache.compact`."""
         return tuple(
             decoder.compact(own)
             for decoder, own in zip(self._decoders, cache, strict=True)

@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Maximum size of the table, states times ids (512 MiB of int32).
+# Maximum size of the transition table, states times ids (512 MiB of int32).
 MAX_ENTRIES = 2**27
 ROOT = 0
 _FORBIDDEN = -1
-_ANYTHING_MORE = "*"
+# At the end of a phrase, allows its last word to continue.
+_CONTINUES = "*"
 
 
 class Phrase(NamedTuple):
@@ -40,7 +41,9 @@ def forbidden_phrases(spellings, phrases, boundaries=()):
         ValueError: If a phrase has no symbols, or the phrases are too many or too long.
     """
     if any(not phrase.symbols for phrase in phrases):
-        raise ValueError(f"`phrases` must not be empty. Received: {phrases}.")
+        raise ValueError(
+            f"Each phrase must have at least one symbol. Received: {phrases}."
+        )
     delta = _transitions(phrases, boundaries)
     columns = {symbol: column for column, symbol in enumerate(sorted(delta[ROOT]))}
     # The last column is for the symbols that occur in no phrase and no boundary.
@@ -66,25 +69,34 @@ def forbidden_phrases(spellings, phrases, boundaries=()):
 
 
 def _transitions(phrases, boundaries):
-    """Returns, for each state, a dict from each symbol to the next state."""
+    """Builds the automaton over symbols.
+
+    Returns:
+        For each state, a dict from each symbol to the next state, or to -1 if it
+        completes a phrase. State 0 is the root, state 1 follows a boundary.
+    """
     boundaries = [tuple(boundary) for boundary in boundaries]
-    trie = [{}, {}]
+    trie = [{}, {}]  # for each state, the next states within phrases and boundaries
     root, after_boundary = ROOT, 1
+    # Phrases that need no boundary at their end come first: they make all phrases that
+    # continue them unnecessary.
     for phrase in sorted(phrases, key=lambda phrase: phrase.at_end):
         ends = boundaries if phrase.at_end else [()]
         for end in ends:
             start = after_boundary if phrase.at_start else root
             _insert(trie, start, (*phrase.symbols, *end), _FORBIDDEN)
-    # A boundary may also begin a phrase. Its last state then stands for both.
-    doubles = {_insert(trie, root, boundary, after_boundary) for boundary in boundaries}
+    # If a phrase begins with a boundary, the phrase's state also stands for the state
+    # after the boundary.
+    shared = {_insert(trie, root, boundary, after_boundary) for boundary in boundaries}
     symbols = {symbol for row in trie for symbol in row}
     delta = [None] * len(trie)
+    # Failure links: from a state to the state of its longest suffix in the trie.
     fails = {after_boundary: root}
     delta[root] = {symbol: trie[root].get(symbol, root) for symbol in symbols}
     queue = [after_boundary]
     for target in trie[root].values():
         if target > after_boundary:
-            fails[target] = after_boundary if target in doubles else root
+            fails[target] = after_boundary if target in shared else root
             queue.append(target)
     for state in queue:  # grows in the loop, breadth first
         fallback = delta[fails[state]]
@@ -95,17 +107,17 @@ def _transitions(phrases, boundaries):
                 continue
             row[symbol] = target
             if target > after_boundary:
-                double = target in doubles
-                fails[target] = after_boundary if double else fallback[symbol]
+                is_shared = target in shared
+                fails[target] = after_boundary if is_shared else fallback[symbol]
                 queue.append(target)
-    # A state that is reached only through a forbidden one is never entered.
+    # A state that can be reached only through -1 is never entered. Any row will do.
     return [row if row is not None else delta[root] for row in delta]
 
 
 def _insert(trie, state, symbols, last):
     """Adds a path of symbols that ends in state `last`, and returns its last state.
 
-    An existing path keeps its last state.
+    If the path exists, its own last state is returned, unless `last` is -1.
     """
     for symbol in symbols[:-1]:
         target = trie[state].get(symbol)
@@ -133,10 +145,13 @@ def parse_phrase(text):
     Raises:
         ValueError: If only white space and `*` are given.
     """
-    open_end = text.rstrip().endswith(_ANYTHING_MORE)
-    words = " ".join(text.rstrip().removesuffix(_ANYTHING_MORE).split())
+    open_end = text.rstrip().endswith(_CONTINUES)
+    words = " ".join(text.rstrip().removesuffix(_CONTINUES).split())
     if not words:
-        raise ValueError(f"{text!r} is not a phrase that can be forbidden")
+        raise ValueError(
+            f"{text!r} is not a phrase that can be forbidden. It must contain more "
+            "than white space and `*`."
+        )
     return Phrase(
         tuple(words.encode("utf-8", "replace")),
         at_start=_needs_boundary(words[0]),

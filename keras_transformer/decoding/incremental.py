@@ -55,13 +55,15 @@ def arrange_weights(model, packed=False):
     """Casts, fuses, and packs the decoder's kernels once for all steps of a search.
 
     Queries, keys, and values need one operation instead of three, and their fused
-    product is large enough for a second thread. A transposed output matrix is read in
-    order. Call this inside the compiled function: kernels from outside would become
-    constants, which do not change with the model's weights.
+    product is large enough for a second thread. The output matrix is transposed once,
+    so each step reads it in memory order. Call this inside the compiled function:
+    kernels from outside would become constants, which do not change with the model's
+    weights.
 
     Args:
         model: `Transformer`.
-        packed: Whether to use `pack_kernel`, for single sentences under XLA.
+        packed: Whether to apply `pack_kernel` to the kernels, which speeds up single
+            sentences under XLA.
 
     Returns:
         `Weights`. Layers that are quantized or have attention biases use the kernels of
@@ -134,7 +136,8 @@ class IncrementalDecoder:
         model = self.model
         encoder_output = self.encode(source_ids)
         source_mask = padding_mask(source_ids, model.pad_id)
-        # A biased softmax over padding alone is its mean, and not 0 as in the model.
+        # Over padding alone, a softmax with biases would return the mean of the values.
+        # The model returns 0.
         any_token = ops.any(source_mask, axis=1)[:, None, None, None]
 
         def project(layer):

@@ -24,8 +24,9 @@ class StepDecoder(NamedTuple):
         reorder: Function `(cache, parents) -> cache`. `parents` is int32 `[batch *
             beam_size]`, the row that each row continues. If `None`, all tensors of the
             cache are reordered along their first axis.
-        compact: Function `cache -> cache`, or `None`. It is called at least every
-            `COMPACT_INTERVAL` steps with `drop_finished`, and never without.
+        compact: Function `cache -> cache` that makes the cache smaller or faster to
+            read, or `None`. The loop calls it at least every `COMPACT_INTERVAL` steps
+            if `drop_finished` is on, and otherwise never.
         returns_log_probs: Whether `step` returns log-probabilities, which are not
             normalized again. Ids with log-probability minus infinity are never
             generated.
@@ -38,7 +39,7 @@ class StepDecoder(NamedTuple):
 
     @classmethod
     def of(cls, decoder):
-        """Wraps `decoder` if it is a plain step function."""
+        """Wraps a plain step function, and fills in the default of `reorder`."""
         decoder = decoder if hasattr(decoder, "step") else cls(decoder)
         if isinstance(decoder, cls) and decoder.reorder is None:
             decoder = decoder._replace(reorder=take_rows)
@@ -75,6 +76,8 @@ def decode_loop(
         _, state, _ = _run(step, state, cache, context, index, num_steps, _any_left)
         return state
 
+    # `results` is the state of all sentences. The sentences that are left in the batch
+    # have `state`, `cache`, and `context`, and `rows` are their indices in `results`.
     def condition(index, results, rows, state, cache, context):
         return ops.logical_and(index < num_steps, ops.shape(rows)[0] > 0)
 
@@ -128,19 +131,19 @@ def _take_sentences(nest, sentences, batch_size):
     """Takes all rows of `sentences` (int32 `[n]`) of every tensor in `nest`."""
 
     def take(x):
-        # An empty batch has no rows to count.
-        count = ops.shape(x)[0] // ops.maximum(batch_size, 1)
-        rows = sentences[:, None] * count + ops.arange(count, dtype="int32")
+        # The maximum avoids a division by zero in an empty batch.
+        num_rows = ops.shape(x)[0] // ops.maximum(batch_size, 1)  # per sentence
+        rows = sentences[:, None] * num_rows + ops.arange(num_rows, dtype="int32")
         return ops.take(x, ops.reshape(rows, (-1,)), axis=0)
 
     return keras.tree.map_structure(take, nest)
 
 
 def known_vocabulary_size(logits):
-    """Returns the static size of the last axis.
+    """Returns the size of the vocabulary, the last axis of the logits.
 
     Raises:
-        ValueError: If the size is dynamic.
+        ValueError: If this size is not static.
     """
     if logits.shape[-1] is None:
         raise ValueError(
@@ -153,7 +156,7 @@ def known_vocabulary_size(logits):
 def resolve_lengths(max_length, buffer_length, batch_size):
     """Returns each sentence's maximum length, int32 `[batch]`, and the buffer length.
 
-    The arguments are explained in `beam_search`.
+    For the arguments, see `beam_search`.
     """
     if buffer_length is None and isinstance(max_length, int):
         buffer_length = max_length
@@ -183,8 +186,9 @@ def _hide_zeros(x):
     """Hides axes of size 0 from a graph's shape inference, because they may grow."""
     for axis, size in enumerate(x.shape):
         if axis > 0 and size == 0:
-            nothing = ops.nonzero(ops.zeros((1,)))[0]
-            x = ops.take(x, nothing, axis=axis)
+            # Shape inference does not know how many indices `nonzero` returns.
+            no_indices = ops.nonzero(ops.zeros((1,)))[0]
+            x = ops.take(x, no_indices, axis=axis)
     return x
 
 

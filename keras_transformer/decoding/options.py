@@ -7,7 +7,7 @@ from keras_transformer.decoding.length_penalty import get_length_penalty
 
 
 class SpecialIds(NamedTuple):
-    """Ids that are not subwords. Of these, a search generates only `end`."""
+    """Ids that are not subwords. A search generates none of them except `end`."""
 
     pad: int = 0
     unknown: int | None = 1
@@ -26,7 +26,7 @@ class SpecialIds(NamedTuple):
                 "The end id must differ from the other special ids. Received: "
                 f"end_id={self.end}, others {ids}."
             )
-        return tuple(number for number in ids if number is not None)
+        return tuple(each for each in ids if each is not None)
 
     @classmethod
     def of(cls, tokenizer):
@@ -50,8 +50,10 @@ class BeamSearch:
             `decoding.length_penalty`.
         patience: The search for a sentence stops once no better hypothesis is possible,
             or earlier, once `patience * beam_size` hypotheses have finished (Kasai et
-            al., 2022). fairseq and CTranslate2 use 1. If `None`, it never stops early.
-        extra_length: Number of tokens by which a translation may exceed its source.
+            al., 2022). fairseq and CTranslate2 use 1. If `None`, only the first rule
+            applies.
+        extra_length: Maximum number of tokens by which a translation exceeds its
+            source.
 
     Raises:
         ValueError: If a value is out of range.
@@ -85,13 +87,14 @@ class Sampling:
     Args:
         num_samples: Number of independent samples per sentence.
         temperature: Divisor of the logits. Values below 1 favor likely tokens.
-        top_k: Sample from the k most likely tokens. If `None`, from all.
+        top_k: Sample from this number of most likely tokens. If `None`, from all.
         top_p: Sample from the nucleus: the smallest set of most likely tokens whose
             probability reaches this value, in (0, 1] (Holtzman et al., 2020). If
             `None`, from all.
         seed: Random seed. The same texts and seed give the same samples. If `None`, a
             seed is drawn.
-        extra_length: Number of tokens by which a translation may exceed its source.
+        extra_length: Maximum number of tokens by which a translation exceeds its
+            source.
 
     Raises:
         ValueError: If a value is out of range.

@@ -155,6 +155,7 @@ def _count(condition):
 
 
 def _append(state, tokens, log_probs, index, ids):
+    """Appends a drawn token per sample, int32 `[batch, num_samples]`."""
     tokens = ops.where(state.ended, ids.pad, tokens)
     here = ops.arange(ops.shape(state.sequences)[2], dtype="int32") == index
     sequences = ops.where(here, tokens[:, :, None], state.sequences)

@@ -8,8 +8,8 @@ from keras import ops
 class PairScore(NamedTuple):
     """Log-probability of a given translation."""
 
-    log_prob: float  # natural logarithm, end of sentence included
-    num_tokens: int  # target subwords, end of sentence included
+    log_prob: float  # natural logarithm, end id included
+    num_tokens: int  # number of target subwords, end id included
 
 
 def score_ids(model, source_ids, target_ids, labels, pad_id=0, unknown_id=1):

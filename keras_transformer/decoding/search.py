@@ -35,7 +35,7 @@ def translate_ids(
     Args:
         model: `Transformer` or `Ensemble`.
         source_ids: int32 `[batch, source_length]`, ids and the end id, then padding. A
-            row that contains only its end id gets the empty translation, with score 0.
+            row that contains only the end id gets the empty translation, with score 0.
         search: `BeamSearch`. A translation has at most `extra_length` more tokens
             than its source. Lengths include the end id but not the prefix.
         ids: `SpecialIds`.
@@ -47,15 +47,14 @@ def translate_ids(
         vocabulary_size: See `beam_search`.
         drop_finished: See `beam_search`.
         decoder: `IncrementalDecoder` of the model. If `None`, one is created.
-        num_results: Number of hypotheses to return per sentence. If `None`, `n_best`;
-            see `beam_search`.
+        num_results: Number of hypotheses to return per sentence, see `beam_search`.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_results, source_length +
         extra_length + prefix_length]` and float32 `[batch, num_results]`, see
         `beam_search`.
     """
-    begun = _begin(
+    arguments = _begin(
         decoder or _decoder_of(model, drop_finished),
         source_ids,
         search.beam_size,
@@ -66,7 +65,7 @@ def translate_ids(
         drop_finished,
     )
     return beam_search(
-        **begun,
+        **arguments,
         search=search,
         ids=ids,
         n_best=n_best,
@@ -99,7 +98,7 @@ def sample_ids(
     Returns:
         `(sequences, scores)`, see `sample`; lengths as in `translate_ids`.
     """
-    begun = _begin(
+    arguments = _begin(
         _decoder_of(model, drop_finished),
         source_ids,
         sampling.num_samples,
@@ -110,7 +109,7 @@ def sample_ids(
         drop_finished,
     )
     return sample(
-        **begun,
+        **arguments,
         sampling=sampling,
         ids=ids,
         vocabulary_size=vocabulary_size,

@@ -23,7 +23,8 @@ _ABBREVIATION = (
     r"(^|[^\p{L}\p{M}\p{N}])"
     r"((?:\p{L}\.)*\p{L}|\p{N}{1,2}|(?i:Mr|Mrs|Ms|Dr|Prof|St|Nr|vs))\."
 )
-# Placeholder for such a full stop, a code point that Unicode reserves for internal use.
+# Placeholder for a full stop that does not end a sentence. Unicode reserves this code
+# point for internal use.
 _STOP = "\ufdd0"
 # A segment may end after white space, and after any character of scripts that do not
 # separate words by spaces.
@@ -31,12 +32,12 @@ _WORD_END = (
     rf"({_SPACE}+|[\p{{Han}}\p{{Hiragana}}\p{{Katakana}}\p{{Thai}}\p{{Lao}}\p{{Khmer}}"
     r"\p{Myanmar}][、，；：]*|[、，；：])"
 )
-# This byte is invalid in UTF-8, so no text contains it.
+# Mark between pieces. This byte is invalid in UTF-8, so no text contains it.
 _MARK = b"\xff"
 
 
 class Segments(NamedTuple):
-    """The segments of a batch of texts, in order. A blank text has one, without ids."""
+    """Segments of a batch of texts, in order. A blank text has one without ids."""
 
     ids: tf.RaggedTensor  # int32 [segments, (length)], without end ids
     text_index: tf.Tensor  # int64 [segments], the index of each segment's text
@@ -50,8 +51,8 @@ def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
 
     A text is divided at its line breaks, which become gaps. A line that is too long is
     divided into sentences, and a sentence that is too long is divided between words. A
-    word that is too long is truncated. The language mark of a text precedes each of its
-    segments.
+    word that is too long is truncated. If a text begins with a language mark, such as
+    `>>fra<<`, so does each of its segments.
 
     Args:
         tokenize: Function of a string tensor `[batch]` that returns ragged int32 ids,
@@ -123,7 +124,7 @@ def segment(tokenize, texts, max_length, max_segments=None, split_mark=None):
 
 
 def _tokenize_texts(tokenize, languages, texts):
-    """Tokenizes texts after their language marks. Empty texts get no ids at all."""
+    """Tokenizes texts with their language marks in front. Empty texts have no ids."""
     ids = tokenize(tf.strings.join([languages, texts]))
     rows = ids.value_rowids()
     is_text = tf.gather(texts != "", rows)

@@ -41,7 +41,7 @@ def top_k(x, k):
 def _block_width(size, k):
     """Returns the block width that leaves the fewest values to rank.
 
-    `None` if blocks do not reduce their number to a quarter.
+    If blocks leave more than a quarter of the values, returns `None`.
     """
     num_ranked = {
         width: size // width + k * width

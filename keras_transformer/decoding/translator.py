@@ -57,12 +57,12 @@ class Translator:
     a warning.
 
     Args:
-        model: `Transformer`, or `Ensemble`, which cannot align.
+        model: `Transformer` or `Ensemble`. An ensemble has no `align`.
         tokenizer: Tokenizer of the source.
         target_tokenizer: Tokenizer of the target. If `None`, `tokenizer.target`.
         search: `BeamSearch`.
         max_source_length: Maximum number of subwords that are translated together, end
-            id included. Learned positions of the model may lower it.
+            id included. A model with learned positions may have a lower limit.
         batch_tokens: Maximum number of source positions per batch, padding included. If
             `None`, 4096, and fewer for more than 4 hypotheses per sentence.
         forbidden: Phrases of whole words that no translation contains. With a final
@@ -73,8 +73,8 @@ class Translator:
             to the logger "keras_transformer", with the text's number, from 1.
 
     Attributes:
-        path: Path of the opened model, set by `open_model`.
-        data: The data section of its recipe, or `None`, set by `open_model`.
+        path: Path of the model, set by `open_model`.
+        data: The section `data` of the model's recipe, set by `open_model`, or `None`.
 
     Raises:
         ValueError: If the tokenizer and the model do not match, a size is out of range,
@@ -126,9 +126,8 @@ class Translator:
         self.parallel_parts = parallel_parts
         self.warn = warn or log_warning
         self._forbid(forbidden)
-        # Compiled functions by their settings.
-        self._compiled = {}
-        # Compiled samplers read its state, so a new seed needs no new tracing.
+        self._compiled = {}  # compiled functions by their settings
+        # Compiled samplers read the generator's state, so a new seed needs no tracing.
         self._generator = keras.random.SeedGenerator(0)
 
     def with_search(self, forbidden=None, **changes):
@@ -188,7 +187,7 @@ class Translator:
                 f"an n-best list of {n} needs a beam size of at least {n}. "
                 f"Received: beam_size={search.beam_size}."
             )
-        # Additional results replace those with the same text as a better one.
+        # Several results may have the same text. Twice as many usually leave enough.
         options = {"search": search, "n_best": n, "num_results": 2 * n if n > 1 else n}
         key = "n_best", search, n
         find = self._compile_search(key, translate_ids, prefixes, **options)
@@ -286,7 +285,7 @@ class Translator:
             ModelError: If the model is an ensemble.
         """
         if isinstance(self.model, Ensemble):
-            raise ModelError("an ensemble has no alignments; use one of its models")
+            raise ModelError("an ensemble has no alignments. Use one of its models")
         sources, targets = check_pairs(sources, targets)
         source_ids = encode_texts(self.tokenizer, sources)
         target_ids = encode_texts(self.target_tokenizer, targets)
@@ -383,8 +382,10 @@ class Translator:
             inputs = [pad_rows([each.ids for each in chosen], self.tokenizer.pad_id)]
             if prefixes is not None:
                 # Only the first segment of a text has the prefix.
-                begin = [prefix_ids[each.text_index] * each.is_first for each in chosen]
-                inputs.append(pad_rows(begin, self.target_tokenizer.pad_id))
+                prefix_rows = [
+                    prefix_ids[each.text_index] * each.is_first for each in chosen
+                ]
+                inputs.append(pad_rows(prefix_rows, self.target_tokenizer.pad_id))
             return translations_of(self.target_tokenizer, *find(*inputs))
 
         rows = [k for k, each in enumerate(segments) if each.ids]

@@ -17,7 +17,7 @@ _ACTIVATIONS = {
     **{"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swish": "SWISH"},
     "quick_gelu": "GELUSigmoid",
 }
-# Bias of ids that the model does not predict; float16 can store it.
+# Logit bias of ids that the model does not predict, within the range of float16.
 _NEVER = -10_000.0
 
 
@@ -26,11 +26,11 @@ def export_ctranslate2(
 ):
     """Writes a folder that `ctranslate2.Translator` opens.
 
-    The folder contains CTranslate2's files and the tokenizer. Tokens are subwords.
-    CTranslate2 adds the end id to the source. Log-probabilities match the model's.
-    `Translator` never generates the unknown id; pass `disable_unk=True` to CTranslate2
-    for the same. CTranslate2 divides scores by `length^alpha`, which is
-    `length_penalty_kind="power"` in this package.
+    The folder contains CTranslate2's files and the tokenizer. CTranslate2 translates
+    lists of subwords, and adds the end id to the source itself. Log-probabilities match
+    the model's. To exclude the unknown id, as `Translator` does, pass
+    `disable_unk=True` to CTranslate2. CTranslate2 divides log-probabilities by
+    `length^alpha`, as this package does with `length_penalty_kind="power"`.
 
     Args:
         model: `Transformer` with equal `key_dim` and `value_dim`.
@@ -56,9 +56,9 @@ def export_ctranslate2(
             f"Received: {quantization}"
         )
     if folder.exists() and not replace:
-        raise ExportError(f"{folder}: already exists")
+        raise ExportError(f"{folder}: already exists. Choose another folder")
     target = target_of(tokenizer)
-    # The decoder's ids: the ids that can be predicted, and the start id.
+    # The decoder has the ids that can be predicted, and the start id.
     num_targets = max(model.num_outputs, target.start_id + 1)
     spec = _specification(model, max_length, num_targets)
     tokens = _tokens(target, model.vocabulary_size)
@@ -80,7 +80,7 @@ def export_ctranslate2(
 
 
 def _tokens(tokenizer, size):
-    """Returns `size` subwords; a padded vocabulary has rows without one."""
+    """Returns `size` subwords, with placeholders for ids that have none."""
     tokens = tokenizer.pieces()
     return tokens + [f"<unused{number}>" for number in range(len(tokens), size)]
 
@@ -90,6 +90,7 @@ def _source_matrix(model):
 
 
 def _specification(model, max_length, num_targets):
+    """Returns CTranslate2's description of the model, including its weights."""
     try:
         from ctranslate2.specs import common_spec
         from ctranslate2.specs import transformer_spec
@@ -152,7 +153,7 @@ def _specification(model, max_length, num_targets):
 
 
 def _set_embeddings(spec, model, num_targets):
-    """Sets the vectors of both sides and the projection to logits."""
+    """Sets the embeddings of both sides and the output projection."""
     embedding = model.token_embedding
     spec.encoder.embeddings[0].weight = _array(_source_matrix(model))
     targets = _array(embedding.embeddings)[:num_targets].copy()
@@ -205,8 +206,8 @@ def _set_norm(spec, layer):
 def _positions(layer, max_length, d_model):
     """Returns the positional encodings, `[max_length, d_model]`."""
     zeros = np.zeros((1, 1, d_model), np.float32)
-    learned = layer.max_length if layer.kind == "learned" else max_length
-    rows = _array(layer(np.repeat(zeros, min(learned, max_length), axis=1)))[0]
+    limit = layer.max_length if layer.kind == "learned" else max_length
+    rows = _array(layer(np.repeat(zeros, min(limit, max_length), axis=1)))[0]
     # Like the layer, repeat the last learned position.
     return np.pad(rows, ((0, max_length - len(rows)), (0, 0)), mode="edge")
 

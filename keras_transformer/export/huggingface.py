@@ -29,7 +29,7 @@ _VARIATIONS = (
     *("num_decoder_layers", "attention_bias", "logits_bias", "zero_start_id"),
     *("layer_norm_epsilon", "source_vocabulary_size"),
 )
-# Positions that transformers stores; it rejects longer texts.
+# Number of positions that transformers stores. It rejects longer texts.
 _MAX_POSITIONS = 1024
 _NOTES = """## Differences
 
@@ -50,9 +50,8 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     Ids do not change. One id is appended, with the vector of the start id. transformers
     uses it as padding and as the start of the decoder. Its logit bias is -1e9, so that
     log-probabilities match this package. `generation_config.json` contains the search
-    settings and the ids that a translation never contains. The smaller of two
-    vocabularies is padded to the size of the other, as all ids of transformers are the
-    same on both sides.
+    settings and the ids that a translation never contains. If source and target differ
+    in vocabulary, the smaller one is padded, because transformers has only one size.
 
     Args:
         translator: `Translator` from `open_model`.
@@ -73,7 +72,7 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     _check(model, tokenizer)
     folder = pathlib.Path(folder)
     if folder.exists():
-        raise ExportError(f"{folder}: already exists")
+        raise ExportError(f"{folder}: already exists. Choose another folder")
     target = translator.target_tokenizer
     tensors = _tensors(model, tokenizer)
     if dtype is not None:
@@ -151,8 +150,9 @@ def _check(model, tokenizer):
         _check_marian(tokenizer, model)
     if _is_separate(model) and model.normalization == "pre":
         raise ExportError(
-            "transformers' Pegasus, for pre-norm models, has no separate embeddings of "
-            "the source. Train with model.normalization=post or tokenizer.shared=true"
+            "transformers' Pegasus, the format of pre-norm models, has no separate "
+            "embeddings of the source. Train with model.normalization=post or "
+            "tokenizer.shared=true"
         )
     for name, value in model.variations.changes().items():
         if name not in _VARIATIONS:
@@ -197,7 +197,7 @@ def _tensors(model, tokenizer):
     size, variations = _num_ids(model), model.variations
 
     def rows(layer):
-        """Returns a matrix of embeddings, rows without a subword, and the start."""
+        """Returns the embeddings, zeros for unused ids, and the start's embedding."""
         embeddings = to_numpy(layer.embeddings)
         start = embeddings[tokenizer.start_id][None]
         if variations.zero_start_id == tokenizer.start_id:
@@ -239,6 +239,7 @@ def _positions(model):
 
 
 def _config(model, tokenizer, dtype):
+    """Returns the content of `config.json`."""
     is_pre_norm = model.normalization == "pre"
     pad_id = _num_ids(model)
     config = {
@@ -275,12 +276,13 @@ def _config(model, tokenizer, dtype):
 
 
 def _generation_config(model, tokenizer, search):
+    """Returns the content of `generation_config.json`."""
     pad_id = _num_ids(model)
     never = (tokenizer.pad_id, tokenizer.unknown_id, tokenizer.start_id, pad_id)
     return {
         "num_beams": search.beam_size,
         "length_penalty": search.length_penalty,
-        # Like this package: until no better hypothesis is possible.
+        # Like this package, "never" searches until no better hypothesis is possible.
         "early_stopping": "never" if search.patience is None else True,
         "max_length": 512,
         "bad_words_ids": [[number] for number in never],
@@ -303,7 +305,7 @@ def _tokenizer_config(is_separate):
 
 
 def _vocabulary(tokenizer, size):
-    """Maps subwords to ids, with transformers' names of the special subwords."""
+    """Maps subwords to ids, with transformers' names of the special ids."""
     pieces = tokenizer.pieces()
     # A padded vocabulary has rows without a subword.
     pieces += [f"<unused{number}>" for number in range(len(pieces), size)]
@@ -313,5 +315,8 @@ def _vocabulary(tokenizer, size):
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
     vocabulary["<pad>"] = size
     if len(vocabulary) != size + 1:
-        raise ExportError("the vocabulary contains a subword with a special name")
+        raise ExportError(
+            "subwords must differ from the names that the export adds: <pad>, "
+            "<padding>, <unk>, </s>, <unused0>, <unused1>, and so on"
+        )
     return vocabulary

@@ -13,10 +13,10 @@ from keras_transformer.numerics.matrices import unpack_kernel
 
 
 class PackedWeights:
-    """The decoder's kernels, stored once, in the layout that XLA's programs read.
+    """The decoder's kernels, stored once, packed as the XLA programs read them.
 
-    XLA would pack them again at every step. All other computations unpack them at each
-    call, which takes no longer than a copy.
+    If they were stored unpacked, XLA would pack them at every step. All other functions
+    of the export unpack them at each call, which takes as long as a copy.
 
     Args:
         model: `Transformer`.
@@ -25,7 +25,7 @@ class PackedWeights:
     def __init__(self, model):
         self._model = model
         # A flat list, since TensorFlow wraps named tuples that an export tracks. `None`
-        # represents the kernels that a quantized layer keeps.
+        # stands for a kernel of the layer itself, see `LayerWeights`.
         weights = arrange_weights(model, packed=True)
         flat = tf.nest.flatten(weights)
         self._structure = tf.nest.map_structure(lambda _: 0, weights)
@@ -34,7 +34,7 @@ class PackedWeights:
 
     @property
     def replaces_layers(self):
-        """True if all kernels are packed. Quantized ones are not."""
+        """True if all kernels are packed, so that the layers' need not be stored."""
         return all(self._stored)
 
     def packed_weights(self):
@@ -50,14 +50,14 @@ class PackedWeights:
         return Weights(layers, unpack_kernel(weights.output))
 
     def replaced_variables(self):
-        """Returns the model's kernels that need not be stored."""
+        """Returns the kernels of the model that an export need not store."""
         if not self.replaces_layers:
             return []
         return [dense.kernel for layer in self._layers() for dense in layer]
 
     @contextlib.contextmanager
     def replace_kernels(self):
-        """Returns a context in which the decoder's layers use the unpacked kernels."""
+        """Context in which the decoder's layers use the stored kernels, unpacked."""
         if not self.replaces_layers:
             yield
             return

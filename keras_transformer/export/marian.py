@@ -1,4 +1,4 @@
-"""Export to a folder in Marian's format, such as those of OPUS-MT.
+"""Export to a folder in Marian's format, which OPUS-MT also uses.
 
 marian-decoder, CTranslate2's `MarianConverter` and transformers'
 `convert_marian_to_pytorch` read it.
@@ -60,8 +60,8 @@ def export_marian(translator, folder, *, scores=(), license=None):
     vocabularies are `src.vocab.yml` and `trg.vocab.yml`. If the tokenizer has
     SentencePiece models, `source.spm` and `target.spm` are added.
 
-    An imported model keeps its ids. In other models, the end of the sentence becomes 0,
-    the unknown subword 1, and padding and start are omitted.
+    An imported model keeps its ids. In other models, the end id becomes 0, the unknown
+    id becomes 1, and the ids of padding and start are omitted.
 
     Args:
         translator: `Translator` from `open_model`. The model must be post-norm, with
@@ -83,7 +83,7 @@ def export_marian(translator, folder, *, scores=(), license=None):
     _check(model, *sides.values())
     folder = pathlib.Path(folder)
     if folder.exists():
-        raise ExportError(f"{folder}: already exists")
+        raise ExportError(f"{folder}: already exists. Choose another folder")
     ids = {side: _kept_ids(tokenizer) for side, tokenizer in sides.items()}
     pieces = {side: _pieces(sides[side], ids[side]) for side in sides}
     settings = _settings(model, [len(each) for each in ids.values()])
@@ -123,7 +123,7 @@ def _check(model, source, target):
 
 
 def _check_training(model, source, target):
-    """Raises `ExportError` if settings that only training can change do not fit."""
+    """Raises `ExportError` unless the model was trained with Marian's conventions."""
     variations = model.variations
     zero_id, rates = variations.zero_start_id, variations.position_rates
     wrong = {
@@ -157,8 +157,8 @@ def _kept_ids(tokenizer):
     if tokenizer.kind == "marian":
         return list(range(tokenizer.num_outputs))
     first = [tokenizer.end_id, tokenizer.unknown_id]
-    left_out = {*first, tokenizer.pad_id, tokenizer.start_id}
-    return first + [n for n in range(tokenizer.vocabulary_size) if n not in left_out]
+    special = {*first, tokenizer.pad_id, tokenizer.start_id}
+    return first + [n for n in range(tokenizer.vocabulary_size) if n not in special]
 
 
 def _pieces(tokenizer, ids):
@@ -172,11 +172,11 @@ def _pieces(tokenizer, ids):
 
 
 def _arrays(model, source_ids, target_ids):
-    """Returns the arrays by Marian's names. Vectors are `[1, size]`."""
+    """Returns the arrays by Marian's names. Vectors have the shape `[1, size]`."""
     order = StreamOrder(model.d_model)
 
     def rows(matrix, ids):
-        # The columns are in the order of this package's positions.
+        # Marian's positional encodings have all sines first.
         matrix = order.restore(to_numpy(matrix), writes=True)
         # A separate output matrix has rows only for ids with logits.
         missing = max(0, model.vocabulary_size - len(matrix))
@@ -276,6 +276,7 @@ def _yaml(settings):
 
 
 def _notes(translator):
+    """Returns the section of the model card about the use with Marian."""
     tokenizer, search = translator.tokenizer, translator.search
     more = ""
     if tokenizer.kind == "bpe":

@@ -31,9 +31,10 @@ def model_card(
 
     Args:
         model: `Transformer`.
-        tokenizer: Tokenizer of the source; its `target` is the targets'.
+        tokenizer: Tokenizer of the source. Its `target` tokenizes the targets.
         search: Mapping of the export's search settings.
-        recipe: The run's `Recipe`. If `None`, the card has no data and training.
+        recipe: The run's `Recipe`. If `None`, the card has no sections about data and
+            training.
         validation: The run's last validation, a mapping with `step` and any of
             `perplexity`, `bleu` and `f1`. A value is `None` if it was not finite.
         scores: List of mappings with `name`, `score` and `signature`, from
@@ -131,7 +132,7 @@ def _export_rows(tokenizer_ops, parallel_parts, jit_compile):
     yield "XLA", "single texts of up to 64 subwords" if jit_compile else "no"
     yield (
         "TF-Serving",
-        "no, not for TF-Serving: its builds lack XLA" if jit_compile else "yes",
+        "no, because its builds lack XLA" if jit_compile else "yes",
     )
 
 
@@ -161,6 +162,7 @@ def _training_rows(recipe):
 
 
 def _scores(validation, scores, recipe):
+    """Returns the section with `scores` and the metrics of the last validation."""
     rows = [(s["name"], f"{s['score']:.2f}", s["signature"]) for s in scores]
     if validation:
         when = f"validation of the single checkpoint at step {validation['step']}"
@@ -176,7 +178,7 @@ def _scores(validation, scores, recipe):
             ("perplexity", "perplexity", ""),
         ):
             if validation.get(name) is not None:
-                # A test set may have a score of the same name.
+                # Scores on test sets may have the same name.
                 title = f"{title}, validation"
                 rows.append((title, f"{validation[name]:.2f}", when + how))
     if not rows:

@@ -1,4 +1,4 @@
-"""Export to a preset: the model, its tokenizer and its search settings as files."""
+"""Export to a preset: a folder with the model, its tokenizer and search settings."""
 
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import ExportError

@@ -28,7 +28,7 @@ from keras_transformer.pipelines import CoreOpsBytePairTokenizer
 from keras_transformer.pipelines import SeparateTokenizers
 from keras_transformer.saving.saved_model import LIMITS
 
-# Older temporary folders belong to exports that were killed.
+# Temporary folders that are older than this belong to exports that were killed.
 _ABANDONED_SECONDS = 3600
 
 
@@ -58,20 +58,20 @@ def export_saved_model(
     - `encode`: The encoder's output for each row of ids.
     - `attend`: The attention between each text and a given translation.
 
-    Texts are UTF-8 of any length. As by `Translator`, they are translated line by line,
-    and in segments if a line is longer than `max_source_length`. A text has at most
-    256 segments. A translation has at most `extra_length` subwords more than its
-    segment. A blank text has an empty translation with score 0.
+    Texts are UTF-8 of any length. Like `Translator`, an export translates them line by
+    line, and in segments if a line is longer than `max_source_length`. A text has at
+    most 256 segments. The translation of a segment has at most `extra_length` subwords
+    more than the segment. A blank text has an empty translation with score 0.
 
-    Ids outside the vocabulary, unequal numbers of texts and translations, and batches
-    of more than `max_batch_size` rows are invalid arguments.
+    Signatures raise `InvalidArgumentError` for ids outside the vocabulary, unequal
+    numbers of texts and translations, and batches of more than `max_batch_size` rows.
 
     Args:
         model: `Transformer`.
-        tokenizer: Tokenizer of the source; its `target` is the targets'.
+        tokenizer: Tokenizer of the source. Its `target` tokenizes the targets.
         folder: Parent folder of the versions. It is created if it does not exist.
         search: `BeamSearch`.
-        max_source_length: Maximum subwords of a segment, end id included.
+        max_source_length: Maximum number of subwords per segment, end id included.
         card: Content of `MODEL_CARD.md`. If `None`, there is no such file.
         max_batch_size: Maximum number of rows per batch.
         parallel_parts: Number of parts of a batch that are searched in parallel. For a
@@ -118,7 +118,7 @@ def export_saved_model(
     served = tf.Module()
     packed = signatures.packed_weights
     replaced = set() if packed is None else set(map(id, packed.replaced_variables()))
-    # Only TensorFlow's own variables are restored without Python.
+    # `value` is TensorFlow's variable. Without Python, Keras's are not restored.
     served.weights = [
         variable.value for variable in model.variables if id(variable) not in replaced
     ]
@@ -151,13 +151,13 @@ def export_translator(
 
     Args:
         translator: `Translator` from `open_model`.
-        folder: Same as `export_saved_model`.
+        folder: Same as in `export_saved_model`.
         scores: Scores for the card, see `model_card`.
         license: License for the card.
-        tokenizer_ops: `"text"` for the tokenizer's operations in tensorflow-text,
-            `"core"` for `CoreOpsBytePairTokenizer`.
-        parallel_parts: Same as `export_saved_model`.
-        jit_compile: Same as `export_saved_model`.
+        tokenizer_ops: `"text"` for operations of tensorflow-text, or `"core"` for
+            core TensorFlow, see `CoreOpsBytePairTokenizer`.
+        parallel_parts: Same as in `export_saved_model`.
+        jit_compile: Same as in `export_saved_model`.
 
     Returns:
         Path of the version's folder.
@@ -194,7 +194,7 @@ def export_translator(
 
 
 def core_tokenizer(tokenizer):
-    """Returns a BPE tokenizer of both sides without tensorflow-text's operations."""
+    """Converts the BPE tokenizers of both sides to operations of core TensorFlow."""
     source, target = tokenizer.source, tokenizer.target
     if source is target:
         return CoreOpsBytePairTokenizer(tokenizer)
@@ -202,6 +202,14 @@ def core_tokenizer(tokenizer):
 
 
 def _write_version(write, folder, card, limits):
+    """Writes all files of an export to a temporary folder, then names it by a number.
+
+    Args:
+        write: Function that writes a SavedModel to a path.
+        folder: Parent folder of the versions.
+        card: Content of `MODEL_CARD.md`, or `None`.
+        limits: Content of `limits.json`.
+    """
     _remove_abandoned(folder)
     # A server that watches the folder ignores names that are not numbers. Two
     # containers may have the same process number, hence the random part.

@@ -1,15 +1,15 @@
 """Search functions of an export: whole batches, split batches, single rows with XLA.
 
-Before a function first runs, TensorFlow inlines each call in it and optimizes the
-result in many passes, each of which copies it. Functions marked as not to be inlined
-are traced and optimized once.
+Before a function first runs, TensorFlow inlines all calls in it, and optimizes the
+result in many passes, each of which copies it. If a search is called in several places,
+this repeats the work. So searches are marked as functions that are not inlined.
 """
 
 import functools
 
 import tensorflow as tf
 
-# Score of an empty slot in an n-best list; JSON has no infinity.
+# Score of an empty place in an n-best list, since JSON has no infinity.
 EMPTY_SCORE = tf.float32.min
 ROWS = tf.TensorSpec([None, None], tf.int32)
 # Source ids, and the number of best hypotheses, see `beam_search`.
@@ -44,9 +44,9 @@ def shared_encoder(model):
 
 
 def merge_n_best(texts, scores, n):
-    """Returns the `n` best translations of different texts.
+    """Returns the `n` best translations with different texts.
 
-    Several sequences of subwords may spell one text. The first has the best score.
+    Several sequences of subwords may spell the same text. The best score is kept.
 
     Args:
         texts: string `[batch, places]`, best first.
@@ -63,6 +63,7 @@ def merge_n_best(texts, scores, n):
     has_better = tf.reduce_any(is_equal & (places[None] < places[:, None]), axis=2)
     # The first is kept even if its score is NaN.
     is_found = (places == 0) | ((scores > EMPTY_SCORE) & ~has_better)
+    # Found places first, each group in its order.
     order = tf.where(is_found, -places, -places - tf.size(places))
     order = tf.math.top_k(order, n).indices
     texts, scores, is_found = (
@@ -89,18 +90,21 @@ def dispatch_search(
     shapes, so the row is padded to one of a few lengths.
 
     Args:
-        search: A `noinline_function` to `(sequences, scores)`, int32 `[batch, n,
-            length + extra_length]` and float32 `[batch, n]`.
-        parts: Number of parts of a batch; with 1, batches are not split.
-        shared: Function that returns the further inputs of `search`.
-        search_row: Function of `SEARCH_INPUTS` to the same results, in which no shape
-            changes. If `None`, single rows are searched like batches.
+        search: `noinline_function` that returns `(sequences, scores)`, int32 `[batch,
+            n, length + extra_length]` and float32 `[batch, n]`.
+        parts: Number of parts of a batch. With 1, batches are not split.
+        shared: Function that returns the further inputs of `search`, a tuple. All parts
+            of a batch share its values.
+        search_row: Function of `SEARCH_INPUTS` that returns the same results as
+            `search`, with static shapes only. If `None`, single rows are searched like
+            batches.
         extra_length: See `BeamSearch`.
         max_length: Maximum length of a row.
 
     Returns:
-        `tf.function` of `SEARCH_INPUTS` to the same results.
+        `tf.function` of `SEARCH_INPUTS` that returns the same results as `search`.
     """
+    # A padded row must not exceed `max_length`.
     max_length = min(JIT_MAX_LENGTH, max_length) // JIT_STEP * JIT_STEP
     if search_row is not None:
         # XLA reads the shapes at run time, so they need not be static in the trace.
@@ -116,8 +120,8 @@ def dispatch_search(
         rows_of_part = [rows[part::parts] for part in range(parts)]
         common = shared()
         found = [
-            search(tf.gather(source_ids, some), n_best, *common)
-            for some in rows_of_part
+            search(tf.gather(source_ids, part_rows), n_best, *common)
+            for part_rows in rows_of_part
         ]
         places = tf.math.invert_permutation(tf.concat(rows_of_part, axis=0))
         return tuple(
@@ -144,7 +148,7 @@ def dispatch_search(
         chosen = tf.constant(0)
         for number, (_, is_suitable) in enumerate(ways[1:], 1):
             chosen = tf.where(is_suitable, number, chosen)
-        # A single switch, since each level of functions takes every weight as argument.
+        # One switch, since each level of nesting would pass all weights as arguments.
         return tf.switch_case(
             chosen,
             [functools.partial(way, source_ids, n_best) for way, _ in ways],

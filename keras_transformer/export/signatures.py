@@ -19,12 +19,12 @@ from keras_transformer.export.searches import shared_encoder
 from keras_transformer.export.text_search import TextSearch
 from keras_transformer.export.text_search import cut_texts
 
-# Before tokenization, texts are cut at this multiple of the bytes that a row can have.
+# Before tokenization, texts are cut at this multiple of the maximum size of a row.
 _MARGIN = 4
 
 
 class Signatures:
-    """The signatures of an export, as `export_saved_model` describes them.
+    """The signatures of an export, see docs/reference/signatures.md.
 
     Args:
         model: `Transformer`.
@@ -52,7 +52,7 @@ class Signatures:
         self._target_tokenizer = target_of(tokenizer)
         self._max_batch_size = max_batch_size
         self._beam_size = search.beam_size
-        # The extra hypotheses replace hypotheses with the same text as a better one.
+        # Several hypotheses may have the same text. Twice as many usually leave enough.
         self._num_results = 1 if search.beam_size == 1 else 2 * search.beam_size
         self.max_source_length = max_source_length
         self.max_target_length = max_source_length + search.extra_length
@@ -68,7 +68,7 @@ class Signatures:
         self.packed_weights = PackedWeights(model) if jit_compile else None
         self._encode = shared_encoder(model)
         self._search = self._build_search(search, parallel_parts)
-        self._texts = TextSearch(
+        self._text_search = TextSearch(
             tokenizer,
             self._target_tokenizer.detokenize,
             self._search,
@@ -80,8 +80,8 @@ class Signatures:
     def _build_search(self, search, parallel_parts):
         """Builds one search for the best translation and for n-best lists.
 
-        A search for only the best translation ends sooner. A second search function
-        would double the graph that a server keeps in memory.
+        The search for the best translation ends sooner, so `n_best` is an input. A
+        second search function would double the graph that a server keeps in memory.
         """
         packed = self.packed_weights
 
@@ -103,6 +103,7 @@ class Signatures:
             return run(source_ids, n_best, packed.packed_weights(), drop_finished=False)
 
         def shared():
+            """Returns the kernels that all parts of a batch share, if packed."""
             if packed is None or not packed.replaces_layers:
                 return ()
             return (packed.unpacked_weights(),)
@@ -118,7 +119,7 @@ class Signatures:
         )
 
     def _decoder_weights(self):
-        """Returns a context in which the layers use the kernels in the export."""
+        """Returns a context in which the layers use the kernels that are exported."""
         if self.packed_weights is None:
             return contextlib.nullcontext()
         return self.packed_weights.replace_kernels()
@@ -136,7 +137,7 @@ class Signatures:
         yield "attend", self.attend, [texts, targets]
 
     def translate(self, inputs):
-        found = self._texts.translate(self._require_batch_size(inputs), 1, 1)
+        found = self._text_search.translate(self._require_batch_size(inputs), 1, 1)
         return {
             "translations": found["translations"][:, 0],
             "scores": found["scores"][:, 0],
@@ -145,7 +146,7 @@ class Signatures:
 
     def translate_n_best(self, inputs):
         inputs = self._require_batch_size(inputs)
-        return self._texts.translate(inputs, self._beam_size, self._num_results)
+        return self._text_search.translate(inputs, self._beam_size, self._num_results)
 
     def translate_ids(self, source_ids):
         sequences, scores = self._search(self._check_ids(source_ids), 1)
@@ -159,6 +160,7 @@ class Signatures:
         source_ids, target_ids, labels, truncated = self._pairs(inputs, targets)
         ids = SpecialIds.of(self._target_tokenizer)
         batch, length = tf.unstack(tf.shape(labels))
+        # Rows that are scored at a time, so that the logits fit in memory.
         num_rows = MAX_LOGITS // self._model.num_outputs // tf.maximum(length, 1)
         num_rows = tf.maximum(num_rows, 1)
 
@@ -181,10 +183,10 @@ class Signatures:
                 shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
                 parallel_iterations=1,
             )
-        real = tf.cast(labels != ids.pad, tf.int32)
+        is_token = tf.cast(labels != ids.pad, tf.int32)
         return {
             "log_probs": log_probs,
-            "num_tokens": tf.reduce_sum(real, axis=1),
+            "num_tokens": tf.reduce_sum(is_token, axis=1),
             "truncated": truncated,
         }
 
@@ -199,15 +201,15 @@ class Signatures:
                 training=False,
             )
         scores = mean_cross_attention(scores)
-        source_pieces, source_share = self._surfaces.units(source_ids)
-        target_pieces, target_share = self._target_surfaces.units(labels)
+        source_pieces, source_membership = self._surfaces.units(source_ids)
+        target_pieces, target_membership = self._target_surfaces.units(labels)
         # Attention to a unit is the sum over its subwords, attention from it the mean.
-        count = tf.maximum(tf.reduce_sum(target_share, axis=1, keepdims=True), 1.0)
-        attention = tf.matmul(target_share / count, scores, transpose_a=True)
+        count = tf.maximum(tf.reduce_sum(target_membership, axis=1, keepdims=True), 1.0)
+        attention = tf.matmul(target_membership / count, scores, transpose_a=True)
         return {
             "source_pieces": source_pieces,
             "target_pieces": target_pieces,
-            "attention": tf.matmul(attention, source_share),
+            "attention": tf.matmul(attention, source_membership),
             "truncated": truncated,
         }
 
@@ -227,9 +229,10 @@ class Signatures:
             )
         source, target = self._tokenizer, self._target_tokenizer
         ids, label_ids = source.tokenize(inputs), target.tokenize(targets)
-        most = self.max_source_length - 1, self.max_target_length - 1
-        truncated = (ids.row_lengths() > most[0]) | (label_ids.row_lengths() > most[1])
-        ids, label_ids = ids[:, : most[0]], label_ids[:, : most[1]]
+        limit, label_limit = self.max_source_length - 1, self.max_target_length - 1
+        truncated = ids.row_lengths() > limit
+        truncated |= label_ids.row_lengths() > label_limit
+        ids, label_ids = ids[:, :limit], label_ids[:, :label_limit]
         ones = tf.ones([tf.size(inputs), 1], tf.int32)
         source_ids = tf.concat([ids, ones * source.end_id], axis=1)
         target_ids = tf.concat([ones * target.start_id, label_ids], axis=1)
@@ -253,14 +256,14 @@ class Signatures:
         )
 
     def _check_ids(self, source_ids):
-        """Checks ids and cuts rows that are too long, with an end id at the cut."""
+        """Checks ids. Rows that are too long are cut and end in the end id."""
         size = self._tokenizer.vocabulary_size
         valid = tf.debugging.assert_equal(
             tf.reduce_all((source_ids >= 0) & (source_ids < size)),
             True,
             f"source_ids must be from 0 to {size - 1}",
         )
-        # Everything that could fail on invalid ids waits for this.
+        # Operations that could fail on invalid ids run after the checks.
         with tf.control_dependencies([valid, self._assert_batch_size(source_ids)]):
             source_ids = tf.identity(source_ids)
         cut = source_ids[:, : self.max_source_length]
@@ -284,7 +287,7 @@ class _Surfaces:
         )
 
     def units(self, rows):
-        """Joins subwords into units of whole characters.
+        """Joins subwords into units of whole characters, like `join_characters`.
 
         Args:
             rows: int32 `[batch, length]`, ids and the end id, then padding.
@@ -314,7 +317,7 @@ class _Surfaces:
             tf.boolean_mask(places, is_text),
             batch * num_units,
         )
-        share = tf.one_hot(tf.where(is_text, unit, -1), num_units)
+        membership = tf.one_hot(tf.where(is_text, unit, -1), num_units)
         # A truncated text may end within a character.
         joined = tf.strings.unicode_transcode(joined, "UTF-8", "UTF-8", "replace")
-        return tf.reshape(joined, [batch, num_units]), share
+        return tf.reshape(joined, [batch, num_units]), membership

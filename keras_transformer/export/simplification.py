@@ -43,7 +43,7 @@ def simplify_function(function):
     """
     nodes = {node.name: node for node in function.node_def}
     merged = {}  # name of a node: name of the equal node that stays
-    first = {}
+    first = {}  # computation: name of the first node that computes it
     order = _sort_topologically(nodes)
     for name in order:
         node = nodes[name]
@@ -56,7 +56,7 @@ def simplify_function(function):
         for key, value in outputs.items():
             outputs[key] = _rename(value, merged)
     used = _used_nodes(function, nodes)
-    # Clearing the list frees its nodes.
+    # `del` frees the nodes in the list, so the kept ones are copied.
     kept = [copy.deepcopy(nodes[name]) for name in order if name in used]
     del function.node_def[:]
     function.node_def.extend(kept)

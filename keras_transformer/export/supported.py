@@ -9,15 +9,15 @@ NEVER = -1e9
 
 
 def check_common_parts(model, library):
-    """Checks that a model has only parts that Marian and transformers have, too.
+    """Checks that a model has only parts that Marian and transformers also have.
 
     Args:
         model: `Transformer`.
         library: Name of the library, for the message.
 
     Raises:
-        ExportError: If the model is an ensemble, or its heads, positions or scores are
-            of another kind.
+        ExportError: If the model is an ensemble, or its heads, positions, or attention
+            scores are of another kind.
     """
     if isinstance(model, Ensemble):
         raise ExportError("an ensemble cannot be exported. Export one of its models.")

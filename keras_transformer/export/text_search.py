@@ -8,7 +8,7 @@ from keras_transformer.export.searches import merge_n_best
 
 # Maximum number of segments per text.
 MAX_SEGMENTS = 256
-# Maximum length of a text, as a multiple of the bytes of a segment.
+# Maximum size of a text, as a multiple of the maximum size of a segment.
 _MAX_TEXT = 16
 
 
@@ -58,8 +58,8 @@ class TextSearch:
         Args:
             texts: string `[batch]`.
             n_best: Number of translations per text.
-            num_places: Number of hypotheses per segment, at least `n_best`. The extra
-                ones replace hypotheses with the same text as a better one.
+            num_places: Number of hypotheses per segment, at least `n_best`. Extra ones
+                replace hypotheses whose text equals a better one's.
 
         Returns:
             Dict of tensors: `translations`, string `[batch, n_best]`, best first;
@@ -71,7 +71,7 @@ class TextSearch:
         found, scores, counts = self._translate_segments(
             segments.ids, n_best, num_places
         )
-        # A segment with fewer translations repeats its last one.
+        # If a segment has fewer translations than others, its last one is repeated.
         ranks = tf.range(num_places)[None]
         last = tf.minimum(ranks, counts[:, None] - 1)
         found = tf.gather(found, last, batch_dims=1)
@@ -111,18 +111,19 @@ class TextSearch:
         num_rows = tf.size(places)
 
         def search_some(start, texts, scores):
-            some = rows[start : start + self._max_rows]
-            sequences, found = self._search(
-                some.to_tensor(self._tokenizer.pad_id), n_best
+            chosen = rows[start : start + self._max_rows]
+            sequences, new_scores = self._search(
+                chosen.to_tensor(self._tokenizer.pad_id), n_best
             )
-            sequences, found = sequences[:, :num_places], found[:, :num_places]
+            sequences = sequences[:, :num_places]
+            new_scores = new_scores[:, :num_places]
             length = tf.shape(sequences)[2]
             written = self._detokenize(tf.reshape(sequences, [-1, length]))
             written = tf.reshape(written, [-1, num_places])
             return (
                 start + self._max_rows,
                 tf.concat([texts, written], axis=0),
-                tf.concat([scores, found], axis=0),
+                tf.concat([scores, new_scores], axis=0),
             )
 
         lists = tf.TensorShape([None, num_places])

@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 def write_warmup_requests(version, max_batch_size):
-    """Creates the `assets.extra` folder of a version with one request per signature.
+    """Writes a request per signature to the folder `assets.extra` of a version.
 
-    Without the package tensorflow-serving-api the folder stays empty and a warning is
-    logged.
+    If the package tensorflow-serving-api is not installed, the folder stays empty and a
+    warning is logged.
 
     Args:
         version: Path of the version's folder.

@@ -26,14 +26,14 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
 
     The paper averages the last 5 checkpoints of base and the last 20 of big. Only
     regular checkpoints count, see `regular_paths`, so that interruptions do not change
-    the average. If there are none, the newest checkpoint is used. In a run with
-    `training.ema_momentum`, the weights of a checkpoint are their moving average.
+    the average. If there are none, the newest checkpoint is used. If a checkpoint has
+    moving averages of the weights (`training.ema_momentum`), they replace the weights.
 
     Args:
         transformer: A built `Transformer`.
         folder: Folder of the checkpoints.
         last: Maximum number of checkpoints. Damaged ones are skipped with a warning.
-        interrupted: Whether checkpoints of interruptions count, too.
+        interrupted: Whether checkpoints of interruptions also count.
 
     Returns:
         Paths of the checkpoints that were averaged, oldest first.
@@ -90,7 +90,7 @@ def regular_paths(paths):
         paths: Paths from `checkpoint_paths`.
     """
     reasons = [_reason(path) for path in paths]
-    # After a run was extended, the step at which it had ended is no longer special.
+    # If a finished run was extended, its former last checkpoint no longer counts.
     return [
         path
         for path, reason in zip(paths, reasons, strict=True)
@@ -122,7 +122,7 @@ def _reason(path):
     return reason if reason in (END, INTERRUPTION) else SCHEDULE
 
 
-# Exceptions of reading a truncated, altered or half-deleted checkpoint.
+# Exceptions raised by reading a truncated, altered, or half-deleted checkpoint.
 DAMAGE = (tf.errors.OpError, IndexError)
 
 
@@ -139,10 +139,11 @@ def warn_of_damage(path, error):
 
 
 def weights_by_path(transformer):
-    """Returns the variables of a model that a checkpoint stores, by path.
+    """Returns the variables of a model under the names that a checkpoint uses.
 
     Returns:
-        `{"weights": {path: variable}, "seeds": {path: variable}}`.
+        `{"weights": {path: variable}, "seeds": {index: variable}}`. Seeds are the
+        states of random generators, in the order of `transformer.variables`.
     """
     weights = {
         path_in_model(variable, transformer): variable.value
@@ -157,7 +158,7 @@ def weights_by_path(transformer):
 
 def path_in_model(variable, transformer):
     """Returns the path of a model's variable, without the names of outer models."""
-    # The names of outer models differ by process.
+    # The names of outer models differ between processes.
     names = variable.path.split("/")
     return "/".join(names[names.index(transformer.name) + 1 :])
 
@@ -167,7 +168,7 @@ def check_shapes(checkpoint, path, group="weights"):
 
     Args:
         checkpoint: `tf.train.Checkpoint` with a mapping of paths to variables.
-        path: Path of the stored checkpoint, without suffix.
+        path: Path of the stored checkpoint, without the suffix `.index`.
         group: Name of the mapping: "weights", or "averages" for their moving average.
 
     Raises:

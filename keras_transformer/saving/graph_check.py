@@ -3,8 +3,8 @@
 A SavedModel is a program of TensorFlow operations, some of which read and write files,
 call Python, or end the process. An export is refused before TensorFlow loads it unless
 all its operations, their attributes and their text values occur in exports of this
-package. `allowed_operations.json` lists them. `tests/export_kinds.py` collects the list
-from an export of every kind. The check does not limit computing time or memory.
+package. They are listed in `allowed_operations.json`, which `tests/export_kinds.py`
+collects from exports of every kind. The check does not limit computing time or memory.
 """
 
 import functools
@@ -23,14 +23,14 @@ from keras_transformer.untrusted import shorten
 
 MAX_BYTES = 1 << 30  # of saved_model.pb, which contains no weights
 ALLOWED = pathlib.Path(__file__).with_name("allowed_operations.json")
-# Value in the list for an attribute that may have any text.
+# Value in `allowed_operations.json` for an attribute that may have any text.
 ANY_TEXT = "any text"
 
 # Operations that read and write the files of variables. In a SavedModel, one function
 # saves and one restores. Only the graph's saver calls them.
 SAVER_OPERATIONS = {"SaveV2", "RestoreV2", "MergeV2Checkpoints", "ShardedFilename"}
-# The paths that these functions may reach, as `_spell` writes them. PREFIX is their
-# first argument.
+# The paths that these operations may reach, written by `_spell`. PREFIX is the first
+# argument of the function that saves or restores.
 _SHARD = (
     "ShardedFilename(StringJoin(PREFIX, Select(StaticRegexFullMatch(PREFIX), "
     "'.part', '_temp/part')), 0, 1)"
@@ -58,16 +58,16 @@ _LOCAL_DEVICE = re.compile(r"(/device:(CPU|GPU):(\d+|\*))?")
 
 
 def check_saved_model(path):
-    """Checks that an export contains only what exports of this package contain.
+    """Checks that an export contains only parts that exports of this package have.
 
     Args:
         path: The folder that contains `saved_model.pb`.
 
     Raises:
-        ModelError: If it is not in the SavedModel format of TensorFlow 2, or has other
-            operations, attributes or objects.
+        ModelError: If the export is not in the SavedModel format of TensorFlow 2, or
+            has other operations, attributes, or objects.
     """
-    # Registers the operations, whose definitions are needed.
+    # Registers tensorflow-text's operations, whose definitions the check reads.
     import tensorflow_text  # noqa: F401
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf import saved_model_pb2
@@ -140,10 +140,10 @@ def _check_model(model):
     for name, function in functions.items():
         for node in function.node_def if name in callable_names else ():
             _check_node(node, rules["operations"], rules, callable_names)
-        what = f"the function {quote(name)}"
-        _check_attributes(what, function.attr, rules["functions"], rules)
+        label = f"the function {quote(name)}"
+        _check_attributes(label, function.attr, rules["functions"], rules)
         for argument in function.arg_attr.values():
-            _check_attributes(what, argument.attr, rules["arguments"], rules)
+            _check_attributes(label, argument.attr, rules["arguments"], rules)
     if meta_graph.asset_file_def:
         raise ValueError("has asset files")
     # Quantized layers register gradients.
@@ -238,8 +238,14 @@ def _check_node(node, operations, rules, callable_names):
         check_sentencepiece_model(node.attr["model"].s)
 
 
-def _check_attributes(what, attributes, allowed, rules):
+def _check_attributes(label, attributes, allowed, rules):
     """Checks names, texts and types of the attributes of a node or function.
+
+    Args:
+        label: The node's operation or the function, for messages.
+        attributes: The attributes, by name.
+        allowed: The rules of the attributes, by name, see `allowed_operations`.
+        rules: All of `allowed_operations`.
 
     Returns:
         The names of the functions that the attributes refer to.
@@ -247,20 +253,20 @@ def _check_attributes(what, attributes, allowed, rules):
     called = []
     for name, value in attributes.items():
         if name not in allowed:
-            raise ValueError(f"{what} has the attribute {quote(name)}")
+            raise ValueError(f"{label} has the attribute {quote(name)}")
         texts, types, tensors, functions = attribute_values(value)
         if allowed[name] != ANY_TEXT:
             for text in texts:
                 if text not in (allowed[name] or ()):
-                    raise ValueError(f"{what} has the {name} {quote(text)}")
+                    raise ValueError(f"{label} has the {name} {quote(text)}")
         stored = {tensor.dtype for tensor in tensors}
         if not stored.union(types) <= rules["types"]:
-            raise ValueError(f"{what} has values of a type that exports do not have")
+            raise ValueError(f"{label} has values of a type that exports do not have")
         # A constant resource could be a resource of another model.
         if _DT_RESOURCE in stored:
-            raise ValueError(f"{what} has a constant that is a resource")
+            raise ValueError(f"{label} has a constant that is a resource")
         if any(function.attr for function in functions):
-            raise ValueError(f"{what} has attributes of a function that it calls")
+            raise ValueError(f"{label} has attributes of a function that it calls")
         if name == "config_proto":
             _check_config(value.s)
         called += [function.name for function in functions]
@@ -284,7 +290,10 @@ def attribute_values(value):
 
 @functools.lru_cache(maxsize=16)
 def _check_config(content):
-    """Checks TensorFlow's settings of a call, which depend on the exporting machine."""
+    """Checks the settings of a function call, a serialized `ConfigProto`.
+
+    They depend on the machine that wrote the export, so no list can contain them all.
+    """
     from google.protobuf.message import Message
     from tensorflow.core.protobuf import config_pb2
 

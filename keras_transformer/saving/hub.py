@@ -46,7 +46,7 @@ def download(name, patterns=(*FILES, f"{TOKENIZER_ASSETS}/*", *EXTRA_FILES)):
         folder = hub.snapshot_download(
             repository, revision=revision, allow_patterns=list(patterns)
         )
-    # HTTP clients, the Hub, and the file system raise exceptions of many types.
+    # HTTP clients, the Hub, and the file system can raise exceptions of any type.
     except Exception as error:
         raise ModelError(f"{name}: cannot be downloaded: {shorten(error)}") from error
     return pathlib.Path(folder)

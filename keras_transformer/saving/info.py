@@ -72,7 +72,7 @@ class _Score(BaseModel):
     Attributes:
         name: Metric, followed by the kind of data unless it is test data.
         score: Value, or `None` if it is not a number.
-        how: How it was measured.
+        how: Description of the measurement, such as the step and the beam size.
     """
 
     name: str
@@ -91,8 +91,9 @@ class ModelInfo(BaseModel):
         kind: Kind of stored model.
         parameters: Number of parameters, or `None` if unknown.
         architecture: Arguments of `Transformer`.
-        vocabulary: The tokenizer.
-        written: Date and Keras version of the file, or the package versions in a card.
+        vocabulary: Kind and size of the vocabulary.
+        written: Date and Keras version of the file, or the package versions in a model
+            card.
         training: Progress and settings of the training.
         data: The section `data` of the recipe.
         decoding: Search settings.
@@ -149,6 +150,7 @@ def model_info(path):
 
 
 def _describe_weights(path):
+    """Describes a run's folder or a `.keras` file."""
     file = find_keras_file(path)
     folder = file.parent if file else path
     is_run = (folder / CONFIG).is_file()
@@ -185,6 +187,7 @@ def _describe_weights(path):
 
 
 def _describe_preset(folder):
+    """Describes a preset by its files, and by its model card if it has one."""
     config, parameters = check_preset(folder)
     task, metadata = read_task(folder), read_metadata(folder)
     info = _describe_by_card(folder, "preset")
@@ -202,6 +205,7 @@ def _describe_preset(folder):
 
 
 def _describe_by_card(folder, kind):
+    """Describes a preset or an export by its model card, if it has one."""
     info = ModelInfo(path=str(folder), kind=kind)
     card = folder / CARD
     if not os.path.lexists(card):
@@ -247,7 +251,7 @@ def card_tables(text):
     for part in text.split("\n## ")[1:]:
         title, _, body = part.partition("\n")
         lines = [line for line in body.split("\n") if line.startswith("| ")]
-        # The first two lines are the table's head.
+        # The first two lines are the header of the table and its rule.
         rows = [_cells(line) for line in lines[2:]]
         sections[title] = {
             first: others[0] if len(others) == 1 else others for first, *others in rows
@@ -269,12 +273,12 @@ def _table(sections, title):
 
 
 def _parse_cell(cell):
-    """Returns the number or boolean that a cell contains, or the cell as text."""
+    """Returns the number, boolean, or `None` in a cell, or else its text."""
     if not isinstance(cell, str):
         return " | ".join(cell)
     if cell in _CONSTANTS:
         return _CONSTANTS[cell]
-    # Only numbers of parameters have thousands separators.
+    # Only the number of parameters has thousands separators.
     is_count = re.fullmatch(r"\d{1,3}(,\d{3})+", cell)
     try:
         return parse_json(cell.replace(",", "") if is_count else cell, int | float, "")
@@ -323,7 +327,7 @@ def _settings(section):
 
 
 def flatten_setting(value):
-    """Returns a value of a recipe as text if it is a mapping or a list.
+    """Returns a value of a recipe, as text if it is a mapping or a list.
 
     Keys without a value are omitted. The mappings of a list, such as
     `training.stages`, are numbered.
@@ -347,7 +351,7 @@ def _validations(rows, metric):
     chosen = [("last validation", rows[-1])]
     scored = [row for row in rows if isinstance(row.get(metric), float)]
     if scored:
-        # As for best.keras, the lower perplexity decides between equal scores.
+        # Lower perplexity breaks ties, as it does when training chooses best.keras.
         sign = 1 if metric == "perplexity" else -1
         best = min(
             scored, key=lambda row: (sign * row[metric], row.get("perplexity") or 0)
@@ -375,7 +379,7 @@ def _sizes(folder, pattern="*"):
 
 
 def _size(path):
-    # A link may lead to the root of the disk, or nowhere.
+    # A link is not followed. Its target may be a huge folder or missing.
     if path.is_symlink():
         return path.lstat().st_size
     if path.is_dir():

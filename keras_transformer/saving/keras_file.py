@@ -77,7 +77,8 @@ class _Settings(ModelSettings):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, values: Any):
-        # Missing settings have the defaults of `Transformer`, not of a preset.
+        # Replaces the method of `ModelSettings` that fills in a recipe's preset: here,
+        # missing settings have the defaults of `Transformer`.
         if isinstance(values, dict) and "score" in values:  # version 0.1
             values = {"score_mode": values["score"], **values}
             del values["score"]
@@ -149,7 +150,7 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
         check_size(model.count_params(), num_parameters)
         model.load_weights(path)
         return model
-    # The readers of a damaged archive raise exceptions of any type.
+    # Reading a damaged archive can raise any exception.
     except Exception as error:
         raise ModelError(f"{path}: cannot be loaded: {shorten(error)}") from error
 
@@ -164,7 +165,7 @@ def check_tokenizer(path, fingerprint):
     """Checks a tokenizer against the fingerprint in a `.keras` file, if present.
 
     Raises:
-        ModelError: If they differ.
+        ModelError: If the fingerprints differ.
     """
     with zipfile.ZipFile(path) as archive:
         found = re.fullmatch(_NOTE + rb"([0-9a-f]{64})", archive.comment)
@@ -172,7 +173,8 @@ def check_tokenizer(path, fingerprint):
     if noted != fingerprint:
         raise ModelError(
             f"{path}: the model was trained with the tokenizer of SHA-256 "
-            f"{noted[:12]}, but the tokenizer next to it has {fingerprint[:12]}"
+            f"{noted[:12]}, but the tokenizer next to it has {fingerprint[:12]}. Copy "
+            "the tokenizer from the model's run"
         )
 
 
@@ -203,7 +205,7 @@ def check(path, limits=FileLimits()):
         return settings, num_parameters
     except ModelError as error:
         raise ModelError(f"{path}: refused: {error}; {ALLOW_UNSAFE}") from None
-    # The readers of a damaged archive raise exceptions of any type.
+    # Reading a damaged archive can raise any exception.
     except Exception as error:
         raise ModelError(f"{path}: cannot be loaded: {shorten(error)}") from None
 
@@ -302,8 +304,12 @@ def count_stored_parameters(file, size, limits):
         limits: `FileLimits`.
 
     Returns:
-        `(num_arrays, num_parameters)`: the number of arrays, and of their elements,
-        without the states of random generators.
+        `(num_arrays, num_parameters)`: the number of arrays and the number of their
+        elements, without the states of random generators.
+
+    Raises:
+        ModelError: If the file has links, more than `max_objects` objects, arrays that
+            are not plain, or arrays larger than the file.
     """
     import h5py
 
@@ -327,7 +333,8 @@ def count_stored_parameters(file, size, limits):
                     groups.append(each)
                     continue
                 _check_array(each, name)
-                # Larger integers are states of random generators.
+                # Quantized weights are int8. Other integers are states of random
+                # generators.
                 is_weight = each.dtype.kind == "f" or each.dtype == "int8"
                 num_arrays += is_weight
                 num_parameters += math.prod(each.shape) * is_weight

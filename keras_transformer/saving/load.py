@@ -127,7 +127,7 @@ def check_model(recipe):
     """Checks that a `Transformer` can have the recipe's settings.
 
     Raises:
-        ModelError: If it cannot.
+        ModelError: If the settings are impossible.
     """
     from keras_transformer.transformer import Transformer
 
@@ -185,7 +185,7 @@ def load_preset_model(preset, **changes):
 
     Args:
         preset: Folder, name of a packaged model, or `hf://OWNER/NAME`.
-        **changes: Arguments of `Transformer` that differ from the preset's.
+        **changes: Arguments of `Transformer` that override the preset's.
 
     Raises:
         ModelError: If there is no preset, it is refused or damaged, or its weights do
@@ -225,14 +225,15 @@ def check_matches_recipe(path, tokenizer, model, recipe):
         recipe: `Recipe`.
 
     Raises:
-        ModelError: If sizes or kinds differ. The message names each with both values.
+        ModelError: If sizes or kinds differ. The message names each setting, with both
+            values.
     """
     wanted = _comparable(recipe.model.constructor_arguments())
     found = _comparable(model.get_config())
     pairs = [(f"model.{name}", wanted[name], found[name]) for name in ARCHITECTURE]
     target = tokenizer.target
     vocabulary = {"vocabulary_size": target.vocabulary_size, "kind": target.kind}
-    if tokenizer.kind != "marian":  # has two sides in one file
+    if tokenizer.kind != "marian":  # always has two sides, in one file
         vocabulary["shared"] = target is tokenizer
     for name, value in vocabulary.items():
         pairs.append((f"tokenizer.{name}", getattr(recipe.tokenizer, name), value))
@@ -246,7 +247,7 @@ def check_matches_recipe(path, tokenizer, model, recipe):
 
 
 def _comparable(arguments):
-    """Returns the arguments with all head sizes, without `_WEIGHTLESS` variations."""
+    """Fills in default head sizes, and removes `_WEIGHTLESS` variations."""
     inferred = arguments["d_model"] // arguments["num_heads"]
     sizes = {name: arguments[name] or inferred for name in ("key_dim", "value_dim")}
     changes = arguments["variations"] or {}

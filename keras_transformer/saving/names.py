@@ -24,7 +24,7 @@ PRESET_CONFIG = "config.json"
 PRESET_WEIGHTS = "model.weights.h5"
 # Folder of the packaged models, each of which is a preset.
 PRETRAINED = pathlib.Path(__file__).resolve().parents[1] / "pretrained"
-# File that proves that checkpoints existed, even if all are lost.
+# File that shows that a run had checkpoints, even if all are lost.
 SAVED = "saved.json"
 
 
@@ -62,7 +62,10 @@ def is_hub_name(path):
 
 
 def find_keras_file(path):
-    """Returns the `.keras` file that `path` is or contains, or `None` for a run.
+    """Returns the `.keras` file that `path` is or contains.
+
+    Returns:
+        Path of the file, or `None` for a run that has no `model.keras` yet.
 
     Raises:
         ModelError: If `path` is neither a `.keras` file nor a folder with a model.
@@ -150,9 +153,12 @@ def validations_of_run(folder):
 
 
 def checkpoint_paths(folder):
-    """Returns the paths of the checkpoints in `folder`, oldest first, without suffix.
+    """Returns the checkpoints in `folder`, oldest first.
 
-    Index files identify checkpoints, since TensorFlow's list of them may be lost.
+    Index files identify checkpoints, because TensorFlow's list of them may be lost.
+
+    Returns:
+        List of str, paths without the suffix `.index`.
     """
     found = {}
     for index in pathlib.Path(folder).glob("ckpt-*.index"):

@@ -1,7 +1,7 @@
 """Stored presets: folders with a model, its tokenizer and its search settings.
 
-The keys of `presets.PRESETS`, in contrast, are constructor arguments without weights.
-The file names match KerasHub's presets. No file can contain code.
+The file names match KerasHub's presets. No file can contain code. The presets in
+`presets.PRESETS`, in contrast, are constructor arguments without weights.
 """
 
 import datetime
@@ -170,7 +170,7 @@ def load_preset(folder, limits=keras_file.FileLimits(), **changes):
     Args:
         folder: The preset's folder.
         limits: `FileLimits`.
-        **changes: Arguments of `Transformer` that differ from the preset's.
+        **changes: Arguments of `Transformer` that override the preset's.
 
     Returns:
         `Preset`.
@@ -193,7 +193,7 @@ def load_preset(folder, limits=keras_file.FileLimits(), **changes):
     try:
         keras_file.check_size(model.count_params(), num_parameters)
         model.load_weights(folder / PRESET_WEIGHTS)
-    # The readers of a damaged file raise exceptions of any type.
+    # Reading a damaged file can raise any exception.
     except Exception as error:
         raise ModelError(f"{folder}: cannot be loaded: {shorten(error)}") from error
     return Preset(model, tokenizer, task)
@@ -231,7 +231,7 @@ def check_preset(folder, limits=keras_file.FileLimits()):
         return settings, num_parameters
     except ModelError as error:
         raise ModelError(f"{folder}: refused: {error}") from None
-    # The readers of a damaged file raise exceptions of any type.
+    # Reading a damaged file can raise any exception.
     except Exception as error:
         raise ModelError(f"{folder}: cannot be loaded: {shorten(error)}") from None
 
@@ -275,6 +275,7 @@ def _check_replaceable(folder):
 
 
 def _metadata(model, tokenizer, description):
+    """Returns the content of `metadata.json`."""
     import keras
 
     from keras_transformer import __version__
@@ -310,8 +311,8 @@ def _task_config(search, max_source_length):
 def _convert_weights(path, dtype):
     """Rewrites an HDF5 file with floats of another precision and less metadata.
 
-    Layer names and empty groups are omitted, since Keras does not read them. The newest
-    HDF5 format needs a tenth of the space per group.
+    Layer names and empty groups are omitted, since Keras does not read them. In HDF5's
+    newest format, groups take a tenth of the space.
     """
     import h5py
     import numpy as np
@@ -326,10 +327,10 @@ def _convert_weights(path, dtype):
     ):
 
         def group(name):
+            """Returns the group `name` of the new file, created if necessary."""
             if name and name not in target:
                 parent, _, leaf = name.rpartition("/")
-                created = (group(parent).id, leaf.encode())
-                h5py.h5g.create(*created, gcpl=without_times)
+                h5py.h5g.create(group(parent).id, leaf.encode(), gcpl=without_times)
             return target[name or "/"]
 
         def copy(name, item):

@@ -26,7 +26,7 @@ class _Limits(BaseModel):
 def max_batch_size(path):
     """Returns the maximum batch size of an export, given its version's folder.
 
-    It is `None` for exports of early versions, which have no limits.
+    Returns `None` for exports of early versions, which have no limit.
 
     Raises:
         ModelError: If the limits cannot be read.
@@ -73,7 +73,7 @@ def load_saved_model(path, allow_unsafe=False):
         loaded.signatures["serving_default"]
     except ModelError:
         raise
-    # The readers of a damaged export raise exceptions of any type.
+    # Reading a damaged export can raise any exception.
     except Exception as error:
         raise ModelError(f"{path}: cannot be loaded: {shorten(error)}") from error
     return loaded
@@ -149,7 +149,7 @@ class ExportedTranslator:
                 ]
             cut += _truncated(rows, outputs)
         for row in sorted(cut):
-            self.warn(row, "too long for the export. A part was not translated.")
+            self.warn(row, "too long for the export. Part of it was not translated.")
         return found
 
     def score(self, sources, targets):
@@ -169,7 +169,7 @@ class ExportedTranslator:
                 found[row] = PairScore(float(log_prob), int(count))
             cut += _truncated(rows, outputs)
         for row in sorted(cut):
-            self.warn(row, "too long for the export. The score is of its beginning.")
+            self.warn(row, "too long for the export. Only its beginning was scored.")
         return found
 
     def attend(self, sources, targets):
@@ -182,7 +182,7 @@ class ExportedTranslator:
         Returns:
             For each pair, a tuple of the source pieces (list of str), the target pieces
             (list of str), and their attention, float32 `[target_pieces,
-            source_pieces]`. It is `None` if a side is too long for the export.
+            source_pieces]`. If a side is too long for the export, the result is `None`.
 
         Raises:
             ValueError: If the lists differ in length or are not lists of str.
@@ -214,7 +214,7 @@ class ExportedTranslator:
         aligned = []
         for index, found in enumerate(self.attend(sources, targets)):
             if found is None:
-                self.warn(index, "too long for an alignment. It is left empty.")
+                self.warn(index, "too long for the export. It was not aligned.")
                 aligned.append([])
                 continue
             *sides, scores = found
@@ -279,7 +279,7 @@ class ExportedTranslator:
 
 
 def _truncated(rows, outputs):
-    """Returns the rows that the export cut. Early versions do not report them."""
+    """Returns the rows that the export cut. Exports of early versions report none."""
     if "truncated" not in outputs:
         return []
     is_cut = outputs["truncated"].numpy()

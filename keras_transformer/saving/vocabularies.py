@@ -18,7 +18,7 @@ class VocabularyInfo(BaseModel):
     """Vocabulary of a model.
 
     Attributes:
-        kind: "bpe" or "word_piece".
+        kind: "bpe", "word_piece", or "marian". `None` if unknown.
         size: Number of ids of the target, and of the source if they share embeddings.
         source_size: Number of ids of the source, if it has separate embeddings.
     """
@@ -43,7 +43,7 @@ def _source_size(settings):
 
 
 def parse_vocabulary(text):
-    """Parses the `VocabularyInfo` in a model card."""
+    """Parses a `VocabularyInfo` from the row "tokenizer" of a model card."""
     pattern = r"(\w+), (?:([\d,]+) source and )?([\d,]+) (?:target )?sub-?words"
     found = re.match(pattern, text)
     if not found:
@@ -78,6 +78,9 @@ def tokenizer_layout(folder):
     """Returns a tokenizer's kind, by its file's name, and whether both sides share it.
 
     Separate tokenizers are in the folders `source` and `target`.
+
+    Raises:
+        ModelError: If there is no tokenizer.
     """
     folder = tokenizer_folder(folder)
     for parent, is_shared in ((folder, True), (folder / "target", False)):

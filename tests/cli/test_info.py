@@ -114,7 +114,7 @@ def test_model_card_names_how_it_was_exported(tiny_model, jit_compile):
     table = card_tables(model_card(*tiny_model, {}, export=export))["Export"]
     assert table["tokenizer operations"] == "core TensorFlow"
     assert table["parallel parts of a batch"] == "2"
-    assert ("not for TF-Serving" in table["TF-Serving"]) == jit_compile
+    assert ("lack XLA" in table["TF-Serving"]) == jit_compile
     assert (table["XLA"] == "no") != jit_compile
 
 

@@ -80,7 +80,7 @@ def test_card_and_settings_come_from_the_folder(tmp_path):
         "length_penalty": 0.5,
         "length_penalty_kind": "power",
     }
-    assert "--engine marian" in imported.facts["nearer to the training"]
+    assert "--engine marian" in imported.facts["closer to the training"]
 
 
 def test_half_precision_and_shards_give_the_same_model(tmp_path):
@@ -245,9 +245,9 @@ def test_pickle_in_a_bin_file_is_not_run(folder):
     found = model_logits(import_huggingface(folder).model)
     np.testing.assert_allclose(found, expected, atol=2e-5)
     torch.save({**state, "x": _Mark(mark)}, path)
-    assert "refused by torch" in one_line(folder)
+    assert "rejected by PyTorch" in one_line(folder)
     path.write_bytes(b"\x80\x04junk")
-    assert "refused by torch" in one_line(folder)
+    assert "rejected by PyTorch" in one_line(folder)
     assert not mark.exists()
 
 

@@ -150,8 +150,8 @@ def test_align_warns_of_pairs_that_are_too_long(tokenizer):
     assert found == [[], [], [(0, 0)], []]
     assert [index for index, _ in warnings] == [0, 1, 3]
     num_ids = len(tokenizer.tokenize([long[0]]).to_list()[0])
-    assert warnings[0][1].startswith(f"{num_ids} subwords and ")
-    assert f" and {num_ids} in the translation" in warnings[1][1]
+    assert f"Source: {num_ids} subwords, at most 29 are allowed." in warnings[0][1]
+    assert f"Translation: {num_ids}, at most 122." in warnings[1][1]
 
 
 def test_align_rejects_lists_of_different_lengths(tokenizer):

@@ -138,6 +138,17 @@ def test_logits_without_a_token_are_forbidden():
     assert np.isfinite(scores).all() and found.max() < tables.shape[-1]
 
 
+def test_decoder_of_log_probs_is_not_normalized_again():
+    tables = random_tables(seed=2, batch=3)
+    expected = search(tables, 4, 4, PREFIXES, SEQUENCES, n_best=3)
+    inner, cache, context, *sizes = start(tables, 4, 4, sequences=SEQUENCES)
+    outer = ConstrainedDecoder(inner, 4, 4, prefix_ids=padded(PREFIXES))
+    cache, context = outer.wrap(cache, context, len(tables))
+    found = beam_search(outer, cache, context, *sizes, search=BeamSearch(4), n_best=3)
+    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
+
+
 def test_prefixes_override_forbidden_sequences():
     # A prefix is always generated; the rest of the sequence is constrained.
     tables = random_tables(seed=3, batch=3)

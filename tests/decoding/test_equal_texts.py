@@ -46,7 +46,7 @@ def test_translator_merges_equal_texts(tiny_model, found, monkeypatch):
 def test_signature_merges_equal_texts(tiny_model, found, monkeypatch):
     signatures = Signatures(*tiny_model, SEARCH)
     fixed = lambda *_: map(tf.constant, found)  # noqa: E731
-    monkeypatch.setattr(signatures._texts, "_search", fixed)
+    monkeypatch.setattr(signatures._text_search, "_search", fixed)
     outputs = tf.function(signatures.translate_n_best)(tf.constant(["a", "b"]))
     assert outputs["counts"].numpy().tolist() == [3, 1]
     texts, scores = outputs["translations"].numpy(), outputs["scores"].numpy()

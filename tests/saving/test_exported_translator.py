@@ -69,10 +69,10 @@ def test_long_pairs_are_reported(exported, warnings):
     warnings.clear()
     sources, targets = ["Hund", "Hund " * 50], ["läuft"] * 2
     exported.score(sources, targets)
-    assert warnings == [(1, "too long for the export. The score is of its beginning.")]
+    assert warnings == [(1, "too long for the export. Only its beginning was scored.")]
     warnings.clear()
     assert exported.align(sources, targets)[1] == []
-    assert warnings == [(1, "too long for an alignment. It is left empty.")]
+    assert warnings == [(1, "too long for the export. It was not aligned.")]
     warnings.clear()
     exported.translate(["Hund. " * 50, "Hund" * 50])
     assert [index for index, _ in warnings] == [1]
