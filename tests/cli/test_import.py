@@ -22,6 +22,7 @@ LINES = ["ab cd", "f a", ">>fra<< e"]
 
 
 def run(*words, code=0, text=None):
+    """Runs a command with `text` as standard input; it must exit with `code`."""
     result = CliRunner().invoke(app, list(map(str, words)), input=text)
     assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
     return result
@@ -111,7 +112,7 @@ FINE_TUNING = [
 
 
 def fine_tune(imported, folder, output, steps):
-    """Trains on a few lines, which the folder gets."""
+    """Trains on a few lines, written into `folder`, from the imported model."""
     for side in ("source", "target"):
         (folder / side).write_text("ab cd\nf a e\ncd ab\n" * 4)
     settings = [

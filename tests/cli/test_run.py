@@ -47,6 +47,7 @@ def write(path, lines):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+    """Folder with a corpus whose targets are the sources in capital letters."""
     folder = tmp_path_factory.mktemp("cli")
     write(folder / "train.source", sentences(1, 211))
     write(folder / "train.target", [line.upper() for line in sentences(1, 211)])
