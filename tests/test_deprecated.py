@@ -99,7 +99,7 @@ def test_old_paths_warn_and_others_do_not(loaded):
     assert warned > 50
 
 
-def test_new_paths_are_not_old_ones():
+def test_successors_are_current_paths():
     for old in {**NAMES, **MODULES}:
         new = successor(old)
         assert new != old

@@ -239,7 +239,7 @@ def test_replace_folder_writes_the_whole_folder_or_nothing(tmp_path):
     assert [path.name for path in folder.parent.iterdir()] == ["folder"]
 
 
-def test_replace_file_is_all_or_nothing(tmp_path):
+def test_replace_file_writes_the_whole_file_or_nothing(tmp_path):
     path = tmp_path / "model.bin"
     with replace_file(path) as temporary:
         assert temporary.suffix == ".bin" and temporary.parent == tmp_path

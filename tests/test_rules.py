@@ -18,7 +18,7 @@ from house import syntax_tree
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
-# The parts that each part may import. Without cycles, arrows run one way.
+# The parts that each part may import. The arrows between parts have no cycle.
 ALLOWED = {
     "errors": set(),
     "presets": set(),

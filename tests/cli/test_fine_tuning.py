@@ -149,7 +149,7 @@ def test_fine_tuning_trains_a_file_without_a_recipe(file, tmp_path):
 
 
 @pytest.mark.slow
-def test_fine_tuning_accepts_only_checkpoints_and_another_dropout(first, tmp_path):
+def test_fine_tuning_starts_from_checkpoints_with_another_dropout(first, tmp_path):
     """Settings that do not affect the shapes of weights may differ."""
     unfinished = tmp_path / "unfinished"
     shutil.copytree(first, unfinished)
@@ -258,7 +258,7 @@ def test_unchecked_file_gives_the_same_recipe_keys(first, refused):
 
 
 @pytest.mark.slow
-def test_train_from_an_unchecked_file(run_command, refused, tmp_path):
+def test_train_from_unchecked_file_needs_allow_unsafe(run_command, refused, tmp_path):
     settings = [f"--set={each}" for each in (*SETTINGS, *NEW, "training.steps=1")]
     command = ("train", "phrases", *settings, "--from", refused)
     result = run_command(*command, "--output", tmp_path / "run")

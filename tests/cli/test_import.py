@@ -190,7 +190,7 @@ def test_imported_folder_has_no_text_to_train_on(imported, tmp_path):
     assert "a vocabulary of kind marian" in result.stderr
 
 
-def test_import_of_a_huggingface_folder_with_options(tmp_path):
+def test_import_options_apply_to_a_huggingface_folder(tmp_path):
     folder = write_huggingface(tmp_path / "m", random_arrays())
     options = ("--engine", "marian", "--target-language", "fra", "--normalize", "opus")
     run("import", folder, tmp_path / "model", *options)

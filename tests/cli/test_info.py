@@ -169,7 +169,7 @@ def test_info_reads_an_edited_model_card(tmp_path, info_json, card, architecture
     assert info["parameters"] is None
 
 
-def test_model_card_round_trip(tiny_model):
+def test_card_tables_restores_the_values_of_a_model_card(tiny_model):
     scores = [{"name": "BLEU", "score": 12.346, "signature": "a|b:c"}]
     recipe = load_recipe("phrases", ["training.initial_model=/home/x/runs/old"])
     card = model_card(*tiny_model, {"beam_size": 3}, recipe, scores=scores)
@@ -181,7 +181,7 @@ def test_model_card_round_trip(tiny_model):
     assert sections["License"] == "not stated"
 
 
-def test_tables_number_the_stages():
+def test_flatten_setting_numbers_the_stages():
     stages = [{"steps": 2, "directions": None}, {"steps": 3, "word_dropout": 0.1}]
     assert flatten_setting(stages) == "1: steps 2. 2: steps 3; word_dropout 0.1"
 

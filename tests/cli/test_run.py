@@ -158,7 +158,7 @@ def test_export_writes_a_ctranslate2_model(folder, trained, run_command):
 
 
 @pytest.mark.fault("F14", "translate: an empty line with score 0 in its place")
-def test_translate_matches_the_output_of_evaluate(folder, trained, run_command):
+def test_translate_gives_equal_lines_for_run_and_export(folder, trained, run_command):
     source = (folder / "test.source").read_text(encoding="utf-8")
     result = run_command("translate", trained[0], "--scores", stdin=source)
     again = run_command("translate", trained[2], stdin=source)

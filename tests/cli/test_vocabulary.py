@@ -97,7 +97,7 @@ def test_update_rejects_fixed_vocabularies(tiny_model):
         update_vocabulary(model, pieces, NEW, 9)
 
 
-def test_update_vocabulary_command(tiny_model, run_command, tmp_path):
+def test_update_vocabulary_writes_the_larger_model(tiny_model, run_command, tmp_path):
     model, tokenizer = tiny_model
     model.save(tmp_path / "model.keras")
     tokenizer.save(tmp_path)

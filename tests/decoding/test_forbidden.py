@@ -86,7 +86,7 @@ def test_phrase_is_found_in_tokens_of_single_bytes():
     assert first_hit(table, "„é“".encode()) == len("„é".encode()) + 2
 
 
-def test_phrase_is_found_in_every_split_by_a_tokenizer():
+def test_phrase_is_found_in_every_spelling_by_subwords():
     texts = ["der Hund und die Hunde", "ein Hund bellt", "Bund und Hand"] * 3
     tokenizer = pipelines.train_tokenizer("bpe", texts, 300)
     table = forbidden_texts(tokenizer, ["Hund", "Ka*"])

@@ -66,7 +66,7 @@ def lines(path):
     return path.read_text().split("\n")[:-1]
 
 
-def test_text_is_original_then_translated_both_ways(commands, tmp_path):
+def test_diversified_text_is_the_original_then_both_translations(commands, tmp_path):
     script.diversify(RECIPE, [1, 2], tmp_path)
     text = tmp_path / "text"
     sources, targets = (lines(text / f"train.{side}") for side in script.SIDES)

@@ -58,7 +58,7 @@ def run(finished):
     return finished[0]
 
 
-def test_stored_recipe_is_the_recipe(run):
+def test_stored_recipe_equals_the_given_recipe(run):
     assert load_recipe(run / "config.yaml") == small_recipe(*SETTINGS)
 
 

@@ -114,7 +114,7 @@ def test_train_retries_failed_start(tmp_path):
     assert load_run(tmp_path)[1].vocabulary_size == 380
 
 
-def test_train_with_word_pieces_and_learned_positions(tmp_path):
+def test_train_supports_word_pieces_and_learned_positions(tmp_path):
     recipe = small_recipe(
         "tokenizer.kind=word_piece",
         "tokenizer.vocabulary_size=450",
