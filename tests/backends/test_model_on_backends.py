@@ -18,7 +18,7 @@ from layer_checks import randomize
 from keras_transformer.transformer import Transformer
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
-# TensorFlow is slow here, since all other tests run on it anyway.
+# On TensorFlow they are slow tests, since all other tests run on it anyway.
 BACKENDS = pytest.mark.parametrize(
     "backend", [pytest.param("tensorflow", marks=pytest.mark.slow), "jax", "torch"]
 )

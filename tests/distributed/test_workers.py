@@ -232,7 +232,7 @@ def test_waiting_workers_end_on_a_signal(tmp_path):
 
 
 def test_workers_meet_and_report_missing_ones():
-    """The third worker is met although servers already use the others' addresses."""
+    """Workers still meet after others have started a server on their address."""
     addresses = worker_processes.cluster(3)
     missing = {}
     with contextlib.ExitStack() as servers:
