@@ -105,11 +105,10 @@ def test_phrase_is_found_in_every_spelling_by_subwords():
     assert len(ways) > 7
     for ids in ways:
         assert first_hit(table, [*ids, tokenizer.end_id]) == len(ids)
-        for more in (" bellt", ".", "”"):
-            (after,) = tokenizer.tokenize([more.strip()]).to_list()
+        for punctuation in (".", "”"):
+            (after,) = tokenizer.tokenize([punctuation]).to_list()
             after = [each for each in after if spellings[each] != b" "]
-            if not more.startswith(" "):
-                assert first_hit(table, [*ids, *after]) is not None
+            assert first_hit(table, [*ids, *after]) is not None
     start, end = tokenizer.start_id, tokenizer.end_id
     for ids in splits(b"Hund"):
         # A model may begin a text without the space that encoding puts there.
