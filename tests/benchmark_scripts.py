@@ -1,4 +1,4 @@
-"""Modules in the folder benchmarks, which is not a package."""
+"""Imports scripts from the folder `benchmarks`, which is not a package."""
 
 import importlib
 import pathlib
@@ -8,7 +8,7 @@ FOLDER = pathlib.Path(__file__).resolve().parents[1] / "benchmarks"
 
 
 def load_script(name):
-    """Returns the module of a script."""
+    """Imports `benchmarks/<name>.py` and returns its module."""
     sys.path.insert(0, str(FOLDER))
     try:
         return importlib.import_module(name)

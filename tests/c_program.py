@@ -1,4 +1,4 @@
-"""The C program that translates with an export, through TensorFlow's C API."""
+"""Compiles and runs `export/translate.c`, which translates with TensorFlow's C API."""
 
 import pathlib
 import shutil
@@ -9,13 +9,16 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 SOURCE = pathlib.Path(__file__).parent / "export" / "translate.c"
-# Reads TensorFlow's libraries in a quarter of the default linker's time.
+# gold links TensorFlow's large libraries in a quarter of the default linker's time.
 LINKER = ["-fuse-ld=gold"] if shutil.which("ld.gold") else []
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
 def compile_program(folder):
-    """Returns the path of the program, compiled in a folder, or skips the test."""
+    """Compiles the program in a folder and returns its path.
+
+    Skips the test without a C compiler, or without the C headers of TensorFlow.
+    """
     if COMPILER is None:
         pytest.skip("no C compiler")
     package = pathlib.Path(tf.__file__).parent
@@ -39,12 +42,12 @@ def compile_program(folder):
 
 
 def run_program(program, export, libraries, texts):
-    """Returns the exit status, the output, and the errors of the program.
+    """Runs the program; returns its exit status, standard output, and standard error.
 
     Args:
         program: Path of the program.
-        export: Path of an export's version.
-        libraries: Paths of libraries with the operations of its tokenizer.
+        export: Path of a version folder of an export.
+        libraries: Paths of the shared libraries that the export's tokenizer needs.
         texts: List of str, one line each.
     """
     model = saved_model_pb2.SavedModel()

@@ -1,3 +1,5 @@
+"""Fixtures of several folders, and the order in which pytest-xdist runs the files."""
+
 import contextlib
 import fcntl
 import gc
@@ -16,10 +18,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 
-
 # Seconds for a slow test.
 SLOW_TIMEOUT = 2400
-# Files that run on one worker, since they open the same export,
+# Files that run on one worker because they open the same export.
 EXPORTED = (
     "export/test_saved_model.py",
     "export/test_signatures.py",
@@ -33,8 +34,8 @@ EXPORTED = (
     "distributed/test_inference.py",
     "docs/test_reference.py",
 )
-# and since they start processes with `prepared`, whose server takes seconds to start,
-# or import PyTorch or CTranslate2, which take memory.
+# Files that run on one worker because they start processes with `prepared`, whose
+# server takes seconds to start, or import PyTorch or CTranslate2, which take memory.
 FORKED = (
     "export/test_ctranslate2.py",
     "training/test_consistency.py",
@@ -55,7 +56,7 @@ FORKED = (
     "pipelines/tokenizers/test_kerashub.py",
     "pipelines/tokenizers/test_hostile_tokenizers.py",
 )
-# Files that take longest come first, so that all workers end at about the same time.
+# The longest files run first, so that all workers end at about the same time.
 LONGEST = (
     *EXPORTED,
     *FORKED,
@@ -73,7 +74,7 @@ LONGEST = (
 
 
 def _file(nodeid):
-    """Path of a test's file in the folder `tests`."""
+    """Returns the path of a test's file, relative to the folder `tests`."""
     return nodeid.partition("::")[0].rpartition("tests/")[2]
 
 
@@ -87,7 +88,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """The tests of a file stay in one process, and so do those of a group."""
+    """Runs the tests of one file, and of one group of files, in the same process."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
@@ -104,7 +105,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.fixture(scope="session")
 def data_dir():
-    """Folder of the real corpora, which some tests need."""
+    """Folder of the real corpora. Tests that need it are skipped without it."""
     folder = pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA", SHARED))
     if not folder.is_dir():
         pytest.skip(f"no corpora: set KERAS_TRANSFORMER_DATA (looked in {folder})")
@@ -113,14 +114,14 @@ def data_dir():
 
 @pytest.fixture(scope="module", autouse=True)
 def free_memory(request):
-    """Frees the graphs of a file after it."""
+    """Frees the graphs of a test file after its last test."""
     _measure_small_matrices()
     yield
     process_memory.free_if_grown(request.module)
 
 
 def _measure_small_matrices():
-    """Makes the measurement of the processor, with which each training ends, short."""
+    """Measures 64 x 64 matrices only in the speed test that ends each training."""
     if cost := sys.modules.get("keras_transformer.experiments.cost"):
         cost.measure_flops.__defaults__ = (64, *cost.measure_flops.__defaults__[1:])
 
@@ -132,38 +133,48 @@ gc.set_threshold(50_000, 20, 20)
 
 @pytest.fixture
 def batches_at_once(monkeypatch):
-    """List with the number of parallel batches of each call."""
+    """List that receives the number of threads of each call of `parallel_map`."""
     from keras_transformer.decoding import compiled
 
-    found, real = [], compiled.parallel_map
+    counts, real = [], compiled.parallel_map
 
     def parallel_map(function, items, num_threads):
-        found.append(num_threads)
+        counts.append(num_threads)
         return real(function, items, num_threads)
 
     for module in ("compiled", "translator"):
         name = f"keras_transformer.decoding.{module}.parallel_map"
         monkeypatch.setattr(name, parallel_map)
-    return found
+    return counts
 
 
 @pytest.fixture(scope="session")
 def tiny_model():
-    """A `Transformer` with random weights and its tokenizer."""
+    """Pair of a `Transformer` with random weights and its tokenizer."""
     import tiny_export
 
     return tiny_export.tiny_model()
 
 
 @pytest.fixture(scope="session")
+def tiny_model_file(tiny_model, tmp_path_factory):
+    """Path of the tiny model's `.keras` file, next to its tokenizer."""
+    folder = tmp_path_factory.mktemp("model")
+    model, tokenizer = tiny_model
+    model.save(folder / "model.keras")
+    tokenizer.save(folder)
+    return folder / "model.keras"
+
+
+@pytest.fixture(scope="session")
 def written_once(request, tmp_path_factory):
-    """Function that returns a folder, which only the first of all workers writes."""
+    """Function that shares a written folder between all workers of pytest-xdist."""
     base = tmp_path_factory.getbasetemp()
     if hasattr(request.config, "workerinput"):  # set by pytest-xdist
         base = base.parent
 
     def written_once(name, write):
-        """Returns the folder `name` that `write(folder)` made."""
+        """Returns the folder `name`. Only the first call runs `write(folder)`."""
         folder = base / "written" / name
         folder.parent.mkdir(exist_ok=True)
         with open(folder.with_name(f"{name}.lock"), "w") as lock:
@@ -180,7 +191,7 @@ def written_once(request, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_export(tiny_model, written_once):
-    """Path of version 1 of the tiny model's export, in a folder named `tiny`."""
+    """Path of version 1 of the tiny model's export: the folder `tiny/1`."""
     import tiny_export
 
     def write(folder):
@@ -191,7 +202,7 @@ def tiny_export(tiny_model, written_once):
 
 @pytest.fixture(scope="session")
 def small_batch_export(tiny_model, written_once):
-    """Same as `tiny_export`, for translating batches of at most seven rows."""
+    """Export that translates at most seven rows per batch, without other signatures."""
     import tiny_export
 
     def write(folder):
@@ -203,7 +214,7 @@ def small_batch_export(tiny_model, written_once):
 
 @pytest.fixture
 def export_only():
-    """Function that leaves only the given signatures to the exports of a test."""
+    """Function that limits later exports of a test to the signatures with its names."""
     import tiny_export
 
     with contextlib.ExitStack() as stack:
@@ -231,7 +242,7 @@ def load_once():
 
 @pytest.fixture(scope="module")
 def exports_load_once(load_once, tiny_signatures):
-    """For modules of which most tests open the same export."""
+    """Lets all tests of a module share each loaded SavedModel, as `load_once` does."""
     import tensorflow as tf
 
     before = {**load_once.loaded}
@@ -264,7 +275,7 @@ def models_stay_open():
 
 @pytest.fixture(scope="session")
 def tiny_signatures(tiny_export, load_once):
-    """Signatures of the tiny model's export, as a server opens them."""
+    """Signatures of the tiny model's export, by name."""
     return load_once(str(tiny_export)).signatures
 
 
@@ -296,7 +307,7 @@ def core_export(tiny_model, written_once):
 
 @pytest.fixture(scope="session")
 def phrases_run(written_once):
-    """Folder of a run of `phrases_run.small_recipe()`, and its summary."""
+    """Folder of a run of `phrases_run.small_recipe()`, and what `train` returned."""
     import phrases_run
 
     from keras_transformer.experiments.train import train

@@ -2,7 +2,7 @@
 
 `python tests/export_kinds.py` collects the operations of all kinds and rewrites
 `keras_transformer/saving/allowed_operations.json`. It takes some minutes. TensorFlow
-2.20 and 2.21 give the same file; a version that does not needs the union.
+2.20 and 2.21 give the same file. If another version does not, store the union of both.
 """
 
 import inspect
@@ -30,6 +30,7 @@ from keras_transformer.saving import graph_check
 COMMAND = "python tests/export_kinds.py"
 FROZEN = pathlib.Path(__file__).resolve().parent / "frozen"
 
+# Values for `kt.Variations` that add operations to the graph.
 EVERY = {
     "num_decoder_layers": 1,
     "attention_bias": True,
@@ -81,9 +82,10 @@ KINDS = {
         },
     },
 }
-# These have most operations. Each of the others takes as long.
+# The kinds that the ordinary tests write: `bpe` has most of the operations.
 CHEAP = ("bpe",)
-# Strings that are data: names, patterns, and a model that is checked separately.
+# Attributes that may have any text: names, patterns, and the tokenizer's model, which
+# is checked separately.
 FREE = {
     *("shared_name", "debug_name", "_user_specified_name", "_gradient_op_type"),
     *("pattern", "rewrite", "model", "config_proto", "_class"),
@@ -108,7 +110,7 @@ def write_export(
         model = {"pad_id": encoder.pad_id, "output_size": encoder.num_outputs, **model}
     else:
         encoder = pipelines.train_tokenizer(kind, SENTENCES, 300)
-    # Large enough for matrices to be packed, see `matrices.MIN_PIECE_SIZE`.
+    # Large enough for matrices to be packed with the `MIN_PIECE_SIZE` set below.
     sizes = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
     built = kt.Transformer(
         encoder.vocabulary_size, **sizes, **(model or {}), dtype=dtype
@@ -118,7 +120,7 @@ def write_export(
         built.quantize("int8")
     if tokenizer == "core":
         encoder = pipelines.CoreOpsBytePairTokenizer(encoder)
-    least, matrices.MIN_PIECE_SIZE = matrices.MIN_PIECE_SIZE, 2**10
+    original, matrices.MIN_PIECE_SIZE = matrices.MIN_PIECE_SIZE, 2**10
     try:
         return export_saved_model(
             built,
@@ -130,7 +132,7 @@ def write_export(
             jit_compile=jit_compile,
         )
     finally:
-        matrices.MIN_PIECE_SIZE = least
+        matrices.MIN_PIECE_SIZE = original
 
 
 def _activations():
@@ -206,13 +208,20 @@ def collect(path):
 
 
 def _add(rules, known, annotations, attributes, free=FREE):
-    """Adds the texts and types in attributes to the rules."""
+    """Adds the texts and types of a node's attributes to the rules.
+
+    Args:
+        rules: The rules, which get the types.
+        known: Rules of the node's operation, which get its texts.
+        annotations: Rules of attributes that TensorFlow may add to any node.
+        attributes: Attributes of the node by name.
+        free: Names of the attributes that may have any text.
+    """
     for name, value in attributes.items():
         texts, types, tensors, _ = graph_check.attribute_values(value)
         types = [*types, *(tensor.dtype for tensor in tensors)]
         names = list(map(types_pb2.DataType.Name, types))
         merge_rules(rules, {"types": names})
-        # TensorFlow adds them to any operation.
         is_annotation = name.startswith("_")
         if texts and name in (FREE if is_annotation else free):
             texts = graph_check.ANY_TEXT

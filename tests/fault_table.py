@@ -1,7 +1,7 @@
 """Collects the results of tests marked with `fault` in docs/results/reliability.md.
 
     python -m pytest -m fault --write-faults     # with the slow tests
-    python benchmarks/readme.py                     # copies the table to the page
+    python benchmarks/readme.py                   # copies the table to the page
 
 A test names the failure that it injects and the expected result:
 

@@ -35,12 +35,12 @@ ANY_TEXT = st.lists(
 
 
 def encodable(text):
-    """Replaces lone surrogates, which UTF-8 cannot encode, by question marks."""
+    """Replaces lone surrogates, which UTF-8 cannot encode, with question marks."""
     return text.encode("utf-8", "replace").decode()
 
 
 def fuzz(strategy, check, count):
-    """Calls `check` with `count` cases. It raises an exception to fail.
+    """Calls `check` with `count` random cases. An exception fails the test.
 
     Returns:
         `Counter` of the values that `check` returned.
@@ -63,6 +63,6 @@ def fuzz(strategy, check, count):
 
 
 def told(outcomes):
-    """Returns the counts in one line, for the table of faults."""
+    """Returns the counts of `fuzz` in one line, for the table of faults."""
     parts = ", ".join(f"{count:,} {name}" for name, count in outcomes.most_common())
     return f"{sum(outcomes.values()):,} cases: {parts}"

@@ -31,8 +31,6 @@ GROUPS = {"corpus"}
 SHELLS = {"bash", "console", "sh", "shell"}
 # Folders of the project that are filled by commands.
 WRITTEN = {"runs", "saved_models"}
-
-
 # Hints that do not change the code of a block.
 KEPT_AS_IT_IS = ("as written", "output", "not compared, ")
 

@@ -18,7 +18,8 @@ LIBRARY = "keras_transformer"
 MAX_LINES = 400
 MAX_PARAMETERS = 12
 MAX_FUNCTION_LINES = 60
-# Of the model's constructor arguments, a place that names this many lists them.
+# A place that names at least this many of the model's constructor arguments counts as
+# one that lists them.
 MANY_ARGUMENTS = 6
 
 # Modules that together are the paper's model and its search.
@@ -64,7 +65,7 @@ def count_lines(path):
 
 
 def docstring_lines(node):
-    """The line numbers of the docstring of a module, class, or function."""
+    """Returns the line numbers of the docstring of a module, class, or function."""
     if ast.get_docstring(node, clean=False) is None:
         return set()
     return set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
@@ -123,7 +124,7 @@ def is_model_constructor(name, node):
     return is_within(name, ["layers", "transformer"]) and node.name == "__init__"
 
 
-def parameter_floods(root, commands=False):
+def long_signatures(root, commands=False):
     """Yields functions above `MAX_PARAMETERS`, except commands and layers."""
     for name, path in source_files(root):
         for function, node in functions(path):
@@ -294,8 +295,8 @@ def measures(root):
         "lines of the heart": sum(
             number for name, number in lines.items() if is_within(name, HEART)
         ),
-        "functions with too many parameters": count(parameter_floods(root, True)),
-        "the same without commands": count(parameter_floods(root)),
+        "functions with too many parameters": count(long_signatures(root, True)),
+        "the same without commands": count(long_signatures(root)),
         "functions that are too long": count(long_functions(root, True)),
         "the same without declarations of commands": count(long_functions(root)),
         "places that list the model's arguments": count(model_argument_places(root)),

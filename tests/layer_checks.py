@@ -1,4 +1,4 @@
-"""Checks that every layer must pass: nine requirements in one call."""
+"""Checks that every layer must pass, all of them in one call of `check_layer`."""
 
 import inspect
 import json
@@ -21,12 +21,12 @@ def check_layer(
 
     Args:
         cls: The class, registered for saving.
-        init_kwargs: Constructor arguments. Those that end in "dropout" are set to
-            other rates where dropout is checked.
+        init_kwargs: Constructor arguments. `check_dropout` sets other rates for those
+            that end in "dropout".
         inputs: Arrays by call argument, in the call's order: vectors `[batch, length,
             width]`, ids and masks.
-        expected_output_shape: For `inputs`.
-        expected_num_weights: All of them trainable.
+        expected_output_shape: Shape of the output for `inputs`.
+        expected_num_weights: Number of weights, which must all be trainable.
         expected_num_seed_generators: Number of sublayers that draw random numbers.
     """
     case = Case(cls, init_kwargs, inputs)
@@ -81,7 +81,7 @@ def numpy(tensor):
 
 
 def gradient(function, x):
-    """Gradient of `function`, which returns a scalar, at the array `x`."""
+    """Returns the gradient at the array `x` of `function`, which returns a scalar."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
@@ -101,13 +101,13 @@ def gradient(function, x):
 
 
 def shapes(layer):
-    """Shape of each weight by its path inside the layer."""
+    """Returns the shape of each weight by its path inside the layer."""
     prefix = len(layer.path) + 1
     return {weight.path[prefix:]: tuple(weight.shape) for weight in layer.weights}
 
 
 def randomize(layer, seed=5):
-    """Gives every weight other values than a fresh layer has."""
+    """Adds noise to every weight, so that none has its initial value."""
     generator = np.random.default_rng(seed)
     for weight in layer.weights:
         noise = generator.normal(size=weight.shape, scale=0.3)
@@ -115,7 +115,7 @@ def randomize(layer, seed=5):
 
 
 def check_config(case):
-    """1: config, JSON, registered name; the same before and after building."""
+    """Checks that the config is JSON that restores the layer, built or not."""
     layer = case.layer()
     config = layer.get_config()
     assert json.loads(json.dumps(config)) == config
@@ -133,7 +133,7 @@ def check_config(case):
 
 
 def check_build(case, expected_num_weights, expected_num_seed_generators):
-    """2: `build`, from shapes alone, makes all the weights that a call makes."""
+    """Checks that `build`, from shapes alone, makes all the weights of a call."""
     called = case.layer()
     case.call(called)
     built = case.layer()
@@ -158,7 +158,7 @@ def check_build(case, expected_num_weights, expected_num_seed_generators):
 
 
 def symbolic_call(case, layer, **options):
-    """The layer's output for symbols of the inputs' shapes and dtypes."""
+    """Returns the layer's output for `KerasTensor`s like the inputs."""
     symbols = {
         name: keras.KerasTensor(value.shape, str(value.dtype))
         for name, value in case.inputs.items()
@@ -167,7 +167,7 @@ def symbolic_call(case, layer, **options):
 
 
 def check_symbolic_output(case, expected_output_shape):
-    """3: the symbolic call has the eager one's shape and dtype."""
+    """Checks that a symbolic call has the shape and dtype of an eager one."""
     symbolic = symbolic_call(case, case.layer())
     output = case.call(case.layer())
     assert tuple(output.shape) == tuple(symbolic.shape) == expected_output_shape
@@ -176,7 +176,7 @@ def check_symbolic_output(case, expected_output_shape):
 
 
 def check_attention_scores(case):
-    """9: scores come as float32 distributions, and leave the output as it is."""
+    """Checks that scores are float32 distributions and do not change the output."""
     for policy in ("float32", "mixed_bfloat16"):
         layer = case.layer(dtype=policy)
         output = case.call(layer)
@@ -201,7 +201,7 @@ def check_attention_scores(case):
 
 
 def check_saving(model, inputs):
-    """A reloaded model gives the same numbers; returns it."""
+    """Checks that a reloaded model gives the same output, and returns it."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/model.keras"
         model.save(path)
@@ -212,14 +212,14 @@ def check_saving(model, inputs):
 
 
 def check_layer_saving(case):
-    """4: so it is inside a model, with other weights than fresh ones."""
+    """Checks that a saved model with this layer, with random weights, reloads."""
     model = case.model(case.layer())
     randomize(model)
     check_saving(model, case.inputs)
 
 
 def check_training_step(case):
-    """5: one compiled `fit` step moves every weight, so each has a gradient."""
+    """Checks that one compiled `fit` step changes every weight: each has a gradient."""
     layer = case.layer()
     model = case.model(layer)
     if not layer.trainable_weights:
@@ -236,8 +236,8 @@ def check_training_step(case):
 
 
 def check_mixed_precision(case):
-    """6: every child has the policy, weights stay float32, numbers stay close."""
-    # A few draws of weights leave a stack in bfloat16 further off.
+    """Checks mixed bfloat16: dtypes of all sublayers, and outputs close to float32."""
+    # For a few seeds the rounding of a stack exceeds the tolerance.
     keras.utils.set_random_seed(6)
     exact, mixed = case.layer(), case.layer(dtype="mixed_bfloat16")
     expected = numpy(case.call(exact))
@@ -255,7 +255,7 @@ def check_mixed_precision(case):
 
 
 def check_dropout(case):
-    """7: `training=False` is deterministic, `training=True` draws again each time."""
+    """Checks that each dropout rate acts with `training=True` only, at random."""
     rates = [name for name in case.layer().get_config() if name.endswith("dropout")]
     for name in rates:
         model = case.model(case.layer(**dict.fromkeys(rates, 0.0)))
@@ -273,7 +273,7 @@ def check_dropout(case):
 
 
 def check_unknown_lengths(case):
-    """8: batch and lengths unknown when the graph is made."""
+    """Checks a graph in which the batch size and all lengths are unknown."""
     layer = case.layer()
     expected = numpy(case.call(layer))
     model = case.model(layer, known_shapes=False)

@@ -59,7 +59,7 @@ def lambda_model(path, marker):
 
 
 def object_of(module, name):
-    """JSON that asks Keras for a function or class of any module."""
+    """Returns the JSON with which Keras would import `name` from `module`."""
     return {
         "class_name": "function",
         "config": name,
@@ -69,10 +69,12 @@ def object_of(module, name):
 
 
 def set_class(**changes):
+    """Returns a change, for `with_config`, of entries next to the settings."""
     return lambda outer, inner: outer.update(changes)
 
 
 def set_setting(name, value):
+    """Returns a change, for `with_config`, of one setting."""
     return lambda outer, inner: inner.update({name: value})
 
 
@@ -80,7 +82,7 @@ LAMBDA = {
     "class_name": "__lambda__",
     "config": {"value": ["4wEAAAA=", None, None]},
 }
-# Settings that are refused, with a word of the reason.
+# Changes of settings that are refused, with text from the error.
 SETTINGS = {
     "another class": (
         set_class(module="os", class_name="system", registered_name="os>system"),
@@ -92,16 +94,16 @@ SETTINGS = {
     ),
     "a registered name alone": (set_class(registered_name="a>b"), "a>b"),
     "another module": (set_class(module="subprocess"), "module"),
-    "more beside the settings": (set_class(shared_object_id=1), "shared_object_id"),
+    "an extra entry": (set_class(shared_object_id=1), "shared_object_id"),
     "a function of os": (set_setting("activation", object_of("os", "system")), "os"),
     "eval": (set_setting("activation", object_of("builtins", "eval")), "eval"),
     "a lambda": (set_setting("activation", LAMBDA), "__lambda__"),
-    "a lambda for a name": (set_setting("name", LAMBDA), "__lambda__"),
-    "a layer for a policy": (
+    "a lambda as a name": (set_setting("name", LAMBDA), "__lambda__"),
+    "a layer as a policy": (
         set_setting("dtype", {"class_name": "Lambda", "config": {}}),
         "Lambda",
     ),
-    "a policy with more": (
+    "a policy with an extra entry": (
         set_setting(
             "dtype",
             {
@@ -184,12 +186,12 @@ def _never_written(file, name):
     h5py.h5d.create(file.id, name.encode(), h5py.h5t.IEEE_F32LE, space, plist)
 
 
-def _circle(file, name):
+def _cycle(file, name):
     file[name] = file["/"]
 
 
 EMBEDDINGS = "layers/token_embedding/vars/0"
-# Weights that are refused, with a word of the reason.
+# Arrays that are refused in a file of weights, with text from the error.
 ARRAYS = {
     "a link to a file": (_link(h5py.ExternalLink("/etc/passwd", "/x")), "a link"),
     "a soft link": (_link(h5py.SoftLink("/decoder")), "a link"),
@@ -201,7 +203,7 @@ ARRAYS = {
     ),
     "chunks": (_dataset(data=np.zeros((300, 24), "f4"), chunks=(3, 24)), "chunks"),
     "an array that was never written": (_never_written, "its arrays need more"),
-    "a group in itself": (_circle, "twice"),
+    "a group in itself": (_cycle, "twice"),
     "text": (_dataset(data="rm -rf"), "no numbers"),
     "a null dataspace": (_dataset(data=h5py.Empty("f4")), "no numbers"),
     "references": (
@@ -215,15 +217,15 @@ WEIGHT_FILES = {
 }
 
 
-def _extra(name, data=b"cos\nsystem\n(S'true'\ntR."):
+def _extra(name, data=b"cos\nsystem\n(S'true'\ntR."):  # a pickle that runs `true`
     return lambda content: [*content.items(), (name, data)]
 
 
-def _sized(content, name, data):
+def _replaced(content, name, data):
     return [*{**content, name: data}.items()]
 
 
-# Archives that are refused, with a word of the reason.
+# Archives that are refused, with text from the error.
 ARCHIVES = {
     "a path above": (_extra("../../evil.txt"), "not part of a model"),
     "a path from the root": (_extra("/tmp/evil.txt"), "not part of a model"),
@@ -237,23 +239,23 @@ ARCHIVES = {
         "0 times",
     ),
     "settings of 2 MB": (
-        lambda content: _sized(content, CONFIG, b" " * (1 << 21)),
+        lambda content: _replaced(content, CONFIG, b" " * (1 << 21)),
         "at most 1,048,576 are allowed",
     ),
     "settings without an end": (
-        lambda content: _sized(content, CONFIG, b"[" * 100_000),
+        lambda content: _replaced(content, CONFIG, b"[" * 100_000),
         "nested too deeply",
     ),
     "settings that are a list": (
-        lambda content: _sized(content, CONFIG, b"[]"),
+        lambda content: _replaced(content, CONFIG, b"[]"),
         "the content is wrong",
     ),
     "settings with an infinite number": (
-        lambda content: _sized(content, CONFIG, b'{"class_name": 1e999}'),
+        lambda content: _replaced(content, CONFIG, b'{"class_name": 1e999}'),
         "not finite",
     ),
     "settings that are bytes": (
-        lambda content: _sized(content, CONFIG, b"\xff\x00"),
+        lambda content: _replaced(content, CONFIG, b"\xff\x00"),
         "cannot be read",
     ),
 }

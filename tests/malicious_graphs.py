@@ -1,5 +1,8 @@
 """Altered SavedModels, made from a valid one."""
 
+# Data types of TensorFlow, in the numbers of its protocol buffers.
+STRING, RESOURCE, VARIANT = 7, 20, 21
+
 
 def graph_function(model, operation):
     """Returns the first function of a graph that has an operation."""
@@ -16,7 +19,7 @@ def graph_node(model, operation):
 
 
 def saver_function(model, operation):
-    """Returns the name of the function that saves or restores."""
+    """Returns the name of the saver's function with an operation such as `SaveV2`."""
     return graph_function(model, operation).signature.name
 
 
@@ -35,9 +38,9 @@ def _constant_path(operation, index=0):
         function = graph_function(model, operation)
         node = next(each for each in function.node_def if each.op == operation)
         constant = function.node_def.add(name="path", op="Const")
-        constant.attr["value"].tensor.dtype = 7
+        constant.attr["value"].tensor.dtype = STRING
         constant.attr["value"].tensor.string_val.append(b"/tmp/x")
-        constant.attr["dtype"].type = 7
+        constant.attr["dtype"].type = STRING
         node.input[index] = "path:output:0"
 
     return change
@@ -80,15 +83,15 @@ def _fixed_filename(model):
         if node.name == "saver_filename":
             node.op = "Const"
             node.ClearField("attr")
-            node.attr["value"].tensor.dtype = 7
+            node.attr["value"].tensor.dtype = STRING
             node.attr["value"].tensor.string_val.append(b"/tmp/x")
-            node.attr["dtype"].type = 7
+            node.attr["dtype"].type = STRING
 
 
 def _resource(node):
-    node.attr["value"].tensor.dtype = 20
+    node.attr["value"].tensor.dtype = RESOURCE
     node.attr["value"].tensor.resource_handle_val.add(name="another model's")
-    node.attr["dtype"].type = 20
+    node.attr["dtype"].type = RESOURCE
 
 
 def _other_sentencepiece(meta_graph):
@@ -109,7 +112,7 @@ def _attribute(name, text):
     return lambda node: setattr(node.attr[name], "s", text)
 
 
-# SavedModels that are refused, with a word of the reason.
+# Changes of a SavedModel that are refused, with text from the error.
 GRAPHS = {
     "no object graph": (
         _graph(lambda graph: graph.ClearField("object_graph_def")),
@@ -190,10 +193,10 @@ GRAPHS = {
         "has the attribute '_tpu_replicate'",
     ),
     "a type": (
-        _node("Cast", lambda node: setattr(node.attr["SrcT"], "type", 21)),
+        _node("Cast", lambda node: setattr(node.attr["SrcT"], "type", VARIANT)),
         "values of a type",
     ),
-    "a vocabulary that is none": (
+    "an invalid SentencePiece model": (
         _graph(_other_sentencepiece),
         "not a SentencePiece model",
     ),

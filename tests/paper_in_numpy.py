@@ -1,7 +1,7 @@
-"""The paper's formulas in plain numpy, float64, one sentence without padding.
+"""The paper's formulas in plain NumPy, in float64, for one sentence without padding.
 
-Written from the text of sections 3.1 to 3.5, with no mask but the causal one: rows
-of a padded batch are compared with their tokens alone.
+Written from the text of sections 3.1 to 3.5. The only mask is the causal one: tests
+compare each row of a padded batch with the result for its tokens alone.
 """
 
 import math
@@ -21,7 +21,7 @@ def softmax(row):
 
 
 def attention(query, key, value, causal=False):
-    """Equation 1 for one head, row by row: `[rows, d_v]`."""
+    """Equation 1 for one head, query by query: `[queries, d_v]`."""
     output = np.zeros((len(query), value.shape[1]))
     for i, vector in enumerate(query):
         visible = i + 1 if causal else len(key)
@@ -71,7 +71,7 @@ def layer_norm(layer, x, epsilon=1e-6):
 
 
 def add_norm(layer, x, sublayer):
-    """Section 3.1, around a function of vectors."""
+    """Section 3.1 around `sublayer`, a function from vectors to vectors."""
     if layer.normalization == "post":
         return layer_norm(layer.layer_norm, x + sublayer(x))
     return x + sublayer(layer_norm(layer.layer_norm, x))
@@ -111,7 +111,15 @@ def stack(stack, x, layer_function, *args):
 
 
 def positional_encoding(length, d_model, span=None, first=0):
-    """Section 3.5, number by number; tensor2tensor's `span` is `d_model - 2`."""
+    """Section 3.5, number by number.
+
+    Args:
+        length: Number of positions.
+        d_model: Width of the vectors.
+        span: Divisor of the exponents, by default `d_model`; `d_model - 2` gives the
+            rates of tensor2tensor.
+        first: Number of the first position.
+    """
     table = np.zeros((length, d_model))
     for position in range(length):
         for i in range(0, d_model, 2):

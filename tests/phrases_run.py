@@ -2,7 +2,7 @@
 
 from keras_transformer.recipes import load_recipe
 
-SMALL = [
+DATA_AND_MODEL = [
     "data.size=900",
     "data.held_out=20",
     "tokenizer.vocabulary_size=380",
@@ -12,6 +12,9 @@ SMALL = [
     "model.num_heads=2",
     "model.key_dim=8",
     "model.value_dim=8",
+]
+SMALL = [
+    *DATA_AND_MODEL,
     "model.dropout=0.2",
     "training.steps=8",
     "training.checkpoint_steps=3",
@@ -20,10 +23,12 @@ SMALL = [
     "training.validation_steps=4",
     "training.validation_sentences=3",
     "decoding={beam_size: 4, length_penalty: 0.6, extra_length: 7}",
-    # The final validation then uses the search of those before it.
+    # Validations during the training are greedy. With the same beam size, the final one
+    # does not trace another search.
     "decoding.beam_size=1",
 ]
 
 
 def small_recipe(*overrides):
+    """Returns the recipe `phrases` with these settings and the given ones."""
     return load_recipe("phrases", [*SMALL, *overrides])

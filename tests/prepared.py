@@ -1,4 +1,4 @@
-"""Python processes that begin with TensorFlow imported, in milliseconds.
+"""Python processes that start in milliseconds, with TensorFlow already imported.
 
 A server imports the libraries once, which takes seconds, and forks for each process.
 A test whose point is what a process imports needs `subprocess` instead.
@@ -72,7 +72,7 @@ def run(code, *arguments, folder, stdin="", limit=LIMIT, **options):
         limit: Seconds after which it fails.
 
     Returns:
-        An object with `returncode`, `stdout` and `stderr`, as `subprocess.run`.
+        An object with `returncode`, `stdout` and `stderr`, as from `subprocess.run`.
     """
     paths = {name: pathlib.Path(folder, f".{name}") for name in _STREAMS}
     for name, text in zip(_STREAMS, (stdin, "", ""), strict=True):

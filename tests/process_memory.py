@@ -8,17 +8,17 @@ import pathlib
 import resource
 import sys
 
-# Bytes by which a process may grow before its garbage is collected, which takes a
-# second: graphs are cycles of very many objects.
+# Bytes by which a process may grow before its garbage is collected. Collecting takes a
+# second, since graphs are cycles of very many objects.
 GROWTH = 100 << 20
-# Of the C library's malloc.h.
+# Constant from the C library's malloc.h.
 M_ARENA_MAX = -8
 
 _limit = GROWTH
 
 
 def share_heaps():
-    """Lets threads share heaps, of which each would keep free memory for itself."""
+    """Limits the C library to two heaps. Each heap keeps its free memory."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 
@@ -39,7 +39,7 @@ def free_if_grown(module):
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    # The C library would keep what is free but in pieces.
+    # The C library would otherwise keep fragmented free memory.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     _limit = resident_bytes() + GROWTH
@@ -55,7 +55,7 @@ def resident_bytes():
 
 
 def _forget_custom_gradients():
-    """Makes TensorFlow forget them, with which it would keep every traced graph."""
+    """Removes custom gradients from TensorFlow's registry, which keeps their graphs."""
     if "tensorflow" not in sys.modules:
         return
     from tensorflow.python.framework.ops import gradient_registry

@@ -1,4 +1,7 @@
-"""Any Unicode and any bytes as text: one output per input."""
+"""Any Unicode and any bytes as text give one output per input.
+
+Texts come from hypothesis and from `fuzzing.NASTY`.
+"""
 
 import io
 import math
@@ -26,7 +29,7 @@ from keras_transformer.pipelines.lines import count_lines
 from keras_transformer.saving.open import open_model
 
 pytestmark = pytest.mark.usefixtures("models_stay_open", "exports_load_once")
-some = settings(
+few_cases = settings(
     max_examples=10,
     deadline=None,
     database=None,
@@ -52,7 +55,7 @@ BLANK = " \t\n\v\f\r"
 
 
 def expected_lines(content):
-    """Returns the lines of a file by the definition of a line."""
+    """Splits a file at LF only, and removes the byte order mark and CR before LF."""
     lines = content.split(b"\n")
     if not lines[-1]:
         lines.pop()
@@ -61,16 +64,8 @@ def expected_lines(content):
     return [line.removesuffix(b"\r") for line in lines]
 
 
-@pytest.fixture(scope="module")
-def model_file(tiny_model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    tiny_model[0].save(folder / "model.keras")
-    tiny_model[1].save(folder)
-    return folder / "model.keras"
-
-
 @pytest.mark.fault("F15", "a line ends at \\n only; N input lines give N output lines")
-@settings(some, max_examples=300)
+@settings(few_cases, max_examples=300)
 @given(BYTES)
 def test_read_lines_matches_lines_split_by_hand(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "any.txt"
@@ -90,13 +85,14 @@ def test_read_lines_matches_lines_split_by_hand(tmp_path_factory, content):
 
 @pytest.mark.fault("F16", "training drops and counts the line and reports its number")
 @pytest.mark.fault("F17", "every text that is kept can be restored from its ids")
-@settings(some)
+@settings(few_cases)
 @given(BYTES, BYTES)
 def test_encode_corpus_keeps_or_counts_every_line(
     tiny_model, tmp_path_factory, source, target
 ):
     tokenizer = tiny_model[1]
     folder = tmp_path_factory.mktemp("corpus")
+    # The first pair is valid, since a corpus must not be empty.
     lines = [expected_lines(b"der Hund\n" + each) for each in (source, target)]
     count = min(map(len, lines))
     for name, side in zip("ab", lines, strict=True):
@@ -118,7 +114,7 @@ def test_encode_corpus_keeps_or_counts_every_line(
 
 
 @pytest.mark.fault("F17", "one translation per text, with any content")
-@settings(some)
+@settings(few_cases)
 @given(LISTS)
 def test_translator_returns_one_result_per_text(tiny_translator, texts):
     found = tiny_translator.n_best(texts, 1)
@@ -134,7 +130,7 @@ def test_translator_returns_one_result_per_text(tiny_translator, texts):
 
 @pytest.mark.fault("F16", "invalid UTF-8 becomes U+FFFD")
 @pytest.mark.fault("F17", "one translation per text, same as the translator's")
-@settings(some, max_examples=8)
+@settings(few_cases, max_examples=8)
 @given(st.lists(SHORT_TEXT.map(str.encode) | st.binary(), max_size=9))
 def test_signatures_match_translator_on_any_bytes(
     tiny_signatures, tiny_translator, texts
@@ -160,7 +156,8 @@ def test_signatures_match_translator_on_any_bytes(
     attended = signatures["attend"](**pairs)
     assert attended["attention"].shape[0] == len(texts)
     for pieces in (attended["source_pieces"], attended["target_pieces"]):
-        assert all(piece.decode() is not None for piece in pieces.numpy().ravel())
+        for piece in pieces.numpy().ravel():
+            piece.decode()  # raises an error unless it is UTF-8
 
 
 def translate(model, content, *options):
@@ -180,10 +177,10 @@ def is_utf8(line):
 @pytest.mark.slow
 @pytest.mark.fault("F15", "`translate` writes one line per line")
 @pytest.mark.fault("F16", "`translate` writes U+FFFD and names the line")
-@settings(some, max_examples=3)
+@settings(few_cases, max_examples=3)
 @given(st.lists(BYTES, min_size=9, max_size=20).map(b"\n".join))
-def test_translate_command_writes_one_line_per_line(model_file, content):
-    result = translate(model_file, content)
+def test_translate_command_writes_one_line_per_line(tiny_model_file, content):
+    result = translate(tiny_model_file, content)
     expected = expected_lines(content)
     assert result.stdout_bytes.count(b"\n") == len(expected)
     assert "Traceback" not in result.stderr
@@ -197,19 +194,19 @@ def test_translate_command_writes_one_line_per_line(model_file, content):
 
 
 @pytest.mark.fault("F17", "one translation per text")
-def test_translate_command_handles_every_nasty_text(model_file, tiny_export):
+def test_translate_command_handles_every_nasty_text(tiny_model_file, tiny_export):
     lines = [text.replace("\n", " ") for text in NASTY]
     content = "\n".join(map(encodable, lines)).encode() + b"\n"
-    for model in (model_file, tiny_export):
+    for model in (tiny_model_file, tiny_export):
         assert translate(model, content).stdout_bytes.count(b"\n") == len(lines)
     found = open_model(tiny_export).translate(NASTY)  # including lone surrogates
     assert len(found) == len(NASTY)
 
 
 @pytest.mark.fault("F14", "10,000 empty lines give 10,000 empty lines")
-def test_translate_command_keeps_empty_lines(model_file, tiny_export):
+def test_translate_command_keeps_empty_lines(tiny_model_file, tiny_export):
     content = b"\n" * 10_000
-    for model in (model_file, tiny_export):
+    for model in (tiny_model_file, tiny_export):
         assert translate(model, content).stdout_bytes == content
 
 
@@ -229,12 +226,13 @@ def test_translator_accepts_unseen_languages(tiny_model, tiny_translator):
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [20_000, 200_000])
 def test_translate_command_bounds_memory_of_long_lines(
-    model_file, tiny_export, length, record_property
+    tiny_model_file, tiny_export, length, record_property
 ):
     sizes = []
-    for model, option in ((model_file, ["--beam-size", "1"]), (tiny_export, [])):
-        # Searching many segments is slow.
-        count = length if model == model_file else 1 << 20
+    for model, option in ((tiny_model_file, ["--beam-size", "1"]), (tiny_export, [])):
+        # The model file's line is shorter, since all its segments are searched. The
+        # export cuts the line off.
+        count = length if model == tiny_model_file else 1 << 20
         short = translate(model, b"Hund\n", *option).stdout
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         line = b"Hund und Katze. " * (count // 16)

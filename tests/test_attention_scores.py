@@ -38,7 +38,7 @@ def padded(rows, length, pad_id):
 
 
 def inputs(pad_id=0):
-    # One more column of padding than the longest source needs, and none for targets.
+    # Sources have one more column of padding than the longest needs, targets none.
     return {
         "source_ids": padded(SOURCES, 6, pad_id),
         "target_ids": padded(TARGETS, 7, pad_id),
@@ -46,7 +46,7 @@ def inputs(pad_id=0):
 
 
 def scores_of(attention, query, key, first_key, last_key):
-    """Scores of each head, `[num_heads, queries, keys]`, number by number.
+    """Returns the scores `[num_heads, queries, keys]`, one head and query at a time.
 
     Query i attends to keys `first_key(i)` to `last_key(i)`, both included.
     """
@@ -91,7 +91,7 @@ def cross_scores(layer, x, encoder_output):
 
 
 def expected_scores(model, source_ids, target_ids):
-    """The three kinds of scores of one sentence without padding, layer by layer."""
+    """Returns {kind: scores `[layers, heads, queries, keys]`} of one unpadded pair."""
     x = paper.embed(model, model.source_positions, source_ids)
     found = {"encoder": [], "decoder": [], "cross": []}
     encoder_output = paper.stack(model.encoder, x, paper.encoder_layer)
@@ -134,7 +134,7 @@ def test_attention_scores_match_the_paper_in_numpy(options):
             _, _, num_queries, num_keys = expected[kind].shape
             real = found[row, :, :, :num_queries, :num_keys]
             np.testing.assert_allclose(real, expected[kind], atol=5e-5)
-            # Heads that attend to all keys equally would prove little.
+            # Scores that are all equal would hide a wrong query or key.
             assert np.ptp(expected[kind], axis=-1).max() > 0.3
             # Padding has no score.
             assert np.all(found[row, :, :, :num_queries, num_keys:] == 0)

@@ -14,7 +14,8 @@ from keras_transformer._deprecated import successor
 
 PUBLIC_NAMES = pathlib.Path(__file__).parent / "frozen" / "v1" / "public_names.txt"
 
-# Prints {path: warnings} of each module and name, or an error in place of warnings.
+# Prints {path: list of warnings} of each module and name. An error, as text, takes the
+# place of the list.
 LOAD = """
 import importlib, json, os, pkgutil, sys, warnings
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -57,9 +58,12 @@ print(json.dumps(result))
 
 @pytest.fixture(scope="module")
 def loaded():
-    """{path of 0.1: what loading it said}, all in one fresh process."""
+    """Dict from each path of version 0.1 to its warnings, or to the text of an error.
+
+    All paths are loaded in one fresh process.
+    """
     lines = PUBLIC_NAMES.read_text("utf-8").splitlines()
-    # Every old path of the table, those that were not public too.
+    # The table also has paths that were not public.
     lines += [": ".join(old.rpartition(".")[::2]) for old in NAMES]
     lines += [f"{old}:" for old in MODULES]
     result = subprocess.run(
@@ -74,27 +78,28 @@ def loaded():
 
 def test_every_path_of_the_first_release_loads(loaded):
     assert len(loaded) > 300
-    assert {path: said for path, said in loaded.items() if isinstance(said, str)} == {}
+    failed = {path: each for path, each in loaded.items() if isinstance(each, str)}
+    assert failed == {}
 
 
 def test_old_paths_warn_and_others_do_not(loaded):
     warned = 0
-    for path, said in loaded.items():
+    for path, warnings in loaded.items():
         module = path.rpartition(".")[0]
         if path in NAMES or (module in MODULES and path not in MODULES):
-            # A module that still exists may use the name itself.
-            assert len(said) == 1 or module not in MODULES, path
+            # A module that still exists may import the name itself, without a warning.
+            assert len(warnings) == 1 or module not in MODULES, path
             start = (
                 f"{path} is deprecated and will be removed in the next release. Use "
             )
-            assert all(each.startswith(start) for each in said), said
-            warned += len(said)
+            assert all(each.startswith(start) for each in warnings), warnings
+            warned += len(warnings)
         else:
-            assert said == [], path
+            assert warnings == [], path
     assert warned > 50
 
 
-def test_new_paths_are_not_old_ones():
+def test_successors_are_current_paths():
     for old in {**NAMES, **MODULES}:
         new = successor(old)
         assert new != old

@@ -1,4 +1,4 @@
-"""Atomic writes: the order of sync and rename, and errors about full disks."""
+"""Atomic writes: the order of sync and rename, full disks, and links."""
 
 import errno
 import json
@@ -19,7 +19,7 @@ from keras_transformer.files import sync_tree
 
 @pytest.fixture
 def events(monkeypatch):
-    """Records (event, name) of every sync, rename and deletion, in order."""
+    """List that receives (event, file name) of each sync, rename and deletion."""
     found = []
     fsync, replace, unlink = os.fsync, os.replace, pathlib.Path.unlink
 
@@ -54,9 +54,10 @@ def test_replace_file_syncs_around_the_rename(tmp_path, events):
 
 @pytest.fixture
 def checkpoints(tmp_path):
+    """`Checkpoints` of a model without weights, in the folder `checkpoints`."""
     from keras_transformer.training.checkpoints import Checkpoints
 
-    # As much of a `TrainingModel` as a checkpoint asks for.
+    # Stand-ins with the attributes of a `TrainingModel` that `Checkpoints` reads.
     optimizer = types.SimpleNamespace(
         variables=[], build=lambda variables: None, use_ema=False
     )
@@ -141,7 +142,7 @@ def test_error_names_the_target_instead_of_the_temporary_path(
     def refuse(path, *_):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    # The user of the tests may have all permissions.
+    # Root has all permissions, so the refusal is simulated.
     monkeypatch.setattr(os, "mkdir", refuse)
     with pytest.raises(StorageError) as error, replace(tmp_path / "a") as temporary:
         refuse(temporary)
@@ -194,7 +195,7 @@ def test_check_writable_creates_the_folder_and_leaves_no_file(tmp_path):
 
 
 def test_sync_ignores_folders_that_cannot_be_synced(tmp_path, monkeypatch):
-    """Some network file systems answer EINVAL for a folder; for a file it counts."""
+    """Some network file systems return EINVAL for folders. For files it is an error."""
 
     def refuse(number):
         raise OSError(errno.EINVAL, "Invalid argument")
@@ -207,6 +208,7 @@ def test_sync_ignores_folders_that_cannot_be_synced(tmp_path, monkeypatch):
 
 
 @pytest.mark.fault("F23", "temporary names that are links are replaced")
+# The suffixes of the two temporary names that `replace_folder` uses.
 @pytest.mark.parametrize("suffix", ["", "-old"])
 def test_replace_folder_follows_no_link(tmp_path, suffix):
     outside, folder = tmp_path / "outside", tmp_path / "folder"
@@ -237,7 +239,7 @@ def test_replace_folder_writes_the_whole_folder_or_nothing(tmp_path):
     assert [path.name for path in folder.parent.iterdir()] == ["folder"]
 
 
-def test_replace_file_is_all_or_nothing(tmp_path):
+def test_replace_file_writes_the_whole_file_or_nothing(tmp_path):
     path = tmp_path / "model.bin"
     with replace_file(path) as temporary:
         assert temporary.suffix == ".bin" and temporary.parent == tmp_path

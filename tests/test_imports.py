@@ -1,3 +1,5 @@
+"""`after_import` runs an action when, and as soon as, a module has been imported."""
+
 import importlib.util
 import sys
 import threading
@@ -8,7 +10,7 @@ from keras_transformer._imports import after_import
 
 
 class SharedLoader:
-    """A finder that loads all its modules itself, as pytest's hook does."""
+    """A finder that is also the loader of its modules, as pytest's import hook is."""
 
     def __init__(self, *names):
         self.names = names
@@ -31,6 +33,7 @@ class SharedLoader:
 
 @pytest.fixture
 def loader(monkeypatch):
+    """Finder of the new modules `first_module` and `second_module`."""
     loader = SharedLoader("first_module", "second_module")
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, loader])
     yield loader
@@ -40,7 +43,7 @@ def loader(monkeypatch):
 
 @pytest.fixture
 def seen(loader):
-    """The modules that the action got."""
+    """List of (module, its `done`) per call of the action after `first_module`."""
     seen = []
     after_import("first_module", lambda module: seen.append((module, module.done)))
     return seen

@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def test_messages_about_missing_packages_name_an_extra():
-    """All come from one function, which quotes the brackets."""
+    """Only errors.py writes `pip install`, with quotes around the brackets."""
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
     extras = set(re.findall(r'^        "([\w-]+)": ', setup, re.MULTILINE))
     named, others = set(), []
@@ -28,6 +28,7 @@ def test_messages_about_missing_packages_name_an_extra():
 
 @pytest.fixture(scope="module")
 def site_packages(tmp_path_factory):
+    """Folder with the package as `setup.py` installs it."""
     pytest.importorskip("setuptools")
     folder = tmp_path_factory.mktemp("site-packages")
     command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", folder]

@@ -1,4 +1,7 @@
-"""Layers against torch and KerasHub with the same weights, and Keras's own tools."""
+"""Layers against PyTorch and KerasHub with the same weights.
+
+Keras's summary, quantization, LoRA and `Sequential` work with the layers, too.
+"""
 
 import keras
 import numpy as np
@@ -41,7 +44,7 @@ ATTENTIONS = {
 
 
 def torch_state(layer, prefix=""):
-    """Returns our layer's weights as the state of the layer of `torch.nn`."""
+    """Returns our layer's weights as the state dict of the layer of `torch.nn`."""
     import torch
 
     state = {}
@@ -297,7 +300,7 @@ def test_layers_work_in_sequential():
     padded = np.array([[5, 6, 7, 0, 0], [8, 9, 10, 11, 12]])
     found = numpy(model(padded))
     assert found.shape == (2, 3)
-    # The mask of the embedding passes through all of them.
+    # The mask of the embedding reaches all layers, so padding has no effect.
     close(found[:1], numpy(model(padded[:1, :3])))
     copy = keras.Sequential.from_config(model.get_config())
     copy.build((None, None))

@@ -1,4 +1,4 @@
-"""Models that Keras quantizes, saved and loaded."""
+"""Models after Keras's `quantize` give equal outputs when saved and loaded."""
 
 import keras
 import numpy as np
@@ -23,6 +23,7 @@ def small_model(**options):
 
 
 def modes(model):
+    """Returns the quantization mode of each `Dense` layer, `None` if not quantized."""
     return [
         layer.quantization_mode
         for layer in model._flatten_layers()
@@ -121,7 +122,7 @@ def test_other_quantizations_are_not_saved(tmp_path, arguments):
     assert good.read_bytes() == b"an older file"
 
 
-def test_dense_layer_of_its_own_is_saved_and_loaded(tmp_path):
+def test_standalone_dense_layer_is_saved_and_loaded(tmp_path):
     model = keras.Sequential([keras.Input((8,)), Dense(5)])
     model.quantize("int8")
     model.save(tmp_path / "model.keras")

@@ -1,4 +1,7 @@
-"""Keras loads the package's classes, whichever of the two is imported first."""
+"""Keras loads the package's classes in every order of imports.
+
+Each program below runs in a fresh process and prints what the tests compare.
+"""
 
 import ast
 import json
@@ -29,7 +32,7 @@ model = keras.Model(ids, layers.AddNorm()(x, layers.FeedForward(16)(x)))
 model.save("layers.keras")
 {SHOW}
 """
-# What is imported before each of the other lines.
+# Orders of imports, each followed by `LOAD`.
 IMPORTS = [
     "import keras; import keras_transformer",
     "import keras_transformer; import keras",
@@ -120,7 +123,7 @@ print(json.dumps(results))
 
 
 def run(code, folder, backend="numpy", stdin=None):
-    """The last line that `code` prints in a fresh process, whose errors fail."""
+    """Returns the last line that `code` prints in a fresh process without errors."""
     result = subprocess.run(
         [sys.executable, "-c", code],
         cwd=folder,
@@ -140,7 +143,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def printed(folder):
-    """Function that returns the last line that a program printed."""
+    """Function that returns the last line that one of the programs printed."""
     programs = [WRITE, WRITE_MINE, *(f"{each}\n{LOAD}" for each in IMPORTS)]
     programs += [LOAD_MINE, STAND_INS, UNKNOWN]
     results = json.loads(run(FORKS, folder, stdin=json.dumps(programs)))
@@ -155,7 +158,7 @@ def printed(folder):
 
 
 def registered_classes(root):
-    """(module, class) of each class that `register_keras_serializable` decorates."""
+    """Yields (module, class name) per class with `register_keras_serializable`."""
     for name, path in source_files(root):
         for node in syntax_tree(path).body:
             decorators = getattr(node, "decorator_list", [])

@@ -1,4 +1,4 @@
-"""`Transformer` against the paper in NumPy."""
+"""`Transformer` against the paper in NumPy, and its files, options, and errors."""
 
 import json
 
@@ -9,18 +9,13 @@ import pytest
 from keras import ops
 from layer_checks import check_saving
 from layer_checks import numpy
-from layer_checks import randomize
 from layer_checks import shapes
+from small_transformers import SIZES
+from small_transformers import built
+from small_transformers import shared
 
 import keras_transformer as kt
 
-SIZES = {
-    "vocabulary_size": 41,
-    "num_layers": 2,
-    "d_model": 12,
-    "d_ff": 17,
-    "num_heads": 3,
-}
 OPTIONS = {
     "defaults": {},
     "widths": {"key_dim": 5, "value_dim": 2},
@@ -52,27 +47,8 @@ def inputs(source_extra=0, target_extra=0, pad_id=0):
     }
 
 
-def built(seed=5, **options):
-    keras.utils.set_random_seed(seed)
-    model = kt.Transformer(**{**SIZES, **options})
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    randomize(model, seed)
-    return model
-
-
-SHARED = {}
-
-
-def shared(**options):
-    """A model for tests that leave it as it is."""
-    key = repr(options)
-    if key not in SHARED:
-        SHARED[key] = built(**options)
-    return SHARED[key]
-
-
 def real_logits(logits):
-    """Logits of the real target tokens, one array per sentence."""
+    """Returns the logits without padding: one array `[length, vocabulary]` per row."""
     rows = zip(numpy(logits), TARGETS, strict=True)
     return [row[: len(ids)] for row, ids in rows]
 
@@ -241,8 +217,8 @@ def test_dropout_applies_in_training_only():
     np.testing.assert_array_equal(numpy(model(inputs())), still[0])
     drawn = [numpy(model(inputs(), training=True)) for _ in range(2)]
     assert (drawn[0] != drawn[1]).any() and (drawn[0] != still[0]).any()
-    # A seed for the embeddings' sums, 3 in each encoder layer and 5 in each decoder
-    # layer; none on the feed-forward network's inner vectors.
+    # One seed variable for the sums of embeddings and positions, 3 per encoder layer
+    # and 5 per decoder layer: one per sublayer and one per attention.
     assert len(model.variables) - len(model.weights) == 1 + 2 * 3 + 2 * 5
     none = shared(dropout=0.0)
     np.testing.assert_array_equal(

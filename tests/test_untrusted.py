@@ -134,7 +134,7 @@ def test_read_json_lines_skips_only_a_partial_last_line(tmp_path):
     assert untrusted.read_json_lines(path, Schema) == []
 
 
-def test_printable_leaves_nothing_that_controls_a_terminal():
+def test_escape_controls_leaves_printable_text_only():
     kept = "ä 漢字 \\x1b 'quoted' | 😀 \u00a0 \u3000"
     assert untrusted.escape_controls(kept) == kept
     assert untrusted.escape_controls("\x1b[31m\x9b\n\u202e") == r"\x1b[31m\x9b\n\u202e"

@@ -31,6 +31,7 @@ SIZES = {
     "num_heads": 3,
     "dropout": 0.0,
 }
+# All variations, each with another value than the paper's.
 EVERY = {
     "num_decoder_layers": 1,
     "attention_bias": True,
@@ -57,11 +58,12 @@ def built(variations, **options):
 
 @pytest.fixture(scope="module")
 def every():
+    """Model with all variations. Tests must not change it."""
     return built(EVERY)
 
 
 def expected_logits(model, variations):
-    """The logits by `paper_in_numpy`, changed as `variations` say."""
+    """Returns `[target_length, vocabulary]`: `paper_in_numpy` plus `variations`."""
     epsilon = variations.get("layer_norm_epsilon", 1e-6)
 
     def norm(layer, x):
@@ -186,13 +188,14 @@ def test_file_keeps_variations(every, tmp_path):
     assert keras_file.min_parameters(settings) == matrices
 
 
-def test_bounds_count_both_stacks(tmp_path):
+def test_file_with_fewer_decoder_layers_loads(tmp_path):
+    """Its least number of parameters has 6 encoder layers but 1 decoder layer."""
     model = built({"num_decoder_layers": 1}, num_layers=6)
     model.save(tmp_path / "model.keras")
     assert keras_file.read(tmp_path / "model.keras").get_config() == model.get_config()
 
 
-def test_config_of_the_paper_is_plain():
+def test_config_without_variations_contains_none():
     config = built(None).get_config()
     assert config["variations"] is None
     same = built(kt.Variations()).get_config()
@@ -236,7 +239,7 @@ def test_file_with_forged_variations_is_refused(every, tmp_path, changes, messag
         ({"zero_start_id": -1}, "`zero_start_id` must be at least 0"),
     ],
 )
-def test_variations_check_themselves(changes, message):
+def test_variations_reject_invalid_values(changes, message):
     with pytest.raises(ValueError, match=message):
         kt.Variations(**changes)
 
@@ -275,7 +278,10 @@ def test_recipe_has_the_fields_and_defaults_of_variations(tmp_path):
 
 def test_flops_count_the_decoder_layers():
     settings = {**SIZES, "key_dim": 4, "value_dim": 4}
+    # Without logits (0), 2 encoder and 2 decoder layers.
     both = forward_flops(settings, 0, [7], [5])
+    # One encoder layer on 7 tokens: 4 projections, Q K^T and its product with V, and
+    # the feed-forward network. A multiplication with an addition counts 2.
     encoder = 2 * (12 * 4 * 7 * 12 + 2 * 7 * 7 * 12) + 4 * 12 * 17 * 7
     decoder = both / 2 - encoder
     found = forward_flops({**settings, "variations": EVERY}, 0, [7], [5])

@@ -23,13 +23,19 @@ SEARCH = {
 
 
 def tiny_model(num_layers=2, noise=0.3, **changes):
-    """`Transformer` and tokenizer."""
+    """Returns a built `Transformer` with random weights, and its tokenizer.
+
+    Args:
+        num_layers: Number of layers of each stack.
+        noise: Standard deviation of the noise that is added to the initial weights.
+        changes: Other arguments of `Transformer`.
+    """
     tokenizer = pipelines.train_tokenizer("bpe", SENTENCES, 300)
     keras.utils.set_random_seed(3)
     arguments = {"d_model": 24, "d_ff": 40, "num_heads": 3, **changes}
     model = kt.Transformer(tokenizer.vocabulary_size, num_layers, **arguments)
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    # Initial weights give the same output for all sources; these do not.
+    # With initial weights alone, all sources have the same output.
     rng = np.random.default_rng(3)
     for weight in model.trainable_weights:
         weight.assign(weight + noise * rng.normal(size=weight.shape))
@@ -37,7 +43,7 @@ def tiny_model(num_layers=2, noise=0.3, **changes):
 
 
 def open_translator(model, tokenizer, search):
-    """`Translator` like that of an opened file."""
+    """Returns a `Translator` like the one that `open_model` returns for a file."""
     translator = kt.Translator(model, tokenizer, tokenizer.target, search)
     translator.path = pathlib.Path("model.keras")
     return translator
@@ -51,7 +57,7 @@ def export_to_folder(export, translator, tmp_path_factory):
 
 @contextlib.contextmanager
 def only_signatures(*names):
-    """Returns a context in which exports have these signatures only: a short trace."""
+    """Limits exports to these signatures within the context, to trace less."""
     real = Signatures.endpoints
 
     def endpoints(signatures):

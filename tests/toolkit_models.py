@@ -1,7 +1,7 @@
-"""Tiny random models in the files of Marian and Hugging Face, and their formulas.
+"""Tiny random models in the file formats of Marian and Hugging Face.
 
-The arrays have Marian's names. `logits` computes what Marian computes from them, in
-NumPy, or what Hugging Face's `MarianMTModel` computes.
+The arrays have Marian's names. `logits` computes in NumPy what Marian, or Hugging
+Face's `MarianMTModel`, computes from them.
 """
 
 import io
@@ -66,11 +66,11 @@ def extract_golden(data_dir, folder):
 
 
 def random_arrays(tied=True, shared=True, embedding_norm=False, seed=4):
-    """Returns arrays by Marian's names."""
+    """Returns {Marian's name: random float32 array} of a model of these sizes."""
     generator = np.random.default_rng(seed)
 
     def draw(*shape):
-        # Rounded, so that float16 holds them too.
+        # Rounded to values that float16 stores exactly.
         return generator.normal(size=shape).astype("float16").astype("float32")
 
     arrays, size = {}, len(PIECES)
@@ -102,7 +102,7 @@ def random_arrays(tied=True, shared=True, embedding_norm=False, seed=4):
 
 
 def logits(arrays, source, target, engine="marian", activation="swish"):
-    """Returns the logits of all pieces after the start and each id of `target`.
+    """Returns logits `[len(target) + 1, pieces]`, after the start and each target id.
 
     Args:
         arrays: Arrays by Marian's names.
@@ -227,7 +227,7 @@ def write_marian(folder, arrays, settings=SETTINGS, decoder=DECODER):
 
 
 def huggingface_arrays(arrays):
-    """Returns the arrays by Hugging Face's names, with a row of zeros for padding."""
+    """Returns the arrays by Hugging Face's names. Padding, a last id, gets zeros."""
     found = {}
 
     def padded(matrix):

@@ -11,7 +11,7 @@ from keras_transformer.training.checkpoints import Checkpoints
 
 VOCABULARY = 23
 START, END = 2, 3
-# Source and target ids per row, including the end id. One row is padding only.
+# Number of source and target ids per row, with the end id. One row is padding only.
 LENGTHS = ((5, 7), (2, 3), (0, 0), (4, 2), (7, 1), (3, 6))
 
 
@@ -56,12 +56,12 @@ def plain_model(optimizer):
 
 def paper_adam(warmup_steps=4):
     schedule = training.PaperSchedule(12, warmup_steps, scale=0.1)
-    # Its step is traced faster than that of Keras's Adam, which it matches.
+    # It matches Keras's Adam and is traced faster.
     return training.FusedAdam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
 
 
 class Restarting:
-    """A compiled model that can begin again: its train step is traced only once.
+    """A compiled model that can begin again, so that its train step is traced once.
 
     Args:
         model: Compiled model before its first step.

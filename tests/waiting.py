@@ -28,9 +28,9 @@ def wait_until(condition, what, seconds=SECONDS, pause=0.02):
 
 
 def newest_step(folder):
-    """Step of the newest checkpoint in `folder`, or 0.
+    """Returns the step of the newest checkpoint in `folder`, or 0.
 
-    Wait for a step at least this large, never for one file: older checkpoints are
+    Tests wait for a step or a later one, never for one file: older checkpoints are
     deleted, on a fast machine between two checks.
     """
     return max((int(path.stem[5:]) for path in folder.glob("ckpt-*.index")), default=0)

@@ -18,7 +18,7 @@ LIMIT = 300
 
 
 def cluster(count):
-    """Returns addresses with free ports."""
+    """Returns `count` local addresses with free ports."""
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))
@@ -31,7 +31,12 @@ def cluster(count):
 class Workers:
     """Workers that train together. Leaving the context ends the remaining ones.
 
-    With `only`, the worker of that number is started alone.
+    Args:
+        arguments: Arguments of `keras-transformer`.
+        logs: Folder for the output of each worker, `worker-<number>.log`.
+        count: Number of workers in the cluster.
+        environment: Environment variables to add.
+        only: Number of the one worker to start. If `None`, all are started.
     """
 
     def __init__(self, arguments, logs, count=2, environment=(), only=None):
@@ -47,7 +52,8 @@ class Workers:
             with open(log, "wb") as file:
                 self.processes.append(
                     subprocess.Popen(
-                        # So that who waits for a checkpoint sees it in time.
+                        # A low priority, so that a test that waits for a checkpoint
+                        # sees it in time.
                         ["nice", sys.executable, "-c", COMMAND, *map(str, arguments)],
                         stdout=file,
                         stderr=subprocess.STDOUT,
@@ -69,7 +75,7 @@ class Workers:
             process.wait()
 
     def codes(self, seconds=LIMIT):
-        """Exit codes, when all have ended."""
+        """Waits for the ends of all processes and returns their exit codes."""
         end = time.monotonic() + seconds
         return [
             process.wait(max(0.1, end - time.monotonic())) for process in self.processes

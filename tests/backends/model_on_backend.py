@@ -1,7 +1,7 @@
-"""Run by test_model_on_backends.py in a process on KERAS_BACKEND.
+"""Checks of the model, losses, and files on the backend KERAS_BACKEND.
 
-The last arguments: a `.keras` file written on another backend, and an `.npz` of its
-inputs and logits.
+Run by test_model_on_backends.py. The last two arguments are a `.keras` file written on
+another backend, and an `.npz` file of its inputs and logits.
 """
 
 import sys
@@ -44,7 +44,7 @@ def built(**options):
 
 
 def check_attention():
-    """A masked key and a row without any: exact on every backend."""
+    """Checks that a masked key has no effect, and that without keys the output is 0."""
     generator = np.random.default_rng(1)
     query = generator.normal(size=(2, 3, 7)).astype("float32")
     value = generator.normal(size=(2, 5, 11)).astype("float32")
@@ -61,6 +61,7 @@ def check_attention():
 
 
 def check_forward(model):
+    """Compares the logits with the paper in NumPy."""
     logits = numpy(model(INPUTS))
     for i in range(2):
         expected = paper_in_numpy.transformer(
@@ -73,6 +74,7 @@ def check_forward(model):
 
 
 def check_cache(model, max_length, steps):
+    """Compares logits of the KV cache, token by token, with the model's."""
     expected = numpy(model(INPUTS))[1]
     twice = TARGET_IDS.repeat(2, axis=0)
     decoder = IncrementalDecoder(model)
@@ -88,6 +90,7 @@ def check_cache(model, max_length, steps):
 
 
 def check_losses(model):
+    """Compares loss, metrics, and schedule with their formulas in float64."""
     logits = numpy(model(INPUTS)).astype("float64")
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     log_probs = np.log(powers / powers.sum(-1, keepdims=True))
@@ -106,6 +109,7 @@ def check_losses(model):
     accuracy.update_state(LABELS, ops.convert_to_tensor(logits, "float32"))
     expected = (logits.argmax(-1) == LABELS)[real].mean()
     np.testing.assert_allclose(numpy(accuracy.result()), expected, rtol=1e-6)
+    # Keras counts steps from 0, the paper from 1.
     rate = numpy(PaperSchedule(512)(4))
     np.testing.assert_allclose(rate, 512**-0.5 * 5 * 4000**-1.5, rtol=1e-5)
 

@@ -75,6 +75,7 @@ for i in range(7):
     np.testing.assert_allclose(
         scores[i][kept], [score for score, _ in expected], rtol=1e-4
     )
+# Sampling from the most probable token alone is greedy search.
 samples = ops.convert_to_numpy(compile_(draw)(tables)[0])
 best = ops.convert_to_numpy(compile_(find_best)(tables))
 np.testing.assert_array_equal(samples[:, 0], best[:, 0])
@@ -103,12 +104,13 @@ for row, limit, ids in zip(source_ids, (8, 5), found, strict=True):
         logits = ops.convert_to_numpy(model(pair, training=False))
         history.append(END + int(np.argmax(logits[0, len(history) - 1, END:])))
     assert strip(ids) == history[1:], (ids, history)
-# An ensemble of one model matches it; prefixes and forbidden phrases.
+# An ensemble of one model, twice, matches the model.
 twice = Ensemble([model, model])
 greedy = BeamSearch(1, extra_length=3)
 again = compile_(lambda ids: translate_ids(twice, ids, greedy)[0])
 assert np.array_equal(ops.convert_to_numpy(again(source_ids))[:, 0], found)
 
+# Translations begin with the prefixes and avoid the phrases that were found before.
 prefix_ids = np.array([[7, 5], [9, 0]], "int32")
 spellings = [(number,) for number in range(11)]
 phrases = [Phrase((int(found[0, 0]),)), Phrase((9, int(found[1, 0])))]

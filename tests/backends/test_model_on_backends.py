@@ -18,7 +18,7 @@ from layer_checks import randomize
 from keras_transformer.transformer import Transformer
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
-# Other tests run on TensorFlow in this process.
+# On TensorFlow they are slow tests, since all other tests run on it anyway.
 BACKENDS = pytest.mark.parametrize(
     "backend", [pytest.param("tensorflow", marks=pytest.mark.slow), "jax", "torch"]
 )
@@ -42,7 +42,7 @@ def run(backend, *command):
         env={
             **os.environ,
             "KERAS_BACKEND": backend,
-            # Most of the time JAX compiles.
+            # JAX spends most of its time compiling.
             "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
             # JAX otherwise turns int64 and float64 into 32 bits, with a warning.
             "JAX_ENABLE_X64": "1",

@@ -1,3 +1,5 @@
+"""A stand-in for models, so that commands run without one."""
+
 from typing import NamedTuple
 
 import pytest
@@ -14,7 +16,13 @@ class Translation(NamedTuple):
 
 
 class ReversingTranslator:
-    """Reverses the first 20 characters of a sentence and marks later candidates."""
+    """Stand-in for a `Translator`, whose results can be worked out by hand.
+
+    A translation is the first 20 characters of the line, reversed. Candidate r (from 0)
+    ends in r apostrophes and has the score -r - 0.25. A pair has the log-probability
+    -n and n + 1 tokens, where n is the number of characters of the target. Words are
+    aligned in reverse order. Longer lines cause a warning.
+    """
 
     def __init__(self):
         self.searches = []
@@ -52,6 +60,7 @@ class ReversingTranslator:
 
 @pytest.fixture
 def translator(monkeypatch):
+    """The `ReversingTranslator` that `open_model` returns for any path."""
     translator = ReversingTranslator()
 
     def open_model(path, warn, **_):
@@ -64,6 +73,7 @@ def translator(monkeypatch):
 
 @pytest.fixture
 def model_path(tmp_path, translator):
+    """Path that commands open as a `ReversingTranslator`."""
     path = tmp_path / "run"
     path.mkdir()
     return str(path)
@@ -71,7 +81,7 @@ def model_path(tmp_path, translator):
 
 @pytest.fixture(scope="session")
 def run_command():
-    """Runs the command in this process and returns typer's result."""
+    """Function that runs a command in this process and returns typer's result."""
 
     def run(*arguments, stdin=None):
         return CliRunner().invoke(app, [str(one) for one in arguments], input=stdin)

@@ -1,4 +1,4 @@
-"""Unusable files as inputs of each command: one line, exit code 2."""
+"""Commands name an unusable input file in one line and exit with code 2."""
 
 import gzip
 import pathlib
@@ -31,11 +31,12 @@ def files(tmp_path):
         (tmp_path / name).write_bytes(each)
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    # Root can read every file, but no process has memory at address 0.
+    # Root can read every file, but reading memory at address 0 always fails.
     (tmp_path / "unreadable").symlink_to("/proc/self/mem")
     return tmp_path
 
 
+# A part of the error by the file's name; `|` separates alternatives.
 BAD = {
     "short": "3 lines but|2 lines|has 2",
     "empty": "the file is empty",
@@ -49,7 +50,7 @@ BAD = {
 }
 
 
-def one_line(result, name, reason):
+def assert_one_line_error(result, name, reason):
     assert result.exit_code == 2, (result.exit_code, result.output, result.exception)
     lines = result.stderr.splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: "), lines
@@ -57,7 +58,7 @@ def one_line(result, name, reason):
     assert any(each in lines[0] for each in reason.split("|")), lines[0]
 
 
-def needs(name):
+def skip_without(name):
     if name == "unreadable" and not pathlib.Path("/proc/self/mem").exists():
         pytest.skip("no /proc, and root can read every file")
 
@@ -66,17 +67,18 @@ def needs(name):
 @pytest.mark.fault("F20", "train, score and evaluate name the file, exit code 2")
 @pytest.mark.parametrize("name", BAD)
 def test_commands_name_a_bad_parallel_file(files, run_command, model_path, name):
-    needs(name)
+    skip_without(name)
     good, bad = files / "good", files / name
     recipe = files / "recipe.yaml"
     recipe.write_text(RECIPE.format(source=good, target=bad))
     result = run_command("train", recipe, "-o", files / "new" / "run")
-    one_line(result, name, BAD[name])
+    assert_one_line_error(result, name, BAD[name])
     # A failed start leaves no folder.
     assert not (files / "new").exists()
-    one_line(run_command("score", model_path, "-s", good, "-t", bad), name, BAD[name])
+    result = run_command("score", model_path, "-s", good, "-t", bad)
+    assert_one_line_error(result, name, BAD[name])
     result = run_command("evaluate", model_path, "-s", good, "-r", bad)
-    one_line(result, name, BAD[name])
+    assert_one_line_error(result, name, BAD[name])
 
 
 @pytest.mark.fault("F20", "translate names the file; the output file is not written")
@@ -84,10 +86,10 @@ def test_commands_name_a_bad_parallel_file(files, run_command, model_path, name)
     "name", [name for name in BAD if name not in ("short", "empty")]
 )
 def test_translate_names_a_bad_input_file(files, run_command, model_path, name):
-    needs(name)
+    skip_without(name)
     output = files / "output"
     result = run_command("translate", model_path, "-i", files / name, "-o", output)
-    one_line(result, name, BAD[name])
+    assert_one_line_error(result, name, BAD[name])
     assert not output.exists()
 
 
@@ -95,6 +97,8 @@ def test_translate_names_a_bad_input_file(files, run_command, model_path, name):
 def test_score_names_the_invalid_byte(files, run_command, model_path):
     good = files / "good"
     result = run_command("score", model_path, "-s", good, "-t", files / "latin")
-    one_line(result, "latin:2: not UTF-8 (byte 0xef at position 3", "not UTF-8")
+    place = "latin:2: not UTF-8 (byte 0xef at position 3"
+    assert_one_line_error(result, place, "not UTF-8")
     result = run_command("score", model_path, "-s", good, "-t", files / "utf16")
-    one_line(result, "utf16:1: not UTF-8 (byte 0xff at position 1", "not UTF-8")
+    place = "utf16:1: not UTF-8 (byte 0xff at position 1"
+    assert_one_line_error(result, place, "not UTF-8")

@@ -1,6 +1,6 @@
 """`corpus prepare`, `translate` and `score`, and their old name `beam`.
 
-Their behavior is tested in tests/distributed.
+Apache Beam is replaced. tests/distributed checks the results of the commands.
 """
 
 import importlib.util
@@ -9,6 +9,7 @@ import types
 
 import pytest
 
+# An old command by the name of the new one.
 CALLS = {
     "prepare": (
         *("beam", "encode", "--model"),
@@ -28,7 +29,7 @@ NEW_NAMES = {"--shards": "--num-shards", "--beam": "--beam-option"}
 
 @pytest.fixture
 def called(monkeypatch, tmp_path):
-    """Calls of the functions that run Apache Beam."""
+    """List that receives the arguments of the functions that would run Apache Beam."""
     calls = []
 
     def encode(*arguments, **options):

@@ -8,6 +8,7 @@ import pytest
 
 from keras_transformer.cli.options import RENAMED
 
+# Triples of command, old name, and new name.
 CASES = [(name, *pair) for name in RENAMED for pair in RENAMED[name].items()]
 
 

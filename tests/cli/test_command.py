@@ -1,10 +1,14 @@
+"""The program as a whole: help, fast start, options, errors, signals, and streams.
+
+Models and trainings are replaced, see `ReversingTranslator` in conftest.py.
+"""
+
 import contextlib
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 import types
 
 import prepared
@@ -21,6 +25,7 @@ COMMANDS = [
 ]
 SUBCOMMANDS = ["corpus prepare", "corpus translate", "corpus score"]
 COMMAND = [sys.executable, "-c", "from keras_transformer.cli import main; main()"]
+# Runs a command, then prints which heavy modules it has imported.
 LOADED = (
     "import sys; sys.argv = {arguments!r}\n"
     "from keras_transformer.cli import main\n"
@@ -31,7 +36,7 @@ LOADED = (
 
 
 def loaded_modules(*arguments):
-    """Returns the heavy modules that a command imported."""
+    """Returns the list of heavy modules that a command imported, as text."""
     script = LOADED.format(arguments=["keras-transformer", *map(str, arguments)])
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True
@@ -48,9 +53,7 @@ def test_help_of_each_command_shows_an_example(run_command, name, option):
 
 
 def test_help_imports_no_heavy_library():
-    started = time.perf_counter()
     done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True)
-    print(f"--help took {time.perf_counter() - started:.3f} s")
     assert all(f"  {name} " in done.stdout for name in [*COMMANDS, "corpus"])
     assert "  beam " not in done.stdout
     assert loaded_modules("--help") == "[]"
@@ -117,6 +120,7 @@ def test_train_requires_an_output_folder(run_command):
 
 
 def replace_experiment(monkeypatch, run):
+    """Makes commands call `run` instead of `experiments.train.train`."""
     fake = types.SimpleNamespace(train=run)
     monkeypatch.setitem(sys.modules, "keras_transformer.experiments.train", fake)
 
@@ -195,6 +199,7 @@ def test_export_passes_its_search_options(
     assert result.stdout == f"{folder / '1'}\n"
 
 
+# Runs `translate` with a model that returns its input after some seconds.
 FAKE = textwrap.dedent("""
     import sys, time
     from collections import namedtuple
@@ -255,7 +260,7 @@ def test_full_output_is_reported_in_one_line(tmp_path, code, stdout, message):
     assert errors.startswith(f"error: {message}") and errors.count("\n") == 1
 
 
-def test_info_names_what_is_no_model(run_command):
+def test_info_rejects_a_path_that_is_no_model(run_command):
     result = run_command("info", os.devnull)
     assert result.exit_code == 2
     assert result.stderr == (
@@ -275,11 +280,11 @@ def test_translate_exits_with_130_on_ctrl_c(tmp_path):
     with errors:
         assert "translating\n" in iter(errors.readline, "")
         os.kill(process.pid, signal.SIGINT)
-        said = errors.read()
+        text = errors.read()
     process.join()
     assert process.exitcode == 130
-    assert said.strip().endswith("interrupted")
-    assert "Traceback" not in said
+    assert text.strip().endswith("interrupted")
+    assert "Traceback" not in text
 
 
 @pytest.mark.parametrize("path", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])

@@ -82,14 +82,16 @@ def test_compare_matches_sacrebleu(files, compare, test, ours, theirs):
         signature = re.search(rf" - {one['metric']} +(\S+)", done.stdout)[1]
         assert one["signature"] == signature
         for system, row in zip(one["systems"], rows[1:], strict=True):
-            ours_now = [
+            our_numbers = [
                 system[name]
                 for name in ("score", "mean", "interval", "p_value")
                 if system[name] is not None
             ]
-            theirs_now = [float(each) for each in re.findall(r"\d+\.\d+", row[column])]
+            their_numbers = [
+                float(each) for each in re.findall(r"\d+\.\d+", row[column])
+            ]
             # sacreBLEU prints eight digits, and four of a p-value.
-            assert ours_now == pytest.approx(theirs_now, abs=6e-5)
+            assert our_numbers == pytest.approx(their_numbers, abs=6e-5)
             assert row[0].endswith(os.path.basename(system["name"]))
             assert (system["p_value"] is None) == ("Baseline" in row[0])
 
@@ -110,7 +112,7 @@ def test_compare_finds_no_difference_between_equal_scores(
     files, run_command, tmp_path, test
 ):
     lines = (files / "a").read_text("utf-8").splitlines()
-    # No word of the first line is in its reference, before and after.
+    # Neither first line shares a word with its reference, so the scores are equal.
     texts = {"a": ["x y z", *lines[1:]], "b": ["u v w", *lines[1:]]}
     texts["same"] = texts["a"]
     for name, text in texts.items():

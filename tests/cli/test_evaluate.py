@@ -1,3 +1,8 @@
+"""`evaluate` and `score` with `ReversingTranslator`, against sacreBLEU and by hand.
+
+Each target of n characters has the log-probability -n and n + 1 tokens.
+"""
+
 import json
 import math
 import sys
@@ -14,6 +19,7 @@ REFERENCES = ["one Line", "and lines too", "three"]
 
 @pytest.fixture
 def files(tmp_path):
+    """Arguments that name a source file and a reference file of three lines."""
     source, reference = tmp_path / "source", tmp_path / "reference"
     source.write_text("\n".join(SOURCES) + "\n")
     reference.write_text("\n".join(REFERENCES) + "\n")
@@ -69,7 +75,7 @@ def test_evaluate_checks_the_output_folder_first(
     )
     assert result.exit_code == 2
     assert f"there is no folder {tmp_path / 'missing'}" in result.stderr
-    assert translator.warn is None  # it was not opened
+    assert translator.warn is None  # the model was not opened
 
 
 def test_evaluate_names_files_of_different_lengths(run_command, model_path, files):

@@ -1,4 +1,4 @@
-"""Filtering of a noisy corpus, compared with scores computed by hand."""
+"""Filtering of a noisy corpus, compared with the scores of `Translator.score`."""
 
 import importlib
 import json
@@ -23,30 +23,23 @@ PAIRS = [
     (b"Hund " * 30, b"ein Hund " * 20),
     (b"die Katze", b"schl\xc3\xa4ft"),
 ]
+# Places of the pairs that pass all rules.
 GOOD = [0, 6, 7, 9]
-
-
-@pytest.fixture(scope="module")
-def model_file(tmp_path_factory, tiny_model):
-    folder = tmp_path_factory.mktemp("model")
-    model, tokenizer = tiny_model
-    model.save(folder / "model.keras")
-    tokenizer.save(folder)
-    return folder / "model.keras"
 
 
 @pytest.fixture
 def files(tmp_path):
+    """Folder with the pairs' two sides in the files `source` and `target`."""
     for side, name in enumerate(("source", "target")):
         (tmp_path / name).write_bytes(b"".join(pair[side] + b"\n" for pair in PAIRS))
     return tmp_path
 
 
 @pytest.fixture
-def run_filter(files, model_file, run_command):
+def run_filter(files, tiny_model_file, run_command):
     def run(*arguments, source=files / "source"):
         return run_command(
-            *["filter", model_file, "-s", source, "-t", files / "target"],
+            *["filter", tiny_model_file, "-s", source, "-t", files / "target"],
             *["--output-source", files / "out.s", "--output-target", files / "out.t"],
             *["--max-length", "40", *arguments],
         )
@@ -55,19 +48,20 @@ def run_filter(files, model_file, run_command):
 
 
 @pytest.fixture
-def scores(model_file):
-    """Length-normalized log-probabilities of the pairs that pass all rules."""
+def scores(tiny_model_file):
+    """Log-probability per target subword of each pair that passes all rules."""
     texts = [
         [pair[side].decode() for pair in map(PAIRS.__getitem__, GOOD)]
         for side in (0, 1)
     ]
-    opened = models.open_model(model_file)
+    opened = models.open_model(tiny_model_file)
     lengths = [len(ids) + 1 for ids in opened.tokenizer.tokenize(texts[1]).to_list()]
     found = [one.log_prob for one in opened.score(*texts)]
     return dict(zip(GOOD, np.array(found) / lengths, strict=True))
 
 
 def kept(files):
+    """Returns the places of the pairs that the command wrote."""
     sides = [(files / name).read_bytes().splitlines() for name in ("out.s", "out.t")]
     return [PAIRS.index(pair) for pair in zip(*sides, strict=True)]
 
@@ -113,8 +107,7 @@ def test_filter_keeps_the_best_fraction(files, run_filter, scores, fraction, cou
 def test_filter_options_relax_its_rules(files, run_filter):
     loose = ["--max-ratio", "99", "--keep-identical", "--max-length", "999"]
     run_filter("--min-score", "-99", *loose)
-    copied = PAIRS[1][0], PAIRS[1][1]
-    assert copied in PAIRS
+
     assert kept(files) == [0, 1, 5, 6, 7, 8, 9]
 
 
@@ -128,7 +121,7 @@ def test_filter_handles_several_chunks(files, run_filter, monkeypatch):
 
 
 class Scored:
-    """A model that reads the score of a pair from its target."""
+    """Stand-in for a `Translator`. The text of a target is the score of its pair."""
 
     class tokenizer:
         @staticmethod

@@ -38,11 +38,12 @@ def weights(path):
 
 @pytest.fixture(scope="module")
 def first(phrases_run, tmp_path_factory):
-    """A run on English and German."""
+    """Folder of a finished run on English and German phrases."""
     folder = tmp_path_factory.mktemp("first") / "run"
     return shutil.copytree(phrases_run[0], folder)
 
 
+# Settings of the runs that start from the first one.
 NEW = ("data.target_locale=nl", "training.steps=4", "training.seed=4")
 
 
@@ -67,6 +68,7 @@ def command(first, train_from, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def second(command):
+    """Folder of the run that starts from the first one."""
     folder, result = command
     assert result.exit_code == 0, result.stderr
     return folder
@@ -147,7 +149,7 @@ def test_fine_tuning_trains_a_file_without_a_recipe(file, tmp_path):
 
 
 @pytest.mark.slow
-def test_fine_tuning_accepts_only_checkpoints_and_another_dropout(first, tmp_path):
+def test_fine_tuning_starts_from_checkpoints_with_another_dropout(first, tmp_path):
     """Settings that do not affect the shapes of weights may differ."""
     unfinished = tmp_path / "unfinished"
     shutil.copytree(first, unfinished)
@@ -213,7 +215,9 @@ def test_train_restarts_over_a_finished_model_if_asked(first, finished):
     assert train(recipe, finished, progress=False, restart=True)["steps"] == 1
 
 
-def test_train_accepts_from(first, command, train_from, tmp_path):
+def test_train_from_takes_settings_of_the_initial_model(
+    first, command, train_from, tmp_path
+):
     run, result = command
     assert result.exit_code == 0, result.stderr
     assert f"using the weights of {first / 'model.keras'}\n" in result.stderr
@@ -234,7 +238,7 @@ def test_train_accepts_from(first, command, train_from, tmp_path):
 
 @pytest.fixture
 def refused(first, tmp_path):
-    """A model file, next to its tokenizer, that the check refuses: it has a note."""
+    """A model file that the check refuses, since its archive has another member."""
     shutil.copy(first / "model.keras", tmp_path)
     shutil.copy(first / "tokenizer" / "tokenizer.model", tmp_path)
     with zipfile.ZipFile(tmp_path / "model.keras", "a") as archive:
@@ -254,7 +258,7 @@ def test_unchecked_file_gives_the_same_recipe_keys(first, refused):
 
 
 @pytest.mark.slow
-def test_train_from_an_unchecked_file(run_command, refused, tmp_path):
+def test_train_from_unchecked_file_needs_allow_unsafe(run_command, refused, tmp_path):
     settings = [f"--set={each}" for each in (*SETTINGS, *NEW, "training.steps=1")]
     command = ("train", "phrases", *settings, "--from", refused)
     result = run_command(*command, "--output", tmp_path / "run")

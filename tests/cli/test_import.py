@@ -22,6 +22,7 @@ LINES = ["ab cd", "f a", ">>fra<< e"]
 
 
 def run(*words, code=0, text=None):
+    """Runs a command with `text` as standard input; it must exit with `code`."""
     result = CliRunner().invoke(app, list(map(str, words)), input=text)
     assert result.exit_code == code, (result.stdout, result.stderr, result.exception)
     return result
@@ -111,7 +112,7 @@ FINE_TUNING = [
 
 
 def fine_tune(imported, folder, output, steps):
-    """Trains on a few lines, which the folder gets."""
+    """Trains on a few lines, written into `folder`, from the imported model."""
     for side in ("source", "target"):
         (folder / side).write_text("ab cd\nf a e\ncd ab\n" * 4)
     settings = [
@@ -189,7 +190,7 @@ def test_imported_folder_has_no_text_to_train_on(imported, tmp_path):
     assert "a vocabulary of kind marian" in result.stderr
 
 
-def test_import_of_a_huggingface_folder_with_options(tmp_path):
+def test_import_options_apply_to_a_huggingface_folder(tmp_path):
     folder = write_huggingface(tmp_path / "m", random_arrays())
     options = ("--engine", "marian", "--target-language", "fra", "--normalize", "opus")
     run("import", folder, tmp_path / "model", *options)

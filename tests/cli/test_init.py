@@ -30,7 +30,7 @@ def test_init_writes_a_commented_recipe_for_two_files(run_command, folder):
     assert text.count("#") > 40
 
 
-def test_init_without_files_says_what_to_edit(run_command, folder):
+def test_init_without_files_names_the_key_to_edit(run_command, folder):
     result = run_command("init")
     assert (result.exit_code, result.stdout) == (0, "recipe.yaml\n")
     assert result.stderr.startswith("edit data.train, then: keras-transformer train ")

@@ -1,4 +1,4 @@
-"""Constituency parsing from trees to trees."""
+"""`train`, `evaluate` and `parse` with trees of a toy grammar, and output repairs."""
 
 import importlib.util
 import json
@@ -52,6 +52,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(folder, run_command):
+    """Folder of a run that has learned all toy trees by heart."""
     settings = [
         f"data.train.trees={folder / 'toy.trees'}",
         f"data.validation.trees={folder / 'toy.trees'}",
@@ -113,7 +114,7 @@ def test_parse_prints_the_trees_of_a_trained_model(
     assert result.stdout.split("\n") == [*expected[:3], "", expected[3], ""]
     assert "4 trees, " in result.stderr
 
-    # The model predicts symbols only, although words have ids too.
+    # The model predicts symbols only. The subwords of words have the higher ids.
     transformer = open_model(trained).model
     pieces = open_model(trained).tokenizer.pieces()
     assert transformer.output_size == pieces.index("<0x00>") < len(pieces)
@@ -129,7 +130,7 @@ def test_parse_prints_the_trees_of_a_trained_model(
 
 
 def test_parse_accepts_an_ensemble(trained, folder, run_command, tmp_path):
-    """The averaged probabilities are tested with `Ensemble`."""
+    """tests/decoding/test_ensemble.py checks that probabilities are averaged."""
     other = shutil.copytree(trained, tmp_path / "other")
     model = keras.saving.load_model(other / "model.keras")
     for weight in model.trainable_weights:

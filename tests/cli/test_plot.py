@@ -7,6 +7,7 @@ import pytest
 
 @pytest.fixture
 def runs(tmp_path):
+    """Folder with two runs, `a` and `b`, and the run `empty` without metrics."""
     row = {"split": "train", "step": 100, "seconds": 9.0, "loss": 3.0}
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

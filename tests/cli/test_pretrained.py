@@ -1,10 +1,10 @@
 """The models that the package contains, and the script that packs them."""
 
-import importlib.util
 import json
 import pathlib
 
 import pytest
+from benchmark_scripts import load_script
 
 import keras_transformer as kt
 from keras_transformer import recipes
@@ -30,15 +30,7 @@ EXAMPLES = {
 }
 
 
-def load_script():
-    path = ROOT / "benchmarks" / "pretrained.py"
-    spec = importlib.util.spec_from_file_location("pretrained", path)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script
-
-
-pretrained = load_script()
+pretrained = load_script("pretrained")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +42,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def same_recipe(run, monkeypatch):
-    """Makes the shipped recipe the one of the run."""
+    """Replaces the shipped recipe by the recipe of the run."""
     recipe = recipes.load_recipe(run / "config.yaml")
     monkeypatch.setattr(recipes, "load_recipe", lambda *_: recipe)
 
@@ -83,7 +75,7 @@ def test_packed_run_is_a_preset_with_recipe_and_card(run, same_recipe, tmp_path)
     assert metadata["description"] == pretrained.MODELS["phrases"].description
 
 
-def test_pack_prints_samples_as_they_come(run, same_recipe, tmp_path, capsys):
+def test_pack_prints_translations_of_samples(run, same_recipe, tmp_path, capsys):
     folder, _ = pretrained.pack("phrases", run, tmp_path / "packed", samples=3)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9

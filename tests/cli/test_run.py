@@ -47,6 +47,7 @@ def write(path, lines):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+    """Folder with a corpus whose targets are the sources in capital letters."""
     folder = tmp_path_factory.mktemp("cli")
     write(folder / "train.source", sentences(1, 211))
     write(folder / "train.target", [line.upper() for line in sentences(1, 211)])
@@ -157,7 +158,7 @@ def test_export_writes_a_ctranslate2_model(folder, trained, run_command):
 
 
 @pytest.mark.fault("F14", "translate: an empty line with score 0 in its place")
-def test_translate_matches_the_output_of_evaluate(folder, trained, run_command):
+def test_translate_gives_equal_lines_for_run_and_export(folder, trained, run_command):
     source = (folder / "test.source").read_text(encoding="utf-8")
     result = run_command("translate", trained[0], "--scores", stdin=source)
     again = run_command("translate", trained[2], stdin=source)

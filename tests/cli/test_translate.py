@@ -1,3 +1,5 @@
+"""The command `translate` with `ReversingTranslator` in place of a model."""
+
 import gzip
 import os
 from concurrent import futures

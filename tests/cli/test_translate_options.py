@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("models_stay_open")
 SOURCES = ["der Hund läuft", "", "ein Hund und noch ein Hund", "die Katze", "läuft"]
 
 
-def stored(folder, model, tokenizer):
+def save_model(folder, model, tokenizer):
     folder.mkdir()
     model.save(folder / "model.keras")
     tokenizer.save(folder)
@@ -41,7 +41,7 @@ def folders(tmp_path_factory, tiny_model):
         weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
     other = pipelines.train_tokenizer("bpe", ["xyz abc", "qrst uvw xyz"] * 9, 300)
     return [
-        stored(folder / name, each, tokens)
+        save_model(folder / name, each, tokens)
         for name, each, tokens in (
             ("first", model, tokenizer),
             ("second", second, tokenizer),
@@ -52,6 +52,8 @@ def folders(tmp_path_factory, tiny_model):
 
 @pytest.fixture
 def translate(run_command, folders):
+    """Function that translates `SOURCES` with the first model."""
+
     def run(*arguments, model=folders[0]):
         stdin = "".join(f"{line}\n" for line in SOURCES)
         return run_command("translate", model, *arguments, stdin=stdin)
@@ -61,6 +63,7 @@ def translate(run_command, folders):
 
 @pytest.fixture(scope="module")
 def free(run_command, folders):
+    """Translations of `SOURCES` without any constraint."""
     stdin = "".join(f"{line}\n" for line in SOURCES)
     return lines(run_command("translate", folders[0], stdin=stdin))
 
@@ -125,23 +128,24 @@ def test_prefixed_score_matches_the_model(folders):
         SOURCES,
         strict=True,
     ):
-        ended = ranked[0]
+        best = ranked[0]
         if source:
-            (score,) = opened.score([source], [ended.text])
-            # A truncated search has no end id, whose probability `score` includes.
-            assert score.log_prob <= ended.score + 1e-3
+            (score,) = opened.score([source], [best.text])
+            # `score` adds the probability of the end id, which a truncated search
+            # lacks.
+            assert score.log_prob <= best.score + 1e-3
 
 
 def test_forbidden_words_are_absent(translate, free, tmp_path):
-    there = sorted(words(free))
-    assert there
-    word = max(there, key=len)
+    used = sorted(words(free))
+    assert used
+    word = max(used, key=len)
     found = lines(translate("--forbid", word))
     assert word not in words(found)
     assert found[1] == ""
-    (tmp_path / "forbidden").write_text("".join(f"{each}*\n\n" for each in there))
+    (tmp_path / "forbidden").write_text("".join(f"{each}*\n\n" for each in used))
     found = lines(translate("--forbid-file", tmp_path / "forbidden", "--forbid", "x"))
-    assert not any(each.startswith(tuple(there)) for each in words(found))
+    assert not any(each.startswith(tuple(used)) for each in words(found))
     assert all([found[0], *found[2:]])
     drawn = lines(translate("--forbid", word, "--sampling", "--n-best", "20"))
     assert len(drawn) == 81 and word not in words(drawn)
@@ -198,17 +202,17 @@ def test_sampling_uses_a_seed_per_chunk(run_command, folders, monkeypatch, tmp_p
     options = ["-i", tmp_path / "in", "-o", tmp_path / "out", "--sampling", "--resume"]
     real = module.resumable_lines
     opened = models.open_model(folders[0])
-    facts = None
+    record = None
 
     def spy(output, given, *arguments):
-        nonlocal facts
-        facts = given
+        nonlocal record
+        record = given
         return real(output, given, *arguments)
 
     monkeypatch.setattr(module, "resumable_lines", spy)
     assert run_command("translate", folders[0], *options).exit_code == 0
     assert (tmp_path / "out").read_text().split("\n")[:-1] == found
-    assert facts["model"] == opened.fingerprint()
+    assert record["model"] == opened.fingerprint()
 
 
 def test_ensemble_averages_its_models(translate, free, folders):

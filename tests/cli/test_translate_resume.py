@@ -1,4 +1,4 @@
-"""Translation of large files: resuming after kills, bounded memory."""
+"""Translation of large files: `--resume` after kills, pipes, and bounded memory."""
 
 import fcntl
 import importlib
@@ -47,6 +47,7 @@ class BlockModel:
 
 @pytest.fixture
 def model(monkeypatch):
+    """The `BlockModel` that `open_model` returns; chunks have `BLOCK` lines."""
     model = BlockModel()
     monkeypatch.setattr(models, "open_model", lambda path, warn, **_: model)
     module = importlib.import_module("keras_transformer.cli.translate")
@@ -56,6 +57,7 @@ def model(monkeypatch):
 
 @pytest.fixture
 def files(tmp_path):
+    """Paths of the input and of the output, which does not exist."""
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))
     return tmp_path / "in", tmp_path / "out"
 
@@ -71,13 +73,14 @@ def translate(run_command, files, model):
 
 
 def begin(part, lines, note):
+    """Writes what a killed run leaves: partial output and the record of its making."""
     part.write_bytes(lines)
     part.with_name(f".{part.stem}.made.json").write_text(note)
 
 
 @pytest.fixture
 def whole(translate, files, tmp_path, request):
-    """Returns the output and the record of an uninterrupted run."""
+    """Function that returns the output and the record of an uninterrupted run."""
 
     def make(*arguments):
         notes = []
@@ -210,6 +213,7 @@ def test_resume_refuses_a_pipe(run_command, model, tmp_path):
 
 def test_translate_reads_a_pipe_once(run_command, model, tmp_path, monkeypatch):
     """The text exceeds a pipe's buffer and has a line that is not UTF-8."""
+    # The progress bar of a terminal must not read the pipe to count its lines.
     module = importlib.import_module("keras_transformer.cli.translate")
     terminal = SimpleNamespace(isatty=lambda: True)
     monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=terminal))

@@ -17,6 +17,7 @@ NEW = ["die Żaba quakt", "eine Żaba und noch eine Żaba", "quakt die Żaba"] *
 
 @pytest.fixture(scope="module")
 def grown(tiny_model):
+    """Pair of the tiny model and its tokenizer with 15 more subwords."""
     return update_vocabulary(*tiny_model, NEW, 15)
 
 
@@ -35,7 +36,9 @@ def test_update_keeps_old_rows_and_averages_new_ones(tiny_model, grown):
         assert before.shape == (300, 24) and after.shape == (315, 24)
         np.testing.assert_array_equal(before, after[:300])
         for number, piece in enumerate(tokenizer.pieces()[300:], start=300):
-            # A subword at the start of a text; "Ż" was spelled as two bytes.
+            # The old subwords that spell the new one; "Ż" was spelled as two bytes.
+            # The "▁" that the tokenizer puts before the text counts only if the new
+            # subword begins with it.
             (ids,) = old_tokenizer.tokenize([piece.replace("▁", " ").strip()]).to_list()
             if piece.startswith("▁") or ids[0] != old_tokenizer.pieces().index("▁"):
                 expected = before[ids].mean(axis=0)
@@ -94,7 +97,7 @@ def test_update_rejects_fixed_vocabularies(tiny_model):
         update_vocabulary(model, pieces, NEW, 9)
 
 
-def test_update_vocabulary_command(tiny_model, run_command, tmp_path):
+def test_update_vocabulary_writes_the_larger_model(tiny_model, run_command, tmp_path):
     model, tokenizer = tiny_model
     model.save(tmp_path / "model.keras")
     tokenizer.save(tmp_path)

@@ -1,9 +1,9 @@
-"""Writes what the library transformers computes for tiny random models.
+"""Stores the results of the library transformers for tiny random models.
 
     PYTHONPATH=tests python tests/conversion/ask_transformers.py
 
-`transformers_results.json` is compared with imported models. It was written with
-transformers 4.57.6 and torch 2.13.0, which the tests do not need.
+Tests compare imported models with `transformers_results.json`. It was written with
+transformers 4.57.6 and torch 2.13.0, which these tests do not need.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A model that Marian trains here, against Marian's scorer and decoder."""
+"""A model that these tests train with Marian, against Marian's scorer and decoder."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ STAGE = {"mini-batch-words": 600, "learn-rate": 0.002, "after": "600u"}
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The modules of the benchmark, Marian's model, and 100 test pairs."""
+    """Triple of the module `marian_agreement`, a trained `Marian`, and 100 pairs."""
     if PROGRAM is None:
         pytest.skip("pymarian is missing: install pymarian==1.12.42 or set PYMARIAN")
     agreement, programs = map(load_script, ("marian_agreement", "marian_programs"))
@@ -34,6 +34,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pieces(trained):
+    """The test pairs' sources and targets, each split into pieces by Marian."""
     _, marian, pairs = trained
     sources, targets = zip(*pairs, strict=True)
     return marian.split(list(sources), "source"), marian.split(list(targets), "target")
@@ -55,6 +56,7 @@ def test_word_scores_match_marians_scorer(trained, pieces, numbers):
     found = agreement.compare_scores(model_of(trained), marian, numbers, *pieces)
     assert found["words"] > 500
     assert found["largest"] < 2e-5
+    # Guards the line above: the positions of Hugging Face give other scores.
     other = model_of(trained, "huggingface")
     found = agreement.compare_scores(other, marian, numbers, *pieces)
     assert found["largest"] > 1e-3
@@ -70,7 +72,7 @@ def test_translations_match_marians_decoder(trained, pieces, numbers):
         assert len(search["differences"]) < len(pieces[0]) / 4
 
 
-def test_splitter_in_the_graph_matches_the_library(trained, pieces, numbers):
+def test_imported_tokenizer_matches_marians_splitter(trained, pieces, numbers):
     agreement, marian, pairs = trained
     tokenizer = import_marian(marian.folder).tokenizer
     ids = model_of(trained).ids

@@ -1,4 +1,4 @@
-"""Random models that the library transformers writes, imported."""
+"""Import of random models that the library transformers writes, against its logits."""
 
 import pytest
 from benchmark_scripts import load_script

@@ -7,6 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 import yaml
+from import_checks import import_error
 from sentencepiece import sentencepiece_model_pb2
 from toolkit_models import SETTINGS
 from toolkit_models import huggingface_arrays
@@ -19,19 +20,11 @@ from toolkit_models import write_marian
 
 from keras_transformer.conversion.huggingface import import_huggingface
 from keras_transformer.conversion.marian import import_marian
-from keras_transformer.errors import UserError
 
+# Each alias stands for nine times as many values as the one before it.
 ALIASES = "a0: &a0 [1, 1]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)
 )
-
-
-def one_line(read, folder):
-    with pytest.raises(UserError) as caught:
-        read(folder)
-    message = str(caught.value)
-    assert "\n" not in message and str(folder) in message and len(message) < 500
-    return message
 
 
 @pytest.fixture
@@ -55,7 +48,7 @@ def test_settings_of_300_mb_are_refused_unread(marian):
     del members
     tracemalloc.start()
     try:
-        message = one_line(import_marian, marian)
+        message = import_error(import_marian, marian)
         assert tracemalloc.get_traced_memory()[1] < 50 << 20
     finally:
         tracemalloc.stop()
@@ -67,7 +60,6 @@ def test_settings_of_300_mb_are_refused_unread(marian):
     [
         ("x: !!python/object/apply:pathlib.Path.touch [{}]\n", "not valid YAML"),
         ("x: !!python/name:os.system\n", "not valid YAML"),
-        # Each alias stands for nine times as many values as the one before.
         (f"{ALIASES}transformer-tied-layers: *a29\n", "more than 10,000 values"),
         ("x: &x [*x]\n", "values"),
         ("dec-depth: 2\n", "the key dec-depth is given twice"),
@@ -81,7 +73,7 @@ def test_settings_of_a_model_are_plain_yaml(marian, end, reason):
         text = text.replace("input-types: []\n", "")
     text += end.format(mark) if "{}" in end else end
     (marian / "model.npz").write_bytes(npz(random_arrays(), text))
-    assert reason in one_line(import_marian, marian)
+    assert reason in import_error(import_marian, marian)
     assert not mark.exists()
 
 
@@ -89,7 +81,7 @@ def test_settings_of_a_model_are_plain_yaml(marian, end, reason):
     "change",
     [
         lambda table: table[: len(table) // 2],
-        # The root points behind the end.
+        # The root of the table points beyond its end.
         lambda table: table[:4] + b"\xff\xff\xff\x7f" + table[8:],
         lambda table: b"\xff\xff\xff\xff" + table[4:],
     ],
@@ -100,7 +92,7 @@ def test_damaged_charsmap_is_refused(marian, huggingface, change):
     spec.precompiled_charsmap = change(spec.precompiled_charsmap)
     for read, folder in ((import_marian, marian), (import_huggingface, huggingface)):
         (folder / "target.spm").write_bytes(proto.SerializeToString())
-        assert "normalization table" in one_line(read, folder)
+        assert "normalization table" in import_error(read, folder)
 
 
 def test_safetensors_that_share_bytes_are_refused(huggingface):
@@ -112,7 +104,7 @@ def test_safetensors_that_share_bytes_are_refused(huggingface):
         header[f"copy{number}"] = header["model.shared.weight"]
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
-    assert "its arrays overlap" in one_line(import_huggingface, huggingface)
+    assert "its arrays overlap" in import_error(import_huggingface, huggingface)
 
 
 def test_bin_file_with_more_weights_than_bytes_is_refused(huggingface):
@@ -123,16 +115,17 @@ def test_bin_file_with_more_weights_than_bytes_is_refused(huggingface):
     }
     (huggingface / "model.safetensors").unlink()
     path = huggingface / "pytorch_model.bin"
-    # A stored number stands for 2^40 of them.
+    # One stored number stands for 2^40 numbers.
     large = torch.zeros(1).expand(1 << 20, 1 << 20)
     torch.save({**state, "model.shared.weight": large}, path)
-    assert "more than the file" in one_line(import_huggingface, huggingface)
+    assert "more than the file" in import_error(import_huggingface, huggingface)
     torch.save({**state, 7: torch.zeros(1)}, path)
-    assert "names of its arrays" in one_line(import_huggingface, huggingface)
+    assert "names of its arrays" in import_error(import_huggingface, huggingface)
     torch.save(state, path)
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data/99", bytes(10 << 20))
-    assert "Arrays must not be compressed" in one_line(import_huggingface, huggingface)
+    error = import_error(import_huggingface, huggingface)
+    assert "Arrays must not be compressed" in error
 
 
 def test_arrays_of_a_bin_file_must_be_finite(huggingface):
@@ -142,4 +135,4 @@ def test_arrays_of_a_bin_file_must_be_finite(huggingface):
     (huggingface / "model.safetensors").unlink()
     state = {name: torch.tensor(array) for name, array in arrays.items()}
     torch.save(state, huggingface / "pytorch_model.bin")
-    assert "not finite" in one_line(import_huggingface, huggingface)
+    assert "not finite" in import_error(import_huggingface, huggingface)

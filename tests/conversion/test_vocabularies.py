@@ -9,6 +9,7 @@ from keras_transformer.conversion.vocabularies import format_vocabulary
 from keras_transformer.conversion.vocabularies import read_vocabulary
 from keras_transformer.errors import ModelError
 
+# Spelling in YAML, and the token that it stands for.
 SPELLED = {
     '"?"': "?",
     "a:b": "a:b",
@@ -36,13 +37,13 @@ def test_tokens_of_vocab_yml_are_any_text(tmp_path):
     path = tmp_path / "vocab.yml"
     path.write_text("".join(lines), encoding="utf-8")
     assert read_vocabulary(path) == tuple(SPELLED.values())
-    # Long tokens take two lines, and the order is free.
+    # YAML may put key and value on two lines each, in any order.
     lines = [f"? {spelled}\n: {n}\n" for n, spelled in enumerate(SPELLED)]
     path.write_text("".join(reversed(lines)), encoding="utf-8")
     assert read_vocabulary(path) == tuple(SPELLED.values())
 
 
-def test_other_formats(tmp_path):
+def test_vocabulary_may_be_text_or_json(tmp_path):
     (tmp_path / "v.txt").write_text("</s>\n<unk>\n\u2028\na b\n", encoding="utf-8")
     assert read_vocabulary(tmp_path / "v.txt") == ("</s>", "<unk>", "\u2028", "a b")
     (tmp_path / "v.json").write_text(json.dumps({"b": 1, "a": 0, "😀": 2}))
@@ -75,7 +76,7 @@ def test_damaged_vocabulary_is_refused(tmp_path, content, reason):
     assert str(caught.value).startswith(f"{path}: ") and reason in str(caught.value)
 
 
-def test_bytes_and_kinds_that_are_refused(tmp_path):
+def test_unusable_vocabulary_file_is_refused(tmp_path):
     path = tmp_path / "vocab.yml"
     path.write_bytes(b"a\xff: 0\n")
     with pytest.raises(ModelError, match="not UTF-8"):

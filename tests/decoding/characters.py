@@ -10,7 +10,7 @@ ALPHABET = "abcdefg .!"
 
 
 class Characters(tf.Module):
-    """Ids of the characters of ALPHABET; others are unknown."""
+    """A tokenizer whose subwords are the characters of `ALPHABET`."""
 
     pad_id, unknown_id, start_id, end_id = range(4)
     vocabulary_size = 4 + len(ALPHABET)

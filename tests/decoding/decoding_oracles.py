@@ -8,9 +8,11 @@ PAD, UNKNOWN, START, END = range(4)
 
 
 def random_tables(seed, batch, vocabulary=7, spread=1.5):
-    """Logits of tokens after two others, `[batch, size, size, size]`.
+    """Returns logits of a token, given the two before it.
 
-    Padding, unknown, and start have probabilities like any other id.
+    `[batch, size, size, size]`: the axes after the batch are the token before the last
+    one, the last token, and the next one. Padding, unknown, and start have
+    probabilities like any other id.
     """
     generator = np.random.default_rng(seed)
     shape = (batch, vocabulary, vocabulary, vocabulary)
@@ -26,9 +28,9 @@ def log_softmax(logits):
 def table_step(rows_per_sentence):
     """Returns the step function of a table model.
 
-    The context is the tables, the cache the token before the last one. If the search
-    does not reorder the cache or passes other rows of the context, later tokens come
-    from the wrong row of a table.
+    The context contains the tables, the cache the token before the last one. If the
+    search does not reorder the cache, or passes other rows of the context, later tokens
+    come from the wrong row of a table.
     """
     from keras import ops
 
@@ -48,7 +50,7 @@ def table_cache(batch, rows_per_sentence):
 
 
 def log_probability(table, sequence):
-    """Sum of a table's log-probabilities along `sequence` (ids without the start)."""
+    """Sums a table's log-probabilities along `sequence` (ids without the start)."""
     log_probs = log_softmax(table)
     total, before, last = 0.0, START, START
     for token in sequence:
@@ -75,9 +77,11 @@ def all_finished(table, max_length, kind, alpha, tokens):
 def beam(table, beam_size, max_length, kind, alpha, tokens, n_best=1, enough=None):
     """Beam search on lists of Python objects.
 
-    A step ranks twice as many continuations as the beam holds. It stops at
-    `max_length`, or when `enough` hypotheses have finished, which for a beam of one is
-    the first.
+    A step ranks `2 * beam_size` continuations. The search stops at `max_length`, or
+    when `enough` hypotheses have finished; a beam of one stops at the first.
+
+    Returns:
+        The `n_best` pairs (score, ids without the start), best first.
     """
     log_probs = log_softmax(table)
     alive = [(0.0, [START, START])]
@@ -116,8 +120,19 @@ def greedy(table, max_length, tokens):
     return history[2:]
 
 
+def assert_n_best(sequences, scores, expected):
+    """Compares one sentence's n-best list with pairs (score, ids), best first."""
+    found = [strip(row) for row in sequences[: len(expected)]]
+    assert found == [ids for _, ids in expected]
+    np.testing.assert_allclose(
+        scores[: len(expected)], [score for score, _ in expected], rtol=1e-4
+    )
+    assert np.all(scores[len(expected) :] == -np.inf)
+    assert np.all(sequences[len(expected) :] == PAD)
+
+
 def strip(sequence):
-    """Returns the ids of a row; the first padding may only be followed by padding."""
+    """Returns the ids of a row before its padding, which must be at the end."""
     ids = [int(i) for i in sequence]
     length = ids.index(PAD) if PAD in ids else len(ids)
     assert not any(ids[length:]), ids

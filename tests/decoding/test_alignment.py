@@ -82,7 +82,11 @@ def test_align_words_is_empty_without_words():
 
 
 class CopyingModel:
-    """Last two layers attend to the predicted token, the first to the start."""
+    """Stand-in for a model that attends to the source token that it predicts.
+
+    Only the last two of its three layers do so. The first layer attends to the first
+    source token, with larger scores.
+    """
 
     vocabulary_size = source_vocabulary_size = num_outputs = 999
     positions = "sinusoidal"
@@ -95,7 +99,7 @@ class CopyingModel:
         found += 1e-6
         found /= ops.sum(found, axis=-1, keepdims=True)
         start = ops.zeros_like(found) + ops.one_hot(0, ops.shape(source_ids)[1])
-        # Two heads, one of them uncertain.
+        # Two heads with the same maximum. The second is less certain.
         heads = ops.stack([found, found / 2 + 0.01], axis=1)
         first = ops.stack([start, start], axis=1) * 5.0
         return None, [(None, scores) for scores in (first, heads, heads)]
@@ -166,7 +170,7 @@ def test_align_is_independent_of_batch(tokenizer):
     )
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     for layer in model.decoder.layers:
-        # The heads of a new model attend to all tokens equally.
+        # Larger queries, since the heads of a new model attend to all tokens equally.
         kernel = layer.cross_attention.query_dense.kernel
         kernel.assign(kernel * 10)
     sources = [source for source, *_ in PAIRS] + ["d e f h i j k l"]

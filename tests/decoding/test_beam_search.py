@@ -9,6 +9,7 @@ from decoding_oracles import PAD
 from decoding_oracles import START
 from decoding_oracles import UNKNOWN
 from decoding_oracles import all_finished
+from decoding_oracles import assert_n_best
 from decoding_oracles import beam
 from decoding_oracles import greedy
 from decoding_oracles import log_probability
@@ -39,17 +40,6 @@ def search(tables, beam_size, max_length, length_penalty=0.6, kind="gnmt", **opt
     return np.array(sequences), np.array(scores)
 
 
-def assert_equals_oracle(sequences, scores, expected):
-    """One sentence's n-best list against [(score, ids), ...]."""
-    found = [strip(row) for row in sequences[: len(expected)]]
-    assert found == [ids for _, ids in expected]
-    np.testing.assert_allclose(
-        scores[: len(expected)], [score for score, _ in expected], rtol=1e-4
-    )
-    assert np.all(scores[len(expected) :] == -np.inf)
-    assert np.all(sequences[len(expected) :] == PAD)
-
-
 PENALTIES = [
     ("gnmt", 0.0),
     ("gnmt", 0.6),
@@ -75,7 +65,7 @@ def test_wide_beam_matches_exhaustive_search(kind, alpha):
         )
         for i, table in enumerate(tables):
             expected = all_finished(table, 4, kind, alpha, TOKENS)[:n_best]
-            assert_equals_oracle(sequences[i], scores[i], expected)
+            assert_n_best(sequences[i], scores[i], expected)
 
 
 def test_penalties_select_different_sequences():
@@ -109,7 +99,7 @@ def test_narrow_beam_matches_plain_beam_search(beam_size, kind, alpha, drop_fini
         expected = beam(
             table, beam_size, 13, kind, alpha, range(4, 9), min(2, beam_size)
         )
-        assert_equals_oracle(sequences[i], scores[i], expected)
+        assert_n_best(sequences[i], scores[i], expected)
 
 
 @pytest.mark.fault("F26", "beam 1 is greedy search")
@@ -163,6 +153,7 @@ def test_drop_finished_does_not_change_results():
 
 
 def counting_step(beam_size, rows):
+    """Returns a step function that appends its number of rows to a list."""
     step = table_step(beam_size)
 
     def counted(ids, cache, context, index):
@@ -217,8 +208,8 @@ def test_search_stops_when_no_hypothesis_can_win():
 
 
 def test_search_continues_while_a_hypothesis_can_win():
-    # The best first token is the end, but three tokens that certainly follow the
-    # second-best one win by the penalty.
+    # The best first token is the end. The second best is followed by three tokens of
+    # probability 1, so the length penalty makes it win.
     table = end_after(4)
     table[START, START, [4, END]] = 20, 20.1
     sequences, scores = search(
@@ -275,7 +266,7 @@ def test_beam_search_respects_limit_of_each_sentence():
     assert sequences.shape == (6, 1, 8)
     for i, limit in enumerate(limits[:5]):
         expected = beam(tables[i], 3, limit, "gnmt", 0.6, TOKENS)
-        assert_equals_oracle(sequences[i], scores[i], expected)
+        assert_n_best(sequences[i], scores[i], expected)
     assert np.all(sequences[5] == PAD)
     assert scores[5] == 0
 
@@ -290,7 +281,7 @@ def test_unfinished_at_the_limit_has_a_finite_score(drop_finished):
     sequences, scores = search(tables, 3, 6, n_best=2, drop_finished=drop_finished)
     for i in range(2):
         expected = beam(tables[i], 3, 6, "gnmt", 0.6, TOKENS, 2)
-        assert_equals_oracle(sequences[i], scores[i], expected)
+        assert_n_best(sequences[i], scores[i], expected)
     assert len(strip(sequences[0, 0])) == 6
     assert np.all(np.isfinite(scores[0]))
 
@@ -301,7 +292,7 @@ def test_beam_wider_than_the_vocabulary_finds_all_sequences():
     for i in range(2):
         expected = all_finished(tables[i], 3, "gnmt", 0.6, (4,))
         assert len(expected) == 3
-        assert_equals_oracle(sequences[i], scores[i], expected)
+        assert_n_best(sequences[i], scores[i], expected)
 
 
 def test_compiled_beam_search_accepts_any_batch_size():

@@ -11,7 +11,7 @@ from keras_transformer.decoding.batches import WHITE_SPACE
 BLANK = [*WHITE_SPACE, "", "\u3000\u00a0 \t\u2003", WHITE_SPACE]
 
 
-def test_white_space_is_that_of_unicode():
+def test_white_space_matches_unicode():
     spaces = {
         chr(code)
         for code in range(sys.maxunicode + 1)

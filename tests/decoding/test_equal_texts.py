@@ -68,7 +68,7 @@ def test_first_text_is_kept_even_without_a_score():
     assert np.isnan(scores[0, 0])
 
 
-def test_n_best_lists_hold_different_texts():
+def test_n_best_lists_contain_different_texts():
     """Random weights, so that many hypotheses spell equal texts."""
     model, tokenizer = tiny_export.tiny_model(num_layers=1)
     search = kt.BeamSearch(beam_size=8, extra_length=3)

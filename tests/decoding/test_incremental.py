@@ -1,27 +1,23 @@
 """Decoding token by token against the whole decoder at once."""
 
+import functools
 from typing import Any
 from typing import NamedTuple
 
 import keras
 import numpy as np
 import pytest
+import small_transformers
 from keras import ops
 from layer_checks import numpy
 from layer_checks import randomize
+from small_transformers import SIZES
 
 import keras_transformer as kt
 from keras_transformer.decoding.incremental import IncrementalDecoder
 from keras_transformer.decoding.incremental import arrange_weights
 from keras_transformer.decoding.loop import decode_loop
 
-SIZES = {
-    "vocabulary_size": 41,
-    "num_layers": 2,
-    "d_model": 12,
-    "d_ff": 17,
-    "num_heads": 3,
-}
 VARIANTS = {
     "post-norm": {},
     "pre-norm": {"normalization": "pre"},
@@ -48,31 +44,16 @@ VARIANTS = {
 }
 # A cache that grows has no static shapes, which JAX needs.
 CAPACITIES = (None, 7, 10) if keras.backend.backend() != "jax" else (7, 10)
-# Variants in which a cache of fixed capacity computes something else.
+# Variants whose computation depends on whether the cache grows.
 BUFFERED = {"post-norm", "widths", "dot", "additive", "bfloat16"}
 BUFFERED |= {name for name in VARIANTS if "window" in name}
 WEIGHTS = ("layers", "arranged", "packed")
 STEPS = 7
 
 
-def built(**options):
-    # Rounding to int8 makes other weights differ by a step in rare cases.
-    keras.utils.set_random_seed(1)
-    model = kt.Transformer(**{**SIZES, **options})
-    model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    randomize(model)
-    return model
-
-
-SHARED = {}
-
-
-def shared(**options):
-    """A model for tests that leave it as it is."""
-    key = repr(options)
-    if key not in SHARED:
-        SHARED[key] = built(**options)
-    return SHARED[key]
+# With a few other seeds, rounding to int8 makes a number differ by one step.
+built = functools.partial(small_transformers.built, seed=1)
+shared = functools.partial(small_transformers.shared, seed=1)
 
 
 def sources(model):
@@ -90,7 +71,7 @@ def decoder_of(model, weights):
 
 
 def random_ids(generator, shape, model):
-    """Tokens of which none is padding."""
+    """Returns random tokens without padding."""
     ids = generator.integers(1, 19, shape).astype("int32")
     return np.where(ids == model.pad_id, 1, ids)
 
@@ -100,15 +81,15 @@ def tolerance_of(model):
 
 
 def slow_unless(condition, *values):
-    """Returns parameters of a case that is slow if another one covers most of it."""
+    """Returns parameters of a case that is slow unless `condition` is true."""
     return pytest.param(*values, marks=() if condition else pytest.mark.slow)
 
 
 def assert_steps_match(model, decoder, beam_size=3, max_length=None, steps=STEPS):
-    """Compares the logits on the path of each last hypothesis with the model's.
+    """Compares the logits of all steps of each hypothesis with the model's.
 
-    After each step, hypotheses continue random ones of their sentence, and every third
-    step the cache is compacted.
+    After each step, each hypothesis continues a random one of its sentence. After every
+    third step, the cache is compacted.
     """
     generator = np.random.default_rng(8)
     source_ids = sources(model)
@@ -167,7 +148,7 @@ def test_step_with_arranged_weights_matches_whole_decoder(weights, variant, max_
 
 
 def test_packed_weights_are_packed():
-    """Guards the test above: the sizes of `SIZES` are too small to be packed."""
+    """Guards the test above, since matrices of `SIZES` are too small to be packed."""
     model = built(d_model=64, d_ff=96, num_heads=2, vocabulary_size=128)
     weights = arrange_weights(model, packed=True)
     for kernel in (*weights.layers[0], weights.output):
@@ -200,13 +181,13 @@ def test_step_late_in_a_sequence_matches_whole_decoder(max_length, window):
     "weights", [slow_unless(each == "arranged", each) for each in WEIGHTS]
 )
 def test_step_of_a_quantized_decoder_matches_whole_decoder(weights):
-    """Its layers keep their kernels; only the output matrix is arranged."""
+    """The layers of a quantized model keep their int8 kernels."""
     model = built(num_layers=1)
     model.quantize("int8")
     decoder = decoder_of(model, weights)
     for layer in decoder.weights.layers:
         assert set(layer) == {None}
-    # Keras computes in int8 slowly.
+    # Few steps, since int8 arithmetic is slow in Keras.
     assert_steps_match(model, decoder, max_length=CAPACITIES[0], steps=3)
 
 
@@ -225,7 +206,7 @@ def test_step_with_biased_attention_matches_whole_decoder(weights):
 
 
 def test_decoder_accepts_an_encoder():
-    """`encode` takes the place of the model's own encoder."""
+    """The argument `encode` replaces the model's encoder."""
     model, calls = shared(), []
     zeros = np.zeros((3, 6, 12), "float32")
 
@@ -244,7 +225,7 @@ def test_decoder_accepts_an_encoder():
     np.testing.assert_allclose(numpy(logits), numpy(expected)[:, 0], atol=1e-4)
 
 
-def test_step_makes_no_weights():
+def test_step_creates_no_weights():
     model = built()
     paths = [weight.path for weight in model.weights]
     decoder = decoder_of(model, "arranged")
@@ -279,7 +260,8 @@ def compiled(function, *arguments):
     return function(*map(ops.convert_to_tensor, arguments))
 
 
-# A growing cache is that of batches, a fixed one with packed weights that of XLA.
+# Cases that run by default. Batches are searched with a growing cache, and XLA's
+# programs with a fixed one and packed weights.
 LOOPS = {
     (None, "pre-norm", "layers", True),
     (None, "pre-norm", "arranged", True),
@@ -308,10 +290,10 @@ def test_step_in_a_compiled_loop_matches_whole_decoder(
 ):
     """Inside a loop's body TensorFlow fuses operations that it does not fuse outside.
 
-    TensorFlow 2.21 with oneDNN fuses scaling, product, and a bias to one operation. Its
-    results have shape (0,) if the bias is a loop variable or is captured, and the batch
-    size is unknown. With `dropped`, the context is a loop variable, and sentences
-    leave the batch at different steps; without, it is captured.
+    TensorFlow 2.21 with oneDNN fuses scaling, product, and bias into one operation. Its
+    results have shape (0,) if the batch size is unknown and the bias is a loop variable
+    or captured. With `dropped`, sentences leave the batch at different steps and the
+    context is a loop variable. Without, the context is captured.
     """
     if max_length is None and not dropped:
         pytest.skip("Only sentences that leave need a cache that grows.")

@@ -1,4 +1,7 @@
-"""Log-probabilities over large vocabularies, which one softmax normalizes."""
+"""Beam search over large vocabularies, against log-probabilities in float64.
+
+From a certain vocabulary size, the search normalizes logits by one softmax.
+"""
 
 import itertools
 
@@ -16,8 +19,8 @@ from keras_transformer.decoding import BeamSearch
 from keras_transformer.decoding import beam_search
 
 
-# Below the size from which a softmax normalizes, at it, and far above it. At 1,024 a
-# processor without AVX-512 rounds a row differently alone than among others.
+# Sizes below that limit, at it, and far above it. At 1,024, a processor without AVX-512
+# rounds a row alone differently than a row among others.
 @pytest.mark.parametrize(
     ("vocabulary", "rounding"), [(1023, 1e-6), (1024, 2e-6), (2500, 0)]
 )

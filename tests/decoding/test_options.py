@@ -48,7 +48,7 @@ def test_sampling_rejects_settings_out_of_range(options, message):
 
 
 @pytest.mark.parametrize("cls", [BeamSearch, Sampling])
-def test_settings_are_values(cls):
+def test_equal_settings_are_equal_keys(cls):
     """Equal settings are the same key of a mapping, and none can be changed."""
     settings = cls(extra_length=7)
     assert {settings: 1}[dataclasses.replace(cls(), extra_length=7)] == 1
@@ -64,7 +64,7 @@ def test_beam_search_penalty_matches_formula(kind, alpha):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_special_ids_are_never_generated_but_the_end():
+def test_special_ids_exclude_all_but_the_end():
     assert set(SpecialIds().excluded_ids()) == {0, 1, 2}
     # An id that is used twice counts once, and a missing one not at all.
     assert SpecialIds(pad=5, start=5, unknown=None).excluded_ids() == (5,)

@@ -1,3 +1,5 @@
+"""`patience` ends a search, as in the beam search of `decoding_oracles`."""
+
 import itertools
 
 import numpy as np
@@ -42,7 +44,7 @@ def expected(enough, n_best=1):
     ]
 
 
-# 0.6 of 4 hypotheses, rounded, are 2; 0.05 of them are at least `n_best`.
+# The search ends after patience x 4 hypotheses, rounded, but at least `n_best` of them.
 @pytest.mark.parametrize(
     ("patience", "n_best", "enough"),
     [(0.05, 1, 1), (0.6, 1, 2), (1, 1, 4), (2, 1, 8), (0.05, 3, 3), (1, 4, 4)],
@@ -62,7 +64,7 @@ def test_patience_ends_search_when_enough_have_finished(
 
 
 def test_more_patience_finds_no_worse_scores():
-    # Guards the test above, which proves nothing if all of its searches are equal.
+    # Guards the test above, which proves nothing if all of its searches agree.
     scores = [search(patience=patience)[1] for patience in (0.25, 1, 4, None)]
     for fewer, more in itertools.pairwise(scores):
         assert np.all(more >= fewer)

@@ -19,7 +19,7 @@ def characters(strings):
 
 
 def segments_of(texts, max_length, **options):
-    """Returns (text, gap) pairs of each text's segments, and what is truncated."""
+    """Returns pairs (segment, gap before it) per text, and whether it was truncated."""
     found = segment(characters, tf.constant(texts), max_length, **options)
     pairs = [[] for _ in texts]
     written = tf.strings.unicode_encode(found.ids, "UTF-8").numpy()
@@ -31,6 +31,7 @@ def segments_of(texts, max_length, **options):
 
 
 def split(text, max_length):
+    """Returns the segments of a text of which nothing is truncated."""
     (pairs,), (truncated,) = segments_of([text], max_length)
     assert not truncated
     assert [gap for _, gap in pairs] == [""] + [" "] * (len(pairs) - 1)

@@ -1,13 +1,15 @@
+"""Block-wise top-k against sorting."""
+
 import numpy as np
 import pytest
 
 from keras_transformer.decoding.top_k import _block_width
 from keras_transformer.decoding.top_k import top_k
 
+CASES = [(360, 1), (360, 5), (1000, 7), (37, 3), (1009, 4), (12, 12)]
 
-@pytest.mark.parametrize(
-    ("size", "k"), [(360, 1), (360, 5), (1000, 7), (37, 3), (1009, 4), (12, 12)]
-)
+
+@pytest.mark.parametrize(("size", "k"), CASES)
 def test_top_k_matches_sorting(size, k):
     x = np.random.default_rng(size + k).permutation(11 * size).reshape(11, size)
     x = x.astype("float32")
@@ -28,12 +30,13 @@ def test_top_k_finds_values_in_one_block():
 
 @pytest.mark.parametrize("fill", [0.0, -np.inf])
 def test_top_k_of_ties_gives_different_indices(fill):
-    x = np.full((3, 400), fill, "float32")
+    x = np.full((3, 1000), fill, "float32")
     _, indices = top_k(x, 7)
     assert all(len(set(row)) == 7 for row in np.array(indices))
 
 
-def test_top_k_uses_blocks_for_large_rows():
-    assert _block_width(8000, 7) == 32
-    assert _block_width(8009, 7) is None  # prime
-    assert _block_width(20, 7) is None
+def test_cases_cover_rows_with_and_without_blocks():
+    """Guards the tests above, whose rows are ranked in blocks or as a whole."""
+    in_blocks = [case for case in CASES if _block_width(*case) is not None]
+    assert in_blocks == [(360, 1), (360, 5), (1000, 7)]
+    assert _block_width(400, 2) is not None

@@ -30,6 +30,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def warnings():
+    """List that receives the (line number, text) of each warning of `translator`."""
     return []
 
 
@@ -84,7 +85,7 @@ def test_translator_rejects_a_model_without_the_end_id(model):
 
 
 def test_translator_generates_outputs_only(model):
-    """Search, sampling, and scoring with a model of few outputs."""
+    """A model with `output_size` predicts fewer ids than it embeds."""
     fewer = kt.Transformer(model.vocabulary_size, 1, 24, 40, 3, output_size=8)
     fewer.build({"source_ids": (None, None), "target_ids": (None, None)})
     fewer.set_weights(model.get_weights())
@@ -95,7 +96,7 @@ def test_translator_generates_outputs_only(model):
     found += [each.text for [each] in samples]
     assert set("".join(found)) <= set(ALPHABET[:4])
     assert len(set(found)) > 4
-    # Other letters have the score of the unknown one, not none.
+    # Letters that the model cannot predict have the score of the unknown id.
     assert np.isfinite(translator.score(["abc"], ["gef"])[0].log_prob)
     with pytest.raises(ValueError, match="prefix 'be' contains tokens that the model"):
         translator.n_best(["abc"], prefixes=["be"])
@@ -358,7 +359,10 @@ def test_translator_rejects_a_tokenizer_larger_than_the_model():
 
 @pytest.mark.fault("F27", "a whole model: truncated at the limit, with a finite score")
 def test_translation_ends_at_the_maximum_length():
-    """Its last layer gives one vector; the end id's embedding points away from it."""
+    """The end id is never the best: all decoder outputs are the same vector of ones.
+
+    The end id's embedding points away from it.
+    """
     keras.utils.set_random_seed(21)
     model = kt.Transformer(
         Characters.vocabulary_size, num_layers=1, d_model=24, d_ff=40, num_heads=3

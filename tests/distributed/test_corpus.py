@@ -33,10 +33,10 @@ def random_line(rng):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Returns a folder with three pairs of files, the pairs to keep, and a tokenizer.
+    """Triple of a folder with three pairs of files, the pairs to keep, and a tokenizer.
 
-    The files contain every kind of pair that must be dropped. The (source, target)
-    texts to keep are listed file by file, in order.
+    Each pair of files contains every kind of pair that must be dropped. The pairs
+    (source, target) to keep are in the order of the files.
     """
     folder = tmp_path_factory.mktemp("text")
     rng = np.random.default_rng(1)
@@ -67,6 +67,7 @@ def corpus(tmp_path_factory):
 
 
 def encode(folder, output, options=(), names=("0{}", "1{}.gz", "2{}"), **changes):
+    """Encodes the files `names`, in which {} stands for .en or .de, into `output`."""
     return beam_corpus.encode_with_beam(
         [folder / name.format(".en") for name in names],
         [folder / name.format(".de") for name in names],
@@ -85,7 +86,7 @@ def encode(folder, output, options=(), names=("0{}", "1{}.gz", "2{}"), **changes
 
 @pytest.fixture(scope="module")
 def records(corpus, tmp_path_factory):
-    """Returns the folder that two processes wrote, and its facts."""
+    """Pair of a folder that two processes wrote, and the summary of its corpus."""
     output = tmp_path_factory.mktemp("records")
     return output, encode(corpus[0], output, TWO_WORKERS)
 
@@ -96,18 +97,19 @@ def content(folder):
 
 def test_corpus_keeps_and_drops_pairs(corpus, records, tmp_path):
     _, kept, tokenizer = corpus
-    output, facts = records
-    assert facts == json.loads((output / "records.json").read_text())
-    assert facts["num_read"] == 180
-    assert facts["num_pairs"] == len(kept)
-    assert sum(shard["num_pairs"] for shard in facts["shards"]) == len(kept)
-    assert len(facts["shards"]) == SHARDS
-    assert facts["dropped"]["invalid_utf8"] == 3
-    assert facts["dropped"]["empty"] == 3
-    # The overlong pair and the uneven pair are the same in all files.
-    assert facts["dropped"]["too_long"] == 1
-    assert facts["dropped"]["uneven"] == 1
-    assert sum(facts["dropped"].values()) == 180 - len(kept)
+    output, summary = records
+    assert summary == json.loads((output / "records.json").read_text())
+    assert summary["num_read"] == 180
+    assert summary["num_pairs"] == len(kept)
+    assert sum(shard["num_pairs"] for shard in summary["shards"]) == len(kept)
+    assert len(summary["shards"]) == SHARDS
+    assert summary["dropped"]["invalid_utf8"] == 3
+    assert summary["dropped"]["empty"] == 3
+    # The overlong pair is the same in all files, and so is the uneven one. Their
+    # second and third occurrence count as duplicates.
+    assert summary["dropped"]["too_long"] == 1
+    assert summary["dropped"]["uneven"] == 1
+    assert sum(summary["dropped"].values()) == 180 - len(kept)
 
     # The expected ids come from tokenizing the same pairs in this process.
     ids = encode_corpus(

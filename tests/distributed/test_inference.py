@@ -19,6 +19,7 @@ SECOND = ["die Katze schläft", "noch ein\u2028Hund", "", "und"]
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
+    """Paths of a text file, a gzip file, and an empty file."""
     folder = tmp_path_factory.mktemp("lines")
     (folder / "a.de").write_text("".join(f"{text}\n" for text in TEXTS))
     with gzip.open(folder / "b.de.gz", "wt") as file:

@@ -1,4 +1,4 @@
-"""Keras's patched `fit` with several workers."""
+"""Keras's `fit`, patched for several workers, against one process."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def test_two_workers_match_one_process_for_plain_model(tmp_path):
 
 
 def test_distribute_splits_rows_among_replicas(tmp_path):
-    """Two workers with two replicas each have every row of a batch once."""
+    """Each row of a batch is on exactly one of two workers with two replicas each."""
 
     class Strategy:
         num_replicas_in_sync = 4
@@ -79,8 +79,8 @@ def test_distribute_splits_rows_among_replicas(tmp_path):
         taken = [labels.numpy() for _, labels in distributed.take(12)]
         parts.append([taken[step : step + 2] for step in range(0, 12, 2)])
     for step, labels in enumerate(batches()):
-        of_all = [part for worker in parts for part in worker[step]]
-        assert len({part.shape for part in of_all}) == 1
-        rows = np.concatenate(of_all)
+        shards = [part for worker in parts for part in worker[step]]
+        assert len({shard.shape for shard in shards}) == 1
+        rows = np.concatenate(shards)
         assert len(rows) % 4 == 0
         assert sorted(map(tuple, rows[rows.any(axis=1)])) == sorted(map(tuple, labels))

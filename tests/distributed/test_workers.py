@@ -1,4 +1,4 @@
-"""Several processes train one model like a single process, and stop together."""
+"""Two workers train the same model as one process, and stop together."""
 
 import contextlib
 import json
@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 import worker_processes
+from phrases_run import DATA_AND_MODEL
 from waiting import wait_until
 
 from keras_transformer.distributed import workers
@@ -27,18 +28,10 @@ from keras_transformer.saving.load import load_model
 STEPS = 48
 BATCH_TOKENS = 1486
 TIMEOUT = 10
-# Seconds after the timeout for the coordinator to inform the others, and for their end.
+# Seconds after the timeout in which the other worker must be informed and end.
 GRACE = 20
 SETTINGS = [
-    "data.size=900",
-    "data.held_out=20",
-    "tokenizer.vocabulary_size=380",
-    "model.num_layers=1",
-    "model.d_model=16",
-    "model.d_ff=24",
-    "model.num_heads=2",
-    "model.key_dim=8",
-    "model.value_dim=8",
+    *DATA_AND_MODEL,
     f"training.batch_tokens={BATCH_TOKENS}",
     f"training.steps={STEPS}",
     "training.warmup_steps=30",
@@ -63,6 +56,7 @@ def start_workers(folder, dropout=0.0, only=None):
 
 
 def run_workers(folder, dropout=0.0):
+    """Runs two workers to the end of the training and returns what they printed."""
     with start_workers(folder, dropout) as both:
         assert both.codes() == [0, 0], both.text(0)[-3000:] + both.text(1)[-3000:]
         return both.text(0), both.text(1)
@@ -74,6 +68,7 @@ def weights(run):
 
 
 def log(run):
+    """Returns the rows of a run's metrics without times."""
     rows = map(json.loads, (run / "metrics.jsonl").open())
     return [{key: row[key] for key in row if key not in TIMES} for row in rows]
 
@@ -89,7 +84,7 @@ def files(run):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Returns the folder of an undisturbed run and the output of both workers."""
+    """Pair of the folder of an uninterrupted run and the output of both workers."""
     folder = tmp_path_factory.mktemp("whole")
     return folder, run_workers(folder)
 
@@ -108,13 +103,13 @@ def test_two_workers_match_one_process(whole, tmp_path, record_property):
     assert min(rows) == 1
     assert any(count % 2 for count in rows if count > 1)
 
-    found, expected = weights(folder / "run"), weights(tmp_path / "run")
-    assert len(found) == len(expected) > 10
-    for value, one in zip(found, expected, strict=True):
-        np.testing.assert_allclose(value, one, rtol=0, atol=2e-5)
-    largest = max(
-        np.abs(value - one).max() for value, one in zip(found, expected, strict=True)
+    weight_pairs = list(
+        zip(weights(folder / "run"), weights(tmp_path / "run"), strict=True)
     )
+    assert len(weight_pairs) > 10
+    for found, expected in weight_pairs:
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+    largest = max(np.abs(found - expected).max() for found, expected in weight_pairs)
     record_property("happened", f"weights differ by at most {largest:.0e}")
 
     logs, one_logs = log(folder / "run"), log(tmp_path / "run")
@@ -134,7 +129,17 @@ def test_two_workers_match_one_process(whole, tmp_path, record_property):
 
 
 def interrupt_run(folder, victim, number, dropout=0.0):
-    """Signals one of two workers. Returns exit code, text and seconds of the other."""
+    """Sends a signal to one of two workers, after its first checkpoint.
+
+    Args:
+        folder: Folder for the logs and the run.
+        victim: Number of the worker that gets the signal.
+        number: Number of the signal.
+        dropout: Rate of the model.
+
+    Returns:
+        The other worker's exit code, its output, and the seconds until its end.
+    """
     with start_workers(folder, dropout) as both:
         both.wait_for_step(folder / "run", 5)
         start = time.monotonic()
@@ -171,6 +176,7 @@ def test_training_resumes_after_killed_worker(whole, tmp_path, record_property):
 
 @pytest.fixture(scope="module")
 def whole_with_dropout(tmp_path_factory):
+    """Folder of an uninterrupted run with dropout."""
     folder = tmp_path_factory.mktemp("dropout")
     run_workers(folder, dropout=0.2)
     return folder
@@ -212,7 +218,7 @@ def test_sigterm_to_one_worker_stops_both(tmp_path):
 
 @pytest.mark.slow
 def test_waiting_workers_end_on_a_signal(tmp_path):
-    """Worker 0 of one pair and worker 1 of another wait in vain."""
+    """Worker 0 of one pair and worker 1 of another pair wait for missing workers."""
     first = start_workers(tmp_path / "first", only=0)
     second = start_workers(tmp_path / "second", only=1)
     numbers = signal.SIGTERM, signal.SIGINT
@@ -226,7 +232,7 @@ def test_waiting_workers_end_on_a_signal(tmp_path):
 
 
 def test_workers_meet_and_report_missing_ones():
-    """Servers take the addresses of workers that have met the others."""
+    """Workers still meet after others have started a server on their address."""
     addresses = worker_processes.cluster(3)
     missing = {}
     with contextlib.ExitStack() as servers:

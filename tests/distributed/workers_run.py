@@ -23,14 +23,14 @@ STEPS = 10
 
 
 def fit(workers):
-    """Returns a model trained on the batches of `dataset()`, and its metrics."""
+    """Returns a model trained on the batches of `dataset()`, and {metric: value}."""
     keras.utils.set_random_seed(3)
     with workers.strategy.scope():
         model = kt.Transformer(
             VOCABULARY, num_layers=1, d_model=12, d_ff=20, num_heads=2, dropout=0.0
         )
         model.compile(
-            # Adam's updates would hide a gradient that is twice as large.
+            # With Adam, gradients that are twice as large would give equal updates.
             keras.optimizers.SGD(0.5),
             loss=training.SmoothedCrossEntropy(0.1),
             metrics=[training.Perplexity(), training.TokenAccuracy()],

@@ -126,7 +126,7 @@ def run_in_bash(line):
 
 
 def expanded(word):
-    """Returns a word with the shell's variables expanded, as outside of quotes."""
+    """Returns a word after the shell has expanded its variables."""
     quoted = subprocess.run(
         ["bash", "-c", f'printf %s "{word}"'], check=True, stdout=subprocess.PIPE
     )
@@ -134,7 +134,13 @@ def expanded(word):
 
 
 def run_block(block, where, names):
-    """Runs a block. Returns how many commands or Python blocks ran."""
+    """Runs a block and returns the number of its commands, or 1 for Python.
+
+    Args:
+        block: A `guides.Block`.
+        where: File and line of the block, for errors.
+        names: Dict of the Python names that the page's blocks share.
+    """
     code = block.to_run()
     if block.language == "python":
         exec(compile("\n" * (block.line - 1) + code, where, "exec"), names)
@@ -159,6 +165,7 @@ def check_output(block, printed, where):
 
 
 def main(path, languages=("python", *SHELLS)):
+    """Runs a page's blocks in these languages, and prints how many it ran."""
     path = pathlib.Path(path)
     names = {"__name__": "__main__"}
     ran, printed = 0, None

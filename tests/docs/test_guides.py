@@ -92,10 +92,10 @@ def test_site_builds_without_warnings(tmp_path):
     )
     assert result.returncode == 0, result.stderr[-3000:]
     layers = (tmp_path / "reference" / "layers" / "index.html").read_text("utf-8")
-    # mkdocstrings renders docstrings.
+    # mkdocstrings has rendered the docstrings.
     assert "Multi-head attention (section 3.2.2)" in layers
     sources = [page.read_text("utf-8") for page in tmp_path.rglob("*.html")]
-    # Pictures, scripts and styles are part of the site.
+    # The site contains all pictures, scripts and styles that it loads.
     loads = re.compile(r"<(?:script|img|link)[^>]*(?:src|href)=\"(https?:[^\"]*)\"")
     assert [url for page in sources for url in loads.findall(page)] == []
 
@@ -174,7 +174,7 @@ def test_guide_runs_from_top_to_bottom(guide, sandbox, small_run):
 
 
 def run_in(folder, guide):
-    """Runs a guide in a folder. Returns how many commands and Python blocks ran."""
+    """Runs a guide in a folder and returns the number of blocks and commands."""
     (folder / "bin").mkdir()
     command = folder / "bin" / "keras-transformer"
     command.write_text(

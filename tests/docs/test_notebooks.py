@@ -15,7 +15,7 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 
 @pytest.fixture(scope="module")
 def notebooks():
-    """The script docs/notebooks.py."""
+    """The script docs/notebooks.py as a module."""
     path = list(sys.path)
     spec = importlib.util.spec_from_file_location(
         "notebooks", ROOT / "docs" / "notebooks.py"
@@ -98,7 +98,7 @@ def test_notebook_contains_no_error_or_path_of_a_machine(page):
 
 
 def shape(text):
-    """Returns the text with each line replaced by the same word."""
+    """Replaces each line by the same word, since times and paths differ."""
     return re.sub(r"[^\n]+", "line", text)
 
 

@@ -1,4 +1,4 @@
-"""The reference pages: generated ones are up to date, others name what exists."""
+"""Reference pages match the code: generated ones in full, others in their names."""
 
 import importlib.util
 import re
@@ -25,6 +25,7 @@ def table_rows(text):
 
 
 def error_classes(base):
+    """Yields the direct and indirect subclasses of a class."""
     for each in base.__subclasses__():
         yield each
         yield from error_classes(each)
@@ -32,6 +33,7 @@ def error_classes(base):
 
 @pytest.fixture(scope="module")
 def reference():
+    """The script docs/reference.py as a module."""
     path = ROOT / "docs" / "reference.py"
     spec = importlib.util.spec_from_file_location("reference", path)
     module = importlib.util.module_from_spec(spec)

@@ -1,3 +1,5 @@
+"""Perplexity of table models against log-probabilities computed in float64."""
+
 import math
 
 import keras
@@ -25,6 +27,7 @@ class TableModel(keras.Model):
 
 @pytest.fixture
 def table():
+    """Random logits `[current id, next id]`."""
     return (
         np.random.default_rng(3).normal(size=(VOCABULARY_SIZE,) * 2).astype("float32")
     )
@@ -43,12 +46,14 @@ def batch(target_ids, labels):
 
 @pytest.fixture
 def batches():
+    """Two batches of (inputs, labels), one of them with padding."""
     return [
         batch([[2, 4, 5, 6], [2, 5, 0, 0]], [[4, 5, 6, 3], [5, 3, 0, 0]]),
         batch([[2, 6, 6]], [[6, 6, 3]]),
     ]
 
 
+# The pairs (current id, next id) in `batches`, without padding.
 STEPS = [(2, 4), (4, 5), (5, 6), (6, 3), (2, 5), (5, 3), (2, 6), (6, 6), (6, 3)]
 
 

@@ -1,3 +1,5 @@
+"""BLEU, chrF, and TER against the command of sacreBLEU."""
+
 import json
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""BLEU over seeds against sacreBLEU's own bootstrap and paired test."""
+"""BLEU intervals and tests over several seeds, against sacreBLEU's bootstrap tests."""
 
 import numpy as np
 import pytest
@@ -74,6 +74,6 @@ def test_compare_seeds_of_equal_systems_finds_no_difference():
     assert found[1].p_value == 1.0
 
 
-def test_spread_is_mean_and_sample_deviation():
+def test_spread_is_the_mean_and_sample_standard_deviation():
     assert str(evaluation.spread([41.0, 42.0, 43.0])) == "42.00 ± 1.00"
     assert evaluation.spread([41.0]) == (41.0, None)

@@ -2,8 +2,8 @@
 
     python first_batches.py FOLDER
 
-prints a line of JSON per recipe: its name, and the shape of the batch or an error. Only
-required packages can be imported, as in a plain installation.
+The script prints a line of JSON per recipe: its name, and the shape of the batch or an
+error. Optional packages cannot be imported, as in an installation without extras.
 """
 
 import ast
@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORDS = ("the", "dog", "cat", "runs", "Hund", "Katze", "läuft", "schläft", "ein", "7")
 SMALL = ("training.batch_tokens=512",)
-# Larger where the text has more characters or symbols.
+# Larger than the default of 310 if the text has more characters or symbols.
 VOCABULARY_SIZES = {"craft_parsing": 420, "phrases": 380}
 
 

@@ -1,4 +1,4 @@
-"""Floating-point operations against the weights of a built model."""
+"""Counted floating-point operations against counts from a model's weights."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,8 @@ def test_forward_flops_match_weights_and_positions(source, target):
     model = kt.Transformer(VOCABULARY, **SETTINGS)
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     source, target = np.array(source), np.array(target)
-    # Cross-attention, in 2 layers of 3 heads, projects the source to keys and values.
+    # Cross-attention, in 2 layers of 3 heads, projects the source to keys and values:
+    # weights of the decoder that multiply source tokens.
     of_source = 2 * 3 * 12 * (5 + 7)
     expected = 2 * source.sum() * (count_kernel_weights(model.encoder) + of_source)
     expected += (
@@ -59,6 +60,7 @@ def test_attention_window_reduces_forward_flops():
         return forward_flops(settings, VOCABULARY, [length], [length])
 
     assert cost(9, attention_window=9) == cost(9) == cost(9, attention_window=None)
-    # The 2 layers of encoder and decoder each save 9 x 5 pairs of positions.
+    # Each self-attention, 2 in the encoder and 2 in the decoder, saves 9 x 5 pairs of
+    # positions.
     less = 2 * 2 * 9 * 5 * 2 * 3 * (5 + 7)
     assert cost(9) - cost(9, attention_window=4) == less

@@ -31,7 +31,7 @@ def write_run(folder, rows, tail=""):
 
 @pytest.fixture
 def figures(monkeypatch):
-    """The figures that are saved."""
+    """List that receives each figure that is saved."""
     saved, real = [], Figure.savefig
 
     def savefig(figure, *args, **kwargs):
@@ -43,7 +43,7 @@ def figures(monkeypatch):
 
 
 def curves_of(figure):
-    """Returns lists of (x, y) by title of the panel and unit of x."""
+    """Returns {(title of the panel, unit of x): list of curves `[points, 2]`}."""
     rows = np.reshape(figure.axes, (-1, 2))
     units = [axis.get_xlabel() for axis in rows[-1]]
     return {
@@ -88,7 +88,7 @@ def test_curves_of_several_runs_share_a_picture(tmp_path, figures):
     assert "<svg" in (tmp_path / "both.svg").read_text()
 
 
-def test_curves_mark_where_stages_begin(tmp_path, figures):
+def test_curves_mark_the_beginnings_of_stages(tmp_path, figures):
     stages = [
         {"split": "stage", "step": step, "seconds": 6.0 * step, "stage": number}
         for number, step in ((1, 0), (2, 150), (3, 250))

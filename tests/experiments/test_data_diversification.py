@@ -1,32 +1,21 @@
-"""Data diversification: text, order of the commands, and resume."""
+"""benchmarks/data_diversification.py: its text, order of commands, and resuming."""
 
-import importlib.util
 import pathlib
 
 import pytest
+from benchmark_scripts import load_script
 from phrases_run import SMALL
 
 from keras_transformer.errors import RecipeError
 from keras_transformer.errors import UserError
 from keras_transformer.recipes import load_recipe
 
-PATH = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 RECIPE = load_recipe("phrases", [*SMALL, "training.parallel_parts=2"])
+script = load_script("data_diversification")
 
 
-def load_script():
-    path = PATH / "data_diversification.py"
-    spec = importlib.util.spec_from_file_location("data_diversification", path)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script
-
-
-script = load_script()
-
-
-def test_diversified_pairs_worked_out_by_hand():
-    """The pairs are named by their source and target texts."""
+def test_diversified_pairs_match_pairs_worked_out_by_hand():
+    """Each new pair comes with the name of its origin."""
     pairs = script.diversified_pairs(
         ["a", "b", "a"],
         ["A", "B", "A"],
@@ -51,7 +40,10 @@ def test_diversified_pairs_need_a_translation_of_each_text():
 
 @pytest.fixture
 def commands(monkeypatch):
-    """The commands that were run. Translations are the input in capital letters."""
+    """List that receives the commands, which are replaced.
+
+    Training writes an empty model. Translations are the input in capital letters.
+    """
     found = []
 
     def run(command):
@@ -62,7 +54,7 @@ def commands(monkeypatch):
             output.mkdir()
             (output / "model.keras").touch()
             return
-        # --resume, without a value, shifts the pairs.
+        # `options` is wrong after --resume, which has no value.
         source = pathlib.Path(command[command.index("--input") + 1])
         output.write_text(source.read_text().upper())
 
@@ -74,7 +66,7 @@ def lines(path):
     return path.read_text().split("\n")[:-1]
 
 
-def test_text_is_original_then_translated_both_ways(commands, tmp_path):
+def test_diversified_text_is_the_original_then_both_translations(commands, tmp_path):
     script.diversify(RECIPE, [1, 2], tmp_path)
     text = tmp_path / "text"
     sources, targets = (lines(text / f"train.{side}") for side in script.SIDES)
@@ -122,7 +114,7 @@ def test_commands_run_once_and_in_order(commands, tmp_path, capsys):
     assert commands[2][-2:] == ("--parallel-parts", "2")
     shown = [each for each in printed if not each.startswith("# ")]
     assert shown == [" ".join(["keras-transformer", *each]) for each in commands]
-    # Only what is missing is made again.
+    # A second call makes only the missing file again.
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*.source")}
     (output / "synthetic" / "backward-1").unlink()
     del commands[:]

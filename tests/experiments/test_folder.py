@@ -16,6 +16,7 @@ from keras_transformer.experiments import folder as run_folder
 from keras_transformer.recipes import load_recipe
 from keras_transformer.training.callbacks import Progress
 
+# Holds the lock of a folder until standard input ends.
 HOLD = """
 import pathlib, sys
 from keras_transformer.experiments import folder as run_folder
@@ -185,7 +186,7 @@ def test_check_replicas_rejects_changed_number(tmp_path):
 
 @pytest.mark.parametrize("content", ["", "\x00\x01", "a: [", "data: 3"])
 def test_claim_reports_damaged_recipe(tmp_path, content, caplog):
-    """The message names the file to delete, and deleting it is enough."""
+    """The error names the file to delete. Without the file, the run continues."""
     run_folder.claim(tmp_path, recipe())
     add_checkpoint(tmp_path)
     config = tmp_path / "config.yaml"
@@ -248,7 +249,7 @@ def test_lock_replaces_a_hard_link(tmp_path):
         assert other.read_text() == "somebody's"
         with pytest.raises(RunBusy), run_folder.lock(run):
             pytest.fail("locked twice")
-    # The process that has locked a shared file may be training in this run.
+    # A locked file with two names counts as the lock of this run.
     (run / ".lock").unlink()
     os.link(other, run / ".lock")
     with open(other, "rb") as file:
@@ -258,7 +259,7 @@ def test_lock_replaces_a_hard_link(tmp_path):
     assert other.read_text() == "somebody's"
 
 
-def test_lock_of_a_removed_file_counts_for_nobody(tmp_path):
+def test_lock_ignores_locks_of_removed_files(tmp_path):
     with run_folder.lock(tmp_path), pytest.raises(RunError, match="already training"):
         (tmp_path / ".lock").unlink()
         with run_folder.lock(tmp_path):
@@ -343,9 +344,10 @@ def test_temporary_names_that_are_links_are_replaced(tmp_path, outside):
 
 
 class TestFailedStart:
-    """A start that fails leaves nothing behind, and removes nothing else."""
+    """A failed start removes what it has written and nothing else."""
 
     def fail(self, folder, error=DataError, logged=False):
+        """Starts a run that fails, with `logged` after its first line of metrics."""
         with pytest.raises(error), run_folder.start(folder):
             run_folder.create(folder)
             run_folder.claim(folder, recipe())

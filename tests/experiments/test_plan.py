@@ -1,4 +1,4 @@
-"""Plans of trainings: sizes compared with counts by hand, and an unchanged disk."""
+"""Plans of trainings against counts by hand. A plan writes no file."""
 
 import re
 
@@ -17,13 +17,14 @@ SMALL = (
 
 @pytest.fixture
 def recipe(tmp_path):
+    """Recipe for 20 pairs of equal lines of 16 bytes."""
     for name in ("a", "b"):
         (tmp_path / name).write_text("a cat sat on it\n" * 20)
     files = f"data.train={{source: {tmp_path}/a, target: {tmp_path}/b}}"
     return load_recipe("files", [files, *SMALL])
 
 
-def test_plan_describes_a_training_without_a_trace(recipe, tmp_path):
+def test_plan_describes_a_training_and_writes_nothing(recipe, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     found = plan_training(recipe)
     assert sorted(tmp_path.rglob("*")) == before
@@ -31,7 +32,8 @@ def test_plan_describes_a_training_without_a_trace(recipe, tmp_path):
     assert found["data"] == "20 pairs, about 80 tokens per side"
     assert found["steps"] == "30, about 24 epochs"
     assert found["vocabulary"] == "50 subwords (bpe)"
-    # Three attentions, two feed-forward networks, five norms, two final norms, 50 ids.
+    # Three attentions, two feed-forward networks, seven norms (two of them at the ends
+    # of the stacks), and embeddings of 50 ids.
     parameters = 3 * 4 * 8 * 8 + 2 * (2 * 8 * 16 + 16 + 8) + 7 * 16 + 50 * 8
     assert found["model"].startswith(f"{parameters:,} parameters (tiny: 1 layers, ")
     speed = float(re.match(r"([\d,]+) tokens/s", found["speed"])[1].replace(",", ""))

@@ -1,4 +1,7 @@
-"""`repeat`: seeds, resume, report, failures, and comparison of two folders."""
+"""`repeat` trains one recipe with several seeds and reports mean and deviation.
+
+`compare` compares two of its folders.
+"""
 
 import json
 import os
@@ -27,6 +30,7 @@ TINY = [
 
 @pytest.fixture(scope="module")
 def repeated(tmp_path_factory):
+    """Pair of the output folder for two seeds, and the list of their results."""
     output = tmp_path_factory.mktemp("repeat") / "seeds"
     results = repeat(load_recipe("phrases", TINY), [1, 2], output, jobs=2)
     return output, results
@@ -40,7 +44,7 @@ def test_repeat_reports_every_seed_and_their_spread(repeated):
         scores = [each[metric] for each in results]
         assert report[metric]["mean"] == pytest.approx(statistics.mean(scores))
         assert report[metric]["deviation"] == pytest.approx(statistics.stdev(scores))
-    # Other seeds give other models.
+    # Different seeds give different models.
     assert results[0]["perplexity"] != results[1]["perplexity"]
     for seed, result in zip((1, 2), results, strict=True):
         folder = output / f"seed-{seed}"

@@ -1,4 +1,4 @@
-"""The seed determines losses, weights and translations."""
+"""Equal seeds give equal losses, weights and translations; other seeds do not."""
 
 import json
 
@@ -17,7 +17,7 @@ TEXTS = ["three miles", "May 5, 2021", "12%"]
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Returns (losses of every step, weights, translations) of three runs by name."""
+    """Dict of three runs by name: (loss of each step, weights, translations)."""
     found = {}
     with pytest.MonkeyPatch.context() as patch:
         fit = trainer.Trainer.fit

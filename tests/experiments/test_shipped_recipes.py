@@ -1,4 +1,4 @@
-"""Every shipped recipe up to its first batch, in an installation without extras."""
+"""Every shipped recipe yields a batch in an installation without extras."""
 
 import json
 import pathlib
@@ -14,7 +14,7 @@ SCRIPT = pathlib.Path(__file__).with_name("first_batches.py")
 
 @pytest.fixture(scope="module")
 def first_batches(tmp_path_factory):
-    """Shapes of the first batches by recipe. One process loads all of them."""
+    """Dict from recipe to the shape of its first batch, or to the text of an error."""
     pytest.importorskip("packaging", reason="part of the extra [dev]")
     folder = tmp_path_factory.mktemp("data")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Runs with stages: text of each stage, and resume within and between them."""
+"""A run with two stages: the text of each, and resuming within and between them."""
 
 import shutil
 
@@ -48,6 +48,7 @@ def rows(folder):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
+    """Pair of the run folder and the summary of its training."""
     folder = tmp_path_factory.mktemp("stages")
     return folder, train(small_recipe(*SETTINGS), folder, progress=False)
 
@@ -57,7 +58,7 @@ def run(finished):
     return finished[0]
 
 
-def test_stored_recipe_is_the_recipe(run):
+def test_stored_recipe_equals_the_given_recipe(run):
     assert load_recipe(run / "config.yaml") == small_recipe(*SETTINGS)
 
 
@@ -104,7 +105,7 @@ def test_resumed_stages_give_the_same_model(run, tmp_path, step):
 
 
 def test_model_is_the_moving_average_over_all_stages(run):
-    """`a = 0.6 a + 0.4 w` after each step, beginning with the first weights."""
+    """Each step sets `a = 0.6 a + 0.4 w`. The first average is the first weights."""
     paths = checkpoint_paths(run / "checkpoints")
     assert len(paths) == 6
     model = load_run(run)[2]
@@ -122,7 +123,7 @@ def test_model_is_the_moving_average_over_all_stages(run):
         assert np.abs(average.numpy() - later[-1]).max() > 1e-5
 
 
-def test_average_of_a_run_with_a_moving_average_is_of_averages(run, tmp_path):
+def test_average_command_averages_moving_averages(run, tmp_path):
     path, averaged = average_run(run, last=1, output=tmp_path / "again.keras")
     assert len(averaged) == 1
     for one, other in zip(
@@ -131,7 +132,7 @@ def test_average_of_a_run_with_a_moving_average_is_of_averages(run, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-def test_log_and_curves_tell_stages_apart(run):
+def test_log_names_the_stage_of_each_row(run):
     assert [(row["split"], row["step"], row["stage"]) for row in rows(run)] == [
         ("stage", 0, 1),
         ("stage", 3, 2),
@@ -149,7 +150,7 @@ def test_summary_reports_the_pairs_of_each_stage(finished):
     ]
     reports = summary["train pairs"].split("; stage 2: ")
     for report, number in zip(reports, pairs, strict=True):
-        assert f"{number:,} pairs" in report or str(number) in report
+        assert f"{number:,} of " in report
 
 
 def test_cost_of_a_run_is_the_sum_over_its_stages(run):

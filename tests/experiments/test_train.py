@@ -1,4 +1,4 @@
-"""Runs from recipe to model, on the embedded phrases."""
+"""`train` on the embedded phrases: run folder, resuming, failures, and restarts."""
 
 import json
 import shutil
@@ -24,6 +24,7 @@ from keras_transformer.saving.load import load_run
 
 @pytest.fixture(scope="module")
 def run(phrases_run):
+    """Pair of a finished run's folder and the summary of its training."""
     return phrases_run
 
 
@@ -45,8 +46,8 @@ def test_train_writes_run_folder(run):
     assert load_recipe(folder / "config.yaml") == small_recipe()
     assert summary["steps"] == 8
     assert summary["averaged checkpoints"] == 2
-    # 6 operations per weight and token: 16 x 380 embedding weights and 2,500 others on
-    # each side, and 8 batches with some padding.
+    # The usual estimate: 6 operations per weight and token, for 16 x 380 weights of the
+    # embedding and about 5,000 others. Batches are not full, hence the wide bounds.
     tokens = 8 * small_recipe().training.batch_tokens
     counted = float(summary["training cost"].split(" operations counted; ")[0])
     assert 0.5 < counted / (6 * tokens * (16 * 380 + 5000)) < 1.5
@@ -113,7 +114,7 @@ def test_train_retries_failed_start(tmp_path):
     assert load_run(tmp_path)[1].vocabulary_size == 380
 
 
-def test_train_with_word_pieces_and_learned_positions(tmp_path):
+def test_train_supports_word_pieces_and_learned_positions(tmp_path):
     recipe = small_recipe(
         "tokenizer.kind=word_piece",
         "tokenizer.vocabulary_size=450",

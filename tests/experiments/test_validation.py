@@ -1,4 +1,4 @@
-"""Metrics of a validation, with translations that are given."""
+"""Metrics of a validation, with fixed translations, against sacreBLEU."""
 
 from types import SimpleNamespace
 

@@ -1,0 +1,37 @@
+"""Logits of imported models, and errors about folders that are refused."""
+
+import pathlib
+
+import numpy as np
+import pytest
+from layer_checks import numpy
+from toolkit_models import SOURCE
+from toolkit_models import TARGET
+
+from keras_transformer.errors import UserError
+
+
+def model_logits(model):
+    """Returns logits `[len(TARGET) + 1, pieces]` for `SOURCE` and `TARGET`."""
+    start = model.vocabulary_size - 1
+    ids = {"source_ids": np.array([SOURCE]), "target_ids": np.array([[start, *TARGET]])}
+    return numpy(model(ids))[0]
+
+
+def import_error(read, folder):
+    """Returns the error of `read(folder)`: one short line that names the folder."""
+    with pytest.raises(UserError) as caught:
+        read(folder)
+    message = str(caught.value)
+    assert "\n" not in message and str(folder) in message and len(message) < 500
+    return message
+
+
+class FileOnUnpickle:
+    """Creates the file `path` when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return pathlib.Path.touch, (pathlib.Path(self.path),)

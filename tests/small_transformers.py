@@ -1,0 +1,32 @@
+"""Small models with random weights, which tests compare with formulas."""
+
+import keras
+from layer_checks import randomize
+
+import keras_transformer as kt
+
+SIZES = {
+    "vocabulary_size": 41,
+    "num_layers": 2,
+    "d_model": 12,
+    "d_ff": 17,
+    "num_heads": 3,
+}
+_SHARED = {}
+
+
+def built(seed=5, **options):
+    """Returns a new `Transformer` of these sizes, with options in addition."""
+    keras.utils.set_random_seed(seed)
+    model = kt.Transformer(**{**SIZES, **options})
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    randomize(model)
+    return model
+
+
+def shared(seed=5, **options):
+    """Returns a model that tests share and must not change."""
+    key = repr((seed, options))
+    if key not in _SHARED:
+        _SHARED[key] = built(seed, **options)
+    return _SHARED[key]
