@@ -48,9 +48,9 @@ class AddNorm(keras.layers.Layer):
         self.layer_norm.build(inputs_shape)
 
     def sublayer_input(self, inputs):
-        """Returns the sublayer's input `[batch, length, d_model]`.
+        """Returns the input of the sublayer, `[batch, length, d_model]`.
 
-        These are `inputs`, normalized only if `normalization` is `"pre"`.
+        That is `inputs`, normalized only if `normalization` is `"pre"`.
         """
         return self.layer_norm(inputs) if self.normalization == "pre" else inputs
 

@@ -9,7 +9,7 @@ def padding_mask(ids, pad_id=0):
 
 
 def causal_mask(target_length, source_length):
-    """Returns a mask `[1, target_length, source_length]` of the keys up to each query.
+    """Returns a mask `[1, target_length, source_length]`: query i sees keys 0 to i.
 
     The lengths are ints or scalar tensors.
     """
@@ -19,7 +19,7 @@ def causal_mask(target_length, source_length):
 
 
 def combine_masks(*masks):
-    """Returns the logical and of the masks that are not `None`, if there are any."""
+    """Returns the logical AND of all masks but `None`, or `None` if all are `None`."""
     combined = None
     for mask in masks:
         if mask is not None:

@@ -22,6 +22,8 @@ SCORE_MODES = ("scaled_dot", "dot", "additive")
 def attention(logits, value, mask=None, dropout=None, training=None):
     """Computes `softmax(logits) V` (equation 1).
 
+    In the shapes, `...` is empty, or the axis of blocks in `RestrictedSelfAttention`.
+
     Args:
         logits: `[batch, num_heads, ..., target_length, source_length]`.
         value: `[batch, num_heads, ..., source_length, value_dim]`.
@@ -230,11 +232,11 @@ class MultiHeadAttention(keras.layers.Layer):
         return ops.matmul(query, ops.swapaxes(key, -1, -2))
 
     def _additive_logits(self, query, key):
+        # [batch, num_heads, ..., target_length, source_length, key_dim]
         sums = ops.tanh(query[..., :, None, :] + key[..., None, :, :])
         # Outside `call`, Keras does not cast weights to the compute dtype.
         weights = ops.cast(self.score_weights, sums.dtype)
-        # [batch, num_heads, ..., source_length, key_dim] times
-        # [num_heads, 1, ..., key_dim, 1]
+        # [num_heads, 1, ..., 1, key_dim, 1], to multiply the last axis of `sums`
         inner = (1,) * (len(sums.shape) - 4)
         weights = ops.reshape(weights, (self.num_heads, *inner, self.key_dim, 1))
         return ops.matmul(sums, weights)[..., 0]

@@ -17,7 +17,7 @@ def sinusoids(positions, d_model, rates="paper"):
 
     Args:
         positions: `[length]`, integers from 0.
-        d_model: Width; an odd one ends in a sine.
+        d_model: Width of the encoding. If it is odd, the last component is a sine.
         rates: `"paper"` or `"tensor2tensor"`.
 
     Returns:
@@ -43,8 +43,9 @@ class PositionalEncoding(keras.layers.Layer):
         first_position: Added to all positions; only for `"sinusoidal"`.
 
     Raises:
-        ValueError: If `kind` is unknown, or `"learned"` comes without `max_length` or
-            with a `first_position` other than 0 or `rates` other than `"paper"`.
+        ValueError: If `kind` or `rates` is unknown. With `"learned"`, also if
+            `max_length` is missing or below 1, or if `first_position` or `rates` is
+            not the default.
     """
 
     def __init__(
@@ -59,6 +60,10 @@ class PositionalEncoding(keras.layers.Layer):
         if kind not in ("sinusoidal", "learned"):
             raise ValueError(
                 f'`kind` must be "sinusoidal" or "learned". Received: {kind!r}.'
+            )
+        if rates not in ("paper", "tensor2tensor"):
+            raise ValueError(
+                f'`rates` must be "paper" or "tensor2tensor". Received: {rates!r}.'
             )
         if kind == "learned" and (max_length is None or max_length < 1):
             raise ValueError(
@@ -101,8 +106,8 @@ class PositionalEncoding(keras.layers.Layer):
                 tensor. Above 0 when decoding one position at a time.
 
         Returns:
-            `[batch, length, d_model]`. If `start_index` or a dynamic length leads past
-            the learned positions, the last of them is used.
+            `[batch, length, d_model]`. Positions beyond the learned ones, which a
+            `start_index` or a dynamic length can cause, use the last learned one.
 
         Raises:
             ValueError: If `length` is static and above `max_length`.

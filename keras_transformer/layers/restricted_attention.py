@@ -9,9 +9,9 @@ from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.multi_head_attention import attention
 from keras_transformer.numerics.softmax import masked_softmax
 
-# Larger blocks are cut to the sequence: they are padded to their size, so a huge window
-# in a model file could exhaust the memory. Smaller ones have a static size, even if the
-# sequence length is dynamic.
+# Sequences are padded to whole blocks, so the blocks of a huge window in a model file
+# could exhaust the memory. Above this size, a block is at most as long as the sequence.
+# Up to it, the block size is static even if the sequence length is dynamic.
 _MAX_STATIC_BLOCK = 512
 
 
@@ -61,6 +61,8 @@ class RestrictedSelfAttention(MultiHeadAttention):
         before, after = (self.window - 1) // 2, self.window // 2
         if causal:
             before, after = self.window - 1, 0
+        # A block is as long as the window's longer side. So the window of each query
+        # lies within its own block and the neighboring ones.
         size = max(before, after, 1)
         # Number of neighboring blocks before and after each block.
         sides = (1, 0 if causal else 1)
@@ -71,7 +73,7 @@ class RestrictedSelfAttention(MultiHeadAttention):
         key_mask = ops.ones((1, length), dtype="bool") if mask is None else mask[:, 0]
         key_mask = ops.cast(key_mask, "int32")[:, None, :, None]
         key_mask = _join_neighbors(_split_blocks(key_mask, size), sides)
-        # [batch or 1, 1, blocks, 1, keys], combined with the band [size, keys]
+        # [batch or 1, 1, blocks, 1, keys], which broadcasts with the band [size, keys]
         key_mask = ops.cast(ops.swapaxes(key_mask, -1, -2), "bool")
         block_mask = ops.logical_and(key_mask, _band(size, sides, before, after))
         keys = _join_neighbors(_split_blocks(key, size), sides)

@@ -21,7 +21,7 @@ class Stack(TransformerLayer):
         ValueError: If `num_layers` is below 1.
     """
 
-    # A subclass names the class of its layers.
+    # Class of the layers, which each subclass sets.
     layer_class = None
 
     def __init__(self, num_layers, num_heads, key_dim, d_ff, **kwargs):
@@ -48,9 +48,9 @@ class Stack(TransformerLayer):
 
         Args:
             inputs: `[batch, length, d_model]`.
-            *args: Further arguments of each layer.
+            *args: Further positional arguments of each layer's `call`.
             return_attention_scores: Whether to return the scores, too.
-            **kwargs: Keyword arguments of each layer.
+            **kwargs: Keyword arguments of each layer's `call`.
 
         Returns:
             `[batch, length, d_model]`. With `return_attention_scores`, `(output,

@@ -108,7 +108,10 @@ class TokenEmbedding(keras.layers.Layer):
         return ops.cast(vectors, self.compute_dtype) * math.sqrt(self.d_model)
 
     def output_embeddings(self):
-        """Returns the output projection as `[output_size or all, d_model]`."""
+        """Returns the output projection.
+
+        The shape is `[output_size or vocabulary_size, d_model]`.
+        """
         if not self.tied:
             return self.output_matrix
         if self.output_size is None:
@@ -116,25 +119,28 @@ class TokenEmbedding(keras.layers.Layer):
         return ops.convert_to_tensor(self.embeddings)[: self.output_size]
 
     def output_kernel(self):
-        """Returns the output projection as `[d_model, output_size or all]`, float32."""
+        """Returns the output projection transposed, in float32.
+
+        The shape is `[d_model, output_size or vocabulary_size]`.
+        """
         return ops.transpose(ops.cast(self.output_embeddings(), "float32"))
 
     def add_bias(self, logits):
-        """Adds the biases to logits `[..., output_size or all]`, if there are any."""
+        """Adds the biases to logits `[..., output_size or vocabulary_size]`, if any."""
         return logits + self.bias if self.use_bias else logits
 
     def loss_operands(self, vectors):
-        """Returns two matrices; the first times the second transposed is the logits.
+        """Returns matrices A and B such that the logits are A times B transposed.
 
-        Biases become a column that is multiplied by 1, so that a fused loss needs no
-        third argument.
+        Biases become an additional column of B, with ones in A, so that a fused loss
+        needs no third operand.
 
         Args:
             vectors: `[tokens, d_model]`, float32.
 
         Returns:
-            `[tokens, width]` and `[output_size or all, width]`, float32. `width` is
-            `d_model`, plus 1 if there are biases.
+            `[tokens, width]` and `[output_size or vocabulary_size, width]`, float32.
+            `width` is `d_model`, plus 1 if there are biases.
         """
         matrix = ops.convert_to_tensor(self.output_embeddings())
         if not self.use_bias:

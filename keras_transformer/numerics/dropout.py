@@ -5,18 +5,20 @@ from keras import ops
 
 from keras_transformer.numerics.gradients import custom_gradient
 
-# A unit is dropped if a random int16 is below a bound.
+# A unit is dropped if a random int16 is below a bound. An int16 has this number of
+# values, of which this is the lowest.
 LEVELS = 1 << 16
 LOWEST = -(1 << 15)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dropout(keras.layers.Dropout):
-    """Keras's `Dropout` with half of the random numbers.
+    """Keras's `Dropout`, but with half as many random numbers.
 
-    On a CPU, dropout spends most of its time on them. The rate is rounded to a multiple
-    of 2^-16. Kept units are divided by 1 minus the rounded rate, so that the expected
-    output is exactly the input. Arguments and saved state match `keras.layers.Dropout`.
+    On a CPU, drawing them takes most of the time of dropout. The rate is rounded to a
+    multiple of 2^-16. Kept units are divided by 1 minus the rounded rate, so that the
+    expected output is exactly the input. Arguments and saved state match
+    `keras.layers.Dropout`.
     """
 
     def call(self, inputs, training=False):

@@ -8,7 +8,7 @@ def custom_gradient(function):
 
     Args:
         function: Function of a tensor that returns the result and a gradient function.
-            This converts the gradient of the result to the gradient of the tensor.
+            The latter maps the gradient of the result to the gradient of the tensor.
     """
 
     def portable(x):

@@ -48,8 +48,8 @@ def pack_kernel(kernel):
         kernel: `[width, columns]` with static sizes.
 
     Returns:
-        Tuple of pieces `[blocks, width, block_columns]`, or the kernel itself if no
-        size near `BLOCK_COLUMNS` divides the number of its columns.
+        Tuple of pieces `[blocks, width, block_columns]`, or the kernel itself if its
+        number of columns has no divisor near `BLOCK_COLUMNS`.
     """
     width, columns = kernel.shape
     sizes = [
@@ -91,7 +91,7 @@ def packed_matmul(rows, kernel):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dense(keras.layers.Dense):
-    """`keras.layers.Dense` with the product of two matrices of `apply_flattened`.
+    """`keras.layers.Dense` that flattens leading axes with `apply_flattened`.
 
     Arguments, weights and results match `keras.layers.Dense`.
     """
@@ -105,10 +105,10 @@ class Dense(keras.layers.Dense):
         return super().quantize(mode, type_check=False, config=config)
 
     def check_quantization(self):
-        """Checks that the weights can be loaded once they are saved.
+        """Checks that the weights, once saved, can be loaded again.
 
         Raises:
-            ValueError: If the layer is quantized in another way than by
+            ValueError: If the layer is quantized in any way other than
                 `quantize("int8")`.
         """
         mode, config = self.quantization_mode, self.quantization_config
@@ -121,10 +121,10 @@ class Dense(keras.layers.Dense):
             )
 
     def save_own_variables(self, store):
-        """Like `keras.layers.Dense.save_own_variables`, for weights that can be loaded.
+        """Like `keras.layers.Dense.save_own_variables`, after `check_quantization`.
 
         Raises:
-            ValueError: If the layer is quantized in another way than by
+            ValueError: If the layer is quantized in any way other than
                 `quantize("int8")`.
         """
         self.check_quantization()
@@ -133,8 +133,8 @@ class Dense(keras.layers.Dense):
     def load_own_variables(self, store):
         """Like `keras.layers.Dense.load_own_variables`, but also loads int8 weights.
 
-        They quantize the layer first, because the config of a layer that contains this
-        one does not store that it is quantized.
+        int8 weights first quantize this layer, because the config of the layer that
+        contains it does not record the quantization.
         """
         is_int8 = "0" in store and store["0"].dtype == "int8"
         if self.built and self.quantization_mode is None and is_int8:

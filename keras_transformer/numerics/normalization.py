@@ -10,8 +10,8 @@ from keras_transformer.numerics.gradients import custom_gradient
 class LayerNormalization(keras.layers.LayerNormalization):
     """Keras's `LayerNormalization`, faster over the last axis.
 
-    Keras writes several arrays as large as the input. Here the scale is one number per
-    row until it is applied. Arguments, weights and results match
+    Keras's layer writes several arrays of the input's size to memory. Here, mean and
+    scale stay one number per row. Arguments, weights and results match
     `keras.layers.LayerNormalization`. Statistics are computed in float32, and those of
     float64 inputs in float64 on TensorFlow.
     """
@@ -37,7 +37,10 @@ class LayerNormalization(keras.layers.LayerNormalization):
         return ops.cast(normalized, self.compute_dtype)
 
     def _normalize(self, x):
-        """Returns rows of mean 0 and variance 1, and each row's factor `[..., 1]`."""
+        """Returns rows of mean 0 and variance 1, and each row's factor.
+
+        The factors `[..., 1]` are 1 / standard deviation of the rows of `x`.
+        """
         centered = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
         factors = ops.rsqrt(variance + self.epsilon)

@@ -74,13 +74,15 @@ def weighted_values(logits, values):
     """Computes `softmax(logits) @ values`, for keys and values in several parts.
 
     The softmax spans all parts, as if they were concatenated. Its denominator divides
-    the product, which is smaller than the scores. In float16, it divides the scores,
-    because an undivided sum over many slots may exceed 65504. TensorFlow's softmax
-    spreads even tiny inputs over threads, which costs more than these operations.
+    the product, which has fewer elements than the scores. In float16, it divides the
+    scores, because an undivided sum over many slots may exceed 65504. TensorFlow's
+    softmax spreads even tiny inputs over threads, which costs more than these
+    operations.
 
     Args:
-        logits: List of float32 `[..., queries, slots]`, the last of them not empty.
-        values: List of `[..., slots, value_dim]`, one for each of `logits`.
+        logits: List of float32 `[..., queries, slots]`, one per part of the KV cache.
+            The last part must not be empty.
+        values: List of `[..., slots, value_dim]`, one per part.
 
     Returns:
         `[..., queries, value_dim]` in the dtype of `values`.

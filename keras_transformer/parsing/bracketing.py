@@ -12,7 +12,7 @@ from collections import Counter
 PUNCTUATION_TAGS = frozenset((",", ":", "``", "''", ".", "-NONE-"))
 UNCOUNTED_LABELS = frozenset(("TOP",))
 EQUAL_LABELS = {"PRT": "ADVP"}
-# Maximum length of the short sentences that are also scored separately, as in EVALB.
+# Sentences of at most this many words are also scored separately, as in EVALB.
 SHORT_LENGTH = 40
 
 
@@ -104,7 +104,7 @@ def bracketing_score(references, hypotheses, max_length=None):
 def score_sentence(reference, hypothesis):
     """Returns the `BracketingScore` of one pair of trees."""
     is_counted = [tag not in PUNCTUATION_TAGS for tag in reference.tags]
-    # Number of counted words before each boundary between words.
+    # before[i] is the number of counted words among the first i words.
     before = [0]
     for counts in is_counted:
         before.append(before[-1] + counts)

@@ -7,9 +7,10 @@ give different texts.
 
 In the joined form, each word has two symbols: its number, and its tag with the brackets
 that open before it and close after it, such as ``(S(NP(DT)`` and ``(NN))NP``. The parse
-column of the CoNLL-2012 shared task is similar. Of several closing brackets, only those
-with the label of the outermost one are written, such as ``)NP)NP``. They also close the
-constituents inside them. The last word closes all constituents.
+column of the CoNLL-2012 shared task is similar. If several constituents end at a word,
+only the closing brackets with the outermost one's label are written. A bracket also
+closes all constituents inside its own: ``)NP)NP`` closes an NP, the PP around it, and
+the NP around both. The last word closes all constituents without brackets.
 """
 
 import re
@@ -168,7 +169,7 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
     - A closing bracket closes the innermost constituent of its label and all
       constituents inside it. If there is none, the bracket is skipped. Constituents
       that are open at the end are closed. The joined form omits these closing brackets,
-      so that closing them there is not counted as a repair.
+      so closing the constituents there does not count as a repair.
     - Empty constituents are removed.
     - A tree without a single root gets a root with the label ``TOP``. A single word
       needs no root.
@@ -181,7 +182,9 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
         The tree, and a `Counter` of the `REPAIRS`.
     """
     repairs = Counter()
+    # Constituents [label, start, end], the indices of the open ones, and the tags.
     spans, stack, tags = [], [], []
+    # Whether a symbol has several brackets, and whether the next word is superfluous.
     joined = superfluous = False
     for kind, value in _events_of(text):
         if kind == "number":
@@ -215,6 +218,7 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
     if not joined:
         repairs["missing closing brackets"] += len(stack)
     if not stack and spans and spans[0][1:] == [0, len(tags)]:
+        # The outermost constituent also gets the words that are missing at the end.
         spans[0][2] = len(words)
     tags += [ANY_TAG] * (len(words) - len(tags))
     _close(spans, stack, 0, len(words))

@@ -84,6 +84,6 @@ def repair_report(parses):
     total = sum((parse.repairs for parse in repaired), Counter())
     kinds = ", ".join(f"{total[kind]} {kind}" for kind in REPAIRS if total[kind])
     return (
-        f"{len(parses)} trees, {later} of them not the model's first choice, "
+        f"{len(parses)} trees, {later} of them from a lower-ranked output, "
         f"{len(repaired)} repaired" + (f": {kinds}" if kinds else "")
     )

@@ -103,7 +103,7 @@ def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
             if builder is None:
                 if piece != "(":
                     problem = (
-                        'a ")" that closes nothing'
+                        'unmatched ")"'
                         if piece == ")"
                         else f"{_quote(piece)} is outside all brackets"
                     )
@@ -166,8 +166,8 @@ class _Builder:
         self._spans = []
         self._words = []
         self._tags = []
-        self._empty_outer = False
-        self._finished = False
+        self._empty_outer = False  # whether the outermost bracket has no label
+        self._finished = False  # whether the outermost bracket is closed
 
     def add(self, piece: str) -> str | None:
         """Adds the next piece. Returns its problem, or `None` if it has none."""
@@ -183,7 +183,7 @@ class _Builder:
             self._label = piece
             return None
         if self._label is None:
-            return f"{_quote(piece)} is next to a bracket"
+            return f"{_quote(piece)} has no tag"
         self._tagged.append(piece)
         return None
 
@@ -204,7 +204,7 @@ class _Builder:
 
     def _close(self):
         if self.depth == 0:
-            return 'a ")" that closes nothing'
+            return 'unmatched ")"'
         if self._is_new:
             if not self._tagged:
                 return "an empty bracket"

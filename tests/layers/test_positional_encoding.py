@@ -117,6 +117,8 @@ def test_learned_positions_end_at_max_length():
 def test_positions_reject_invalid_arguments():
     with pytest.raises(ValueError, match="Received: 'none'"):
         PositionalEncoding("none")
+    with pytest.raises(ValueError, match=r"`rates` must be .*\. Received: 'other'"):
+        PositionalEncoding(rates="other")
     with pytest.raises(
         ValueError, match=r"`max_length` of at least 1\. Received: None"
     ):

@@ -94,7 +94,7 @@ def test_read_trees_normalizes_trees(tmp_path, text, expected):
             "(NN a)\n(S (NN b)",
             r"a\.trees:2: the tree that begins on this line needs 1 more",
         ),
-        ("(NN a))", r"a\.trees:1: a \"\)\" that closes nothing"),
+        ("(NN a))", r"a\.trees:1: unmatched \"\)\""),
         ("(NN a)\n\nb (NN c)", r"a\.trees:3: 'b' is outside all"),
         ("(S (NN a)\nb)", r"a\.trees:2: 'b' is next to"),
         ("(NN a (NN b))", "a bracket next to the word 'a'"),
