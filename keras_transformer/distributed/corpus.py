@@ -58,7 +58,7 @@ def encode_with_beam(
             supports. One worker reads each file, so a few large files are slow.
         targets: Paths of their translations, line by line, in the same order.
         tokenizer_folder: Folder that `Tokenizer.save` wrote, visible to every worker.
-        output: The output folder. It must not contain such a corpus.
+        output: The output folder. It must not contain `records.json` yet.
         shards: Number of output files.
         max_length: Largest number of ids of a side, end id included. Longer pairs are
             dropped.
@@ -72,8 +72,9 @@ def encode_with_beam(
         by reason, and `shards` with their `name`, `num_pairs` and `sha256`.
 
     Raises:
-        DataError: If files do not pair up or cannot be read, if no pair is left, or if
-            the folder contains a corpus or cannot be created.
+        DataError: If files are not line-aligned or cannot be read, if no pair is left,
+            if `shards` is below 1, or if the folder contains a corpus or cannot be
+            created.
     """
     sources, targets = [*map(os.fspath, sources)], [*map(os.fspath, targets)]
     output = os.fspath(output)
@@ -163,7 +164,7 @@ def _write_shards(pairs, counts, encode, output, shards):
 
 
 def run_beam(build, beam_options=()):
-    """Runs the pipeline that `build` creates and waits for its end.
+    """Runs the pipeline that `build` creates and waits until it ends.
 
     Args:
         build: Function of a `beam.Pipeline`.
@@ -218,7 +219,7 @@ def write_file(path, chunks):
         for chunk in chunks:
             file.write(chunk)
     if FileSystems.exists(path):
-        # The runner abandoned an attempt that had written the same content.
+        # The runner repeats a task whose first attempt wrote the same content.
         FileSystems.delete([path])
     FileSystems.rename([temporary], [path])
 
@@ -276,7 +277,10 @@ class _KeepFirst(beam.DoFn):
 
 
 class _Tokenize(beam.DoFn):
-    """Maps lists of pairs of texts to (shard, (place, source ids, target ids))."""
+    """Maps lists of (place, texts) to (shard, (place, source ids, target ids)).
+
+    A place is (file number, line number).
+    """
 
     def __init__(self, tokenizer_folder, max_length, max_ratio, shards):
         self._folder = tokenizer_folder

@@ -83,8 +83,9 @@ def run_with_beam(
         List of the paths written, in the order of the sources.
 
     Raises:
-        DataError: If files cannot be read or do not pair up, if targets are given for
-            translation, if an output file exists, or if the folder cannot be created.
+        DataError: If files cannot be read or are not line-aligned, if input files have
+            the same name, if targets are given for translation, if an output file
+            exists, or if the folder cannot be created.
         ModelError: If the export is damaged or rejected.
     """
     sources, targets = [*map(os.fspath, sources)], [*map(os.fspath, targets)]
@@ -130,10 +131,13 @@ def _output_files(task, sources, targets, output):
             f"Received: {len(sources)} source files and {len(targets)} target files."
         )
     if task == TRANSLATE and targets:
-        raise DataError("target files are for scoring only.")
+        raise DataError("target files are for scoring only. Remove them to translate.")
     names = [pathlib.PurePath(path).name.removesuffix(".gz") for path in sources]
     if not names or len(set(names)) < len(names):
-        raise DataError("the input files must have different names, at least one file.")
+        raise DataError(
+            "the input files must have different names, and at least one is needed. "
+            f"Received: {', '.join(names) or 'none'}."
+        )
     beam_corpus.make_folder(output)
     written = [FileSystems.join(output, name) for name in names]
     for path in written:

@@ -1,13 +1,15 @@
 """Patches Keras's `fit` for `MultiWorkerMirroredStrategy`.
 
-The only file that imports private names of Keras and TensorFlow. Keras's TensorFlow
-trainer fails in two places when several processes train (keras issue 20585):
+Keras's TensorFlow trainer fails in two places when several processes train (keras issue
+20585):
 
-- Before the first step it reduces a batch over the replicas to learn its shapes, which
-  fails if replicas belong to other processes. The local part has the same shapes.
+- Before the first step, it reduces a batch over the replicas to determine its shapes.
+  This fails if replicas belong to other processes. The patch uses the local part, which
+  has the same shapes.
 - It averages each step's logs with `axis=0`, which a scalar does not have.
 
-TensorFlow detects lost processes by heartbeats, but only private names set the timeout.
+TensorFlow detects lost processes by heartbeats, whose timeout only private functions
+can set. So this file imports private names of Keras and TensorFlow.
 """
 
 import tensorflow as tf
@@ -40,6 +42,7 @@ def patch_fit():
     def build_from_local_part(self, iterator=None, data_batch=None):
         strategy = self._distribute_strategy
         if iterator is not None and strategy and _has_several_workers(strategy):
+            # Keras's epoch iterator yields (first step, last step, batches).
             for _, _, batches in iterator:
                 data_batch = tree.map_structure(
                     lambda value: strategy.experimental_local_results(value)[0],
@@ -61,7 +64,7 @@ def watch_workers(jobs, timeout_seconds, start_seconds):
         jobs: Number of tasks by job name, with the chief's job first.
         timeout_seconds: Seconds without a heartbeat after which a worker counts as
             lost. Collective operations on the others then raise an error.
-        start_seconds: Seconds that a worker waits for the first one.
+        start_seconds: Seconds that a worker waits for the chief.
     """
     context.context().configure_coordination_service(
         service_type="standalone",

@@ -149,7 +149,7 @@ class Workers:
         replicas = self.strategy.num_replicas_in_sync // self.count
 
         def parts(*batch):
-            # [rows, length] to one part per replica
+            # [rows, length] to one [rows / replicas, length] per replica
             return tf.data.Dataset.from_tensor_slices(
                 tf.nest.map_structure(
                     lambda ids: tf.reshape(
@@ -160,6 +160,7 @@ class Workers:
             )
 
         if replicas > 1:
+            # `flat_map` loses the information that the dataset is endless.
             dataset = dataset.flat_map(parts).apply(
                 tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
             )
@@ -198,7 +199,7 @@ def _restore_default_signals():
         yield
         return
     previous = {each: signal.getsignal(each) for each in _SIGNALS}
-    # Some were ignored from the start, such as SIGINT in a background process.
+    # A process may start with ignored signals, such as SIGINT in the background.
     for number, handler in previous.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

@@ -38,7 +38,7 @@ class Progress:
         validation_due: Whether the validation after `step` was interrupted.
         text: Fingerprint of the training text.
         replicas: Number of replicas that compute each step.
-        reason: Reason of the checkpoint, see `saving.checkpoints.regular_paths`.
+        reason: Reason for the checkpoint, see `saving.checkpoints.regular_paths`.
         checkpoint_due: Whether a scheduled checkpoint waits for the next valid step.
         stage: Number of the stage, from 1, or `None` in a run without stages.
     """

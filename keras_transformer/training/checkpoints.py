@@ -28,7 +28,7 @@ from keras_transformer.untrusted import require_regular
 
 logger = logging.getLogger(__name__)
 
-# TensorFlow's list of checkpoints.
+# File in which TensorFlow lists checkpoints.
 STATE = "checkpoint"
 
 

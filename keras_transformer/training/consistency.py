@@ -1,4 +1,4 @@
-"""Consistency training: two passes over a batch learn to predict the same."""
+"""Consistency training: two passes over a batch learn to make the same predictions."""
 
 from typing import NamedTuple
 
@@ -182,7 +182,7 @@ def _chunk_losses(
 ):
     """Returns a chunk's sums, and the gradients of the loss for both passes' logits.
 
-    The target distributions are subtracted from the gradients after the loop.
+    The caller subtracts the target distributions from the gradients after its loop.
     """
     logits = [tf.matmul(each, matrix, transpose_b=True) for each in vectors]
     logs = [tf.nn.log_softmax(each) for each in logits]
@@ -195,10 +195,11 @@ def _chunk_losses(
     passes = zip(logs, logits, vectors, loss_weights[:2], strict=True)
     for log_probs, pass_logits, rows, weight in passes:
         nlls.append(-tf.gather(log_probs, labels, batch_dims=1))
-        # The mean logit equals the product with the mean row.
-        spread = tf.gather(pass_logits, labels, batch_dims=1)
-        spread -= tf.linalg.matvec(rows, mean_row)
-        loss += weight * (nlls[-1] + label_smoothing * spread)
+        # Label logit minus mean logit, see `smoothed_cross_entropy`. The mean logit is
+        # the product of the vector and the mean row of the matrix.
+        above_mean = tf.gather(pass_logits, labels, batch_dims=1)
+        above_mean -= tf.linalg.matvec(rows, mean_row)
+        loss += weight * (nlls[-1] + label_smoothing * above_mean)
     highest = tf.reduce_max(logits[0], axis=-1)
     label_logits = tf.gather(logits[0], labels, batch_dims=1)
     correct = tf.cast(label_logits >= highest, tf.float32)

@@ -9,7 +9,7 @@ class FusedAdam(keras.optimizers.Adam):
     """Keras's `Adam` with one fused TensorFlow operation per variable.
 
     Keras's update consists of a dozen operations, each of which passes over memory.
-    Arguments, slots and results match `keras.optimizers.Adam`. With `amsgrad`, its
+    Arguments, slots and results match `keras.optimizers.Adam`. With `amsgrad`, Keras's
     update is used.
     """
 

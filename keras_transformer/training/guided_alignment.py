@@ -73,9 +73,10 @@ class GuidedAlignment:
 def next_words(begins_word, stands_for_word, pad_id=0):
     """Returns an `aligned` function that aligns target positions with the next word.
 
-    The target is a linearized tree with one symbol per word. A position is aligned with
-    the subwords of the first word whose symbol does not precede it. After the symbol of
-    the last word, positions are aligned with the end id.
+    The target is a linearized tree with one symbol per word. A target position is
+    aligned with the subwords of the first word whose symbol is not yet in the decoder's
+    input up to this position. From the symbol of the last word on, it is aligned with
+    the end id.
 
     Args:
         begins_word: `[vocabulary_size]`, bool, ids that begin a source word, including

@@ -9,7 +9,8 @@ from keras_transformer.training.losses import cross_entropy
 class _TokenMean(keras.metrics.Metric):
     """Mean of a value of each target token.
 
-    A subclass computes the values in `token_values`. `update_sums` takes their sum.
+    A subclass computes the values in `token_values`, `[batch, target_length]`. A caller
+    that has already summed values and tokens uses `update_sums` instead.
     """
 
     def __init__(self, pad_id=0, name=None, **kwargs):

@@ -13,9 +13,9 @@ class MovingAverage(keras.callbacks.Callback):
     (1 - ema_momentum) * weight` after each update. The first average equals the weights
     after the first update. Skipped updates leave the average unchanged.
 
-    At its end, `fit` would replace the weights by their average. As a callback, this
+    At its end, `fit` would replace the weights with their average. As a callback, this
     class prevents that, since the next stage or a resumed run continues with the
-    weights.
+    weights themselves.
 
     Args:
         model: A `TrainingModel` whose optimizer is built. Without `use_ema`, this class
@@ -44,7 +44,7 @@ class MovingAverage(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def use_average(self):
-        """Replaces the weights by their average inside the context."""
+        """Replaces the weights with their average inside the context."""
         if not self.is_used:
             yield
             return
@@ -57,12 +57,13 @@ class MovingAverage(keras.callbacks.Callback):
             self.restore()
 
     def restore(self):
-        """Restores the weights that `use_average` has replaced, also after a signal."""
+        """Restores the weights if `use_average` replaced them, also after a signal."""
         if self._weights is not None:
             self._training_model.transformer.set_weights(self._weights)
             self._weights = None
 
     def on_epoch_end(self, epoch, logs=None):
+        # After this, `fit` checks `use_ema` to decide whether to replace the weights.
         self._optimizer.use_ema = False
 
     def on_train_end(self, logs=None):

@@ -88,7 +88,7 @@ def _sums_and_gradients(
 
 
 def divide_tokens(arrays, chunk_tokens):
-    """Divides arrays `[tokens, ...]` into chunks, padded with zeros.
+    """Divides arrays `[tokens, ...]` into chunks, the last one padded with zeros.
 
     Returns:
         List of `[num_chunks, chunk_tokens, ...]`, and the number of chunks.
@@ -146,9 +146,10 @@ def _chunk_sums(x, labels, weights, matrix, mean_row, label_smoothing):
     exponentials = tf.exp(logits - highest[:, None])
     totals = tf.reduce_sum(exponentials, axis=-1)
     nll = tf.math.log(totals) + highest - label_logits
-    # The mean logit equals the product with the mean row.
-    spread = label_logits - tf.linalg.matvec(x, mean_row)
-    loss = nll + label_smoothing * spread
+    # Label logit minus mean logit, see `smoothed_cross_entropy`. The mean logit is the
+    # product of the vector and the mean row of the matrix.
+    above_mean = label_logits - tf.linalg.matvec(x, mean_row)
+    loss = nll + label_smoothing * above_mean
     correct = tf.cast(label_logits >= highest, tf.float32)
     sums = tf.stack([tf.reduce_sum(weights * value) for value in (loss, nll, correct)])
     return sums, exponentials * (weights / totals)[:, None]

@@ -4,7 +4,7 @@ import keras
 
 
 def global_sum(value):
-    """Returns the sum of `value` over all replicas, or `value` outside a step."""
+    """Returns the sum of `value` over all replicas, or `value` if there is only one."""
     context = _replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return value
@@ -32,7 +32,7 @@ def default_strategy():
 
 
 class SingleProcess:
-    """The interface of `distributed.workers.Workers` for a single process."""
+    """Replacement for `distributed.workers.Workers` in a single process."""
 
     is_chief = True
     count = 1

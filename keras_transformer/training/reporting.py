@@ -20,7 +20,7 @@ from keras_transformer.files import replace_file
 from keras_transformer.saving.names import METRICS
 from keras_transformer.saving.names import metrics_lines
 
-# Split of the line that a stage writes when it begins.
+# Value of "split" in the line that marks the beginning of a stage.
 STAGE = "stage"
 
 
@@ -86,8 +86,8 @@ class MetricsLog:
         kept = [
             line
             for line, row in metrics_lines(self._path.parent)
-            # The stage that begins at this step writes its line again.
-            if row["step"] < step + (row["split"] != STAGE)
+            # A stage that begins after `step` writes its line with this step again.
+            if row["step"] < step or (row["step"] == step and row["split"] != STAGE)
         ]
         with replace_file(self._path) as temporary:
             temporary.write_bytes(b"".join(line + b"\n" for line in kept))
@@ -125,7 +125,7 @@ class TrainingLog(keras.callbacks.Callback):
         tokens = float(self.model.token_counter.result())
         metrics = {name: float(value) for name, value in logs.items()}
         metrics["tokens_per_second"] = (tokens - self._tokens) / max(seconds, 1e-9)
-        # Keras has counted this update already, so this is the rate of the next one.
+        # Keras has already counted this update, so this is the next update's rate.
         rate = tf.convert_to_tensor(self.model.optimizer.learning_rate)
         metrics["learning_rate"] = float(rate)
         self.log.write("train", metrics)

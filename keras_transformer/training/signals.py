@@ -8,7 +8,8 @@ import keras
 
 from keras_transformer.training.replicas import SingleProcess
 
-# A second Ctrl-C raises `KeyboardInterrupt`, so that temporary files are removed.
+# Handlers for a second signal; others end the process at once. A second Ctrl-C raises
+# `KeyboardInterrupt`, so that temporary files are removed.
 _SECOND = {signal.SIGINT: signal.default_int_handler}
 
 
@@ -57,7 +58,7 @@ class SaveOnSignal(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def interruptible(self):
-        """Lets a signal save and raise at once, and not at the end of the step.
+        """Lets a signal save and raise at once instead of at the end of the step.
 
         With several workers, a signal still waits for the end of the step, because all
         must stop at the same step.

@@ -26,7 +26,7 @@ MIN_LOSS_SCALE = 1e-4
 
 
 class CheckedUpdate:
-    """Updates the weights unless the step is invalid.
+    """Update of the weights that is skipped if the step is invalid.
 
     Args:
         global_clipnorm: See `TrainingModel`.

@@ -106,10 +106,12 @@ class Trainer:
     def save(self, reason=SCHEDULE):
         """Writes a checkpoint of the current step, unless it exists.
 
+        A checkpoint whose reason was `INTERRUPTION` is rewritten for another reason.
+
         Args:
             reason: `SCHEDULE`, `END` or `INTERRUPTION`, see `saving.checkpoints`. After
                 a skipped step, the reason is always `INTERRUPTION`, so that the
-                unchanged weights do not count twice in the average.
+                unchanged weights do not count twice in an average of checkpoints.
         """
         self.moving_average.restore()  # A signal may have interrupted a validation.
         progress = self.progress

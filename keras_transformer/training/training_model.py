@@ -60,8 +60,8 @@ class TrainingModel(keras.Model):
             tokens, also in the metrics. If `None`, attention is not guided.
         word_dropout: Probability of zeroing the embedding of a source or target token.
             The others are scaled up, as in dropout.
-        consistency: A `Consistency`, whose divergence is added to the loss. It computes
-            each batch twice. If `None`, no divergence is added.
+        consistency: A `Consistency`, whose divergence is added to the loss. Each batch
+            then passes through the model twice. If `None`, no divergence is added.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class TrainingModel(keras.Model):
         self.train_function = None
 
     def _set_rate(self, name, rate, is_scaled):
-        """Sets the rate of a `TokenDropout`, which its first nonzero rate creates."""
+        """Sets the rate of a `TokenDropout`, which is created at the first above 0."""
         layer = getattr(self, name)
         if layer is not None:
             layer.rate = rate
@@ -265,10 +265,9 @@ class TrainingModel(keras.Model):
         matrix = tf.convert_to_tensor(matrix)
         if is_consistent:
             first, second = tf.split(vectors, 2)
+            loss_weights = self.consistency.loss_weights
             sums = consistency_loss(
-                *(first, second, matrix, *flat_labels),
-                self.consistency.loss_weights,
-                *options,
+                first, second, matrix, *flat_labels, loss_weights, *options
             )
         else:
             sums = projected_loss(vectors, matrix, *flat_labels, *options)
