@@ -69,13 +69,14 @@ def plan_buckets(
     target_lengths = np.asarray(target_lengths, np.int64)
     check_budget(source_lengths, target_lengths, batch_tokens)
     width = int(target_lengths.max()) + 1
-    # A corpus of any size has only thousands of distinct pairs of lengths.
+    # A corpus of any size has only thousands of distinct pairs of lengths, the cells.
     keys, cell_of_pair, counts = np.unique(
         source_lengths * width + target_lengths, return_inverse=True, return_counts=True
     )
     cells = np.stack([keys // width, keys % width], axis=1)
     buckets = [_bucket(cells, counts, batch_tokens, parent=-1)]
     leaf_of_cell = np.zeros(len(keys), np.int32)
+    # For each leaf, the result of `_best_split`.
     splits = {0: _best_split(cells, counts, batch_tokens)}
     while len(splits) < max_leaves:
         parent = max(splits, key=lambda leaf: splits[leaf][0])
@@ -145,10 +146,12 @@ def batches_per_epoch(buckets: Sequence[Bucket]) -> int:
     """Returns the number of batches in an epoch."""
     num_batches = 0
     parents = {bucket.parent for bucket in buckets}
+    # Number of pairs in each bucket that are in no batch yet.
     waiting = [
         0 if number in parents else bucket.num_pairs
         for number, bucket in enumerate(buckets)
     ]
+    # Children come after their parents, so this order moves all remainders up.
     for number in range(len(buckets) - 1, 0, -1):
         full, rest = divmod(waiting[number], buckets[number].batch_size)
         num_batches += full
@@ -192,7 +195,8 @@ def epoch_order(
         for start in range(0, len(positions), bucket.batch_size)
     ]
     random.shuffle(batches)
-    # The batch that is not full is emitted last, even if it comes earlier here.
+    # `bucket_by_sequence_length` emits the batch that is not full last, even if it
+    # comes earlier here.
     positions = np.concatenate(batches)
     return order[positions], bucket_of_position[positions]
 
@@ -271,6 +275,7 @@ def _best_split(
     best = (0, 0, 0)
     padded = int(counts.sum() * cells.max(axis=0).sum())
     for axis in (0, 1):
+        # Entry i of the arrays below is for a lower half of the first i + 1 cells.
         order = np.argsort(cells[:, axis], kind="stable")
         ordered, sizes = cells[order], counts[order]
         below = np.cumsum(sizes)[:-1]

@@ -139,6 +139,7 @@ def evaluation_dataset(
     def padded_batch(number, _):
         return _batch(corpus, batches[number], num_replicas)
 
+    # `_ids_dataset` passes two values. The second, a bucket, is not needed here.
     numbers = tf.data.Dataset.range(len(batches)).map(lambda number: (number, number))
     return _ids_dataset(numbers, padded_batch)
 
@@ -171,7 +172,10 @@ def _index_batches(order, bucket_of_position, buckets: list[Bucket]) -> tf.data.
 
 
 def _ids_dataset(dataset: tf.data.Dataset, padded_batch) -> tf.data.Dataset:
-    """Converts batches of indices to batches of ids, through NumPy."""
+    """Converts a dataset of `(indices, bucket)` to batches of ids.
+
+    `padded_batch` is a NumPy function of the two values, see `_batch` for its result.
+    """
 
     def load(indices, bucket):
         ids = tf.numpy_function(

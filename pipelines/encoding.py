@@ -26,10 +26,12 @@ from keras_transformer.pipelines.sources.base import Pairs
 from keras_transformer.pipelines.sources.base import as_pairs
 from keras_transformer.pipelines.tokenizers.base import Tokenizer
 
+# Part of the fingerprint. Change it when the stored ids change.
 _FORMAT = 3
 # Part of the fingerprint. Change it when `Tokenizer.sample` draws other numbers.
 _SAMPLER = "philox"
 _CHUNK_PAIRS = 8192
+# Number of dropped pairs per reason whose locations are stored.
 _NAMED_LINES = 5
 
 

@@ -110,7 +110,7 @@ def content_hash(path: str | os.PathLike) -> str:
 
 
 def _open_regular(path: str | os.PathLike):
-    """Opens a file that is read more than once. A pipe could also block forever."""
+    """Opens a file that can be read again. A pipe cannot, and could block forever."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):

@@ -175,6 +175,7 @@ def _add_server_routes(app, monitoring):
 
 
 def _state(state, good):
+    """Returns a response with a state, and status 503 unless the state is `good`."""
     status = 200 if state == good else 503
     return Response(f'{{"status":"{state}"}}', status, media_type=_JSON)
 
@@ -212,8 +213,8 @@ def _add_middleware(app, name, monitoring, hosts):
 
 async def _read_body(request, limits):
     """Reads a JSON body. Raises `RequestError` if it is too large or too slow."""
-    # Browsers send other types across origins without a CORS preflight, so a foreign
-    # page could send requests in them.
+    # Browsers let any page send other types across origins without a CORS preflight, so
+    # only JSON keeps foreign pages out.
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind.lower() != _JSON:
         raise RequestError(415, f"Content-Type must be {_JSON}", "content_type")

@@ -28,10 +28,10 @@ class _Job:
         self.num_rows = num_rows
         self.deadline = deadline
         self.future = concurrent.futures.Future()
-        self.num_taken = 0
-        self.num_done = 0
-        self.num_values = 0
-        self.parts = []
+        self.num_taken = 0  # rows that are in a batch
+        self.num_done = 0  # rows that are computed
+        self.num_values = 0  # values in the outputs so far
+        self.parts = []  # outputs, one dict per batch
 
     @property
     def num_waiting(self):
@@ -122,7 +122,7 @@ class Batcher:
         self._observe = observe or (lambda *_: None)
         self._jobs = collections.deque()
         self._changed = threading.Condition()
-        self._close_by = None
+        self._close_by = None  # once closing, the time by which requests must finish
         self._worker = threading.Thread(target=self._work, name="model", daemon=True)
         self._worker.start()
 

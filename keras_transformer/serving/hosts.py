@@ -22,5 +22,5 @@ def check_host(header, allowed):
         ipaddress.ip_address(name)
     except ValueError:
         raise RequestError(
-            403, "Host is not allowed; the server's --allow-host adds it", "host"
+            403, "Host is not allowed. The server's --allow-host can add it", "host"
         ) from None

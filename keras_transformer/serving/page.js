@@ -2,6 +2,8 @@ const settings = /*SETTINGS*/null;
 const by = id => document.getElementById(id);
 const has = name => settings.signatures.includes(name);
 const HINT = "Point at a word, or move to it with Tab, to see its attention.";
+// run counts the calls of translate, so that late answers to earlier calls are ignored. typed is
+// the content of the text field that the shown translation belongs to, or null without one.
 const state = { run: 0, busy: false, typed: null, text: "", ranked: [], chosen: 0, attention: null };
 
 by("name").textContent = settings.name;
@@ -185,7 +187,7 @@ async function choose(n) {
   } catch (error) {
     if (run !== state.run || n !== state.chosen) return;
     by("attention-card").hidden = true;
-    showMessage(`The attention is not available: ${error.message}`);
+    showMessage(`Attention is not available: ${error.message}`);
   }
 }
 

@@ -203,8 +203,10 @@ def _check_ids(name, rows, kind, limits):
             raise invalid(f"Input {name} must be lists of equal length")
         for value in row:
             if type(value) is not int or not -(2**31) <= value < 2**31:
-                kind = _type_name(value)
-                raise invalid(f"Input {name} must be 32-bit integers. Received: {kind}")
+                raise invalid(
+                    f"Input {name} must be 32-bit integers. Received: "
+                    f"{_type_name(value)}"
+                )
     if not rows[0]:
         raise invalid(f"Input {name} must have at least one column")
     if len(rows) * len(rows[0]) > limits.max_ids:

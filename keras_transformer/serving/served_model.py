@@ -25,9 +25,10 @@ class ServedModel:
     """A version of an export, the newest at the time of loading.
 
     Args:
-        folder: `saved_models/NAME`, or one version's folder.
+        folder: `pathlib.Path` of `saved_models/NAME` or of one version's folder.
         name: Name in URLs. If `None`, the folder's name is used.
-        allow_unsafe: Whether to load all versions unchecked. They can run any code.
+        allow_unsafe: Whether to load all versions without checks. An unchecked
+            SavedModel can run any code.
 
     Attributes:
         name: Name in URLs.

@@ -29,8 +29,8 @@ def slow_client_protocol(limits):
     """
 
     class Protocol(_JsonErrorProtocol):
-        _timer = None
-        _unread = None
+        _timer = None  # closes the connection unless a request's headers arrive
+        _unread = None  # closes the connection unless the client reads the response
 
         def connection_made(self, transport):
             super().connection_made(transport)
@@ -40,7 +40,8 @@ def slow_client_protocol(limits):
             self._expect_request()
 
         def data_received(self, data):
-            # After the first request, every byte would stop uvicorn's timer.
+            # The first byte of a further request stops uvicorn's keep-alive timer, so
+            # this timer limits the rest of its headers.
             if self._timer is None and self._is_between_requests():
                 self._expect_request()
             super().data_received(data)

@@ -4,7 +4,7 @@ A `Form` draws a value and writes it in any locale. The same value written in tw
 locales is a pair of sentences with the same meaning.
 """
 
-# ruff: noqa: SIM905 (codes read better in one string than as forty)
+# ruff: noqa: SIM905 (codes read better in one string than in forty)
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -42,13 +42,14 @@ UNITS = (
 DAY = 86_400
 SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": DAY, "week": 7 * DAY}
 SECONDS |= {"month": 30 * DAY, "year": 365 * DAY}
-# The first form that writes a text keeps it, see `phrases.select_forms`.
+# Named formats of Babel. The other date forms are skeletons, which list fields. If two
+# forms write the same text, the first one is kept, see `phrases.select_forms`.
 DATE_STYLES = ("full", "long", "short", "medium")
 DATE_FORMS = (
     "full long short yMMMd yMd yMMMEd MMMMd MMMd MMMEd yMMMM yMMM yQQQ yQQQQ yw medium"
 ).split()
 
-# Two-digit years belong to one century only, so that "3/7/23" has one meaning.
+# Days of 100 years only, so that two-digit years, as in "3/7/23", have one meaning.
 FIRST_DAY = date(1950, 1, 1).toordinal()
 LAST_DAY = date(2049, 12, 31).toordinal()
 
@@ -89,7 +90,7 @@ def draw_number(random: Random, max_digits: int, max_decimals: int, sign: int = 
     decimals = random.randint(0, max_decimals)
     whole = random.randrange(10 ** random.randint(1, max_digits))
     fraction = random.randrange(10**decimals)
-    # Without trailing zeros: "1.0" is written "1", but takes another plural form.
+    # "1.0" is written "1", but takes another plural form, so zeros at the end go.
     while decimals and fraction % 10 == 0:
         decimals, fraction = decimals - 1, fraction // 10
     return sign * Decimal(whole * 10**decimals + fraction).scaleb(-decimals)
@@ -208,7 +209,7 @@ def compact_forms() -> Iterator[Form]:
     )
     # The text has one decimal, so values are multiples of a tenth of the unit.
     for tenth in (10**5, 10**8):
-        # Adjacent values reveal a language whose number scale drops a digit.
+        # Adjacent values detect a locale that writes both with the same text.
         probes = tuple(
             tenth * (count + more)
             for count in (10, 15, 20, 110, 124, 998, 1234, 9989)

@@ -23,7 +23,7 @@ from keras_transformer.pipelines.sources.phrase_forms import Form
 from keras_transformer.pipelines.sources.phrase_forms import all_forms
 from keras_transformer.pipelines.sources.phrase_forms import all_names
 
-# A word is held out only if it occurs at least this often in training.
+# A phrase is held out only if each of its words remains in training this often.
 MIN_WORD_COUNT = 10
 # The forms count as exhausted after this many draws without a new phrase.
 MAX_MISSES = 20_000
@@ -191,7 +191,7 @@ def _split(
         by_target[pair[1]].append(pair)
     groups = list(by_target.values())
     random.shuffle(groups)
-    left = count_words([*pairs, *names])
+    remaining = count_words([*pairs, *names])
     name_targets = {translation for _, translation in names}
     train, validation, test = list(names), [], []
     for group in groups:
@@ -200,11 +200,14 @@ def _split(
         if (
             len(part) + len(group) > held_out
             or group[0][1] in name_targets
-            or any(left[word] - count < MIN_WORD_COUNT for word, count in words.items())
+            or any(
+                remaining[word] - count < MIN_WORD_COUNT
+                for word, count in words.items()
+            )
         ):
             part = train
         else:
-            left.subtract(words)
+            remaining.subtract(words)
         part.extend(group)
     if len(test) < held_out:
         raise DataError(

@@ -25,7 +25,7 @@ from keras_transformer.untrusted import require_regular
 RECORDS = "records.json"
 FORMAT = 1
 _CHUNK_PAIRS = 8192
-# TensorFlow fails to decode a message that quotes a damaged record.
+# `UnicodeDecodeError`: TensorFlow quotes the damaged record in the error's message.
 _DAMAGE = (
     *(tf.errors.DataLossError, tf.errors.InvalidArgumentError),
     UnicodeDecodeError,

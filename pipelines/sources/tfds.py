@@ -95,7 +95,7 @@ class TfdsPairs(Pairs):
                 with _convert_errors(f"data.tfds.name={self.name!r}"):
                     builder = tfds.builder(self.name, data_dir=self.data_dir)
             if not builder.info.splits:
-                with _convert_errors(f"data.tfds {builder.info.full_name} to prepare"):
+                with _convert_errors(f"data.tfds {builder.info.full_name}"):
                     builder.download_and_prepare()
             self._builder = builder
         return self._builder

@@ -59,8 +59,9 @@ class BpeDropout:
         skipped = _draw(words, dropout, seed)
         parts, end = [], 0
         bounds = np.append(starts, len(ids)).tolist()
-        texts_of = np.searchsorted(first_words, list(skipped), side="right") - 1
-        for (number, skips), text in zip(skipped.items(), texts_of, strict=True):
+        # The text of each word that is split again.
+        in_text = np.searchsorted(first_words, list(skipped), side="right") - 1
+        for (number, skips), text in zip(skipped.items(), in_text, strict=True):
             new = self._split(words[number], skips)
             start, after = bounds[number : number + 2]
             parts += [ids[end:start], new]
@@ -97,9 +98,10 @@ class BpeDropout:
         return found
 
     def _split(self, word, skips):
-        """Returns the ids of a word whose merges with these numbers are skipped."""
+        """Splits a word without the merges whose numbers are in `skips`, sorted."""
         if len(word.symbols) > _LONGEST_KEPT:
             return self._merges.split(word.symbols, skips)[0]
+        # Cached splits are a tree, in which each level skips one more merge.
         split = word
         for depth, skip in enumerate(skips, start=1):
             if skip >= split.num_merges:
@@ -252,9 +254,9 @@ class Merges:
 
 
 def _draw(words, dropout, seed):
-    """Draws which merges are skipped.
+    """Draws the merges to skip.
 
-    Each word has `max_merges` random numbers, which is as many as it can need.
+    Each word gets `max_merges` random numbers, the most that it can need.
 
     Returns:
         Dict from the indices of the words whose split changes, in increasing order, to

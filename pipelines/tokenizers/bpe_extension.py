@@ -110,13 +110,13 @@ class _Learner:
         self._heap = []
 
     def add_characters(self, most):
-        """Adds pieces for characters that were encoded as bytes."""
+        """Adds at most `most` pieces, for characters that were encoded as bytes."""
         characters = Counter()
         for word, count in zip(self._words, self._counts, strict=True):
             for piece in word:
                 for character in piece:
                     characters[character] += count
-        left = (1 - self._spec.character_coverage) * characters.total()
+        may_remain = (1 - self._spec.character_coverage) * characters.total()
         missing = {
             character: count
             for character, count in characters.items()
@@ -124,7 +124,7 @@ class _Learner:
         }
         uncovered = sum(missing.values())
         for character in sorted(missing, key=lambda c: (-missing[c], c)):
-            if len(self.replaced) == most or uncovered <= left:
+            if len(self.replaced) == most or uncovered <= may_remain:
                 break
             uncovered -= missing[character]
             spelling = [self._ids[f"<0x{byte:02X}>"] for byte in character.encode()]
@@ -153,6 +153,7 @@ class _Learner:
         return False
 
     def _add(self, piece, spelling):
+        """Adds a piece that the old ids `spelling` spell."""
         self.replaced[piece] = spelling
         self._scores[piece] = self._lowest - len(self.replaced)
 
@@ -160,6 +161,7 @@ class _Learner:
         return self.replaced.get(piece) or [self._ids[piece]]
 
     def _count_pairs(self, number, sign):
+        """Adds the pairs of a word to the counts (sign 1), or subtracts them (-1)."""
         word = self._words[number]
         for pair in itertools.pairwise(word):
             if not self._may_merge(*pair):

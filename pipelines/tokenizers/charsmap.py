@@ -1,8 +1,10 @@
 """Checks the normalization table of a SentencePiece model.
 
 The table is a double-array trie (Darts) over the bytes of a text, followed by the texts
-that replace them. The library follows the trie without checking its bounds, so a forged
-table can make it read memory outside the table.
+that replace them. The trie is an array of 32-bit units. Each node has a base, and its
+child for a byte is the unit at the base XOR the byte. The library follows the trie
+without checking its bounds, so a forged table can make it read memory outside the
+table.
 """
 
 import struct
@@ -16,6 +18,8 @@ MAX_CHARSMAP_BYTES = 2 << 20
 _MAX_MATCHES = 32
 # Number of units to follow at once, each with all 256 bytes.
 _CHUNK = 1 << 12
+# Bits of a unit: whether a match ends here, the byte that leads here, and the value of
+# a match, which is the position of its replacement.
 _LEAF, _LABEL, _VALUE = 1 << 8, 0x800000FF, 0x7FFFFFFF
 
 
@@ -66,7 +70,17 @@ def _follow(units, num_text_bytes):
 
 
 def _step(units, bases, counts, num_text_bytes):
-    """Returns the bases after each byte, and their numbers of matches."""
+    """Follows all bytes from some bases.
+
+    Args:
+        units: uint32 array, the trie.
+        bases: int array `[chunk]`.
+        counts: int array `[chunk]`, the number of matches on the path to each base.
+        num_text_bytes: Size of the replacements.
+
+    Returns:
+        The bases of all children, and the numbers of matches on the paths to them.
+    """
     labels = np.arange(256, dtype=np.int64)
     places = bases[:, None] ^ labels
     row, column = np.nonzero((units[places] & _LABEL) == labels)
@@ -85,6 +99,7 @@ def _step(units, bases, counts, num_text_bytes):
 
 
 def _next_bases(places, units):
+    """Returns the bases of the nodes whose `units` are at `places`."""
     units = units.astype(np.int64)
     return places ^ ((units >> 10) << ((units & 512) >> 6))
 

@@ -18,7 +18,7 @@ _SPECIAL_PIECES = ("[PAD]", "[UNK]", "[START]", "[END]")
 class KerasHubTokenizer(Tokenizer):
     """Adapts a `keras_hub.tokenizers.Tokenizer` to the interface of this package.
 
-    The special ids of KerasHub's tokenizers differ, and some have none. The adapter
+    KerasHub's tokenizers have other special ids, or lack some of them. The adapter
     renumbers the vocabulary: padding is 0, unknown 1, start 2, end 3, and all other ids
     follow in order. If four different special ids are given, the size of the vocabulary
     does not change.

@@ -181,7 +181,8 @@ class MarianTokenizer(MarianSide):
         source: `(pieces, model)` of the source, see `MarianSide`.
         target: `(pieces, model)` of the target.
         normalization: See `MarianSide`, for both sides.
-        language: Target language, such as `"fra"`: `>>fra<< ` precedes each text.
+        language: Target language. `"fra"`, for example, puts `>>fra<< ` before each
+            text. If `None`, texts are not changed.
         prefixes: Whether `>>fra<<` at the beginning of a text is one piece.
 
     Raises:
