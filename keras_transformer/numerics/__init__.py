@@ -6,7 +6,7 @@ The tests in `tests/numerics` compare both.
 | --- | --- | --- |
 | `dropout.Dropout` | `keras.layers.Dropout` | 1.39x (1) |
 | `normalization.LayerNormalization` | `keras.layers.LayerNormalization` | 1.05x (1) |
-| the same with its gradient | the same | 1.60x (1) |
+| `LayerNormalization` with its gradient | the same with its gradient | 1.60x (1) |
 | `softmax.masked_softmax` with its gradient | `ops.softmax` | 1.22x (1) |
 | `softmax.weighted_values` | `softmax(logits) @ values` | 8x (2) |
 | `softmax.mask_to_bias` | `where(mask, logits, -inf)` | (3) |

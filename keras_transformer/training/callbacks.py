@@ -27,14 +27,15 @@ class Progress:
         step: Number of completed steps.
         seconds: Training time in seconds, including earlier runs that were resumed.
         checkpoint_seconds: Training time since the last scheduled checkpoint.
-        best_metric: Metric of the best score.
+        best_metric: Name of the metric of the best score.
         best_score: Best validation score.
         best_perplexity: Perplexity of the validation with the best score.
         best_step: Step of the best score.
         validations_since_best: Number of validations since the best score.
         skipped: Number of steps whose update was skipped.
         skipped_in_a_row: Number of steps skipped since the last update.
-        metrics: Sums of the training metrics since the last line of the log.
+        metrics: Sums of the training metrics since the last line of the log, see
+            `reporting.metric_sums`.
         validation_due: Whether the validation after `step` was interrupted.
         text: Fingerprint of the training text.
         replicas: Number of replicas that compute each step.

@@ -182,8 +182,9 @@ class Merges:
                 fixed.append(piece.piece)
             self._bytes.append(content)
         self._byte_ids = byte_ids
+        # User-defined pieces are symbols that no merge joins. SentencePiece finds the
+        # longest of them first. All other symbols are single characters.
         self._fixed = frozenset(fixed)
-        # SentencePiece finds the longest symbol first. Other symbols are characters.
         longest_first = sorted(fixed, key=len, reverse=True)
         self._symbol = re.compile("|".join([*map(re.escape, longest_first), "(?s:.)"]))
         self.begins_word = np.array([p.piece[:1] == SPACE_MARK for p in model.pieces])

@@ -156,7 +156,7 @@ class WordSplitter(tf.Module):
         self._known = _string_table([" ", *known], [SPACE_MARK, *known])
         self._bytes = _string_table(list(_BYTE_OF_PIECE.values()), BYTE_PIECES)
         bytes_class = rf"\x{{{ord(BYTE_PIECES[0]):x}}}-\x{{{ord(BYTE_PIECES[-1]):x}}}"
-        # Regex classes of runs, of single digits, and of what is no other character.
+        # With `split_digits`, each digit is a word, without the space mark before it.
         letters, digits, not_other = (
             (r"\p{L}\p{M}", r"|\p{N}", r"\p{N}")
             if split_digits
