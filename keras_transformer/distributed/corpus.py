@@ -246,7 +246,7 @@ def line_pairs(source, target, errors="drop"):
 
 
 class _ReadPairs(beam.DoFn):
-    """Maps (file number, paths) to ((file number, line), (source, target))."""
+    """Maps (file number, paths) to (place, texts). A place is (file number, line)."""
 
     def process(self, element):
         file, (source, target) = element
@@ -277,10 +277,7 @@ class _KeepFirst(beam.DoFn):
 
 
 class _Tokenize(beam.DoFn):
-    """Maps lists of (place, texts) to (shard, (place, source ids, target ids)).
-
-    A place is (file number, line number).
-    """
+    """Maps lists of (place, texts) to (shard, (place, source ids, target ids))."""
 
     def __init__(self, tokenizer_folder, max_length, max_ratio, shards):
         self._folder = tokenizer_folder

@@ -71,6 +71,7 @@ class RestrictedSelfAttention(MultiHeadAttention):
             minimum = min if isinstance(length, int) else ops.minimum
             size = minimum(size, length)
         key_mask = ops.ones((1, length), dtype="bool") if mask is None else mask[:, 0]
+        # Splitting pads the mask with zeros, which hide the padding of the keys.
         key_mask = ops.cast(key_mask, "int32")[:, None, :, None]
         key_mask = _join_neighbors(_split_blocks(key_mask, size), sides)
         # [batch or 1, 1, blocks, 1, keys], which broadcasts with the band [size, keys]
@@ -116,7 +117,10 @@ def _split_blocks(x, size):
 
 
 def _join_neighbors(blocks, sides):
-    """Joins each block with `sides[0]` blocks before and `sides[1]` after it."""
+    """Joins each block with `sides[0]` blocks before and `sides[1]` after it.
+
+    Returns `[batch, heads, blocks, keys, dim]`, with zeros for missing neighbors.
+    """
     nothing = ops.zeros_like(blocks[:, :, :1])
     parts = [blocks]
     if sides[0]:
@@ -129,7 +133,8 @@ def _join_neighbors(blocks, sides):
 def _band(size, sides, before, after):
     """Returns a bool mask `[size, keys]` of the keys in each query's window.
 
-    `keys` is the number of keys in a block and its neighbors.
+    The queries are those of one block. `keys` is the number of keys in the block and
+    its neighbors.
     """
     arange = np.arange if isinstance(size, int) else ops.arange
     queries = arange(size)[:, None]

@@ -5,8 +5,8 @@ from keras import ops
 
 from keras_transformer.numerics.gradients import custom_gradient
 
-# A unit is dropped if a random int16 is below a bound. An int16 has this number of
-# values, of which this is the lowest.
+# A unit is dropped if a random int16 is below a bound. `LEVELS` is the number of int16
+# values, and `LOWEST` the smallest one.
 LEVELS = 1 << 16
 LOWEST = -(1 << 15)
 

@@ -88,12 +88,14 @@ def linearize(tree: Tree, words: str = "tags", first_number: int = 0) -> str:
 
 
 def _join_symbols(tree) -> list[str]:
+    """Returns the symbol of each word in the joined form, without its number."""
     symbols, opened, closed = [], "", []
     for kind, value in events(tree):
         if kind == "close":
             closed.append(value)
             continue
         if closed:
+            # The outermost constituent closes last.
             symbols[-1] += f"){closed[-1]}" * closed.count(closed[-1])
             closed = []
         if kind == "open":
@@ -254,6 +256,7 @@ def _events_of(text) -> Iterator[tuple[str | None, str | None]]:
             yield "word", tag
         else:
             yield "number", tag
+            # Unless the symbol of the word follows, the number itself is the word.
             after = _JOINED_SYMBOL.fullmatch(following)
             if not after or _is_number(after[2]):
                 yield "word", ANY_TAG
@@ -263,6 +266,7 @@ def _events_of(text) -> Iterator[tuple[str | None, str | None]]:
 
 def _num_skipped(number, place) -> int:
     """Returns the number of words that a number skips, negative if it is too low."""
+    # 10^9 is a multiple of `NUMBERS`, so higher digits do not matter.
     ahead = (int(number[-9:]) - place) % NUMBERS
     return ahead if ahead < NUMBERS // 2 else ahead - NUMBERS
 

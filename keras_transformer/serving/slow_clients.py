@@ -40,8 +40,7 @@ def slow_client_protocol(limits):
             self._expect_request()
 
         def data_received(self, data):
-            # The first byte of a further request stops uvicorn's keep-alive timer, so
-            # this timer limits the rest of its headers.
+            # A further request's first byte stops uvicorn's keep-alive timer.
             if self._timer is None and self._is_between_requests():
                 self._expect_request()
             super().data_received(data)

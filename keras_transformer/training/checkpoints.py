@@ -62,6 +62,7 @@ class Checkpoints:
         }
         if averages:
             extra["averages"] = {path: each.value for path, each in averages.items()}
+        # The averages are stored under the names of their weights, not as slots.
         ids = set(map(id, averages.values()))
         slots = [each for each in model.optimizer.variables if id(each) not in ids]
         self._checkpoint = tf.train.Checkpoint(
