@@ -69,7 +69,7 @@ def plan_buckets(
     target_lengths = np.asarray(target_lengths, np.int64)
     check_budget(source_lengths, target_lengths, batch_tokens)
     width = int(target_lengths.max()) + 1
-    # A corpus of any size has only thousands of distinct pairs of lengths, the cells.
+    # A corpus of any size has only thousands of distinct pairs of lengths, or cells.
     keys, cell_of_pair, counts = np.unique(
         source_lengths * width + target_lengths, return_inverse=True, return_counts=True
     )

@@ -9,9 +9,9 @@ def padding_mask(ids, pad_id=0):
 
 
 def causal_mask(target_length, source_length):
-    """Returns a mask `[1, target_length, source_length]`: query i sees keys 0 to i.
+    """Returns a mask `[1, target_length, source_length]`.
 
-    The lengths are ints or scalar tensors.
+    Query i attends to keys 0 to i. The lengths are ints or scalar tensors.
     """
     query_positions = ops.arange(target_length, dtype="int32")
     key_positions = ops.arange(source_length, dtype="int32")

@@ -86,7 +86,7 @@ class MetricsLog:
         kept = [
             line
             for line, row in metrics_lines(self._path.parent)
-            # A stage that begins after `step` writes its line with this step again.
+            # The line of a stage that begins right after `step` is written again.
             if row["step"] < step or (row["step"] == step and row["split"] != STAGE)
         ]
         with replace_file(self._path) as temporary:

@@ -8,8 +8,8 @@ import keras
 
 from keras_transformer.training.replicas import SingleProcess
 
-# Handlers for a second signal; others end the process at once. A second Ctrl-C raises
-# `KeyboardInterrupt`, so that temporary files are removed.
+# Handlers for a second signal. Signals without one end the process at once. A second
+# Ctrl-C raises `KeyboardInterrupt`, so that temporary files are removed.
 _SECOND = {signal.SIGINT: signal.default_int_handler}
 
 

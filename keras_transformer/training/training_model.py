@@ -120,7 +120,7 @@ class TrainingModel(keras.Model):
         self.train_function = None
 
     def _set_rate(self, name, rate, is_scaled):
-        """Sets the rate of a `TokenDropout`, which is created at the first above 0."""
+        """Sets the rate of a `TokenDropout` and creates it for a first rate above 0."""
         layer = getattr(self, name)
         if layer is not None:
             layer.rate = rate

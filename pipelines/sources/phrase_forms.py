@@ -49,7 +49,7 @@ DATE_FORMS = (
     "full long short yMMMd yMd yMMMEd MMMMd MMMd MMMEd yMMMM yMMM yQQQ yQQQQ yw medium"
 ).split()
 
-# Days of 100 years only, so that two-digit years, as in "3/7/23", have one meaning.
+# Exactly 100 years, so that two-digit years, as in "3/7/23", are unambiguous.
 FIRST_DAY = date(1950, 1, 1).toordinal()
 LAST_DAY = date(2049, 12, 31).toordinal()
 
@@ -90,7 +90,7 @@ def draw_number(random: Random, max_digits: int, max_decimals: int, sign: int = 
     decimals = random.randint(0, max_decimals)
     whole = random.randrange(10 ** random.randint(1, max_digits))
     fraction = random.randrange(10**decimals)
-    # "1.0" is written "1", but takes another plural form, so zeros at the end go.
+    # "1.0" is written "1" but takes another plural form, so trailing zeros are removed.
     while decimals and fraction % 10 == 0:
         decimals, fraction = decimals - 1, fraction // 10
     return sign * Decimal(whole * 10**decimals + fraction).scaleb(-decimals)

@@ -23,7 +23,7 @@ from keras_transformer.pipelines.sources.phrase_forms import Form
 from keras_transformer.pipelines.sources.phrase_forms import all_forms
 from keras_transformer.pipelines.sources.phrase_forms import all_names
 
-# A phrase is held out only if each of its words remains in training this often.
+# Minimum number of times that each word of a held-out phrase occurs in training.
 MIN_WORD_COUNT = 10
 # The forms count as exhausted after this many draws without a new phrase.
 MAX_MISSES = 20_000

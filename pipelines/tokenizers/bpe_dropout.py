@@ -98,7 +98,7 @@ class BpeDropout:
         return found
 
     def _split(self, word, skips):
-        """Splits a word without the merges whose numbers are in `skips`, sorted."""
+        """Splits a word without the merges numbered `skips`, a sorted list."""
         if len(word.symbols) > _LONGEST_KEPT:
             return self._merges.split(word.symbols, skips)[0]
         # Cached splits are a tree, in which each level skips one more merge.

@@ -94,7 +94,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
         codes = tf.where(is_space, ord(SPACE_MARK), codes)
         ids = self._characters.lookup(tf.cast(codes, tf.int64))
         ids = tf.where(ids < 0, -2 - codes, ids)
-        # Every word begins with a space, so the spaces number the words.
+        # Every word begins with a space, so counting spaces numbers the words.
         words = tf.cumsum(tf.cast(is_space, tf.int32)) - 1
         num_words = tf.reduce_sum(tf.cast(is_space, tf.int32))
         word_rows = tf.boolean_mask(rows, is_space)
