@@ -2,8 +2,8 @@
 
     python benchmarks/curve.py runs/multi30k --output benchmarks/results/multi30k
 
-The script reads metrics.jsonl of each run and writes OUTPUT.png and OUTPUT.csv. A .csv
-file of an earlier call adds its curves again.
+The script reads metrics.jsonl of each run and writes OUTPUT.png and OUTPUT.csv. The
+curves of .csv files from earlier calls are drawn, too.
 """
 
 import argparse

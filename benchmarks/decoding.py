@@ -252,7 +252,7 @@ def main():
     of_run.add_argument("--tokenize", default="none")
     of_run.add_argument("--alpha", type=float, default=0.6)
     of_run.add_argument(
-        "--name", default="decoding_real", help="name of the result's files"
+        "--name", default="decoding_real", help="name of the result files"
     )
     of_run.set_defaults(function=real)
     arguments = parser.parse_args()

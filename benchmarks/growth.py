@@ -14,21 +14,24 @@ from matplotlib import ticker
 
 
 def write(folder, name, panels, unit, columns=4):
-    """Writes NAME.csv and NAME.png.
+    """Writes the points to NAME.csv and a grid of log-log plots to NAME.png.
 
     Args:
         folder: Folder of both files.
         name: Name of both files.
-        panels: Mapping of panel titles to `(axis label, {curve: [(size, cost)]})`.
+        panels: Mapping of panel titles to `(x-axis label, {curve: [(size, cost)]})`.
         unit: Unit of the costs, or a mapping of panel titles to units.
         columns: Panels per row.
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     lines = []
-    count, across = -(-len(panels) // columns), min(columns, len(panels))
+    num_rows, num_columns = -(-len(panels) // columns), min(columns, len(panels))
     figure, axes = pyplot.subplots(
-        count, across, squeeze=False, figsize=(4 * across + 4, 3.6 * count)
+        num_rows,
+        num_columns,
+        squeeze=False,
+        figsize=(4 * num_columns + 4, 3.6 * num_rows),
     )
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
@@ -44,7 +47,7 @@ def write(folder, name, panels, unit, columns=4):
         axis.set_title(title, fontsize=10)
         axis.set_xlabel(label)
         axis.set_ylabel(unit[title] if isinstance(unit, dict) else unit)
-        _label_plainly(
+        _set_plain_labels(
             axis.yaxis, [cost for each in curves.values() for _, cost in each]
         )
         axis.grid(alpha=0.3, which="both")
@@ -62,13 +65,14 @@ def write(folder, name, panels, unit, columns=4):
     os.replace(temporary, folder / f"{name}.csv")
 
 
-def _label_plainly(axis, values):
+def _set_plain_labels(axis, values):
     """Labels a logarithmic axis with plain numbers instead of powers of ten."""
-    growth = max(values) / min(values)
+    ratio = max(values) / min(values)
 
     def label(value, _):
-        # Labels of all ticks between powers of ten fit on a short axis only.
-        is_labeled = growth < 4 or (growth < 100 and f"{value:e}"[0] in "125")
+        # A short axis has room for all labels, a longer one for 1, 2 and 5 times each
+        # power of ten, and a long one for the powers of ten only.
+        is_labeled = ratio < 4 or (ratio < 100 and f"{value:e}"[0] in "125")
         is_power = f"{value:.3e}".startswith("1.000")
         return f"{value:,.4g}" if is_labeled or is_power else ""
 

@@ -21,11 +21,12 @@ THREADS = 2
 
 
 class Channel:
-    """A system's connection to the benchmark: receives turns, sends metrics."""
+    """A system's connection to the benchmark. It receives turns and sends metrics."""
 
     def __init__(self):
         self._out = os.fdopen(os.dup(1), "w")
-        # Libraries print to standard output, which carries the answers.
+        # Standard output carries the answers, so what libraries print goes to standard
+        # error.
         os.dup2(2, 1)
         self._start = None
 
@@ -34,7 +35,7 @@ class Channel:
         self._out.flush()
 
     def receive(self):
-        """Returns the next turn's arguments, or `None` at the end; starts the timer."""
+        """Starts the timer. Returns the next turn's arguments, or `None` at the end."""
         line = sys.stdin.readline()
         self._start = time.perf_counter()
         return json.loads(line) if line else None
@@ -45,7 +46,7 @@ class Channel:
 
 
 def serve(turn):
-    """Serves turns in a system's process; `turn` returns the metrics of one."""
+    """Serves turns in a system's process. `turn` runs one and returns its metrics."""
     channel = Channel()
     channel.send()
     while (arguments := channel.receive()) is not None:
@@ -62,7 +63,7 @@ def timed(function, *arguments):
 
 def peak_mib():
     """Returns the peak resident memory of this process."""
-    # ru_maxrss includes the parent process, which started this one.
+    # On Linux, ru_maxrss may be the peak of the process that started this one.
     status = pathlib.Path("/proc/self/status")
     if status.is_file():
         return int(re.search(r"VmHWM:\s*(\d+)", status.read_text())[1]) / 1024
@@ -118,12 +119,12 @@ class System:
         line = self._process.stdout.readline()
         if not line:
             self._errors.seek(0)
-            raise RuntimeError(f"{self.name} died:\n{self._errors.read()[-3000:]}")
+            raise RuntimeError(f"{self.name} exited:\n{self._errors.read()[-3000:]}")
         return json.loads(line)
 
 
 def take_turns(systems, rounds, arguments_of_round):
-    """Runs a warm-up round, then `rounds` rounds, and stores them in `System.turns`.
+    """Runs a warm-up round and `rounds` rounds, whose metrics go to `System.turns`.
 
     Args:
         systems: List of `System`.
@@ -132,7 +133,7 @@ def take_turns(systems, rounds, arguments_of_round):
             turns, which are the same for all systems.
     """
     for number in range(rounds + 1):
-        # Another system goes first in each round.
+        # Each round starts with a different system.
         shift = number % len(systems)
         for system in systems[shift:] + systems[:shift]:
             metrics = system.turn(**arguments_of_round(number))
@@ -146,7 +147,7 @@ def take_turns(systems, rounds, arguments_of_round):
 
 
 def summary(values):
-    """Returns median, lowest and highest of a list."""
+    """Returns the median, the lowest and the highest value of a list."""
     return {
         "median": statistics.median(values),
         "lowest": min(values),

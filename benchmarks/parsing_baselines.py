@@ -6,11 +6,11 @@
 The right-branching parser opens a constituent at every word, up to the sentence's end.
 Its labels are the most frequent ones of the training trees, and final punctuation is a
 child of the root. The PCFG is nltk's grammar of the training trees, with binary rules
-(one sibling of horizontal context). Its terminals are tags, and it receives the gold
-tags. nltk's Viterbi parser is slow, so it parses a sample, with a time limit per
-sentence. If it finds no tree, the right-branching tree is used. `--model` scores trees
-that `keras-transformer evaluate --metric f1 --output` wrote. With `--add`, the script
-measures only these and adds them to existing results.
+(one sibling of horizontal context). The PCFG's terminals are tags, and its input is
+the gold tags. nltk's Viterbi parser is slow, so it parses a sample, with a time limit
+per sentence. If it finds no tree, the right-branching tree is used. `--model` scores
+trees that `keras-transformer evaluate --metric f1 --output` wrote. With `--add`, the
+script scores only the trees of `--model` and adds them to existing results.
 """
 
 import argparse
@@ -159,7 +159,7 @@ def main():
     ]
     of_sample = {name: [trees[i] for i in places] for name, trees in whole.items()}
     rule_count = len(pcfg.grammar.productions())
-    of_sample["unlexicalized PCFG, right tags"] = filled
+    of_sample["unlexicalized PCFG, gold tags"] = filled
     rows += [
         score_row(name, "sample", references, trees)
         for name, trees in of_sample.items()

@@ -37,8 +37,9 @@ def point(run, scores):
 def draw(points, path):
     figure, axes = pyplot.subplots(figsize=(5, 3.5), layout="constrained")
     counts = [each[0] for each in points]
-    for place in (3, 4, 5):
-        axes.plot(counts, [each[place] for each in points], "o-", label=HEAD[place])
+    for column in (3, 4, 5):
+        scores = [each[column] for each in points]
+        axes.plot(counts, scores, "o-", label=HEAD[column])
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [f"{count:,}" for count in counts])
     axes.minorticks_off()

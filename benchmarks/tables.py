@@ -341,7 +341,7 @@ def markdown(name, result):
     """Returns the table of a result and a line about the machine.
 
     Args:
-        name: Name of the result's files, which begins with a name in `TABLES`.
+        name: Name of the result files, which begins with a name in `TABLES`.
         result: The contents of the JSON file.
     """
     kind = max((each for each in TABLES if name.startswith(each)), key=len)

@@ -1,4 +1,6 @@
-"""Compares training throughput and memory on the same batches.
+"""Compares this package, PyTorch and KerasHub in training throughput and memory.
+
+All systems train on the same batches:
 
     pip install ".[bench]"
     KERAS_TRANSFORMER_DATA=... python benchmarks/training.py tiny
@@ -19,10 +21,11 @@ import workload
 from keras_transformer.experiments.cost import training_flops
 
 OURS = "keras_transformer"
-# Variants of this package: the number of parts of a batch, of which up to two are
-# computed in parallel, or matrix products in bfloat16. The default is two parts.
+# Variants of this package. "N parts" splits each batch into N parts, of which up to two
+# are computed in parallel. The default is two parts. "auto_bfloat16" computes matrix
+# products in bfloat16.
 OPTIONS = ("1 part", "4 parts", "8 parts", "16 parts", "auto_bfloat16")
-# A turn takes about as long for both sizes.
+# Steps per turn. A turn takes about the same time for both sizes.
 STEPS = {"tiny": 40, "base": 4}
 
 
@@ -57,7 +60,7 @@ def main():
     )
     parser.add_argument("--output", default=str(report.RESULTS))
     parser.add_argument(
-        "--name", help="name of the result's files (default: training_SIZE)"
+        "--name", help="name of the result files (default: training_SIZE)"
     )
     arguments = parser.parse_args()
     steps = arguments.steps or STEPS[arguments.size]
@@ -65,16 +68,17 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         lengths = workload.save_batches(folder, steps * (arguments.rounds + 1))
 
-        def of_round(number):
+        def round_arguments(number):
             batches = lengths[number * steps : (number + 1) * steps]
             tokens = int(sum(target.sum() for _, target in batches))
             return {"first": number * steps, "steps": steps, "tokens": tokens}
 
         systems = start_systems(arguments.size, folder, arguments.without)
-        interleaved.take_turns(systems, arguments.rounds, of_round)
+        interleaved.take_turns(systems, arguments.rounds, round_arguments)
         for each in systems:
             each.close()
-    # All rounds together, because their batches are alike.
+    # FLOPs per token are averaged over all measured rounds, whose batches have similar
+    # lengths.
     flops = sum(
         training_flops(settings, workload.VOCABULARY, *batch)
         for batch in lengths[steps:]

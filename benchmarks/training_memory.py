@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 
-# Preset, vocabulary size, tokens per side, length of the sentences.
+# Preset, vocabulary size, tokens per side of a batch, tokens per sentence.
 CASES = (
     ("tiny", 8_000, 4_096, 32),
     ("tiny", 8_000, 16_384, 32),
@@ -22,7 +22,7 @@ CASES = (
 STEPS = 3
 
 
-def peak(preset, vocabulary_size, tokens, length):
+def measure_peak(preset, vocabulary_size, tokens, length):
     """Trains in this process and returns its peak memory in MiB."""
     import resource
     from types import SimpleNamespace
@@ -32,7 +32,7 @@ def peak(preset, vocabulary_size, tokens, length):
 
     from keras_transformer.experiments.build import build_training_model
 
-    recipe = recipe_of(preset, vocabulary_size, tokens, length)
+    recipe = build_recipe(preset, vocabulary_size, tokens, length)
     tokenizer = SimpleNamespace(
         vocabulary_size=vocabulary_size, num_outputs=None, pad_id=0
     )
@@ -45,7 +45,8 @@ def peak(preset, vocabulary_size, tokens, length):
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def recipe_of(preset, vocabulary_size, tokens, length):
+def build_recipe(preset, vocabulary_size, tokens, length):
+    """Returns a recipe for a case. Its files are never read."""
     from keras_transformer.recipes import load_recipe
 
     overrides = (
@@ -65,7 +66,7 @@ def main():
     parser.add_argument("--case", type=json.loads, help=argparse.SUPPRESS)
     case = parser.parse_args().case
     if case is not None:
-        print(peak(*case))
+        print(measure_peak(*case))
         return
     from keras_transformer.recipes.memory import recipe_memory
 
@@ -75,7 +76,7 @@ def main():
         command = [sys.executable, __file__, "--case", json.dumps(case)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         measured = float(done.stdout.split()[-1])
-        estimate = recipe_memory(recipe_of(*case)) / 2**20
+        estimate = recipe_memory(build_recipe(*case)) / 2**20
         cells = map(str, (*case, round(measured), round(estimate)))
         print(f"| {' | '.join(cells)} |", flush=True)
 

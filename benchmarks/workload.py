@@ -27,7 +27,7 @@ def text_files():
     """Returns the paths of Multi30k's training text."""
     root = os.environ.get("KERAS_TRANSFORMER_DATA")
     if not root:
-        raise SystemExit("set KERAS_TRANSFORMER_DATA to the folder above multi30k")
+        raise SystemExit("set KERAS_TRANSFORMER_DATA to the folder with multi30k")
     folder = pathlib.Path(root) / "multi30k"
     return folder / "train.en.gz", folder / "train.de.gz"
 

@@ -1,6 +1,7 @@
-"""System: CTranslate2 with the same weights, which receives subwords.
+"""System: CTranslate2 with the weights of keras_transformer's model.
 
-The threads share every operation, or compute `at_once` parts of a batch in parallel.
+Its inputs are subwords, not texts. If `at_once` is 1, all threads share every
+operation. Otherwise, they compute `at_once` parts of a batch in parallel.
 """
 
 import json
@@ -11,7 +12,7 @@ import ctranslate2
 import interleaved
 import numpy as np
 
-folder, what, compute_type, alpha, at_once = sys.argv[1:]
+folder, kind, compute_type, alpha, at_once = sys.argv[1:]
 at_once = int(at_once)
 translator = ctranslate2.Translator(
     folder,
@@ -20,7 +21,8 @@ translator = ctranslate2.Translator(
     inter_threads=at_once,
     intra_threads=interleaved.THREADS // at_once,
 )
-# Importing the package would add TensorFlow's memory.
+# The vocabulary is read from JSON, because importing keras_transformer would add
+# TensorFlow to the measured memory.
 PIECES = json.loads((pathlib.Path(folder) / "shared_vocabulary.json").read_text())
 CONFIG = json.loads((pathlib.Path(folder) / "config.json").read_text())
 END = PIECES.index(CONFIG["eos_token"])
@@ -44,7 +46,7 @@ def ids_turn(path, batch):
     return tokens, {}
 
 
-def text_turn(path, batch):
+def subwords_turn(path, batch):
     lines = json.loads(pathlib.Path(f"{path}.pieces").read_text())
     pieces = [None] * len(lines)
     # Sorted, as in a server that batches by length.
@@ -65,7 +67,9 @@ def text_turn(path, batch):
 
 
 def turn(path, batch):
-    return interleaved.timed({"ids": ids_turn, "text": text_turn}[what], path, batch)
+    return interleaved.timed(
+        {"ids": ids_turn, "text": subwords_turn}[kind], path, batch
+    )
 
 
 interleaved.serve(turn)

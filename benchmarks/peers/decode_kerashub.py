@@ -29,8 +29,8 @@ START_ID = 2
 def decode(ids, index, self_cache, cross_cache, cross_index, encoded, mask):
     """Returns logits and the caches extended by `ids`.
 
-    With `cross_index=0`, it also computes the keys and values of the source. With
-    `cross_index=None`, it reads them from `cross_cache`.
+    With `cross_index=0`, the keys and values of the source are also computed. With
+    `cross_index=None`, they are read from `cross_cache`.
     """
     y = embedding(ids, start_index=index)
     self_caches, cross_caches = [], []

@@ -1,6 +1,7 @@
 """System: this package's SavedModel, called with token ids or with text.
 
-The threads share every operation, or compute `at_once` parts of a batch in parallel.
+If `at_once` is 1, all threads share every operation. Otherwise, they compute `at_once`
+parts of a batch in parallel.
 """
 
 import sys
@@ -10,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401, the tokenizer's operations
 
-folder, what, at_once = sys.argv[1:]
+folder, kind, at_once = sys.argv[1:]
 tf.config.threading.set_intra_op_parallelism_threads(
     interleaved.THREADS // int(at_once)
 )
@@ -44,7 +45,7 @@ def text_turn(path, batch):
 
 
 def turn(path, batch):
-    return interleaved.timed({"ids": ids_turn, "text": text_turn}[what], path, batch)
+    return interleaved.timed({"ids": ids_turn, "text": text_turn}[kind], path, batch)
 
 
 interleaved.serve(turn)
