@@ -3,9 +3,9 @@
 "Sentence pairs were batched together by approximate sequence length" (the paper,
 section 5.1). A pair has two lengths, so a bucket is a rectangle in the plane of source
 and target lengths. The corpus is repeatedly split in two where that saves the most
-padding. The result is a binary tree whose leaves are the buckets.
+padding. The result is a binary tree of buckets, and each pair belongs to one leaf.
 
-Pairs left over from a bucket's last batch move to the parent bucket, up to the root.
+Pairs that do not fill a bucket's last batch move to the parent bucket, up to the root.
 An epoch contains every pair once, and at most one of its batches is not full. This
 module uses NumPy only.
 """
@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_transformer.errors import DataError
 
-# Buckets with fewer batches per epoch would leave most of their pairs to the parent.
+# Buckets with fewer batches per epoch would leave many of their pairs to the parent.
 _MIN_BATCHES = 2
 
 
@@ -28,8 +28,8 @@ class Bucket:
     Attributes:
         source_length: Length of the longest source.
         target_length: Length of the longest target.
-        batch_size: Number of pairs that fill the token budget.
-        num_pairs: Number of an epoch's pairs in a leaf. Not used for parents.
+        batch_size: Largest number of pairs within the token budget.
+        num_pairs: Number of pairs per epoch, for a leaf. Not used for parents.
         parent: Index of the bucket that this one was split from, -1 for the root.
     """
 
@@ -69,7 +69,8 @@ def plan_buckets(
     target_lengths = np.asarray(target_lengths, np.int64)
     check_budget(source_lengths, target_lengths, batch_tokens)
     width = int(target_lengths.max()) + 1
-    # A corpus of any size has only thousands of distinct pairs of lengths, or cells.
+    # A cell is a distinct combination of source and target length. Even a huge corpus
+    # has only thousands of cells.
     keys, cell_of_pair, counts = np.unique(
         source_lengths * width + target_lengths, return_inverse=True, return_counts=True
     )
@@ -85,17 +86,18 @@ def plan_buckets(
             break
         inside = leaf_of_cell == parent
         for half in (cells[:, axis] <= cut, cells[:, axis] > cut):
-            here = inside & half
-            leaf_of_cell[here] = len(buckets)
-            splits[len(buckets)] = _best_split(cells[here], counts[here], batch_tokens)
-            buckets.append(_bucket(cells[here], counts[here], batch_tokens, parent))
+            in_half = inside & half
+            leaf_of_cell[in_half] = len(buckets)
+            part = cells[in_half], counts[in_half], batch_tokens
+            splits[len(buckets)] = _best_split(*part)
+            buckets.append(_bucket(*part, parent))
     leaf_of_pair = leaf_of_cell[cell_of_pair]
     if weights is not None:
         drawn = sample_weighted_pairs(leaf_of_pair, weights, np.random.default_rng(0))
-        drawn_in = np.bincount(leaf_of_pair[drawn], minlength=len(buckets))
+        num_drawn = np.bincount(leaf_of_pair[drawn], minlength=len(buckets))
         buckets = [
             dataclasses.replace(bucket, num_pairs=int(count))
-            for bucket, count in zip(buckets, drawn_in, strict=True)
+            for bucket, count in zip(buckets, num_drawn, strict=True)
         ]
     return buckets, leaf_of_pair
 
@@ -105,9 +107,10 @@ def sample_weighted_pairs(
 ) -> np.ndarray:
     """Samples the pairs of an epoch by their weights.
 
-    A pair occurs at least as often as the integer part of its weight. In addition, the
-    pairs of a bucket with the same fractional part are sampled at that rate, rounded
-    up. A bucket therefore has the same number of pairs in every epoch.
+    A pair occurs at least as often as the integer part of its weight. In addition,
+    among the pairs of a leaf whose weights have the same fractional part, this fraction
+    is sampled once more. Their number is rounded up and does not vary, so a leaf has
+    the same number of pairs in every epoch.
 
     Args:
         leaf_of_pair: int array `[num_pairs]`, see `plan_buckets`.
@@ -123,7 +126,8 @@ def sample_weighted_pairs(
     for fraction in np.unique(fractions[fractions > 0]):
         for leaf in np.unique(leaf_of_pair):
             members = np.flatnonzero((leaf_of_pair == leaf) & (fractions == fraction))
-            # Without rounding, a weight of 1.3 would draw 31 of 100 instead of 30.
+            # Due to floating-point error, a weight of 1.3 would draw 31 of 100 pairs
+            # instead of 30 without rounding.
             count = int(np.ceil(round(fraction * len(members), 6)))
             drawn.append(random.choice(members, count, replace=False))
     return np.concatenate(drawn)
@@ -138,7 +142,7 @@ def check_budget(
         raise DataError(
             "training.batch_tokens must be at least the longest sentence. Received: "
             f"training.batch_tokens={batch_tokens}, longest sentence={longest}. "
-            "Increase it or reduce data.max_length."
+            "Increase training.batch_tokens or reduce data.max_length."
         )
 
 
@@ -170,7 +174,7 @@ def epoch_order(
 
     Returns:
         order: int64 array, the pairs' indices batch by batch, with batches in random
-            order. Its length is `num_pairs`, or with weights the sample's size.
+            order. Its length is `num_pairs` or, with weights, the size of the sample.
         bucket_of_position: int32 array shaped like `order`, the bucket in which each
             pair is batched.
     """
@@ -195,8 +199,8 @@ def epoch_order(
         for start in range(0, len(positions), bucket.batch_size)
     ]
     random.shuffle(batches)
-    # `bucket_by_sequence_length` emits the batch that is not full last, even if it
-    # comes earlier here.
+    # The incomplete batch can be anywhere in this order, but
+    # `bucket_by_sequence_length` emits it last.
     positions = np.concatenate(batches)
     return order[positions], bucket_of_position[positions]
 
@@ -206,10 +210,10 @@ def padding_fraction(
     source_lengths: np.ndarray,
     target_lengths: np.ndarray,
 ) -> float:
-    """Returns the fraction of padding among all ids of both sides of batches.
+    """Returns the fraction of padding ids on both sides of all batches.
 
     Args:
-        batches: The indices of each batch's pairs.
+        batches: For each batch, an array of pair indices.
         source_lengths: int array `[num_pairs]`.
         target_lengths: int array `[num_pairs]`.
     """
@@ -227,7 +231,7 @@ def sorted_batches(
     """Sorts the corpus by length and splits it into batches under the budget.
 
     Returns:
-        List of the indices of each batch's pairs.
+        List with an array of pair indices for each batch.
     """
     check_budget(source_lengths, target_lengths, batch_tokens)
     order = np.lexsort((source_lengths, target_lengths))
@@ -270,12 +274,13 @@ def _best_split(
     Returns:
         saved: Number of padding ids saved, 0 if no split gives two useful halves.
         axis: 0 to split by source length, 1 to split by target length.
-        cut: Longest length of the lower half.
+        cut: Maximum length in the lower half.
     """
     best = (0, 0, 0)
     padded = int(counts.sum() * cells.max(axis=0).sum())
     for axis in (0, 1):
-        # Entry i of the arrays below is for a lower half of the first i + 1 cells.
+        # Entry i of the following arrays describes the split whose lower half is the
+        # first i + 1 cells in this order.
         order = np.argsort(cells[:, axis], kind="stable")
         ordered, sizes = cells[order], counts[order]
         below = np.cumsum(sizes)[:-1]

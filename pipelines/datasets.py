@@ -26,9 +26,9 @@ def training_dataset(
 ) -> tf.data.Dataset:
     """Returns an endless dataset of shuffled batches for training.
 
-    Each epoch contains every pair once, or as often as `corpus.weights` requires. Its
-    order depends on the seed and the epoch alone. The numbers of replicas and shards do
-    not change which pairs share a batch.
+    Each epoch contains every pair once, or as often as `corpus.weights` requires. The
+    order of an epoch depends on the seed and the epoch's number alone. The numbers of
+    replicas and shards do not change which pairs share a batch.
 
     Args:
         corpus: The `EncodedCorpus`.
@@ -37,7 +37,7 @@ def training_dataset(
         seed: Seed of the orders, not negative.
         start_step: Number of batches to skip, for resuming.
         num_replicas: Number of replicas. Rows of padding make the number of rows a
-            multiple of it.
+            multiple of the number of replicas.
         pad_to_bucket: Whether to pad every batch to its bucket's full shape. XLA then
             compiles one shape per bucket.
         shard: `(index, count)`. The dataset contains every `count`-th row of each
@@ -174,7 +174,7 @@ def _index_batches(order, bucket_of_position, buckets: list[Bucket]) -> tf.data.
 def _ids_dataset(dataset: tf.data.Dataset, padded_batch) -> tf.data.Dataset:
     """Converts a dataset of `(indices, bucket)` to batches of ids.
 
-    `padded_batch` is a NumPy function of the two values, see `_batch` for its result.
+    `padded_batch` is a NumPy function of the two values with the results of `_batch`.
     """
 
     def load(indices, bucket):
@@ -210,14 +210,14 @@ def _batch(
     else:
         source_length = int(corpus.source_lengths[indices].max())
         target_length = int(corpus.target_lengths[indices].max())
-    here = indices[shard[0] :: shard[1]]
-    pad_id, missing = corpus.pad_id, ((0, num_rows - len(here)), (0, 0))
+    own = indices[shard[0] :: shard[1]]  # this worker's rows
+    pad_id, missing = corpus.pad_id, ((0, num_rows - len(own)), (0, 0))
     source_ids, labels = (
         np.pad(corpus.rows(*side), missing, constant_values=pad_id)
-        for side in (("source", here, source_length), ("target", here, target_length))
+        for side in (("source", own, source_length), ("target", own, target_length))
     )
     target_ids = np.full_like(labels, pad_id)
     # The end id is only a label, so the shift drops it from the decoder's input.
     target_ids[:, 1:] = np.where(labels[:, 1:] != pad_id, labels[:, :-1], pad_id)
-    target_ids[: len(here), 0] = corpus.start_id
+    target_ids[: len(own), 0] = corpus.start_id
     return source_ids, target_ids, labels

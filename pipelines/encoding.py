@@ -133,8 +133,8 @@ def _remove_corpus(folder: str | os.PathLike) -> None:
 def _fingerprints(pairs, tokenizers, max_length, sampling) -> list[str]:
     """Returns the fingerprints of the inputs, the current one first.
 
-    Version 0.1 computed the second one. It lets runs of version 0.1 resume with the
-    segmentations that 0.1 drew.
+    Version 0.1 computed the second fingerprint. With it, runs of version 0.1 resume
+    with the segmentations that they drew.
     """
     text = pairs.fingerprint()
     if text is None:

@@ -342,7 +342,7 @@ _ABILITIES = {
 }
 
 
-def opened_model(
+def open_translator(
     path,
     needs=(),
     ensemble=(),

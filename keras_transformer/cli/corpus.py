@@ -37,7 +37,11 @@ NumShards = Annotated[int, Option(min=1, help="Number of files to write.")]
 MaxLength = Annotated[int, Option(min=1, help="Maximum subwords per side.")]
 MaxRatio = Annotated[
     float | None,
-    Option(min=1, help="Maximum ratio of longer to shorter side (default: none)."),
+    Option(
+        min=1,
+        help="Maximum ratio of the longer to the shorter side, in subwords "
+        "(default: none).",
+    ),
 ]
 Deduplicate = Annotated[
     bool, Option("--deduplicate", help="Keep only the first of identical pairs.")

@@ -30,8 +30,8 @@ def demo(
     """Train, evaluate and export a model in about 5 minutes.
 
     The data are phrases from Unicode's CLDR in two languages: dates, times, numbers,
-    amounts, measures and names. The package Babel includes them, so no network is
-    needed.
+    amounts of money, measurements and names. The package Babel includes the phrases,
+    so no network is needed.
 
     \b
     keras-transformer demo
@@ -50,12 +50,12 @@ def demo(
         seconds = time.monotonic() - started
         console.print_status(f"[{number}/4] {text} ({seconds:.0f} s so far)")
 
-    console.print_status("The demo takes at most about 5 minutes on 2 CPU cores.")
+    console.print_status("The demo takes about 5 minutes on 2 CPU cores.")
     if (output / "config.yaml").exists():
         console.print_status(
             f"resuming the run in {output}; --output selects another folder"
         )
-    begin_stage(1, f"training the recipe phrases, {recipe.training.steps} steps")
+    begin_stage(1, f'training for {recipe.training.steps} steps (recipe "phrases")')
 
     console.load_tensorflow()
     from keras_transformer import evaluation
@@ -66,7 +66,7 @@ def demo(
 
     sources, references = _test_phrases(recipe.data)
     begin_stage(2, f"translating {len(sources)} held-out phrases")
-    run = console.opened_model(output)
+    run = console.open_translator(output)
     hypotheses = run.translate(sources)
     exact = 100 * sum(map(str.__eq__, hypotheses, references)) / len(sources)
     bleu = evaluation.bleu(hypotheses, references)
@@ -75,7 +75,7 @@ def demo(
     exported = export_translator(run, saved_model)
     begin_stage(4, "translating with the exported model")
     shown = sources[:_NUM_SHOWN]
-    served = console.opened_model(exported).translate(shown)
+    served = console.open_translator(exported).translate(shown)
 
     width = max(map(len, shown))
     for source, translation in zip(shown, served, strict=True):
@@ -84,12 +84,12 @@ def demo(
     unit = 2**30 if sys.platform == "darwin" else 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
     typer.echo(
-        f"\nexact: {exact:.1f}% of {len(sources)} held-out phrases\n"
+        f"\nexact matches: {exact:.1f}% of {len(sources)} held-out phrases\n"
         f"{bleu.metric}: {bleu.score:.2f}  {bleu.signature}\n"
         f"time: {time.monotonic() - started:.0f} s, peak memory: {peak:.1f} GiB\n"
         f"run: {output} (model, tokenizer, checkpoints, logs)\n"
-        f"SavedModel: {exported} (accepts and returns text, without this package)\n"
-        f'more: echo "{sources[0]}" | keras-transformer translate {exported}'
+        f"SavedModel: {exported} (maps text to text; serving needs no other files)\n"
+        f'try: echo "{sources[0]}" | keras-transformer translate {exported}'
     )
 
 

@@ -95,7 +95,7 @@ def evaluate(
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
     search["patience"] = patience
     warnings = console.LineWarnings(origin)
-    translator = console.opened_model(
+    translator = console.open_translator(
         model, needs, ensemble, parallel_parts, search, warnings, allow_unsafe
     )
     outputs, details = [], {}

@@ -129,7 +129,7 @@ def export(
         raise UserError(
             f"--quantization {quantization}: must be none or float16 for {format}"
         )
-    translator = console.opened_model(
+    translator = console.open_translator(
         model, ["export"], search=search, allow_unsafe=allow_unsafe
     )
     from keras_transformer import export as exports

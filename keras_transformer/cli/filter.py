@@ -30,13 +30,18 @@ def filter(
         pathlib.Path, Option(metavar="F", help="File for the kept target lines.")
     ],
     min_score: Annotated[
-        float | None, Option(help="Minimum log-probability per subword, e.g. -4.")
+        float | None,
+        Option(help="Minimum log-probability per target subword, e.g. -4."),
     ] = None,
     keep_fraction: Annotated[
-        float | None, Option(help="Keep this fraction of the best pairs, e.g. 0.8.")
+        float | None,
+        Option(help="Keep this fraction of the scored pairs, best first, e.g. 0.8."),
     ] = None,
     max_ratio: Annotated[
-        float, Option(min=1, help="Maximum ratio of longer to shorter side.")
+        float,
+        Option(
+            min=1, help="Maximum ratio of the longer to the shorter side, in subwords."
+        ),
     ] = 3.0,
     max_length: Annotated[
         int | None,
@@ -50,9 +55,9 @@ def filter(
 ):
     """Remove improbable pairs from a noisy parallel corpus.
 
-    Pairs are also removed if a side is empty or too long, if the sides are identical,
-    or if their lengths differ too much. With --keep-fraction, the scores of all pairs
-    are kept in memory, 4 bytes each.
+    Pairs are removed without a score if a side is empty, too long or not UTF-8, if the
+    sides are identical, or if their lengths differ too much. With --keep-fraction, the
+    scores of all pairs are kept in memory, 4 bytes each.
 
     \b
     keras-transformer filter runs/mine --source web.en --target web.de \\
@@ -69,7 +74,7 @@ def filter(
     inputs = {source.resolve(): "--source", target.resolve(): "--target"}
     _check_outputs(inputs, output_source, output_target)
     total = line_count(source)
-    translator = console.opened_model(model, ["filter"], allow_unsafe=allow_unsafe)
+    translator = console.open_translator(model, ["filter"], allow_unsafe=allow_unsafe)
 
     import numpy as np
 
@@ -80,21 +85,21 @@ def filter(
     pairs = TextFiles(source, target)
     if max_length is None:
         max_length = translator.data.max_length if translator.data else MAX_LENGTH
-    rules = PairFilter(translator, max_ratio, max_length, keep_identical)
+    pair_filter = PairFilter(translator, max_ratio, max_length, keep_identical)
     passed = None
-    # A fraction is known only after all pairs are scored, which takes a first pass.
+    # The lowest score in a fraction is known only after a first pass over all pairs.
     if keep_fraction is not None:
         scores = np.empty(total, "float32")
         for start, chunk in in_chunks(pairs, CHUNK_SIZE, "scoring", total, "pairs"):
-            scores[start:][: len(chunk)] = rules.score(chunk)
-        passed, min_score = rules.select_best(scores, keep_fraction)
+            scores[start:][: len(chunk)] = pair_filter.score(chunk)
+        passed, min_score = pair_filter.select_best(scores, keep_fraction)
     with (
         open_output(output_source) as write_source,
         open_output(output_target) as write_target,
     ):
         for start, chunk in in_chunks(pairs, CHUNK_SIZE, "filtering", total, "pairs"):
             if passed is None:
-                kept = rules.select_above(rules.score(chunk), min_score)
+                kept = pair_filter.select_above(pair_filter.score(chunk), min_score)
             else:
                 kept = passed[start:][: len(chunk)]
             for pair, is_kept in zip(chunk, kept, strict=True):
@@ -102,19 +107,19 @@ def filter(
                     write_source(pair[0])
                     write_target(pair[1])
     if as_json:
-        report = {"model": str(model), "pairs": total, "kept": rules.num_kept}
+        report = {"model": str(model), "pairs": total, "kept": pair_filter.num_kept}
         report["min_score"] = None if min_score is None else float(min_score)
-        report["dropped"] = {name: rules.dropped[name] for name in FILTER_REASONS}
+        report["dropped"] = {name: pair_filter.dropped[name] for name in FILTER_REASONS}
         typer.echo(console.json_text(report))
         return
     limit = "" if min_score is None else f", scoring at least {min_score:.4f}"
-    typer.echo(f"{rules.num_kept} of {total} pairs kept{limit}")
+    typer.echo(f"{pair_filter.num_kept} of {total} pairs kept{limit}")
     for reason, text in FILTER_REASONS.items():
-        typer.echo(f"{rules.dropped[reason]} dropped {text}")
+        typer.echo(f"{pair_filter.dropped[reason]} dropped: {text}")
 
 
 def _check_outputs(inputs, output_source, output_target):
-    """Raises `UserError` if an output cannot be written or is given twice."""
+    """Raises `UserError` if an output cannot be written or is also another file."""
     taken = dict(inputs)
     outputs = {"--output-source": output_source, "--output-target": output_target}
     for option, path in outputs.items():

@@ -46,7 +46,7 @@ def parse(
     warnings = console.LineWarnings()
     parses = []
     with open_output(output) as write_line:
-        translator = console.opened_model(
+        translator = console.open_translator(
             model, ["parse"], ensemble, parallel_parts, search, warnings, allow_unsafe
         )
 

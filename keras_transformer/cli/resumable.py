@@ -88,8 +88,8 @@ def _check_record(path, output, record):
         known = read_json(file, dict[str, Any])
     except UserError:
         raise UserError(
-            f"{path}: {file.name}, which records what it was made with, is missing or "
-            "damaged; remove both to start over"
+            f"{path}: its record {file.name} is missing or damaged; remove both to "
+            "start over"
         ) from None
     for name, value in record.items():
         if known.get(name) != value:

@@ -31,7 +31,7 @@ def score(
     scores = []
     warnings = console.LineWarnings(f"{source}: line")
     with open_output(output) as write_line:
-        translator = console.opened_model(
+        translator = console.open_translator(
             model,
             ensemble=ensemble,
             warnings=warnings,

@@ -129,7 +129,7 @@ def _export_if_preset(model):
         yield model
         return
     console.print_status(f"exporting {model.name}")
-    opened = console.opened_model(model)
+    opened = console.open_translator(model)
     from keras_transformer.export import export_translator
 
     with tempfile.TemporaryDirectory() as temporary:

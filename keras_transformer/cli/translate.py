@@ -127,7 +127,7 @@ def translate(
         "align": alignments,
     }
     warnings = console.LineWarnings()
-    translator = console.opened_model(
+    translator = console.open_translator(
         model,
         [need for need in needs if needs[need]],
         ensemble,

@@ -53,7 +53,7 @@ def visualize(
     if output.suffix in (".png", ".html"):
         output = output.with_suffix("")
     console.require_folder(output)
-    opened = console.opened_model(model, ["attention"], allow_unsafe=allow_unsafe)
+    opened = console.open_translator(model, ["attention"], allow_unsafe=allow_unsafe)
     if target is None:
         (target,) = opened.translate([source])
         console.print_status(f"translation: {target}")

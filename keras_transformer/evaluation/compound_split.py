@@ -9,7 +9,7 @@ from sacrebleu.metrics import BLEU
 from keras_transformer.evaluation.scores import Result
 from keras_transformer.evaluation.scores import score_corpus
 
-# Quotes that the Moses normalizer of Unicode punctuation does not replace.
+# The Moses normalizer replaces only some of these quotes.
 _QUOTES = str.maketrans(dict.fromkeys("„“”«»", '"') | dict.fromkeys("‚‘’‹›", "'"))
 _HYPHEN = re.compile(r"(\S)-(\S)")
 
@@ -18,12 +18,12 @@ def compound_split_tokens(text, language="de"):
     """Tokenizes a text for compound-split BLEU.
 
     Unicode quotes and punctuation become ASCII. The Moses tokenizer splits words and
-    escapes special characters as XML entities. A hyphen between two characters becomes
+    escapes special characters as XML entities. A hyphen between non-spaces becomes
     the separate word `##AT##-##AT##`. Case is preserved.
 
     Args:
         text: Untokenized text.
-        language: Language of the Moses tokenizer's abbreviations.
+        language: Language code, which selects the Moses tokenizer's abbreviations.
 
     Returns:
         The tokens, joined by spaces.
@@ -37,13 +37,13 @@ def compound_split_tokens(text, language="de"):
 def compound_split_bleu(hypotheses, references, language="de") -> Result:
     """Computes tokenized, case-sensitive, unsmoothed BLEU with split compounds.
 
-    It is usually higher than sacreBLEU's score of the same text. Use it only to compare
-    with the paper and its contemporaries.
+    The score is usually higher than sacreBLEU's for the same text. Use it only to
+    compare with the paper and its contemporaries.
 
     Args:
-        hypotheses: List of untokenized str.
-        references: List of str, one reference per sentence.
-        language: Language of the target.
+        hypotheses: List of str, untokenized.
+        references: List of str, untokenized, one reference per sentence.
+        language: Language code of the target.
 
     Raises:
         ValueError: If the lists are empty or their lengths differ.

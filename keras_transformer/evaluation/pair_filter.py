@@ -9,11 +9,11 @@ from keras_transformer.decoding.batches import encode_texts
 # Reasons to drop a pair, in the order of the checks, and their descriptions.
 FILTER_REASONS = {
     "invalid_utf8": "not UTF-8",
-    "empty": "with an empty side",
-    "copy": "with the same text on both sides",
-    "too_long": "with a side of too many subwords",
-    "unlike_lengths": "with sides of very different lengths",
-    "improbable": "with a low score of the model",
+    "empty": "empty side",
+    "copy": "same text on both sides",
+    "too_long": "too many subwords on a side",
+    "unlike_lengths": "very different lengths of the sides",
+    "improbable": "low model score",
 }
 
 
@@ -42,11 +42,11 @@ class PairFilter:
     def score(self, pairs):
         """Computes the log-probability (natural) per target subword of each pair.
 
-        The end of a sentence counts as a subword, so that the score of a text of one
-        subword does not depend on that subword alone.
+        The end of a sentence counts as a subword, so that the score of a text with one
+        subword does not depend on this subword alone.
 
         Args:
-            pairs: List of (source, target), str, or `None` if not UTF-8.
+            pairs: List of (source, target), each a str, or `None` if it is not UTF-8.
 
         Returns:
             float32 `[len(pairs)]`, NaN for pairs that break a rule.
@@ -88,8 +88,8 @@ class PairFilter:
             fraction: Fraction in (0, 1] of the pairs that have a score.
 
         Returns:
-            `(passed, threshold)`: bool `[len(scores)]` and the lowest score that
-            passed, `None` if none did.
+            `(passed, threshold)`: bool `[len(scores)]`, and the lowest score that
+            passed, or `None` if no pair passed.
         """
         order = np.argsort(-scores, kind="stable")  # NaN comes last
         count = round(fraction * np.count_nonzero(~np.isnan(scores)))

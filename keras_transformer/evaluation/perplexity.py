@@ -61,7 +61,7 @@ class PairScorer:
 def perplexity_of(scores) -> float:
     """Computes the perplexity per target subword of a list of `PairScore`.
 
-    It is infinite if it exceeds the range of a float, as with a diverged model.
+    The result is infinite if it exceeds the range of a float, as for a diverged model.
 
     Raises:
         ValueError: If there is no target subword.

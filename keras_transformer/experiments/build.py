@@ -11,7 +11,7 @@ def build_training_model(recipe, tokenizer, initial=None):
 
     Args:
         recipe: A `Recipe`.
-        tokenizer: Tokenizer of the source; its `target` is the targets'.
+        tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
         initial: `Transformer` that provides the initial weights. If `None`, they are
             random.
     """
@@ -29,7 +29,7 @@ def build_training_model(recipe, tokenizer, initial=None):
         guided_alignment=_guided_alignment(recipe, tokenizer),
         **regularization(stages[0].settings),
     )
-    # This creates the random generators of all stages, whose states are in checkpoints.
+    # This creates the random generators of all stages. Checkpoints store their states.
     # The settings of the first stage are set last.
     for stage in reversed(stages):
         training_model.set_regularization(**regularization(stage.settings))

@@ -14,7 +14,7 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
 
     A product of `[n, k]` and `[k, m]` counts as 2nkm operations. Padding, norms,
     activations, softmaxes and embeddings are not counted. Additive attention counts as
-    dot products, and a causal mask saves nothing.
+    dot-product attention, and a causal mask does not reduce the count.
 
     Args:
         settings: A mapping with `num_layers`, `d_model`, `d_ff`, `num_heads`, `key_dim`
@@ -54,7 +54,7 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
 
 
 def training_flops(settings, vocabulary_size, source_lengths, target_lengths):
-    """Like `forward_flops`, plus the backward pass, which costs twice as much."""
+    """Like `forward_flops`, plus twice as many operations for the backward pass."""
     return 3 * forward_flops(settings, vocabulary_size, source_lengths, target_lengths)
 
 

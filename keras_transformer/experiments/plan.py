@@ -33,7 +33,7 @@ def plan_training(recipe):
     """Estimates the memory, disk space and time that training a recipe takes.
 
     The function reads the text, but writes nothing. It measures the speed with a few
-    training steps on random ids. The time does not include validation and the
+    training steps on random ids. The time includes neither validation nor the
     preparation of the text.
 
     Args:
@@ -86,7 +86,7 @@ def plan_training(recipe):
 
 
 def _text_size(data):
-    """Returns the `TextSize` of the training text, or `None` unless it is in files."""
+    """Returns the `TextSize` of the training text, or `None` if it is in no files."""
     if data.kind != "files":
         return None
     for path in (*data.train.source, *data.train.target):

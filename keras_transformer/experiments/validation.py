@@ -1,4 +1,4 @@
-"""Validation metrics of a run: perplexity, and BLEU and chrF, or F1."""
+"""Validation metrics of a run: perplexity, and BLEU and chrF (text) or F1 (trees)."""
 
 from keras_transformer import evaluation
 from keras_transformer import pipelines
@@ -18,17 +18,17 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
     Args:
         recipe: A `Recipe`.
         model: The recipe's `Transformer`.
-        tokenizer: Tokenizer of the source; its `target` is the targets'.
-        corpus: The validation pairs as ids.
-        pairs: The source of the validation pairs.
+        tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
+        corpus: `EncodedCorpus` of the validation pairs.
+        pairs: `Pairs` with the same data as text; `TreeFiles` if the data are trees.
         beam_size: Beam size for BLEU, chrF or F1. If `None`,
-            `training.validation_beam_size`.
+            `training.validation_beam_size` is used.
 
     Returns:
         Function without arguments that returns a mapping of metrics.
 
     Raises:
-        DataError: If no pair can be read, or sacreBLEU lacks the chosen tokenizer.
+        DataError: If no pair can be read, or sacreBLEU cannot use the chosen tokenizer.
     """
     settings = recipe.training
     dataset = pipelines.evaluation_dataset(corpus, settings.batch_tokens)
@@ -44,8 +44,8 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
         parallel_parts=settings.parallel_parts,
     )
     metric = "f1" if recipe.data.kind == "trees" else "bleu"
-    ids = tokenizer.target.pad_id, tokenizer.target.unknown_id
-    pair_scorer = PairScorer(model, *ids)
+    special_ids = tokenizer.target.pad_id, tokenizer.target.unknown_id
+    pair_scorer = PairScorer(model, *special_ids)
     score_outputs = None
     if getattr(settings, f"validation_{metric}"):
         score_outputs = _SCORERS[metric](recipe, translator, pairs)
@@ -60,15 +60,16 @@ def build_validator(recipe, model, tokenizer, corpus, pairs, beam_size=None):
 
 
 def _text_scorer(recipe, translator, pairs):
-    """Returns a function that computes BLEU, and chrF if it chooses the best model."""
+    """Returns a function that computes BLEU, plus chrF if it selects the best model."""
     kept = [pair for pair in pairs if None not in pair]
     if not kept:
-        raise DataError("data.validation: contains no readable pair")
+        raise DataError("data.validation must contain at least one readable pair.")
     kept = _sample(kept, recipe.training.validation_sentences)
     sources, references = map(list, zip(*kept, strict=True))
     settings = recipe.evaluation.model_dump()
     try:
-        # Some tokenizers need extra packages. Checking here fails before training.
+        # Some tokenizers need extra packages. This call reports a missing one before
+        # training starts.
         evaluation.bleu(references[:1], references[:1], **settings)
     except (ImportError, RuntimeError, OSError) as error:
         name = settings["tokenize"]
@@ -102,7 +103,7 @@ _SCORERS = {"bleu": _text_scorer, "f1": _f1_scorer}
 
 
 def _sample(items, size):
-    """Returns `size` evenly spaced items, or all of them if `None`."""
+    """Returns `size` evenly spaced items, or all if there are fewer or it is `None`."""
     if size is None or size >= len(items):
         return items
     return [items[number * len(items) // size] for number in range(size)]

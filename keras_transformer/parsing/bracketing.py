@@ -1,8 +1,8 @@
 """Labeled bracketing F1 of constituency trees, with EVALB's parameters COLLINS.prm.
 
-Words that the reference tags as punctuation are removed from both trees, together with
-constituents of punctuation only. The label TOP is not counted, and PRT counts as ADVP.
-Repeated constituents with the same label and span are counted separately.
+Words whose tag in the reference is punctuation are removed from both trees, together
+with constituents of punctuation only. The label TOP is not counted, and PRT counts as
+ADVP. Repeated constituents with the same label and span are counted separately.
 """
 
 import dataclasses

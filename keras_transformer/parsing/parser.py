@@ -11,7 +11,7 @@ from keras_transformer.parsing.trees import Tree
 
 
 class Parse(NamedTuple):
-    """Result of parsing a sentence. All fields are `None` for one without words.
+    """Result of parsing a sentence. All fields are `None` for no words.
 
     Attributes:
         tree: `Tree`.
@@ -28,14 +28,14 @@ def parse_sentences(translator, sentences, symbols=None):
     """Parses sentences. Each tree has exactly the words of its sentence.
 
     The tree comes from the first output in the n-best list that needs no repair. If
-    there is none, the first output is repaired.
+    all outputs need a repair, the first one is repaired.
 
     Args:
         translator: `Translator`. Its beam size is the length of the n-best list.
         sentences: List of tuples of words, without white space or parentheses, see
             `parsing.trees.split_words`.
         symbols: Form of a word, see the argument `words` of `linearize`. If `None`,
-            the form with which the opened model was trained.
+            the form in the training data of the opened model.
 
     Returns:
         List of `Parse`, one per sentence, in order.

@@ -25,21 +25,21 @@ class TreeFiles(Pairs):
 
     Files are plain or ``.gz``. Iterating yields `(words, symbols)`, two texts with
     single spaces. If words are numbered, sentences start at different numbers, so that
-    a model sees all numbers equally often. Otherwise, high numbers would occur in long
-    sentences only.
+    a model sees all numbers equally often. If all sentences started at 0, high numbers
+    would occur in long sentences only.
 
     Args:
         trees: Path or list of paths. A folder stands for all files in it and in its
             subfolders, sorted by name, without hidden ones.
         weights: For each path, the number of times that its trees occur per epoch. With
             0.1, every epoch samples a tenth of them. If `None`, each tree occurs once.
-        words: Form of a word among the symbols, see `linearize`.
+        words: Form of a word in the target, see `linearize`.
 
     Raises:
         ValueError: If `words` is unknown.
         DataError: If a folder contains no file, a weight is not above 0, or the numbers
-            of weights and paths differ. While iterating, if a file is missing, contains
-            no tree, or contains an invalid one.
+            of weights and paths differ. Iteration raises the same error if a file is
+            missing, contains no tree, or contains an invalid tree.
     """
 
     def __init__(
@@ -116,11 +116,13 @@ class TreeFiles(Pairs):
     def fingerprint(self) -> str:
         """Returns a string that identifies the files, their order and weights."""
         parts = [f"{content_hash(path)}*{weight}" for path, weight in self._files]
+        # The text "numbers" identified caches of an earlier version, in which all
+        # sentences started at 0.
         words = "numbers from anywhere" if self._words == "numbers" else self._words
         return ";".join(["trees", words, *parts])
 
     def _lines_of_files(self):
-        """Returns for each file the lines on which its trees begin."""
+        """Returns the line numbers at which each file's trees begin."""
         if self._lines is None:
             self._lines = [
                 [line for line, _ in read_trees(path)] for path, _ in self._files

@@ -70,7 +70,7 @@ class _Score(BaseModel):
     """Score on validation or test data.
 
     Attributes:
-        name: Metric, followed by the kind of data unless it is test data.
+        name: Metric, such as "BLEU" for test data or "BLEU, validation".
         score: Value, or `None` if it is not a number.
         how: Description of the measurement, such as the step and the beam size.
     """
@@ -83,7 +83,8 @@ class _Score(BaseModel):
 class ModelInfo(BaseModel):
     """Description of a model, with the same attributes for every kind of model.
 
-    Settings map names to text, numbers, booleans, or `None`.
+    `architecture`, `data`, `decoding` and `export` map names to text, numbers,
+    booleans, or `None`.
 
     Attributes:
         path: Path of the run, the `.keras` file, the preset, or the version folder of
@@ -177,10 +178,10 @@ def _describe_weights(path):
     if path.is_dir():
         info.files = _sizes(path)
     else:
-        place = tokenizer_folder(folder)
-        tokenizer_files = _sizes(place, "tokenizer.*") or {
-            **_sizes(place, "source"),
-            **_sizes(place, "target"),
+        tokenizer_path = tokenizer_folder(folder)
+        tokenizer_files = _sizes(tokenizer_path, "tokenizer.*") or {
+            **_sizes(tokenizer_path, "source"),
+            **_sizes(tokenizer_path, "target"),
         }
         info.files = {path.name: path.stat().st_size, **tokenizer_files}
     return info
@@ -212,6 +213,7 @@ def _describe_by_card(folder, kind):
         return info
     sections = card_tables(read_text(card, error=ModelError))
     model = _table(sections, "Model")
+    # All cards have the same title here. It is not an argument of `Transformer`.
     model.pop("architecture", None)
     if isinstance(model.get("parameters"), int):
         info.parameters = model.pop("parameters")
@@ -220,7 +222,7 @@ def _describe_by_card(folder, kind):
     info.vocabulary = parse_vocabulary(str(model.pop("tokenizer", "")))
     info.architecture = model
     info.training.settings = _table(sections, "Training")
-    # Cards of version 0.1 have the old names.
+    # Cards of version 0.1 use the recipe's old keys.
     tables = {"model": info.architecture, "training": info.training.settings}
     with contextlib.suppress(ValueError):
         rename_keys(tables)
@@ -231,7 +233,7 @@ def _describe_by_card(folder, kind):
     scores = sections.get("Scores")
     if isinstance(scores, dict):
         info.scores = [_score(name, cells) for name, cells in scores.items()]
-    # Cards of 0.1 have a "Licence".
+    # Cards of version 0.1 use the British spelling.
     license = sections.get("License", sections.get("Licence"))
     info.license = license if isinstance(license, str) else None
     return info
@@ -245,13 +247,14 @@ def card_tables(text):
 
     Returns:
         Mapping of section titles to tables, or to text if a section has no table. A
-        table maps the first cell of each row to the second, or to a list of the rest.
+        table maps the first cell of each row to the second cell, or to the list of all
+        others if the row has more than two cells.
     """
     sections = {}
     for part in text.split("\n## ")[1:]:
         title, _, body = part.partition("\n")
         lines = [line for line in body.split("\n") if line.startswith("| ")]
-        # The first two lines are the header of the table and its rule.
+        # The first two lines are the table's header and separator.
         rows = [_cells(line) for line in lines[2:]]
         sections[title] = {
             first: others[0] if len(others) == 1 else others for first, *others in rows
@@ -329,7 +332,7 @@ def _settings(section):
 def flatten_setting(value):
     """Returns a value of a recipe, as text if it is a mapping or a list.
 
-    Keys without a value are omitted. The mappings of a list, such as
+    Keys without a value are omitted. Mappings in a list, such as
     `training.stages`, are numbered.
     """
     if isinstance(value, dict):
@@ -379,7 +382,7 @@ def _sizes(folder, pattern="*"):
 
 
 def _size(path):
-    # A link is not followed. Its target may be a huge folder or missing.
+    # Links are not followed, because the target may be missing or a huge folder.
     if path.is_symlink():
         return path.lstat().st_size
     if path.is_dir():

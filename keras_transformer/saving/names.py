@@ -42,7 +42,8 @@ def locate_model(path):
             a preset on the Hugging Face Hub, which is downloaded once.
 
     Returns:
-        A path. It may not exist, unless `path` names a model.
+        The path of the model. If `path` is not such a name, the result is `path`, which
+        may not exist.
 
     Raises:
         ModelError: If a preset cannot be downloaded.

@@ -97,8 +97,7 @@ def check_vocabularies(path, model, tokenizer):
     Args:
         path: Path of the model, for messages.
         model: `Transformer`.
-        tokenizer: Tokenizer of the source, with the tokenizer of the targets as its
-            `target`.
+        tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
 
     Raises:
         ModelError: If a size differs.

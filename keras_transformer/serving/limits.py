@@ -16,7 +16,7 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    # Beyond these, a request gets status 413 (bytes) or 400.
+    # A request beyond one of these limits gets status 413 (bytes) or 400 (the others).
     max_body_bytes: Count = 1 << 20
     max_texts: Count = 256
     max_text_length: Count = 5_000  # characters
@@ -27,18 +27,19 @@ class Limits(BaseModel):
     max_wait: Annotated[float, Field(ge=0)] = 0.005  # seconds for a batch to fill up
     queue_size: Count = 512  # rows; beyond it, requests get status 503
 
-    body_timeout: Seconds = 10.0  # to receive a request; then status 408
-    request_timeout: Seconds = 60.0  # to answer a request; then status 504
-    idle_timeout: Seconds = 10.0  # without data; then the connection is closed
+    body_timeout: Seconds = 10.0  # to receive a request, else status 408
+    request_timeout: Seconds = 60.0  # to answer a request, else status 504
+    idle_timeout: Seconds = 10.0  # to send headers or read a response
     shutdown_timeout: Seconds = 30.0  # to finish requests in progress
     max_connections: Count = 1024
-    reload_interval: Seconds | None = 1.0  # between checks for a new version
+    reload_interval: Seconds | None = 1.0  # between version checks; None: no checks
 
     @model_validator(mode="after")
     def _check_queue_size(self):
         if self.max_texts > self.queue_size:
             raise ValueError(
-                "max_texts must not exceed queue_size, since such a request would "
-                f"never fit. Received: {self.max_texts} and {self.queue_size}."
+                "max_texts must not exceed queue_size, because a request with more "
+                "texts than that never fits into the queue. Received: "
+                f"max_texts={self.max_texts}, queue_size={self.queue_size}."
             )
         return self

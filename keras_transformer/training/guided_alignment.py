@@ -10,7 +10,8 @@ class GuidedAlignment:
     """Auxiliary loss that trains one cross-attention head to follow an alignment.
 
     The loss is the negative logarithm of the total attention weight on the aligned
-    source positions. It constrains neither the division among them nor other heads.
+    source positions. The loss constrains neither the division of the weight among these
+    positions nor other heads.
 
     Args:
         aligned: Function of the inputs, `{"source_ids": [batch, source_length],

@@ -1,7 +1,7 @@
 """Label-smoothed cross-entropy (section 5.4).
 
-`projected_loss.py` is its fused form. `tests/training/test_projected_loss.py` compares
-both.
+`projected_loss.py` fuses the loss with the output projection.
+`tests/training/test_projected_loss.py` compares the two.
 """
 
 import keras
@@ -22,9 +22,9 @@ def cross_entropy(labels, logits):
 def smoothed_cross_entropy(labels, logits, label_smoothing):
     """Computes the label-smoothed cross-entropy of each label, in nats.
 
-    With e = `label_smoothing`, it is `(1 - e) * nll + e * mean(nll of every id)`.
-    Computed as `nll + e * (logit of the label - mean logit)`, it needs no one-hot
-    tensor.
+    With e = `label_smoothing`, the loss is `(1 - e) * nll + e * mean(nll of every id)`.
+    It is computed as `nll + e * (logit of the label - mean logit)`, which is equal and
+    needs no one-hot tensor.
 
     Args:
         labels: `[batch, target_length]`, integers.
@@ -46,8 +46,9 @@ def smoothed_cross_entropy(labels, logits, label_smoothing):
 class SmoothedCrossEntropy(keras.losses.Loss):
     """Mean of the label-smoothed cross-entropy over target tokens, without padding.
 
-    The divisor is the number of target tokens in the global batch, so tokens have the
-    same weight on all replicas of `tf.distribute`. A batch without tokens gives 0.
+    The divisor is the number of target tokens in the global batch, or the sum of their
+    sample weights. Tokens therefore have the same weight on all replicas of
+    `tf.distribute`. The loss of a batch without tokens is 0.
 
     Args:
         label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
@@ -89,11 +90,12 @@ class SmoothedCrossEntropy(keras.losses.Loss):
             weights = weights * sample_weight
         tokens = global_sum(ops.sum(weights))
         losses = smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
-        # Optimizers sum the gradients of the replicas, so each computes its share.
+        # Optimizers sum the gradients of the replicas, so each replica
+        # computes its share.
         return ops.sum(losses * weights) / ops.maximum(tokens, 1e-9)
 
     def call(self, y_true, y_pred):
-        """Returns the loss of each label, also of padding: `[batch, target_length]`."""
+        """Returns the loss of each label or padding id: `[batch, target_length]`."""
         labels = ops.cast(y_true, "int32")
         return smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
 

@@ -1,9 +1,9 @@
 """Detects invalid training steps and skips their updates.
 
 A step is invalid if its loss or gradient is not finite, if its gradient norm exceeds
-`max_gradient_norm`, or if it has no target token. It updates neither the weights nor
-the slots and step of the optimizer. The `SkippedUpdates` callback decides whether
-training continues.
+`max_gradient_norm`, or if it has no target token. An invalid step changes neither the
+weights nor the slots and step of the optimizer. The `SkippedUpdates` callback decides
+whether training continues.
 """
 
 import keras

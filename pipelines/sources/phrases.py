@@ -1,8 +1,9 @@
 """Short phrases in two languages, from the data of CLDR.
 
-Babel writes dates, times, numbers, amounts, measures and names with the data of the
-Unicode Common Locale Data Repository, so the corpus needs neither network nor files. A
-small model learns it in minutes. Every source has exactly one correct target.
+Babel writes dates, times, numbers, amounts of money, measurements and names with the
+data of the Unicode Common Locale Data Repository, so the corpus needs neither network
+nor files. A small model learns the corpus in minutes. Every source has exactly one
+correct target.
 """
 
 import functools

@@ -14,10 +14,9 @@ SPACE_MARK = "\u2581"
 class Tokenizer(tf.Module):
     """Converts text to subword ids and back inside a TensorFlow graph.
 
-    The kinds "bpe" and "word_piece" are lossless.
-
-    It is a `tf.Module`, so that an export can track its tables. Tokenizers of this
-    package have the special ids 0 padding, 1 unknown, 2 start, 3 end.
+    The kinds "bpe" and "word_piece" are lossless. A tokenizer is a `tf.Module`, so that
+    an export can track its tables. Tokenizers of this package have the special ids 0
+    padding, 1 unknown, 2 start, 3 end.
 
     Attributes:
         kind: "bpe", "word_piece", "marian" or "keras_hub".
@@ -35,12 +34,12 @@ class Tokenizer(tf.Module):
 
     @property
     def source(self) -> "Tokenizer":
-        """The tokenizer of the source side alone."""
+        """The tokenizer of the source side. If both sides share one, this object."""
         return self
 
     @property
     def target(self) -> "Tokenizer":
-        """The tokenizer of the target side, itself if both sides share it."""
+        """The tokenizer of the target side. If both sides share one, this object."""
         return self
 
     def tokenize(self, strings):

@@ -11,7 +11,7 @@ SIDE_FOLDERS = ("source", "target")
 
 
 class SeparateTokenizers(Tokenizer):
-    """The tokenizer of the source, with the target's as `target`.
+    """Source tokenizer, whose attribute `target` is the target tokenizer.
 
     Args:
         source: `Tokenizer` of the source.

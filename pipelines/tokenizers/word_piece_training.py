@@ -18,10 +18,12 @@ from keras_transformer.pipelines.tokenizers.word_pieces import WordPieceTokenize
 from keras_transformer.pipelines.tokenizers.word_pieces import WordSplitter
 
 _CHUNK_SENTENCES = 8192
-# The learner examines every substring of a word, so long and rare words are skipped.
+# Long and rare words are skipped, because the learner examines every substring of a
+# word.
 _MAX_WORD_LENGTH = 40
 _MAX_WORDS = 200_000
-# The search accepts up to this multiple of the number of pieces and drops the rarest.
+# `_learn` accepts up to this multiple of the number of free ids. The rarest pieces are
+# dropped.
 _SLACK = 1.1
 
 
@@ -41,7 +43,8 @@ def train_word_pieces(
             Rarer characters are encoded as bytes.
 
     Raises:
-        DataError: If the text does not allow a vocabulary of that size.
+        DataError: If `vocabulary_size` is too small for the alphabet, or too large for
+            the text.
     """
     sentences = list(sentences)
     alphabet = _alphabet(sentences, character_coverage)
@@ -50,7 +53,8 @@ def train_word_pieces(
     if vocabulary_size < len(fixed):
         raise DataError(
             f"tokenizer.vocabulary_size={vocabulary_size} must be at least "
-            f"{len(fixed)}, the number of special ids, bytes and characters."
+            f"{len(fixed)}, the number of special ids, bytes and characters (each also "
+            "as a suffix)."
         )
     word_counts = _word_counts(sentences, WordSplitter(set(alphabet), split_digits))
     learned = _learn(word_counts, set(fixed), vocabulary_size)
@@ -58,21 +62,21 @@ def train_word_pieces(
 
 
 def _alphabet(sentences: list[str], coverage: float) -> list[str]:
-    """Returns the most frequent characters that cover the text, sorted."""
+    """Returns the most frequent characters that reach the coverage, sorted."""
     counts = Counter()
     for sentence in sentences:
         counts.update(sentence)
-    # Control characters remain bytes: the splitter's regex stops at a NUL.
+    # Control characters are encoded as bytes. The splitter's regex would stop at a NUL.
     for character in list(counts):
         if character < "\x20" or character in {" ", SPACE_MARK, *BYTE_PIECES}:
             del counts[character]
-    wanted = coverage * counts.total()
+    remaining = coverage * counts.total()
     alphabet = []
     for character, count in sorted(counts.items(), key=lambda item: (-item[1], item)):
-        if wanted <= 0:
+        if remaining <= 0:
             break
         alphabet.append(character)
-        wanted -= count
+        remaining -= count
     return sorted(alphabet)
 
 
@@ -95,8 +99,9 @@ def _learn(
 ) -> list[str]:
     """Learns enough pieces to fill the vocabulary, sorted by count.
 
-    The learner turns every substring with a minimum count into a piece. A lower minimum
-    gives more pieces, so this searches for the highest minimum that gives enough.
+    The learner turns every substring whose count reaches a threshold into a piece. A
+    lower threshold gives more pieces, so this searches for a high threshold that still
+    gives enough.
     """
     params = learner.Params(
         upper_thresh=None,
@@ -114,23 +119,23 @@ def _learn(
     room = vocabulary_size - len(fixed)
     excluded = fixed | {SUFFIX + SPACE_MARK}
     low, high = 1, max((count for _, count in word_counts), default=1)
-    enough, most = None, 0
+    learned, max_pieces = None, 0
     while low <= high:
         threshold = int((low * high) ** 0.5)
         pieces = learner.learn_with_thresh(word_counts, threshold, params)
-        # A space mark only begins words, so it cannot be a suffix.
+        # A space mark occurs only at the start of a word, so it cannot be a suffix.
         pieces = [piece for piece in pieces if piece not in excluded]
-        most = max(most, len(pieces))
+        max_pieces = max(max_pieces, len(pieces))
         if len(pieces) >= room:
-            enough = pieces
+            learned = pieces
             low = threshold + 1
             if len(pieces) <= room * _SLACK:
                 break
         else:
             high = threshold - 1
-    if enough is None:
+    if learned is None:
         raise DataError(
             f"tokenizer.vocabulary_size={vocabulary_size} is too large for this text. "
-            f"The largest possible value is {len(fixed) + most}."
+            f"The largest possible value is {len(fixed) + max_pieces}."
         )
-    return enough
+    return learned

@@ -74,12 +74,12 @@ def test_filter_keeps_pairs_above_the_minimum_score(files, run_filter, scores):
     assert kept(files) == [number for number in GOOD if scores[number] > threshold]
     assert result.stdout.splitlines() == [
         f"2 of 10 pairs kept, scoring at least {threshold:.4f}",
-        "1 dropped not UTF-8",
-        "2 dropped with an empty side",
-        "1 dropped with the same text on both sides",
-        "1 dropped with a side of too many subwords",
-        "1 dropped with sides of very different lengths",
-        "2 dropped with a low score of the model",
+        "1 dropped: not UTF-8",
+        "2 dropped: empty side",
+        "1 dropped: same text on both sides",
+        "1 dropped: too many subwords on a side",
+        "1 dropped: very different lengths of the sides",
+        "2 dropped: low model score",
     ]
 
 

@@ -142,12 +142,7 @@ def test_resume_refuses_other_inputs_and_options(whole, translate, files, model)
         ),
         (text[:300], note, ("--forbid", "x"), "made with a different set of options"),
         (too_long, note, (), "contains lines of 58 inputs, but the input has 57"),
-        (
-            text[:300],
-            "{",
-            (),
-            ".out.made.json, which records what it was made with, is",
-        ),
+        (text[:300], "{", (), "out.part: its record .out.made.json is missing or"),
     ]
     for lines, facts, arguments, message in cases:
         begin(part, lines, facts)
@@ -189,7 +184,7 @@ def test_resume_keeps_a_finished_output(whole, translate, files, model):
     files[1].with_name(".out.made.json").unlink()
     unknown = translate()
     assert unknown.exit_code == 2
-    assert "which records what it was made with, is missing" in unknown.stderr
+    assert "out: its record .out.made.json is missing" in unknown.stderr
     assert model.calls == []
     assert files[1].read_bytes() == before
 

@@ -1,4 +1,4 @@
-"""A run with two stages: the text of each, and resuming within and between them."""
+"""Runs with two stages: training texts, averages, costs, and resuming."""
 
 import shutil
 
@@ -62,13 +62,14 @@ def test_stored_recipe_equals_the_given_recipe(run):
     assert load_recipe(run / "config.yaml") == small_recipe(*SETTINGS)
 
 
-def test_stages_of_text_files_need_no_number_of_steps():
-    text = "data.train={source: a, target: b}"
-    recipe = load_recipe("files", [text, "training.stages=[{steps: 2}, {steps: 3}]"])
+def test_steps_default_to_the_sum_over_stages():
+    data = "data.train={source: a, target: b}"
+    recipe = load_recipe("files", [data, "training.stages=[{steps: 2}, {steps: 3}]"])
     assert recipe.training.steps == 5
 
 
-def test_each_stage_reads_its_text(run):
+def test_direction_both_stores_each_pair_in_both_directions(run):
+    # Cache of the first stage: both directions, BPE-dropout 0, one segmentation.
     forward, both = (
         EncodedCorpus.load(run / "cache" / name) for name in ("train", "train-both-0x1")
     )
@@ -92,20 +93,20 @@ def test_each_stage_reads_its_text(run):
     ],
 )
 def test_resumed_stages_give_the_same_model(run, tmp_path, step):
-    cut = tmp_path / "cut"
-    shutil.copytree(run, cut)
-    (cut / "model.keras").unlink()
-    for path in (cut / "checkpoints").glob("ckpt-*"):
+    interrupted = tmp_path / "interrupted"
+    shutil.copytree(run, interrupted)
+    (interrupted / "model.keras").unlink()
+    for path in (interrupted / "checkpoints").glob("ckpt-*"):
         if int(path.name.split(".")[0].removeprefix("ckpt-")) > step:
             path.unlink()
-    train(small_recipe(*SETTINGS), cut, progress=False)
-    for one, other in zip(weights(cut), weights(run), strict=True):
+    train(small_recipe(*SETTINGS), interrupted, progress=False)
+    for one, other in zip(weights(interrupted), weights(run), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert rows(cut) == rows(run)
+    assert rows(interrupted) == rows(run)
 
 
 def test_model_is_the_moving_average_over_all_stages(run):
-    """Each step sets `a = 0.6 a + 0.4 w`. The first average is the first weights."""
+    """It starts at the weights of step 1. Later steps set `a = 0.6 a + 0.4 w`."""
     paths = checkpoint_paths(run / "checkpoints")
     assert len(paths) == 6
     model = load_run(run)[2]
@@ -123,7 +124,7 @@ def test_model_is_the_moving_average_over_all_stages(run):
         assert np.abs(average.numpy() - later[-1]).max() > 1e-5
 
 
-def test_average_command_averages_moving_averages(run, tmp_path):
+def test_average_run_reads_the_moving_average(run, tmp_path):
     path, averaged = average_run(run, last=1, output=tmp_path / "again.keras")
     assert len(averaged) == 1
     for one, other in zip(
@@ -161,7 +162,8 @@ def test_cost_of_a_run_is_the_sum_over_its_stages(run):
     sizes = plain.model.constructor_arguments()
 
     def cost(recipe, corpora, steps):
-        return counted_flops(recipe, sizes, 380, corpora, steps)
+        vocabulary_size = recipe.tokenizer.vocabulary_size
+        return counted_flops(recipe, sizes, vocabulary_size, corpora, steps)
 
     first = cost(plain, [both], 3)
     # SimCut computes each batch twice.
@@ -171,7 +173,7 @@ def test_cost_of_a_run_is_the_sum_over_its_stages(run):
     assert cost(staged, [both, forward], 6) == pytest.approx(first + second)
 
 
-def test_learning_rates_may_be_those_of_the_stages_alone():
+def test_learning_rate_can_be_set_in_the_stages_only():
     settings = ("training.learning_rate=null", "training.steps=6")
     stages = "training.stages=[{steps: 3, learning_rate: 0.1}, {steps: 3%s}]"
     recipe = small_recipe(*settings, stages % ", learning_rate: 0.2")
@@ -190,6 +192,6 @@ def test_learning_rates_may_be_those_of_the_stages_alone():
         ("[{steps: 6, schedule: paper}]", r"stage 1: schedule paper computes"),
     ],
 )
-def test_recipes_reject_wrong_stages(stages, message):
+def test_recipes_reject_invalid_stages(stages, message):
     with pytest.raises(RecipeError, match=message):
         small_recipe(f"training.stages={stages}", "training.steps=6")

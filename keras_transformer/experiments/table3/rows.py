@@ -11,11 +11,17 @@ WIDTHS = ("d_model", "d_ff", "key_dim", "value_dim")
 
 
 class PaperRow(NamedTuple):
-    """Results in Table 3, on newstest2013."""
+    """A row's results in Table 3, on newstest2013.
+
+    Attributes:
+        perplexity: Perplexity per subword.
+        bleu: BLEU.
+        millions: Parameters in millions, or `None` if the table does not list them.
+    """
 
     perplexity: float
     bleu: float
-    millions: float | None  # of parameters, if the table lists them
+    millions: float | None
 
 
 PAPER = {
@@ -59,12 +65,12 @@ def expand_rows(names):
         found = [row for row in PAPER if row == name or row[:-1] == name]
         if not found:
             raise RecipeError(
-                f"no row {name!r} in Table 3; it has {', '.join(PAPER)}. A letter "
-                "selects all rows of its group"
+                f"rows must be names in Table 3 ({', '.join(PAPER)}) or letters of its "
+                f"groups, such as A. Received: {name!r}."
             )
         wanted.update(found)
     if not wanted:
-        raise RecipeError("rows must name at least one row of Table 3")
+        raise RecipeError("rows must name at least one row of Table 3.")
     return [row for row in PAPER if row in wanted]
 
 
@@ -79,7 +85,7 @@ def row_recipe(recipe, row, scale=1, seed=1):
         recipe: A `Recipe`.
         row: Name of the row.
         scale: Divisor of all widths; heads, layers and rates are unchanged.
-        seed: Seed of initial weights, dropout and order of the data.
+        seed: Seed of the initial weights, the dropout and the data order.
 
     Raises:
         RecipeError: If `scale` does not divide a width.
@@ -88,11 +94,12 @@ def row_recipe(recipe, row, scale=1, seed=1):
     for name in WIDTHS:
         if sizes[name] % scale:
             raise RecipeError(
-                f"row {row}: {name}={sizes[name]} cannot be divided by --scale {scale}"
+                f"row {row}: {name}={sizes[name]} is not divisible by --scale {scale}"
             )
         sizes[name] //= scale
     values = recipe.model_dump()
     kept = {name: values["model"][name] for name in ("normalization", "activation")}
+    # `sizes` replaces every value in which the row differs from this preset.
     values["model"] = {**sizes, **kept, "preset": "base"}
     training = {
         **values["training"],
