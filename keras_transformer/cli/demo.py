@@ -88,7 +88,7 @@ def demo(
         f"{bleu.metric}: {bleu.score:.2f}  {bleu.signature}\n"
         f"time: {time.monotonic() - started:.0f} s, peak memory: {peak:.1f} GiB\n"
         f"run: {output} (model, tokenizer, checkpoints, logs)\n"
-        f"SavedModel: {exported} (maps text to text; serving needs no other files)\n"
+        f"SavedModel: {exported} (translates text; serve it without this package)\n"
         f'try: echo "{sources[0]}" | keras-transformer translate {exported}'
     )
 
