@@ -141,7 +141,8 @@ def test_export_writes_a_ctranslate2_model(folder, trained, run_command):
     assert (path / "model.bin").is_file() and (path / "tokenizer.model").is_file()
     again = run_command(*command)
     assert again.exit_code == 2
-    assert again.stderr.endswith(f"error: {path}: already exists\n")
+    expected = f"error: {path}: already exists. Choose another folder\n"
+    assert again.stderr.endswith(expected)
     mistakes = {
         ("--beam-size", "3"): "arguments of CTranslate2's translate_batch",
         ("--patience", "1"): "arguments of CTranslate2's translate_batch",

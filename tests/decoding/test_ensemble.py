@@ -151,5 +151,5 @@ def test_ensemble_rejects_different_vocabularies(models):
     )
     with pytest.raises(ValueError, match=r"output sizes \[None, 5\]"):
         Ensemble([models[0], fewer])
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="must not be empty"):
         Ensemble([])
