@@ -60,7 +60,10 @@ def milliseconds(kind, length, width):
             loss = tf.reduce_sum(tf.square(layer(*arguments)))
         return tape.gradient(loss, [arguments[0], *weights])
 
-    return 1000 * scaling.median_seconds(lambda: step(*arguments)[0].numpy(), least=0.2)
+    seconds = scaling.median_seconds(
+        lambda: step(*arguments)[0].numpy(), min_seconds=0.2
+    )
+    return 1000 * seconds
 
 
 def main():

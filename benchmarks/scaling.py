@@ -28,12 +28,12 @@ MODELS = (TINY, SMALL, BASE)
 LENGTH, ROWS, BEAM = 20, 32, 4
 
 
-def median_seconds(function, repeats=3, least=0.3):
-    """Returns the median time of a call; repeats short ones for `least` seconds."""
+def median_seconds(function, repeats=3, min_seconds=0.3):
+    """Returns the median time of a call. Short calls are repeated for `min_seconds`."""
     function()
     start = time.perf_counter()
     function()
-    calls = max(1, int(least / (time.perf_counter() - start)))
+    calls = max(1, int(min_seconds / (time.perf_counter() - start)))
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -55,7 +55,7 @@ def transformer(vocabulary, settings):
 
 
 class Training:
-    """Milliseconds of a training step per target token."""
+    """Measures a training step, in milliseconds per target token."""
 
     def __init__(self, vocabulary=VOCABULARY, settings=TINY):
         from keras_transformer import training
@@ -77,7 +77,7 @@ class Training:
 
 
 class Decoding:
-    """Seconds per batch of translations of equal length."""
+    """Measures beam search for a batch of translations of equal length, in seconds."""
 
     def __init__(self, vocabulary=VOCABULARY, settings=TINY):
         import numpy as np
@@ -91,7 +91,8 @@ class Decoding:
         self.model = transformer(vocabulary, settings)
         embeddings = self.model.token_embedding.embeddings
         rows = embeddings.numpy()
-        # The logit 0 is never among the best of thousands of normally distributed ones.
+        # A zero embedding gives the end token (id 3) the logit 0, which is never among
+        # the best of thousands of normally distributed logits. So no search ends early.
         rows[3] = 0
         embeddings.assign(rows)
         self.vocabulary = vocabulary
@@ -101,7 +102,6 @@ class Decoding:
         def search(ids, beam_size, length):
             decoder = IncrementalDecoder(self.model, arrange_weights(self.model))
             start = decoder.begin(ids, beam_size)
-            # A tensor as the length avoids a trace per length.
             return beam_search(
                 decoder, *start, tf.shape(ids)[0], length, BeamSearch(beam_size)
             )
@@ -109,12 +109,13 @@ class Decoding:
         self.search = search
 
     def __call__(
-        self, rows=ROWS, beam_size=BEAM, length=LENGTH, source=LENGTH, **timing
+        self, rows=ROWS, beam_size=BEAM, length=LENGTH, source_length=LENGTH, **timing
     ):
         import tensorflow as tf
 
-        shape = (rows, source)
+        shape = (rows, source_length)
         ids = tf.constant(self.random.integers(4, self.vocabulary, shape), tf.int32)
+        # A length passed as a tensor avoids retracing for each length.
         length = tf.constant(length)
         found = self.search(ids, beam_size, length)[0]
         assert int(tf.math.count_nonzero(found)) == rows * int(length)
@@ -127,14 +128,16 @@ class Decoding:
         return 1000 * seconds / (rows * length)
 
     def at_position(self, position, rows):
-        """Returns the mean milliseconds of a step of the batch near a position.
+        """Returns the mean time of a step around a position, in milliseconds per batch.
 
         The mean is the difference between the times of a longer and a shorter
         translation, divided by the difference between their lengths.
         """
         reach = position // 2
         short, long = (
-            self(rows, length=position + side, source=16, repeats=1, least=1)
+            self(
+                rows, length=position + side, source_length=16, repeats=1, min_seconds=1
+            )
             for side in (-reach, reach)
         )
         return 1000 * (long - short) / (2 * reach)
@@ -147,57 +150,64 @@ POSITIONS = (10, 50, 200)
 
 def training_sizes():
     for settings in MODELS:
-        one = Training(settings=settings)
-        yield one.model.transformer.count_params(), one(64)
+        measure = Training(settings=settings)
+        yield measure.model.transformer.count_params(), measure(rows=64)
 
 
 def decoding_sizes():
     for settings in MODELS:
-        one = Decoding(settings=settings)
-        yield one.model.count_params(), one.per_token()
+        decoding = Decoding(settings=settings)
+        yield decoding.model.count_params(), decoding.per_token()
 
 
 def positions(settings, rows, repeats=7):
-    """Yields each position and the milliseconds of a step there.
+    """Yields each position and the median time of a step there, in milliseconds.
 
-    Measurements take turns, so that a change in the machine's speed affects all.
+    Measurements alternate between positions, so that a change in the machine's speed
+    affects all positions.
     """
-    one = Decoding(settings=settings)
-    times = {place: [] for place in POSITIONS}
+    decoding = Decoding(settings=settings)
+    times = {position: [] for position in POSITIONS}
     for _ in range(repeats):
-        for place in POSITIONS:
-            times[place].append(one.at_position(place, rows))
-    for place, several in times.items():
-        yield place, statistics.median(several)
+        for position in POSITIONS:
+            times[position].append(decoding.at_position(position, rows))
+    for position, measured in times.items():
+        yield position, statistics.median(measured)
 
 
-def each(measure, sizes):
+def measure_each(measure, sizes):
     """Returns a function without arguments that measures every size."""
     return lambda: [(size, measure(size)) for size in sizes]
 
 
 def panels():
-    """Yields title, axis label, curve and a function that measures the points."""
+    """Yields (title, axis label, curve name, function that measures the points)."""
     training, decoding = Training(), Decoding()
-    batch = each(lambda size: training(size // 16, 16), [2**n for n in range(8, 14)])
+    batch = measure_each(
+        lambda size: training(size // 16, 16), [2**n for n in range(8, 14)]
+    )
     yield "training: batch", "target tokens per batch", "tiny", batch
-    length = each(lambda length: training(4096 // length, length), LENGTHS)
+    length = measure_each(lambda length: training(4096 // length, length), LENGTHS)
     yield (
         "training: length",
         "tokens per sentence",
         "tiny, 4,096 tokens per batch",
         length,
     )
-    vocabulary = each(lambda size: Training(size)(), VOCABULARIES)
+    vocabulary = measure_each(lambda size: Training(size)(), VOCABULARIES)
     yield "training: vocabulary", "subwords", "tiny", vocabulary
     yield "training: model", "parameters", "tiny, small, base", training_sizes
-    batch = each(decoding.per_token, (1, 4, 16, 64, 128))
+    batch = measure_each(decoding.per_token, (1, 4, 16, 64, 128))
     yield "decoding: batch", "sentences per batch", "tiny, beam 4", batch
-    length = each(lambda length: decoding.per_token(length=length), LENGTHS[:-1])
+    length = measure_each(
+        lambda length: decoding.per_token(length=length), LENGTHS[:-1]
+    )
     yield "decoding: length", "tokens per translation", "tiny, beam 4, batch 32", length
-    beam = each(lambda size: decoding.per_token(beam_size=size), (1, 2, 4, 8, 16))
+    beam = measure_each(
+        lambda size: decoding.per_token(beam_size=size), (1, 2, 4, 8, 16)
+    )
     yield "decoding: beam", "beam size", "tiny, batch 32", beam
-    vocabulary = each(lambda size: Decoding(size).per_token(), VOCABULARIES)
+    vocabulary = measure_each(lambda size: Decoding(size).per_token(), VOCABULARIES)
     yield "decoding: vocabulary", "subwords", "tiny, beam 4, batch 32", vocabulary
     yield "decoding: model", "parameters", "tiny, small, base", decoding_sizes
     for name, settings, rows in (("tiny", TINY, 1), ("base", BASE, 1)):
@@ -227,17 +237,17 @@ def main():
         points = list(measure())
         print(title, curve, points, file=sys.stderr)
         found.setdefault(title, (label, {}))[1][curve] = points
-    names = {"scaling": {}, "scaling_position": {}}
+    files = {"scaling": {}, "scaling_position": {}}
     for title, panel in found.items():
         name = "scaling_position" if title == POSITION else "scaling"
-        names[name][title] = panel
-    for name, some in names.items():
-        if some:
-            write(arguments.output, name, some)
+        files[name][title] = panel
+    for name, panels_of_file in files.items():
+        if panels_of_file:
+            write(arguments.output, name, panels_of_file)
 
 
 def write(folder, name, panels):
-    """Writes plot, table and JSON of some panels."""
+    """Writes the plot, the CSV, JSON and Markdown files of the given panels."""
     unit = "ms per step of the batch" if POSITION in panels else "ms per target token"
     growth.write(folder, name, panels, unit)
     result = {

@@ -309,7 +309,13 @@ def ablation(path):
                 row["paper's BLEU"],
             ]
         )
-    head = ["row", "settings (base) or changes", "parameters, millions", "PPL", "BLEU"]
+    head = [
+        "row",
+        "settings of base, then changes from it",
+        "parameters, millions",
+        "PPL",
+        "BLEU",
+    ]
     return table([*head, "paper's PPL", "paper's BLEU"], cells)
 
 

@@ -10,7 +10,7 @@ from keras_transformer._imports import after_import
 
 _PACKAGE = "keras_transformer"
 
-# Modules and the classes that they register.
+# Modules and the classes and functions that they register.
 CLASSES = {
     "layers.add_norm": ("AddNorm",),
     "layers.decoder": ("Decoder",),
@@ -47,8 +47,8 @@ class _Unloaded:
         self._name = name
 
     def from_config(self, config, *args, **kwargs):
-        # Keras's registry may still contain this placeholder, so the class comes from
-        # its module.
+        # The registry may still contain this placeholder, so the class is read from the
+        # imported module.
         module = importlib.import_module(f"{_PACKAGE}.{self._module}")
         return getattr(module, self._name).from_config(config, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""README: its Python blocks, commands and links."""
+"""Tests of the README's Python blocks, commands and links."""
 
 import os
 import subprocess
@@ -94,7 +94,7 @@ x = 1000
 """
 
 
-def test_blocks_have_languages_lines_and_hints():
+def test_blocks_have_languages_lines_and_test_comments():
     bash, python, console = blocks(EXAMPLE)
     assert (bash.language, bash.line, bash.hints) == ("bash", 4, [])
     assert (python.line, python.to_run()) == (11, "y = 3\n")

@@ -18,7 +18,8 @@ from house import syntax_tree
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
-# The parts that each part may import. The arrows between parts have no cycle.
+# Top-level modules and subpackages that each one may import. These dependencies have no
+# cycle.
 ALLOWED = {
     "errors": set(),
     "presets": set(),
@@ -56,14 +57,14 @@ ALLOWED = {
         "untrusted",
     },
 }
-# The outer edge may import everything, the package itself ("") too.
+# The command line may import everything, including the package itself ("").
 ALLOWED["cli"] = {*ALLOWED, ""}
 ALLOWED["__main__"] = {"cli"}
 # Only the package's `__init__` imports these.
 ALLOWED |= {"_imports": set(), "_registration": {"_imports"}}
 ALLOWED["_deprecated"] = {"_imports"}
 
-# keras.ops only, so that it runs on every Keras backend.
+# These modules use keras.ops only, so that they run on every Keras backend.
 WITHOUT_TENSORFLOW = (
     "errors",
     "files",
@@ -97,11 +98,11 @@ WITHOUT_TENSORFLOW = (
     "training.schedules",
     "experiments.folder",
 )
-# The file that patches `fit` of Keras for several workers.
+# The only module that may import keras.src: it patches `fit` for several workers.
 PRIVATE_KERAS = ("distributed.multi_worker",)
-# Responses of the server with an HTTP status.
+# Errors outside errors.py: the server converts this one to an HTTP response.
 OTHER_ERRORS = ("serving.errors.RequestError",)
-# Folders of tests of the whole project.
+# Folders of tests that cover several parts of the library.
 OTHER_TESTS = ("backends", "docs", "frozen", "reliability")
 PICKLES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 
@@ -121,7 +122,7 @@ def imports(name, path):
                 yield node.lineno, f"{base}.{alias.name}"
 
 
-def broken_arrows(root):
+def disallowed_dependencies(root):
     """Yields imports that `ALLOWED` does not list."""
     for name, path in source_files(root):
         if not name:
@@ -134,14 +135,17 @@ def broken_arrows(root):
             top, _, rest = imported.partition(".")
             other = rest.split(".")[0]
             if top == "pipelines":
-                yield f"{path}:{line} imports {imported}: that name belongs to others"
+                yield (
+                    f"{path}:{line} imports {imported}: use {LIBRARY}.pipelines, "
+                    "because another package may be named pipelines"
+                )
             ours = {part, "__version__", *ALLOWED[part]}
             if top == LIBRARY and other not in ours:
                 yield f"{path}:{line} {part} imports {imported}"
 
 
 def forbidden_imports(root):
-    """Yields imports of TensorFlow, private Keras modules, and pickles where barred."""
+    """Yields forbidden imports: TensorFlow, private Keras modules, pickle modules."""
     for name, path in source_files(root):
         for line, imported in imports(name, path):
             top = imported.split(".")[0]
@@ -155,7 +159,7 @@ def forbidden_imports(root):
                 yield f"{path}:{line} imports {imported}: loading it runs code"
 
 
-def hidden_calls(root):
+def pickles_and_prints(root):
     """Yields `allow_pickle=True`, and `print` in a constructor or at import."""
     for name, path in source_files(root):
         tree = syntax_tree(path)
@@ -194,7 +198,7 @@ def scattered_errors(root):
 
 
 def folders_without_source(root):
-    """Yields folders of tests without a folder of that name in the library."""
+    """Yields test folders that have no counterpart in the library."""
     for path in sorted((root / "tests").rglob("test_*.py")):
         folder = path.relative_to(root / "tests").parent
         source = root / folder if folder.parts[:1] == ("pipelines",) else None
@@ -204,9 +208,9 @@ def folders_without_source(root):
 
 
 RULES = (
-    broken_arrows,
+    disallowed_dependencies,
     forbidden_imports,
-    hidden_calls,
+    pickles_and_prints,
     long_files,
     long_functions,
     long_signatures,
@@ -222,8 +226,8 @@ def test_source_follows_the_rule(rule):
     assert list(rule(ROOT)) == []
 
 
-def test_arrows_have_no_cycle():
-    """The parts can be sorted so that each imports only earlier ones."""
+def test_dependencies_have_no_cycle():
+    """Modules can be sorted so that each imports only earlier ones."""
     below = {part: set(others) - {part, ""} for part, others in ALLOWED.items()}
     while below:
         free = {part for part, others in below.items() if not others & set(below)}
@@ -231,32 +235,52 @@ def test_arrows_have_no_cycle():
         below = {part: others for part, others in below.items() if part not in free}
 
 
-# One parameter more than a function may have.
+# Signature with one parameter more than a function may have.
 MANY = ", ".join(f"a{i}" for i in range(13))
 
 
 @pytest.mark.parametrize(
     ("rule", "path", "code"),
     [
-        (broken_arrows, "layers/a.py", "from keras_transformer.decoding import sample"),
-        (broken_arrows, "layers/a.py", "from ..training import losses"),
-        (broken_arrows, "layers/a.py", "from .. import transformer"),
-        (broken_arrows, "layers/a.py", "import keras_transformer as kt"),
-        (broken_arrows, "transformer.py", "def f():\n    import keras_transformer.cli"),
-        (broken_arrows, "../pipelines/a.py", "from keras_transformer import layers"),
-        (broken_arrows, "../pipelines/a.py", "from .. import recipes"),
-        (broken_arrows, "cli/a.py", "import pipelines"),
-        (broken_arrows, "cli/a.py", "from keras_transformer import _deprecated"),
-        (broken_arrows, "elsewhere/a.py", ""),
+        (
+            disallowed_dependencies,
+            "layers/a.py",
+            "from keras_transformer.decoding import sample",
+        ),
+        (disallowed_dependencies, "layers/a.py", "from ..training import losses"),
+        (disallowed_dependencies, "layers/a.py", "from .. import transformer"),
+        (disallowed_dependencies, "layers/a.py", "import keras_transformer as kt"),
+        (
+            disallowed_dependencies,
+            "transformer.py",
+            "def f():\n    import keras_transformer.cli",
+        ),
+        (
+            disallowed_dependencies,
+            "../pipelines/a.py",
+            "from keras_transformer import layers",
+        ),
+        (disallowed_dependencies, "../pipelines/a.py", "from .. import recipes"),
+        (disallowed_dependencies, "cli/a.py", "import pipelines"),
+        (
+            disallowed_dependencies,
+            "cli/a.py",
+            "from keras_transformer import _deprecated",
+        ),
+        (disallowed_dependencies, "elsewhere/a.py", ""),
         (forbidden_imports, "layers/a.py", "import tensorflow as tf"),
         (forbidden_imports, "layers/a.py", "from tensorflow_text import Tokenizer"),
         (forbidden_imports, "training/losses.py", "from tensorflow import math"),
         (forbidden_imports, "cli/a.py", "from keras import src"),
         (forbidden_imports, "cli/a.py", "from keras.src.utils import tracking"),
         (forbidden_imports, "cli/a.py", "import pickle"),
-        (hidden_calls, "cli/a.py", "load(file, allow_pickle=True)"),
-        (hidden_calls, "layers/a.py", "class A:\n  def __init__(self):\n    print(1)"),
-        (hidden_calls, "layers/a.py", "print('loaded')"),
+        (pickles_and_prints, "cli/a.py", "load(file, allow_pickle=True)"),
+        (
+            pickles_and_prints,
+            "layers/a.py",
+            "class A:\n  def __init__(self):\n    print(1)",
+        ),
+        (pickles_and_prints, "layers/a.py", "print('loaded')"),
         (long_files, "layers/a.py", "x = 1\n" * 401),
         (long_functions, "layers/a.py", "def f():\n" + "    g()\n" * 60),
         (long_functions, "cli/a.py", "def f(a: int):\n" + "    g()\n" * 61),
@@ -304,6 +328,8 @@ def test_rules_find_violations_across_files(tmp_path):
 
 
 def test_rules_accept_valid_code(tmp_path):
+    # Commands, recognized by their annotations, and layer constructors may have more
+    # parameters than other functions.
     many = ", ".join(f"a{i}: int" for i in range(13))
     body = "    g()\n" * 59
     code = {

@@ -11,7 +11,7 @@ from keras_transformer.training.checkpoints import Checkpoints
 
 VOCABULARY = 23
 START, END = 2, 3
-# Number of source and target ids per row, with the end id. One row is padding only.
+# Numbers of source and target ids per row, including the end id. One row is padding.
 LENGTHS = ((5, 7), (2, 3), (0, 0), (4, 2), (7, 1), (3, 6))
 
 
@@ -44,7 +44,7 @@ def tiny_training_model(
 
 
 def plain_model(optimizer):
-    """Returns a transformer compiled with plain Keras, with the loss of training."""
+    """Returns a transformer, compiled as a plain Keras model with the training loss."""
     model = tiny_transformer()
     model.compile(
         optimizer,
@@ -56,12 +56,12 @@ def plain_model(optimizer):
 
 def paper_adam(warmup_steps=4):
     schedule = training.PaperSchedule(12, warmup_steps, scale=0.1)
-    # It matches Keras's Adam and is traced faster.
+    # `FusedAdam` matches Keras's Adam and is faster to trace.
     return training.FusedAdam(schedule, beta_1=0.9, beta_2=0.98, epsilon=1e-9)
 
 
-class Restarting:
-    """A compiled model that can begin again, so that its train step is traced once.
+class ResettableModel:
+    """A compiled model that can be reset, so that its train step is traced only once.
 
     Args:
         model: Compiled model before its first step.
@@ -73,8 +73,8 @@ class Restarting:
         self._variables = [*model.variables, *model.optimizer.variables]
         self._values = [np.array(variable) for variable in self._variables]
 
-    def begin(self):
-        """Returns the model with the weights and all states that it began with."""
+    def reset(self):
+        """Restores the initial weights and states, and returns the model."""
         for variable, value in zip(self._variables, self._values, strict=True):
             variable.assign(value)
         return self.model
@@ -113,19 +113,19 @@ def dataset(start_step=0, lengths=LENGTHS):
 
 
 def weights_of(model):
-    """Returns the weights in order, since names differ between models."""
+    """Returns the weights as a list, since their names differ between models."""
     transformer = getattr(model, "transformer", model)
     return [np.array(weight) for weight in transformer.get_weights()]
 
 
 def shift_weights(model, amount=0.25):
-    """Adds a number to all weights, so that each checkpoint has different ones."""
+    """Adds a number to all weights, so that they differ between checkpoints."""
     transformer = getattr(model, "transformer", model)
     transformer.set_weights([weight + amount for weight in weights_of(transformer)])
 
 
 def save_checkpoints(model, folder):
-    """Saves different weights at steps 10, 20 and 30, and returns them by step."""
+    """Saves different weights at steps 10, 20 and 30. Returns the weights by step."""
     checkpoints = Checkpoints(model, folder, keep=3)
     weights = {}
     for step in (10, 20, 30):

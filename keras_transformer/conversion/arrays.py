@@ -1,6 +1,6 @@
 """Arrays in the files of other toolkits: `.npz`, safetensors, and `.bin`.
 
-No code in a file is run. Sizes are checked before arrays are read.
+Code in the files is never executed. Sizes are checked before arrays are read.
 """
 
 import json
@@ -17,19 +17,20 @@ from keras_transformer.untrusted import require_regular
 
 _MAX_BYTES = 8 << 30
 _MAX_HEADER_BYTES = 16 << 20
-# Maximum number of names of a tied matrix in a file of PyTorch, which stores it once.
+# Maximum number of names under which a PyTorch file may list a tied matrix, whose bytes
+# it stores once.
 _MAX_NAMES = 4
 # Types in safetensors files. NumPy has no bfloat16, so its bits are read as integers.
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 class Arrays:
-    """Arrays by name. `check_all_used` raises an error if one was not taken.
+    """Arrays by name. `check_all_used` raises an error if an array was not used.
 
     Args:
         path: Path of the file, for messages.
         arrays: Mapping of names to arrays. Arrays that `take` returns must be floats.
-        ignored: Names of arrays that need not be taken.
+        ignored: Names of arrays that need not be used.
     """
 
     def __init__(self, path, arrays, ignored=()):
@@ -86,8 +87,8 @@ class Arrays:
         """Raises a `ModelError` if an array was not used."""
         if self._unused:
             raise ModelError(
-                f"{self.path}: the array {min(self._unused)!r:.80} is not part of the "
-                "models that can be imported"
+                f"{self.path}: unexpected array {min(self._unused)!r:.80}. Models that "
+                "contain it cannot be imported"
             )
 
     def _array(self, name):
@@ -109,9 +110,9 @@ def read_npz(path, int8_sizes=None):
         Mapping of names to arrays.
 
     Raises:
-        ModelError: If the arrays are compressed or larger than 8 GiB, an int8 array is
-            too large, or a member is not an array of float16, float32, or int8 in C
-            order.
+        ModelError: If the file is damaged, the arrays are compressed or larger than
+            8 GiB in total, an int8 array is too large, or a member is not a C-ordered
+            float16, float32, or int8 array.
     """
     int8_sizes = int8_sizes or {}
     try:
@@ -131,11 +132,13 @@ def read_npz(path, int8_sizes=None):
 
 
 def _check_members(members, size):
+    """Checks the members of an archive of `size` bytes before they are read."""
     total = sum(member.file_size for member in members)
-    if total > min(size, _MAX_BYTES):
+    limit = min(size, _MAX_BYTES)
+    if total > limit:
         raise ModelError(
-            f"its arrays have {total:,} bytes, more than the file. Arrays must not be "
-            "compressed"
+            f"its arrays have {total:,} bytes, but at most {limit:,} are allowed. "
+            "Arrays must not be compressed"
         )
     names = [member.filename for member in members]
     if len(set(names)) < len(names):
@@ -148,17 +151,26 @@ def _read_members(archive, members, int8_sizes):
         name = member.filename.removesuffix(".npy")
         limit = int8_sizes.get(name, _MAX_BYTES)
         if member.file_size > limit:
-            raise ModelError(f"{name}: more than {limit:,} bytes")
+            raise ModelError(
+                f"{name} must have at most {limit:,} bytes. "
+                f"Received: {member.file_size:,}"
+            )
         with archive.open(member) as file:
             version = np.lib.format.read_magic(file)
             if version not in ((1, 0), (2, 0)):
-                raise ModelError(f"{name} has an unknown format")
+                raise ModelError(
+                    f"{name} must have the .npy version 1.0 or 2.0. "
+                    f"Received: {version[0]}.{version[1]}"
+                )
             read = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
             shape, is_fortran, dtype = read(file)
-            kinds = ("|i1",) if name in int8_sizes else ("<f4", "<f2")
+            kinds = {"<f4": "float32", "<f2": "float16"}
+            if name in int8_sizes:
+                kinds = {"|i1": "int8"}
             if dtype.hasobject or dtype.str not in kinds:
                 raise ModelError(
-                    f"{name} must be {' or '.join(kinds)}. Received: {dtype.str}"
+                    f"{name} must be {' or '.join(kinds.values())}. "
+                    f"Received: {dtype!s:.80}"
                 )
             if is_fortran and len(shape) > 1:
                 raise ModelError(f"{name} is not in C order")
@@ -166,7 +178,7 @@ def _read_members(archive, members, int8_sizes):
             # Reading to the end of the member also verifies its checksum.
             content = file.read()
         if min(shape, default=0) < 0 or len(content) != count * dtype.itemsize:
-            raise ModelError(f"{name} does not have the size of its shape")
+            raise ModelError(f"the size of {name} does not match its shape")
         yield name, np.frombuffer(content, dtype).reshape(shape)
 
 
@@ -181,12 +193,15 @@ def read_safetensors(path):
         Mapping of names to arrays.
 
     Raises:
-        ModelError: If the file is damaged, or an array is not a float of 16 or 32 bits.
+        ModelError: If the file is damaged, or an array's type is not F32, F16, or BF16.
     """
     require_regular([path], ModelError)
     size = path.stat().st_size
     if size > _MAX_BYTES:
-        raise ModelError(f"{path}: {size:,} bytes, at most {_MAX_BYTES:,} are allowed")
+        raise ModelError(
+            f"{path}: the file has {size:,} bytes, but at most {_MAX_BYTES:,} are "
+            "allowed"
+        )
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(size - 8, _MAX_HEADER_BYTES):
@@ -204,10 +219,10 @@ def read_safetensors(path):
             name: _check_entry(name, entry, len(content))
             for name, entry in entries.items()
         }
-        # Arrays that share bytes could contain any number of weights.
+        # Overlapping arrays would let a small file expand to any number of weights.
         if sum(end - start for *_, start, end in entries.values()) > len(content):
             raise ModelError("its arrays overlap")
-        return {name: _array(content, *entry) for name, entry in entries.items()}
+        return {name: _decode_array(content, *entry) for name, entry in entries.items()}
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:
@@ -232,11 +247,13 @@ def _check_entry(name, entry, size):
         or not start <= end <= size
         or end - start != math.prod(shape) * np.dtype(_DTYPES[kind]).itemsize
     ):
-        raise ModelError(f"{name!r:.80} does not have the size of its shape")
+        raise ModelError(
+            f"the offsets of {name!r:.80} do not match its shape or the file"
+        )
     return kind, shape, start, end
 
 
-def _array(content, kind, shape, start, end):
+def _decode_array(content, kind, shape, start, end):
     array = np.frombuffer(content[start:end].tobytes(), _DTYPES[kind]).reshape(shape)
     if kind == "BF16":
         # A bfloat16 is the upper half of a float32.
@@ -279,9 +296,17 @@ def read_torch(path):
 
 
 def _check_tensors(state, size):
-    """Raises a `ModelError` if tensors share more bytes than a tied matrix would."""
+    """Checks the names and sizes of the tensors in a file of `size` bytes.
+
+    Raises:
+        ModelError: If names are not strings, or if the tensors have more bytes in total
+            than a file of this size can list under `_MAX_NAMES` names each.
+    """
     if not all(isinstance(name, str) for name in state):
-        raise ModelError("the names of its arrays must be text")
+        raise ModelError("the names of its arrays must be strings")
     total = sum(tensor.nelement() * tensor.element_size() for tensor in state.values())
     if total > _MAX_NAMES * size:
-        raise ModelError(f"its arrays have {total:,} bytes, more than the file")
+        raise ModelError(
+            f"its arrays have {total:,} bytes, more than {_MAX_NAMES} times the file's "
+            f"{size:,}"
+        )

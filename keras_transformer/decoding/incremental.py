@@ -1,10 +1,10 @@
-"""Decoding with a KV cache, one position at a time; inference only.
+"""Decoding with a KV cache, one position at a time, for inference only.
 
 `IncrementalDecoder.step` applies the layers of `Transformer.decode`, in the same order,
 to one position. Its arrays are small, so the number of operations determines the time
-of a step. Arrays therefore have two axes, `[batch * beam_size, width]`, because Keras
-adds shape operations to products of arrays with three. One fused product computes
-queries, keys, and values.
+of a step. Activations therefore have two axes, `[batch * beam_size, width]`. With
+three, Keras would add reshape operations to every matrix product. One fused product
+computes queries, keys, and values.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ from keras_transformer.numerics.softmax import weighted_values
 
 
 class Context(NamedTuple):
-    """Keys and values of the encoder's output. The beam of a sentence shares them."""
+    """Keys and values of the encoder's output, shared by a sentence's hypotheses."""
 
     # Per layer: keys [batch, num_heads, source_length, key_dim], and values
     # [batch, num_heads, source_length, value_dim].
@@ -33,7 +33,7 @@ class Context(NamedTuple):
 class LayerWeights(NamedTuple):
     """Kernels of a decoder layer, cast and possibly packed.
 
-    A field that is `None` stands for the kernel of the layer itself.
+    If a field is `None`, the layer's own kernel is used.
     """
 
     qkv: Any = None  # the fused kernel of queries, keys, and values
@@ -54,11 +54,10 @@ class Weights(NamedTuple):
 def arrange_weights(model, packed=False):
     """Casts, fuses, and packs the decoder's kernels once for all steps of a search.
 
-    Queries, keys, and values need one operation instead of three, and their fused
-    product is large enough for a second thread. The output matrix is transposed once,
-    so each step reads it in memory order. Call this inside the compiled function:
-    kernels from outside would become constants, which do not change with the model's
-    weights.
+    One fused QKV product replaces three products and is large enough to use a second
+    thread. The output matrix is transposed once, so each step reads it in memory order.
+    Call this inside the compiled function: kernels from outside would become constants,
+    which do not change with the model's weights.
 
     Args:
         model: `Transformer`.
@@ -66,8 +65,8 @@ def arrange_weights(model, packed=False):
             sentences under XLA.
 
     Returns:
-        `Weights`. Layers that are quantized or have attention biases use the kernels of
-        the model.
+        `Weights`. Layers that are quantized, or whose self-attention projections have
+        bias vectors, use the model's kernels.
     """
 
     def arrange(kernel):
@@ -114,6 +113,7 @@ class IncrementalDecoder:
             model's `encode`.
     """
 
+    # `step` returns unnormalized logits.
     returns_log_probs = False
 
     def __init__(self, model, weights=None, encode=None):
@@ -136,13 +136,13 @@ class IncrementalDecoder:
         model = self.model
         encoder_output = self.encode(source_ids)
         source_mask = padding_mask(source_ids, model.pad_id)
-        # Over padding alone, a softmax with biases would return the mean of the values.
-        # The model returns 0.
-        any_token = ops.any(source_mask, axis=1)[:, None, None, None]
+        # If a source is all padding, a softmax over masked logits would average its
+        # values, but `Transformer.decode` returns 0. So its values are set to 0.
+        has_tokens = ops.any(source_mask, axis=1)[:, None, None, None]
 
         def project(layer):
             key, value = layer.cross_attention.project_key_value(encoder_output)
-            return key, ops.where(any_token, value, ops.zeros_like(value))
+            return key, ops.where(has_tokens, value, ops.zeros_like(value))
 
         layers = tuple(map(project, model.decoder.layers))
         cache = kv_cache.empty_cache(
@@ -169,7 +169,7 @@ class IncrementalDecoder:
         """
         model, weights = self.model, self.weights
         cache, place = kv_cache.extend(cache, index, model.attention_window)
-        # All layers share one slot layout, so the biases serve them all.
+        # All layers share one slot layout and therefore the mask biases.
         biases = cache.biases()
         source_bias = context.bias[:, None, None]
         x = model.embed_target(ids, start_index=index, training=False)
@@ -223,7 +223,10 @@ class IncrementalDecoder:
 
 
 def _dense(dense, x, kernel=None):
-    """Applies a `Dense` layer to `[rows, width]`, with another kernel if given."""
+    """Applies a `Dense` layer to `[rows, width]`.
+
+    If `kernel` is given, it replaces the layer's kernel.
+    """
     if kernel is None:
         return dense(x)
     y = packed_matmul(x, kernel)
@@ -251,7 +254,7 @@ def _project(attention, x, beam_size, qkv=None):
 
 
 def _attend(attention, query, parts, biases):
-    """Computes attention over keys and values in one part, or two of a growing cache.
+    """Computes attention over keys and values in one part, or in two (`Growing`).
 
     Args:
         attention: `MultiHeadAttention`.

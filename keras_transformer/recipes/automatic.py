@@ -34,7 +34,7 @@ _MEMORY_SHARE = 0.6
 _MAX_ACCUMULATION = 64
 # Bytes of text per subword, for estimates.
 TOKEN_BYTES = 4
-# A text that cannot be measured counts as small; training reports why.
+# Text of unknown size counts as small. If it cannot be read, training reports why.
 _UNKNOWN_TEXT = TextSize(pairs=30_000, bytes=2_000_000, characters=100, words=30_000)
 
 
@@ -97,7 +97,7 @@ def choose(values: dict, keys, text, machine) -> list[Choice]:
     Args:
         values: Sections by name. Changed in place.
         keys: Dotted keys, see `automatic_keys`.
-        text: `TextSize`, or `None` if the text cannot be read.
+        text: `TextSize`, or `None` if the size is unknown.
         machine: `Machine`.
 
     Returns:

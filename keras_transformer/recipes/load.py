@@ -31,7 +31,7 @@ _MAX_BYTES = 1 << 20
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 # Sections to complete from the recipe `files`.
 _TEMPLATE_SECTIONS = ("tokenizer", "model", "training")
-# Keys outside `data` with paths.
+# Keys outside `data` whose values are paths.
 _PATHS = (
     ("tokenizer", "model"),
     ("tokenizer", "source_model"),
@@ -58,26 +58,29 @@ def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) ->
     """Reads a recipe, applies overrides and checks it.
 
     Relative paths in `data`, `tokenizer.model`, `tokenizer.source_model` and
-    `training.initial_model` are relative to the current directory. In `data`,
+    `training.initial_model` are resolved against the current directory. In `data`,
     `${NAME}` is replaced by the environment variable NAME.
 
-    If a recipe for text files has no section `model`, its missing keys have the values
-    of the recipe `files`. Keys that are `auto` get values that fit the text and the
-    machine. GPUs are found only if TensorFlow is loaded.
+    If `data.kind` is `files` and the recipe has no section `model`, keys missing from
+    `tokenizer`, `model` and `training` are taken from the recipe stored in `run`, or
+    else from the recipe `files`. Keys that are `auto` get values that fit the text and
+    the machine. GPUs are found only if TensorFlow is loaded.
 
     Args:
         name_or_path: The name of a shipped recipe or the path of a YAML file.
         overrides: Strings `"dotted.key=value"` with a YAML value.
         keys: Mapping of dotted keys to values, applied before `overrides`.
-        run: Run folder. If its training has begun, keys that are `auto` have the values
-            of its `config.yaml`.
-        report: Function that is called with a line of text per value that was chosen.
+        run: Run folder. If it has a checkpoint, missing keys (see above) and keys that
+            are `auto` take their values from its `config.yaml`.
+        report: Function that is called with lines of text: a heading, and a line per
+            chosen value.
 
     Returns:
         A `Recipe` with absolute paths.
 
     Raises:
-        RecipeError: If the recipe is invalid: one line with the file and dotted key.
+        RecipeError: If the recipe is invalid. The message is one line with the file and
+            the dotted key.
     """
     label, values = _read(name_or_path)
     _rename_old_keys(values, label)
@@ -119,7 +122,7 @@ def dump_recipe(recipe: Recipe, path) -> None:
 
 
 def _read(name_or_path):
-    """Returns the label of a recipe, for messages, and its sections by name."""
+    """Returns a recipe's label for messages, and a mapping of names to sections."""
     label = str(name_or_path)
     is_shipped = label in shipped_recipes()
     path = _FOLDER / f"{label}.yaml" if is_shipped else pathlib.Path(name_or_path)
@@ -142,21 +145,25 @@ def _read(name_or_path):
 def _values_of_run(run):
     """Returns the stored recipe of a run as a mapping.
 
-    It is `None` before the first checkpoint, or if it cannot be read.
+    Returns `None` before the first checkpoint, or if the recipe cannot be read.
     """
     if run is None or not any(pathlib.Path(run, "checkpoints").glob("ckpt-*.index")):
         return None
     try:
         label, values = _read(pathlib.Path(run, "config.yaml"))
         _rename_old_keys(values, label)
-    except RecipeError:  # Training reports it.
+    except RecipeError:
+        # The command `train` reads config.yaml later and reports the error.
         return None
-    is_whole = all(isinstance(values.get(name), dict) for name in _TEMPLATE_SECTIONS)
-    return values if is_whole else None
+    is_complete = all(isinstance(values.get(name), dict) for name in _TEMPLATE_SECTIONS)
+    return values if is_complete else None
 
 
 def _add_template(values: dict, stored) -> None:
-    """Adds the keys of the recipe `files`, or of the run, if the data are files."""
+    """If `data.kind` is `files`, adds missing keys from the recipe of the run.
+
+    Without a stored recipe, the keys are taken from the recipe `files`.
+    """
     data = values.get("data")
     if not isinstance(data, dict) or data.get("kind", "files") != "files":
         return
@@ -175,7 +182,7 @@ def _add_template(values: dict, stored) -> None:
 
 
 def _choose_values(values: dict, stored, report) -> None:
-    """Replaces `auto` by the run's stored values, or by values that are chosen now."""
+    """Replaces each `auto` with the run's stored value, or with a newly chosen one."""
     training = values.get("training")
     has_stages = isinstance(training, dict) and training.get("stages")
     if has_stages and training.get("steps") == "auto":
@@ -192,14 +199,14 @@ def _choose_values(values: dict, stored, report) -> None:
     text = _measure_training_text(values["data"])
     choices = choose(values, keys, text, machine)
     if report is not None:
-        pairs = f"{text.pairs:,} pairs" if text else "text that cannot be read"
+        pairs = f"{text.pairs:,} pairs" if text else "text of unknown size"
         report(f"settings for {pairs} on {machine}:")
         for choice in choices:
             report(f"  {choice}")
 
 
 def _measure_training_text(data):
-    """Returns the `TextSize` of the section `data`, or `None` if it is invalid."""
+    """Returns the `TextSize` of the training files, or `None` if it is unknown."""
     train = data.get("train") if isinstance(data, dict) else None
     sides = []
     for side in ("source", "target"):
@@ -226,7 +233,7 @@ def _apply(values: dict, override: str) -> None:
 
 
 def _set(values: dict, key: str, value) -> None:
-    """Sets a dotted key, given by its name or old name, and creates its section."""
+    """Sets a dotted key, which may be an old name. Missing sections are created."""
     recipe = values
     if key in RENAMED_KEYS:
         _warn_of_renamed([key], f"--set {key}")
@@ -276,7 +283,7 @@ def _expand_variables(value, key):
         if not os.environ.get(name):
             raise RecipeError(
                 f"{key}: the environment variable {name} is not set (in {value}). "
-                f"Set it to the folder of the data, or give --set {key}=PATH"
+                f"Set it to the data folder, or pass --set {key}=PATH"
             )
         return os.environ[name]
 
@@ -311,7 +318,7 @@ def _make_paths_absolute(data) -> None:
 def _one_line(error: ValidationError, values: dict) -> str:
     """Returns the message of the first error. Unknown keys come before wrong values."""
     errors = error.errors(include_url=False)
-    first = min(errors, key=lambda one: one["type"] != "extra_forbidden")
+    first = min(errors, key=lambda each: each["type"] != "extra_forbidden")
     key = ".".join(_location(first["loc"]))
     received = first["input"]
     kind = first["type"]
@@ -334,7 +341,10 @@ def _one_line(error: ValidationError, values: dict) -> str:
 
 
 def _location(loc):
-    """Returns the names of an error's keys, without the kind of the data section."""
+    """Returns the key names of a pydantic error location.
+
+    Errors in `data` have the section's kind as their second name, which is removed.
+    """
     is_kind = len(loc) > 1 and loc[0] == "data" and loc[1] in DATA_KINDS
     return [str(name) for name in (loc[:1] + loc[2:] if is_kind else loc)]
 

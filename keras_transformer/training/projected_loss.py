@@ -6,7 +6,7 @@ import tensorflow as tf
 def projected_loss(
     vectors, matrix, labels, weights, label_smoothing=0.0, chunk_tokens=256
 ):
-    """Computes the loss of the logits `vectors matrix^T`, summed over tokens.
+    """Computes the loss of the logits `vectors @ matrix.T`, summed over tokens.
 
     Logits and their gradient exist for `chunk_tokens` tokens at a time, because a batch
     of the paper has 25,000 x 37,000 logits. With a small vocabulary, a chunk stays in
@@ -22,9 +22,9 @@ def projected_loss(
         chunk_tokens: Number of tokens per chunk.
 
     Returns:
-        `[3]`, float32: the weighted sums of the smoothed loss, the negative
-        log-likelihood, and the tokens whose label has the highest logit. Only the first
-        has a gradient, with respect to `vectors` and `matrix`.
+        `[3]`, float32: the weighted sums over tokens of the smoothed loss, the negative
+        log-likelihood, and the accuracy (1 if the label has the highest logit, else 0).
+        Only the first sum has a gradient, with respect to `vectors` and `matrix`.
     """
 
     @tf.custom_gradient
@@ -44,7 +44,10 @@ def projected_loss(
 def _sums_and_gradients(
     vectors, matrix, labels, weights, label_smoothing, chunk_tokens
 ):
-    """Returns the sums, and the gradients of the loss for `vectors` and `matrix`."""
+    """Returns the sums of `projected_loss`, and the gradients of the loss.
+
+    The gradients are with respect to `vectors` and `matrix`.
+    """
     num_tokens = tf.shape(vectors)[0]
     chunks, num_chunks = divide_tokens((vectors, labels, weights), chunk_tokens)
     mean_row = tf.reduce_mean(matrix, axis=0)
@@ -52,8 +55,8 @@ def _sums_and_gradients(
     def body(index, sums, vectors_gradient, matrix_gradient):
         x, y, w = (each[index] for each in chunks)
         new_sums, softmax = _chunk_sums(x, y, w, matrix, mean_row, label_smoothing)
-        # The gradient for logits is softmax minus target distribution. The latter is
-        # subtracted after the loop.
+        # The gradient with respect to the logits is the softmax minus the target
+        # distribution, which `subtract_targets` subtracts after the loop.
         gradient = tf.matmul(softmax, matrix)
         matrix_gradient += tf.matmul(softmax, x, transpose_a=True)
         return (
@@ -109,7 +112,8 @@ def subtract_targets(
 ):
     """Completes gradients by subtracting the target distribution from the softmax.
 
-    The target distribution is 1 - e on the label, and e spread over the vocabulary.
+    With e = `label_smoothing`, the target distribution puts 1 - e on the label and
+    spreads e evenly over the vocabulary.
 
     Args:
         vectors_gradient: `[tokens, d_model]`, computed from the softmax alone.
@@ -121,7 +125,7 @@ def subtract_targets(
         label_smoothing: See `projected_loss`.
 
     Returns:
-        The gradients of the loss for `vectors` and `matrix`.
+        The gradients of the loss with respect to `vectors` and `matrix`.
     """
     on_label = 1.0 - label_smoothing
     mean_row = tf.reduce_mean(matrix, axis=0)
@@ -139,7 +143,7 @@ def subtract_targets(
 
 
 def _chunk_sums(x, labels, weights, matrix, mean_row, label_smoothing):
-    """Returns a chunk's sums, and its softmax, each row times the token's weight."""
+    """Returns a chunk's sums, and its softmax multiplied by the tokens' weights."""
     logits = tf.matmul(x, matrix, transpose_b=True)
     highest = tf.reduce_max(logits, axis=-1)
     label_logits = tf.gather(logits, labels, batch_dims=1)

@@ -22,9 +22,10 @@ def sentencepiece_pieces(content: bytes) -> list[str]:
 
 
 def byte_pieces(content: bytes) -> dict[str, bytes]:
-    """Returns the byte that each piece such as `<0x41>` of a checked model spells.
+    """Returns a mapping of byte pieces, such as `<0x41>`, to the bytes they represent.
 
-    It is empty for models without byte fallback.
+    The mapping is empty for models without byte fallback. The model must have passed
+    `check_sentencepiece_model`.
     """
     model = sentencepiece_model_pb2.ModelProto.FromString(content)
     spelled = [piece.piece for piece in model.pieces if piece.type == piece.BYTE]
@@ -33,21 +34,21 @@ def byte_pieces(content: bytes) -> dict[str, bytes]:
 
 
 def check_sentencepiece_model(content: bytes, lossless: bool = False) -> None:
-    """Rejects models that make the library read or write beyond its memory.
+    """Rejects models that make SentencePiece read or write outside its buffers.
 
-    The library trusts the tables in a model and reads beyond the end of a damaged
+    SentencePiece trusts the tables in a model and reads beyond the end of a damaged
     normalization table, see `check_charsmap`.
 
     Args:
         content: Content of the model file.
-        lossless: Whether the model must have byte fallback and no such table, like the
-            models of this package.
+        lossless: Whether the model must have byte fallback and no normalization table,
+            as the models that this package trains do.
 
     Raises:
-        DataError: If the content is too large or is not a model. If its normalization
-            table is damaged. If a piece is empty, repeated, too long, not text, or
-            a control symbol of one character, or if a score is not finite. If the
-            model is not `lossless` but must be.
+        DataError: If the content is too large, is not a model, or has a damaged
+            normalization table; if a piece is empty, repeated, too long, not UTF-8, a
+            one-character control symbol, or has a score that is not finite; or if
+            `lossless` is required but not met.
     """
     if len(content) > MAX_MODEL_BYTES:
         raise DataError(
@@ -74,7 +75,7 @@ def check_sentencepiece_model(content: bytes, lossless: bool = False) -> None:
     if len(set(pieces)) < len(pieces):
         raise DataError("the SentencePiece model contains a piece twice.")
     for number, piece in enumerate(model.pieces):
-        # protobuf returns bytes that are not UTF-8 as they are.
+        # For invalid UTF-8, protobuf returns `bytes` instead of `str`.
         if not isinstance(piece.piece, str):
             raise DataError(f"the SentencePiece model's piece {number} is not UTF-8.")
         if not 0 < len(piece.piece) <= MAX_PIECE_LENGTH:
@@ -82,13 +83,15 @@ def check_sentencepiece_model(content: bytes, lossless: bool = False) -> None:
                 f"the SentencePiece model's piece {number} has {len(piece.piece):,} "
                 f"characters; 1 to {MAX_PIECE_LENGTH:,} are allowed."
             )
-        # The library fails on a text with this character.
+        # SentencePiece fails on a text that contains a one-character control symbol.
         if piece.type == piece.CONTROL and len(piece.piece) == 1:
             raise DataError(
-                f"the SentencePiece model's piece {number} is a control symbol of one "
-                "character, which a text may contain."
+                f"the SentencePiece model's piece {number} is a one-character control "
+                "symbol. Control symbols must have at least two characters, because a "
+                "text may contain any single one."
             )
         if not math.isfinite(piece.score):
             raise DataError(
-                f"the SentencePiece model's piece {number} has the score {piece.score}."
+                f"the score of the SentencePiece model's piece {number} must be finite."
+                f" Received: {piece.score}."
             )

@@ -1,6 +1,7 @@
-"""`corpus prepare`, `translate` and `score`, and their old name `beam`.
+"""`corpus prepare`, `corpus translate`, `corpus score`, and their old `beam` commands.
 
-Apache Beam is replaced. tests/distributed checks the results of the commands.
+Fakes replace the functions that run Apache Beam. tests/distributed checks the results
+of the commands.
 """
 
 import importlib.util
@@ -9,8 +10,8 @@ import types
 
 import pytest
 
-# An old command by the name of the new one.
-CALLS = {
+# Arguments of each old command, keyed by the name of the new command.
+OLD_COMMANDS = {
     "prepare": (
         *("beam", "encode", "--model"),
         *("-s", "a", "-t", "b", "-s", "c", "-t", "d", "--output", "gs://ids"),
@@ -24,7 +25,7 @@ CALLS = {
     ),
     "score": ("beam", "score", "--model", "-s", "a", "--target", "b", "-o", "out"),
 }
-NEW_NAMES = {"--shards": "--num-shards", "--beam": "--beam-option"}
+NEW_OPTIONS = {"--shards": "--num-shards", "--beam": "--beam-option"}
 
 
 @pytest.fixture
@@ -56,14 +57,14 @@ def called(monkeypatch, tmp_path):
     return calls
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", OLD_COMMANDS)
 def test_beam_matches_corpus_commands(run_command, called, tmp_path, name):
-    _, task, _, *options = CALLS[name]
+    _, task, _, *options = OLD_COMMANDS[name]
     old = run_command("beam", task, "--model", tmp_path / "model", *options)
     assert old.exit_code == 0, old.stderr
     warning = f"warning: beam {task} is now called corpus {name}\n"
     assert old.stderr.startswith(warning)
-    renamed = [NEW_NAMES.get(option, option) for option in options]
+    renamed = [NEW_OPTIONS.get(option, option) for option in options]
     new = run_command("corpus", name, tmp_path / "model", *renamed)
     assert new.exit_code == 0, new.stderr
     assert new.stderr == old.stderr.removeprefix(warning)
@@ -72,7 +73,9 @@ def test_beam_matches_corpus_commands(run_command, called, tmp_path, name):
 
 def test_corpus_prepare_passes_its_options(run_command, called, tmp_path):
     (tmp_path / "model" / "tokenizer").mkdir()
-    options = [NEW_NAMES.get(option, option) for option in CALLS["prepare"][3:]]
+    options = [
+        NEW_OPTIONS.get(option, option) for option in OLD_COMMANDS["prepare"][3:]
+    ]
     result = run_command("corpus", "prepare", tmp_path / "model", *options)
     assert result.stderr == "1,000 of 1,002 pairs kept, 2 empty\n"
     tokenizer = tmp_path / "model" / "tokenizer"

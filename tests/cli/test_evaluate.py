@@ -1,6 +1,7 @@
-"""`evaluate` and `score` with `ReversingTranslator`, against sacreBLEU and by hand.
+"""Tests of `evaluate` and `score` with a `ReversingTranslator`.
 
-Each target of n characters has the log-probability -n and n + 1 tokens.
+Expected values come from sacreBLEU or are computed by hand: the translator gives a
+target of n characters n + 1 tokens and the log-probability -n.
 """
 
 import json
@@ -52,10 +53,10 @@ def test_evaluate_prints_all_metrics_as_json(run_command, model_path, files, tmp
         evaluation.ter(hypotheses, REFERENCES),
     ]
     assert report["lines"] == 3
-    assert [one["score"] for one in report["results"][:3]] == [
+    assert [each["score"] for each in report["results"][:3]] == [
         pytest.approx(one.score) for one in expected
     ]
-    assert [one["signature"] for one in report["results"][:3]] == [
+    assert [each["signature"] for each in report["results"][:3]] == [
         one.signature for one in expected
     ]
     characters = sum(map(len, REFERENCES))
@@ -75,7 +76,8 @@ def test_evaluate_checks_the_output_folder_first(
     )
     assert result.exit_code == 2
     assert f"there is no folder {tmp_path / 'missing'}" in result.stderr
-    assert translator.warn is None  # the model was not opened
+    # `open_model`, which sets `warn`, was not called.
+    assert translator.warn is None
 
 
 def test_evaluate_names_files_of_different_lengths(run_command, model_path, files):

@@ -210,10 +210,13 @@ def entry(**changes):
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
-        ({"x": entry(data_offsets=[0, 4])}, "the size of its shape"),
-        ({"x": entry(data_offsets=[-8, 0])}, "the size of its shape"),
-        ({"x": entry(data_offsets=[0, 2**60], shape=[2**58])}, "size of its shape"),
-        ({"x": entry(shape=[2.0])}, "the size of its shape"),
+        ({"x": entry(data_offsets=[0, 4])}, "do not match its shape"),
+        ({"x": entry(data_offsets=[-8, 0])}, "do not match its shape"),
+        (
+            {"x": entry(data_offsets=[0, 2**60], shape=[2**58])},
+            "do not match its shape",
+        ),
+        ({"x": entry(shape=[2.0])}, "do not match its shape"),
         ({"x": entry(dtype="I64")}, "must be one of F32"),
         ({"x": entry(dtype=["F32"])}, "must be one of F32"),
         ({"x": [1]}, "the header of 'x' is damaged"),

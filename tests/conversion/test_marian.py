@@ -248,7 +248,10 @@ def test_each_unsupported_setting_is_refused_by_name(folder):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda a: a.update(Wpos=np.zeros((3, 8), "float32")), "'Wpos' is not part"),
+        (
+            lambda a: a.update(Wpos=np.zeros((3, 8), "float32")),
+            "unexpected array 'Wpos'",
+        ),
         (lambda a: a.pop("encoder_l2_ffn_b1"), "encoder_l2_ffn_b1 is missing"),
         (
             lambda a: a.update(Wemb=a["Wemb"][:-1]),
@@ -263,8 +266,8 @@ def test_each_unsupported_setting_is_refused_by_name(folder):
             lambda a: a.update(Wemb=np.asfortranarray(a["Wemb"])),
             "not in C order",
         ),
-        (lambda a: a.update(Wemb=np.zeros((11, 8), "int32")), "Received: <i4"),
-        (lambda a: a.update(Wemb=np.zeros((11, 8), "float64")), "Received: <f8"),
+        (lambda a: a.update(Wemb=np.zeros((11, 8), "int32")), "Received: int32"),
+        (lambda a: a.update(Wemb=np.zeros((11, 8), "float64")), "Received: float64"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(folder, change, reason):
@@ -301,7 +304,7 @@ def test_hostile_archives_are_refused(folder):
     (folder / "model.npz").write_bytes(content)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("extra.npy", (folder / "pickled.npy").read_bytes())
-    assert "Received: |O" in import_error(import_marian, folder)
+    assert "Received: object" in import_error(import_marian, folder)
     assert not bomb.exists()
     # Guards the lines above: unpickling does create the file.
     pickle.loads((folder / "pickled.npy").read_bytes()[128:])
@@ -310,7 +313,7 @@ def test_hostile_archives_are_refused(folder):
     path.write_bytes(content)
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("bomb.npy", bytes(10 << 20))
-    assert "more than the file" in import_error(import_marian, folder)
+    assert "Arrays must not be compressed" in import_error(import_marian, folder)
     path.write_bytes(content)
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning):
         archive.writestr("Wemb.npy", b"")
@@ -321,7 +324,7 @@ def test_hostile_yaml_is_refused(folder):
     arrays = random_arrays()
     stored = npz(arrays, settings=dict(SETTINGS, note="x" * (1 << 17)))
     (folder / "model.npz").write_bytes(stored)
-    assert "special:model.yml: more than 65,536 bytes" in import_error(
+    assert "special:model.yml must have at most 65,536 bytes" in import_error(
         import_marian, folder
     )
     (folder / "model.npz").write_bytes(npz(arrays))

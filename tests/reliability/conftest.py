@@ -1,4 +1,4 @@
-"""Fixtures that run commands which may be killed."""
+"""Fixtures for tests that kill commands and run them again."""
 
 import pytest
 from forks import Forks
@@ -56,8 +56,8 @@ def train_lightly():
 
 
 @pytest.fixture(scope="session")
-def train_whole():
-    """Arguments of `train` with all features."""
+def train_all_features():
+    """Arguments of `train` with all features of `SETTINGS`, including BLEU."""
     return train_arguments()
 
 
@@ -74,9 +74,10 @@ def light_run(forks, train_lightly, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def whole_run(forks, train_whole, tmp_path_factory):
-    """Folder of an uninterrupted run of `train_whole`."""
-    return finished(forks, train_whole, tmp_path_factory.mktemp("whole") / "run")
+def all_features_run(forks, train_all_features, tmp_path_factory):
+    """Folder of an uninterrupted run of `train_all_features`."""
+    folder = tmp_path_factory.mktemp("all_features") / "run"
+    return finished(forks, train_all_features, folder)
 
 
 def finished(forks, arguments, folder):

@@ -5,13 +5,13 @@ import json
 import numpy as np
 import tensorflow as tf
 
-# Times differ between two runs of the same steps.
-CLOCKS = {"seconds", "checkpoint_seconds"}
-RATES = {"seconds", "tokens_per_second"}
+# Keys of `progress` and of metrics.jsonl that differ between runs of the same steps.
+PROGRESS_TIMES = {"seconds", "checkpoint_seconds"}
+LOG_TIMES = {"seconds", "tokens_per_second"}
 
 
 def newest_checkpoint(run):
-    """Returns step, {tensor: value} and progress of a run's newest checkpoint."""
+    """Returns the step, {tensor: value} and progress of a run's newest checkpoint."""
     steps = [
         int(path.stem.partition("-")[2])
         for path in (run / "checkpoints").glob("ckpt-*.index")
@@ -27,10 +27,14 @@ def newest_checkpoint(run):
 
 
 def log_rows(run):
-    """Returns the rows of metrics.jsonl without times and rates."""
+    """Returns the rows of metrics.jsonl without times and throughputs."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [
-        {name: value for name, value in json.loads(line).items() if name not in RATES}
+        {
+            name: value
+            for name, value in json.loads(line).items()
+            if name not in LOG_TIMES
+        }
         for line in lines
     ]
 
@@ -61,8 +65,8 @@ def assert_same(run, other, same_files=True):
     Args:
         run: A run folder.
         other: Another run folder.
-        same_files: Whether the file names must be equal, too. They are not if a signal
-            caused a checkpoint.
+        same_files: Whether the file names must be equal, too. They differ if a signal
+            triggered an additional checkpoint.
     """
     step, tensors, progress = newest_checkpoint(run)
     other_step, other_tensors, other_progress = newest_checkpoint(other)
@@ -77,8 +81,8 @@ def assert_same(run, other, same_files=True):
         != np.asarray(other_tensors[name]).tobytes()
     ]
     assert different == []
-    for clock in CLOCKS:
-        progress.pop(clock), other_progress.pop(clock)
+    for name in PROGRESS_TIMES:
+        progress.pop(name), other_progress.pop(name)
     assert progress == other_progress
     for name in ("model.keras", "best.keras"):
         weights = model_weights(run / name)

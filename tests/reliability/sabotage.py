@@ -1,4 +1,4 @@
-"""Kills the process by SIGKILL at a given point of a run."""
+"""Kills its own process by SIGKILL at a given point of a run."""
 
 import contextlib
 import functools
@@ -20,8 +20,8 @@ def install(point=None, nth=1, delay=None, hang=None, reached=None):
         point: A key of `POINTS`, or "random". If `None`, nothing happens.
         nth: Number of the occurrence, from 1.
         delay: For "random", seconds after the first step.
-        hang: A point at which the process waits for ten minutes instead.
-        reached: File that is created when it waits.
+        hang: A point at which the process waits for ten minutes instead of being killed.
+        reached: Path of a file that is created when the process starts to wait.
     """
     _log_often()
     if hang is not None:
@@ -66,7 +66,7 @@ def _log_often():
 def _patch_random(delay):
     """Kills the process `delay` seconds after its first step."""
 
-    def start():
+    def kill_later():
         time.sleep(delay)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -77,13 +77,13 @@ def _patch_random(delay):
     def on_train_batch_end(self, batch, logs=None):
         original(self, batch, logs)
         StepCounter.on_train_batch_end = original
-        threading.Thread(target=start, daemon=True).start()
+        threading.Thread(target=kill_later, daemon=True).start()
 
     StepCounter.on_train_batch_end = on_train_batch_end
 
 
 def _before(owner, name):
-    """Returns a point before a function of `owner` is called."""
+    """Returns a point before the function `name` of `owner()` is called."""
 
     def patch(kill):
         original = getattr(owner(), name)
@@ -98,7 +98,10 @@ def _before(owner, name):
 
 
 def _after(owner, name, then=None):
-    """Returns a point after a call; `then` receives the arguments of the call."""
+    """Returns a point after the function `name` of `owner()` was called.
+
+    `then` is called with the function's arguments before the process is killed.
+    """
 
     def patch(kill):
         original = getattr(owner(), name)
@@ -208,20 +211,20 @@ _SAVED = _module("keras_transformer.saving.checkpoints")
 _IO = _module("tensorflow.python.ops.gen_io_ops")
 _SAVER_IO = _module("tensorflow.python.ops.io_ops")
 
-# Points of a run by name. A point patches the package so that its argument, a function
-# that kills the process, is called there.
+# Points of a run by name. Each is a function that patches the package so that a given
+# function, which kills the process, is called at this point.
 POINTS = {
-    "tokenizer is written": _before(
+    "before the tokenizer is written": _before(
         _module("keras_transformer.pipelines.tokenizers.byte_pairs"),
         "write_atomically",
     ),
-    "text is encoded": _before(
+    "before the ids file is closed": _before(
         _class("keras_transformer.pipelines.encoding", "_IdsFile"), "close"
     ),
     "step": _before(
         _class(f"{_TRAINING}.callbacks", "StepCounter"), "on_train_batch_end"
     ),
-    "line of the log": _half_line,
+    "log line half written": _half_line,
     "before a checkpoint": _before(_CHECKPOINTS, "save"),
     "checkpoint's part half written": _after(_SAVER_IO, "save_v2", _cut_parts),
     "checkpoint's parts not merged": _before(_IO, "merge_v2_checkpoints"),
@@ -229,24 +232,24 @@ POINTS = {
     "checkpoint not synced": _before(_module(f"{_TRAINING}.checkpoints"), "sync"),
     "before saved.json": _before_rename(f"{_TRAINING}.checkpoints"),
     "before rotation": _before(_CHECKPOINTS, "_delete_old"),
-    "in rotation": _half_rotation,
+    "during rotation": _half_rotation,
     "before the state file": _before(_CHECKPOINTS, "_write_state_file"),
     "after a checkpoint": _after(_CHECKPOINTS, "save"),
-    "perplexity": _after(_module("keras_transformer.evaluation"), "perplexity"),
-    "decoding in validation": _before(
+    "after perplexity": _after(_module("keras_transformer.evaluation"), "perplexity"),
+    "before decoding in validation": _before(
         _class("keras_transformer.decoding", "Translator"), "translate"
     ),
     "best.keras half written": _half_model("best"),
-    "averaging": _before(
+    "before averaging": _before(
         _module("keras_transformer.saving.checkpoints"), "check_shapes"
     ),
     "model.keras half written": _half_model("model"),
-    "before model.keras is named": _before_rename(f"{_TRAINING}.trainer"),
+    "before model.keras is renamed into place": _before_rename(f"{_TRAINING}.trainer"),
 }
 _EXPORT = _module("keras_transformer.export.saved_model")
 # Points of the command `export`.
 EXPORT_POINTS = {
-    "SavedModel written": _before(_EXPORT, "write_warmup_requests"),
-    "not synced": _before(_EXPORT, "sync_tree"),
-    "not named": _after(_EXPORT, "sync_tree"),
+    "after the SavedModel is written": _before(_EXPORT, "write_warmup_requests"),
+    "before the version is synced": _before(_EXPORT, "sync_tree"),
+    "before the version is renamed into place": _after(_EXPORT, "sync_tree"),
 }

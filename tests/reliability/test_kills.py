@@ -9,42 +9,42 @@ from sabotage import POINTS
 
 QUICK = [
     {"point": "checkpoint's part half written", "nth": 2},
-    {"point": "perplexity", "nth": 2},
-    {"point": "averaging", "nth": 2},
+    {"point": "after perplexity", "nth": 2},
+    {"point": "before averaging", "nth": 2},
 ]
-# Each chain is a run that is killed at these points in turn.
+# Each chain lists the points at which one run is killed in turn.
 CHAINS = [
     [
-        {"point": "tokenizer is written"},
-        {"point": "text is encoded", "nth": 2},
+        {"point": "before the tokenizer is written"},
+        {"point": "before the ids file is closed", "nth": 2},
         {"point": "checkpoint's part half written"},
-        {"point": "line of the log"},
+        {"point": "log line half written"},
         {"point": "before rotation", "nth": 2},
-        {"point": "in rotation"},
+        {"point": "during rotation"},
     ],
     [
         {"point": "step", "nth": 2},
         {"point": "checkpoint's parts not merged"},
         {"point": "checkpoint not synced"},
-        {"point": "decoding in validation"},
+        {"point": "before decoding in validation"},
         {"point": "best.keras half written"},
         {"point": "model.keras half written"},
     ],
     [
         {"point": "before a checkpoint"},
         {"point": "before saved.json"},
-        {"point": "perplexity", "nth": 1},
+        {"point": "after perplexity", "nth": 1},
         {"point": "before the state file", "nth": 1},
         {"point": "after a checkpoint"},
-        {"point": "averaging", "nth": 1},
-        {"point": "averaging", "nth": 2},
+        {"point": "before averaging", "nth": 1},
+        {"point": "before averaging", "nth": 2},
     ],
     [
         {"point": "checkpoint without index", "nth": 2},
         {"point": "step", "nth": 5},
-        {"point": "decoding in validation", "nth": 2},
-        {"point": "before model.keras is named", "nth": 1},
-        {"point": "before model.keras is named", "nth": 2},
+        {"point": "before decoding in validation", "nth": 2},
+        {"point": "before model.keras is renamed into place", "nth": 1},
+        {"point": "before model.keras is renamed into place", "nth": 2},
     ],
     [{"point": "random", "delay": delay} for delay in (0.0, 0.07, 0.3, 0.6, 1.1, 1.7)],
 ]
@@ -60,7 +60,7 @@ def kill_and_resume(forks, arguments, kills, folder):
     for kill in kills:
         code, log = forks.run(*arguments, "--output", folder, sabotage=kill)
         assert "Traceback" not in log, log
-        # A random moment may come after the end.
+        # With a random delay, the run may finish before the kill.
         assert code == -signal.SIGKILL or (kill["point"], code) == ("random", 0), log
         killed += code == -signal.SIGKILL
     code, log = forks.run(*arguments, "--output", folder)
@@ -71,7 +71,8 @@ def kill_and_resume(forks, arguments, kills, folder):
 @pytest.mark.slow
 @pytest.mark.fault(
     "F05",
-    "killed and resumed: weights, optimizer, scale, seeds and log are bit-identical",
+    "killed and resumed: weights, optimizer, loss scale, seeds and log are "
+    "bit-identical",
 )
 def test_killed_run_matches_an_uninterrupted_run(
     forks, train_quickly, quick_run, tmp_path, record_property
@@ -80,7 +81,7 @@ def test_killed_run_matches_an_uninterrupted_run(
     assert killed == len(QUICK)
     assert_same(tmp_path / "run", quick_run)
     record_property("happened", f"killed {killed} times, bit-identical")
-    # `assert_same` detects a difference.
+    # Check that `assert_same` would detect a difference.
     other = tmp_path / "other"
     shutil.copytree(quick_run, other)
     log = other / "metrics.jsonl"
@@ -92,21 +93,21 @@ def test_killed_run_matches_an_uninterrupted_run(
 @pytest.mark.slow
 @pytest.mark.fault(
     "F05",
-    "killed at each of these points, also while a checkpoint is written",
+    "a run killed at each point of the next column matches an uninterrupted run",
 )
 @pytest.mark.fault("F02", "the newest complete checkpoint is used; bit-identical")
 @pytest.mark.parametrize("chain", range(len(CHAINS)))
 def test_run_killed_at_each_point_matches_an_uninterrupted_run(
-    forks, train_whole, whole_run, tmp_path, chain, record_property
+    forks, train_all_features, all_features_run, tmp_path, chain, record_property
 ):
     kills = CHAINS[chain]
-    killed = kill_and_resume(forks, train_whole, kills, tmp_path / "run")
-    assert_same(tmp_path / "run", whole_run)
+    killed = kill_and_resume(forks, train_all_features, kills, tmp_path / "run")
+    assert_same(tmp_path / "run", all_features_run)
     points = list(dict.fromkeys(kill["point"] for kill in kills))
     record_property("happened", f"killed {killed} times: {', '.join(points)}")
 
 
 def test_chains_contain_every_point():
-    tried = [kill["point"] for chain in CHAINS for kill in chain]
-    assert set(tried) == {*POINTS, "random"}
-    assert len(tried) >= 20
+    points = [kill["point"] for chain in CHAINS for kill in chain]
+    assert set(points) == {*POINTS, "random"}
+    assert len(points) >= 20

@@ -13,7 +13,10 @@ SECONDS = 60
 
 
 def interrupt(forks, arguments, folder, hang, *numbers):
-    """Sends signals to a hanging run. Returns its exit code and the seconds it took."""
+    """Sends signals to a run that hangs at a point.
+
+    Returns:
+        The exit code, and the seconds from the first signal to the end."""
     reached = folder.parent / "reached"
     process = forks.start(
         *arguments,
@@ -21,7 +24,7 @@ def interrupt(forks, arguments, folder, hang, *numbers):
         folder,
         sabotage={"hang": hang, "nth": 2, "reached": str(reached)},
     )
-    wait_until(reached.exists, f"the {hang} to hang", 500)
+    wait_until(reached.exists, f"the hang at {hang!r}", 500)
     started = time.monotonic()
     for number in numbers:
         os.kill(process, number)
@@ -46,7 +49,7 @@ def test_interrupted_validation_is_repeated_on_resume(
     forks, train_quickly, quick_run, tmp_path, number, expected, record_property
 ):
     run = tmp_path / "run"
-    code, seconds = interrupt(forks, train_quickly, run, "perplexity", number)
+    code, seconds = interrupt(forks, train_quickly, run, "after perplexity", number)
     assert code == expected
     assert seconds < SECONDS
     assert (run / "checkpoints" / "ckpt-8.index").is_file()

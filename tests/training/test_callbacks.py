@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 from rich.console import Console
-from training_samples import Restarting
+from training_samples import ResettableModel
 from training_samples import dataset
 from training_samples import tiny_training_model
 from training_samples import tiny_transformer
@@ -150,8 +150,8 @@ class ScriptedValidation:
 
 
 @pytest.fixture(scope="module")
-def restarting():
-    return Restarting(tiny_training_model())
+def resettable():
+    return ResettableModel(tiny_training_model())
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,10 @@ def restarting():
     ],
 )
 def test_validation_stops_early_across_starts(
-    restarting, tmp_path, metric, scores, best
+    resettable, tmp_path, metric, scores, best
 ):
     """The first start ends with 2 validations since the best, the second with 3."""
-    model = restarting.begin()
+    model = resettable.reset()
     validate = ScriptedValidation(model, metric, scores)
     settings = {"validation_steps": 4, "metric": metric, "patience": 3, "bar": False}
     trainer = training.Trainer(model, tmp_path)

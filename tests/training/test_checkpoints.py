@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_samples import Restarting
+from training_samples import ResettableModel
 from training_samples import dataset
 from training_samples import save_checkpoints
 from training_samples import steps_in
@@ -40,14 +40,14 @@ def saved(written, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def restartable():
-    """A model with other weights than `written`, for tests that begin with them."""
-    return Restarting(tiny_training_model(seed=8))
+def resettable_with_other_weights():
+    """A `ResettableModel` whose initial weights differ from `written`."""
+    return ResettableModel(tiny_training_model(seed=8))
 
 
 @pytest.fixture
-def model(restartable):
-    return restartable.begin()
+def model(resettable_with_other_weights):
+    return resettable_with_other_weights.reset()
 
 
 def damage(folder, step, how):
@@ -253,24 +253,24 @@ def test_restore_finishes_a_killed_rotation(model, saved):
 
 
 @pytest.fixture(scope="module")
-def restarting():
+def resettable():
     """A model with dropout that can begin again, as in a new process."""
     model = tiny_training_model(dropout=0.3, attention_dropout=0.2)
-    return Restarting(model)
+    return ResettableModel(model)
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(restarting, tmp_path_factory):
+def uninterrupted(resettable, tmp_path_factory):
     """Weights of the average of a run of 9 steps."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    return average_of_run(restarting, folder, ())
+    return average_of_run(resettable, folder, ())
 
 
-def average_of_run(restarting, folder, stops):
+def average_of_run(resettable, folder, stops):
     """Trains 9 steps, interrupted after some of them, and averages the checkpoints."""
     folder.mkdir()
     for stop in (*stops, None):
-        trainer = training.Trainer(restarting.begin(), folder)
+        trainer = training.Trainer(resettable.reset(), folder)
         start = trainer.restore()
 
         def interrupt(*_, trainer=trainer, stop=stop):
@@ -288,10 +288,10 @@ def average_of_run(restarting, folder, stops):
 
 @pytest.mark.parametrize("stops", [(3,), (4,), (9,), (3, 5)])
 def test_interruptions_do_not_change_the_average(
-    restarting, tmp_path, uninterrupted, stops
+    resettable, tmp_path, uninterrupted, stops
 ):
     """Step 4 has a checkpoint on schedule, and step 9 is the last."""
-    average = average_of_run(restarting, tmp_path / "run", stops)
+    average = average_of_run(resettable, tmp_path / "run", stops)
     for weight, expected in zip(average, uninterrupted, strict=True):
         np.testing.assert_array_equal(weight, expected)
 
@@ -306,34 +306,34 @@ def make_trainer(folder, seed=3):
 @pytest.mark.fault(
     "F05", "weights, Adam's slots and step, and dropout's states are bit-identical"
 )
-def test_resume_gives_bit_identical_weights(restarting, tmp_path):
-    whole = training.Trainer(restarting.begin(), tmp_path / "whole")
+def test_resume_gives_bit_identical_weights(resettable, tmp_path):
+    whole = training.Trainer(resettable.reset(), tmp_path / "whole")
     whole.fit(dataset(), 9, bar=False)
     expected = weights_of(whole.model)
     whole.fit(dataset(), 10, bar=False)
     later = weights_of(whole.model)
-    cut = training.Trainer(restarting.begin(), tmp_path / "cut")
+    cut = training.Trainer(resettable.reset(), tmp_path / "cut")
     cut.fit(dataset(), 4, bar=False)
     second = make_trainer(tmp_path / "cut", seed=8)
-    other = Restarting(second.model)
+    other = ResettableModel(second.model)
     assert second.restore() == 4
     second.fit(dataset(4), 9, bar=False)
     assert_weights(second.model, expected)
     assert int(second.model.optimizer.iterations) == 9
     # Without the restored states, the weights differ, so this test can fail.
-    third = training.Trainer(other.begin(), tmp_path / "cut2")
+    third = training.Trainer(other.reset(), tmp_path / "cut2")
     third.model.transformer.set_weights(expected)
     third.fit(dataset(), 1, bar=False)
     assert not np.array_equal(weights_of(third.model)[0], later[0])
 
 
-def test_restore_loads_progress(restarting, tmp_path):
-    first = training.Trainer(restarting.begin(), tmp_path)
+def test_restore_loads_progress(resettable, tmp_path):
+    first = training.Trainer(resettable.reset(), tmp_path)
     first.progress.best_score, first.progress.best_step = 17.25, 2
     first.progress.validations_since_best = 3
     first.progress.seconds = 1000.0
     first.fit(dataset(), 2, bar=False)
-    second = training.Trainer(restarting.begin(), tmp_path)
+    second = training.Trainer(resettable.reset(), tmp_path)
     second.restore()
     assert dataclasses.asdict(second.progress) == dataclasses.asdict(first.progress)
     assert second.progress.seconds > 1000.0

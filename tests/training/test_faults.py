@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from training_samples import VOCABULARY
-from training_samples import Restarting
+from training_samples import ResettableModel
 from training_samples import batch
 from training_samples import paper_adam
 from training_samples import tiny_transformer
@@ -77,15 +77,15 @@ def batches(steps, kind=None, bad=BAD_STEPS):
 
 
 @functools.cache
-def restarting_model(kind, **options):
-    return Restarting(faulty_model(kind, **options))
+def resettable_model(kind, **options):
+    return ResettableModel(faulty_model(kind, **options))
 
 
 @functools.cache
 def good_run(kind, **options):
     """Returns weights, slots and metrics of training without the invalid batches."""
     good = [step for step in range(1, STEPS + 1) if step not in BAD_STEPS]
-    model = restarting_model(kind, **options).begin()
+    model = resettable_model(kind, **options).reset()
     history = model.fit(batches(good), shuffle=False, verbose=0).history
     slots = [np.array(variable) for variable in model.optimizer.variables]
     return weights_of(model), slots, history
@@ -111,7 +111,7 @@ def test_invalid_step_changes_nothing(tmp_path, kind, options):
     every = range(1, STEPS + 1)
     poison = "loss" if kind == "tokens" else kind
     weights, slots, history = good_run(poison if options else "loss", **options)
-    model = restarting_model(poison, **options).begin()
+    model = resettable_model(poison, **options).reset()
     trainer = training.Trainer(model, tmp_path)
     trainer.fit(
         batches(every, kind), STEPS, log_steps=STEPS, bar=False, max_consecutive_skips=1
@@ -139,7 +139,7 @@ def test_invalid_step_changes_nothing(tmp_path, kind, options):
     "`on_nonfinite: stop`: one line with step and lines, no checkpoint of the step",
 )
 def test_training_stops_at_first_invalid_step(tmp_path, caplog):
-    model = restarting_model("loss").begin()
+    model = resettable_model("loss").reset()
     trainer = training.Trainer(model, tmp_path)
     with pytest.raises(TrainingFault) as raised:
         trainer.fit(
@@ -155,7 +155,7 @@ def test_training_stops_at_first_invalid_step(tmp_path, caplog):
     assert row["batch"] == [f"a.en:{n}" for n in range(30, 35)]
     # The next start resumes before the invalid batch and skips it if asked to.
     assert len(checkpoint_paths(tmp_path / "checkpoints")) == 1
-    again = training.Trainer(restarting_model("loss").begin(), tmp_path)
+    again = training.Trainer(resettable_model("loss").reset(), tmp_path)
     assert again.restore() == 2
     again.fit(
         batches(range(3, STEPS + 1), "loss"), STEPS, bar=False, max_consecutive_skips=1
@@ -170,7 +170,7 @@ def test_training_stops_at_first_invalid_step(tmp_path, caplog):
 )
 @pytest.mark.parametrize(("bad", "stops_at"), [((2, 3, 5, 6), None), ((4, 5, 6), 6)])
 def test_training_stops_after_consecutive_invalid_steps(tmp_path, bad, stops_at):
-    trainer = training.Trainer(restarting_model("gradient").begin(), tmp_path)
+    trainer = training.Trainer(resettable_model("gradient").reset(), tmp_path)
     steps = range(1, STEPS + 1)
 
     def fit():
@@ -199,7 +199,7 @@ def test_training_stops_after_consecutive_invalid_steps(tmp_path, bad, stops_at)
 
 
 def test_streak_at_the_end_keeps_regular_checkpoints(tmp_path):
-    trainer = training.Trainer(restarting_model("loss").begin(), tmp_path, keep=2)
+    trainer = training.Trainer(resettable_model("loss").reset(), tmp_path, keep=2)
     trainer.fit(
         batches(range(1, 9), "loss", (6, 7, 8)),
         STEPS,
@@ -212,7 +212,7 @@ def test_streak_at_the_end_keeps_regular_checkpoints(tmp_path):
     assert steps == ["2", "4", str(STEPS)]
     averaged = average_checkpoints(tiny_transformer(), folder, last=2)
     assert [path.rpartition("-")[2] for path in averaged] == ["2", "4"]
-    model = restarting_model("loss").begin()
+    model = resettable_model("loss").reset()
     assert training.Trainer(model, tmp_path).restore() == STEPS
 
 
@@ -258,10 +258,10 @@ def test_exploding_gradient_updates_nothing(tmp_path, dtype):
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer, 8.0)
         model.compile(optimizer)
         model.build({"source_ids": (None, None), "target_ids": (None, None)})
-        return Restarting(model)
+        return ResettableModel(model)
 
-    def trained(restarting, name, steps, bad=()):
-        trainer = training.Trainer(restarting.begin(), tmp_path / name)
+    def trained(resettable, name, steps, bad=()):
+        trainer = training.Trainer(resettable.reset(), tmp_path / name)
         trainer.fit(
             batches(steps, bad=bad), len(steps), bar=False, max_consecutive_skips=1
         )

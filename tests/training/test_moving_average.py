@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_samples import Restarting
+from training_samples import ResettableModel
 from training_samples import batch
 from training_samples import tiny_training_model
 from training_samples import tiny_transformer
@@ -117,8 +117,8 @@ def assert_equal(found, expected):
 
 
 @pytest.fixture(scope="module")
-def restarting():
-    return Restarting(averaging_model())
+def resettable():
+    return ResettableModel(averaging_model())
 
 
 class Whole(NamedTuple):
@@ -132,10 +132,10 @@ class Whole(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def whole(restarting, tmp_path_factory):
+def whole(resettable, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     # Two calls of `fit`, as with stages.
-    run = Run(restarting.begin(), folder).fit(4).fit(6)
+    run = Run(resettable.reset(), folder).fit(4).fit(6)
     weights = weights_of(run.trainer.model)
     return Whole(folder, run.steps, run.validated, weights, run.averages())
 
@@ -156,17 +156,17 @@ def test_average_follows_the_recurrence(whole):
     assert_equal(weights_of(stored), whole.averages)
 
 
-def test_resumed_average_is_bit_identical(restarting, whole, tmp_path):
-    Run(restarting.begin(), tmp_path).fit(4)
-    resumed = Run(restarting.begin(), tmp_path)
+def test_resumed_average_is_bit_identical(resettable, whole, tmp_path):
+    Run(resettable.reset(), tmp_path).fit(4)
+    resumed = Run(resettable.reset(), tmp_path)
     assert resumed.trainer.restore() == 4
     resumed.fit(6)
     assert_equal(weights_of(resumed.trainer.model), whole.weights)
     assert_equal(resumed.averages(), whole.averages)
 
 
-def test_interrupted_validation_saves_the_weights(restarting, whole, tmp_path):
-    cut = Run(restarting.begin(), tmp_path)
+def test_interrupted_validation_saves_the_weights(resettable, whole, tmp_path):
+    cut = Run(resettable.reset(), tmp_path)
 
     def interrupted():
         if cut.trainer.progress.step == 4:
@@ -175,7 +175,7 @@ def test_interrupted_validation_saves_the_weights(restarting, whole, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         cut.fit(6, validate=interrupted)
-    resumed = Run(restarting.begin(), tmp_path)
+    resumed = Run(resettable.reset(), tmp_path)
     assert resumed.trainer.restore() == 4
     assert resumed.trainer.progress.validation_due
     assert_equal(weights_of(resumed.trainer.model), whole.steps[3])
@@ -185,9 +185,9 @@ def test_interrupted_validation_saves_the_weights(restarting, whole, tmp_path):
 
 
 def test_checkpoint_before_the_first_update_averages_the_first_weights(
-    restarting, tmp_path
+    resettable, tmp_path
 ):
-    run = Run(restarting.begin(), tmp_path)
+    run = Run(resettable.reset(), tmp_path)
     run.trainer.save()
     stored = tiny_transformer(seed=8)
     average_checkpoints(stored, tmp_path / "checkpoints", last=1)

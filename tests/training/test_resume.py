@@ -8,7 +8,7 @@ import time
 
 import pytest
 import tensorflow as tf
-from training_samples import Restarting
+from training_samples import ResettableModel
 from training_samples import dataset
 from training_samples import paper_adam
 from training_samples import tiny_transformer
@@ -32,7 +32,7 @@ def recorder(seed):
     model.norms = []
     model.compile(optimizer=paper_adam())
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    return Restarting(model)
+    return ResettableModel(model)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def make_trainer(recorders):
     """Function that returns a trainer, whose model begins with its first weights."""
 
     def make_trainer(folder, seed=3):
-        model = recorders[seed].begin()
+        model = recorders[seed].reset()
         model.norms.clear()
         return training.Trainer(model, folder)
 

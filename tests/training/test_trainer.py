@@ -16,7 +16,7 @@ from interrupted_run import STEPS
 from interrupted_run import trainer_in
 from training_samples import END
 from training_samples import START
-from training_samples import Restarting
+from training_samples import ResettableModel
 from training_samples import dataset
 from training_samples import tiny_training_model
 from training_samples import weights_of
@@ -42,8 +42,8 @@ def tensorboard_scalars(folder):
 
 def test_trainer_logs_metrics_every_four_steps(tmp_path, capsys):
     """Each line has the metrics of its 4 steps, weighted by tokens."""
-    restarting = Restarting(tiny_training_model())
-    trainer = training.Trainer(restarting.begin(), tmp_path)
+    resettable = ResettableModel(tiny_training_model())
+    trainer = training.Trainer(resettable.reset(), tmp_path)
     scores = iter([3.0, 2.5])
     trainer.fit(
         dataset(),
@@ -65,7 +65,7 @@ def test_trainer_logs_metrics_every_four_steps(tmp_path, capsys):
     assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
 
     # In plain `fit` of the same steps, epochs of 4 steps give the expected metrics.
-    again = restarting.begin()
+    again = resettable.reset()
     history = again.fit(
         dataset(), steps_per_epoch=4, epochs=2, shuffle=False, verbose=0
     ).history

@@ -1,4 +1,4 @@
-"""Figures and page of attention show the model's scores and the words of the texts."""
+"""Attention figures and the attention page show the model's scores and both texts."""
 
 import json
 import re
@@ -36,11 +36,12 @@ def attention(model_and_tokenizer):
 def test_attention_of_matches_the_model(model_and_tokenizer, attention):
     _, tokenizer = model_and_tokenizer
     rows = tokenizer.tokenize([SOURCE, TARGET]).to_list()
-    # Tokenization adds a space. If the space is a subword of its own, it is not shown.
+    # Tokenization adds a leading space, which is not shown if it is a separate subword.
     added = [tokenizer.pieces()[row[0]] == "\u2581" for row in rows]
     lengths = [len(row) + 1 - each for row, each in zip(rows, added, strict=True)]
     assert "".join(attention.source) == SOURCE + "</s>"
     assert "".join(attention.predicted) == TARGET + "</s>"
+    # `read` is the decoder's input.
     assert "".join(attention.read) == "<s>" + TARGET
     for kind, rows, columns in (
         ("encoder", lengths[0], lengths[0]),
@@ -98,7 +99,7 @@ def test_write_figure_writes_a_png(attention, tmp_path, options):
         visualization.write_figure(attention, path, head=4)
 
 
-def test_figure_names_axes_scale_and_texts(attention, tmp_path, monkeypatch):
+def test_figure_labels_axes_color_scale_and_texts(attention, tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(
         Figure, "savefig", lambda figure, *_, **__: drawn.append(figure)
@@ -128,7 +129,8 @@ def test_characters_spelled_in_bytes_are_shown_whole(model_and_tokenizer, attent
         rows, columns = found.labels(kind)
         assert scores.shape == (2, 3, len(rows), len(columns))
         np.testing.assert_allclose(scores.sum(axis=-1), 1, rtol=1e-5)
-    # By hand: the mean over the rows of a character, the sum over its columns.
+    # Computed by hand: scores of a character's byte tokens are averaged over rows (the
+    # target) and summed over columns (the source).
     ids = [[*tokenizer.tokenize([text]).to_list()[0]] for text in (source, target)]
     plain = model.attention_scores(
         {
