@@ -44,7 +44,7 @@ def layer_of(kind, width):
 
 
 def milliseconds(kind, length, width):
-    """Times a forward and backward pass over `BATCH` sequences."""
+    """Returns the time of a forward and backward pass over `BATCH` sequences."""
     import tensorflow as tf
 
     layer = layer_of(kind, width)

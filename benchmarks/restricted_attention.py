@@ -23,7 +23,7 @@ KINDS = {"full": None, f"restricted, r = {WINDOW}": WINDOW}
 
 
 def measure_here(window, length):
-    """Prints milliseconds and MiB of one layer at one length."""
+    """Prints the milliseconds and MiB of a step. A `window` of 0 is full attention."""
     import scaling
     import tensorflow as tf
 
@@ -43,6 +43,7 @@ def measure_here(window, length):
             loss = tf.reduce_sum(tf.square(layer(x, x)))
         return tape.gradient(loss, x)
 
+    # One-time allocations are not measured.
     step(x[:, : 2 * WINDOW])
     before = interleaved.peak_mib()
     seconds = scaling.median_seconds(lambda: step(x).numpy())
@@ -50,7 +51,7 @@ def measure_here(window, length):
 
 
 def measure(window, length):
-    """Returns milliseconds and MiB, measured in a new process."""
+    """Returns the milliseconds and MiB of a step, measured in a new process."""
     command = [sys.executable, __file__, "--point", str(window or 0), str(length)]
     found = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(found.stdout.splitlines()[-1])

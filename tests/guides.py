@@ -36,7 +36,10 @@ KEPT_AS_IT_IS = ("as written", "output", "not compared, ")
 
 
 class Block:
-    """A fenced block: its language, code, first line number, and hints."""
+    """A fenced block with its language, code and first line number.
+
+    `hints` are the `<!-- test: ... -->` comments above it.
+    """
 
     def __init__(self, match, text):
         self.language = match[2]

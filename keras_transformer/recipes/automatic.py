@@ -118,7 +118,7 @@ def choose(values: dict, keys, text, machine) -> list[Choice]:
 
 
 class _Plan:
-    """One method per key, which returns its value and the reason.
+    """Chooses values. The method with a key's name returns its value and the reason.
 
     Other keys of the recipe may have values that validation will reject, so each is
     used only if it has the right type.
@@ -146,39 +146,44 @@ class _Plan:
     def vocabulary_size(self):
         pairs, reason = self.text.pairs, f"for {self.text.pairs:,} pairs"
         limits = ((20_000, 4_000), (50_000, 8_000), (500_000, 16_000))
-        size = next((size for most, size in limits if pairs <= most), 37_000)
+        size = next((size for max_pairs, size in limits if pairs <= max_pairs), 37_000)
         # 260 ids are special or single bytes. WordPiece needs two ids per character, so
         # three leave room for words.
-        least = 260 + 3 * self.text.characters
-        most = 260 + self.text.characters + self.text.words
+        min_size = 260 + 3 * self.text.characters
+        max_size = 260 + self.text.characters + self.text.words
         if self._has_separate_vocabularies():
             # About half of the words belong to each side.
-            most = 260 + (self.text.characters + self.text.words) // 2
-        if size < least:
-            size, reason = least, f"{self.text.characters:,} distinct characters"
-        if size > most:
-            size, reason = most, f"only {self.text.words:,} distinct words"
+            max_size = 260 + (self.text.characters + self.text.words) // 2
+        if size < min_size:
+            size, reason = min_size, f"{self.text.characters:,} distinct characters"
+        if size > max_size:
+            size, reason = max_size, f"only {self.text.words:,} distinct words"
         return size, reason
 
     def batch_tokens(self):
         size = self._size().batch_tokens
         # The largest power of two with at least ten updates per epoch, but every
         # sentence must fit into a batch.
-        least = max(1024, self._max_length() + 1)
+        min_tokens = max(1024, self._max_length() + 1)
         fitting = self._epoch_tokens() // 10
         if fitting < size:
             rounded = 1 << max(fitting, 1).bit_length() - 1
-            return max(least, rounded), f"for {self._epoch_tokens():,} tokens per epoch"
-        return max(least, size), f"for the preset {self._preset()}"
+            return max(
+                min_tokens, rounded
+            ), f"for {self._epoch_tokens():,} tokens per epoch"
+        return max(min_tokens, size), f"for the preset {self._preset()}"
 
     def gradient_accumulation_steps(self):
         memory = self._memory()
         if memory is None:
             return 1, "the memory is unknown"
         parts = 1
-        while parts < _MAX_ACCUMULATION and self._needs(parts) > _MEMORY_SHARE * memory:
+        while (
+            parts < _MAX_ACCUMULATION
+            and self._training_bytes(parts) > _MEMORY_SHARE * memory
+        ):
             parts *= 2
-        needed = format_bytes(self._needs(parts))
+        needed = format_bytes(self._training_bytes(parts))
         part = "" if parts == 1 else "a part of "
         return parts, f"{part}a batch takes {needed} of {format_bytes(memory)}"
 
@@ -266,7 +271,7 @@ class _Plan:
             return self.machine.gpus[0].memory
         return self.machine.memory
 
-    def _needs(self, parts):
+    def _training_bytes(self, parts):
         """Returns the bytes that training takes with this many parts of a batch."""
         size = self._size()
         tokens = _positive(self._get("training.batch_tokens"), size.batch_tokens)

@@ -17,7 +17,7 @@ def dotted_recipe_keys() -> list[str]:
 
 
 def known_keys(model, data_class, prefix=""):
-    """Returns the dotted keys of a section and the sections inside it.
+    """Returns the dotted keys of a section, including nested sections and their keys.
 
     Args:
         model: Class of the section.
@@ -50,7 +50,7 @@ def nearest_name(name, names):
 def nearest_key(key, keys):
     """Returns a hint with the key that `key` probably means, or an empty string.
 
-    It is a key of the same name in another section, or else one with a similar name.
+    A key of the same name in another section comes before one with a similar name.
     """
     section, _, leaf = key.rpartition(".")
     by_leaf = {}

@@ -1,4 +1,4 @@
-"""Number of parameters of a model, and memory of its training, from its sizes."""
+"""Estimates of a model's number of parameters and of its memory in training."""
 
 # The weight, its gradient, and two slots of Adam, in float32.
 _WEIGHT_BYTES = 16

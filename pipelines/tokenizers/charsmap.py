@@ -2,7 +2,7 @@
 
 The table is a double-array trie (Darts) over the bytes of a text, followed by the texts
 that replace them. The trie is an array of 32-bit units. Each node has a base, and its
-child for a byte is the unit at the base XOR the byte. The library follows the trie
+child for a byte is the unit at the base XOR the byte. SentencePiece follows the trie
 without checking its bounds, so a forged table can make it read memory outside the
 table.
 """
@@ -14,9 +14,9 @@ import numpy as np
 from keras_transformer.errors import DataError
 
 MAX_CHARSMAP_BYTES = 2 << 20
-# The library stores at most this number of matches per position, without a check.
+# SentencePiece stores at most this number of matches per position, without a check.
 _MAX_MATCHES = 32
-# Number of units to follow at once, each with all 256 bytes.
+# Number of bases to follow at once, each with all 256 bytes.
 _CHUNK = 1 << 12
 # Bits of a unit: whether a match ends here, the byte that leads here, and the value of
 # a match, which is the position of its replacement.
@@ -24,14 +24,14 @@ _LEAF, _LABEL, _VALUE = 1 << 8, 0x800000FF, 0x7FFFFFFF
 
 
 def check_charsmap(table: bytes) -> None:
-    """Rejects tables that could make the library read beyond their end.
+    """Rejects tables that could make SentencePiece read beyond their end.
 
     Args:
         table: `precompiled_charsmap` of a SentencePiece model.
 
     Raises:
         DataError: If a step of the trie leaves the table, a replacement has no end, or
-            a text could match more prefixes than the library stores.
+            a text could match more prefixes than SentencePiece stores.
     """
     if len(table) > MAX_CHARSMAP_BYTES:
         raise DataError(
@@ -63,8 +63,8 @@ def _follow(units, num_text_bytes):
         np.maximum.at(matches, bases, counts)
         bases = np.unique(bases[is_better])
         for start in range(0, len(bases), _CHUNK):
-            some = bases[start : start + _CHUNK]
-            found = _step(units, some, matches[some], num_text_bytes)
+            chunk = bases[start : start + _CHUNK]
+            found = _step(units, chunk, matches[chunk], num_text_bytes)
             if len(found[0]):
                 waiting.append(found)
 
@@ -91,7 +91,7 @@ def _step(units, bases, counts, num_text_bytes):
     leaves = bases[is_leaf]
     _check_bases(leaves, len(units))
     if (units[leaves] & _VALUE >= num_text_bytes).any():
-        raise _damaged("a replacement is outside of it")
+        raise _damaged("a replacement is outside the table")
     counts = counts + is_leaf
     if (counts > _MAX_MATCHES).any():
         raise _damaged(f"a text could match more than {_MAX_MATCHES} prefixes")
@@ -107,7 +107,7 @@ def _next_bases(places, units):
 def _check_bases(bases, size):
     # All 256 steps from a base stay in its block of 256.
     if ((bases | 255) >= size).any():
-        raise _damaged("a step leaves it")
+        raise _damaged("a step of its trie leaves the table")
 
 
 def _damaged(reason):

@@ -25,7 +25,7 @@ class SeparateTokenizers(Tokenizer):
         super().__init__()
         if source.kind != target.kind:
             raise DataError(
-                "the tokenizers of source and target must be of one kind. "
+                "the tokenizers of source and target must be of the same kind. "
                 f"Received: {source.kind} and {target.kind}."
             )
         self.kind = source.kind

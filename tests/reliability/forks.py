@@ -16,7 +16,7 @@ CODE = "import forks; forks.main()"
 
 
 class Forks:
-    """Runs commands in sequence."""
+    """Runs one command at a time in a forked process."""
 
     def __init__(self, folder):
         self.log = folder / "log"

@@ -20,7 +20,7 @@ def install(point=None, nth=1, delay=None, hang=None, reached=None):
         point: A key of `POINTS`, or "random". If `None`, nothing happens.
         nth: Number of the occurrence, from 1.
         delay: For "random", seconds after the first step.
-        hang: A point at which the process waits for ten minutes instead of being killed.
+        hang: A point at which the process waits for ten minutes and is not killed.
         reached: Path of a file that is created when the process starts to wait.
     """
     _log_often()

@@ -1,4 +1,4 @@
-"""Restores a checkpoint, then saves until killed, for test_kills_while_saving.py."""
+"""Restores a checkpoint, then saves others until killed: test_kills_while_saving.py."""
 
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-"""A killed export shows no version; a later one removes its leftovers."""
+"""A killed export shows no version. A later export removes its leftovers."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from sabotage import EXPORT_POINTS
 from waiting import wait_until
 
 # Files of a complete version.
-WHOLE = (
+REQUIRED_FILES = (
     "saved_model.pb",
     "MODEL_CARD.md",
     "variables/variables.index",
@@ -21,19 +21,19 @@ def versions(folder):
     """Returns the versions that a server would load, and checks their files."""
     found = [path for path in folder.iterdir() if path.name.isdecimal()]
     for path in found:
-        missing = [name for name in WHOLE if not (path / name).is_file()]
+        missing = [name for name in REQUIRED_FILES if not (path / name).is_file()]
         assert missing == [], path
     return sorted(path.name for path in found)
 
 
-def watch(forks, is_whole):
-    """Checks a folder until the command ends. Returns the number of checks."""
+def watch(forks, is_valid):
+    """Asserts `is_valid()` until the command ends. Returns the number of checks."""
     checks = 0
 
     def is_over():
         nonlocal checks
         checks += 1
-        assert is_whole()
+        assert is_valid()
         return forks.is_over()
 
     wait_until(is_over, "the export to end")
@@ -57,7 +57,7 @@ def test_killed_export_never_shows_a_partial_version(
         assert versions(folder) == []
     abandoned = list(folder.glob(".writing-*"))
     assert len(abandoned) == len(EXPORT_POINTS)
-    # The first one is too young to be removed: it might still be written.
+    # The first one is kept: it is so new that a process might still be writing it.
     for path in abandoned[1:]:
         os.utime(path, (time.time() - 7200,) * 2)
     forks.start(*command)

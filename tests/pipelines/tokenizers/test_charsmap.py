@@ -95,7 +95,7 @@ def test_altered_tables_pass_only_if_the_library_stays_inside(good):
         (lambda table: b"\xff\xff\xff\x7f" + table[4:], "its sizes do not match"),
         (lambda table: b"\x06\0\0\0" + table[4:], "its sizes do not match"),
         (lambda table: table[:-1], "its last replacement has no end"),
-        (lambda table: table[:4] + b"\xff\xff\xff\xff" + table[8:], "a step leaves it"),
+        (lambda table: table[:4] + b"\xff\xff\xff\xff" + table[8:], "leaves the table"),
         (lambda table: table + bytes(3 << 20), "2,097,152 bytes allowed"),
     ],
 )

@@ -69,5 +69,7 @@ def test_core_operations_give_the_same_ids(tokenizer):
 
 def test_separate_tokenizers_must_have_one_kind(tokenizer):
     other = pipelines.train_tokenizer("word_piece", SENTENCES * 4, 300)
-    with pytest.raises(DataError, match=r"of one kind. Received: bpe and word_piece"):
+    with pytest.raises(
+        DataError, match=r"of the same kind. Received: bpe and word_piece"
+    ):
         pipelines.SeparateTokenizers(tokenizer.source, other)
