@@ -205,7 +205,8 @@ class _Job:
 
         from keras_transformer.decoding import Sampling
 
-        # The seed depends on the position, so that resuming gives the same samples.
+        # The seed depends on the chunk's position, so that resuming does not change the
+        # samples.
         seeds = np.random.SeedSequence([self.sampling_options["seed"], start + 1])
         options = {**self.sampling_options, "seed": int(seeds.generate_state(1)[0])}
         extra_length = self.translator.search.extra_length
@@ -230,7 +231,7 @@ class _Job:
 
 
 def _check_settings(sampling, sampling_options, search_options):
-    """Raises `UserError` if an option is out of range or belongs to the other mode."""
+    """Raises `UserError` if an option is out of range, or sampling and beam mix."""
     for name, value in (search_options if sampling else sampling_options).items():
         if value is not None:
             reason = "--sampling has no beam" if sampling else "needs --sampling"

@@ -1,6 +1,6 @@
 """Recipe keys and their types, with the defaults of the paper (section 5).
 
-`files.yaml` describes the keys. Comments in this file describe the keys that it lacks.
+The recipe `files.yaml` describes its keys. Comments here describe the other keys.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ BLEU_TOKENIZERS = (
     "flores200",
     "spBLEU-1K",
 )
-# Extras of this package for the tokenizers that need further packages.
+# Optional extras that install the packages that some of these tokenizers need.
 BLEU_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 
 
@@ -72,7 +72,7 @@ class VariationSettings(Section):
     tied_output: bool = True  # target embeddings are the output projection, too
 
 
-# Keys of the section `model` that set arguments of `Transformer` with other names.
+# Keys of the section `model` that are not arguments of `Transformer` but set some.
 _SHORT_FORMS = ("preset", "start", "position_rates")
 # Start id of all tokenizers except imported ones, whose start id is their last id.
 _START_ID = 2
@@ -139,7 +139,7 @@ class ModelSettings(Section):
     def constructor_arguments(self) -> dict:
         """Returns the keyword arguments of `Transformer`, except `vocabulary_size`."""
         arguments = self.model_dump(exclude={*_SHORT_FORMS, "variations"})
-        # Only fields that differ from the paper, as in the configs of models.
+        # Like `Transformer.get_config`, keep only fields that differ from the paper.
         changes = self.variations and self.variations.model_dump(exclude_defaults=True)
         return {**arguments, "variations": changes or None}
 
