@@ -231,7 +231,7 @@ class _Job:
 
 
 def _check_settings(sampling, sampling_options, search_options):
-    """Raises `UserError` if an option is out of range, or sampling and beam mix."""
+    """Raises `UserError` for values out of range and options of the unused method."""
     for name, value in (search_options if sampling else sampling_options).items():
         if value is not None:
             reason = "--sampling has no beam" if sampling else "needs --sampling"

@@ -29,7 +29,8 @@ def bleu(hypotheses, references, tokenize="13a", lowercase=False) -> Result:
     Raises:
         ValueError: If the lists are empty or their lengths differ.
     """
-    # With the tokenizer "none", sacreBLEU warns of tokenized text, unless forced.
+    # With the tokenizer "none", `force` suppresses sacreBLEU's warning about tokenized
+    # text.
     force = tokenize == "none"
     metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=force)
     return score_corpus(metric, hypotheses, references)

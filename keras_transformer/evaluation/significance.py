@@ -69,7 +69,8 @@ def compare_systems(
             "There must be at least two systems, each with one translation per "
             f"reference. Received: {lengths} and {len(references)} references."
         )
-    # With the tokenizer "none", sacreBLEU warns of tokenized text, unless forced.
+    # With the tokenizer "none", `force` suppresses sacreBLEU's warning about tokenized
+    # text.
     metric_classes = {
         "bleu": partial(
             BLEU, tokenize=tokenize, lowercase=lowercase, force=tokenize == "none"

@@ -35,8 +35,8 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
     window = settings.get("attention_window") or np.inf
 
     def attention(num_queries, num_keys, window=np.inf):
-        # Each query has a query and an output projection, which are as wide as a key
-        # and a value. Each key has a key and a value projection.
+        # Per query: the query and output projections, as wide as keys and values. Per
+        # key: the key and value projections. Each pair is `width` wide in total.
         projections = (num_queries + num_keys) * width
         products = num_queries * np.minimum(num_keys, window) * width
         return 2 * (d_model * projections + products).sum()

@@ -258,7 +258,7 @@ def claim(folder, recipe, allow_changes=False):
         RunError: Unless changes are allowed, if the folder contains checkpoints with a
             different recipe, or if its recipe is damaged. In any case, if the
             checkpoints do not fit the recipe's architecture or vocabulary, or if the
-            folder contains a model but never had checkpoints.
+            folder contains a model but no trace of checkpoints.
     """
     path = folder / CONFIG
     begun = _has_begun(folder)

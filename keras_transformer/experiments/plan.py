@@ -122,7 +122,7 @@ def _sentence_length(size, max_length):
 
 
 def _tokens_per_second(model, recipe, length, has_gpu):
-    """Measures the speed of training in tokens per side and second."""
+    """Measures the speed of training in tokens of one side per second."""
     settings = recipe.training
     limit = _MEASURED_TOKENS_ON_GPU if has_gpu else _MEASURED_TOKENS
     tokens = min(settings.batch_tokens // settings.gradient_accumulation_steps, limit)

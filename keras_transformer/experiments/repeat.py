@@ -170,7 +170,8 @@ def _train_all(config, folders, seeds, jobs):
                 )
             yield seed
     finally:
-        # On SIGTERM, training saves a checkpoint. Ctrl-C has already reached it.
+        # On SIGTERM, training saves a checkpoint. After Ctrl-C, it is already doing so,
+        # since the terminal also interrupts these processes.
         for _, process in running.values():
             process.terminate()
         for _, process in running.values():
@@ -245,6 +246,8 @@ def _training_seconds(folder):
 def _evaluate(recipe, seed, folder):
     """Scores the model of a seed on the test set and stores the result."""
     translator = open_model(folder)
+    # Lines that are not UTF-8 are `None`. Pairs with such a side or an empty one are
+    # not scored.
     pairs = [pair for pair in load_pairs(recipe)["test"] if all(pair)]
     sources, references = map(list, zip(*pairs, strict=True))
     translations = translator.translate(sources)

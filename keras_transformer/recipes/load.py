@@ -37,7 +37,8 @@ _PATHS = (
     ("tokenizer", "source_model"),
     ("training", "initial_model"),
 )
-# Setting a key removes its alternative.
+# Setting a key removes its alternative. A template's key is added only if its
+# alternative is not given.
 _ALTERNATIVES = {
     "training.checkpoint_minutes": "checkpoint_steps",
     "training.checkpoint_steps": "checkpoint_minutes",

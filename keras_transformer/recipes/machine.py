@@ -78,7 +78,7 @@ def free_memory() -> int:
 
 
 def _container_limit():
-    """Returns the memory limit of a container in bytes, or `None`."""
+    """Returns the memory limit of a container (cgroup v2 or v1) in bytes, or `None`."""
     for path in (
         "/sys/fs/cgroup/memory.max",
         "/sys/fs/cgroup/memory/memory.limit_in_bytes",

@@ -49,7 +49,7 @@ BLEU_TOKENIZERS = (
     "flores200",
     "spBLEU-1K",
 )
-# Optional extras that install the packages that some of these tokenizers need.
+# Extras of this package that install the dependencies of some of these tokenizers.
 BLEU_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 
 

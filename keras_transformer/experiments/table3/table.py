@@ -43,7 +43,7 @@ def _by_row(results):
 
 
 def _columns(row, results):
-    """Returns a dict of column headings to a row's cells."""
+    """Returns a dict that maps column headings to a row's cells."""
     model = results[0]["recipe"]["model"]
     training = results[0]["recipe"]["training"]
     paper = PAPER[row]
