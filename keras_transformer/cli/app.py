@@ -22,8 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# Distributions that contain the backends. Their metadata has the version, and importing
-# a backend would take seconds.
+# Distributions that contain the backends. Their metadata gives the version without
+# importing a backend, which would take seconds.
 _BACKENDS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly"),
     "jax": ("jax",),
@@ -116,7 +116,7 @@ COMMANDS = (
 _COMMAND_NAMES = {"import_model": "import"}
 for name in COMMANDS:
     function = getattr(importlib.import_module(f"keras_transformer.cli.{name}"), name)
-    # In the list of commands, Click shortens help texts, but not a given short help.
+    # The list of commands shows truncated help texts, unless a short help is given.
     short_help = function.__doc__.partition("\n")[0]
     app.command(_COMMAND_NAMES.get(name), cls=options.Command, short_help=short_help)(
         function

@@ -176,8 +176,8 @@ class _Job:
         """Yields the output lines of (line, prefix) pairs, except the first `num_done`.
 
         The pairs are translated in chunks of `size`. If an interrupted output ends
-        inside a chunk, the whole chunk is translated again, since the other sentences
-        of a batch affect the last digits of scores.
+        inside a chunk, the whole chunk is translated again. Otherwise, its batches, and
+        with them the last digits of scores, would differ.
         """
         skip = num_done // CHUNK_SIZE * CHUNK_SIZE
         for start, chunk in in_chunks(pairs, size, "translating", total, skip=skip):

@@ -1,4 +1,4 @@
-"""Training cost in floating-point operations: counted, and estimated from the time."""
+"""Training cost in floating-point operations: counted, and estimated from time."""
 
 import time
 

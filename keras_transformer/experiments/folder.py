@@ -255,10 +255,10 @@ def claim(folder, recipe, allow_changes=False):
         allow_changes: Whether the recipe may differ.
 
     Raises:
-        RunError: Unless changes are allowed, if the folder contains checkpoints with a
-            different recipe, or if its recipe is damaged. In any case, if the
-            checkpoints do not fit the recipe's architecture or vocabulary, or if the
-            folder contains a model but no trace of checkpoints.
+        RunError: If the folder's checkpoints do not fit the recipe's architecture or
+            vocabulary, or if it contains a model but no trace of checkpoints. Unless
+            changes are allowed, also if its checkpoints belong to a different recipe,
+            or if its recipe is damaged.
     """
     path = folder / CONFIG
     begun = _has_begun(folder)

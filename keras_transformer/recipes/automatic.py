@@ -39,7 +39,7 @@ _UNKNOWN_TEXT = TextSize(pairs=30_000, bytes=2_000_000, characters=100, words=30
 
 
 class Size(NamedTuple):
-    """Training settings for one size of model."""
+    """Training settings for models of one size."""
 
     batch_tokens: int
     steps: int  # maximum

@@ -144,8 +144,8 @@ class ModelSettings(Section):
         return {**arguments, "variations": changes or None}
 
 
-# The arguments of `Transformer` that a recipe sets. Weights can be exchanged between
-# models in which all of them but the dropout rates are equal.
+# The arguments of `Transformer` that a recipe sets. Models can exchange weights if all
+# of these arguments except the dropout rates match.
 MODEL_ARGUMENTS = tuple(
     name for name in ModelSettings.model_fields if name not in _SHORT_FORMS
 )
