@@ -22,8 +22,8 @@ class _Loader:
 class _Finder:
     """Finds modules with the finders that follow it, and wraps their loaders.
 
-    Loaders are wrapped instead of modified, since pytest shares one among all modules.
-    The finder stays installed, since finding a module does not always import it.
+    Loaders are wrapped instead of modified, since in pytest all modules share one. The
+    finder stays installed, since finding a module does not always import it.
     """
 
     def __init__(self):

@@ -9,7 +9,7 @@ import stat
 
 from keras_transformer.errors import StorageError
 
-# The disk, a quota, or a limit on the file size is full.
+# Error codes for a full disk, an exceeded quota, and an exceeded file size limit.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FULL_TEXTS = tuple(os.strerror(number) for number in _FULL)
 
@@ -94,7 +94,7 @@ def remove_tree(path):
 def remove_link(path):
     """Removes `path` if it is a symbolic link or has hard links.
 
-    Writing to `path` then creates a file and changes no other one.
+    Writing to `path` then creates a new file instead of changing a linked one.
     """
     with contextlib.suppress(FileNotFoundError):
         status = os.lstat(path)

@@ -108,7 +108,7 @@ class Transformer(PresetMixin, keras.Model):
         self.variations = variations = Variations.of(variations)
         self._add_embeddings()
         self.dropout_layer = self._layer(Dropout, "embedding_dropout", dropout)
-        # The other arguments of the layers are attributes of the model.
+        # The layers' other arguments are read from the attributes of the model.
         options = constructor_arguments(
             self,
             TransformerLayer,
@@ -122,7 +122,7 @@ class Transformer(PresetMixin, keras.Model):
         self.decoder = self._layer(Decoder, "decoder", num_layers, **options)
 
     def _add_embeddings(self):
-        """Adds the layers between the ids and the stacks."""
+        """Adds the layers that convert ids to inputs of the encoder and the decoder."""
         variations = self.variations
         self.token_embedding = self._layer(
             TokenEmbedding,

@@ -22,7 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# Distributions that contain the backends; importing them would take seconds.
+# Distributions that contain the backends. Their metadata gives the version without
+# importing a backend, which would take seconds.
 _BACKENDS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly"),
     "jax": ("jax",),
@@ -44,7 +45,7 @@ def _print_version(is_requested: bool):
 
 
 def _version(name):
-    # Imported here, since it would slow down --help by more than a tenth.
+    # Imported at the top, it would slow down --help by more than 10%.
     import importlib.metadata
 
     for distribution in _BACKENDS.get(name, (name,)):
@@ -115,7 +116,7 @@ COMMANDS = (
 _COMMAND_NAMES = {"import_model": "import"}
 for name in COMMANDS:
     function = getattr(importlib.import_module(f"keras_transformer.cli.{name}"), name)
-    # In the list of commands, Click shortens help texts, but not a given short help.
+    # The list of commands shows truncated help texts, unless a short help is given.
     short_help = function.__doc__.partition("\n")[0]
     app.command(_COMMAND_NAMES.get(name), cls=options.Command, short_help=short_help)(
         function

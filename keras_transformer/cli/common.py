@@ -15,7 +15,7 @@ from typer import Option
 from keras_transformer.errors import UserError
 from keras_transformer.errors import install_hint
 
-# If the user has set this variable, TensorFlow's messages are shown.
+# If the user has set this variable, it controls which TensorFlow messages are shown.
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _HAS_LOG_LEVEL = _LOG_LEVEL in os.environ
@@ -49,7 +49,7 @@ class Settings:
 
     @property
     def shows_libraries(self):
-        """Whether messages of TensorFlow and other libraries are shown."""
+        """Whether TensorFlow and other native libraries may print messages."""
         return self.verbose or _HAS_LOG_LEVEL
 
 
@@ -152,7 +152,7 @@ def check_device():
     """Checks that TensorFlow finds the GPUs of --device. Imports TensorFlow.
 
     Raises:
-        UserError: If it finds fewer.
+        UserError: If TensorFlow finds fewer GPUs.
     """
     if current.device in (None, "cpu"):
         return

@@ -241,8 +241,8 @@ def check_bleu_tokenizer(name):
 class _Stderr:
     """Standard error of Python, separate from the output of native libraries.
 
-    Libraries keep the stream that they find when they are loaded, so it is never
-    closed, and always has the same descriptor.
+    Python libraries keep the stream that they find when they are loaded. It is
+    therefore never closed and always has the same descriptor.
     """
 
     stream = None

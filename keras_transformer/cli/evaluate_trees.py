@@ -16,7 +16,7 @@ def read_treebank(reference, source=None):
 
     Raises:
         DataError: If there are no trees.
-        UserError: If the sentences of `source` differ.
+        UserError: If the sentences of `source` differ from those in the trees.
     """
     console.load_tensorflow()
     from keras_transformer.parsing.trees import read_trees

@@ -23,7 +23,7 @@ class Format(enum.StrEnum):
 
 # Formats with a model card.
 _WITH_CARD = (Format.SAVED_MODEL, Format.PRESET, Format.HUGGINGFACE, Format.MARIAN)
-# The formats that accept an option, for options that some formats lack.
+# Options that only some formats accept, and these formats.
 _FORMATS_OF = {
     "--quantization": (Format.CTRANSLATE2, Format.PRESET, Format.HUGGINGFACE),
     "--scores": _WITH_CARD,

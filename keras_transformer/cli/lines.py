@@ -1,4 +1,4 @@
-"""Reads input text: line by line, in chunks with a progress bar, or in parallel."""
+"""Reads input: single lines, chunks with a progress bar, or two aligned files."""
 
 import contextlib
 import itertools
@@ -7,7 +7,7 @@ import sys
 from keras_transformer.cli import common
 from keras_transformer.cli import console
 
-# Enough lines to form batches of similar lengths after sorting.
+# Lines per chunk. These are enough to form batches of similar lengths after sorting.
 CHUNK_SIZE = 2_000
 # Parsing decodes n-best lists, which takes longer.
 PARSING_CHUNK_SIZE = 500

@@ -176,8 +176,8 @@ class _Job:
         """Yields the output lines of (line, prefix) pairs, except the first `num_done`.
 
         The pairs are translated in chunks of `size`. If an interrupted output ends
-        inside a chunk, the whole chunk is translated again, since the other sentences
-        of a batch affect the last digits of scores.
+        inside a chunk, the whole chunk is translated again. Otherwise, its batches, and
+        with them the last digits of scores, would differ.
         """
         skip = num_done // CHUNK_SIZE * CHUNK_SIZE
         for start, chunk in in_chunks(pairs, size, "translating", total, skip=skip):
@@ -205,7 +205,8 @@ class _Job:
 
         from keras_transformer.decoding import Sampling
 
-        # The seed depends on the position, so that resuming gives the same samples.
+        # The seed depends on the chunk's position, so that resuming does not change the
+        # samples.
         seeds = np.random.SeedSequence([self.sampling_options["seed"], start + 1])
         options = {**self.sampling_options, "seed": int(seeds.generate_state(1)[0])}
         extra_length = self.translator.search.extra_length
@@ -230,7 +231,7 @@ class _Job:
 
 
 def _check_settings(sampling, sampling_options, search_options):
-    """Raises `UserError` if an option is out of range or belongs to the other mode."""
+    """Raises `UserError` for values out of range and options of the unused method."""
     for name, value in (search_options if sampling else sampling_options).items():
         if value is not None:
             reason = "--sampling has no beam" if sampling else "needs --sampling"

@@ -73,7 +73,7 @@ def update_vocabulary(
             f"{model}: has separate vocabularies. Give --source and --target instead "
             "of --text"
         )
-    # A shared vocabulary grows from all files.
+    # A shared vocabulary is extended with subwords from all files.
     lines, source_lines = (
         itertools.chain.from_iterable(map(read_lines, files))
         for files in ((paths, ()) if is_shared else (target, source))

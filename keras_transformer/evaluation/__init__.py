@@ -1,4 +1,4 @@
-"""Evaluation: scores of sacreBLEU, the paper's BLEU, perplexity, significance."""
+"""Evaluation: sacreBLEU scores, the paper's BLEU, perplexity, significance tests."""
 
 from keras_transformer.evaluation.compound_split import compound_split_bleu
 from keras_transformer.evaluation.compound_split import compound_split_tokens

@@ -40,10 +40,10 @@ class PairFilter:
         self.num_kept = 0
 
     def score(self, pairs):
-        """Computes the log-probability (natural) per target subword of each pair.
+        """Computes the natural log-probability per target subword of each pair.
 
-        The end of a sentence counts as a subword, so that the score of a text with one
-        subword does not depend on this subword alone.
+        The end of a sentence counts as a subword, so that the score of a one-subword
+        target does not depend on that subword alone.
 
         Args:
             pairs: List of (source, target), each a str, or `None` if it is not UTF-8.
@@ -54,7 +54,7 @@ class PairFilter:
         reasons = [self._reason_of_texts(*pair) for pair in pairs]
         texts = [i for i, reason in enumerate(reasons) if reason is None]
         tokenizers = self.translator.tokenizer, self.translator.target_tokenizer
-        # The number of subwords of each text, for source and target.
+        # For each side, the number of subwords of each text.
         lengths = (
             map(len, encode_texts(tokenizer, [pairs[i][side] for i in texts]))
             for side, tokenizer in enumerate(tokenizers)
@@ -99,7 +99,7 @@ class PairFilter:
         return passed, float(scores[order[count - 1]]) if count else None
 
     def _count(self, scores, passed):
-        """Counts the pairs that passed, and those with a score that did not pass."""
+        """Updates the counts of kept pairs and of pairs whose score is too low."""
         num_kept = int(np.count_nonzero(passed))
         num_scored = int(np.count_nonzero(~np.isnan(scores)))
         self.num_kept += num_kept

@@ -17,8 +17,8 @@ def perplexity(model, dataset, pad_id=0, unknown_id=1) -> float:
     counts as a subword, padding does not. Unlike in training, labels are not smoothed.
 
     Args:
-        model: A model from `source_ids` and `target_ids` to logits, or a `PairScorer`,
-            which is compiled only once for several calls.
+        model: A model that maps `source_ids` and `target_ids` to logits, or a
+            `PairScorer`, which is compiled only once for several calls.
         dataset: Finite iterable of `({"source_ids", "target_ids"}, labels)`.
         pad_id: Label that is not counted, unless `model` is a `PairScorer`.
         unknown_id: Replaces labels for which the model has no logits.
@@ -41,7 +41,7 @@ class PairScorer:
     """`score_ids` of one model, compiled once for all batches.
 
     Args:
-        model: A model from `source_ids` and `target_ids` to logits.
+        model: A model that maps `source_ids` and `target_ids` to logits.
         pad_id: Label that is not counted.
         unknown_id: Replaces labels for which the model has no logits.
     """

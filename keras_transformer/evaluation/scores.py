@@ -22,13 +22,15 @@ def bleu(hypotheses, references, tokenize="13a", lowercase=False) -> Result:
     Args:
         hypotheses: List of str, one translation per sentence.
         references: List of str, one reference per sentence.
-        tokenize: sacreBLEU's tokenizer, `"none"` for tokenized text.
+        tokenize: Name of a sacreBLEU tokenizer; `"none"` for text that is already
+            tokenized.
         lowercase: Whether to ignore case.
 
     Raises:
         ValueError: If the lists are empty or their lengths differ.
     """
-    # Without `force`, sacreBLEU warns that text for the tokenizer "none" is tokenized.
+    # With the tokenizer "none", `force` suppresses sacreBLEU's warning about tokenized
+    # text.
     force = tokenize == "none"
     metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=force)
     return score_corpus(metric, hypotheses, references)

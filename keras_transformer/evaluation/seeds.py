@@ -124,7 +124,8 @@ def _interval(samples):
 def _counts(hypotheses, references, tokenize, lowercase):
     """Returns BLEU's sufficient statistics, an int array with one row per sentence.
 
-    Columns: matching n-grams and all n-grams, by order, then both lengths.
+    The columns are the matching n-grams of each order, all n-grams of each order, and
+    the lengths of hypothesis and reference.
     """
     # With tokenize="none", sacreBLEU warns about text that looks tokenized, unless
     # `force` is set. `effective_order` only avoids a warning: the counts are the same.
@@ -142,9 +143,9 @@ def _counts(hypotheses, references, tokenize, lowercase):
 
 
 def _bleu_of_resamples(counts, picks):
-    """Returns the corpus BLEU of each row of `picks`, an array."""
-    # A resample's row of frequencies, the number of times that it picks each sentence,
-    # times the counts of the sentences gives the counts of the resample.
+    """Returns an array with the corpus BLEU of each row of `picks`."""
+    # `frequencies[i, j]` is the number of times that resample i picks sentence j. The
+    # matrix product sums the counts of the picked sentences.
     size = len(counts)
     frequencies = np.stack([np.bincount(row, minlength=size) for row in picks])
     return np.array([_bleu(sums) for sums in frequencies @ counts])

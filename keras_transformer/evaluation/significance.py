@@ -69,7 +69,8 @@ def compare_systems(
             "There must be at least two systems, each with one translation per "
             f"reference. Received: {lengths} and {len(references)} references."
         )
-    # Without `force`, sacreBLEU warns that text for the tokenizer "none" is tokenized.
+    # With the tokenizer "none", `force` suppresses sacreBLEU's warning about tokenized
+    # text.
     metric_classes = {
         "bleu": partial(
             BLEU, tokenize=tokenize, lowercase=lowercase, force=tokenize == "none"
@@ -109,7 +110,7 @@ def compare_systems(
 
 
 def _p_value(system, baseline):
-    # sacreBLEU does not count ties, so that a difference of 0 would be significant.
+    # sacreBLEU does not count ties, so a difference of 0 would be significant.
     is_tie = system is not baseline and system.score == baseline.score
     return 1.0 if is_tie else _number(system.p_value)
 

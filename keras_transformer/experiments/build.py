@@ -29,8 +29,8 @@ def build_training_model(recipe, tokenizer, initial=None):
         guided_alignment=_guided_alignment(recipe, tokenizer),
         **regularization(stages[0].settings),
     )
-    # This creates the random generators of all stages. Checkpoints store their states.
-    # The settings of the first stage are set last.
+    # Checkpoints store the states of the random generators of all stages, so all are
+    # created now. The first stage comes last, so that its settings remain.
     for stage in reversed(stages):
         training_model.set_regularization(**regularization(stage.settings))
     optimizer = training.FusedAdam(
@@ -43,7 +43,7 @@ def build_training_model(recipe, tokenizer, initial=None):
         ema_momentum=settings.ema_momentum or 0.0,
     )
     if settings.weight_decay:
-        # Only matrices decay, not biases and the scales of normalizations.
+        # Only matrices decay, not biases or normalization scales.
         vectors = [each for each in model.trainable_weights if len(each.shape) < 2]
         optimizer.exclude_from_weight_decay(var_list=vectors)
     training_model.compile(optimizer=optimizer, jit_compile=settings.jit_compile)
@@ -52,7 +52,7 @@ def build_training_model(recipe, tokenizer, initial=None):
 
 
 def regularization(settings):
-    """Returns the arguments of `TrainingModel.set_regularization`."""
+    """Returns a stage's arguments for `TrainingModel.set_regularization`."""
     consistency = settings.consistency
     return {
         "label_smoothing": settings.label_smoothing,

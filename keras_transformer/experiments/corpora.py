@@ -23,7 +23,7 @@ def prepare_corpora(recipe, output, pairs, has_begun=False):
     Args:
         recipe: A `Recipe`.
         output: The run folder.
-        pairs: Sources of sentence pairs by split, see `load_pairs`.
+        pairs: Mapping of splits to `Pairs`, see `load_pairs`.
         has_begun: Whether the run has a checkpoint, so that its vocabulary is fixed.
 
     Raises:
@@ -50,8 +50,8 @@ def prepare_corpora(recipe, output, pairs, has_begun=False):
 def load_corpora(recipe, output, pairs):
     """Returns the tokenizer and the corpora that `prepare_corpora` wrote.
 
-    The corpora are a dict: `"validation"`, and the text of each stage by its
-    `cache_name`.
+    The corpora are a dict of `EncodedCorpus`. Its keys are the `cache_name` of each
+    stage's text and, if there is validation data, `"validation"`.
     """
     tokenizer = pipelines.load_tokenizer(output / TOKENIZER)
     return tokenizer, {
@@ -68,7 +68,10 @@ def training_pairs(pairs, text_options):
 
 
 def _text_sources(recipe, pairs):
-    """Returns tuples (pairs, `TextOptions`) by name; validation pairs have `None`."""
+    """Returns a dict of corpus names to (`Pairs`, `TextOptions`).
+
+    For validation, the options are `None`.
+    """
     default, found = default_text_options(recipe), {}
     for stage in stages_of(recipe):
         options = stage.text_options
@@ -83,7 +86,8 @@ def _prepare_tokenizer(settings, pairs, folder, has_begun):
     path = folder / _TEXT_FINGERPRINT
     fingerprint, is_trained = pairs.fingerprint(), False
     if folder.is_dir():
-        # Before the first checkpoint, users may still correct the text.
+        # Before the first checkpoint, users may still change the text. A vocabulary
+        # that was learned from the old text is then learned again.
         is_fixed = has_begun or not path.exists()
         if is_fixed or read_text(path, error=DataError) == fingerprint:
             return pipelines.load_tokenizer(folder)
@@ -104,7 +108,7 @@ def _prepare_tokenizer(settings, pairs, folder, has_begun):
 
 
 def _check_sides(settings, tokenizer):
-    """Checks that a given tokenizer has the vocabularies of the recipe.
+    """Checks that the tokenizer of `data.train` matches the recipe's vocabularies.
 
     Raises:
         DataError: If only the tokenizer or only the recipe has separate vocabularies,
@@ -156,7 +160,7 @@ def _load_models(settings):
 
 
 def _load_sentencepiece(settings, side):
-    """Returns the tokenizer in a file. `side` is the prefix of its recipe keys."""
+    """Loads a SentencePiece file. `side`, "" or "source_", prefixes its recipe keys."""
     path = getattr(settings, f"{side}model")
     label = f"tokenizer.{side}model {path}"
     try:
@@ -177,7 +181,7 @@ def _load_sentencepiece(settings, side):
 
 
 def load_pairs(recipe):
-    """Returns the sources of a recipe's sentence pairs by split.
+    """Returns a recipe's sentence pairs as a dict of splits to `Pairs`.
 
     Raises:
         DataError: If the data cannot be used.

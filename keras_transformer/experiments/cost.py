@@ -1,4 +1,4 @@
-"""Training cost in floating-point operations, counted from matrix products."""
+"""Training cost in floating-point operations: counted, and estimated from time."""
 
 import time
 
@@ -35,7 +35,8 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
     window = settings.get("attention_window") or np.inf
 
     def attention(num_queries, num_keys, window=np.inf):
-        # Queries are as wide as keys, and the output projection reads values.
+        # Per query: the query and output projections, as wide as keys and values. Per
+        # key: the key and value projections. Each pair is `width` wide in total.
         projections = (num_queries + num_keys) * width
         products = num_queries * np.minimum(num_keys, window) * width
         return 2 * (d_model * projections + products).sum()
@@ -59,13 +60,13 @@ def training_flops(settings, vocabulary_size, source_lengths, target_lengths):
 
 
 def counted_flops(recipe, settings, num_outputs, corpora, steps):
-    """Counts the operations of a run, summed over its stages.
+    """Counts the floating-point operations of a run, summed over its stages.
 
     Args:
         recipe: A `Recipe`.
         settings: Sizes of the model, see `forward_flops`.
         num_outputs: Number of logits.
-        corpora: List of the stages' training pairs as ids.
+        corpora: List of `EncodedCorpus`, one per stage.
         steps: Number of completed steps of the run.
 
     Returns:
@@ -77,7 +78,7 @@ def counted_flops(recipe, settings, num_outputs, corpora, steps):
         lengths = corpus.source_lengths[rows], corpus.target_lengths[rows]
         epoch = training_flops(settings, num_outputs, *lengths)
         if stage.settings.consistency is not None:
-            epoch *= 2  # each batch is computed twice
+            epoch *= 2  # the model processes each batch twice
         epoch_steps = pipelines.steps_per_epoch(corpus, stage.settings.batch_tokens)
         done = max(0, min(steps, stage.end) - stage.start)
         total += epoch * done / epoch_steps
@@ -85,12 +86,15 @@ def counted_flops(recipe, settings, num_outputs, corpora, steps):
 
 
 def training_cost(recipe, model, corpora, progress, devices):
-    """Returns a line with the training cost, counted and estimated as in Table 2.
+    """Returns a line with the training cost: counted, and estimated as in Table 2.
+
+    The estimate is the training time, times the number of devices, times the measured
+    rate of a device.
 
     Args:
         recipe: A `Recipe`.
         model: The trained `Transformer`.
-        corpora: List of the stages' training pairs as ids.
+        corpora: List of `EncodedCorpus`, one per stage.
         progress: `Progress` of the run.
         devices: Number of devices.
     """

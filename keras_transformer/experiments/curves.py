@@ -120,7 +120,7 @@ def _mark_stages(axes, rows_of_runs):
 
 
 def _curves_of_run(folder, rows):
-    """Returns curves by (split, key): their steps, minutes and values."""
+    """Returns a dict of (split, key) to curves, dicts of steps, minutes and values."""
     curves = {}
     for _, split, key, _ in _PANELS:
         points = [

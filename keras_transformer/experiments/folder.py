@@ -1,4 +1,4 @@
-"""Run folders: one process at a time, one recipe, one training text.
+"""Locks and checks run folders: one process at a time, one recipe, one training text.
 
 `train` calls `start`, `clean`, `create` and `claim`, and after it has restored a
 checkpoint, `check_text` and `check_replicas`.
@@ -34,7 +34,8 @@ logger = logging.getLogger(__name__)
 
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
-# Output of a run, except its ids, which are rewritten if text or vocabulary differ.
+# Output of a run, except `cache`, whose encoded text is rewritten if the text or the
+# vocabulary has changed.
 _OUTPUT = (TOKENIZER, _CHECKPOINTS, "logs", METRICS, "best.keras", MODEL, CURVES)
 # Folders that a run writes to.
 _FOLDERS = (
@@ -58,7 +59,7 @@ _FREE = {
     },
     "decoding": True,
 }
-# Keys that determine whether checkpoints fit.
+# Keys that may not change even with --allow-changes, since checkpoints would not fit.
 _FIXED = {
     *(f"model.{name}" for name in ARCHITECTURE),
     *(f"tokenizer.{name}" for name in ("kind", "vocabulary_size", "split_digits")),
@@ -101,7 +102,7 @@ def start(folder, lock_name=_LOCK):
         try:
             yield
         except WorkerLost:
-            raise  # all workers start again
+            raise  # all workers will restart, so the output stays
         except UserError:
             if not _has_begun(folder) and not (folder / METRICS).exists():
                 for path in output:
@@ -150,7 +151,8 @@ def lock(folder, name=_LOCK):
 def _separate_lock(path):
     """Removes a lock file that has hard links, unless a process has locked it.
 
-    A copy of a run that was made by `cp -l` shares its files with the run.
+    A copy of a run that was made by `cp -l` shares all files, including the lock, with
+    the run.
     """
     if not path.is_file() or not is_hard_link(path.lstat()):
         return
@@ -186,8 +188,8 @@ def check_outputs(folder):
     """Checks that no output of a run is a link, so that nothing is written elsewhere.
 
     Raises:
-        RunError: If a folder of the run or the log of metrics is a link, or if one is a
-            file where the other is expected.
+        RunError: If a folder of the run is a link or a file, or if `metrics.jsonl` is a
+            link or a folder.
     """
     caches = sorted((folder / "cache").glob("train-*"))
     for path in (*(folder / name for name in (*_FOLDERS, METRICS)), *caches):
@@ -224,7 +226,7 @@ def clean(folder, restart=False):
         restart: Whether to remove all output of the run, including its vocabulary.
 
     Raises:
-        RunError: Like `check_outputs`.
+        RunError: Same as in `check_outputs`.
     """
     for name in _OUTPUT if restart else ():
         _remove(folder / name)
@@ -253,9 +255,10 @@ def claim(folder, recipe, allow_changes=False):
         allow_changes: Whether the recipe may differ.
 
     Raises:
-        RunError: If the folder contains checkpoints with a different recipe, or its
-            recipe is damaged. A changed architecture or vocabulary is always rejected,
-            as is a finished model without checkpoints.
+        RunError: If the folder's checkpoints do not fit the recipe's architecture or
+            vocabulary, or if it contains a model but no trace of checkpoints. Unless
+            changes are allowed, also if its checkpoints belong to a different recipe,
+            or if its recipe is damaged.
     """
     path = folder / CONFIG
     begun = _has_begun(folder)
@@ -287,7 +290,7 @@ def claim(folder, recipe, allow_changes=False):
 
 
 def check_text(folder, progress, fingerprint, allow_changes=False):
-    """Checks that the training text is unchanged and stores its fingerprint.
+    """Checks that the training text is unchanged; stores its fingerprint in `progress`.
 
     Args:
         folder: The run folder.
@@ -311,7 +314,7 @@ def check_text(folder, progress, fingerprint, allow_changes=False):
 
 
 def check_replicas(folder, progress, replicas, allow_changes=False):
-    """Checks that the number of replicas is unchanged and stores it.
+    """Checks that the number of replicas is unchanged; stores it in `progress`.
 
     Each replica draws its own dropout masks, so their number changes the weights.
 

@@ -25,7 +25,7 @@ from keras_transformer.training import configure_threads
 _MEASURED_TOKENS = 4096
 _MEASURED_TOKENS_ON_GPU = 25_000
 _MEASURED_STEPS = 3
-# Length of sentences if the text is unknown.
+# Tokens per sentence if the size of the text is unknown.
 _LENGTH = 32
 
 
@@ -86,7 +86,7 @@ def plan_training(recipe):
 
 
 def _text_size(data):
-    """Returns the `TextSize` of the training text, or `None` if it is in no files."""
+    """Returns the `TextSize` of the training text, or `None` if it is not measured."""
     if data.kind != "files":
         return None
     for path in (*data.train.source, *data.train.target):
@@ -122,7 +122,7 @@ def _sentence_length(size, max_length):
 
 
 def _tokens_per_second(model, recipe, length, has_gpu):
-    """Measures the tokens per side that training processes in a second."""
+    """Measures the speed of training in tokens of one side per second."""
     settings = recipe.training
     limit = _MEASURED_TOKENS_ON_GPU if has_gpu else _MEASURED_TOKENS
     tokens = min(settings.batch_tokens // settings.gradient_accumulation_steps, limit)

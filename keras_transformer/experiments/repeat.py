@@ -64,7 +64,7 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
 
     Args:
         recipe: A `Recipe` with test data.
-        seeds: List of different seeds, ints.
+        seeds: List of distinct ints.
         output: Folder of the runs, `seed-1` and so on, and of the report:
             `results.json`, `results.md` and `results.png`.
         jobs: Number of seeds that are trained in parallel, at most one per core.
@@ -170,7 +170,8 @@ def _train_all(config, folders, seeds, jobs):
                 )
             yield seed
     finally:
-        # On SIGTERM, training saves a checkpoint. After Ctrl-C, it is already doing so.
+        # On SIGTERM, training saves a checkpoint. After Ctrl-C, it is already doing so,
+        # since the terminal also interrupts these processes.
         for _, process in running.values():
             process.terminate()
         for _, process in running.values():
@@ -190,7 +191,7 @@ def _start(config, folder, seed, shows_progress):
 
 
 def _wait_for_one(running):
-    """Returns the slot of a process that has ended."""
+    """Waits until a process ends and returns its slot."""
     while True:
         for slot, (_, process) in running.items():
             if process.poll() is not None:
@@ -238,13 +239,15 @@ def _read_result(folder):
 
 
 def _training_seconds(folder):
-    """Returns the training time in the run's log, in seconds."""
+    """Returns the training time in seconds from the run's `metrics.jsonl`."""
     return max((row.get("seconds") or 0 for row in metrics_of_run(folder)), default=0)
 
 
 def _evaluate(recipe, seed, folder):
     """Scores the model of a seed on the test set and stores the result."""
     translator = open_model(folder)
+    # Lines that are not UTF-8 are `None`. Pairs with such a side or an empty one are
+    # not scored.
     pairs = [pair for pair in load_pairs(recipe)["test"] if all(pair)]
     sources, references = map(list, zip(*pairs, strict=True))
     translations = translator.translate(sources)

@@ -139,8 +139,8 @@ class _Data(NamedTuple):
     """Vocabulary and text of a run."""
 
     tokenizer: Any
-    corpora: dict  # of ids, see `load_corpora`
-    pairs: dict  # of texts, by split
+    corpora: dict  # names to `EncodedCorpus`, see `load_corpora`
+    pairs: dict  # splits to `Pairs`, see `load_pairs`
     initial: Any  # the model that provides the initial weights, or None
 
 
@@ -156,7 +156,7 @@ class _Run:
         self._started = time.monotonic()
 
     def prepare(self, allow_unsafe):
-        """Writes the vocabulary and the ids of the text; returns `_Data`."""
+        """Writes the vocabulary and the encoded text. Returns `_Data`."""
         check_model(self.recipe)
         initial = self._load_initial_model(allow_unsafe)
         settings = self.recipe.training
@@ -190,7 +190,7 @@ class _Run:
         """Returns a `Trainer` with the state of the newest checkpoint.
 
         Raises:
-            CheckpointError: If no checkpoint can be read or fits.
+            CheckpointError: If there are checkpoints, but none can be read or fits.
             RunError: If the text or the number of replicas has changed.
         """
         with self.workers.strategy.scope():
@@ -269,7 +269,7 @@ class _Run:
             seed=settings.seed,
             start_step=trainer.progress.step - stage.start,
             num_replicas=self._num_replicas,
-            # XLA compiles once per shape, so it gets few of them.
+            # XLA compiles once per shape, so batches have few different shapes.
             pad_to_bucket=bool(trainer.model.jit_compile),
             shard=(self.workers.index, self.workers.count),
         )
@@ -312,7 +312,7 @@ class _Run:
         return {**summary, "total seconds": seconds}
 
     def _finish(self, data, trainer, validate):
-        """Does the work of `finish`, on the first worker only."""
+        """Saves the averaged model and returns the results (first worker only)."""
         settings = self.recipe.training
         model, progress = trainer.model.transformer, trainer.progress
         averaged = average_checkpoints(
@@ -333,7 +333,8 @@ class _Run:
             summary = {"initial model": settings.initial_model, **summary}
         if validate is not None:
             decoding = self.recipe.decoding
-            # Same search as `evaluate`. During training, greedy search saves time.
+            # Use the same beam size as `evaluate`. Validations during training may use
+            # a smaller one to save time.
             if decoding.beam_size != settings.validation_beam_size:
                 validate = self.build_validator(data, trainer, decoding.beam_size)
             metrics = (f"{name} {value:.2f}" for name, value in validate().items())
@@ -357,7 +358,7 @@ class _Run:
         return summary
 
     def _describe_pairs(self, data):
-        """Returns the report of the training pairs, of each stage if they differ."""
+        """Returns a report on the training pairs, per stage if the stages differ."""
         reports = [
             self._training_text(data, stage.text_options)[0].report
             for stage in self._stages

@@ -19,7 +19,7 @@ def update_vocabulary(model, tokenizer, sentences, num_pieces, source_sentences=
         tokenizer: The model's tokenizer of kind "bpe".
         sentences: Texts of both sides, or of the target if the vocabularies are
             separate. See `extend_bpe`.
-        num_pieces: Largest number of subwords to add to a vocabulary.
+        num_pieces: Maximum number of subwords to add to each vocabulary.
         source_sentences: Texts of the source, if the vocabularies are separate.
 
     Returns:
@@ -44,7 +44,7 @@ def update_vocabulary(model, tokenizer, sentences, num_pieces, source_sentences=
 
 
 def _resize(model, source_replaced, target_replaced):
-    """Returns a model with rows for new ids.
+    """Returns a copy of a model with additional embeddings for the new ids.
 
     Args:
         model: `Transformer`.

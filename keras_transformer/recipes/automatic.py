@@ -34,17 +34,17 @@ _MEMORY_SHARE = 0.6
 _MAX_ACCUMULATION = 64
 # Bytes of text per subword, for estimates.
 TOKEN_BYTES = 4
-# Text of unknown size counts as small. If it cannot be read, training reports why.
+# Text of unknown size is treated as small. If it cannot be read, training reports why.
 _UNKNOWN_TEXT = TextSize(pairs=30_000, bytes=2_000_000, characters=100, words=30_000)
 
 
 class Size(NamedTuple):
-    """Training settings for models of a size."""
+    """Training settings for models of one size."""
 
     batch_tokens: int
     steps: int  # maximum
     min_steps: int
-    epochs: int  # determine the steps, within these limits
+    epochs: int  # determine the steps, between `min_steps` and `steps`
     learning_rate: float  # peak of inverse_sqrt
     warmup_steps: int
 
@@ -120,8 +120,8 @@ def choose(values: dict, keys, text, machine) -> list[Choice]:
 class _Plan:
     """Chooses values. The method with a key's name returns its value and the reason.
 
-    Other keys of the recipe may have values that validation will reject, so each is
-    used only if it has the right type.
+    The recipe is not validated yet, so the values of other keys are used only if they
+    have the right type.
     """
 
     def __init__(self, values, text, machine):
@@ -162,8 +162,8 @@ class _Plan:
 
     def batch_tokens(self):
         size = self._size().batch_tokens
-        # The largest power of two with at least ten updates per epoch, but every
-        # sentence must fit into a batch.
+        # If the preset's batches give fewer than ten updates per epoch, choose the
+        # largest power of two that gives ten. Every sentence must fit into a batch.
         min_tokens = max(1024, self._max_length() + 1)
         fitting = self._epoch_tokens() // 10
         if fitting < size:

@@ -7,7 +7,7 @@ from pydantic import PositiveInt
 from keras_transformer.recipes.data_sections import Section
 
 BestMetric = Literal["bleu", "chrf", "f1", "perplexity"]
-# The setting that turns on the measurement. Perplexity is always measured.
+# The setting that turns on each metric. Perplexity is always measured.
 _MEASUREMENTS = {
     "bleu": "validation_bleu",
     "chrf": "validation_bleu",
@@ -23,16 +23,16 @@ class EarlyStopping(Section):
 
 
 def given_metric(training):
-    """Returns the metric that is given in `TrainingSettings`, or `None`."""
+    """Returns the metric that `TrainingSettings` name, or `None`."""
     stopping = training.early_stopping
     return training.best_metric or (stopping.metric if stopping else None)
 
 
 def check_best_metric(training):
-    """Checks that `TrainingSettings` give at most one metric, and that it is measured.
+    """Checks that `TrainingSettings` name at most one metric, and that it is measured.
 
     Raises:
-        ValueError: If two metrics are given, or the metric is not measured.
+        ValueError: If two metrics are named, or the metric is not measured.
     """
     metric, stopping = given_metric(training), training.early_stopping
     if stopping and stopping.metric not in (None, metric):
@@ -51,8 +51,8 @@ def chosen_metric(training, data_kind):
 
     Args:
         training: `TrainingSettings`.
-        data_kind: Kind of the data. If no metric is given, F1 decides for trees and
-            BLEU for other kinds, or perplexity if that metric is not measured.
+        data_kind: Kind of the data. If no metric is named, F1 decides for trees and
+            BLEU for other kinds. If that metric is not measured, perplexity decides.
     """
     metric = "f1" if data_kind == "trees" else "bleu"
     is_measured = getattr(training, _MEASUREMENTS[metric])

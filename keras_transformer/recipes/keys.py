@@ -50,7 +50,7 @@ def nearest_name(name, names):
 def nearest_key(key, keys):
     """Returns a hint with the key that `key` probably means, or an empty string.
 
-    A key of the same name in another section comes before one with a similar name.
+    A key of the same name in another section is preferred to one with a similar name.
     """
     section, _, leaf = key.rpartition(".")
     by_leaf = {}

@@ -37,7 +37,8 @@ _PATHS = (
     ("tokenizer", "source_model"),
     ("training", "initial_model"),
 )
-# Setting a key removes its alternative.
+# Setting a key removes its alternative. A template's key is added only if its
+# alternative is not given.
 _ALTERNATIVES = {
     "training.checkpoint_minutes": "checkpoint_steps",
     "training.checkpoint_steps": "checkpoint_minutes",
@@ -72,8 +73,8 @@ def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) ->
         keys: Mapping of dotted keys to values, applied before `overrides`.
         run: Run folder. If it has a checkpoint, missing keys (see above) and keys that
             are `auto` take their values from its `config.yaml`.
-        report: Function that is called with lines of text: a heading, and a line per
-            chosen value.
+        report: Function that is called with each line of a report on the chosen
+            values: a heading, and a line per value.
 
     Returns:
         A `Recipe` with absolute paths.

@@ -1,6 +1,7 @@
 """The machine and the text for which a recipe's automatic settings are chosen.
 
-This module does not import TensorFlow. It finds GPUs only if TensorFlow is loaded.
+This module does not import TensorFlow. It finds GPUs only if TensorFlow is already
+loaded.
 """
 
 import gzip
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 import psutil
 
-# Bytes of text to read from each file; sizes are extrapolated from them.
+# Bytes of text to read from each file. The sizes of larger files are extrapolated.
 _SAMPLE_BYTES = 1 << 23
 
 
@@ -77,7 +78,7 @@ def free_memory() -> int:
 
 
 def _container_limit():
-    """Returns the memory limit of a container in bytes, or `None`."""
+    """Returns the memory limit of a container (cgroup v2 or v1) in bytes, or `None`."""
     for path in (
         "/sys/fs/cgroup/memory.max",
         "/sys/fs/cgroup/memory/memory.limit_in_bytes",

@@ -1,20 +1,20 @@
 """Estimates of a model's number of parameters and of its memory in training."""
 
-# The weight, its gradient, and two slots of Adam, in float32.
+# Per weight: the weight, its gradient, and two slots of Adam, in float32.
 _WEIGHT_BYTES = 16
 _AVERAGE_BYTES = 4  # of the moving average, per weight
-# Floats that a training step keeps in memory for each layer and each token of a side:
-# vectors of width d_model, vectors of width d_ff, and rows of attention scores. The
-# numbers are measured by benchmarks/training_memory.py.
+# Activations that a training step keeps per layer and per token of a side: the number
+# of vectors of width d_model, of vectors of width d_ff, and of rows of attention scores
+# per head. The numbers come from measurements with benchmarks/training_memory.py.
 _VECTORS = 25
 _HIDDEN_VECTORS = 4
 _SCORE_ROWS = 3
-# TensorFlow, its compiled graphs and the program.
+# Memory of TensorFlow, its compiled graphs and the program.
 _BASE_BYTES = 1_100 << 20
 
 
 def count_parameters(sizes, vocabulary_size):
-    """Counts the weights of a `Transformer` with these sizes.
+    """Counts the parameters of a `Transformer` with these sizes.
 
     Args:
         sizes: Mapping with `num_layers`, `d_model`, `d_ff`, `num_heads`, `key_dim` and

@@ -1,6 +1,6 @@
 """Recipe keys and their types, with the defaults of the paper (section 5).
 
-`files.yaml` describes the keys. Comments in this file describe the keys that it lacks.
+The recipe `files.yaml` describes its keys. Comments here describe the other keys.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ BLEU_TOKENIZERS = (
     "flores200",
     "spBLEU-1K",
 )
-# Extras of this package for the tokenizers that need further packages.
+# Extras of this package that install the dependencies of some of these tokenizers.
 BLEU_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
 
 
@@ -72,7 +72,7 @@ class VariationSettings(Section):
     tied_output: bool = True  # target embeddings are the output projection, too
 
 
-# Keys of the section `model` that set arguments of `Transformer` with other names.
+# Keys of the section `model` that are not arguments of `Transformer` but set some.
 _SHORT_FORMS = ("preset", "start", "position_rates")
 # Start id of all tokenizers except imported ones, whose start id is their last id.
 _START_ID = 2
@@ -139,13 +139,13 @@ class ModelSettings(Section):
     def constructor_arguments(self) -> dict:
         """Returns the keyword arguments of `Transformer`, except `vocabulary_size`."""
         arguments = self.model_dump(exclude={*_SHORT_FORMS, "variations"})
-        # Only fields that differ from the paper, as in the configs of models.
+        # Like `Transformer.get_config`, keep only fields that differ from the paper.
         changes = self.variations and self.variations.model_dump(exclude_defaults=True)
         return {**arguments, "variations": changes or None}
 
 
-# The arguments of `Transformer` that a recipe sets. Weights can be exchanged between
-# models in which all of them but the dropout rates are equal.
+# The arguments of `Transformer` that a recipe sets. Models can exchange weights if all
+# of these arguments except the dropout rates match.
 MODEL_ARGUMENTS = tuple(
     name for name in ModelSettings.model_fields if name not in _SHORT_FORMS
 )

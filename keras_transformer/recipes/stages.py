@@ -22,7 +22,7 @@ class ConsistencySettings(Section):
 
 
 class StageSettings(Section):
-    """A stage of training. Settings that are missing take their values from `training`.
+    """A stage of training. Missing settings are taken from `training`.
 
     Each stage has its own schedule, whose steps count from the beginning of the stage.
     """
@@ -77,7 +77,7 @@ class Stage(NamedTuple):
 
 
 def default_text_options(recipe):
-    """Returns the `TextOptions` that a recipe has without `training.stages`."""
+    """Returns the `TextOptions` of stages that do not change them."""
     train = recipe.data.train if hasattr(recipe.data, "train") else None
     directions = getattr(train, "directions", "forward")
     tokenizer = recipe.tokenizer
@@ -102,7 +102,7 @@ def stages_of(recipe):
             given.pop("tokenizer_dropout", default.dropout),
             given.pop("segmentations", default.segmentations),
         )
-        # Without dropout, all segmentations are equal.
+        # Without dropout, all segmentations of a text are equal, so one is enough.
         if not text_options.dropout:
             text_options = text_options._replace(segmentations=1)
         try:

@@ -9,7 +9,7 @@ from keras_transformer.recipes.load import shipped_recipes
 
 _FOLDER = pathlib.Path(__file__).parent
 _NO_TEXT = "  train: {}"
-# Part of the example in the recipe's comment. It is removed if files are given.
+# Part of the example command in the recipe's comment, removed if files are given.
 _SET_FILES = """ \\
 #     --set data.train.source=train.en --set data.train.target=train.de"""
 
@@ -19,9 +19,10 @@ def recipe_template(name, path, train=None) -> str:
 
     Args:
         name: Name of the shipped recipe.
-        path: The file that will contain the text, for the example in its comment.
-        train: Mapping with the training files `source` and `target`. If `None`, the
-            recipe's.
+        path: Path of the new file. It replaces the recipe's name in the example
+            command.
+        train: Mapping with the training files `source` and `target`. If `None`,
+            `data.train` is unchanged.
 
     Raises:
         RecipeError: If there is no such recipe, or `train` is given but the recipe

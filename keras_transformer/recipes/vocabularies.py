@@ -62,15 +62,15 @@ class TokenizerSettings(Section):
 
 
 def source_embeddings(recipe):
-    """Returns the size of the source's embedding matrix, or `None` if it has none.
+    """Returns the number of rows of a separate source embedding matrix.
 
-    Without it, source and target share one matrix.
+    If source and target share one matrix, returns `None`.
 
     Args:
         recipe: A `Recipe`.
 
     Raises:
-        ValueError: If the data or the model do not allow the vocabularies.
+        ValueError: If the tokenizer settings conflict with the data or the model.
     """
     tokenizer, variations = recipe.tokenizer, recipe.model.variations
     size = variations and variations.source_vocabulary_size

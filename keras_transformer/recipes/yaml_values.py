@@ -6,7 +6,8 @@ import yaml
 
 from keras_transformer.errors import RecipeError
 
-# Limit on the number of values, with YAML aliases expanded.
+# Limit on the number of values. Aliases count as copies, since a short text with nested
+# aliases can expand to billions of values.
 _MAX_VALUES = 10_000
 
 
@@ -34,7 +35,7 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node, deep=False):
         seen = set()
-        # PyYAML reports nodes of other kinds, such as `!!set [a]`.
+        # For nodes of other kinds, such as `!!set [a]`, PyYAML raises an error below.
         for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             key = self.construct_object(key_node, deep=True)
             line = key_node.start_mark.line + 1
@@ -72,11 +73,11 @@ def _count_values(node, counted):
 
 
 def read_yaml(text):
-    """Returns the value of YAML text: 1e-9 is a number, and `no` is a word.
+    """Parses YAML text. Unlike in YAML 1.1, 1e-9 is a number, and `no` is a word.
 
     Raises:
-        RecipeError: If it is not valid YAML, nested too deeply, too large, or a value
-            cannot be read. The message begins with the line.
+        RecipeError: If the text is not valid YAML, is nested too deeply or is too
+            large, or if a value cannot be read. The message begins with the line.
     """
     try:
         return yaml.load(text, _Loader)

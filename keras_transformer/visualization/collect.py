@@ -19,16 +19,16 @@ _START, _END = "<s>", "</s>"
 class Attention(NamedTuple):
     """The attention of one sentence pair, without padding.
 
-    Tokens are subwords, or characters that consist of several subwords, one per byte.
-    Attention to such a character is the sum over its subwords. Attention from it is the
-    mean.
+    Tokens are subwords, except that the subwords of a character that is encoded as
+    several bytes form one token. Attention to such a token is the sum over its
+    subwords. Attention from it is the mean.
 
     Attributes:
-        source: List of str, the source tokens and the end.
-        read: List of str, the tokens that the decoder reads: the start, and the target
-            tokens.
-        predicted: List of str, the tokens that the decoder predicts: the target tokens,
-            and the end.
+        source: List of str, the source tokens and the end symbol.
+        read: List of str, the tokens that the decoder reads: the start symbol and the
+            target tokens.
+        predicted: List of str, the tokens that the decoder predicts: the target tokens
+            and the end symbol.
         scores: Dict from kinds to float32 `[num_layers, num_heads, rows, columns]`.
         texts: The source and the target.
         is_mean: Whether the scores are a mean over layers and heads.
@@ -51,7 +51,7 @@ class Attention(NamedTuple):
         }[kind]
 
     def axes(self, kind):
-        """Returns the names of the rows and of the columns of `scores[kind]`."""
+        """Returns the titles of the row and column axes of `scores[kind]`."""
         return {
             "encoder": ("source (query)", "source (key)"),
             "decoder": ("translation so far (query)", "translation so far (key)"),
@@ -67,7 +67,8 @@ class Attention(NamedTuple):
             head: Number of a head, from 1. If `None`, all heads.
 
         Returns:
-            List of (layer, head, scores `[rows, columns]`). Numbers are from 1.
+            List of (layer, head, scores `[rows, columns]`). Layers and heads count from
+            1.
 
         Raises:
             ModelError: If the model has no such kind, layer or head.
@@ -132,8 +133,8 @@ def attention_of(model, tokenizer, source, target):
         # The tokenizer adds a space in front of the text.
         tokens[0] = tokens[0].removeprefix(" ")
     (_, source_units), (_, target_units) = sides
-    # A unit is a token of `Attention`, and these lists have the unit of each subword.
-    # The end of the source, the start of the target, and its end are units, too.
+    # A unit is the index of a token of `Attention`. These lists contain the unit of
+    # each subword, including the end of the source, and the start or end of the target.
     source_units = [*source_units, len(names[0])]
     read_units = [0, *(unit + 1 for unit in target_units)]
     predicted_units = [*target_units, len(names[1])]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from keras_transformer.errors import ModelError
 
 _MAX_PANELS = 64
-# Matplotlib takes a character from the first installed font that has it.
+# Matplotlib draws a character with the first installed font that contains it.
 _FONTS = (
     *("DejaVu Sans", "Noto Sans", "Noto Sans CJK JP", "Noto Sans CJK SC"),
     *("Noto Sans Arabic", "Noto Sans Hebrew", "Noto Sans Devanagari", "Noto Sans Thai"),
@@ -44,10 +44,10 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
     rows, columns = map(_escape, attention.labels(kind))
     panels_per_row = len({head for _, head, _ in panels})
     if len(panels) == panels_per_row:
-        # The heads of a single layer take several rows.
+        # All panels show one layer. Four fit into a row.
         panels_per_row = min(len(panels), 4)
     panel_rows = math.ceil(len(panels) / panels_per_row)
-    # Inches for the panels, for the labels at the left and below, and for the texts.
+    # Size in inches: the panels, plus space for the axis labels and the texts.
     width = 2.6 + panels_per_row * max(1.6, 0.2 * len(columns))
     height = 2.0 + panel_rows * max(1.6, 0.2 * len(rows))
     # `pyplot` would use the user's backend, which may open windows.
@@ -80,11 +80,11 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
 
 
 def _title(attention, kind, width):
-    """Returns the texts of the axes, wrapped to a width in inches."""
+    """Returns the source, the target or both, wrapped to a width in inches."""
     sides = {"encoder": (0,), "decoder": (1,), "cross": (0, 1)}[kind]
     lines = []
     for side in sides:
-        # A character of this size is about 0.08 inches wide.
+        # At this font size, a character is about 0.08 inches wide.
         lines += textwrap.wrap(attention.texts[side], max(20, int(width / 0.08)))
     return "\n".join(_escape(lines))
 

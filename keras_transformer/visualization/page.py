@@ -8,7 +8,7 @@ _PLACEHOLDER = "/*DATA*/null"
 
 
 def write_page(attention, path):
-    """Writes an HTML page that shows any kind, layer and heads.
+    """Writes an HTML page on which the reader selects the kind, the layer and heads.
 
     Args:
         attention: `Attention`.

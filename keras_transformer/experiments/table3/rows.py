@@ -79,7 +79,8 @@ def row_recipe(recipe, row, scale=1, seed=1):
 
     Data, tokenizer, schedule, normalization and activation are unchanged. As in the
     paper, the model is the last checkpoint, without averaging. The search uses beam
-    size 4 and alpha 0.6. The row `big` trains three times as long as the others.
+    size 4 and length penalty 0.6. The row `big` is trained for three times as many
+    steps as the others.
 
     Args:
         recipe: A `Recipe`.

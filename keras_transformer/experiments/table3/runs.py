@@ -55,7 +55,7 @@ def ablate(recipe, rows, output, scale=1, seeds=1, progress=True, on_row=None):
         scale: Divisor of all widths.
         seeds: Number of runs per row.
         progress: Whether to show the progress of training.
-        on_row: Function of row name, seed and result, called after each run.
+        on_row: Function that is called with row name, seed and result after each run.
 
     Returns:
         List of results, mappings as in `result.json`, without rows that another process
@@ -129,7 +129,7 @@ def _read_result(folder, recipe):
     """Returns the stored result of a row, or `None`.
 
     Raises:
-        RecipeError: If it has different settings.
+        RecipeError: If the result was computed with a different recipe.
     """
     path = folder / RESULT
     if not os.path.lexists(path):
@@ -143,7 +143,10 @@ def _read_result(folder, recipe):
 
 
 def _read_recipe(stored):
-    """Returns the recipe of a stored result, with defaults for newer keys."""
+    """Returns the recipe of a stored result, or `None` if it is invalid.
+
+    Keys that are newer than the result have their defaults.
+    """
     try:
         return Recipe.model_validate(stored["recipe"])
     except ValueError:

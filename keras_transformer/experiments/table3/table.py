@@ -43,7 +43,7 @@ def _by_row(results):
 
 
 def _columns(row, results):
-    """Returns a row's cells by the head of their column."""
+    """Returns a dict that maps column headings to a row's cells."""
     model = results[0]["recipe"]["model"]
     training = results[0]["recipe"]["training"]
     paper = PAPER[row]
@@ -82,7 +82,7 @@ def _markdown(lines, signature, scale, runs):
 
 
 def _plot(rows, path):
-    """Plots the difference of each row from base, here and in the paper."""
+    """Plots each row's difference from base, for these results and the paper's."""
     figure = Figure(figsize=(10, 6))  # pyplot would use the user's backend
     axes = figure.subplots(2, 1, sharex=True)
     names = [row["row"] for row in rows]
