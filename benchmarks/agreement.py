@@ -17,7 +17,7 @@ import machine
 import report
 
 BEAM_SIZE = 4
-# Log-probabilities differ by rounding.
+# Log-probabilities that differ by less are equal except for rounding.
 TOLERANCE = 1e-3
 
 

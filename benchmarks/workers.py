@@ -80,7 +80,7 @@ class Worker:
         return float(logs["loss"])
 
     def all_reduce(self, rows):
-        """Sums as many numbers as there are weights over the workers."""
+        """Sums an array as large as the model's weights over the workers."""
         import tensorflow as tf
 
         return float(self.reduce(tf.zeros([self.num_weights]))[0])
@@ -205,7 +205,7 @@ def measure(model, rounds, calls, cores):
 
 
 def serve(model):
-    # TensorFlow counts the cores when it is imported.
+    # TensorFlow counts the cores when it is imported, so this must come first.
     os.sched_setaffinity(0, {int(os.environ["BENCHMARK_CORE"])})
     channel = interleaved.Channel()
     channel.send()
