@@ -4,8 +4,8 @@
     python benchmarks/agreement.py RUN --source test.en
 
 Both search with beam size 4 and length penalty 0, for the most probable translation.
-For each line that differs, the log-probabilities show which one is better. The script
-writes benchmarks/results/agreement.json and .md.
+If the translations of a line differ, their log-probabilities show which one is better.
+The script writes benchmarks/results/agreement.json and .md.
 """
 
 import argparse

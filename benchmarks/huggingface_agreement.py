@@ -25,8 +25,8 @@ import report
 
 LINES = 1000
 BEAM_SIZES = (1, 4)
-# Log-probabilities that differ by less count as equal. They differ by rounding, and by
-# the epsilon of layer normalization.
+# Log-probabilities that differ by less count as equal. Rounding and the epsilon of
+# layer normalization cause such differences.
 TOLERANCE = 1e-3
 # Encoder layers, decoder layers, activation, tied output, shared vocabulary.
 RANDOM_MODELS = (

@@ -5,7 +5,7 @@
       --pymarian marian/bin/pymarian --train
 
 The script trains a small model on Multi30k in FOLDER and imports it. Without `--train`,
-FOLDER contains a trained model. Marian's scorer and decoder and the imported model
+FOLDER must contain a trained model. Marian's scorer and decoder and the imported model
 receive the pieces of the 1,000 test sentences. For each translation that differs,
 `marian_search` shows whether Marian's search rule is the reason. The script
 also exports the imported model and compares the export's translations, in C and, with

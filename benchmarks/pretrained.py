@@ -1,4 +1,4 @@
-"""Packs a finished run as a packaged model.
+"""Turns a finished run into a packaged model.
 
     keras-transformer train phrases --output runs/phrases
     python benchmarks/pretrained.py phrases runs/phrases
@@ -121,7 +121,7 @@ def _check_recipe(run, found, expected):
 
 
 def _flat(values, prefix=""):
-    """Flattens nested mappings to dotted keys. Lists of data files become file names."""
+    """Flattens nested mappings to dotted keys. In `data`, lists become file names."""
     flat = {}
     for key, value in values.items():
         if isinstance(value, dict):

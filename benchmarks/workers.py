@@ -6,8 +6,8 @@ Every process has one core and one thread. The global batch is the same for one 
 and for two. Four measurements take turns: a step of one process with the whole batch, a
 step with half of it, a step of two workers, and an all-reduce of as many numbers as the
 model has weights. The cost model predicts the time of two workers as the time of half a
-batch plus the time of the all-reduce.
-The script writes benchmarks/results/workers.json and .md.
+batch plus the time of the all-reduce. The script writes benchmarks/results/workers.json
+and .md.
 """
 
 import argparse
