@@ -7,10 +7,10 @@
 The script trains a small model on Multi30k in FOLDER and imports it. Without `--train`,
 FOLDER must contain a trained model. Marian's scorer and decoder and the imported model
 receive the pieces of the 1,000 test sentences. For each translation that differs,
-`marian_search` shows whether Marian's search rule is the reason. The script
-also exports the imported model and compares the export's translations, in C and, with
-`--python`, in another TensorFlow. It writes benchmarks/results/marian_agreement.json
-and .md.
+`marian_search` shows whether Marian's search rule is the reason. The script also
+exports the imported model and compares the export's translations, in a C program and,
+with `--python`, in another TensorFlow. It writes
+benchmarks/results/marian_agreement.json and .md.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def read_lines(name):
 
 
 class Imported:
-    """Scores and searches of the imported model, with rows of ids as inputs.
+    """Scoring and search with the imported model, on rows of ids.
 
     Args:
         imported: An `ImportedModel`.
