@@ -4,8 +4,8 @@
     python benchmarks/agreement.py RUN --source test.en
 
 Both search with beam size 4 and length penalty 0, for the most probable translation.
-For each line that differs, the log-probabilities show which one is better. The script
-writes benchmarks/results/agreement.json and .md.
+If the translations of a line differ, their log-probabilities show which one is better.
+The script writes benchmarks/results/agreement.json and .md.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import machine
 import report
 
 BEAM_SIZE = 4
-# Log-probabilities differ by rounding.
+# Log-probabilities that differ by less are equal except for rounding.
 TOLERANCE = 1e-3
 
 

@@ -60,10 +60,11 @@ RELATIONS = {
 
 
 def word_places(labels):
-    """Returns the slice of subwords of each word, at its first place in the source.
+    """Maps each word to the slice of its subwords, where it first occurs.
 
     Args:
-        labels: Subwords, the first of each word with a leading space, then the end.
+        labels: Source subwords and the end symbol. A subword that starts a word has a
+            leading space.
     """
     begins = [i for i, label in enumerate(labels) if i == 0 or label.startswith(" ")]
     places = {}
@@ -73,7 +74,7 @@ def word_places(labels):
 
 
 def attention_to(attention, word, other):
-    """Returns the attention of a word to another, `[num_layers, num_heads]`."""
+    """Returns the attention from one word to another, `[num_layers, num_heads]`."""
     places = word_places(attention.source)
     scores = attention.scores["encoder"][:, :, places[word], places[other]]
     return scores.sum(-1).mean(-1)

@@ -2,8 +2,8 @@
 
     python benchmarks/curve.py runs/multi30k --output benchmarks/results/multi30k
 
-The script reads metrics.jsonl of each run and writes OUTPUT.png and OUTPUT.csv. The
-curves of .csv files from earlier calls are drawn, too.
+The script reads metrics.jsonl of each run and writes OUTPUT.png and OUTPUT.csv. A .csv
+file from an earlier call, given in place of a run, adds its curves.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def validations(run, score):
 
 
 def read_curves(path, score):
-    """Reads the curves of a .csv file by name."""
+    """Returns the rows of each curve in a .csv file, by the curve's name."""
     curves = {}
     with open(path, encoding="utf-8") as file:
         for row in csv.DictReader(file):

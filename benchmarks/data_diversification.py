@@ -58,7 +58,7 @@ def diversify(recipe, seeds, output, final=None, dry_run=False):
         recipe: A `Recipe` for text.
         seeds: List of different seeds, ints. Each gives a model per direction.
         output: Folder of all files.
-        final: The `Recipe` of the last training. If `None`, `recipe`.
+        final: The `Recipe` of the last training. If `None`, `recipe` is used.
         dry_run: Whether to print the commands only.
 
     Raises:
@@ -88,7 +88,7 @@ class Part(NamedTuple):
 
     Attributes:
         result: File that exists once the part is finished.
-        command: Words of the command, without the name of the package.
+        command: Words of the command, without `keras-transformer`.
         function: Function without arguments, or `None`.
     """
 
@@ -103,7 +103,7 @@ class Part(NamedTuple):
 
 
 def parts_of(recipe, final, seeds, output):
-    """Returns every `Part` in order, with the arguments of `diversify`."""
+    """Returns every `Part` in order. `diversify` documents the arguments."""
     text, synthetic = output / "text", output / "synthetic"
     models = [
         (name, side, seed)
@@ -139,7 +139,7 @@ def parts_of(recipe, final, seeds, output):
 
 
 def claim(recipe, final, seeds, output):
-    """Stores the settings in `output`, or checks that they are the stored ones."""
+    """Stores the settings in `output`, or checks that they match the stored ones."""
     path = output / "settings.json"
     recipes = [each.model_dump(mode="json") for each in (recipe, final)]
     settings = json.dumps({"seeds": seeds, "recipes": recipes}, indent=1)
@@ -155,7 +155,7 @@ def claim(recipe, final, seeds, output):
 
 def write_text(recipe, final, output):
     """Writes the text of each split, and the recipes of the trainings."""
-    # Imports TensorFlow.
+    # This module imports TensorFlow, which takes seconds.
     from keras_transformer.experiments.corpora import load_pairs
 
     splits = {}

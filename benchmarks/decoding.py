@@ -1,4 +1,4 @@
-"""Compares decoding here, in CTranslate2 with the same weights, and in KerasHub.
+"""Compares decoding with this package, CTranslate2 (same weights) and KerasHub.
 
     pip install ".[bench]"
     KERAS_TRANSFORMER_DATA=... python benchmarks/decoding.py fixed
@@ -39,8 +39,8 @@ def fixed_exports(folder):
     """Returns exports of a base model that never predicts the end id, and source ids.
 
     Returns:
-        Mapping of name suffixes to SavedModels, folder of the CTranslate2 model, and
-        ids `[rows, SOURCE]`.
+        Mapping of system name suffixes to SavedModels, folder of the CTranslate2 model,
+        and source ids `[rows, SOURCE]`.
     """
     import keras
     import numpy as np
@@ -56,7 +56,8 @@ def fixed_exports(folder):
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     embeddings = model.token_embedding.embeddings
     rows = np.array(np.asarray(embeddings))
-    # The logit 0 is never among the best of 8,000 normally distributed ones.
+    # A zero embedding gives the end id the logit 0, which is never among the best of
+    # 8,000 normally distributed logits.
     rows[tokenizer.end_id] = 0
     embeddings.assign(rows)
     saved = {
@@ -166,7 +167,7 @@ def start_systems(saved, fast, kind, alpha):
     """Starts each system with shared threads, and with one thread per part of a batch.
 
     Args:
-        saved: Mapping of name suffixes to exports.
+        saved: Mapping of system name suffixes to exports.
         fast: Folder of the CTranslate2 model.
         kind: `"ids"` or `"text"`; KerasHub is only measured with ids.
         alpha: Length penalty of CTranslate2.

@@ -1,4 +1,4 @@
-"""Fine-tunes an imported model on other text, and interrupts and resumes it.
+"""Fine-tunes an imported model on other text, with and without an interruption.
 
     KERAS_TRANSFORMER_DATA=... python benchmarks/fine_tuning.py MODEL
 

@@ -3,8 +3,9 @@
     pip install ".[bench]" transformers==4.57.6
     KERAS_TRANSFORMER_DATA=... python benchmarks/huggingface_agreement.py NAME=PATH ...
 
-The script imports random `MarianMTModel`s and compares their outputs with the original.
-It also exports each model given as NAME=PATH, the path of a run or an imported folder.
+The script imports random `MarianMTModel`s and compares their outputs before and after
+the import. It also exports each model given as NAME=PATH, the path of a run or an
+imported folder.
 `generate` of transformers and this package then translate 1,000 test sentences of
 Multi30k, greedily and with beam size 4, without length penalty. The packaged model
 `phrases` translates phrases instead. The script writes
@@ -24,7 +25,8 @@ import report
 
 LINES = 1000
 BEAM_SIZES = (1, 4)
-# Log-probabilities differ by rounding, and by the epsilon of normalizations.
+# Log-probabilities that differ by less count as equal. Rounding and the epsilon of
+# layer normalization cause such differences.
 TOLERANCE = 1e-3
 # Encoder layers, decoder layers, activation, tied output, shared vocabulary.
 RANDOM_MODELS = (
@@ -106,8 +108,8 @@ def compare_random(folder, model, num_rows=20, extra_length=15):
     """Compares an imported random model with the original.
 
     Returns:
-        Mapping with the largest difference of logits and the numbers of logits, of
-        sources, and of sources with different greedy translations.
+        Mapping with the largest difference between logits, the number of logits, the
+        number of sources, and the number of different greedy translations.
     """
     import torch
 
@@ -126,7 +128,7 @@ def compare_random(folder, model, num_rows=20, extra_length=15):
     their_targets, our_targets = targets.copy(), targets.copy()
     their_targets[:, 0], our_targets[:, 0] = start, ids.start
     with torch.no_grad():
-        # This package has no logit for the padding id, which is the last one there.
+        # The last logit is the padding id's, for which this package has none.
         theirs = model(
             input_ids=torch.tensor(sources, dtype=torch.int64),
             decoder_input_ids=torch.tensor(their_targets, dtype=torch.int64),
@@ -158,7 +160,7 @@ def compare_random(folder, model, num_rows=20, extra_length=15):
 
 
 def read_sources(path):
-    """Returns the lines that a model translates."""
+    """Returns the lines that the model at `path` translates."""
     if path == "phrases":
         from keras_transformer.experiments.corpora import load_pairs
         from keras_transformer.recipes import load_recipe
@@ -175,8 +177,8 @@ def compare_export(path, folder, engine=None):
     """Compares a model with its export in transformers.
 
     Returns:
-        Mapping with the architecture in transformers and, for each beam size, the line
-        number and the reason of each difference.
+        Mapping with the architecture in transformers, the number of lines and, for
+        each beam size, the translations that differ.
     """
     import transformers
 
@@ -217,7 +219,7 @@ def reason(ours, theirs):
 
 
 def generate(model, tokenizer, lines, beam_size, batch_size=25):
-    """Returns the texts of `generate`."""
+    """Translates lines with `model.generate`, in batches of similar lengths."""
     import torch
 
     texts = [""] * len(lines)

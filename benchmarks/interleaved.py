@@ -25,8 +25,8 @@ class Channel:
 
     def __init__(self):
         self._out = os.fdopen(os.dup(1), "w")
-        # Standard output carries the answers, so what libraries print goes to standard
-        # error.
+        # Standard output carries the metrics, so the output of libraries is redirected
+        # to standard error.
         os.dup2(2, 1)
         self._start = None
 
@@ -77,7 +77,7 @@ class System:
         name: Name in tables.
         script: Path relative to this folder.
         *arguments: Arguments of the script.
-        environment: Environment variables, added to those for threads.
+        environment: Additional environment variables. They override the defaults below.
     """
 
     def __init__(self, name, script, *arguments, environment=None):

@@ -31,7 +31,7 @@ def description():
 
 
 def sgemm_turn(size=2048, repeats=6):
-    """Measures a square float32 product in TensorFlow, in GFLOP/s."""
+    """Measures a square float32 matrix product in TensorFlow, in GFLOP/s."""
     import tensorflow as tf
 
     left, right = tf.random.normal([size, size]), tf.random.normal([size, size])

@@ -5,12 +5,12 @@
       --pymarian marian/bin/pymarian --train
 
 The script trains a small model on Multi30k in FOLDER and imports it. Without `--train`,
-FOLDER contains a trained model. Marian's scorer and decoder and the imported model
+FOLDER must contain a trained model. Marian's scorer and decoder and the imported model
 receive the pieces of the 1,000 test sentences. For each translation that differs,
-`marian_search` shows whether the rules of the two searches are the reason. The script
-also exports the imported model and compares the export's translations, in C and, with
-`--python`, in another TensorFlow. It writes benchmarks/results/marian_agreement.json
-and .md.
+`marian_search` shows whether Marian's search rule is the reason. The script also
+exports the imported model and compares the export's translations, in a C program and,
+with `--python`, in another TensorFlow. It writes
+benchmarks/results/marian_agreement.json and .md.
 """
 
 import argparse
@@ -25,11 +25,13 @@ import report
 from marian_programs import Marian
 from marian_search import marian_search
 
+# Beam sizes, and exponents of the length by which scores are divided.
 SEARCHES = ((1, 0), (1, 1), (4, 0), (4, 1))
 # Scores that differ by less are equal except for rounding.
 TOLERANCE = 1e-4
 BATCH_TOKENS = 4096
-# Maximum length of a translation: here the source's plus 50, in Marian three times it.
+# Maximum length of a translation: in this package the source's length plus 50, in
+# Marian three times the source's length.
 EXTRA_LENGTH, MARIANS_FACTOR = 50, 3
 
 
@@ -42,10 +44,10 @@ def read_lines(name):
 
 
 class Imported:
-    """The imported model as functions of ids.
+    """Scoring and search with the imported model, on rows of ids.
 
     Args:
-        imported: `ImportedModel`.
+        imported: An `ImportedModel`.
     """
 
     def __init__(self, imported):
@@ -62,11 +64,14 @@ class Imported:
         )
 
     def log_probs(self, source, target):
-        """Returns the log-probabilities after the start and each id, `[batch, n, V]`.
+        """Returns the log-probabilities of the id after the start and each target id.
 
         Args:
-            source: Rows of ids with their ends.
+            source: Rows of ids with their end ids.
             target: Rows of ids without start and end.
+
+        Returns:
+            Array `[batch, longest target + 1, vocabulary]`.
         """
         from keras_transformer.decoding.batches import pad_rows
 
@@ -78,7 +83,7 @@ class Imported:
         return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
     def word_scores(self, sources, targets):
-        """Returns the log-probabilities of each target's ids, the end included."""
+        """Returns the log-probabilities of each target's ids, end id included."""
         from keras_transformer.decoding.batches import batch_by_length
 
         found = [None] * len(sources)
@@ -92,7 +97,7 @@ class Imported:
         return found
 
     def translate(self, sources, search):
-        """Returns the best ids of each source, with the end if they have it."""
+        """Returns the best ids of each source, with the end id unless cut off."""
         from keras_transformer.decoding import translate_ids
         from keras_transformer.decoding.batches import batch_by_length
         from keras_transformer.decoding.batches import pad_rows
@@ -118,7 +123,7 @@ class Imported:
 
 
 def encode(text, id_of_piece, special):
-    """Returns the ids of a text's pieces, which spaces separate, and the end id."""
+    """Returns the ids of a text's space-separated pieces, followed by the end id."""
     pieces = filter(None, text.split(" "))
     return [*(id_of_piece.get(piece, special.unknown) for piece in pieces), special.end]
 
@@ -147,7 +152,7 @@ def compare_searches(model, marian, id_of_piece, sources):
 
 
 def explain(model, number, source, ours, theirs, beam_size, normalize):
-    """Returns the line number, the reason of the difference, and both scores."""
+    """Returns the line number, the reason for the difference, and both scores."""
     words = model.word_scores([source] * 2, [ours, theirs])
     pair = [
         float(each.sum() / len(each) ** normalize) if len(each) else 0.0
@@ -186,7 +191,7 @@ def compare_scores(model, marian, id_of_piece, sources, targets):
 
 
 def compare_exports(imported, lines, python):
-    """Returns how many texts the export translates like the model, per runtime."""
+    """Returns the number of texts that each runtime translates like the model."""
     import keras_transformer as kt
     from keras_transformer.export import export_saved_model
 

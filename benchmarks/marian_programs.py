@@ -13,7 +13,7 @@ import numpy as np
 
 # SentencePiece models, which split texts into pieces.
 SPLITTERS = ("source.spm", "target.spm")
-# Settings of a small post-norm model. Except for its size, it is like OPUS-MT's.
+# Settings of a small post-norm model. Except for its size, it is like OPUS-MT models.
 MODEL = {
     "type": "transformer",
     "tied-embeddings-all": "true",
@@ -114,7 +114,7 @@ class Marian:
         return [" ".join(pieces) for pieces in processor.encode(texts, out_type=str)]
 
     def word_scores(self, sources, targets):
-        """Returns the log-probabilities of the pieces of targets, and of their ends.
+        """Returns the log-probabilities of each target's pieces and of its end.
 
         Args:
             sources: List of str, pieces separated by spaces.

@@ -11,15 +11,15 @@ def marian_search(next_log_probs, ids, beam_size, normalize, max_length):
     """Returns the best translation of one sentence by Marian's rule.
 
     Args:
-        next_log_probs: Function of a list of rows of ids of equal length, without
-            start. Returns the log-probabilities of the next ids, `[rows, ids]`.
+        next_log_probs: Function that takes a list of rows of ids, of equal length and
+            without start. Returns the log-probabilities of the next ids, `[rows, ids]`.
         ids: `SpecialIds`.
         beam_size: Width of the beam at first. Every hypothesis that ends narrows it.
         normalize: Exponent of the length by which scores are divided.
         max_length: Number of ids, with the end, after which all hypotheses end.
 
     Returns:
-        List of ids, without start, with the end if the hypothesis has it.
+        List of ids without start, with the end unless `max_length` cut it off.
     """
     rows, totals, width = [[]], np.zeros(1), beam_size
     ended = []

@@ -1,4 +1,4 @@
-"""Translates with an export outside this process: from C, or in another TensorFlow."""
+"""Translation with an export in other processes: a C program, or another TensorFlow."""
 
 import json
 import pathlib
@@ -21,8 +21,8 @@ def translate_in_python(python, export, lines):
     """Returns the version of another Python's TensorFlow, and the translations.
 
     Args:
-        python: Path of the Python, which has tensorflow and tensorflow-text.
-        export: Folder of a SavedModel's version.
+        python: Path of a Python interpreter with tensorflow and tensorflow-text.
+        export: Version folder of a SavedModel.
         lines: List of str.
     """
     found = subprocess.run(
@@ -39,9 +39,9 @@ def translate_in_c(export, lines, folder):
     """Returns the translations of a C program, which uses TensorFlow's C API.
 
     Args:
-        export: Folder of a SavedModel's version.
+        export: Version folder of a SavedModel.
         lines: List of str, at most 1,024.
-        folder: Folder for the program.
+        folder: Folder for the compiled program.
     """
     import tensorflow as tf
     import tensorflow_text

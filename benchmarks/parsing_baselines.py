@@ -73,7 +73,7 @@ class Pcfg:
         self.without_parse = 0
 
     def parse(self, tree):
-        """Returns the tree, or `None` if none was found in time."""
+        """Returns the most probable tree, or `None` if none was found in time."""
         try:
             found = next(iter(self.parser.parse(tree.tags)), None)
         except TimeoutError:
@@ -195,7 +195,7 @@ def add(models, test, arguments):
         score_row(name, "sample", [test[i] for i in places], [trees[i] for i in places])
         for name, trees in models.items()
     ]
-    # The sort is stable; whole corpora come first.
+    # Rows for all sentences come first. The sort keeps the order within both groups.
     result["rows"] = sorted(rows, key=lambda row: row["sentences"] != "all")
     report.write(arguments.output, arguments.name, result)
 

@@ -1,4 +1,4 @@
-"""Packs a finished run as a model of the package.
+"""Turns a finished run into a packaged model.
 
     keras-transformer train phrases --output runs/phrases
     python benchmarks/pretrained.py phrases runs/phrases
@@ -32,7 +32,7 @@ _WEIGHTS_LICENSE = "The weights have the license of this package, Apache-2.0."
 
 
 class Packaged(NamedTuple):
-    """A model of the package, which is trained with the recipe of the same name.
+    """A packaged model, which is trained with the recipe of the same name.
 
     Attributes:
         description: One line for `keras-transformer models`.
@@ -69,7 +69,7 @@ def pack(name, run, folder=None, samples=0):
     Args:
         name: Key of `MODELS`.
         run: Folder of a finished run with the recipe of that name.
-        folder: Folder to write. If `None`, the package's.
+        folder: Folder to write. If `None`, `keras_transformer/pretrained/NAME`.
         samples: Number of evenly spaced test sentences to print with translations.
 
     Raises:
@@ -90,7 +90,7 @@ def pack(name, run, folder=None, samples=0):
         "texts": {"recipe.yaml": (_RECIPES / f"{name}.yaml").read_text("utf-8")},
     }
     with tempfile.TemporaryDirectory() as temporary:
-        # The scores are those of the weights in half precision.
+        # The scores are measured with the weights in half precision.
         half = export_preset(translator, f"{temporary}/{name}", **options)
         size = sum(each.stat().st_size for each in half.rglob("*") if each.is_file())
         if size > packaged.max_bytes:
@@ -104,7 +104,7 @@ def pack(name, run, folder=None, samples=0):
 
 
 def _in_float32(model):
-    """Returns a copy that computes in float32, which every processor does quickly."""
+    """Returns a copy that computes in float32, which is fast on every processor."""
     config = {**model.get_config(), "dtype": "float32"}
     copy = kt.Transformer.from_config(config)
     copy.build({"source_ids": (None, None), "target_ids": (None, None)})
@@ -121,7 +121,7 @@ def _check_recipe(run, found, expected):
 
 
 def _flat(values, prefix=""):
-    """Returns the values of nested mappings by dotted key, with the names of files."""
+    """Flattens nested mappings to dotted keys. In `data`, lists become file names."""
     flat = {}
     for key, value in values.items():
         if isinstance(value, dict):
@@ -134,7 +134,7 @@ def _flat(values, prefix=""):
 
 
 def _evaluate(translator, recipe, samples):
-    """Returns the scores on the test text, or on the validation text without one."""
+    """Returns the scores on the test text or, if it is missing, the validation text."""
     splits = load_pairs(recipe)
     split = "test" if "test" in splits else "validation"
     sources, references = map(list, zip(*splits[split], strict=True))

@@ -43,7 +43,7 @@ def measure_here(window, length):
             loss = tf.reduce_sum(tf.square(layer(x, x)))
         return tape.gradient(loss, x)
 
-    # One-time allocations are not measured.
+    # A step on a short input makes the one-time allocations before the measurement.
     step(x[:, : 2 * WINDOW])
     before = interleaved.peak_mib()
     seconds = scaling.median_seconds(lambda: step(x).numpy())

@@ -26,7 +26,7 @@ FEATURES = {"avx512_bf16": "AVX-512 BF16", "amx_bf16": "AMX"}
 
 
 def speedup(system):
-    """Formats the speed of a table's first system as a multiple of this system's."""
+    """Formats the rate of a table's first system as a multiple of this one's rate."""
     return f"{1 / system['relative_rate']['median']:.2f}x"
 
 
@@ -47,7 +47,8 @@ def training(result):
 
 def decoding(result):
     batches = result["batches"]
-    # Batches are always searched in parts, so the first system has one row.
+    # The first system searches batches only in parts, and single sentences only
+    # without. Both go into one row.
     ours = batches[0]["systems"][0]["name"]
     found = {}
     for batch in batches:
@@ -260,7 +261,7 @@ def parsing_baselines(result):
     for row in result["rows"]:
         for kind, which in (("all", ""), ("short", " of at most 40 words")):
             score = row[kind]
-            # Sentences of the sample are short.
+            # All sentences of the sample are short, so a second row would be the same.
             if kind == "all" or row["sentences"] == "all":
                 first = {"all": "all ", "sample": "sample of "}[row["sentences"]]
                 name = f"{'' if which else first}{score['sentences']:,}{which}"
@@ -323,7 +324,7 @@ def experiments(path):
     """Returns the log of experiments, from `experiments.csv`.
 
     Raises:
-        ValueError: If a number is damaged, or a row has a test score without the
+        ValueError: If a number cannot be parsed, or a row has a test score without the
             validation score by which it was chosen.
     """
     digits = {

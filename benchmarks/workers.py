@@ -6,8 +6,8 @@ Every process has one core and one thread. The global batch is the same for one 
 and for two. Four measurements take turns: a step of one process with the whole batch, a
 step with half of it, a step of two workers, and an all-reduce of as many numbers as the
 model has weights. The cost model predicts the time of two workers as the time of half a
-batch plus the time of the all-reduce.
-The script writes benchmarks/results/workers.json and .md.
+batch plus the time of the all-reduce. The script writes benchmarks/results/workers.json
+and .md.
 """
 
 import argparse
@@ -80,7 +80,7 @@ class Worker:
         return float(logs["loss"])
 
     def all_reduce(self, rows):
-        """Sums as many numbers as there are weights over the workers."""
+        """Sums an array as large as the model's weights over the workers."""
         import tensorflow as tf
 
         return float(self.reduce(tf.zeros([self.num_weights]))[0])
@@ -205,7 +205,7 @@ def measure(model, rounds, calls, cores):
 
 
 def serve(model):
-    # TensorFlow counts the cores when it is imported.
+    # TensorFlow counts the cores when it is imported, so this must come first.
     os.sched_setaffinity(0, {int(os.environ["BENCHMARK_CORE"])})
     channel = interleaved.Channel()
     channel.send()

@@ -102,7 +102,7 @@ def blank(width, height, x, y):
     return figure, axes
 
 
-# Boxes of a layer of each stack of Figure 1, from bottom to top.
+# Boxes of one layer in each stack of Figure 1, from bottom to top.
 STACKS = {
     "Encoder": ["MultiHeadAttention", "AddNorm", "FeedForward", "AddNorm"],
     "Decoder": [
@@ -142,7 +142,7 @@ def _draw_stack(axes, theme, x, stack):
     """Draws a stack with its embeddings, centered at `x`.
 
     Returns:
-        The y of the last box's top, and of the center of cross-attention, if any.
+        y of the last box's top, and y of the center of cross-attention or `None`.
     """
     is_encoder = stack == "Encoder"
     colors = {"Multi": theme.orange, "AddNo": theme.green, "FeedF": theme.blue}

@@ -3,7 +3,7 @@
     python docs/notebooks.py [NAME ...]     all of them, if no name is given
 
 Each NAME.ipynb is the jupytext pair of NAME.md. Bash blocks become `%%bash` cells, and
-the comments with hints for tests disappear. Notebooks are executed in a folder with
+comments with hints for tests are removed. Notebooks are executed in a folder with
 small text files, as in the tests of the pages (tests/guides.py). Training is shortened,
 unless its block has the hint `as written`. After shortened training, the notebook
 stores no outputs.
@@ -66,7 +66,7 @@ def read_blocks(text):
 
 
 def expected_outputs(text):
-    """Returns what the page shows as each cell's output, or `None`."""
+    """Returns each cell's output as the page shows it, or `None` if it shows none."""
     expected = []
     for block in guides.blocks(text):
         if _is_cell(block):
@@ -92,7 +92,8 @@ def build_notebook(text):
         parts.append(_visible(text[end : match.start()]))
         end = match.end()
         if any(hint.startswith(("output", "not compared")) for hint in block.hints):
-            # This text is the output of the cell above. Blank lines would make a cell.
+            # This text is the output of the cell above. The blank lines before it
+            # would become a cell.
             parts[-1] = parts[-1].rstrip("\n")
             continue
         fence = match[0]

@@ -165,7 +165,7 @@ def field_comments(path):
 
 
 def argument_docs(path, name):
-    """Returns the arguments that the docstring of a class describes."""
+    """Returns the descriptions in a class docstring's Args by argument name."""
     body = ast.parse(path.read_text(encoding="utf-8")).body
     node = next(each for each in body if getattr(each, "name", "") == name)
     text = ast.get_docstring(node).partition("\nArgs:\n")[2].partition("\n\n")[0]
@@ -213,7 +213,7 @@ def flattened(values, prefix=""):
             yield f"{prefix}{key}", value
 
 
-# Keys whose value the paper states. The values are those of the WMT14 recipes.
+# Keys whose value the paper states. The values are read from the WMT14 recipes.
 PAPER_KEYS = {
     *("tokenizer.kind", "tokenizer.vocabulary_size", "tokenizer.shared"),
     *(f"model.{name}" for name in schema.ARCHITECTURE),
@@ -275,7 +275,7 @@ class Descriptions:
                 "",
             ),
             self.arguments.get(name, "") if key.startswith("model.") else "",
-            # The other keys of a stage are those of `training`.
+            # The other keys of a stage have the descriptions of `training`.
             self.template.get(key.replace(".stages.", "."), ""),
         ]
         text = next(filter(None, candidates), None)
@@ -288,7 +288,7 @@ class Descriptions:
 def key_rows(section, prefix, descriptions, paper, seen):
     """Yields the rows of a section's table, and those of the sections inside it.
 
-    Fields of inner sections that are in `seen` are skipped, as they repeat.
+    `seen` collects the field names of inner sections. Repeated ones are skipped.
     """
     for name, field in section.model_fields.items():
         key = f"{prefix}{name}"

@@ -19,7 +19,7 @@ def on_startup(command, dirty):
     package = ROOT / "build" / "reference" / "keras_transformer"
     shutil.rmtree(package, ignore_errors=True)
     only_code = shutil.ignore_patterns("__pycache__")
-    # mkdocstrings does not follow links to folders.
+    # A copy instead of a link, because mkdocstrings does not follow links to folders.
     shutil.copytree(ROOT / "keras_transformer", package, ignore=only_code)
     shutil.copytree(
         ROOT / "pipelines", package / "pipelines", ignore=only_code, dirs_exist_ok=True
@@ -45,7 +45,7 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Shortens links that leave docs/ by one folder: the site's root is docs/."""
+    """Removes one `../` from links that leave docs/, which is the site's root."""
     path = page.file.src_uri
     return LINK.sub(
         lambda match: (

@@ -1,4 +1,7 @@
-"""System: this package's Trainer with pipeline, metrics, logs and progress bar."""
+"""System: this package's Trainer with pipeline, metrics, logs and progress bar.
+
+Options are "N parts" and "auto_bfloat16" (see `OPTIONS` in benchmarks/training.py).
+"""
 
 import sys
 import tempfile
