@@ -114,7 +114,7 @@ class EncodedCorpus:
             ) from None
 
     def _load(self, name, *dtypes):
-        """Maps an array of one dimension and one of the data types into memory."""
+        """Maps a one-dimensional array of one of the `dtypes` into memory."""
         path = os.path.join(self.folder, name)
         require_regular([path], DataError)
         array = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -10,7 +10,7 @@ that open before it and close after it, such as ``(S(NP(DT)`` and ``(NN))NP``. T
 column of the CoNLL-2012 shared task is similar. If several constituents end at a word,
 only the closing brackets with the outermost one's label are written. A bracket also
 closes all constituents inside its own: ``)NP)NP`` closes an NP, the PP around it, and
-the NP around both. The last word closes all constituents without brackets.
+the NP around both. After the last word, no closing brackets are written.
 """
 
 import re
@@ -168,7 +168,7 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
     - Numbers identify the words without a symbol, which are inserted before the next
       word. Without numbers, and at the end, missing words are appended to the innermost
       open constituent, or else to the outermost one. Superfluous symbols are skipped.
-    - A closing bracket closes the innermost constituent of its label and all
+    - A closing bracket closes the innermost open constituent with its label and all
       constituents inside it. If there is none, the bracket is skipped. Constituents
       that are open at the end are closed. The joined form omits these closing brackets,
       so closing the constituents there does not count as a repair.

@@ -20,7 +20,7 @@ GPU_CHUNK_TOKENS = 8192
 
 
 class _GlobalSum(keras.metrics.Sum):
-    """Sum that has the same value on all replicas. A worker can read it alone."""
+    """Sum with the same value on all replicas, so that a worker can read it alone."""
 
     def add_variable(self, *args, **kwargs):
         return super().add_variable(*args, aggregation="only_first_replica", **kwargs)
@@ -108,7 +108,7 @@ class TrainingModel(keras.Model):
         self.token_counter = _GlobalSum(name="tokens", dtype="float64")
 
     def set_regularization(self, label_smoothing, word_dropout=0.0, consistency=None):
-        """Sets the regularization of later calls of `fit`. The step is traced again.
+        """Sets the regularization for later calls of `fit`, which trace the step again.
 
         The arguments match the constructor.
         """
@@ -120,7 +120,7 @@ class TrainingModel(keras.Model):
         self.train_function = None
 
     def _set_rate(self, name, rate, is_scaled):
-        """Sets the rate of a `TokenDropout` and creates it for a first rate above 0."""
+        """Sets the rate of a `TokenDropout`, which the first rate above 0 creates."""
         layer = getattr(self, name)
         if layer is not None:
             layer.rate = rate

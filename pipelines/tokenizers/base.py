@@ -133,7 +133,7 @@ def write_atomically(path: str | os.PathLike, content: bytes) -> None:
     temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     try:
-        # Writing to a link of that name would write to another file.
+        # If the name were a link, writing to it would change another file.
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
         with open(temporary, "wb") as file:
