@@ -46,7 +46,7 @@ class RestrictedSelfAttention(MultiHeadAttention):
         self.window = window
 
     def attend(self, query, key, value, mask, causal, training, return_scores):
-        """Like `MultiHeadAttention.attend`, over each position's neighborhood."""
+        """Like `MultiHeadAttention.attend`, but over each position's neighborhood."""
         lengths = query.shape[2], key.shape[2]
         if None not in lengths and lengths[0] != lengths[1]:
             raise ValueError(

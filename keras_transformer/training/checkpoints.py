@@ -185,7 +185,7 @@ class Checkpoints:
                 self._damaged.add(path)
                 continue
             if self._writes:
-                # A killed process may not have deleted older checkpoints.
+                # A process that was killed may have left older checkpoints.
                 self._delete_old(int(path.rpartition("-")[2]))
             return progress
         if paths:

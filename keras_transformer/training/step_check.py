@@ -61,7 +61,7 @@ class CheckedUpdate:
             apply_if(tf.equal(fault, OK), optimizer, gradients, variables)
             return fault
         # A NaN in a gradient makes the optimizer skip the update and lower the scale.
-        # Keras checks only the first replica, so overflows on others are added here.
+        # Keras checks only the first replica, so overflows on the others are added.
         overflows = global_sum(tf.cast(~tf.math.is_finite(total), tf.float32)) > 0
         invalid = overflows | tf.not_equal(fault, OK)
         first = gradients[0] + tf.where(invalid, float("nan"), 0.0)

@@ -34,8 +34,8 @@ class TrainingModel(keras.Model):
     tokens at a time, and one pass computes loss, gradient, perplexity and accuracy.
 
     Each batch is divided along its rows into `gradient_accumulation_steps *
-    parallel_parts` parts, of which `parallel_parts` are computed at a time. Together
-    they make one update, normalized by the total weight of the target tokens in the
+    parallel_parts` parts, of which `parallel_parts` are computed at a time. All parts
+    together make one update, normalized by the total weight of the target tokens in the
     global batch.
 
     A step is invalid if its loss or gradient is not finite, or the norm of its gradient
@@ -120,7 +120,7 @@ class TrainingModel(keras.Model):
         self.train_function = None
 
     def _set_rate(self, name, rate, is_scaled):
-        """Sets the rate of a `TokenDropout`, which the first rate above 0 creates."""
+        """Sets the rate of a `TokenDropout`, creating it for the first rate above 0."""
         layer = getattr(self, name)
         if layer is not None:
             layer.rate = rate
@@ -301,7 +301,7 @@ class TrainingModel(keras.Model):
         return repeated
 
     def _decoder_output(self, inputs, training):
-        """Returns the decoder output and the guided layer's scores, or `None`."""
+        """Returns the decoder output, and the scores to guide or `None`."""
         guided = self.guided_alignment
         if guided is None:
             return self.transformer.decoder_output(inputs, training=training), None

@@ -29,8 +29,8 @@ class HuggingFacePairs(Pairs):
 
     Raises:
         DataError: Iteration raises it before the first pair if `datasets` is not
-            installed, or the dataset or the split does not exist. It raises it later if
-            an example lacks one of the texts.
+            installed, or the dataset or the split does not exist, and later if an
+            example lacks one of the texts.
     """
 
     def __init__(
