@@ -1,4 +1,4 @@
-"""Activations of the feed-forward networks: those of Keras, and `quick_gelu`."""
+"""Activations of the feed-forward networks: Keras's and `quick_gelu`."""
 
 import keras
 from keras import ops

@@ -12,8 +12,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     Keras's layer writes several arrays of the input's size to memory. This layer keeps
     mean and scale as one number per row. Arguments, weights and results match
-    `keras.layers.LayerNormalization`. Statistics are computed in float32, and those of
-    float64 inputs in float64 on TensorFlow.
+    `keras.layers.LayerNormalization`. Statistics are computed in float32, or in float64
+    for float64 inputs on TensorFlow.
     """
 
     def call(self, inputs, training=False):

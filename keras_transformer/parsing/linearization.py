@@ -28,7 +28,7 @@ ANY_TAG = "XX"
 WORD_SYMBOLS = ("joined", "numbers", "tags", ANY_TAG)
 # Forms in which the source has a number before each word.
 _NUMBERED = ("joined", "numbers")
-# Numbers are modulo this value. Few sentences are longer.
+# Numbers are taken modulo this value. Few sentences are longer.
 NUMBERS = 128
 # Groups: opening label, tag, closing label.
 _SYMBOL = re.compile(r"\(([^()]+)|\(([^()]+)\)|\)([^()]+)")
@@ -186,7 +186,7 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
     repairs = Counter()
     # Constituents [label, start, end], the indices of the open ones, and the tags.
     spans, stack, tags = [], [], []
-    # Whether a symbol has several brackets, and whether the next word is superfluous.
+    # Whether any symbol had several brackets, and whether the next word is superfluous.
     joined = superfluous = False
     for kind, value in _events_of(text):
         if kind == "number":

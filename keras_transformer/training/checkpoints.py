@@ -40,7 +40,7 @@ class Checkpoints:
     run's progress. It is complete and on disk before an older one is deleted.
 
     A run keeps the newest `keep` regular checkpoints, see `regular_paths`. After an
-    interruption it has one more, which the next checkpoint replaces.
+    interruption, it keeps one more, which the next checkpoint replaces.
 
     Args:
         model: A built and compiled `TrainingModel`.

@@ -79,8 +79,8 @@ class Tokenizer(tf.Module):
 
         Args:
             ids: RaggedTensor or dense int tensor `[batch, length]`. Padding ids, start
-                ids and ids outside the vocabulary are skipped. A row ends before its
-                first end id.
+                ids and ids outside the vocabulary are skipped, as is everything from a
+                row's first end id on.
 
         Returns:
             string tensor `[batch]`, UTF-8.
