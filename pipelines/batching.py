@@ -23,7 +23,7 @@ _MIN_BATCHES = 2
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """A rectangle of lengths. Lengths include the end id, bounds are inclusive.
+    """A rectangle of lengths. Lengths include the end id, and bounds are inclusive.
 
     Attributes:
         source_length: Length of the longest source.
@@ -126,8 +126,8 @@ def sample_weighted_pairs(
     for fraction in np.unique(fractions[fractions > 0]):
         for leaf in np.unique(leaf_of_pair):
             members = np.flatnonzero((leaf_of_pair == leaf) & (fractions == fraction))
-            # Due to floating-point error, a weight of 1.3 would draw 31 of 100 pairs
-            # instead of 30 without rounding.
+            # Without `round`, floating-point error would draw 31 extra pairs instead of
+            # 30 for 100 pairs with weight 1.3.
             count = int(np.ceil(round(fraction * len(members), 6)))
             drawn.append(random.choice(members, count, replace=False))
     return np.concatenate(drawn)

@@ -34,7 +34,7 @@ def training_dataset(
         corpus: The `EncodedCorpus`.
         batch_tokens: Largest number of ids on each side of a batch, padding included
             (25,000 in the paper). Rows added for replicas do not count.
-        seed: Seed of the orders, not negative.
+        seed: Seed for shuffling, not negative.
         start_step: Number of batches to skip, for resuming.
         num_replicas: Number of replicas. Rows of padding make the number of rows a
             multiple of the number of replicas.

@@ -40,7 +40,7 @@ class _Facts(BaseModel):
     dropped: dict[Literal[tuple(DROP_REASONS)], _Dropped]
     fingerprint: str | None
     ids: str | None = None  # hash of the ids
-    # Corpora of older versions have the ids that all tokenizers had.
+    # Older versions did not store these ids, which were the same in all tokenizers.
     pad_id: NonNegativeInt = Tokenizer.pad_id
     start_id: NonNegativeInt = Tokenizer.start_id
 
@@ -114,7 +114,7 @@ class EncodedCorpus:
             ) from None
 
     def _load(self, name, *dtypes):
-        """Maps an array of one dimension and one of the data types into memory."""
+        """Maps a one-dimensional array of one of the `dtypes` into memory."""
         path = os.path.join(self.folder, name)
         require_regular([path], DataError)
         array = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -145,7 +145,7 @@ def _read_chunks(file) -> Iterator[bytes]:
 
 
 def _guard(parts: Iterable[bytes], path: str | os.PathLike) -> Iterator[bytes]:
-    """Yields the parts and converts read errors to a `DataError` with the line."""
+    """Yields the parts and converts read errors to a `DataError` with a line number."""
     lines = 0
     parts = iter(parts)
     while True:

@@ -1,1 +1,1 @@
-"""Several workers for training, and Apache Beam for large corpora."""
+"""Training with several workers, and Apache Beam pipelines for large corpora."""

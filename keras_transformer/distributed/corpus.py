@@ -1,6 +1,6 @@
 """Apache Beam pipeline from a parallel corpus to files of ids for training.
 
-It serves corpora that are too large for one machine. The runner's workers read, check
+It is for corpora that are too large for one machine. The runner's workers read, check
 and tokenize the files and distribute the pairs over shards. The output does not depend
 on the number of workers: the numbers of a pair's file and line determine its shard and
 its place in the shard.
@@ -142,7 +142,7 @@ def _read_pairs(pipeline, files, deduplicate):
 
 
 def _write_shards(pairs, counts, encode, output, shards):
-    """Returns collections with the list of shards and with the dict of counts."""
+    """Returns two collections: the list of shards, and the dict of counts."""
     encoded = (
         pairs
         | "batch" >> beam.BatchElements(min_batch_size=64, max_batch_size=4096)
@@ -219,7 +219,7 @@ def write_file(path, chunks):
         for chunk in chunks:
             file.write(chunk)
     if FileSystems.exists(path):
-        # The runner repeats a task whose first attempt wrote the same content.
+        # If the runner repeats a task, the first attempt wrote the same content.
         FileSystems.delete([path])
     FileSystems.rename([temporary], [path])
 
@@ -315,7 +315,7 @@ class _Tokenize(beam.DoFn):
 
 
 class _WriteShard(beam.DoFn):
-    """Writes (shard, pairs) to a file of records and yields its entry in the list."""
+    """Writes (shard, pairs) to a file and yields its entry for `records.json`."""
 
     def __init__(self, output, shards):
         self._output = output

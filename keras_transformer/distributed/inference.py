@@ -25,7 +25,7 @@ from keras_transformer.saving.saved_model import max_batch_size
 
 # Name of the counter of lines that the export truncates.
 _CUT = "lines cut"
-# Inputs and outputs of each task's signature.
+# Tasks, and the name of each task's signature in the export.
 TRANSLATE, SCORE = "translate", "score"
 _SIGNATURES = {TRANSLATE: "serving_default", SCORE: "score"}
 _logger = logging.getLogger("keras_transformer")

@@ -4,8 +4,8 @@ Keras's TensorFlow trainer fails in two places when several processes train (ker
 20585):
 
 - Before the first step, it reduces a batch over the replicas to determine its shapes.
-  This fails if replicas belong to other processes. The patch uses the local part, which
-  has the same shapes.
+  This fails if replicas belong to other processes. The patch uses the part of a local
+  replica, which has the same shapes.
 - It averages each step's logs with `axis=0`, which a scalar does not have.
 
 TensorFlow detects lost processes by heartbeats, whose timeout only private functions

@@ -8,7 +8,7 @@ import contextlib
 import socket
 import time
 
-# Seconds between two attempts to reach a worker, and of one attempt.
+# Seconds between two attempts to reach a worker, and timeout of one attempt.
 _PAUSE = 0.2
 _ATTEMPT = 2.0
 
@@ -39,12 +39,12 @@ def wait_for_workers(addresses, index, seconds):
 
 @contextlib.contextmanager
 def _accept_connections(address):
-    """Accepts connections inside the context. The system queues them unread."""
+    """Accepts connections inside the context. The kernel queues them unread."""
     host, port = _host_and_port(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # TensorFlow reports an address in use.
+        # If the address is in use, TensorFlow reports it later.
         with contextlib.suppress(OSError):
             server.bind(("", port))
             server.listen(128)

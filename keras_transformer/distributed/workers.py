@@ -214,8 +214,8 @@ def _restore_default_signals():
 def _call_interruptibly(function):
     """Calls a function that waits for other workers, and returns its result.
 
-    Python handles signals in the main thread, but only between its own operations. So
-    another thread waits inside TensorFlow.
+    Python handles signals in the main thread, but not while it waits inside TensorFlow.
+    So another thread calls the function.
     """
     if threading.current_thread() is not threading.main_thread():
         return function()

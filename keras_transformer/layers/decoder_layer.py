@@ -45,8 +45,7 @@ class DecoderLayer(TransformerLayer):
     ):
         """Applies the three sublayers to a whole target at once.
 
-        The arguments match `Decoder.call`: Keras passes `encoder_output_mask`, which is
-        combined with `source_mask`.
+        The arguments match `Decoder.call`.
 
         Returns:
             `[batch, target_length, d_model]`. With `return_attention_scores`,

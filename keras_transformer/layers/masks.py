@@ -4,7 +4,7 @@ from keras import ops
 
 
 def padding_mask(ids, pad_id=0):
-    """Returns a mask of the shape of `ids`, `[batch, length]`, True = token."""
+    """Returns a mask of the ids `[batch, length]`, same shape, True = token."""
     return ops.not_equal(ids, pad_id)
 
 

@@ -22,7 +22,7 @@ SCORE_MODES = ("scaled_dot", "dot", "additive")
 def attention(logits, value, mask=None, dropout=None, training=None):
     """Computes `softmax(logits) V` (equation 1).
 
-    In the shapes, `...` is empty, or the axis of blocks in `RestrictedSelfAttention`.
+    In the shapes, `...` is the axis of blocks in `RestrictedSelfAttention`, else empty.
 
     Args:
         logits: `[batch, num_heads, ..., target_length, source_length]`.

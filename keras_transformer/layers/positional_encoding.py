@@ -106,8 +106,8 @@ class PositionalEncoding(keras.layers.Layer):
                 tensor. Above 0 when decoding one position at a time.
 
         Returns:
-            `[batch, length, d_model]`. Positions beyond the learned ones, which a
-            `start_index` or a dynamic length can cause, use the last learned one.
+            `[batch, length, d_model]`. With a `start_index` or a dynamic length,
+            positions may exceed the learned ones. These use the last learned one.
 
         Raises:
             ValueError: If `length` is static and above `max_length`.

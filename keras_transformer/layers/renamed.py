@@ -1,4 +1,4 @@
-"""The argument `score`, renamed to `score_mode`; accepted until the next release."""
+"""Support for `score`, the old name of `score_mode`, until the next release."""
 
 import warnings
 

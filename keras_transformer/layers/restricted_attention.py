@@ -9,9 +9,9 @@ from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.multi_head_attention import attention
 from keras_transformer.numerics.softmax import masked_softmax
 
-# Sequences are padded to whole blocks, so the blocks of a huge window in a model file
-# could exhaust the memory. Above this size, a block is at most as long as the sequence.
-# Up to it, the block size is static even if the sequence length is dynamic.
+# Sequences are padded to whole blocks, so a model file with a huge window could exhaust
+# the memory. A block above this size is therefore shortened to the sequence. Smaller
+# blocks keep their size, which is static even if the sequence length is dynamic.
 _MAX_STATIC_BLOCK = 512
 
 
@@ -46,7 +46,7 @@ class RestrictedSelfAttention(MultiHeadAttention):
         self.window = window
 
     def attend(self, query, key, value, mask, causal, training, return_scores):
-        """Like `MultiHeadAttention.attend`, over each position's neighborhood."""
+        """Like `MultiHeadAttention.attend`, but over each position's neighborhood."""
         lengths = query.shape[2], key.shape[2]
         if None not in lengths and lengths[0] != lengths[1]:
             raise ValueError(
@@ -111,7 +111,7 @@ def _split_blocks(x, size):
     heads, dim = x.shape[1], x.shape[3]
     padding = ops.zeros((batch, heads, -length % size, dim), dtype=x.dtype)
     padded = ops.concatenate([x, padding], axis=2)
-    # Not -1, which is ambiguous for an empty batch.
+    # The number is computed, because -1 would be ambiguous for an empty batch.
     num_blocks = (length + size - 1) // size
     return ops.reshape(padded, (batch, heads, num_blocks, size, dim))
 
@@ -133,8 +133,8 @@ def _join_neighbors(blocks, sides):
 def _band(size, sides, before, after):
     """Returns a bool mask `[size, keys]` of the keys in each query's window.
 
-    The queries are those of one block. `keys` is the number of keys in the block and
-    its neighbors.
+    The queries come from one block, and the `keys` keys from that block and its
+    neighbors.
     """
     arange = np.arange if isinstance(size, int) else ops.arange
     queries = arange(size)[:, None]

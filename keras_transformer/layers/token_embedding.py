@@ -59,7 +59,7 @@ class TokenEmbedding(keras.layers.Layer):
         self.zero_id = zero_id
         self.use_bias = use_bias
         self.tied = tied
-        # Keras would cast float ids to the compute dtype: in bfloat16, 4097 is 4096.
+        # Keras would cast float ids to the compute dtype. bfloat16 rounds 4097 to 4096.
         self.autocast = False
 
     def build(self, input_shape=None):
@@ -81,7 +81,7 @@ class TokenEmbedding(keras.layers.Layer):
             shape=(rows, self.d_model),
             # Vectors with components of unit variance get logits of unit variance.
             initializer=keras.initializers.RandomNormal(stddev=self.d_model**-0.5),
-            # Autocast would round the matrix of the float32 logits to half precision.
+            # Logits are float32, but autocast would round the matrix to 16 bits.
             autocast=False,
         )
 
@@ -130,7 +130,7 @@ class TokenEmbedding(keras.layers.Layer):
         return logits + self.bias if self.use_bias else logits
 
     def loss_operands(self, vectors):
-        """Returns matrices A and B such that the logits are A times B transposed.
+        """Returns matrices A and B such that the logits are `A @ B.T`.
 
         Biases become an additional column of B, with ones in A, so that a fused loss
         needs no third operand.

@@ -142,7 +142,7 @@ class TransformerLayer(keras.layers.Layer):
 def constructor_arguments(instance, layer_class, **values):
     """Returns a dict of the constructor arguments of `layer_class`.
 
-    Arguments that are not in `values` are attributes of `instance`.
+    Arguments that are not in `values` are read from the attributes of `instance`.
     """
     parameters = inspect.signature(layer_class.__init__).parameters
     names = [name for name in parameters if name not in ("self", "kwargs")]

@@ -1,6 +1,6 @@
-"""Numerics that exist for speed. Each function matches a plain formula.
+"""Functions and layers optimized for speed. Each is equivalent to a plain formula.
 
-The tests in `tests/numerics` compare both.
+The tests in `tests/numerics` compare the two.
 
 | function | plain formula | speedup |
 | --- | --- | --- |
@@ -15,7 +15,7 @@ The tests in `tests/numerics` compare both.
 
 1. The function alone, interleaved with the plain formula on two busy CPU cores, from
    `python benchmarks/numerics.py`.
-2. The softmax of a decoding step took 9 us instead of 73 when this was introduced.
+2. The softmax of a decoding step took 9 us instead of 73 when the function was added.
    `python benchmarks/decoding.py fixed` measures the whole step.
 3. Together they save a sixth of the operations of a decoding step.
 4. Decoding 20 tokens with the base model under XLA took 142 ms instead of 217.

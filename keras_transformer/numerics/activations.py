@@ -1,4 +1,4 @@
-"""Activations of the feed-forward networks: all of Keras, and `quick_gelu`."""
+"""Activations of the feed-forward networks: Keras's and `quick_gelu`."""
 
 import keras
 from keras import ops
@@ -11,7 +11,7 @@ def quick_gelu(x):
 
 
 def get_activation(activation):
-    """Returns the activation function with a name. A function is returned unchanged."""
+    """Returns the activation function for a name. A function is returned unchanged."""
     if activation == quick_gelu.__name__:
         return quick_gelu
     return keras.activations.get(activation)

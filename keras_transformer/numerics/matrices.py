@@ -12,7 +12,7 @@ MAX_PIECES, MIN_PIECE_SIZE = 4, 2**17
 
 
 def apply_flattened(function, x):
-    """Applies a function of a matrix to `x`, with its leading axes flattened to rows.
+    """Flattens the leading axes of `x` to rows, applies `function`, and restores them.
 
     To multiply a 3D array by a matrix, Keras adds a dozen shape operations. With few
     rows, they cost more than the product.
@@ -133,8 +133,8 @@ class Dense(keras.layers.Dense):
     def load_own_variables(self, store):
         """Like `keras.layers.Dense.load_own_variables`, but also loads int8 weights.
 
-        int8 weights first quantize this layer, because the config of the layer that
-        contains it does not record the quantization.
+        Before int8 weights are loaded, this layer is quantized, because the config of
+        the layer that contains it does not record the quantization.
         """
         is_int8 = "0" in store and store["0"].dtype == "int8"
         if self.built and self.quantization_mode is None and is_int8:

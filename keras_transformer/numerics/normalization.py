@@ -8,12 +8,12 @@ from keras_transformer.numerics.gradients import custom_gradient
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """Keras's `LayerNormalization`, faster over the last axis.
+    """Keras's `LayerNormalization`, but faster over the last axis.
 
-    Keras's layer writes several arrays of the input's size to memory. Here, mean and
-    scale stay one number per row. Arguments, weights and results match
-    `keras.layers.LayerNormalization`. Statistics are computed in float32, and those of
-    float64 inputs in float64 on TensorFlow.
+    Keras's layer writes several arrays of the input's size to memory. This layer keeps
+    mean and scale as one number per row. Arguments, weights and results match
+    `keras.layers.LayerNormalization`. Statistics are computed in float32, or in float64
+    for float64 inputs on TensorFlow.
     """
 
     def call(self, inputs, training=False):

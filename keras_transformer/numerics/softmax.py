@@ -8,8 +8,8 @@ from keras import ops
 
 from keras_transformer.numerics.gradients import custom_gradient
 
-# Finite, so that a row whose keys are all masked gives no NaN. Next to an allowed key,
-# its exponential is exactly 0.
+# Finite, so that a row whose keys are all masked gives no NaN. If a row has an allowed
+# key, the scores of its masked keys are exactly 0.
 MASKED_LOGIT = -1e30
 
 
@@ -75,9 +75,9 @@ def weighted_values(logits, values):
 
     The softmax spans all parts, as if they were concatenated. Its denominator divides
     the product, which has fewer elements than the scores. In float16, it divides the
-    scores, because an undivided sum over many slots may exceed 65504. TensorFlow's
-    softmax spreads even tiny inputs over threads, which costs more than these
-    operations.
+    scores, because an undivided sum over many slots may exceed 65504. `ops.softmax` is
+    not used: TensorFlow spreads even tiny inputs over threads, which costs more than
+    these operations.
 
     Args:
         logits: List of float32 `[..., queries, slots]`, one per part of the KV cache.

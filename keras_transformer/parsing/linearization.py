@@ -10,7 +10,7 @@ that open before it and close after it, such as ``(S(NP(DT)`` and ``(NN))NP``. T
 column of the CoNLL-2012 shared task is similar. If several constituents end at a word,
 only the closing brackets with the outermost one's label are written. A bracket also
 closes all constituents inside its own: ``)NP)NP`` closes an NP, the PP around it, and
-the NP around both. The last word closes all constituents without brackets.
+the NP around both. After the last word, no closing brackets are written.
 """
 
 import re
@@ -28,7 +28,7 @@ ANY_TAG = "XX"
 WORD_SYMBOLS = ("joined", "numbers", "tags", ANY_TAG)
 # Forms in which the source has a number before each word.
 _NUMBERED = ("joined", "numbers")
-# Numbers are modulo this value. Few sentences are longer.
+# Numbers are taken modulo this value. Few sentences are longer.
 NUMBERS = 128
 # Groups: opening label, tag, closing label.
 _SYMBOL = re.compile(r"\(([^()]+)|\(([^()]+)\)|\)([^()]+)")
@@ -168,7 +168,7 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
     - Numbers identify the words without a symbol, which are inserted before the next
       word. Without numbers, and at the end, missing words are appended to the innermost
       open constituent, or else to the outermost one. Superfluous symbols are skipped.
-    - A closing bracket closes the innermost constituent of its label and all
+    - A closing bracket closes the innermost open constituent with its label and all
       constituents inside it. If there is none, the bracket is skipped. Constituents
       that are open at the end are closed. The joined form omits these closing brackets,
       so closing the constituents there does not count as a repair.
@@ -186,7 +186,7 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
     repairs = Counter()
     # Constituents [label, start, end], the indices of the open ones, and the tags.
     spans, stack, tags = [], [], []
-    # Whether a symbol has several brackets, and whether the next word is superfluous.
+    # Whether any symbol had several brackets, and whether the next word is superfluous.
     joined = superfluous = False
     for kind, value in _events_of(text):
         if kind == "number":

@@ -11,7 +11,7 @@ from keras_transformer.parsing.trees import Tree
 
 
 class Parse(NamedTuple):
-    """Result of parsing a sentence. All fields are `None` for no words.
+    """Result of parsing a sentence. If it has no words, all fields are `None`.
 
     Attributes:
         tree: `Tree`.
@@ -35,7 +35,7 @@ def parse_sentences(translator, sentences, symbols=None):
         sentences: List of tuples of words, without white space or parentheses, see
             `parsing.trees.split_words`.
         symbols: Form of a word, see the argument `words` of `linearize`. If `None`,
-            the form in the training data of the opened model.
+            the form that the model was trained on.
 
     Returns:
         List of `Parse`, one per sentence, in order.

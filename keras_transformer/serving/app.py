@@ -213,8 +213,8 @@ def _add_middleware(app, name, monitoring, hosts):
 
 async def _read_body(request, limits):
     """Reads a JSON body. Raises `RequestError` if it is too large or too slow."""
-    # Browsers send some other types across origins without a CORS preflight, so only
-    # JSON keeps foreign pages out.
+    # Browsers send some other types across origins without a CORS preflight. Requiring
+    # JSON keeps pages of other sites out.
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind.lower() != _JSON:
         raise RequestError(415, f"Content-Type must be {_JSON}", "content_type")

@@ -1,4 +1,4 @@
-"""TF-Serving's REST format: conversion between JSON and columns of rows.
+"""TF-Serving's REST format: conversion between JSON and columns of values.
 
 https://www.tensorflow.org/tfx/serving/api_rest
 """
@@ -89,7 +89,7 @@ def format_response(outputs, by_row):
 
 
 def error_body(message):
-    # Names in a request may have lone surrogates, which UTF-8 cannot encode.
+    # Names in a request may contain lone surrogates, which UTF-8 cannot encode.
     return json.dumps({"error": message}, ensure_ascii=False).encode("utf-8", "replace")
 
 

@@ -89,7 +89,8 @@ class ServedModel:
     def estimate_values(self, signature, columns):
         """Estimates the number of values in a response before it is computed.
 
-        Axes of unknown length count as the length of the rows of ids, as in `encode`.
+        Axes of unknown length count as the length of the rows of ids, as in the
+        signature `encode`.
         """
         column = next(iter(columns.values()))
         length = len(column[0]) if isinstance(column[0], list) else 1

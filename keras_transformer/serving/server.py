@@ -14,7 +14,7 @@ from keras_transformer.serving.slow_clients import slow_client_protocol
 
 
 def serve(model, host="127.0.0.1", port=8501, limits=None, started=None, hosts=()):
-    """Serves until SIGTERM or Ctrl-C, then finishes the requests in progress.
+    """Serves a model until SIGTERM or Ctrl-C, then finishes the requests in progress.
 
     Args:
         model: `ServedModel`.

@@ -21,7 +21,7 @@ class _JsonErrorProtocol(H11Protocol):
 
 
 def slow_client_protocol(limits):
-    """Returns uvicorn's HTTP/1.1 protocol with limits that it lacks.
+    """Returns uvicorn's HTTP/1.1 protocol class with additional limits.
 
     Args:
         limits: `Limits`. `idle_timeout` limits the time to send a request's headers
@@ -40,7 +40,7 @@ def slow_client_protocol(limits):
             self._expect_request()
 
         def data_received(self, data):
-            # A further request's first byte stops uvicorn's keep-alive timer.
+            # The next request's first byte stops uvicorn's keep-alive timer.
             if self._timer is None and self._is_between_requests():
                 self._expect_request()
             super().data_received(data)
@@ -67,7 +67,7 @@ def slow_client_protocol(limits):
 
         def timeout_keep_alive_handler(self):
             super().timeout_keep_alive_handler()
-            # A graceful close waits for the client to read the rest of the response.
+            # Closing waits for the client to read the rest of the response.
             self.loop.call_later(limits.idle_timeout, self.transport.abort)
 
         def _is_between_requests(self):

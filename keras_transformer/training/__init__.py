@@ -25,7 +25,7 @@ __all__ = list(_NAMES)
 
 
 def __getattr__(name):
-    # Imported on first use: losses, metrics and schedules run without TensorFlow.
+    # Imported on first use, so that losses, metrics and schedules need no TensorFlow.
     if name in _NAMES:
         return getattr(importlib.import_module(f"{__name__}.{_NAMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

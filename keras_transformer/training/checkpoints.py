@@ -40,7 +40,7 @@ class Checkpoints:
     run's progress. It is complete and on disk before an older one is deleted.
 
     A run keeps the newest `keep` regular checkpoints, see `regular_paths`. After an
-    interruption it has one more, which the next checkpoint replaces.
+    interruption, it keeps one more, which the next checkpoint replaces.
 
     Args:
         model: A built and compiled `TrainingModel`.
@@ -95,7 +95,7 @@ class Checkpoints:
         path = self.folder / f"ckpt-{step}"
         with convert_disk_full_errors(path):
             try:
-                # TensorFlow writes to an existing index in place.
+                # TensorFlow would write to an existing index in place.
                 for file in self.folder.glob(f"ckpt-{step}.*"):
                     remove_link(file)
                 self._checkpoint.write(str(path))
@@ -125,8 +125,8 @@ class Checkpoints:
             step: Number of the newest step.
             damaged: Paths of damaged checkpoints to delete, too.
         """
-        # If `restore` was called, checkpoints after `step` are damaged. If it was not,
-        # they are neither listed nor deleted.
+        # After `restore`, checkpoints newer than `step` are damaged. Without it, they
+        # are neither listed nor deleted.
         readable = [
             path
             for path in checkpoint_paths(self.folder)
@@ -185,7 +185,7 @@ class Checkpoints:
                 self._damaged.add(path)
                 continue
             if self._writes:
-                # The process may have been killed before it deleted older ones.
+                # A process that was killed may have left older checkpoints.
                 self._delete_old(int(path.rpartition("-")[2]))
             return progress
         if paths:
@@ -198,7 +198,7 @@ class Checkpoints:
         return None
 
     def _write_state_file(self, paths):
-        """Writes the list of checkpoints that TensorFlow reads, for other programs."""
+        """Writes TensorFlow's list of checkpoints, which other programs may read."""
         names = [pathlib.Path(path).name for path in paths]
         lines = [f'model_checkpoint_path: "{names[-1]}"']
         lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]

@@ -14,7 +14,7 @@ class Consistency:
 
     `"rdrop"` (Liang et al., 2021): the passes differ in their dropout. The loss is the
     mean of both cross-entropies plus `weight / 4 * (KL(p, q) + KL(q, p))`. This is half
-    of the loss of Liang et al., who add both passes instead of averaging them.
+    of the loss of Liang et al., who add the losses of both passes.
 
     `"simcut"` (Gao et al., 2022): in the second pass, the embeddings of some source and
     target tokens are zero. The loss is the cross-entropy of the first pass plus
@@ -134,7 +134,10 @@ def consistency_loss(
 def _losses_and_gradients(
     vectors, matrix, labels, weights, loss_weights, label_smoothing, chunk_tokens
 ):
-    """Returns the sums, and the gradients of the loss for `vectors` and `matrix`."""
+    """Returns the sums of `consistency_loss`, and the gradients of the loss.
+
+    The gradients are with respect to both passes' `vectors` and to `matrix`.
+    """
     num_tokens = tf.shape(labels)[0]
     chunks, num_chunks = divide_tokens((*vectors, labels, weights), chunk_tokens)
     mean_row = tf.reduce_mean(matrix, axis=0)
@@ -180,9 +183,10 @@ def _losses_and_gradients(
 def _chunk_losses(
     vectors, labels, weights, matrix, mean_row, loss_weights, label_smoothing
 ):
-    """Returns a chunk's sums, and the gradients of the loss for both passes' logits.
+    """Returns a chunk's sums, and the gradients of the loss.
 
-    The caller subtracts the target distributions from the gradients after its loop.
+    The gradients are with respect to the logits of both passes. The caller subtracts
+    the target distributions from them after its loop.
     """
     logits = [tf.matmul(each, matrix, transpose_b=True) for each in vectors]
     logs = [tf.nn.log_softmax(each) for each in logits]
@@ -204,8 +208,8 @@ def _chunk_losses(
     label_logits = tf.gather(logits[0], labels, batch_dims=1)
     correct = tf.cast(label_logits >= highest, tf.float32)
     sums = [tf.reduce_sum(weights * value) for value in (loss, nlls[0], correct)]
-    # The gradient of KL(p, q) is p (log p - log q - KL(p, q)) for the logits of p, and
-    # q - p for the logits of q.
+    # The gradient of KL(p, q) with respect to the logits of p is
+    # p (log p - log q - KL(p, q)), and with respect to the logits of q it is q - p.
     for_p = loss_weights.first * p + loss_weights.backward * (p - q)
     for_p += loss_weights.forward * p * (log_ratio - forward[:, None])
     for_q = loss_weights.second * q + loss_weights.forward * (q - p)

@@ -51,7 +51,7 @@ def automatic_bfloat16(enabled=True):
     Keras's `mixed_bfloat16` computes everything in bfloat16. On a CPU, other operations
     then lose more time than the products save. Here TensorFlow's graph optimizer casts
     the products, and operations between them that it considers safe. Weights and
-    optimizer slots stay float32. Nothing changes on GPUs, and on CPUs without
+    optimizer slots stay float32. The context has no effect on GPUs, or on CPUs without
     AVX512-BF16 or AMX.
 
     Args:

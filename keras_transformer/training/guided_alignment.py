@@ -19,7 +19,7 @@ class GuidedAlignment:
             source_length]`, bool: the source positions aligned with the token that the
             target position predicts. Unaligned target positions have no loss.
         weight: Weight of this loss, relative to the loss of the tokens.
-        layer: Index of the decoder layer. If `None`, the last of the lower half.
+        layer: Index of the decoder layer. If `None`, the last layer of the lower half.
         head: Index of the head.
 
     Raises:

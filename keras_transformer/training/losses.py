@@ -90,8 +90,8 @@ class SmoothedCrossEntropy(keras.losses.Loss):
             weights = weights * sample_weight
         tokens = global_sum(ops.sum(weights))
         losses = smoothed_cross_entropy(labels, y_pred, self.label_smoothing)
-        # Optimizers sum the gradients of the replicas, so each replica
-        # computes its share.
+        # Optimizers sum the gradients of the replicas, so each replica computes its
+        # share.
         return ops.sum(losses * weights) / ops.maximum(tokens, 1e-9)
 
     def call(self, y_true, y_pred):

@@ -195,7 +195,7 @@ class ProgressBar(keras.callbacks.Callback):
         self._tokens = float(self.model.token_counter.result())
 
     def on_train_batch_end(self, batch, logs=None):
-        # Reading a metric waits for the device, so this is done for new lines only.
+        # Reading a metric waits for the device, so metrics are read only when shown.
         now = time.monotonic()
         if now - self._shown < self._interval and self.progress.step < self.steps:
             return

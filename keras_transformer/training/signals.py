@@ -24,8 +24,8 @@ class SaveOnSignal(keras.callbacks.Callback):
     second Ctrl-C raises at once, and a second SIGTERM ends the process at once. A
     signal to one of several workers stops all of them at the same step.
 
-    Use it as a context manager around `fit`, which sets and restores the signal
-    handlers, and as one of its callbacks.
+    Use it as one of the callbacks of `fit`, and as a context manager around `fit`,
+    where it sets and later restores the signal handlers.
 
     Args:
         save: Function without arguments that writes a checkpoint.

@@ -61,7 +61,7 @@ class CheckedUpdate:
             apply_if(tf.equal(fault, OK), optimizer, gradients, variables)
             return fault
         # A NaN in a gradient makes the optimizer skip the update and lower the scale.
-        # As Keras checks the first replica only, overflows of others are added here.
+        # Keras checks only the first replica, so overflows on the others are added.
         overflows = global_sum(tf.cast(~tf.math.is_finite(total), tf.float32)) > 0
         invalid = overflows | tf.not_equal(fault, OK)
         first = gradients[0] + tf.where(invalid, float("nan"), 0.0)
@@ -108,7 +108,7 @@ def check_step(tokens, loss_sum, gradient_sum, loss_scale=None, is_too_large=Fal
         int32 scalar: `OK` or a key of `FAULT_REASONS`.
     """
     is_nonfinite = [~tf.math.is_finite(each) for each in (loss_sum, gradient_sum)]
-    # One sum for both. A replica with a fault makes the whole step invalid.
+    # One all-reduce serves both. A fault on any replica makes the whole step invalid.
     counts = global_sum(tf.cast(tf.stack(is_nonfinite), tf.float32))
     is_loss_nonfinite, is_gradient_nonfinite = tf.unstack(counts > 0)
     if loss_scale is not None:

@@ -89,7 +89,7 @@ class Trainer:
         return self.progress.step
 
     def _progress_schema(self):
-        """Returns the type by which the progress in a checkpoint is validated."""
+        """Returns the type against which the progress in a checkpoint is validated."""
         fields = {
             field.name: (field.type, None) for field in dataclasses.fields(Progress)
         }
@@ -179,7 +179,7 @@ class Trainer:
             bar: Whether to show progress on standard error. If later calls train
                 further, pass the total number of steps instead of `True`.
             max_consecutive_skips: Maximum number of consecutive steps whose update is
-                skipped, see `TrainingModel`. Each is reported.
+                skipped, see `TrainingModel`. Each skip is reported.
             locate_batch: Function of a step, counted from 1, that returns the locations
                 of its batch's pairs as a list of str. If `None`, they are unknown.
 

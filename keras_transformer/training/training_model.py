@@ -20,7 +20,7 @@ GPU_CHUNK_TOKENS = 8192
 
 
 class _GlobalSum(keras.metrics.Sum):
-    """Sum that has the same value on all replicas. A worker can read it alone."""
+    """Sum with the same value on all replicas, so that a worker can read it alone."""
 
     def add_variable(self, *args, **kwargs):
         return super().add_variable(*args, aggregation="only_first_replica", **kwargs)
@@ -34,8 +34,8 @@ class TrainingModel(keras.Model):
     tokens at a time, and one pass computes loss, gradient, perplexity and accuracy.
 
     Each batch is divided along its rows into `gradient_accumulation_steps *
-    parallel_parts` parts, of which `parallel_parts` are computed at a time. Together
-    they make one update, normalized by the total weight of the target tokens in the
+    parallel_parts` parts, of which `parallel_parts` are computed at a time. All parts
+    together make one update, normalized by the total weight of the target tokens in the
     global batch.
 
     A step is invalid if its loss or gradient is not finite, or the norm of its gradient
@@ -108,7 +108,7 @@ class TrainingModel(keras.Model):
         self.token_counter = _GlobalSum(name="tokens", dtype="float64")
 
     def set_regularization(self, label_smoothing, word_dropout=0.0, consistency=None):
-        """Sets the regularization of later calls of `fit`. The step is traced again.
+        """Sets the regularization for later calls of `fit`, which trace the step again.
 
         The arguments match the constructor.
         """
@@ -120,7 +120,7 @@ class TrainingModel(keras.Model):
         self.train_function = None
 
     def _set_rate(self, name, rate, is_scaled):
-        """Sets the rate of a `TokenDropout` and creates it for a first rate above 0."""
+        """Sets the rate of a `TokenDropout`, creating it for the first rate above 0."""
         layer = getattr(self, name)
         if layer is not None:
             layer.rate = rate
@@ -301,7 +301,7 @@ class TrainingModel(keras.Model):
         return repeated
 
     def _decoder_output(self, inputs, training):
-        """Returns the decoder output and the guided layer's scores, or `None`."""
+        """Returns the decoder output, and the scores to guide or `None`."""
         guided = self.guided_alignment
         if guided is None:
             return self.transformer.decoder_output(inputs, training=training), None

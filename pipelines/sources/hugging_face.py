@@ -25,12 +25,12 @@ class HuggingFacePairs(Pairs):
         config: Configuration of the dataset, such as `"de-en"`.
         revision: Branch, tag or commit of a dataset on the Hub.
         streaming: Whether to read the examples without storing the dataset. A run
-            stores the ids in any case, so it does not read them again when it resumes.
+            stores the ids in any case, so resuming does not read the examples again.
 
     Raises:
-        DataError: Before the first pair of an iteration, if `datasets` is not
-            installed, or the dataset or the split does not exist. During iteration, if
-            an example lacks one of the texts.
+        DataError: Iteration raises it before the first pair if `datasets` is not
+            installed, or the dataset or the split does not exist, and later if an
+            example lacks one of the texts.
     """
 
     def __init__(

@@ -157,7 +157,7 @@ def write_relative(count: int, unit: str, locale: Locale) -> str:
     return dates.format_timedelta(
         timedelta(seconds=SECONDS[unit] * count),
         granularity=unit,
-        # Babel switches to a larger unit above the threshold, out of reach here.
+        # Babel uses a larger unit if the count in that unit reaches the threshold.
         threshold=10**9,
         add_direction=True,
         locale=locale,

@@ -25,7 +25,8 @@ from keras_transformer.untrusted import require_regular
 RECORDS = "records.json"
 FORMAT = 1
 _CHUNK_PAIRS = 8192
-# `UnicodeDecodeError`: TensorFlow quotes the damaged record in the error's message.
+# Errors for damaged records. TensorFlow's message quotes the record, which may raise
+# a `UnicodeDecodeError`.
 _DAMAGE = (
     *(tf.errors.DataLossError, tf.errors.InvalidArgumentError),
     UnicodeDecodeError,
@@ -156,7 +157,7 @@ class RecordFolder(Pairs):
 def _count_readable(path, features):
     """Returns the number of records before the first that cannot be read."""
     count = 0
-    # A batch fails as a whole.
+    # A batch fails as a whole, so this reads single records.
     with contextlib.suppress(*_DAMAGE):
         for record in tf.data.TFRecordDataset(path):
             tf.io.parse_single_example(record, features)

@@ -1,4 +1,4 @@
-"""Sources of sentence pairs: TSV and JSON Lines, with both sides in one line."""
+"""Sources of sentence pairs: TSV and JSON Lines, with both sides on one line."""
 
 import json
 from collections.abc import Iterator
@@ -26,8 +26,8 @@ class PairLines(Pairs):
         target: Column or key of the target text in a line.
 
     Raises:
-        DataError: If there is no file. During iteration, if a file cannot be read or
-            has no pair, or a line lacks one of the texts.
+        DataError: If there is no file. Iteration raises it if a file cannot be read or
+            has no pair, or if a line lacks one of the texts.
     """
 
     def __init__(self, paths: Path | Sequence[Path], source, target):
@@ -39,7 +39,7 @@ class PairLines(Pairs):
             raise DataError("there must be at least one file. Received: none.")
 
     def _read(self, path: str) -> Iterator[tuple[int, Pair]]:
-        """Yields the number of a line, from 1, and its pair, for each line of data."""
+        """Yields the line number, from 1, and the pair of each line of data."""
         raise NotImplementedError(f"{type(self).__name__} reads no files.")
 
     def _num_head_lines(self) -> int:
@@ -80,7 +80,7 @@ class PairLines(Pairs):
 
 
 class TsvFiles(PairLines):
-    r"""Files whose lines contain columns between tabs, without quotes or escapes.
+    r"""Files with columns separated by tabs, without quotes or escapes.
 
     Args:
         paths: Path or list of paths.

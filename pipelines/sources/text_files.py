@@ -17,15 +17,15 @@ class TextFiles(Pairs):
     """Line-aligned text files, plain or ``.gz``.
 
     Iteration yields `(source, target)`. A side that is not UTF-8 is `None`, so the
-    i-th pair is always line i, counted through all files.
+    i-th pair is always line i, counted across all files.
 
     Args:
         source: Path or list of paths of the source language.
         target: Path or list of paths of the target language, in the same order.
 
     Raises:
-        DataError: If there is no file or the numbers of files differ. Before the first
-            pair of an iteration, if a file cannot be read or is empty, or if the
+        DataError: If there is no file or the numbers of files differ. Iteration raises
+            it before the first pair if a file cannot be read or is empty, or if the
             numbers of lines of two files differ.
     """
 

@@ -27,8 +27,8 @@ class TfdsPairs(Pairs):
         data_dir: The folder of TFDS's data. If `None`, TFDS's default is used.
 
     Raises:
-        DataError: Before the first pair of an iteration, if the dataset, the split or
-            a language does not exist, or the dataset cannot be prepared.
+        DataError: Iteration raises it before the first pair if the dataset, the split
+            or a language does not exist, or the dataset cannot be prepared.
     """
 
     def __init__(

@@ -79,8 +79,8 @@ class Tokenizer(tf.Module):
 
         Args:
             ids: RaggedTensor or dense int tensor `[batch, length]`. Padding ids, start
-                ids and ids outside the vocabulary are skipped. A row ends before its
-                first end id.
+                ids and ids outside the vocabulary are skipped, as is everything from a
+                row's first end id on.
 
         Returns:
             string tensor `[batch]`, UTF-8.
@@ -133,7 +133,7 @@ def write_atomically(path: str | os.PathLike, content: bytes) -> None:
     temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     try:
-        # Writing to a link of that name would write to another file.
+        # If the name were a link, writing to it would change another file.
         with contextlib.suppress(FileNotFoundError):
             os.remove(temporary)
         with open(temporary, "wb") as file:

@@ -59,7 +59,7 @@ class BpeDropout:
         skipped = _draw(words, dropout, seed)
         parts, end = [], 0
         bounds = np.append(starts, len(ids)).tolist()
-        # The text of each word that is split again.
+        # The index of the text that contains each word that is split again.
         in_text = np.searchsorted(first_words, list(skipped), side="right") - 1
         for (number, skips), text in zip(skipped.items(), in_text, strict=True):
             new = self._split(words[number], skips)
@@ -141,7 +141,7 @@ class _Word(_Split):
         self.symbols = merges.symbols(ids)
         # Without dropout, each merge removes one symbol.
         super().__init__(ids, len(self.symbols) - merges.num_pieces(ids))
-        # At most one merge per pair of neighbors, and two new pairs per merge.
+        # Each pair is tried at most once, and a merge creates at most two new pairs.
         self.max_merges = 3 * (len(self.symbols) - 1)
 
 
@@ -274,7 +274,7 @@ def _draw(words, dropout, seed):
     for owner, skip in zip(owners.tolist(), (places - offsets).tolist(), strict=True):
         if owner in skipped:
             skipped[owner].append(skip)
-        # A word without a skipped merge tries only `num_merges` merges.
+        # Until its first skip, a word tries only `num_merges` merges.
         elif skip < words[owner].num_merges:
             skipped[owner] = [skip]
     return skipped

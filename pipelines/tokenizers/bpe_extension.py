@@ -202,7 +202,7 @@ class _Learner:
 
 
 def _kind(character):
-    """Returns the class of a character. All characters of a piece have one class."""
+    """Returns the class of a character. A piece has characters of one class only."""
     category = unicodedata.category(character)[0]
     if category == "M":
         return "L"

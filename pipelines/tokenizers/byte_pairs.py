@@ -21,8 +21,8 @@ from keras_transformer.pipelines.tokenizers.library_log import hide_normalizer_m
 from keras_transformer.pipelines.tokenizers.model_check import MAX_MODEL_BYTES
 from keras_transformer.pipelines.tokenizers.model_check import check_sentencepiece_model
 
-# SentencePiece writes a space as U+2581 and would decode a real U+2581 to a space. It
-# is escaped with a private-use character, which is escaped with itself.
+# SentencePiece writes a space as U+2581 and would decode a U+2581 in a text to a space.
+# So that character is escaped with a private-use one, which is escaped with itself.
 ESCAPE = "\uf8fe"
 ESCAPED_ESCAPE = ESCAPE + "0"
 ESCAPED_SPACE_MARK = ESCAPE + "1"
@@ -82,7 +82,7 @@ class BytePairTokenizer(Tokenizer):
 
     @property
     def has_merges(self) -> bool:
-        """Whether the model has merges, which `sample` can skip: its type is BPE."""
+        """Whether the model has merges that `sample` can skip, as BPE models do."""
         model = sentencepiece_model_pb2.ModelProto.FromString(self._model)
         return model.trainer_spec.model_type == model.trainer_spec.BPE
 
@@ -102,7 +102,7 @@ class BytePairTokenizer(Tokenizer):
         return self._call("tokenize", escape_tensor(strings))
 
     def sample(self, strings: Sequence[str], dropout: float, seed: int):
-        # Segmentations of a text share the words that the sampler has split.
+        # The sampler is stored, because it caches the splits of words.
         if self._dropout is None:
             self._dropout = BpeDropout(self._model)
         ids, lengths = self._dropout.sample(list(map(escape, strings)), dropout, seed)
@@ -176,7 +176,7 @@ def train_byte_pairs(
         symbols: Words that have their own ids at the start of a text or after a space.
 
     Raises:
-        DataError: If the text does not allow a vocabulary of that size.
+        DataError: If `vocabulary_size` is too small or too large for the text.
     """
     model = io.BytesIO()
     try:
@@ -206,8 +206,8 @@ def train_byte_pairs(
 def load_sentencepiece(model: bytes, out_type):
     """Returns the tokenizer of tensorflow-text for a SentencePiece model.
 
-    Its operation has a name for each model. In a loaded SavedModel, operations with the
-    same name would share one model.
+    Its operation has a different name for each model. In a loaded SavedModel,
+    operations with the same name would share one model.
     """
     name = f"sentencepiece_{hashlib.sha256(model).hexdigest()[:16]}"
     return tensorflow_text.SentencepieceTokenizer(model, out_type, name=name)

@@ -50,8 +50,8 @@ def check_charsmap(table: bytes) -> None:
 
 def _follow(units, num_text_bytes):
     """Follows every path of the trie from its first unit."""
-    # The largest number of matches on a path to each base, -1 for none. A base is
-    # visited again only with more matches, since the table is a graph, not a tree.
+    # The largest number of matches on a path to each base, or -1 before the first
+    # visit. Paths may meet, and a base is visited again only with more matches.
     matches = np.full(len(units), -1, np.int32)
     bases = _next_bases(np.zeros(1, np.int64), units[:1])
     counts = np.zeros(1, np.int32)

@@ -39,7 +39,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
     def __init__(self, tokenizer: BytePairTokenizer):
         super().__init__()
         self.vocabulary_size = tokenizer.vocabulary_size
-        # An export would track the operations of the tokenizer itself.
+        # If `tokenizer` were stored, an export would track its operations.
         self._model = tokenizer.model
         model = sentencepiece_model_pb2.ModelProto()
         model.ParseFromString(tokenizer.model)
@@ -156,7 +156,7 @@ class CoreOpsBytePairTokenizer(Tokenizer):
     def _join(self, ids):
         written = ids.with_flat_values(tf.gather(self._written, ids.flat_values))
         strings = tf.strings.reduce_join(written, axis=1)
-        # Encoding added this space.
+        # `tokenize` added this space.
         strings = tf.strings.regex_replace(strings, "^ ", "", replace_global=False)
         strings = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", "replace")
         return unescape_tensor(strings)

@@ -125,7 +125,7 @@ class KerasHubTokenizer(Tokenizer):
         return [b""] * first + [spell(piece) for piece in self.pieces()[first:]]
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Raises a `DataError`: `load_tokenizer` only reads this package's files."""
+        """Raises a `DataError`, because `load_tokenizer` cannot load the result."""
         raise DataError(
             "a KerasHub tokenizer cannot be saved with a model. Save it with its "
             "`save_to_preset` method, and wrap it again after loading."

@@ -27,7 +27,8 @@ END_PIECE, UNKNOWN, PADDING, START = "</s>", "<unk>", "<pad>", "<s>"
 _MAX_BYTES = 4 * MAX_MODEL_BYTES
 # Characters that Python's `str.strip` removes.
 _SPACES = r"[\t-\r\x1c-\x20\x{85}\p{Z}]"
-# OPUS-MT's replacements. Its script turns the full-width digit 1 into a quotation mark.
+# Same replacements as OPUS-MT's script, which turns a full-width 1 into a quotation
+# mark.
 _OPUS_REPLACEMENTS = {
     **dict(zip("，、∶：？）！（；～％━〈〉【】’", ",,::?)!(;~%-<>[]'", strict=True)),
     **dict(zip("０２３４５６７８９", "023456789", strict=True)),
@@ -106,7 +107,7 @@ class MarianSide(Tokenizer):
 
     @property
     def model(self) -> bytes | None:
-        """Content of the SentencePiece model file. `None` if texts split at spaces."""
+        """Content of the SentencePiece model file, or `None` to split at spaces."""
         return self._model
 
     def _load(self):
