@@ -42,7 +42,7 @@ def build_transformer(arguments, arrays):
 
 
 class StreamOrder:
-    """Permutation from a residual stream with sines first to one that alternates.
+    """Permutation from a stream with all sines first to one that alternates.
 
     Args:
         d_model: Width of the stream.

@@ -133,7 +133,7 @@ def encode_with_end(tokenizer, texts):
 
 
 def encode_prefixes(tokenizer, prefixes, model):
-    """Encodes the beginnings of translations, like `encode_texts`.
+    """Encodes the beginnings of translations, without white space at their ends.
 
     Raises:
         ModelError: If the model cannot generate a prefix.

@@ -32,7 +32,7 @@ class Growing(NamedTuple):
     recent_value: Any
 
     def append(self, key, value, place):
-        """Appends one position, keys and values `[batch, num_heads, beam_size, dim]`.
+        """Appends one position: `[batch, num_heads, beam_size, dim]` each.
 
         `place` is ignored. Only `Buffer` uses it.
         """
@@ -174,7 +174,10 @@ def _extend_buffer(cache, index):
 
 
 def _newest(cache, count):
-    """Drops all but the last `count` slots. With a window, all slots are recent."""
+    """Drops all but the last `count` slots.
+
+    Only the recent parts have slots, because `compact` does nothing with a window.
+    """
 
     def newest(x):
         return x[:, :, -count:] if count else x[:, :, :0]

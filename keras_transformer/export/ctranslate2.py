@@ -45,7 +45,8 @@ def export_ctranslate2(
 
     Raises:
         ExportError: If CTranslate2 is not installed or cannot run the model, the model
-            is an ensemble, the quantization is unknown, or the folder exists.
+            is an ensemble, the quantization is unknown, or the folder exists and
+            `replace` is false.
     """
     folder = pathlib.Path(folder)
     if isinstance(model, Ensemble):

@@ -52,7 +52,7 @@ class Signatures:
         self._target_tokenizer = target_of(tokenizer)
         self._max_batch_size = max_batch_size
         self._beam_size = search.beam_size
-        # Several hypotheses may have the same text. Twice as many usually leave enough.
+        # Hypotheses may have equal texts. Twice as many usually contain enough texts.
         self._num_results = 1 if search.beam_size == 1 else 2 * search.beam_size
         self.max_source_length = max_source_length
         self.max_target_length = max_source_length + search.extra_length
@@ -160,7 +160,7 @@ class Signatures:
         source_ids, target_ids, labels, truncated = self._pairs(inputs, targets)
         ids = SpecialIds.of(self._target_tokenizer)
         batch, length = tf.unstack(tf.shape(labels))
-        # Rows that are scored at a time, so that the logits fit in memory.
+        # Number of rows that are scored at a time, so that the logits fit in memory.
         num_rows = MAX_LOGITS // self._model.num_outputs // tf.maximum(length, 1)
         num_rows = tf.maximum(num_rows, 1)
 

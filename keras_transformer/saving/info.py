@@ -125,7 +125,7 @@ def model_info(path):
     """Describes a run's folder, a `.keras` file, a preset or a SavedModel.
 
     Args:
-        path: Same as `open_model`.
+        path: Same as in `open_model`.
 
     Returns:
         The attributes of `ModelInfo` as a mapping for JSON. Unknown values are `None`

@@ -124,7 +124,7 @@ def build_model(recipe, tokenizer):
 
 
 def check_model(recipe):
-    """Checks that a `Transformer` can have the recipe's settings.
+    """Checks that a `Transformer` can be created with the recipe's settings.
 
     Raises:
         ModelError: If the settings are impossible.
@@ -233,7 +233,7 @@ def check_matches_recipe(path, tokenizer, model, recipe):
     pairs = [(f"model.{name}", wanted[name], found[name]) for name in ARCHITECTURE]
     target = tokenizer.target
     vocabulary = {"vocabulary_size": target.vocabulary_size, "kind": target.kind}
-    if tokenizer.kind != "marian":  # always has two sides, in one file
+    if tokenizer.kind != "marian":  # a Marian tokenizer always has two sides
         vocabulary["shared"] = target is tokenizer
     for name, value in vocabulary.items():
         pairs.append((f"tokenizer.{name}", getattr(recipe.tokenizer, name), value))
