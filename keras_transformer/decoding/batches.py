@@ -72,7 +72,7 @@ def check_pairs(sources, targets, name="targets"):
 
 
 def check_compatible(model, tokenizer, target_tokenizer=None):
-    """Checks that a model has all ids of its tokenizers and generates the end id.
+    """Checks that a model has all ids of its tokenizers and can generate the end id.
 
     Args:
         model: `Transformer` or `Ensemble`.

@@ -137,9 +137,9 @@ def extend(cache, index, window=None):
     """Prepares the cache for position `index` of every hypothesis.
 
     Returns:
-        `(cache, place)`: the cache, in which each hypothesis also attends to its own
-        new slot, and no longer to a position outside `window`; and the argument `place`
-        of `append`, the position in the ring buffer.
+        `(cache, place)`. In the new cache, each hypothesis also attends to its own new
+        slot, and no longer to positions outside `window`. `place` is the argument of
+        `append`, the position in the ring buffer.
     """
     if cache.is_buffer:
         return _extend_buffer(cache, index)

@@ -18,8 +18,8 @@ class ConstrainedDecoder:
     Args:
         decoder: Decoder, see `beam_search`.
         beam_size: Number of hypotheses or samples per sentence.
-        limits: `max_length` of `beam_search`, scalar or `[batch]`. At the last position
-            only tokens that a sequence may end with are allowed.
+        limits: `max_length` of `beam_search`, scalar or `[batch]`. At the last
+            position, only tokens that a sequence may end with are allowed.
         ids: `SpecialIds`.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each sentence,
             then padding. They are forced even if `next_states` forbids them. If `None`,

@@ -25,7 +25,7 @@ def forbidden_phrases(spellings, phrases, boundaries=()):
     """Builds the automaton that rejects each token that completes a forbidden phrase.
 
     Phrases are matched as symbols, with the algorithm of Aho and Corasick (1975). So a
-    phrase is found in every division into tokens.
+    phrase is found regardless of how it is split into tokens.
 
     Args:
         spellings: For each id, the sequence of int symbols that it spells, such as its
@@ -136,8 +136,8 @@ def _insert(trie, state, symbols, last):
 def parse_phrase(text):
     """Parses a phrase of whole words. With a final `*`, the last word may continue.
 
-    Only letters and digits of scripts with spaces between words need a boundary, so
-    phrases in Chinese or Japanese are found anywhere.
+    Only letters and digits need a boundary, except wide characters (Chinese, Japanese,
+    Korean), so phrases in these languages are found anywhere.
 
     Returns:
         `Phrase` of bytes.

@@ -79,9 +79,9 @@ def export_saved_model(
             thread per operation (TF_NUM_INTRAOP_THREADS=1).
         jit_compile: Whether to compile the search with XLA for single texts of up to
             64 subwords. Lengths are padded to a multiple of 16, and the first text of
-            each length compiles a program. Kernels are stored packed; unpacking takes
-            10 ms per batch for a base model. Do not use with TF-Serving, whose builds
-            lack XLA.
+            each padded length compiles a program. Kernels are stored packed; unpacking
+            takes 10 ms per batch for a base model. Do not use with TF-Serving, whose
+            builds lack XLA.
 
     Returns:
         Path of the version's folder.

@@ -29,6 +29,7 @@ from keras_transformer.untrusted import shorten
 
 ALLOW_UNSAFE = "if you trust it, pass --allow-unsafe (allow_unsafe=True in Python)"
 
+# Start of the archive's comment, see `note_tokenizer`.
 _NOTE = b"tokenizer sha256 "
 _CONFIG = "config.json"
 _WEIGHTS = "model.weights.h5"

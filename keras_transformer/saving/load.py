@@ -35,7 +35,8 @@ def recipe_keys(path, allow_unsafe=False):
 
     Args:
         path: Same as in `load_model`.
-        allow_unsafe: Whether to read a `.keras` file unchecked. It can run any code.
+        allow_unsafe: Whether to read a `.keras` file unchecked. Such a file can run any
+            code.
 
     Returns:
         Mapping of keys to values: `"training.initial_model"`, and the sections
