@@ -70,7 +70,7 @@ def token_surfaces(tokenizer, rows):
         each: text.removeprefix(texts[0])
         for each, text in zip(distinct, texts[1:], strict=True)
     }
-    # A single byte of a character is not valid text.
+    # A single byte of a longer character is decoded to U+FFFD.
     fragments = [each for each, text in surfaces.items() if text == _REPLACEMENT]
     if fragments and hasattr(tokenizer, "piece_bytes"):
         # A KerasHub tokenizer raises this error if its kind is unknown.

@@ -32,7 +32,7 @@ class Growing(NamedTuple):
     recent_value: Any
 
     def append(self, key, value, place):
-        """Appends one position: `[batch, num_heads, beam_size, dim]` each.
+        """Appends one position: keys and values `[batch, num_heads, beam_size, dim]`.
 
         `place` is ignored. Only `Buffer` uses it.
         """

@@ -8,8 +8,8 @@ from keras import ops
 
 from keras_transformer.decoding.cache import COMPACT_INTERVAL
 
-# Dropping sentences copies the whole cache, so it waits until at least a quarter of the
-# sentences are finished or the cache is compacted anyway.
+# Dropping sentences copies the whole cache, so the loop waits until at least a quarter
+# of the sentences are finished or the cache is compacted anyway.
 KEEP_NUMERATOR, KEEP_DENOMINATOR = 3, 4
 
 

@@ -7,7 +7,10 @@ from keras_transformer.decoding.length_penalty import get_length_penalty
 
 
 class SpecialIds(NamedTuple):
-    """Ids that are not subwords. A search generates none of them except `end`."""
+    """Ids that are not subwords. A search generates none of them except `end`.
+
+    If there is no id for unknown subwords, `unknown` is `None`.
+    """
 
     pad: int = 0
     unknown: int | None = 1

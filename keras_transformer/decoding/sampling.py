@@ -1,4 +1,4 @@
-"""Sampling: temperature, top-k, and nucleus, over any step function and any cache."""
+"""Sampling (temperature, top-k, nucleus) over any step function and any cache."""
 
 from typing import Any
 from typing import NamedTuple

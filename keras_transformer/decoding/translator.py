@@ -188,7 +188,7 @@ class Translator:
                 f"an n-best list of {n} needs a beam size of at least {n}. "
                 f"Received: beam_size={search.beam_size}."
             )
-        # Results may have equal texts. Twice as many usually contain enough texts.
+        # Several results may have the same text, so twice as many are requested.
         options = {"search": search, "n_best": n, "num_results": 2 * n if n > 1 else n}
         key = "n_best", search, n
         find = self._compile_search(key, translate_ids, prefixes, **options)

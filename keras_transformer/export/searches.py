@@ -1,4 +1,4 @@
-"""Search functions of an export: whole batches, split batches, single rows with XLA.
+"""Search functions of an export for whole batches, split batches, and single rows.
 
 Before a function first runs, TensorFlow inlines all calls in it, and optimizes the
 result in many passes, each of which copies it. If a search is called in several places,

@@ -19,7 +19,7 @@ from keras_transformer.export.searches import shared_encoder
 from keras_transformer.export.text_search import TextSearch
 from keras_transformer.export.text_search import cut_texts
 
-# Before tokenization, texts are cut at this multiple of the maximum size of a row.
+# Before tokenization, texts are cut at this multiple of a row's maximum size in bytes.
 _MARGIN = 4
 
 
@@ -52,7 +52,7 @@ class Signatures:
         self._target_tokenizer = target_of(tokenizer)
         self._max_batch_size = max_batch_size
         self._beam_size = search.beam_size
-        # Hypotheses may have equal texts. Twice as many usually contain enough texts.
+        # Several results may have the same text, so twice as many are requested.
         self._num_results = 1 if search.beam_size == 1 else 2 * search.beam_size
         self.max_source_length = max_source_length
         self.max_target_length = max_source_length + search.extra_length

@@ -39,8 +39,8 @@ def simplify_saved_model(path):
 def simplify_function(function):
     """Merges equal nodes of a `FunctionDef` and removes unused ones, in place.
 
-    Gathers lose their support for negative indices. Stateful operations keep their
-    number and order, except that unused reads of variables are removed.
+    `GatherV2` nodes lose their support for negative indices. Stateful operations keep
+    their number and order, except that unused reads of variables are removed.
     """
     nodes = {node.name: node for node in function.node_def}
     merged = {}  # name of a node: name of the equal node that stays
