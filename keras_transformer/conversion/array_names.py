@@ -34,7 +34,7 @@ _HUGGINGFACE_PARTS = {
 
 
 def marian_names(side, number, part):
-    """Returns Marian's names of a layer's kernel and bias, or of its scale and bias.
+    """Returns Marian's names of the two arrays of a part: kernel or scale, and bias.
 
     Args:
         side: `"encoder"` or `"decoder"`.
@@ -52,7 +52,7 @@ def marian_names(side, number, part):
 
 
 def marian_norm_names(side):
-    """Returns Marian's names of the embeddings' normalization: scale and bias."""
+    """Returns Marian's names of the scale and bias that normalize the embeddings."""
     return f"{side}_emb_ln_scale_pre", f"{side}_emb_ln_bias_pre"
 
 

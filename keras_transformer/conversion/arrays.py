@@ -1,4 +1,4 @@
-"""Arrays in the files of other toolkits: `.npz`, safetensors, and `.bin`.
+"""Arrays in the files of other toolkits: `.npz`, safetensors, and PyTorch's `.bin`.
 
 Code in the files is never executed. Sizes are checked before arrays are read.
 """

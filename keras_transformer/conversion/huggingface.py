@@ -31,7 +31,7 @@ _ACTIVATIONS = {
     **{"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"},
     "quick_gelu": "quick_gelu",
 }
-# Settings that must have this value if they are given.
+# Settings that must have these values if they are given.
 _REQUIRED = {
     "model_type": "marian",
     "static_position_embeddings": True,

@@ -1,4 +1,4 @@
-"""Imported models, and the folders in which they are written."""
+"""Imported models, and the folders that store them."""
 
 import pathlib
 from typing import Any
@@ -7,6 +7,7 @@ from typing import NamedTuple
 from keras_transformer.errors import ModelError
 from keras_transformer.files import replace_folder
 
+# Engines whose results an imported model can reproduce.
 ENGINES = ("marian", "huggingface")
 # The fields of `Variations` in which the engines differ.
 ENGINE_VARIATIONS = {

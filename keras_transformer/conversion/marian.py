@@ -96,7 +96,10 @@ _ENGINE_NAMES = {
 
 
 def _decoder_settings(path):
-    """Returns the folder and the settings in its `decoder.yml`, with its `path`."""
+    """Returns the folder, and the settings in its `decoder.yml`.
+
+    The key `path` is added to the settings, with the path of `decoder.yml`.
+    """
     if path.is_file():
         folder, file = path.parent, path
     else:
@@ -115,7 +118,7 @@ def _decoder_settings(path):
 
 
 def _load_yaml(label, content):
-    """Parses YAML without tags.
+    """Parses a mapping of settings from YAML.
 
     Raises:
         ModelError: If `content` is too long, invalid, or not a mapping.

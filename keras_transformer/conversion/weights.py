@@ -29,8 +29,8 @@ def build_transformer(arguments, arrays):
     """
     from keras_transformer.transformer import Transformer
 
-    # The two ids that the file may lack, padding and start, are not counted. The factor
-    # 2 is a margin for their rows in matrices other than the embeddings.
+    # The two ids that the file may lack, padding and start, are not counted here. The
+    # factor 2 is a margin for their rows in all matrices but the target embeddings.
     settings = {**arguments, "vocabulary_size": arguments["vocabulary_size"] - 2}
     if min_parameters(settings) > 2 * arrays.num_weights:
         raise ModelError(
@@ -42,7 +42,7 @@ def build_transformer(arguments, arrays):
 
 
 class StreamOrder:
-    """Permutation from a residual stream with sines first to one that alternates.
+    """Permutation from a stream with all sines first to one that alternates.
 
     Args:
         d_model: Width of the stream.

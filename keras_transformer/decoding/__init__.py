@@ -1,4 +1,4 @@
-"""Decoding: beam search, sampling, and the `Translator` of text."""
+"""Beam search, sampling, and the `Translator`, which translates text."""
 
 from keras_transformer.decoding.alignment import alignment_scores
 from keras_transformer.decoding.alignment import format_pharaoh

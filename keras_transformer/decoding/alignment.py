@@ -16,7 +16,7 @@ _REPLACEMENT = "\ufffd".encode()
 
 
 def alignment_scores(model, source_ids, target_ids, num_layers=NUM_LAYERS):
-    """Computes the attention over the source from which each target token is predicted.
+    """Computes the attention to the source when each target token is predicted.
 
     Args:
         model: `Transformer`.
@@ -54,14 +54,14 @@ def token_surfaces(tokenizer, rows):
     """Returns the text of each subword, including the space before it.
 
     Args:
-        tokenizer: The tokenizer that made the ids.
+        tokenizer: The tokenizer of the ids.
         rows: Lists of ids, without special ids.
 
     Returns:
         Lists of bytes, same shape as `rows`.
     """
     distinct = sorted({each for row in rows for each in row})
-    # The first subword of a text loses its space, so each one follows a letter.
+    # The first subword of a text loses its space, so each is decoded after a letter.
     (letter,) = tokenizer.tokenize(["a"]).to_list()
     texts = tokenizer.detokenize(
         np.array([[*letter, each] for each in (tokenizer.pad_id, *distinct)], "int32")
@@ -70,7 +70,7 @@ def token_surfaces(tokenizer, rows):
         each: text.removeprefix(texts[0])
         for each, text in zip(distinct, texts[1:], strict=True)
     }
-    # A single byte of a character is not valid text.
+    # A single byte of a longer character is decoded to U+FFFD.
     fragments = [each for each, text in surfaces.items() if text == _REPLACEMENT]
     if fragments and hasattr(tokenizer, "piece_bytes"):
         # A KerasHub tokenizer raises this error if its kind is unknown.
@@ -176,8 +176,8 @@ def align_subwords(scores, source, target):
     """Aligns the words of a sentence pair by the attention between its subwords.
 
     Args:
-        scores: float `[rows, columns]`, whose first rows and columns belong to the
-            subwords of the target and of the source.
+        scores: float `[rows, columns]`. The first rows belong to the subwords of the
+            target, and the first columns to the subwords of the source.
         source: List of bytes, the surfaces of the source's subwords.
         target: List of bytes, the surfaces of the target's subwords.
 
@@ -198,7 +198,7 @@ def format_pharaoh(pairs):
 
 
 def alignable_pairs(sources, targets, max_lengths, warn):
-    """Returns the indices of pairs that are neither empty on a side nor too long.
+    """Returns the indices of pairs in which neither side is empty or too long.
 
     Args:
         sources: Lists of ids.

@@ -72,7 +72,7 @@ def check_pairs(sources, targets, name="targets"):
 
 
 def check_compatible(model, tokenizer, target_tokenizer=None):
-    """Checks that a model has all ids of its tokenizers and generates the end id.
+    """Checks that a model has all ids of its tokenizers and can generate the end id.
 
     Args:
         model: `Transformer` or `Ensemble`.
@@ -133,7 +133,7 @@ def encode_with_end(tokenizer, texts):
 
 
 def encode_prefixes(tokenizer, prefixes, model):
-    """Encodes the beginnings of translations, like `encode_texts`.
+    """Encodes the beginnings of translations, without white space at their ends.
 
     Raises:
         ModelError: If the model cannot generate a prefix.

@@ -19,7 +19,7 @@ from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.decoding.top_k import top_k
 
 NEG_INF = float("-inf")
-# Vocabulary size from which one softmax is faster than exponentials and their sum.
+# Minimum vocabulary size for which a softmax is faster than a sum of exponentials.
 SOFTMAX_MIN_SIZE = 1024
 
 
@@ -52,13 +52,13 @@ def beam_search(
 
     A sentence is done when no alive hypothesis can beat its `n_best`-th best finished
     one. Log-probabilities never increase and penalties never decrease with the length.
-    So `log-probability / penalty(max_length)` bounds the score of every continuation.
+    So no continuation can score higher than `log-probability / penalty(max_length)`.
     With `patience`, a sentence is also done once enough hypotheses have finished.
 
     Args:
         decoder: `StepDecoder`, an object with its attributes, or a plain step function.
-        cache: Nest of tensors whose leading axis is batch * beam_size. Tensors that
-            `reorder` does not gather may have any multiple of batch.
+        cache: Nest of tensors whose leading axis is batch * beam_size. In tensors that
+            `reorder` does not gather, it may be any multiple of batch.
         context: Nest of tensors whose leading axis is batch; row i serves rows i *
             beam_size to (i + 1) * beam_size - 1. It is never copied per hypothesis.
         batch_size: Int or scalar tensor.
@@ -71,7 +71,7 @@ def beam_search(
             or a scalar int32 tensor.
         vocabulary_size: Number of ids that may be generated, for an output matrix with
             more rows than the tokenizer has ids. If `None`, all of them.
-        buffer_length: Length of the result. If `None`, the largest `max_length`.
+        buffer_length: Length of the sequences. If `None`, the largest `max_length`.
             Required under `jax.jit` if `max_length` is a tensor.
         drop_finished: Whether finished sentences leave the batch: `True`, `False`, or
             `"auto"` (on all backends but JAX). Pass `False` for XLA.
@@ -113,7 +113,7 @@ def beam_search(
         logits, cache = decoder.step(last_ids, cache, context, index)
         best = _best_tokens(
             logits,
-            # One of a row's best tokens may be the end id.
+            # `beam_size` unfinished ones, and the end id if it is among the best.
             beam_size + 1,
             vocabulary_size,
             excluded,
@@ -144,7 +144,7 @@ class BeamState(NamedTuple):
     """Hypotheses of all sentences."""
 
     alive_sequences: Any  # int32 [batch, beam_size, buffer_length]
-    alive_log_probs: Any  # float32 [batch, beam_size], minus infinity: empty slot
+    alive_log_probs: Any  # float32 [batch, beam_size], minus infinity in empty slots
     last_ids: Any  # int32 [batch, beam_size]
     finished_sequences: Any  # int32 [batch, num_results, buffer_length]
     finished_scores: Any  # float32 [batch, num_results], highest first
@@ -219,7 +219,7 @@ def _best_tokens(
 
 
 def _normalize_by_softmax(best, tokens, logits):
-    """Returns log-probabilities of the best tokens, whose first one is the largest.
+    """Returns log-probabilities of the best tokens. The largest logit must be first.
 
     Only the first log-probability is read from a softmax. The others differ from it by
     the difference of their logits.
@@ -228,8 +228,8 @@ def _normalize_by_softmax(best, tokens, logits):
     num_rows, size = ops.shape(logits)
     places = ops.arange(num_rows, dtype="int32") * size + tokens[:, 0]
     first = ops.take(ops.reshape(probabilities, (-1,)), places, axis=0)
-    # Unless an array's size is a multiple of 16, TensorFlow's vectorized log rounds the
-    # last entries differently. Results would depend on the batch size.
+    # Each value is repeated 16 times: TensorFlow's vectorized log rounds the entries
+    # after the last multiple of 16 differently, so results would depend on batch size.
     first = ops.log(ops.broadcast_to(first[:, None], (num_rows, 16)))[:, :1]
     return best - best[:, :1] + first
 
@@ -290,7 +290,7 @@ def _expand_beams(state, log_probs, tokens, index, search, end_id, n_best):
     )
     alive_log_probs = new_log_probs[:, 1]
     done = _is_done(state, alive_log_probs, length, search, n_best)
-    # Without alive hypotheses, later steps cannot change a finished sentence.
+    # Without alive hypotheses, later steps cannot change a sentence that is done.
     alive_log_probs = ops.where(done[:, None], NEG_INF, alive_log_probs)
     state = state._replace(alive_log_probs=alive_log_probs, done=done)
     return state, ops.reshape(parents[:, 1], (-1,))
@@ -340,7 +340,7 @@ def _update_finished(state, sequences, log_probs, finished, length, search):
     """
     num_results = state.finished_scores.shape[1]
     at_limit = length >= state.max_lengths
-    # Unfinished hypotheses at the limit count only if the sentence has no others.
+    # At the maximum length, unfinished hypotheses count only if none has finished.
     none_before = state.finished_scores[:, 0] == NEG_INF
     none_now = ops.logical_not(ops.any(finished, axis=1))
     none_finished = ops.logical_and(none_before, none_now)
@@ -376,7 +376,9 @@ def _is_done(state, alive_log_probs, length, search, n_best):
 
 
 def _select(sequences, rows, num_rows):
-    """Gathers `rows`, indices into the first two axes flattened to one.
+    """Gathers `num_rows` sequences per sentence.
+
+    `rows` are indices into the first two axes, flattened to one.
 
     Returns:
         int32 `[batch, num_rows, length]`.

@@ -32,7 +32,7 @@ class Growing(NamedTuple):
     recent_value: Any
 
     def append(self, key, value, place):
-        """Appends one position, keys and values `[batch, num_heads, beam_size, dim]`.
+        """Appends one position: keys and values `[batch, num_heads, beam_size, dim]`.
 
         `place` is ignored. Only `Buffer` uses it.
         """
@@ -137,9 +137,9 @@ def extend(cache, index, window=None):
     """Prepares the cache for position `index` of every hypothesis.
 
     Returns:
-        `(cache, place)`: the cache, in which each hypothesis also attends to its own
-        new slot, and no longer to a position outside `window`; and the argument `place`
-        of `append`, the position in the ring buffer.
+        `(cache, place)`. In the new cache, each hypothesis also attends to its own new
+        slot, and no longer to positions outside `window`. `place` is the argument of
+        `append`, the position in the ring buffer.
     """
     if cache.is_buffer:
         return _extend_buffer(cache, index)
@@ -174,7 +174,10 @@ def _extend_buffer(cache, index):
 
 
 def _newest(cache, count):
-    """Drops all but the last `count` slots. With a window, all slots are recent."""
+    """Drops all but the last `count` slots.
+
+    Only the recent parts have slots, because `compact` does nothing with a window.
+    """
 
     def newest(x):
         return x[:, :, -count:] if count else x[:, :, :0]

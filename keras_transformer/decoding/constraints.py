@@ -1,7 +1,7 @@
-"""Prefixes and forbidden phrases: a decoder that constrains another one.
+"""Decoder that constrains another one with prefixes and forbidden phrases.
 
-Log-probabilities are not renormalized. A forced token counts with the log-probability
-that the model gives it.
+Log-probabilities are not renormalized. A forced token keeps the log-probability that
+the model assigns to it.
 """
 
 import numpy as np
@@ -17,9 +17,9 @@ class ConstrainedDecoder:
 
     Args:
         decoder: Decoder, see `beam_search`.
-        beam_size: Hypotheses or samples per sentence.
-        limits: `max_length` of `beam_search`, scalar or `[batch]`. At the last position
-            only tokens that a sequence may end with are allowed.
+        beam_size: Number of hypotheses or samples per sentence.
+        limits: `max_length` of `beam_search`, scalar or `[batch]`. At the last
+            position, only tokens that a sequence may end with are allowed.
         ids: `SpecialIds`.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each sentence,
             then padding. They are forced even if `next_states` forbids them. If `None`,

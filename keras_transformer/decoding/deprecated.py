@@ -7,6 +7,7 @@ import warnings
 
 from keras_transformer.decoding.loop import StepDecoder
 
+# Old names of arguments, and the fields that replace them.
 _IDS = {"pad_id": "pad", "start_id": "start", "end_id": "end"}
 _STEP = {
     "next_token_logits": "step",
@@ -24,7 +25,10 @@ def warn_renamed(old, new, stacklevel=3):
 
 
 def take_renamed(options, old, new, value, stacklevel=4):
-    """Removes the argument `old` from `options` and returns it, or else `value`."""
+    """Removes the argument `old` from `options` and returns its value.
+
+    If `options` does not contain it, returns `value`.
+    """
     if old not in options:
         return value
     warn_renamed(f"{old}=", f"{new}=", stacklevel)

@@ -14,7 +14,7 @@ _CONTINUES = "*"
 
 
 class Phrase(NamedTuple):
-    """A sequence of symbols, found anywhere or only next to word boundaries."""
+    """A sequence of symbols, matched anywhere or only next to word boundaries."""
 
     symbols: tuple
     at_start: bool = False  # only after a boundary
@@ -25,7 +25,7 @@ def forbidden_phrases(spellings, phrases, boundaries=()):
     """Builds the automaton that rejects each token that completes a forbidden phrase.
 
     Phrases are matched as symbols, with the algorithm of Aho and Corasick (1975). So a
-    phrase is found however it is split into tokens.
+    phrase is found regardless of how it is split into tokens.
 
     Args:
         spellings: For each id, the sequence of int symbols that it spells, such as its
@@ -85,8 +85,8 @@ def _transitions(phrases, boundaries):
         for end in ends:
             start = after_boundary if phrase.at_start else root
             _insert(trie, start, (*phrase.symbols, *end), _FORBIDDEN)
-    # If a phrase begins with a boundary, the phrase's state also stands for the state
-    # after the boundary.
+    # A boundary leads to state 1. But if a phrase begins with the boundary, a state of
+    # the phrase stands for state 1.
     shared = {_insert(trie, root, boundary, after_boundary) for boundary in boundaries}
     symbols = {symbol for row in trie for symbol in row}
     delta = [None] * len(trie)
@@ -136,14 +136,14 @@ def _insert(trie, state, symbols, last):
 def parse_phrase(text):
     """Parses a phrase of whole words. With a final `*`, the last word may continue.
 
-    Only letters and digits of scripts with spaces between words need a boundary, so
-    phrases in Chinese or Japanese are found anywhere.
+    Only letters and digits need a boundary, except wide characters (Chinese, Japanese,
+    Korean), so phrases in these languages are found anywhere.
 
     Returns:
         `Phrase` of bytes.
 
     Raises:
-        ValueError: If only white space and `*` are given.
+        ValueError: If the text contains only white space and `*`.
     """
     open_end = text.rstrip().endswith(_CONTINUES)
     words = " ".join(text.rstrip().removesuffix(_CONTINUES).split())

@@ -89,7 +89,10 @@ def arrange_weights(model, packed=False):
 
 
 def decoder_denses(layer):
-    """Returns the `Dense` layers of a step, in the order of `LayerWeights`."""
+    """Returns the `Dense` layers of a step, in the order of `LayerWeights`.
+
+    The first three are fused in `LayerWeights.qkv`.
+    """
     return [
         layer.self_attention.query_dense,
         layer.self_attention.key_dense,

@@ -8,8 +8,8 @@ from keras import ops
 
 from keras_transformer.decoding.cache import COMPACT_INTERVAL
 
-# Dropping sentences copies the whole cache, so it is done only once at least a quarter
-# of the sentences are finished.
+# Dropping sentences copies the whole cache, so the loop waits until at least a quarter
+# of the sentences are finished or the cache is compacted anyway.
 KEEP_NUMERATOR, KEEP_DENOMINATOR = 3, 4
 
 
@@ -60,11 +60,11 @@ def decode_loop(
             the results of a sentence that is done.
         state: NamedTuple of tensors whose leading axis is batch. Its field `done` is
             bool `[batch]`.
-        cache: Nest of tensors whose leading axes are multiples of batch. The rows of a
-            sentence are adjacent. With `drop_finished`, another axis may grow if its
-            size is 0 at first.
+        cache: Nest of tensors. The size of each leading axis is a multiple of batch,
+            and the rows of a sentence are adjacent. With `drop_finished`, another axis
+            may grow if its size is 0 at first.
         context: Nest of tensors whose leading axis is batch.
-        num_steps: Scalar integer.
+        num_steps: Maximum number of steps, a scalar integer.
         drop_finished: See `beam_search`.
         compact: See `StepDecoder`.
 

@@ -7,7 +7,10 @@ from keras_transformer.decoding.length_penalty import get_length_penalty
 
 
 class SpecialIds(NamedTuple):
-    """Ids that are not subwords. A search generates none of them except `end`."""
+    """Ids that are not subwords. A search generates none of them except `end`.
+
+    If there is no id for unknown subwords, `unknown` is `None`.
+    """
 
     pad: int = 0
     unknown: int | None = 1
@@ -87,10 +90,10 @@ class Sampling:
     Args:
         num_samples: Number of independent samples per sentence.
         temperature: Divisor of the logits. Values below 1 favor likely tokens.
-        top_k: Sample from this number of most likely tokens. If `None`, from all.
+        top_k: Sample from the `top_k` most likely tokens. If `None`, from all.
         top_p: Sample from the nucleus: the smallest set of most likely tokens whose
-            probability reaches this value, in (0, 1] (Holtzman et al., 2020). If
-            `None`, from all.
+            total probability reaches this value, in (0, 1] (Holtzman et al., 2020).
+            If `None`, from all.
         seed: Random seed. The same texts and seed give the same samples. If `None`, a
             seed is drawn.
         extra_length: Maximum number of tokens by which a translation exceeds its

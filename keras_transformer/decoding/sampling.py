@@ -1,4 +1,4 @@
-"""Sampling: temperature, top-k, and nucleus, over any step function and any cache."""
+"""Sampling (temperature, top-k, nucleus) over any step function and any cache."""
 
 from typing import Any
 from typing import NamedTuple
@@ -101,8 +101,8 @@ def _initial_state(max_lengths, shape, ids, seed):
         log_probs=ops.zeros(shape[:2], dtype="float32"),
         last_ids=ops.full(shape[:2], ids.start, dtype="int32"),
         ended=ops.broadcast_to(done[:, None], shape[:2]),
-        # One per token, all drawn at once, so that a sentence's samples do not depend
-        # on when other sentences leave the batch.
+        # One number per token. All are drawn at once, so that a sentence's samples do
+        # not depend on when other sentences leave the batch.
         uniforms=keras.random.uniform(shape, dtype="float32", seed=seed),
         max_lengths=max_lengths,
         done=done,
@@ -135,9 +135,9 @@ def _draw(logits, uniforms, top_k, top_p):
             return tokens
     probabilities = ops.softmax(logits, axis=-1)
     if top_p is not None:
-        # A token is in the nucleus if more likely ones together do not reach top_p.
+        # A token is in the nucleus if the more likely ones together do not reach top_p.
         before = ops.cumsum(probabilities, axis=-1) - probabilities
-        # The first token always is in the nucleus, despite rounding.
+        # The first token is always in the nucleus, despite rounding.
         before = ops.where(ops.arange(ops.shape(logits)[1]) == 0, 0.0, before)
         probabilities = ops.where(before < top_p, probabilities, 0.0)
     cumulative = ops.cumsum(probabilities, axis=-1)
@@ -155,7 +155,7 @@ def _count(condition):
 
 
 def _append(state, tokens, log_probs, index, ids):
-    """Appends a drawn token per sample, int32 `[batch, num_samples]`."""
+    """Appends one drawn token, `tokens[i, j]`, to each sample."""
     tokens = ops.where(state.ended, ids.pad, tokens)
     here = ops.arange(ops.shape(state.sequences)[2], dtype="int32") == index
     sequences = ops.where(here, tokens[:, :, None], state.sequences)

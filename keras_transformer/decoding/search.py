@@ -1,4 +1,7 @@
-"""Beam search and sampling from source ids, which `Translator` and exports compile."""
+"""Beam search and sampling with a model, given source ids.
+
+`Translator` and the exports compile these functions.
+"""
 
 from keras import ops
 
@@ -42,8 +45,8 @@ def translate_ids(
         n_best: Number of hypotheses to find per sentence, at most `beam_size`.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
             translation, then padding, or `None`.
-        next_states: int32 `[num_states, vocabulary]`, see `forbidden_phrases`, or
-            `None`.
+        next_states: int32 `[num_states, vocabulary]`, the table that excludes phrases,
+            see `forbidden_phrases`. If `None`, no phrase is excluded.
         vocabulary_size: See `beam_search`.
         drop_finished: See `beam_search`.
         decoder: `IncrementalDecoder` of the model. If `None`, one is created.
@@ -96,7 +99,7 @@ def sample_ids(
         seed: See `sample`.
 
     Returns:
-        `(sequences, scores)`, see `sample`; lengths as in `translate_ids`.
+        `(sequences, scores)`, see `sample`. Lengths match `translate_ids`.
     """
     arguments = _begin(
         _decoder_of(model, drop_finished),

@@ -15,15 +15,15 @@ _SPACE = f"[{WHITE_SPACE}]"
 _LINE_BREAK = f"{_SPACE}*[\\n-\\r\\x{{85}}\\x{{2028}}\\x{{2029}}]{_SPACE}*"
 _OUTER_SPACE = f"^{_SPACE}+|{_SPACE}+$"
 # The end of a sentence, with its closing brackets and quotation marks. No space is
-# required after the full stops of Chinese and Japanese.
+# required after the periods of Chinese and Japanese.
 _END = r"""([.!?…।॥؟۔።]+["'”’»)\]]*)"""
 _WIDE_END = f"([。！？｡]+[\"'”’」』）]*){_SPACE}*"
-# Full stops that do not end a sentence: initials, ordinal numbers, titles.
+# Periods that do not end a sentence follow initials, ordinal numbers, and titles.
 _ABBREVIATION = (
     r"(^|[^\p{L}\p{M}\p{N}])"
     r"((?:\p{L}\.)*\p{L}|\p{N}{1,2}|(?i:Mr|Mrs|Ms|Dr|Prof|St|Nr|vs))\."
 )
-# Placeholder for a full stop that does not end a sentence. Unicode reserves this code
+# Placeholder for a period that does not end a sentence. Unicode reserves this code
 # point for internal use.
 _STOP = "\ufdd0"
 # A segment may end after white space, and after any character of scripts that do not
@@ -37,7 +37,7 @@ _MARK = b"\xff"
 
 
 class Segments(NamedTuple):
-    """Segments of a batch of texts, in order. A blank text has one without ids."""
+    """Segments of a batch of texts, in order. A blank text has one, without ids."""
 
     ids: tf.RaggedTensor  # int32 [segments, (length)], without end ids
     text_index: tf.Tensor  # int64 [segments], the index of each segment's text
@@ -179,11 +179,12 @@ def _split_words(tokenize, sentences, is_long, max_lengths):
 
     Returns:
         The parts, string `[parts]`, and the indices of their sentences, int64
-        `[parts]`. Each other sentence is one part.
+        `[parts]`. A sentence that is not long is one part.
     """
     marked = _replace(sentences, _WORD_END, b"\\1" + _MARK)
     words, sentence_of = _split(tf.where(is_long, marked, sentences))
-    # A tokenizer with a target language begins each word with its language mark.
+    # A tokenizer with a target language puts its language mark before each word here.
+    # The mark is not part of the word's length.
     lengths = tokenize(words).row_lengths() - tokenize(tf.constant([""])).row_lengths()
     before = tf.cumsum(lengths, exclusive=True)
     first = _first_of_row(sentence_of, tf.size(sentences, tf.int64))

@@ -6,9 +6,9 @@ from keras import ops
 def top_k(x, k):
     """Returns the `k` largest values of each row, largest first, and their indices.
 
-    The `k` largest values are in the `k` blocks with the largest maxima. A maximum is
-    much cheaper than a top-k (on a CPU, about an eighth for 8,000 values), so only the
-    values in these blocks are ranked.
+    The `k` largest values are in the `k` blocks with the largest maxima, so only these
+    blocks are ranked. A maximum takes much less time than a top-k (on a CPU, about an
+    eighth for 8,000 values).
 
     Args:
         x: Float `[rows, size]` with a static size.

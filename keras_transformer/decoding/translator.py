@@ -42,7 +42,7 @@ from keras_transformer.decoding.segments import segment_texts
 from keras_transformer.decoding.segments import translations_of
 from keras_transformer.errors import ModelError
 
-# Logits that are scored at a time, 128 MiB in float32.
+# Maximum number of logits that are computed at a time in scoring, 128 MiB in float32.
 MAX_LOGITS = 2**25
 BATCH_TOKENS = 4096
 
@@ -50,21 +50,22 @@ BATCH_TOKENS = 4096
 class Translator:
     """Translates text with a `Transformer` or an `Ensemble` (section 6.1).
 
-    Texts are searched in batches, and results are in the order of the input. A blank
+    Texts are translated in batches, and results are in the order of the input. A blank
     text gives an empty translation. The lines of a text are translated separately, and
     line breaks are kept. A line of more than `max_source_length` subwords is divided
-    into sentences, and a sentence that is still too long is divided between words, with
-    a warning.
+    into sentences, with a warning. A sentence that is still too long is divided between
+    words.
 
     Args:
-        model: `Transformer` or `Ensemble`. An ensemble has no `align`.
+        model: `Transformer` or `Ensemble`. `align` does not support an ensemble.
         tokenizer: Tokenizer of the source.
-        target_tokenizer: Tokenizer of the target. If `None`, `tokenizer.target`.
+        target_tokenizer: Tokenizer of the target. If `None`, `tokenizer.target`, or
+            else `tokenizer`.
         search: `BeamSearch`.
         max_source_length: Maximum number of subwords that are translated together, end
             id included. A model with learned positions may have a lower limit.
         batch_tokens: Maximum number of source positions per batch, padding included. If
-            `None`, 4096, and fewer for more than 4 hypotheses per sentence.
+            `None`, 4096, or less if there are more than 4 hypotheses per sentence.
         forbidden: Phrases of whole words that no translation contains. With a final
             `*`, the last word may continue.
         parallel_parts: Number of batches that are searched or scored in parallel, one
@@ -187,7 +188,7 @@ class Translator:
                 f"an n-best list of {n} needs a beam size of at least {n}. "
                 f"Received: beam_size={search.beam_size}."
             )
-        # Several results may have the same text. Twice as many usually leave enough.
+        # Several results may have the same text, so twice as many are requested.
         options = {"search": search, "n_best": n, "num_results": 2 * n if n > 1 else n}
         key = "n_best", search, n
         find = self._compile_search(key, translate_ids, prefixes, **options)
@@ -278,7 +279,7 @@ class Translator:
             For each pair, a list of (source word, target word), both from 0, one per
             word of the target, in order. It is empty if a side has no word. It is also
             empty, with a warning, if the source exceeds `max_source_length` or the
-            target exceeds three times the longest possible translation.
+            target exceeds three times the maximum length of a translation.
 
         Raises:
             ValueError: If the lists differ in length or are not lists of str.
@@ -291,7 +292,7 @@ class Translator:
         target_ids = encode_texts(self.target_tokenizer, targets)
         source_surfaces = token_surfaces(self.tokenizer, source_ids)
         target_surfaces = token_surfaces(self.target_tokenizer, target_ids)
-        # An invalid byte in a translation becomes three bytes of text (U+FFFD).
+        # Each invalid byte in a translation becomes U+FFFD, up to three byte tokens.
         max_target_length = 3 * (self.max_source_length + self.search.extra_length)
         if self.model.positions == "learned":
             max_target_length = min(max_target_length, self.model.max_length)

@@ -1,4 +1,4 @@
-"""Exports: SavedModel, CTranslate2, transformers, Marian and presets."""
+"""Export to SavedModel, CTranslate2, Hugging Face transformers, Marian, and presets."""
 
 from keras_transformer.errors import ExportError
 from keras_transformer.export.ctranslate2 import export_ctranslate2

@@ -24,7 +24,7 @@ _NEVER = -10_000.0
 def export_ctranslate2(
     model, tokenizer, folder, quantization="none", max_length=1024, replace=False
 ):
-    """Writes a folder that `ctranslate2.Translator` opens.
+    """Writes a folder that `ctranslate2.Translator` can open.
 
     The folder contains CTranslate2's files and the tokenizer. CTranslate2 translates
     lists of subwords, and adds the end id to the source itself. Log-probabilities match
@@ -45,7 +45,8 @@ def export_ctranslate2(
 
     Raises:
         ExportError: If CTranslate2 is not installed or cannot run the model, the model
-            is an ensemble, the quantization is unknown, or the folder exists.
+            is an ensemble, the quantization is unknown, or the folder exists and
+            `replace` is false.
     """
     folder = pathlib.Path(folder)
     if isinstance(model, Ensemble):

@@ -1,7 +1,7 @@
 """Export to a folder that Hugging Face transformers reads.
 
-Post-norm models become a `MarianMTModel`. Pre-norm models become a
-`PegasusForConditionalGeneration`, its pre-norm counterpart.
+A post-norm model becomes a `MarianMTModel`. A pre-norm model becomes a
+`PegasusForConditionalGeneration`, the pre-norm counterpart of `MarianMTModel`.
 """
 
 import json
@@ -76,7 +76,7 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     target = translator.target_tokenizer
     tensors = _tensors(model, tokenizer)
     if dtype is not None:
-        # Half precision lacks -1e9, the bias of ids that are never generated.
+        # Half precision cannot store -1e9, the bias of ids that are never generated.
         largest = np.finfo(dtype).max
         tensors = {
             name: array.clip(-largest, largest).astype(dtype)

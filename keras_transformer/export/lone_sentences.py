@@ -34,7 +34,7 @@ class PackedWeights:
 
     @property
     def replaces_layers(self):
-        """True if all kernels are packed, so that the layers' need not be stored."""
+        """True if all kernels are packed, so the layers' kernels need not be stored."""
         return all(self._stored)
 
     def packed_weights(self):

@@ -36,7 +36,8 @@ def model_card(
         recipe: The run's `Recipe`. If `None`, the card has no sections about data and
             training.
         validation: The run's last validation, a mapping with `step` and any of
-            `perplexity`, `bleu` and `f1`. A value is `None` if it was not finite.
+            `perplexity`, `bleu`, `chrf`, and `f1`. A value is `None` if it was not
+            finite.
         scores: List of mappings with `name`, `score` and `signature`, from
             `keras-transformer evaluate --json`.
         license: License of the model.

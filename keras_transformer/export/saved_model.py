@@ -47,12 +47,12 @@ def export_saved_model(
 ):
     """Writes `folder/VERSION/`, a SavedModel with tokenizer and beam search inside.
 
-    VERSION is the highest existing version plus one. The folder appears once all files
+    VERSION is the highest existing version plus one. Its folder appears once all files
     are on disk. docs/reference/signatures.md describes the inputs and outputs of all
     signatures:
 
     - `serving_default`: The best translation of each text, with its score.
-    - `translate_n_best`: The best `beam_size` different translations of each text.
+    - `translate_n_best`: Up to `beam_size` different translations, best first.
     - `translate_ids`: The best translation of each row of ids.
     - `score`: The log-probability of a given translation of each text.
     - `encode`: The encoder's output for each row of ids.
@@ -79,9 +79,9 @@ def export_saved_model(
             thread per operation (TF_NUM_INTRAOP_THREADS=1).
         jit_compile: Whether to compile the search with XLA for single texts of up to
             64 subwords. Lengths are padded to a multiple of 16, and the first text of
-            each length compiles a program. Kernels are stored packed; unpacking takes
-            10 ms per batch for a base model. Do not use with TF-Serving, whose builds
-            lack XLA.
+            each padded length compiles a program. Kernels are stored packed; unpacking
+            takes 10 ms per batch for a base model. Do not use with TF-Serving, whose
+            builds lack XLA.
 
     Returns:
         Path of the version's folder.
@@ -118,7 +118,7 @@ def export_saved_model(
     served = tf.Module()
     packed = signatures.packed_weights
     replaced = set() if packed is None else set(map(id, packed.replaced_variables()))
-    # `value` is TensorFlow's variable. Without Python, Keras's are not restored.
+    # `value` is TensorFlow's variable. A program without Python cannot restore Keras's.
     served.weights = [
         variable.value for variable in model.variables if id(variable) not in replaced
     ]
@@ -202,7 +202,7 @@ def core_tokenizer(tokenizer):
 
 
 def _write_version(write, folder, card, limits):
-    """Writes all files of an export to a temporary folder, then names it by a number.
+    """Writes an export to a temporary folder, then renames it to its version number.
 
     Args:
         write: Function that writes a SavedModel to a path.

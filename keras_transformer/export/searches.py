@@ -1,4 +1,4 @@
-"""Search functions of an export: whole batches, split batches, single rows with XLA.
+"""Search functions of an export for whole batches, split batches, and single rows.
 
 Before a function first runs, TensorFlow inlines all calls in it, and optimizes the
 result in many passes, each of which copies it. If a search is called in several places,
@@ -12,10 +12,10 @@ import tensorflow as tf
 # Score of an empty place in an n-best list, since JSON has no infinity.
 EMPTY_SCORE = tf.float32.min
 ROWS = tf.TensorSpec([None, None], tf.int32)
-# Source ids, and the number of best hypotheses, see `beam_search`.
+# Source ids, and the argument `n_best` of `beam_search`.
 SEARCH_INPUTS = [ROWS, tf.TensorSpec([], tf.int32)]
 # A single row is padded to a multiple of the step, since compiling a program for a
-# length takes seconds. Longer rows are rare and gain less.
+# length takes seconds. Rows beyond the maximum length are rare and gain less from XLA.
 JIT_STEP, JIT_MAX_LENGTH = 16, 64
 
 

@@ -19,7 +19,7 @@ from keras_transformer.export.searches import shared_encoder
 from keras_transformer.export.text_search import TextSearch
 from keras_transformer.export.text_search import cut_texts
 
-# Before tokenization, texts are cut at this multiple of the maximum size of a row.
+# Before tokenization, texts are cut at this multiple of a row's maximum size in bytes.
 _MARGIN = 4
 
 
@@ -52,7 +52,7 @@ class Signatures:
         self._target_tokenizer = target_of(tokenizer)
         self._max_batch_size = max_batch_size
         self._beam_size = search.beam_size
-        # Several hypotheses may have the same text. Twice as many usually leave enough.
+        # Several results may have the same text, so twice as many are requested.
         self._num_results = 1 if search.beam_size == 1 else 2 * search.beam_size
         self.max_source_length = max_source_length
         self.max_target_length = max_source_length + search.extra_length
@@ -160,7 +160,7 @@ class Signatures:
         source_ids, target_ids, labels, truncated = self._pairs(inputs, targets)
         ids = SpecialIds.of(self._target_tokenizer)
         batch, length = tf.unstack(tf.shape(labels))
-        # Rows that are scored at a time, so that the logits fit in memory.
+        # Number of rows that are scored at a time, so that the logits fit in memory.
         num_rows = MAX_LOGITS // self._model.num_outputs // tf.maximum(length, 1)
         num_rows = tf.maximum(num_rows, 1)
 

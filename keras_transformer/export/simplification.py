@@ -1,11 +1,12 @@
 """Removal of duplicate and dead nodes from a SavedModel graph.
 
 Two thirds of the nodes of a traced search are repeated constants, repeated shapes, and
-slices of shapes that nothing reads. TensorFlow removes them before it computes, but a
-program that loads the graph keeps all of them in memory first.
+slices of shapes that nothing reads. TensorFlow removes them before it computes, but
+until then, a program that loads the graph keeps all of them in memory.
 
-TensorFlow cannot remove the support for negative indices in Keras's `take`: five
-operations, a dozen times per decoding step. A search has no negative indices.
+Keras's `take` supports negative indices with five operations, which occur a dozen times
+per decoding step. TensorFlow cannot remove them. A search has no negative indices, so
+this module removes them, too.
 """
 
 import copy
@@ -38,8 +39,8 @@ def simplify_saved_model(path):
 def simplify_function(function):
     """Merges equal nodes of a `FunctionDef` and removes unused ones, in place.
 
-    Gathers lose their support for negative indices. Stateful operations keep their
-    number and order, except that unused reads of variables are removed.
+    `GatherV2` nodes lose their support for negative indices. Stateful operations keep
+    their number and order, except that unused reads of variables are removed.
     """
     nodes = {node.name: node for node in function.node_def}
     merged = {}  # name of a node: name of the equal node that stays
@@ -140,7 +141,7 @@ def _is_pure(node):
 
 
 def _computation(node):
-    """Returns a key that is equal for nodes that compute the same."""
+    """Returns a key that is equal for nodes that compute the same value."""
     attributes = sorted(
         (name, value.SerializeToString(deterministic=True))
         for name, value in node.attr.items()

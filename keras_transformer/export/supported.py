@@ -39,7 +39,7 @@ def check_common_parts(model, library):
 
 
 def supported_activation(model, activations, library):
-    """Returns a library's name of the model's activation.
+    """Returns a library's name for the model's activation.
 
     Args:
         model: `Transformer`.

@@ -9,6 +9,7 @@ from keras_transformer.errors import install_hint
 
 _PATH = pathlib.Path("assets.extra") / "tf_serving_warmup_requests"
 _TEXTS = ["a", "a b c d e f g"]
+# Two subwords and the usual end id.
 _IDS = [[4, 5, 3]]
 # The inputs of each signature's request.
 _INPUTS = {

@@ -1,1 +1,1 @@
-"""Models on disk: run folders, `.keras` files, and SavedModels."""
+"""Models on disk: run folders, `.keras` files, presets, and SavedModels."""

@@ -24,7 +24,7 @@ _PROGRESS = "progress/.ATTRIBUTES/VARIABLE_VALUE"
 def average_checkpoints(transformer, folder, last=5, interrupted=False):
     """Sets a model's weights to the average of the newest checkpoints.
 
-    The paper averages the last 5 checkpoints of base and the last 20 of big. Only
+    The paper averages 5 checkpoints of its base model and 20 of its big model. Only
     regular checkpoints count, see `regular_paths`, so that interruptions do not change
     the average. If there are none, the newest checkpoint is used. If a checkpoint has
     moving averages of the weights (`training.ema_momentum`), they replace the weights.
@@ -33,7 +33,7 @@ def average_checkpoints(transformer, folder, last=5, interrupted=False):
         transformer: A built `Transformer`.
         folder: Folder of the checkpoints.
         last: Maximum number of checkpoints. Damaged ones are skipped with a warning.
-        interrupted: Whether checkpoints of interruptions also count.
+        interrupted: Whether checkpoints written on interruption also count.
 
     Returns:
         Paths of the checkpoints that were averaged, oldest first.

@@ -3,7 +3,7 @@
 A SavedModel is a program of TensorFlow operations, some of which read and write files,
 call Python, or end the process. An export is refused before TensorFlow loads it unless
 all its operations, their attributes and their text values occur in exports of this
-package. They are listed in `allowed_operations.json`, which `tests/export_kinds.py`
+package. These are listed in `allowed_operations.json`, which `tests/export_kinds.py`
 collects from exports of every kind. The check does not limit computing time or memory.
 """
 
@@ -135,6 +135,7 @@ def _check_model(model):
     savers = _check_savers(meta_graph, functions, rules)
     callable_names = functions.keys() - savers.values()
     for node in graph.node:
+        # Only the saver's nodes may call the functions that save and restore.
         called = {savers[node.name]} if node.name in savers else set()
         _check_node(node, rules["operations"], rules, callable_names | called)
     for name, function in functions.items():

@@ -125,7 +125,7 @@ def model_info(path):
     """Describes a run's folder, a `.keras` file, a preset or a SavedModel.
 
     Args:
-        path: Same as `open_model`.
+        path: Same as in `open_model`.
 
     Returns:
         The attributes of `ModelInfo` as a mapping for JSON. Unknown values are `None`
@@ -213,7 +213,7 @@ def _describe_by_card(folder, kind):
         return info
     sections = card_tables(read_text(card, error=ModelError))
     model = _table(sections, "Model")
-    # All cards have the same title here. It is not an argument of `Transformer`.
+    # This row is the same in all cards. It is not an argument of `Transformer`.
     model.pop("architecture", None)
     if isinstance(model.get("parameters"), int):
         info.parameters = model.pop("parameters")

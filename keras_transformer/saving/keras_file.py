@@ -29,6 +29,7 @@ from keras_transformer.untrusted import shorten
 
 ALLOW_UNSAFE = "if you trust it, pass --allow-unsafe (allow_unsafe=True in Python)"
 
+# Start of the archive's comment, see `note_tokenizer`.
 _NOTE = b"tokenizer sha256 "
 _CONFIG = "config.json"
 _WEIGHTS = "model.weights.h5"
@@ -64,7 +65,7 @@ def _check_policy(value):
 
 
 class _Settings(ModelSettings):
-    """All arguments of `Transformer`, also those that no recipe contains."""
+    """All arguments of `Transformer`, including those that no recipe contains."""
 
     preset: None = None
     vocabulary_size: PositiveInt
@@ -213,7 +214,7 @@ def check(path, limits=FileLimits()):
 def min_arrays(settings):
     """Returns a lower bound of the number of arrays of weights with these settings."""
     encoder_layers, decoder_layers = _num_layers(settings)
-    # Kernels of the attentions, four each, and of the feed-forward networks.
+    # The embeddings, four kernels per attention, and two per feed-forward network.
     return 1 + encoder_layers * (4 + 2) + decoder_layers * (2 * 4 + 2)
 
 
@@ -347,7 +348,7 @@ def count_stored_parameters(file, size, limits):
 
 
 def _check_array(array, name):
-    """Checks that an HDF5 object is a plain array of numbers, stored in its file."""
+    """Checks that an HDF5 object is a plain array of numbers in the same file."""
     import h5py
 
     is_dataset = isinstance(array, h5py.Dataset)

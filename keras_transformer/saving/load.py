@@ -35,7 +35,8 @@ def recipe_keys(path, allow_unsafe=False):
 
     Args:
         path: Same as in `load_model`.
-        allow_unsafe: Whether to read a `.keras` file unchecked. It can run any code.
+        allow_unsafe: Whether to read a `.keras` file unchecked. Such a file can run any
+            code.
 
     Returns:
         Mapping of keys to values: `"training.initial_model"`, and the sections
@@ -124,7 +125,7 @@ def build_model(recipe, tokenizer):
 
 
 def check_model(recipe):
-    """Checks that a `Transformer` can have the recipe's settings.
+    """Checks that a `Transformer` can be created with the recipe's settings.
 
     Raises:
         ModelError: If the settings are impossible.
@@ -233,7 +234,7 @@ def check_matches_recipe(path, tokenizer, model, recipe):
     pairs = [(f"model.{name}", wanted[name], found[name]) for name in ARCHITECTURE]
     target = tokenizer.target
     vocabulary = {"vocabulary_size": target.vocabulary_size, "kind": target.kind}
-    if tokenizer.kind != "marian":  # always has two sides, in one file
+    if tokenizer.kind != "marian":  # a Marian tokenizer always has two sides
         vocabulary["shared"] = target is tokenizer
     for name, value in vocabulary.items():
         pairs.append((f"tokenizer.{name}", getattr(recipe.tokenizer, name), value))

@@ -31,7 +31,7 @@ def open_model(
             takes precedence over a name.
         ensemble: Paths of further runs and `.keras` files with the same vocabulary. The
             probabilities of all models are averaged.
-        allow_unsafe: Whether to read files without checks. They can run any code.
+        allow_unsafe: Whether to read files without checks. Such files can run any code.
         parallel_parts: Number of batches that are searched or scored in parallel, see
             `Translator`.
         warn: Function of a text's index and a message, see `Translator`.

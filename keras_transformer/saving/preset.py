@@ -243,7 +243,7 @@ def is_preset(folder):
 
 
 def read_metadata(folder):
-    """Returns the `Metadata` of a preset. Without the file, it has default values.
+    """Returns the `Metadata` of a preset, with default values if the file is missing.
 
     Raises:
         ModelError: If `metadata.json` is invalid.

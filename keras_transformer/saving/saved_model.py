@@ -65,7 +65,7 @@ def load_saved_model(path, allow_unsafe=False):
     from keras_transformer.saving.graph_check import check_saved_model
 
     try:
-        # TensorFlow would wait forever for a pipe.
+        # Opening a named pipe would block forever.
         require_regular([*path.iterdir(), *(path / "variables").glob("*")], ModelError)
         if not allow_unsafe:
             check_saved_model(path)
@@ -104,7 +104,7 @@ class ExportedTranslator:
         self.warn = warn or log_warning
         self.parallel_parts = parallel_parts
         self.batch_size = min(self.batch_size, max_batch_size(path) or self.batch_size)
-        # The signature's variables live as long as the loaded object.
+        # The signatures need the loaded object, which owns their variables.
         self._loaded = load_saved_model(path, allow_unsafe)
         self._serve = self._loaded.signatures["serving_default"]
         _, inputs = self._serve.structured_input_signature
@@ -240,7 +240,7 @@ class ExportedTranslator:
 
         Args:
             signature: The function.
-            columns: Mapping of inputs to lists of str.
+            columns: Mapping of input names to lists of str.
 
         Returns:
             List of (indices of the texts, outputs) pairs in any order.

@@ -56,7 +56,7 @@ def parse_vocabulary(text):
 
 
 def vocabulary_keys(settings, is_shared):
-    """Returns the sizes in a recipe's section `tokenizer` that match a model.
+    """Returns the recipe keys of the section `tokenizer` that match a model's sizes.
 
     Args:
         settings: Arguments of `Transformer`.
