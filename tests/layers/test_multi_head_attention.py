@@ -92,7 +92,7 @@ def test_attention_widths_are_independent():
 
 
 def test_attention_ignores_masked_keys():
-    """Bit for bit, even if their vectors are large."""
+    """Outputs are bit-identical, even if the masked vectors are large."""
     layer = built(3, 5, 2, key=KEY)
     expected = numpy(layer(QUERY, VALUE, KEY, attention_mask=MASK))
     for factor in (-7, 1e3, 1e12):
@@ -287,7 +287,7 @@ def test_attention_rejects_dropout_out_of_range(dropout):
 
 
 @pytest.mark.parametrize(
-    # Unlike "dot", "additive" has a weight.
+    # "dot" is a slow test: unlike "additive", it adds no weight.
     "score_mode",
     [pytest.param("dot", marks=pytest.mark.slow), "additive"],
 )

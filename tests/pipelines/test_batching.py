@@ -14,7 +14,7 @@ from keras_transformer.pipelines.batching import sorted_batches
 
 
 def random_lengths(num_pairs, seed=0):
-    """Returns lengths like in translations: correlated, a few of them long."""
+    """Returns lengths as in a translation corpus: correlated, a few of them long."""
     generator = np.random.default_rng(seed)
     source = generator.gamma(5, 3, num_pairs).astype(int) + 2
     target = (source * generator.normal(1.1, 0.25, num_pairs)).astype(int).clip(2)
@@ -113,7 +113,7 @@ def test_epoch_order_depends_on_seed_and_epoch():
 
 
 def test_epoch_order_shuffles_batches():
-    """In this order, the positions fill the buckets batch by batch."""
+    """Consecutive positions of the order form batches."""
     lengths = random_lengths(5003)
     buckets, leaves = plan_buckets(*lengths, 499)
     order, numbers = epoch_order(buckets, leaves, seed=1, epoch=0)

@@ -141,7 +141,7 @@ def _take_index(_, destination_prefix, **__):
 
 
 def _half_line(kill):
-    """A line of metrics.jsonl is partially written."""
+    """Point at which a line of metrics.jsonl is partially written."""
     from keras_transformer.training.reporting import MetricsLog
 
     original = MetricsLog.note
@@ -176,7 +176,7 @@ def _half_model(name):
 
 
 def _half_rotation(kill):
-    """The index of an old checkpoint is deleted, its data is not."""
+    """Point at which the index of an old checkpoint is deleted, but not its data."""
     original = pathlib.Path.unlink
 
     def unlink(self, *args, **kwargs):

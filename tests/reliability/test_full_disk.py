@@ -183,9 +183,9 @@ def test_train_reports_a_read_only_disk_at_once(forks, train_lightly, tmp_path):
 @pytest.mark.fault("F09", "a folder of another user: no write permission")
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 def test_train_reports_a_folder_of_another_user(forks, train_lightly):
-    # Other users cannot enter pytest's temporary folder.
     if forks.run("train", user=65534)[0] != 0:
         pytest.skip("another user cannot read the package here")
+    # Other users cannot enter pytest's temporary folder.
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         for run in (folder, f"{folder}/run"):

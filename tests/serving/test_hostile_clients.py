@@ -149,7 +149,7 @@ def check(port):
 
 @pytest.mark.fault("F17", "the server returns one translation per text")
 def test_server_translates_any_text(port):
-    # The fake model treats brackets and "secret" specially.
+    # The fake model treats an opening bracket and "secret" specially.
     texts = ANY_TEXT.filter(lambda text: text[:1] != "(" and "secret" not in text)
     assert fuzz(st.lists(texts, min_size=1, max_size=9), check(port), 100)
     check(port)([text for text in NASTY if text[:1] != "("])

@@ -2,9 +2,9 @@
 
     replicas_run.py FOLDER NAME...
 
-The script trains the models of RUNS that are named. Without a name, it trains with
-overflows and with a resumed run. It runs in a new process because logical devices must
-be set before TensorFlow uses a device.
+The script trains the named models of RUNS. Without names, it trains models that
+overflow, and an interrupted and resumed run. It needs a new process because logical
+devices must be set before TensorFlow uses a device.
 """
 
 import pathlib
