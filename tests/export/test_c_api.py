@@ -19,7 +19,7 @@ def program(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(tiny_translator):
-    """Texts, and the program's expected output: a translation and a line end each."""
+    """Texts, and the program's expected output: each translation and a line end."""
     texts = [text for text in TEXTS if "\t" not in text]
     # Translations of this random model contain line ends, so the whole output is
     # compared and not split into lines.

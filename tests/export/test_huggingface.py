@@ -115,6 +115,7 @@ def test_tensors_are_weights_in_the_order_of_transformers(post):
     embeddings = keras.ops.convert_to_numpy(model.token_embedding.embeddings)
     shared = tensors["model.shared.weight"]
     np.testing.assert_array_equal(shared[:300], embeddings[:, order])
+    # Id 300 is padding and start. It has the start's vector and cannot be generated.
     np.testing.assert_array_equal(shared[300], embeddings[2, order])
     bias = tensors["final_logits_bias"]
     assert bias.shape == (1, 301) and not bias[:, :300].any() and bias[0, 300] == -1e9

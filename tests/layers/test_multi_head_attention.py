@@ -52,7 +52,7 @@ def test_attention_passes_all_layer_checks(kwargs, inputs, width):
 
 
 def test_attention_with_one_head_matches_hand_calculation():
-    """key_dim 4, so logits are halved: q.k = 2 ln 3 gives odds of 3 to 1."""
+    """With key_dim 4, logits are halved, so q.k = 2 ln 3 gives odds of 3 to 1."""
     layer = MultiHeadAttention(1, 4)
     query = np.array([[[2 * math.log(3), 0, 0, 0]]], "float32")
     value = np.eye(4, dtype="float32")[None, :3]

@@ -1,4 +1,4 @@
-"""Bracketing F1 by EVALB's rules, COLLINS.prm, against counts by hand and PYEVALB.
+"""Bracketing F1 by EVALB's rules, COLLINS.prm, against hand counts and PYEVALB.
 
 PYEVALB lacks these rules and compares sets of brackets. The trees for it therefore have
 no punctuation and no TOP, and ADVP in place of PRT. Pairs in which a tree has equal
@@ -25,7 +25,7 @@ def score(gold, guess, **options):
 
 
 def test_bracketing_score_matches_hand_counts():
-    # NP and S are right, ADVP equals PRT, and VP ends elsewhere.
+    # NP and S are right, ADVP counts as PRT, and VP ends elsewhere.
     guess = "(S (NP (DT the) (NN dog)) (VP (VBZ runs)) (ADVP (RB off)) (. .))"
     found = score(GOLD, guess)
     assert (found.matched, found.reference, found.hypothesis) == (3, 4, 4)
@@ -79,7 +79,7 @@ def test_bracketing_score_rejects_unpaired_trees():
 
 
 def damaged(tree, draw):
-    """Returns a tree with errors like a model's."""
+    """Returns a tree with errors such as a model makes."""
     symbols = linearize(tree).split()
     for _ in range(draw.randint(0, 6)):
         place = draw.randrange(len(symbols))

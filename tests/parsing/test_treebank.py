@@ -180,7 +180,7 @@ def test_epoch_samples_pairs_by_weight():
         assert set(seen[300:700]) == {0, 1}
         assert set(seen[700:]) == {2, 3}
         counts.append(seen)
-        # Every epoch has the same number of batches, all but the last full.
+        # Every epoch has the same number of batches. At most one of them is not full.
         sizes = np.bincount(of_position, minlength=len(buckets))
         batches = sum(
             -(-size // bucket.batch_size)

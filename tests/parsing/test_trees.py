@@ -141,7 +141,7 @@ def test_read_trees_inverts_str(tmp_path):
     assert [tree for _, tree in read(tmp_path, spread)] == trees
 
 
-# test_fuzzing_trees.py has fewer files of more kinds.
+# Slow, because test_fuzzing_trees.py already covers more kinds of files.
 @pytest.mark.slow
 def test_read_trees_survives_random_bytes(tmp_path):
     draw = random.Random(1)

@@ -49,6 +49,7 @@ def test_epoch_contains_every_pair_once_in_its_bucket(num_pairs, batch_tokens, s
         longest = max(bucket.source_length, bucket.target_length)
         assert longest * bucket.batch_size <= batch_tokens
         assert longest * (bucket.batch_size + 1) > batch_tokens
+    # Only the root, bucket 0, may have a batch that is not full.
     short = [n for n, batch in batches if len(batch) < buckets[n].batch_size]
     assert short in ([], [0])
 
@@ -87,6 +88,7 @@ def test_first_split_matches_brute_force():
     for axis, lengths in enumerate((source, target)):
         for cut in np.unique(lengths)[:-1]:
             below = lengths <= cut
+            # Each half must fill at least two batches.
             enough = [
                 half.sum() * max(source[half].max(), target[half].max()) >= 2 * 60
                 for half in (below, ~below)

@@ -192,6 +192,7 @@ def test_started_run_keeps_its_values(load, tmp_path):
     lines.clear()
     assert load(4_500_000, GPU, **options) == started
     assert lines == []
+    # An invalid config.yaml is ignored here. The command `train` reports it.
     (run / "config.yaml").write_text("model: x")
     assert load(4_500_000, GPU, **options).model.preset == "base"
     dump_recipe(started, run / "config.yaml")

@@ -17,7 +17,7 @@ from keras_transformer.recipes import shipped_recipes
         ("{preset: tiny, d_model: 64, key_dim: 5}", 5, 16),
         ("{preset: tiny, d_model: 64, value_dim: null}", 16, None),
         ("{preset: B1}", 16, 64),
-        ("{preset: B1, num_heads: 8}", 16, 64),  # as in the preset
+        ("{preset: B1, num_heads: 8}", 16, 64),  # the preset's number
         ("{preset: B1, num_heads: 4}", 128, 128),
         ("{num_heads: 16}", 32, 32),
     ],

@@ -50,7 +50,7 @@ def _hang(nth, count, reached, before=None):
 
 
 def _log_often():
-    """Logs every few steps, because resuming must restore the averaged metrics, too."""
+    """Shortens the log interval: resuming must restore metrics between log lines."""
     from keras_transformer.training.trainer import Trainer
 
     names = [

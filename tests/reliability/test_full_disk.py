@@ -86,6 +86,7 @@ def test_train_keeps_older_checkpoints_if_the_disk_is_full(
         run = disk.folder / "run"
         shutil.copytree(light_run, run)
         checkpoints = run / "checkpoints"
+        # Without its last two checkpoints, the copied run resumes at step 6.
         for path in [*checkpoints.glob("ckpt-9.*"), *checkpoints.glob("ckpt-12.*")]:
             path.unlink()
         size = sum(path.stat().st_size for path in checkpoints.glob("ckpt-6.*"))

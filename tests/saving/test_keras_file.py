@@ -163,7 +163,7 @@ def test_weights_of_another_shape_are_refused(good, tmp_path):
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "model.keras"
     malicious.with_config(good / "model.keras", path, malicious.set_setting("d_ff", 41))
-    # One unit more adds 24 + 24 + 1 parameters to each of four feed-forward layers.
+    # One more unit adds 24 + 24 + 1 parameters to each of four feed-forward layers.
     reason = "describe at least 29,636 parameters, but the file contains 29,440"
     assert reason in refusal(path)
 

@@ -1,4 +1,4 @@
-"""The server over HTTP, with a model without TensorFlow."""
+"""The server over HTTP, with a model that does not need TensorFlow."""
 
 import concurrent.futures
 import contextlib

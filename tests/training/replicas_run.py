@@ -25,7 +25,7 @@ from keras_transformer import training
 
 STEPS = 10
 # Global batches of 6 rows. In the first, a replica has 12 tokens and an empty row, and
-# the other 9 tokens. In the second, a replica has only padding.
+# the other has 9 tokens. In the second, a replica has only padding.
 LENGTHS = ((5, 7), (2, 5), (0, 0), (4, 2), (7, 1), (3, 6))
 LAST_PADDED = ((5, 7), (2, 3), (4, 2), (0, 0), (0, 0), (0, 0))
 

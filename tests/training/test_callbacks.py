@@ -119,6 +119,7 @@ def test_periodic_checkpoint_waits_for_the_end_of_skipped_steps(clock):
     periodic = callbacks.PeriodicCheckpoint(
         progress, lambda: saved.append(progress.step), steps=2
     )
+    # Steps 4, 5 and 8 are skipped.
     for progress.step in range(1, 11):
         progress.skipped_in_a_row = {4: 1, 5: 2, 8: 1}.get(progress.step, 0)
         periodic.on_train_batch_end(0)

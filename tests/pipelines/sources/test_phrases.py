@@ -53,7 +53,7 @@ def test_phrases_splits_share_no_source_or_target(english_german):
 
 
 def test_phrases_match_translations_by_hand(english_german):
-    """German puts the day first and uses decimal commas, 24 hours, no-break spaces."""
+    """German has the day first, decimal commas, 24-hour times and no-break spaces."""
     expected = {
         "May 7, 2023": "7. Mai 2023",
         "Tuesday, March 7, 2023": "Dienstag, 7. März 2023",

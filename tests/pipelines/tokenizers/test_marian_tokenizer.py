@@ -34,7 +34,7 @@ def test_ids_and_texts_match_transformers(tokenizer, expected):
     assert tokenizer.tokenize(HOSTILE_TEXTS).to_list() == expected["ids"]
     target = tokenizer.target
     ids = target.tokenize(HOSTILE_TEXTS)
-    # transformers also looks for target languages in targets. These rows may differ.
+    # transformers also looks for target languages in targets, so those may differ.
     for found, theirs, text in zip(
         ids.to_list(), expected["target_ids"], HOSTILE_TEXTS, strict=True
     ):
