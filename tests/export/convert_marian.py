@@ -3,7 +3,7 @@
     python convert_marian.py FOLDER IDS.npz LOGITS.npz
 
 IDS.npz has the arrays `source` and `target`: ids `[rows, length]`, padded with -1.
-LOGITS.npz has an array `[target length + 1, outputs]` per row, named by its number.
+LOGITS.npz has an array `[target length + 1, outputs]` per row, named by the row number.
 """
 
 import pathlib

@@ -1,4 +1,7 @@
-"""Exports run by a C program, against `Translator`. TF-Serving uses the same loader."""
+"""Exports that a C program runs, against `Translator`.
+
+TensorFlow's C API loads a SavedModel with the same code as TF-Serving.
+"""
 
 import pathlib
 
@@ -16,9 +19,10 @@ def program(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(tiny_translator):
-    """Texts, and the program's expected output: one translation by Python per line."""
+    """Texts, and the program's expected output: each translation and a line end."""
     texts = [text for text in TEXTS if "\t" not in text]
-    # Translations of this random model contain line ends, so they are not split again.
+    # Translations of this random model contain line ends, so the whole output is
+    # compared and not split into lines.
     found = "".join(f"{text}\n" for text in tiny_translator.translate(texts))
     assert len(found) > 20
     return texts, found

@@ -1,4 +1,4 @@
-"""Exports for CTranslate2: its scores and translations against the Keras model's."""
+"""Exports for CTranslate2, whose scores and translations match the Keras model's."""
 
 import importlib.util
 import json
@@ -16,7 +16,8 @@ from keras_transformer.export import ExportError
 from keras_transformer.export import export_ctranslate2
 from keras_transformer.export import export_marian
 
-# Only tests import ctranslate2: it takes memory, and each worker imports this file.
+# ctranslate2 is imported inside the tests: it takes memory, and every pytest worker
+# imports this file.
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ctranslate2") is None, reason="no ctranslate2"
 )
@@ -60,7 +61,7 @@ def make_model(kind="bpe", **changes):
     arguments = {"num_layers": 2, "d_model": 24, "d_ff": 40, "num_heads": 3}
     model = kt.Transformer(tokenizer.vocabulary_size, **{**arguments, **changes})
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
-    # Initial weights give the same output for all sources; these do not.
+    # With initial weights, all sources get the same output. Noise makes them differ.
     rng = np.random.default_rng(3)
     for weight in model.trainable_weights:
         weight.assign(weight + 0.2 * rng.normal(size=weight.shape))
@@ -68,7 +69,7 @@ def make_model(kind="bpe", **changes):
 
 
 def split(tokenizer, texts):
-    """Returns the pieces of each text, as CTranslate2 takes and returns them."""
+    """Returns the pieces of each text, as CTranslate2 accepts and returns them."""
     pieces = tokenizer.pieces()
     return [[pieces[n] for n in row] for row in tokenizer.tokenize(texts).to_list()]
 
@@ -192,7 +193,7 @@ def test_ctranslate2_matches_translations(tmp_path, kind):
 
 @pytest.mark.parametrize(
     ("name", "end_bias"),
-    # Tests above convert "pre" as well.
+    # The tests above already cover "pre", so its search is a slow test.
     [("post", 2), pytest.param("pre", -2, marks=pytest.mark.slow)],
 )
 def test_ctranslate2_matches_beam_search(tmp_path, name, end_bias):
@@ -202,7 +203,7 @@ def test_ctranslate2_matches_beam_search(tmp_path, name, end_bias):
     norm = decoder.final_norm or decoder.layers[-1].feed_forward_add_norm.layer_norm
     # Axis 0 of the decoder's output becomes 1, so column 0 of the embeddings is a bias
     # of the logits. It rules out padding, unknown and start: CTranslate2 may generate
-    # padding and start, and normalizes without unknown. `end_bias` sets how early
+    # padding and start, and omits unknown from the softmax. `end_bias` sets how early
     # hypotheses end.
     norm.gamma.assign(norm.gamma * (np.arange(24) > 0))
     norm.beta.assign(np.where(np.arange(24) > 0, norm.beta, 1.0))
@@ -252,13 +253,14 @@ def test_ctranslate2_folder_is_complete(tmp_path):
 def test_int8_export_matches_ctranslate2s_own_quantization(tmp_path):
     """Compares int8 files with float32 files that CTranslate2 quantizes as it loads.
 
-    The difference between int8 and float32 depends on the processor.
+    A comparison with float32 scores would need a tolerance that depends on the
+    processor.
     """
     model, tokenizer = make_model(d_model=48, d_ff=96)
     float32 = export_ctranslate2(model, tokenizer, tmp_path / "float32")
     int8 = export_ctranslate2(model, tokenizer, tmp_path / "int8", "int8")
     sizes = [(folder / "model.bin").stat().st_size for folder in (int8, float32)]
-    # Positions stay float32.
+    # Not a quarter, because positions stay float32.
     assert sizes[0] < 0.75 * sizes[1]
     source = split(tokenizer, SENTENCES)
     scores = [

@@ -1,4 +1,4 @@
-"""Exports for Marian, against files that Marian wrote, and imported again."""
+"""Exports for Marian: compared with files that Marian wrote, and imported again."""
 
 import keras
 import numpy as np
@@ -44,7 +44,7 @@ def exported(tmp_path_factory):
 
 
 def read_npz(path):
-    """Returns the arrays of Marian's model.npz, and its settings, which are YAML."""
+    """Returns the arrays of Marian's model.npz, and its settings, parsed from YAML."""
     with np.load(path, allow_pickle=False) as file:
         arrays = dict(file)
     content = arrays.pop("special:model.yml")
@@ -75,14 +75,14 @@ def test_exporting_an_imported_model_restores_marians_files(golden, tmp_path, na
         text = (folder / file).read_text(encoding="utf-8")
         vocabulary = yaml.load(text, yaml.BaseLoader)
         assert vocabulary == {piece: str(n) for n, piece in enumerate(pieces)}
-    # These vocabularies are lists of words, without SentencePiece models.
+    # These vocabularies are lists of words, so there are no SentencePiece models.
     assert {path.name for path in folder.iterdir()} == {
         *("model.npz", "decoder.yml", "MODEL_CARD.md", *files),
     }
 
 
 def log_probs(model, source, target):
-    """Log-probabilities `[length, outputs]` after the start and each id of a target."""
+    """Returns next-token log-probabilities `[length, outputs]` at all positions."""
     ids = {"source_ids": np.array([source]), "target_ids": np.array([target])}
     return numpy(keras.ops.log_softmax(model(ids)))[0].astype("float64")
 
@@ -156,7 +156,7 @@ def test_folder_has_the_files_and_settings_of_marian(exported):
     assert settings["tied-embeddings-all"] is True
     assert len(arrays) == 2 + 2 * 16 + 26
     assert arrays["Wemb"].shape == (298, 24)
-    # The model has no biases in attentions and logits.
+    # The model has no attention and logits biases, so the export writes zeros.
     assert arrays["encoder_l2_self_bk"].shape == (1, 24)
     assert not arrays["encoder_l2_self_bk"].any()
     assert not arrays["decoder_ff_logit_out_b"].any()
@@ -165,7 +165,7 @@ def test_folder_has_the_files_and_settings_of_marian(exported):
 
 
 def test_axes_are_in_marians_order(exported):
-    """Positions have sines on even axes here, and on the first half in Marian."""
+    """This package has sines on the even axes, Marian on the first half."""
     translator, folder = exported
     arrays, _ = read_npz(folder / "model.npz")
     order = [*range(0, 24, 2), *range(1, 24, 2)]

@@ -1,4 +1,4 @@
-"""Exports for Hugging Face, against the file formats and the library transformers."""
+"""Exports for Hugging Face, against the file formats and the transformers library."""
 
 import json
 import struct
@@ -43,7 +43,7 @@ def make_translator(**changes):
 
 
 def read_safetensors(path):
-    """Reads a file by the format's description: header length, header, arrays."""
+    """Reads a file as the specification describes it: header length, header, arrays."""
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
@@ -107,7 +107,7 @@ def test_vocabulary_keeps_every_id(post):
 
 
 def test_tensors_are_weights_in_the_order_of_transformers(post):
-    """Positions have sines on even axes here, and on the first half in transformers."""
+    """This package has sines on the even axes, transformers on the first half."""
     translator, folder = post
     tensors, _ = read_safetensors(folder / "model.safetensors")
     model = translator.model
@@ -115,6 +115,7 @@ def test_tensors_are_weights_in_the_order_of_transformers(post):
     embeddings = keras.ops.convert_to_numpy(model.token_embedding.embeddings)
     shared = tensors["model.shared.weight"]
     np.testing.assert_array_equal(shared[:300], embeddings[:, order])
+    # Id 300 is padding and start. It has the start's vector and cannot be generated.
     np.testing.assert_array_equal(shared[300], embeddings[2, order])
     bias = tensors["final_logits_bias"]
     assert bias.shape == (1, 301) and not bias[:, :300].any() and bias[0, 300] == -1e9
@@ -134,7 +135,7 @@ def test_tensors_are_weights_in_the_order_of_transformers(post):
         "fc2.bias": keras.ops.convert_to_numpy(outer.bias)[order],
     }.items():
         np.testing.assert_array_equal(tensors[f"{name}.{key}"], expected)
-    # The embeddings, the bias of the logits, and the tensors of each layer.
+    # Embeddings and logits bias, 16 tensors per encoder layer, 26 per decoder layer.
     assert len(tensors) == 2 + 2 * 16 + 2 * 26
 
 
@@ -178,7 +179,7 @@ def test_export_writes_the_biases_and_layers_of_variations(tmp_path):
 
 
 def make_separate_translator(**changes):
-    """Returns the `Translator` of a model whose source vocabulary is smaller."""
+    """Returns a `Translator` whose source vocabulary is smaller than its target's."""
     sizes = (290, 300)
     sides = (pipelines.train_tokenizer("bpe", SENTENCES, size) for size in sizes)
     tokenizer = pipelines.SeparateTokenizers(*sides)
@@ -234,7 +235,7 @@ def test_pegasus_export_refuses_separate_vocabularies(tmp_path):
 def make_imported_translator(**changes):
     """Returns a `Translator` with the ids of an imported model, and its pieces."""
     content = pipelines.train_tokenizer("bpe", SENTENCES, 300)
-    # An imported vocabulary has its own order and no padding or start.
+    # An imported vocabulary has its own order and no padding or start token.
     pieces = [*content.pieces()[4:], "</s>", "<unk>"]
     side = pieces, content.model
     tokenizer = MarianTokenizer(side, side, **changes)
@@ -343,7 +344,7 @@ def test_transformers_computes_our_logits_and_translations(tmp_path, name):
     inputs = {"source_ids": sources, "target_ids": targets}
     ours = keras.ops.convert_to_numpy(translator.model(inputs))
     theirs = logits_of_transformers(folder, sources, targets)
-    # Epsilon 1e-5 in place of 1e-6 explains the difference.
+    # The tolerance allows for transformers' epsilon: 1e-5 instead of 1e-6.
     np.testing.assert_allclose(theirs[..., :300], ours, atol=1e-4)
     assert (theirs[..., 300] < -1e8).all()
 

@@ -1,4 +1,4 @@
-"""An export of an imported model in programs without this package."""
+"""An export of an imported model, run by programs without this package."""
 
 import os
 import pathlib
@@ -19,7 +19,8 @@ from keras_transformer.export import export_saved_model
 
 pytestmark = pytest.mark.slow
 TEXTS = [text for text in HOSTILE_TEXTS if not set(text) & {"\n", "\0"}]
-# Variable with the path of a Python that has another TensorFlow and tensorflow-text.
+# Environment variable: path of a Python interpreter with another TensorFlow version
+# and the matching tensorflow-text.
 OTHER_PYTHON = "OTHER_TENSORFLOW_PYTHON"
 
 

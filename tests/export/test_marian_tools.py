@@ -1,7 +1,8 @@
-"""A model trained here and exported, run by Marian and by transformers' converter.
+"""A trained and exported model, run by Marian and converted by transformers.
 
-Marian needs pymarian 1.12.42 on the `PATH`, or its command in `PYMARIAN`. The converter
-needs `CONVERT_MARIAN_PYTHON`, a Python with transformers 4.47.1 and torch.
+Tests of Marian need pymarian 1.12.42 on the `PATH`, or its path in `PYMARIAN`. The test
+of the converter needs `CONVERT_MARIAN_PYTHON`, the path of a Python interpreter with
+transformers 4.47.1 and torch.
 """
 
 import os
@@ -102,8 +103,8 @@ def test_log_probs_match_the_trained_model(exported, imported, agreement):
 def test_translations_match_marians_decoder(imported, agreement, marian, numbers):
     for found in agreement.compare_searches(imported, *marian[:1], numbers, marian[1]):
         reasons = {each["reason"] for each in found["differences"]}
-        # A "tie" has equal scores. A "rule" disappears if our beam narrows with each
-        # hypothesis that ends, as Marian's does.
+        # In a "tie", both hypotheses have equal scores. A "rule" difference disappears
+        # if our beam shrinks with each finished hypothesis, as Marian's does.
         assert reasons <= {"tie", *(["rule"] if found["beam_size"] > 1 else [])}, found
         assert len(found["differences"]) < found["lines"] / 20
 
@@ -123,11 +124,11 @@ def test_converter_of_transformers_gives_the_same_logits(exported, tmp_path):
     source = pad_rows([[*row, 0] for row, _ in rows], -1)
     target = pad_rows([row for _, row in rows], -1)
     np.savez(tmp_path / "ids", source=source, target=target)
-    # The converter writes into the folder.
+    # The converter writes into the folder, so it gets a copy.
     copied = shutil.copytree(folder, tmp_path / "model")
     script = pathlib.Path(__file__).with_name("convert_marian.py")
     command = [python, script, copied, tmp_path / "ids.npz", tmp_path / "logits.npz"]
-    # transformers would import TensorFlow.
+    # Keep transformers from importing TensorFlow and from downloading.
     environment = {**os.environ, "USE_TF": "0", "HF_HUB_OFFLINE": "1"}
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr

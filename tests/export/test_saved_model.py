@@ -57,7 +57,7 @@ def test_export_translates_without_the_package(tiny_model, tiny_export):
     texts, scores = json.loads(done.stdout.splitlines()[-1])
     translator = kt.Translator(*tiny_model, search=kt.BeamSearch(extra_length=7))
     assert texts == translator.translate(TEXTS)
-    assert len(set(texts)) >= 3  # not the same whatever the source
+    assert len(set(texts)) >= 3  # translations depend on the source
     assert texts[1] == texts[3] == ""
     assert scores[1] == scores[3] == 0.0
 
@@ -80,8 +80,8 @@ def test_export_in_parts_and_by_xla_matches_plain_export(
     """Covers single rows around the lengths that XLA compiles for, and split batches.
 
     The batches have no rows, fewer rows than parts, or a number of rows that the number
-    of parts does not divide. The patched constants pack each kernel of the decoder in
-    several blocks, and the largest in several pieces.
+    of parts does not divide. The patched constants pack each kernel of the decoder
+    into several blocks, and the largest kernels into several pieces.
     """
     monkeypatch.setattr(matrices, "BLOCK_COLUMNS", 8)
     monkeypatch.setattr(matrices, "MIN_PIECE_SIZE", 2**10)
@@ -109,7 +109,7 @@ def test_export_in_parts_and_by_xla_matches_plain_export(
         assert expected.keys() == found.keys()
         scores, exact = found.pop("scores"), expected.pop("scores")
         np.testing.assert_allclose(scores, exact, rtol=1e-5)
-        if len(scores) > 1:  # parts, which XLA did not compile
+        if len(scores) > 1:  # a batch in parts, not compiled by XLA
             np.testing.assert_allclose(scores, exact, atol=1e-5)
         for key, value in expected.items():
             np.testing.assert_array_equal(found[key], value)
@@ -131,7 +131,7 @@ def test_export_in_parts_and_by_xla_matches_plain_export(
     assert len(encoded) == 1
     model.encode(ids[None])
     assert len(encoded) == 2
-    # Otherwise the test would compare a search with itself.
+    # Only one of the exports is compiled: the test compares different searches.
     assert b"_XlaMustCompile" in (folder / "saved_model.pb").read_bytes()
     assert b"_XlaMustCompile" not in (tiny_export / "saved_model.pb").read_bytes()
 
@@ -205,7 +205,7 @@ def assert_outputs_match(plain, compiled, name, inputs):
 
 
 def assert_kernels_are_stored_once(plain, compiled, model, packed=True):
-    """Counts stored values. XLA adds only a packed copy of the output projection.
+    """Checks the number of stored values: XLA adds only a packed output projection.
 
     Without XLA, the projection and the embedding share their values.
     """
@@ -252,7 +252,7 @@ def test_opened_export_respects_its_batch_limit(tiny_export, tmp_path):
     small._serve = spy
     assert len(small.translate(TEXTS)) == len(TEXTS)
     assert sizes == [2, 2, 1]
-    limits.unlink()  # as older exports
+    limits.unlink()  # older exports lack this file
     assert open_model(folder).batch_size == 64
     assert ServedModel(folder).max_batch_size is None
 
@@ -293,7 +293,7 @@ def test_export_with_a_pipe_is_refused(tiny_export, tmp_path, name):
     shutil.copytree(tiny_export, folder)
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
-    # Without a regular graph, the folder is no export.
+    # If the graph is not a regular file, the folder is not an export.
     reason = f"{name}: must be a regular file"
     if name == "saved_model.pb":
         reason = "1: (no model|is a SavedModel)"
@@ -315,7 +315,7 @@ def test_opened_export_translates_batches_in_parallel(
 
 def test_translate_ids_signature_matches_translate(tiny_model, tiny_signatures):
     tokenizer, signatures = tiny_model[1], tiny_signatures
-    # A blank text is only its end id.
+    # A blank text consists of the end id only.
     ids = tokenizer.tokenize([text.strip() for text in TEXTS]).to_list()
     rows = tf.ragged.constant([[*row, tokenizer.end_id] for row in ids], tf.int32)
     by_ids = signatures["translate_ids"](source_ids=rows.to_tensor(0))

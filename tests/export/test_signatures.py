@@ -1,4 +1,4 @@
-"""Every signature of an export, against the Python function that computes the same."""
+"""Every signature of an export, against the Python function with the same result."""
 
 import concurrent.futures
 import pathlib
@@ -17,7 +17,7 @@ from tiny_export import TEXTS
 from keras_transformer import pipelines
 from keras_transformer.decoding import alignment_scores
 
-# Operations of tokenizers. TF-Serving's build links all of tensorflow-text.
+# Operations that tokenizers need from tensorflow-text. TF-Serving includes all.
 FROM_TENSORFLOW_TEXT = {
     "bpe": {"SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceDetokenizeOp"},
     "word_piece": {"RegexSplitWithOffsets", "WordpieceTokenizeWithOffsets"},
@@ -50,6 +50,7 @@ def texts_of(tensor):
 def test_n_best_signature_matches_translator(signatures, translator):
     found = signatures["translate_n_best"](inputs=tf.constant(TEXTS))
     expected = translator.n_best(TEXTS, 4)
+    # Blank texts have a single translation, which is empty.
     assert found["counts"].numpy().tolist() == [4, 1, 4, 1, 4]
     for row, ranked in enumerate(expected):
         count = len(ranked)
@@ -137,7 +138,7 @@ def test_long_texts_do_not_change_other_results(signatures):
         together["translations"][:count], alone["translations"]
     )
     np.testing.assert_allclose(together["scores"][:count], alone["scores"], atol=1e-5)
-    # Tokenization cuts texts first, after more characters than the model reads.
+    # Texts are cut before tokenization, but keep more text than the model reads.
     short = serve(inputs=tf.constant([text[:20_000] for text in long]))
     np.testing.assert_array_equal(
         together["translations"][count:], short["translations"]
@@ -205,9 +206,10 @@ def test_attend_signature_matches_alignment_scores(signatures, tiny_model):
 
 
 def units(tokenizer, ids):
-    """Returns lists of indices: ids that together spell whole characters."""
+    """Groups the indices of ids, so that each group spells whole characters."""
     groups, pending = [], b""
-    # Tokenization puts a space in front of a text.
+    # Tokenization adds a leading space. If it is a separate subword, it belongs to the
+    # first group.
     alone = tokenizer.piece_bytes()[ids[0]] == b" "
     for index, each in enumerate(ids):
         if pending or (index == 1 and alone):
@@ -246,7 +248,7 @@ def test_export_graph_has_known_operations_only(tiny_export, tiny_model):
     traced = tf.function(lambda texts: pieces.detokenize(pieces.tokenize(texts)))
     graph = traced.get_concrete_function(tf.TensorSpec([None], tf.string)).graph
     of_pieces = operations_of(graph.as_graph_def())
-    # Operations unknown to TensorFlow, in a process without tensorflow-text.
+    # A process without tensorflow-text prints the operations that TensorFlow lacks.
     done = subprocess.run(
         [sys.executable, "-c", UNKNOWN, *sorted(operations | of_pieces)],
         capture_output=True,
@@ -261,7 +263,7 @@ def test_export_graph_has_known_operations_only(tiny_export, tiny_model):
     for name in unknown:
         assert f"`{name}`" in guide
     for function in model.meta_graphs[0].graph_def.library.function:
-        assert not function.attr["_XlaMustCompile"].b  # serving 2214
+        assert not function.attr["_XlaMustCompile"].b  # tensorflow/serving#2214
 
 
 @pytest.mark.slow

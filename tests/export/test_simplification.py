@@ -1,4 +1,4 @@
-"""Simplified graphs have fewer nodes and the results that are worked out by hand."""
+"""Simplified graphs have fewer nodes, and results that match hand calculations."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ from keras_transformer.export.simplification import simplify_saved_model
 
 
 def save(folder, function, **tracked):
-    """Writes a SavedModel with a function, as `call`, and its variables."""
+    """Writes a SavedModel with `function`, named `call`, and its variables."""
     module = tf.Module()
     for name, value in tracked.items():
         setattr(module, name, value)
@@ -20,11 +20,11 @@ def save(folder, function, **tracked):
 
 
 def operations(folder):
-    """Returns the names of the operations in the functions."""
+    """Returns the operation of each node in the functions of a SavedModel."""
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((folder / "saved_model.pb").read_bytes())
     functions = model.meta_graphs[0].graph_def.library.function
-    # TensorFlow adds functions that save and restore.
+    # TensorFlow adds functions that save and restore, with `_traced_` in their names.
     names = [function.signature.name for function in functions]
     return [
         node.op
@@ -59,8 +59,8 @@ def test_simplification_merges_equal_nodes_and_drops_unread_ones(tmp_path):
     found = operations(tmp_path)
     for name, count in {
         **{"Tanh": 1, "Shape": 1, "StridedSlice": 1, "Exp": 0, "Sum": 2},
-        # 2, 3, two axes, and 0 and 1 of the slice [0:1], which are vectors, unlike
-        # the axes.
+        # The constants 2 and 3, two axes, and the bounds of the slice [0:1]. The bounds
+        # are vectors, so they do not equal the axes 0 and 1.
         "Const": 6,
     }.items():
         assert found.count(name) == count, name
@@ -79,7 +79,7 @@ def test_simplification_keeps_stateful_operations_in_order(tmp_path):
         counter.assign_add(2.0)
         between = counter.read_value()
         counter.assign_add(2.0)
-        # Nothing reads its output, but it still fails.
+        # Its output is unused, but it must still be able to fail.
         tf.debugging.assert_less(tf.reduce_sum(x), 10.0, "too much")
         return {"y": tf.stack([before, between, counter.read_value()])}
 
@@ -135,7 +135,7 @@ def test_simplification_keeps_random_draws_and_loops(tmp_path):
 
 
 def test_export_graph_has_no_equal_nodes(tiny_export):
-    """It corrects no negative indices either, and its search is one function."""
+    """The graph also corrects no negative indices, and its search is one function."""
     assert not (tiny_export / "fingerprint.pb").exists()
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((tiny_export / "saved_model.pb").read_bytes())

@@ -43,7 +43,7 @@ def test_paragraphs_match_the_translator(
     monkeypatch.setattr(tiny_translator, "warn", lambda *one: warnings.append(one))
     texts = [*PARAGRAPHS, *TEXTS]
     expected = tiny_translator.n_best(texts, 4)
-    # Warnings name long texts, which are translated in segments.
+    # Warnings give the indices of long texts, which are translated in segments.
     assert {0, 3, 4} <= {index for index, _ in warnings} <= {0, 1, 2, 3, 4}
     best = signatures["serving_default"](inputs=tf.constant(texts))
     assert texts_of(best["translations"]) == [ranked[0].text for ranked in expected]

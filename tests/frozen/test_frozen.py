@@ -13,7 +13,7 @@ from keras_transformer.recipes import load_recipe
 from keras_transformer.saving.open import open_model
 
 FROZEN = pathlib.Path(__file__).resolve().parent / "v1"
-# Size limit of each folder, which the repository stores.
+# Size limits of the folders, which are stored in the repository.
 MAX_BYTES = {"v0_1": 800_000, "v1": 600_000}
 
 
@@ -120,7 +120,7 @@ def test_version_0_1_scores_the_same(version_0_1, run_of_version_0_1):
 
 
 def test_version_0_1_resumes_with_its_old_recipe_keys(version_0_1, tmp_path, caplog):
-    """Six more steps reach the perplexity that version 0.1 reached with them."""
+    """Six more steps give the same perplexity as in version 0.1."""
     folder, expected = version_0_1
     run = tmp_path / "run"
     shutil.copytree(folder / "run", run)

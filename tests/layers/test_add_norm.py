@@ -34,7 +34,7 @@ def test_add_norm_passes_all_layer_checks():
 def test_add_norm_post_matches_formula(scale, kwargs, epsilon):
     """`LayerNorm(x + Sublayer(x))`, with mean and variance over the last axis.
 
-    The variance of the smaller inputs is about the smaller epsilon.
+    With scale 1e-3, the variance is so small that even the epsilon 1e-6 matters.
     """
     layer = built(**kwargs)
     x, y = (scale * part for part in (INPUTS, SUBLAYER_OUTPUT))
@@ -60,7 +60,7 @@ def test_add_norm_pre_matches_formula():
 
 
 def test_add_norm_drops_sublayer_output_only():
-    """Its units are dropped or scaled by 1 / (1 - rate); the residual stays."""
+    """Its units are 0 or scaled by 1 / (1 - rate); the residual does not change."""
     layer = built(normalization="pre", dropout=0.25)
     ones = np.ones_like(INPUTS)
     added = numpy(layer(INPUTS, ones, training=True)) - INPUTS

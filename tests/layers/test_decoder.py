@@ -36,13 +36,14 @@ INPUTS_BY_NAME = {
 }
 
 
-# The layer of the decoder below is "pre".
+# The test of `Decoder` below already covers a "pre" layer.
 @pytest.mark.parametrize(
     "normalization", ["post", pytest.param("pre", marks=pytest.mark.slow)]
 )
 def test_decoder_layer_passes_all_layer_checks(normalization):
     kwargs = {**SIZES, **DROPOUTS, "normalization": normalization}
-    # Two attentions of 4, feed-forward 4, three normalizations of 2.
+    # Weights: 4 in each of two attentions, 4 in the feed-forward network, and 2 in
+    # each of three normalizations.
     check_layer(DecoderLayer, kwargs, INPUTS_BY_NAME, (2, 4, 7), 18, 5)
 
 
@@ -109,7 +110,7 @@ def test_decoder_uses_implicit_masks(cls):
     np.testing.assert_array_equal(numpy(output)[0, :3], expected[0, :3])
     np.testing.assert_array_equal(numpy(output)[1, :1], expected[1, :1])
     assert output._keras_mask.shape == (2, 4)
-    # The mask that Keras fills in may also be passed.
+    # `encoder_output_mask`, which Keras fills in, may also be passed explicitly.
     np.testing.assert_array_equal(
         numpy(layer(bare(target), bare(source), encoder_output_mask=SOURCE_MASK)),
         expected,

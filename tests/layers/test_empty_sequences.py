@@ -22,7 +22,7 @@ LAYERS = {
 
 
 def compiled(function, **shapes):
-    """Traces a function of a dict for unknown sizes, which only TensorFlow has."""
+    """Traces a function of a dict with unknown sizes. Only TensorFlow supports them."""
     if keras.backend.backend() != "tensorflow":
         return function
     import tensorflow as tf

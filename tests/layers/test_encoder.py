@@ -29,14 +29,15 @@ def built(cls, *args, **kwargs):
     return layer
 
 
-# The layer of the encoder below is "pre".
+# The test of `Encoder` below already covers a "pre" layer.
 @pytest.mark.parametrize(
     "normalization", ["post", pytest.param("pre", marks=pytest.mark.slow)]
 )
 def test_encoder_layer_passes_all_layer_checks(normalization):
     kwargs = {**SIZES, **DROPOUTS, "normalization": normalization}
     inputs = {"inputs": INPUTS, "attention_mask": SOURCE_MASK[:, None, :]}
-    # Attention 4, feed-forward 4, two normalizations of 2.
+    # Weights: 4 in the attention, 4 in the feed-forward network, and 2 in each of two
+    # normalizations.
     check_layer(EncoderLayer, kwargs, inputs, (2, 5, 7), 12, 3)
 
 
@@ -84,7 +85,7 @@ def test_encoder_uses_implicit_mask(cls):
     output = layer(vectors)
     np.testing.assert_array_equal(numpy(output), numpy(layer(bare, **masks)))
     np.testing.assert_array_equal(ops.convert_to_numpy(output._keras_mask), SOURCE_MASK)
-    # The mask that Keras fills in may also be passed.
+    # `mask`, which Keras fills in, may also be passed explicitly.
     np.testing.assert_array_equal(numpy(layer(bare, mask=SOURCE_MASK)), numpy(output))
     # A position is hidden if either mask hides it.
     first_hidden = np.arange(5)[None] > [[0], [0]]

@@ -38,7 +38,7 @@ def test_attention_logits_do_not_overflow_in_float16(cls, score_mode, policy):
     logits = numpy(exact.attention_logits(query, key))
     assert np.abs(logits).max() > LARGEST
     assert np.isfinite(numpy(found[0])).all()
-    # The largest logit of a row is far above the others, so rounding moves nothing.
+    # The largest logit of a row is far above the others, so rounding does not matter.
     np.testing.assert_allclose(numpy(found[1]), numpy(expected[1]), atol=1e-3)
 
 
@@ -54,7 +54,7 @@ def test_additive_logits_do_not_overflow_in_float16():
 
 
 def test_weighted_values_do_not_overflow_in_float16():
-    """Every slot has weight 1 / 100, so that the undivided sum is 3,000,000."""
+    """Every slot has weight 1 / 100, so the sum before division is 3,000,000."""
     logits = [ops.zeros((1, 1, 1, 60)), ops.zeros((1, 1, 1, 40))]
     values = [ops.full((1, 1, n, 3), 30000.0, "float16") for n in (60, 40)]
     found = weighted_values(logits, values)

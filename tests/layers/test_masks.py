@@ -1,4 +1,4 @@
-"""Masks of padding and of later positions, written out."""
+"""Padding masks, causal masks and their combination, against expected arrays."""
 
 import numpy as np
 from keras import ops

@@ -52,7 +52,7 @@ def test_attention_passes_all_layer_checks(kwargs, inputs, width):
 
 
 def test_attention_with_one_head_matches_hand_calculation():
-    """key_dim 4, so logits are halved: q.k = 2 ln 3 gives odds of 3 to 1."""
+    """With key_dim 4, logits are halved, so q.k = 2 ln 3 gives odds of 3 to 1."""
     layer = MultiHeadAttention(1, 4)
     query = np.array([[[2 * math.log(3), 0, 0, 0]]], "float32")
     value = np.eye(4, dtype="float32")[None, :3]
@@ -92,7 +92,7 @@ def test_attention_widths_are_independent():
 
 
 def test_attention_ignores_masked_keys():
-    """Bit for bit, even if their vectors are large."""
+    """Outputs are bit-identical, even if the masked vectors are large."""
     layer = built(3, 5, 2, key=KEY)
     expected = numpy(layer(QUERY, VALUE, KEY, attention_mask=MASK))
     for factor in (-7, 1e3, 1e12):
@@ -287,7 +287,7 @@ def test_attention_rejects_dropout_out_of_range(dropout):
 
 
 @pytest.mark.parametrize(
-    # Unlike "dot", "additive" has a weight.
+    # "dot" is a slow test: unlike "additive", it adds no weight.
     "score_mode",
     [pytest.param("dot", marks=pytest.mark.slow), "additive"],
 )

@@ -23,7 +23,7 @@ def sequence(length, rows=3):
 
 
 def token_mask(length):
-    """Row 1 ends early, row 2 has holes."""
+    """Returns a mask in which row 1 ends early and row 2 has holes."""
     mask = np.ones((3, length), bool)
     mask[1, length // 2 :] = False
     mask[2, ::3] = False
@@ -31,7 +31,7 @@ def token_mask(length):
 
 
 def pair(window, **kwargs):
-    """A restricted layer and a full one with its weights."""
+    """Returns a restricted layer and a full one with the same weights."""
     arguments = {"num_heads": 3, "key_dim": 4, "value_dim": 5, **kwargs}
     layers = (
         RestrictedSelfAttention(window=window, **arguments),
@@ -45,7 +45,7 @@ def pair(window, **kwargs):
 
 
 def band(length, window, causal):
-    """The neighborhood of section 4, pair by pair."""
+    """Returns a mask of the neighborhood in section 4, computed pair by pair."""
     seen = np.zeros((length, length), bool)
     for i in range(length):
         for j in range(length):

@@ -28,11 +28,11 @@ def test_dropout_passes_layer_checks():
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_dropout_drops_at_rate_and_keeps_the_mean(rate):
-    """Units are dropped with `rate`, the others scaled so that the mean stays."""
+    """Units are dropped with probability `rate`; the others are scaled up."""
     x = np.full((1001, 999), 2.0, "float32")  # an odd number of units
     y = numpy(Dropout(rate, seed=3)(x, training=True))
     dropped = y == 0
-    # Five standard deviations of a binomial share over a million units.
+    # Five standard deviations of a binomial proportion over a million units.
     bound = 5 * np.sqrt(rate * (1 - rate) / x.size)
     assert abs(dropped.mean() - rate) < bound
     np.testing.assert_allclose(y[~dropped], 2 / (1 - rate), rtol=2e-4)
@@ -61,7 +61,7 @@ def test_dropout_gradient_reaches_kept_units_only():
 
 
 def test_dropout_matches_keras_arguments_and_state():
-    """A mask that is shared along an axis is left to Keras."""
+    """With `noise_shape`, the mask is shared along an axis, and Keras draws it."""
     ours, theirs = Dropout(0.3, seed=7), keras.layers.Dropout(0.3, seed=7)
     assert {**ours.get_config(), "name": 0} == {**theirs.get_config(), "name": 0}
     np.testing.assert_array_equal(

@@ -56,13 +56,13 @@ def test_apply_flattened_restores_unknown_axes(static):
 def test_pack_kernel_stores_contiguous_column_blocks(width, columns):
     kernel = GENERATOR.normal(size=(width, columns)).astype("float32")
     pieces = [numpy(piece) for piece in pack_kernel(ops.array(kernel))]
-    # Each block has the same columns as the kernel, in order.
+    # Together, the blocks contain the kernel's columns in order.
     blocks = [block for piece in pieces for block in piece]
     np.testing.assert_array_equal(np.concatenate(blocks, axis=1), kernel)
     assert len({block.shape for block in blocks}) == 1
     # XLA reads blocks of this width at full bandwidth.
     assert 32 <= blocks[0].shape[1] < 128
-    # Small kernels are one product; large ones are several, of similar size.
+    # A small kernel is one piece; a large one is several pieces of similar size.
     sizes = [piece.size for piece in pieces]
     assert (len(pieces) > 1) == (width * columns >= 2**18)
     assert len(pieces) <= 4 and max(sizes) <= 2 * min(sizes)

@@ -97,7 +97,7 @@ def test_weighted_values_match_one_softmax_over_all_parts(sizes, dtype, toleranc
 
 
 def test_weighted_values_do_not_overflow():
-    """Logits far above the range of `exp`, whichever part has the largest."""
+    """A logit far above the range of `exp` may be in either part."""
     for large in ([1e4, 0.0], [0.0, 1e4]):
         logits = [ops.full((1, 1, 1, 2), each) for each in large]
         values = [ops.ones((1, 1, 2, 3)) * each for each in (1.0, 2.0)]

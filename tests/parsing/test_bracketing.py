@@ -1,7 +1,8 @@
-"""Bracketing F1 by EVALB's rules, COLLINS.prm, against counts by hand and PYEVALB.
+"""Bracketing F1 by EVALB's rules, COLLINS.prm, against hand counts and PYEVALB.
 
-PYEVALB lacks these rules and compares sets of brackets. Therefore it gets trees without
-punctuation, TOP and equal constituents, in which PRT is replaced by ADVP.
+PYEVALB lacks these rules and compares sets of brackets. The trees for it therefore have
+no punctuation and no TOP, and ADVP in place of PRT. Pairs in which a tree has equal
+constituents are skipped.
 """
 
 import random
@@ -24,7 +25,7 @@ def score(gold, guess, **options):
 
 
 def test_bracketing_score_matches_hand_counts():
-    # NP and S are right, ADVP equals PRT, and VP ends elsewhere.
+    # NP and S are right, ADVP counts as PRT, and VP ends elsewhere.
     guess = "(S (NP (DT the) (NN dog)) (VP (VBZ runs)) (ADVP (RB off)) (. .))"
     found = score(GOLD, guess)
     assert (found.matched, found.reference, found.hypothesis) == (3, 4, 4)
@@ -78,7 +79,7 @@ def test_bracketing_score_rejects_unpaired_trees():
 
 
 def damaged(tree, draw):
-    """Returns a tree with errors like a model's."""
+    """Returns a tree with errors such as a model makes."""
     symbols = linearize(tree).split()
     for _ in range(draw.randint(0, 6)):
         place = draw.randrange(len(symbols))
@@ -95,7 +96,7 @@ def damaged(tree, draw):
 
 
 def without_punctuation(tree, tags):
-    """Returns the counted part of a tree, or `None` if PYEVALB cannot read it."""
+    """Returns the brackets of a tree that count, in a form that PYEVALB can read."""
     text = str(tree)
     leaves = iter(zip(tags, range(len(tags)), strict=True))
 
@@ -109,7 +110,7 @@ def without_punctuation(tree, tags):
         text = re.sub(r"\([^() ]+ *\)", "", text)
     text = re.sub(r"\(PRT\b", "(ADVP", text)
     if text.startswith("(TOP "):
-        # PYEVALB needs a root. `pyevalb_counts` subtracts it.
+        # PYEVALB needs a root. `pyevalb_counts` subtracts this one from the counts.
         text = f"(KEPT{text[4:]}"
     # TOP is removed with its closing bracket.
     keeps, parts = [], []
@@ -124,7 +125,7 @@ def without_punctuation(tree, tags):
 
 
 def pyevalb_counts(gold, guess):
-    """Returns matched, gold and guessed brackets; `None` if some are equal."""
+    """Counts matched, gold and guessed brackets. `None` if a tree has equal ones."""
     from PYEVALB import parser
     from PYEVALB.scorer import Scorer
 

@@ -1,4 +1,4 @@
-"""Linearized trees: examples by hand, and random trees that are restored."""
+"""Linearization: handwritten examples, and random trees that survive a round trip."""
 
 import random
 

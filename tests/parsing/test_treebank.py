@@ -1,4 +1,4 @@
-"""`TreeFiles`: sources and targets by hand, weights, and training on them."""
+"""`TreeFiles`: expected sources and targets, weights, and training on trees."""
 
 import functools
 import gzip
@@ -63,7 +63,7 @@ def test_tree_files_yield_words_and_symbols(folder):
 
 
 def test_tree_files_use_all_numbers_equally(tmp_path):
-    """All sentences have eight words. Each number begins about equally many of them."""
+    """Each number starts about the same number of sentences. All have eight words."""
     path = tmp_path / "trees"
     trees = [random_tree(seed, num_words=8) for seed in range(6000)]
     path.write_text("\n".join(map(str, trees)), encoding="utf-8")
@@ -74,7 +74,7 @@ def test_tree_files_use_all_numbers_equally(tmp_path):
         numbers = [int(piece[1:-1]) for piece in pieces[0]]
         assert set(np.diff(numbers) % NUMBERS) == {1}
         first[numbers[0]] += 1
-    # 6,000 sentences begin with each of 128 numbers about 47 times. The bounds are more
+    # Each of 128 numbers starts about 47 of the 6,000 sentences. The bounds are more
     # than 4 standard deviations away.
     assert first.min() > 15
     assert first.max() < 80
@@ -139,7 +139,7 @@ def test_tokenizer_keeps_each_symbol_whole(folder):
 
 @pytest.mark.parametrize("words", ["joined", "tags", "numbers", "XX"])
 def test_word_marks_match_the_words(tmp_path, words):
-    """Both sides have one mark per word, for any words."""
+    """Source and target ids both have one mark per word, even for unusual words."""
     trees = [random_tree(seed, 9) for seed in range(30)]
     odd = "(S (NN 😀) (NP (NN \u2581x) (NN -LRB-) (NN naïve–β)) (CD 4/8) (NN \uf8fe0))"
     path = tmp_path / "trees"
@@ -161,7 +161,7 @@ def test_word_marks_match_the_words(tmp_path, words):
         ]
         assert counts == [expected, expected]
         lengths.add(int(tf.size(sides[0].flat_values)))
-    assert len(lengths) == 2  # BPE-dropout gives longer texts.
+    assert len(lengths) == 2  # BPE-dropout gives more ids.
     assert expected[-1] == 6
 
 
@@ -180,7 +180,7 @@ def test_epoch_samples_pairs_by_weight():
         assert set(seen[300:700]) == {0, 1}
         assert set(seen[700:]) == {2, 3}
         counts.append(seen)
-        # Every epoch has the same number of batches, all but the last full.
+        # Every epoch has the same number of batches. At most one of them is not full.
         sizes = np.bincount(of_position, minlength=len(buckets))
         batches = sum(
             -(-size // bucket.batch_size)
@@ -188,7 +188,7 @@ def test_epoch_samples_pairs_by_weight():
         )
         assert batches == batches_per_epoch(buckets)
     mean = np.mean(counts, axis=0)
-    # Rounded up in each of at most 32 leaves.
+    # The number of samples is rounded up in each of at most 32 leaves.
     assert 0.3 <= mean[300:700].mean() <= 0.3 + 32 / 400
     assert 2.5 <= mean[700:].mean() <= 2.5 + 32 / 200
     assert (mean[300:700] > 0).mean() > 0.99

@@ -1,4 +1,4 @@
-"""Reading of trees: files by hand, random trees, and a corpus counted separately."""
+"""The tree reader: handwritten files, random trees, and a separate bracket count."""
 
 import ast
 import gzip
@@ -141,7 +141,7 @@ def test_read_trees_inverts_str(tmp_path):
     assert [tree for _, tree in read(tmp_path, spread)] == trees
 
 
-# test_fuzzing_trees.py has fewer files of more kinds.
+# Slow, because test_fuzzing_trees.py already covers more kinds of files.
 @pytest.mark.slow
 def test_read_trees_survives_random_bytes(tmp_path):
     draw = random.Random(1)
@@ -214,12 +214,12 @@ def test_read_trees_matches_bracket_counts_on_craft(data_dir):
     trees = [tree for _, tree in read_trees(path)]
     assert len(trees) == len(lines) == 3_471
     for line, tree in zip(lines, trees, strict=True):
-        # Four tags of this file have two words each.
+        # In four places of this file, one tag has two words.
         line = re.sub(r"\((\S+) ([^()\s]+) ([^()\s]+)\)", r"(\1 \2) (\1 \3)", line)
         leaves = re.findall(r"\((\S+) ([^()\s]+)\)", line)
         leaves = [(tag, word) for tag, word in leaves if tag != "-NONE-"]
         assert list(zip(tree.tags, tree.words, strict=True)) == leaves
-        # Without traces and then empty brackets, the constituents remain.
+        # Removing traces and then empty brackets leaves the constituents.
         line = re.sub(r"\(-NONE- [^()\s]+\)", "", line)
         while re.search(r"\([^()\s]+\s*\)", line):
             line = re.sub(r"\([^()\s]+\s*\)", "", line)

@@ -14,7 +14,7 @@ from keras_transformer.pipelines.batching import sorted_batches
 
 
 def random_lengths(num_pairs, seed=0):
-    """Returns lengths like in translations: correlated, a few of them long."""
+    """Returns lengths as in a translation corpus: correlated, a few of them long."""
     generator = np.random.default_rng(seed)
     source = generator.gamma(5, 3, num_pairs).astype(int) + 2
     target = (source * generator.normal(1.1, 0.25, num_pairs)).astype(int).clip(2)
@@ -49,6 +49,7 @@ def test_epoch_contains_every_pair_once_in_its_bucket(num_pairs, batch_tokens, s
         longest = max(bucket.source_length, bucket.target_length)
         assert longest * bucket.batch_size <= batch_tokens
         assert longest * (bucket.batch_size + 1) > batch_tokens
+    # Only the root, bucket 0, may have a batch that is not full.
     short = [n for n, batch in batches if len(batch) < buckets[n].batch_size]
     assert short in ([], [0])
 
@@ -87,6 +88,7 @@ def test_first_split_matches_brute_force():
     for axis, lengths in enumerate((source, target)):
         for cut in np.unique(lengths)[:-1]:
             below = lengths <= cut
+            # Each half must fill at least two batches.
             enough = [
                 half.sum() * max(source[half].max(), target[half].max()) >= 2 * 60
                 for half in (below, ~below)
@@ -113,7 +115,7 @@ def test_epoch_order_depends_on_seed_and_epoch():
 
 
 def test_epoch_order_shuffles_batches():
-    """In this order, the positions fill the buckets batch by batch."""
+    """Consecutive positions of the order form batches."""
     lengths = random_lengths(5003)
     buckets, leaves = plan_buckets(*lengths, 499)
     order, numbers = epoch_order(buckets, leaves, seed=1, epoch=0)

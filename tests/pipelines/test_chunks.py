@@ -20,7 +20,8 @@ def test_reservoir_sample_is_uniform_and_keeps_small_texts():
         for seed in range(3000)
         for item in reservoir_sample(iter(range(11)), 4, seed)
     )
-    # Each of 11 is drawn with probability 4/11, so 1,091 times within 5 deviations.
+    # Each of 11 items is drawn with probability 4/11, about 1,091 times. The tolerance
+    # is 5 standard deviations.
     deviation = math.sqrt(3000 * 4 / 11 * 7 / 11)
     assert all(abs(counts[item] - 12000 / 11) < 5 * deviation for item in range(11))
     assert len(set(reservoir_sample(iter(range(1000)), 50, seed=3))) == 50

@@ -262,7 +262,7 @@ def test_training_dataset_rejects_invalid_arguments(corpus):
 
 
 def test_mirrored_replicas_share_each_batch(corpus, tmp_path):
-    """The test needs a new process, since devices are set before TensorFlow starts."""
+    """Needs a new process, because devices must be set before TensorFlow uses them."""
     script = f"""
 import numpy as np
 import tensorflow as tf

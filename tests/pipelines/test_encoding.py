@@ -252,7 +252,7 @@ def test_cache_is_reused_only_for_same_inputs(tokenizers, tmp_path, monkeypatch)
 
 
 def test_fingerprint_covers_the_ids(tokenizers, tmp_path, monkeypatch):
-    """If NumPy draws other numbers, equal inputs give other ids."""
+    """If NumPy's random numbers changed, equal inputs would give other ids."""
     lines = [line.encode() for line in sentences(11, 9)]
     files = TextFiles(write(tmp_path / "a", lines), write(tmp_path / "b", lines))
     options = {"dropout": 0.2, "segmentations": 2}

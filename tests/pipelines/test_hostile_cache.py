@@ -70,7 +70,7 @@ def test_hostile_cache_is_rejected(tokenizers, files, tmp_path, name, monkeypatc
         lambda: os.remove(path) or os.mkfifo(path),
     ]
     if name == "target_offsets":
-        # Differences of unsigned numbers, or of very large ones, are never negative.
+        # Falling offsets must be found even if their differences wrap around.
         wrapped = whole.copy()
         wrapped[5] = -(2**63)
         falling = whole.copy()
@@ -91,7 +91,7 @@ def test_hostile_cache_is_rejected(tokenizers, files, tmp_path, name, monkeypatc
         again = encode_corpus(files, *tokenizers, tmp_path / "ids").pair(3)
         assert [side.tolist() for side in again] == [side.tolist() for side in good]
     assert not (tmp_path / "unpickled").exists()
-    # Unpickling would have opened the file.
+    # Check that unpickling would have created the file.
     np.save(path, pickled, allow_pickle=True)
     np.load(path, allow_pickle=True)
     assert (tmp_path / "unpickled").exists()

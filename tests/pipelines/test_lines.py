@@ -117,7 +117,7 @@ def test_altered_gzip_never_changes_text(tmp_path):
                 assert str(error).startswith(f"{path}:")
                 errors += 1
             else:
-                # An empty file has no gzip member.
+                # An empty file has no gzip member, so it is read as empty text.
                 if changed:
                     assert found in (expected, len(expected))
     assert errors > 500

@@ -5,7 +5,7 @@ import pytest
 from keras_transformer.errors import RecipeError
 from keras_transformer.recipes import load_recipe
 
-# With the section `model`, the paper's values are the defaults.
+# Because of the section `model`, missing keys default to the paper's values.
 MINIMAL = """
 data:
   train: {source: a.en, target: [a.de]}

@@ -15,7 +15,8 @@ from keras_transformer.recipes.machine import Machine
 from keras_transformer.recipes.machine import TextSize
 from keras_transformer.recipes.machine import measure_text
 
-# A machine has cores and bytes of memory; a GPU has bytes and a compute capability.
+# A `Machine` has cores, bytes of memory and GPUs. A `Gpu` has bytes of memory and a
+# compute capability.
 LAPTOP = Machine(4, 8 << 30)
 GPU = Machine(16, 64 << 30, (Gpu(24 << 30, 8.6),))
 FILES = "data.train={source: a.en, target: a.de}"
@@ -23,7 +24,7 @@ FILES = "data.train={source: a.en, target: a.de}"
 
 @pytest.fixture
 def load(monkeypatch):
-    """Function that loads a recipe as for a number of pairs and a machine."""
+    """Function that loads a recipe as if for a text of `pairs` pairs on `machine`."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
 
     def load(pairs, machine=LAPTOP, *overrides, recipe="files", **options):
@@ -185,12 +186,13 @@ def test_started_run_keeps_its_values(load, tmp_path):
     dump_recipe(started, run / "config.yaml")
     lines = []
     options = {"run": run, "report": lines.append}
-    # Without a checkpoint, the run may still change its text.
+    # Before its first checkpoint, a run's settings may still change with its text.
     assert load(4_500_000, GPU, **options).model.preset == "base"
     (run / "checkpoints" / "ckpt-1.index").touch()
     lines.clear()
     assert load(4_500_000, GPU, **options) == started
     assert lines == []
+    # An invalid config.yaml is ignored here. The command `train` reports it.
     (run / "config.yaml").write_text("model: x")
     assert load(4_500_000, GPU, **options).model.preset == "base"
     dump_recipe(started, run / "config.yaml")
@@ -200,7 +202,7 @@ def test_started_run_keeps_its_values(load, tmp_path):
 
 
 def test_started_run_without_a_model_section_resumes(load, tmp_path):
-    """Earlier versions gave recipes without this section the defaults of the paper."""
+    """Earlier versions gave recipes without this section the paper's defaults."""
     path, run = tmp_path / "mine.yaml", tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     (run / "checkpoints" / "ckpt-1.index").touch()

@@ -42,7 +42,7 @@ KEYS = [
         "__class__",
     ),
 ]
-# YAML values of words and signs.
+# YAML values, many of them invalid.
 WORDS = [
     *(
         "",

@@ -1,4 +1,4 @@
-"""Parameters counted from a model's sizes, against Keras, and memory of training."""
+"""Parameter counts from a model's sizes, against Keras, and memory estimates."""
 
 import pytest
 

@@ -17,7 +17,7 @@ from keras_transformer.recipes import shipped_recipes
         ("{preset: tiny, d_model: 64, key_dim: 5}", 5, 16),
         ("{preset: tiny, d_model: 64, value_dim: null}", 16, None),
         ("{preset: B1}", 16, 64),
-        ("{preset: B1, num_heads: 8}", 16, 64),  # as in the preset
+        ("{preset: B1, num_heads: 8}", 16, 64),  # the preset's number
         ("{preset: B1, num_heads: 4}", 128, 128),
         ("{num_heads: 16}", 32, 32),
     ],
@@ -56,14 +56,14 @@ def test_short_forms_set_variations(recipe_path, tmp_path):
     assert not {"start", "position_rates"} & arguments.keys()
     dump_recipe(recipe, tmp_path / "config.yaml")
     assert load_recipe(tmp_path / "config.yaml") == recipe
-    # They replace the same variations, and keep the others.
+    # The short forms replace the same keys of `variations` and keep the others.
     changes += ["model.variations={position_rates: paper, attention_bias: true}"]
     recipe = load_recipe(recipe_path, [*changes, "model.start=learned"])
     assert recipe.model.constructor_arguments()["variations"] == {
         "attention_bias": True,
         "position_rates": "tensor2tensor",
     }
-    # The start is the last id of an imported vocabulary.
+    # In an imported vocabulary, the start token is the last id.
     recipe = load_recipe(
         recipe_path,
         ["model.start=zeros", "tokenizer={kind: marian, vocabulary_size: 90}"],

@@ -1,4 +1,4 @@
-"""Recipes: the shipped ones against the paper, and the files and overrides of users."""
+"""Shipped recipes against the paper, and recipe files and overrides of users."""
 
 import dataclasses
 import inspect
@@ -310,7 +310,7 @@ def in_file(path):
 
 
 def in_overrides(path):
-    # Overrides replace values of the file under both names.
+    # Overrides replace values of the file under their old and new names.
     path.write_text(f"{MINIMAL}training: {{keep_checkpoints: 9, average: 5}}")
     return load_recipe(
         path,

@@ -45,12 +45,12 @@ def train_quickly():
 
 @pytest.fixture(scope="session")
 def train_lightly():
-    """Arguments of `train` whose step is traced in a few seconds."""
+    """Arguments of `train` with a simpler step, which is traced in a few seconds."""
     return train_arguments(
         "training.validation_bleu=false",
         "training.gradient_accumulation_steps=1",
         "training.parallel_parts=1",
-        # A checkpoint is then larger than a model's file.
+        # Makes a checkpoint larger than best.keras, as test_full_disk.py requires.
         "model.d_ff=400",
     )
 

@@ -50,7 +50,7 @@ def _hang(nth, count, reached, before=None):
 
 
 def _log_often():
-    """Logs every few steps, because resuming must restore the averaged metrics, too."""
+    """Shortens the log interval: resuming must restore metrics between log lines."""
     from keras_transformer.training.trainer import Trainer
 
     names = [
@@ -141,7 +141,7 @@ def _take_index(_, destination_prefix, **__):
 
 
 def _half_line(kill):
-    """A line of metrics.jsonl is partially written."""
+    """Point at which a line of metrics.jsonl is partially written."""
     from keras_transformer.training.reporting import MetricsLog
 
     original = MetricsLog.note
@@ -176,7 +176,7 @@ def _half_model(name):
 
 
 def _half_rotation(kill):
-    """The index of an old checkpoint is deleted, its data is not."""
+    """Point at which the index of an old checkpoint is deleted, but not its data."""
     original = pathlib.Path.unlink
 
     def unlink(self, *args, **kwargs):

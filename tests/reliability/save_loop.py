@@ -1,4 +1,4 @@
-"""Restores a checkpoint, then saves others until killed: test_kills_while_saving.py."""
+"""Restores a checkpoint, then saves more until test_kills_while_saving.py kills it."""
 
 import pathlib
 import sys
@@ -33,7 +33,7 @@ def main(folder):
         }
         assert values == {float(value_of(restored))}, (restored, values)
     print(f"restored {restored}", flush=True)
-    # The loop ends in case nothing kills the process.
+    # The loop is finite, in case nothing kills the process.
     for step in range(restored + 1, restored + 10_001):
         model.transformer.set_weights(
             [

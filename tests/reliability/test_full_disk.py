@@ -86,6 +86,7 @@ def test_train_keeps_older_checkpoints_if_the_disk_is_full(
         run = disk.folder / "run"
         shutil.copytree(light_run, run)
         checkpoints = run / "checkpoints"
+        # Without its last two checkpoints, the copied run resumes at step 6.
         for path in [*checkpoints.glob("ckpt-9.*"), *checkpoints.glob("ckpt-12.*")]:
             path.unlink()
         size = sum(path.stat().st_size for path in checkpoints.glob("ckpt-6.*"))
@@ -183,9 +184,9 @@ def test_train_reports_a_read_only_disk_at_once(forks, train_lightly, tmp_path):
 @pytest.mark.fault("F09", "a folder of another user: no write permission")
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
 def test_train_reports_a_folder_of_another_user(forks, train_lightly):
-    # Other users cannot enter pytest's temporary folder.
     if forks.run("train", user=65534)[0] != 0:
         pytest.skip("another user cannot read the package here")
+    # Other users cannot enter pytest's temporary folder.
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         for run in (folder, f"{folder}/run"):

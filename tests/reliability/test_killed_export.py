@@ -57,7 +57,8 @@ def test_killed_export_never_shows_a_partial_version(
         assert versions(folder) == []
     abandoned = list(folder.glob(".writing-*"))
     assert len(abandoned) == len(EXPORT_POINTS)
-    # The first one is kept: it is so new that a process might still be writing it.
+    # Only old leftovers are removed. The first one is kept, because it is so new that
+    # a process might still be writing it.
     for path in abandoned[1:]:
         os.utime(path, (time.time() - 7200,) * 2)
     forks.start(*command)

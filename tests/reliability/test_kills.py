@@ -7,6 +7,7 @@ import pytest
 from run_state import assert_same
 from sabotage import POINTS
 
+# Points at which the run without decoding is killed in turn.
 QUICK = [
     {"point": "checkpoint's part half written", "nth": 2},
     {"point": "after perplexity", "nth": 2},

@@ -8,7 +8,7 @@ import pytest
 from run_state import assert_same
 from waiting import wait_until
 
-# A run that hangs without a signal takes ten minutes.
+# Limit for an interrupted run. Without a signal, the hang would last ten minutes.
 SECONDS = 60
 
 
@@ -74,7 +74,7 @@ def test_second_signal_ends_the_process_at_once(
 ):
     run = tmp_path / "run"
     code, seconds = interrupt(forks, train_quickly, run, "step", *numbers)
-    # A shell shows 143 for a process that SIGTERM ended.
+    # If SIGTERM killed the process, the code is -15 here. A shell shows 143.
     assert code == expected
     assert seconds < SECONDS
     assert not list((run / "checkpoints").glob("ckpt-*"))

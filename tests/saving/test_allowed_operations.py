@@ -43,7 +43,7 @@ PATHS = re.compile(
     "file|path|dir(ectory)?$|url|uri|address|host|host_|region|descriptor|output_stream"
     "|vocab$|prefix|target|token$|serialized|engine|library|module|python|command"
 )
-# Allowed operations that act on more than their inputs, and the reason.
+# Allowed operations with effects beyond their inputs, and what each of them does.
 STATEFUL = {
     "Assert": "raises an error",
     "Case": "calls functions of the graph",
@@ -83,7 +83,7 @@ def test_allowed_operations_do_not_reach_files_or_network():
     assert set(known.split()) & registered.keys() <= reaching
     assert len(reaching) > 600
     assert reaching & allowed.keys() <= {
-        # Its attribute `unknown_token` is a piece of a word.
+        # `PATHS` matches its attribute `unknown_token`, which is a word piece.
         "WordpieceTokenizeWithOffsets",
     }
     stateful = {name for name, each in registered.items() if each.is_stateful}
@@ -107,12 +107,12 @@ def test_check_refuses_every_other_operation(tmp_path):
         except ModelError:
             continue
         passing.add(node.op)
-    # This one needs a vocabulary.
+    # SentencepieceOp passes only with a vocabulary, which this node lacks.
     assert passing == allowed.keys() - {"SentencepieceOp"}
 
 
 def test_free_texts_are_not_paths():
-    """Attributes whose text is not listed are names, patterns and vocabularies."""
+    """Attributes that may have any text are names, patterns and vocabularies."""
     rules = allowed_operations()
     free = {
         name
@@ -146,7 +146,7 @@ def test_list_covers_activations(tmp_path):
 
 
 def test_list_covers_word_pieces(tmp_path):
-    """Checks the tokenizer only, since a whole export takes long."""
+    """Checks the tokenizer only, because a complete export takes too long."""
     module = tf.Module()
     module.tokenizer = pipelines.train_tokenizer("word_piece", SENTENCES, 300)
     module.f = tf.function(

@@ -187,7 +187,7 @@ def test_check_refuses_a_table_from_a_file(tmp_path):
 
 
 class _Opened(CapturableResource):
-    """Resource that writes a file when it is initialized, as on loading."""
+    """Resource that writes a file when loading a SavedModel initializes it."""
 
     def __init__(self, prefix):
         super().__init__()
@@ -257,7 +257,7 @@ def test_check_refuses_a_version_1_graph(tmp_path):
 
 
 def _assert_refused(folder, marker, reason):
-    """Asserts that an export is refused and would have written files."""
+    """Asserts that an export is refused, and that loading it would write files."""
     with pytest.raises(ModelError) as caught:
         open_model(folder)
     message = str(caught.value)

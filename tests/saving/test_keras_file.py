@@ -44,7 +44,7 @@ def good(tiny_model, tmp_path_factory):
 
 
 def forged(good, folder, kind, name):
-    """Copies the good folder with an altered model. Returns a word of the reason."""
+    """Copies the good folder with an altered model. Returns part of the reason."""
     shutil.copytree(good, folder, dirs_exist_ok=True)
     source, target = good / "model.keras", folder / "model.keras"
     if kind == "settings":
@@ -135,7 +135,7 @@ def test_compressed_overlapping_and_huge_files_are_refused(good, tmp_path):
         check(good / "model.keras", FileLimits(max_bytes=1000))
     with pytest.raises(ModelError, match="too many objects"):
         check(good / "model.keras", FileLimits(max_objects=20))
-    # A sparse file.
+    # A sparse file of 1 TiB.
     with open(path, "wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(ModelError, match=r"model\.keras: "):
@@ -163,7 +163,7 @@ def test_weights_of_another_shape_are_refused(good, tmp_path):
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "model.keras"
     malicious.with_config(good / "model.keras", path, malicious.set_setting("d_ff", 41))
-    # One unit more adds 24 + 24 + 1 parameters to each of four feed-forward layers.
+    # One more unit adds 24 + 24 + 1 parameters to each of four feed-forward layers.
     reason = "describe at least 29,636 parameters, but the file contains 29,440"
     assert reason in refusal(path)
 
@@ -182,14 +182,14 @@ def test_another_tokenizer_of_the_same_size_is_refused(good, tiny_model, tmp_pat
     assert f"SHA-256 {mine[:12]}, but the tokenizer next to it has" in refusal(path)
     for result in run_commands(path, tmp_path / "out"):
         assert result.exit_code == 2 and other.fingerprint()[:12] in result.stderr
-    # A comment in another form is ignored.
+    # An archive comment in another form is ignored.
     with zipfile.ZipFile(path, "a") as archive:
         archive.comment = b"tokenizer sha256 \xff" + bytes(60_000)
     assert open_model(path).tokenizer.fingerprint() == other.fingerprint()
 
 
 def test_settings_cover_all_constructor_arguments():
-    """A new argument touches the model, the schema and the layer that uses it."""
+    """Each argument is in the config, and is a recipe key or a known exception."""
     arguments = set(inspect.signature(kt.Transformer.__init__).parameters)
     arguments -= {"self", "kwargs"}
     not_in_recipes = {"vocabulary_size", "output_size", "pad_id"}

@@ -1,4 +1,4 @@
-"""Presets: their files, the models that they restore, and damaged ones."""
+"""Presets: their files, the models that they restore, and damaged presets."""
 
 import json
 import shutil
@@ -254,7 +254,7 @@ def test_damaged_preset_gives_a_one_line_error(copied, name):
 
 @pytest.fixture
 def fake_hub(monkeypatch, preset, tmp_path):
-    """A module huggingface_hub that records its calls and needs no network."""
+    """Replaces the module huggingface_hub with a fake. Returns the list of calls."""
     calls = []
 
     def snapshot_download(repository, revision=None, allow_patterns=None):
@@ -285,7 +285,7 @@ def test_hub_names_are_downloaded(fake_hub, preset):
     opened = kt.open_model("hf://me/tiny@v1")
     assert fake_hub == [("download", "me/tiny", "v1")]
     assert opened.path == preset and opened.search == SEARCH
-    # On the command line, the name becomes a path, in which "//" is "/".
+    # On the command line, the name is parsed as a path, which turns "//" into "/".
     assert model_info("hf:/me/tiny")["kind"] == "preset"
     assert kt.Transformer.from_preset("hf://me/tiny").d_model == 24
     assert fake_hub[1:] == [("download", "me/tiny", None)] * 2

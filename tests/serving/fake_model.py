@@ -19,7 +19,7 @@ PAIRS = {"inputs": Input("string", 1), "targets": Input("string", 1)}
 
 
 class FakeModel:
-    """Has the interface of `ServedModel`.
+    """A model with the interface of `ServedModel`.
 
     Args:
         seconds: Duration of each batch.
@@ -138,7 +138,7 @@ def served(model, limits, hosts=()):
 
 
 def ask(port, method, path, body=None, headers=(), timeout=60):
-    """Returns the status, headers and parsed body of an answer."""
+    """Sends a request and returns the answer's status, headers and parsed body."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
         if isinstance(body, (dict, list)):

@@ -41,7 +41,7 @@ def submit(batcher, *values, signature="a", timeout=20):
 
 
 def hold(model, batcher):
-    """Makes the worker wait in a first batch."""
+    """Submits a first batch, in which the worker waits until `gate` is set."""
     model.gate.clear()
     model.started.clear()
     future = submit(batcher, 0)
@@ -119,7 +119,7 @@ def test_batcher_stops_a_request_with_too_many_values(model):
         submit(batcher, *range(4, 12)).result(20)
     assert error.value.status == 400
     batcher.close(20)
-    assert len(model.batches) <= 5  # of 6 with all rows
+    assert len(model.batches) <= 5  # all rows would take 6
 
 
 def test_batcher_refuses_when_full_and_recovers(model):

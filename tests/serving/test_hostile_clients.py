@@ -100,6 +100,7 @@ def test_server_survives_random_bytes(port, caplog):
             data = bytes(data)
         else:
             data = draw.randbytes(draw.randint(1, 300)) + b"\r\n\r\n"
+        # The status follows "HTTP/1.1 ".
         statuses.add(talk(port, data)[9:12])
     refusals = {b"400", b"403", b"404", b"405", b"408", b"413", b"415"}
     assert {b"200", b"400"} <= statuses <= {b"", b"200", *refusals}
@@ -149,7 +150,7 @@ def check(port):
 
 @pytest.mark.fault("F17", "the server returns one translation per text")
 def test_server_translates_any_text(port):
-    # The fake model treats brackets and "secret" specially.
+    # The fake model treats an opening bracket and "secret" specially.
     texts = ANY_TEXT.filter(lambda text: text[:1] != "(" and "secret" not in text)
     assert fuzz(st.lists(texts, min_size=1, max_size=9), check(port), 100)
     check(port)([text for text in NASTY if text[:1] != "("])

@@ -1,6 +1,7 @@
 """The page in headless Chromium, with a model that reverses the words of a text.
 
-The variable KERAS_TRANSFORMER_SHOTS is a folder for screenshots.
+If the environment variable KERAS_TRANSFORMER_SHOTS names a folder, screenshots are
+written there.
 """
 
 import os
@@ -46,7 +47,7 @@ def port():
 
 @pytest.fixture
 def open_page(browser, port):
-    """Function that opens the page. Script errors and other requests fail the test."""
+    """Function that opens the page. Errors and external requests fail the test."""
     contexts, complaints = [], []
 
     def open_page(width=1100, height=800, scheme="light", number=port):
@@ -120,13 +121,13 @@ def test_page_translates_and_shows_attention(open_page):
 
 def test_page_works_by_keyboard(open_page):
     page = open_page()
-    # Keys before the first paint are lost, since the focus is set then.
+    # The page sets the focus at the first paint. Earlier key presses would be lost.
     expect(page.locator("#source")).to_be_focused()
     page.keyboard.type("one two three")
     page.keyboard.press("Enter")
     expect(page.locator("#best")).to_have_text("three two one")
     expect(page.locator("#attention-card")).to_be_visible()
-    # The buttons Translate and Copy, the n-best list, the checkbox, the first word.
+    # Tab stops: Translate, Copy, two n-best translations, the checkbox, the first word.
     for _ in range(6):
         page.keyboard.press("Tab")
     expect(

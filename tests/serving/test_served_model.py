@@ -156,7 +156,7 @@ def test_server_loads_a_newer_version(tiny_export, tmp_path):
 
 
 def test_serve_stops_cleanly_on_sigterm(tiny_export):
-    # With a log level, libraries print messages while they load.
+    # If this variable is set, TensorFlow's messages precede the line that is read.
     hidden = {"TF_CPP_MIN_LOG_LEVEL"}
     process = subprocess.Popen(
         [

@@ -1,4 +1,4 @@
-"""The server over HTTP, with a model without TensorFlow."""
+"""The server over HTTP, with a model that does not need TensorFlow."""
 
 import concurrent.futures
 import contextlib
@@ -37,7 +37,7 @@ def port():
 
 
 def test_predict_accepts_rows_and_columns(port):
-    """The four forms in TF-Serving's documentation."""
+    """Covers the forms in TF-Serving's documentation, with and without input names."""
     status, answer = predict(port, {"inputs": ["a b", "c"]})
     assert status == 200
     assert answer["outputs"]["translations"] == ["b a", "c"]
@@ -58,7 +58,7 @@ def test_predict_accepts_rows_and_columns(port):
             "b a"
         ]
     ids = {"signature_name": "translate_ids", "instances": [[1, 2], [3, 4]]}
-    # A single output has no name.
+    # A single output is returned without its name.
     assert predict(port, ids) == (200, {"predictions": [[2, 1], [4, 3]]})
     ids = {"signature_name": "translate_ids", "inputs": {"source_ids": [[1, 2]]}}
     assert predict(port, ids) == (200, {"outputs": [[2, 1]]})
@@ -171,7 +171,7 @@ def test_predict_explains_bad_requests(port, body):
 def test_predict_handles_invalid_unicode(port):
     status, answer = predict(port, b'{"inputs": ["\xff"]}')
     assert (status, answer) == (400, {"error": "JSON Parse error: not UTF-8"})
-    # UTF-8 cannot encode a lone surrogate.
+    # UTF-8 cannot encode a lone surrogate, so "?" replaces it.
     assert predict(port, '{"inputs": ["\\ud800 a"]}')[1]["outputs"]["translations"] == [
         "a ?"
     ]
@@ -265,7 +265,7 @@ HEAD += b"Content-Type: application/json\r\nContent-Length: 1000\r\n"
 @pytest.mark.parametrize(
     ("pieces", "answer"),
     [
-        ([], b""),  # says nothing
+        ([], b""),  # sends nothing
         ([HEAD[i : i + 1] for i in range(len(HEAD))], b""),  # headers byte by byte
         ([HEAD + b"\r\n", *[b"x"] * 900], b"HTTP/1.1 408"),  # a body byte by byte
         ([HEAD + b"\r\n"], b"HTTP/1.1 408"),

@@ -1,4 +1,7 @@
-"""Prints four results on the backend KERAS_BACKEND. Run by test_losses.py."""
+"""Prints a loss, two metrics and a learning rate for test_losses.py.
+
+The environment variable KERAS_BACKEND selects the backend.
+"""
 
 import sys
 

@@ -2,9 +2,9 @@
 
     replicas_run.py FOLDER NAME...
 
-The script trains the models of RUNS that are named. Without a name, it trains with
-overflows and with a resumed run. It runs in a new process because logical devices must
-be set before TensorFlow uses a device.
+The script trains the named models of RUNS. Without names, it trains models that
+overflow, and an interrupted and resumed run. It needs a new process because logical
+devices must be set before TensorFlow uses a device.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ from keras_transformer import training
 
 STEPS = 10
 # Global batches of 6 rows. In the first, a replica has 12 tokens and an empty row, and
-# the other 9 tokens. In the second, a replica has only padding.
+# the other has 9 tokens. In the second, a replica has only padding.
 LENGTHS = ((5, 7), (2, 5), (0, 0), (4, 2), (7, 1), (3, 6))
 LAST_PADDED = ((5, 7), (2, 3), (4, 2), (0, 0), (0, 0), (0, 0))
 

@@ -39,7 +39,7 @@ def clock(monkeypatch):
 
 
 def steps_saved(progress, clock, minutes_per_step, **settings):
-    """Returns the steps, of 20, after which a checkpoint is written."""
+    """Simulates 20 steps and returns those after which a checkpoint is written."""
     saved = []
     counter = callbacks.StepCounter(progress)
     periodic = callbacks.PeriodicCheckpoint(
@@ -119,11 +119,12 @@ def test_periodic_checkpoint_waits_for_the_end_of_skipped_steps(clock):
     periodic = callbacks.PeriodicCheckpoint(
         progress, lambda: saved.append(progress.step), steps=2
     )
+    # Steps 4, 5 and 8 are skipped.
     for progress.step in range(1, 11):
         progress.skipped_in_a_row = {4: 1, 5: 2, 8: 1}.get(progress.step, 0)
         periodic.on_train_batch_end(0)
     assert saved == [2, 6, 9, 10]
-    # By the clock, the checkpoint is written at the first valid step.
+    # With `minutes`, a checkpoint that is due is written at the first valid step.
     counter = callbacks.StepCounter(progress)
     periodic.steps, periodic.minutes = None, 1
     counter.on_train_begin()
@@ -307,7 +308,7 @@ def test_metrics_log_rewind_drops_later_steps(tmp_path):
 
 
 def test_save_on_signal_raises_after_last_step():
-    """No further step sees the signal, so that the context itself must raise."""
+    """No further step sees the signal, so the context manager itself must raise."""
     saved = []
     with (
         pytest.raises(KeyboardInterrupt),

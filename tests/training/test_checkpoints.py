@@ -34,7 +34,7 @@ def written(tmp_path_factory):
 
 @pytest.fixture
 def saved(written, tmp_path):
-    """Same as `written`, in a folder of this test."""
+    """Same as `written`, copied to a folder of this test."""
     shutil.copytree(written[0], tmp_path, dirs_exist_ok=True)
     return tmp_path, written[1]
 
@@ -254,14 +254,14 @@ def test_restore_finishes_a_killed_rotation(model, saved):
 
 @pytest.fixture(scope="module")
 def resettable():
-    """A model with dropout that can begin again, as in a new process."""
+    """A model with dropout that can be reset, as if in a new process."""
     model = tiny_training_model(dropout=0.3, attention_dropout=0.2)
     return ResettableModel(model)
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(resettable, tmp_path_factory):
-    """Weights of the average of a run of 9 steps."""
+    """Averaged weights of an uninterrupted run of 9 steps."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     return average_of_run(resettable, folder, ())
 

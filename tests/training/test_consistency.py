@@ -57,7 +57,7 @@ def by_torch(batch, kind, weight, smoothing):
 
 
 @pytest.mark.parametrize(
-    # 29 tokens are several chunks of 8, and one of 64.
+    # 29 tokens make several chunks of 8, or a single one of 64.
     ("smoothing", "chunk_tokens"),
     [
         (0.13, 8),

@@ -18,7 +18,7 @@ FLIPS = 20
 
 @pytest.fixture
 def saved(tmp_path):
-    """A model, the folder of its checkpoints of steps 10, 20 and 30, and weights."""
+    """A model, the folder of its checkpoints 10, 20 and 30, and their weights."""
     model = tiny_training_model()
     return model, tmp_path, save_checkpoints(model, tmp_path)
 
@@ -47,7 +47,7 @@ def test_restore_never_loads_a_flipped_bit(saved, name, caplog, record_property)
         assert are_equal(weights_of(model), weights[step])
         assert ("ckpt-30" in caplog.text) == (step == 20)
         found += step == 20
-    # A few bytes, such as a block's padding, are not data and not checked.
+    # A few bytes, such as a block's padding, are neither data nor checked.
     assert found > 0.8 * FLIPS
     record_property("happened", f"{found} of {FLIPS} detected, the others harmless")
 

@@ -1,4 +1,4 @@
-"""Invalid steps: skipped, reported, and the end of training after too many."""
+"""Invalid steps are skipped and reported, and too many of them end the training."""
 
 import functools
 import json
@@ -218,7 +218,7 @@ def test_streak_at_the_end_keeps_regular_checkpoints(tmp_path):
 
 @pytest.mark.fault("F11", "at a loss scale below 1e-4, the step is invalid")
 def test_float16_overflow_at_small_scale_is_a_fault():
-    """Keras halves a loss scale of 1e-3. Below 1e-4, the scale is not the cause."""
+    """Keras halves the loss scale at each overflow. Below 1e-4, it is not the cause."""
     optimizer = keras.optimizers.LossScaleOptimizer(paper_adam(), initial_scale=1e-3)
     model = faulty_model("gradient", optimizer=optimizer, dtype="mixed_float16")
     bad_steps = range(1, 6)

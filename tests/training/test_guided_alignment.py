@@ -1,4 +1,4 @@
-"""Guided alignment of one head: its loss by hand, and a head that learns."""
+"""Guided alignment of one head: its loss against NumPy, and a head that learns."""
 
 from types import SimpleNamespace
 
@@ -97,7 +97,7 @@ def test_train_step_adds_guided_alignment_loss():
         np.array(diagonal(inputs))
         & np.array(padding_mask(inputs["source_ids"]))[:, None, :]
     )
-    # Padding in the source has no weight, so the smallest weight counts.
+    # Attention to source padding is 0, so only the 1e-6 of the loss remains there.
     found = (scores * aligned).sum(axis=-1) + 1e-6
     has_any = np.array(diagonal(inputs)).any(axis=-1)
     guided = -np.log(found[:, : labels.shape[1]])[is_token & has_any].sum()

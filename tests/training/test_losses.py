@@ -150,7 +150,7 @@ def test_losses_and_metrics_config_round_trip(part):
 
 
 def test_metrics_weight_tokens_over_batches():
-    """The batches have 7, 1 and 0 tokens. The logits of the padding are correct."""
+    """The batches have 7, 1 and 0 tokens. Correct logits of padding do not count."""
     perplexity, accuracy = training.Perplexity(), training.TokenAccuracy()
     total, correct, tokens = 0.0, 0, 0
     for seed, labels in enumerate((LABELS, LABELS[1:3], LABELS[2:3])):

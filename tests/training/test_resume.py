@@ -37,13 +37,13 @@ def recorder(seed):
 
 @pytest.fixture(scope="module")
 def recorders():
-    """Models with other weights, by seed."""
+    """Models with different initial weights, by seed."""
     return {seed: recorder(seed) for seed in (3, 8)}
 
 
 @pytest.fixture
 def make_trainer(recorders):
-    """Function that returns a trainer, whose model begins with its first weights."""
+    """Function that returns a trainer whose model is reset to its initial weights."""
 
     def make_trainer(folder, seed=3):
         model = recorders[seed].reset()

@@ -1,4 +1,4 @@
-"""Thread settings, which TensorFlow fixes once, so that each case needs a process."""
+"""Thread settings. TensorFlow fixes them at first use, so each case needs a process."""
 
 import os
 

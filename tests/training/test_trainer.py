@@ -64,7 +64,7 @@ def test_trainer_logs_metrics_every_four_steps(tmp_path, capsys):
     ]
     assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
 
-    # In plain `fit` of the same steps, epochs of 4 steps give the expected metrics.
+    # Plain `fit` with the same steps, in epochs of 4, gives the expected metrics.
     again = resettable.reset()
     history = again.fit(
         dataset(), steps_per_epoch=4, epochs=2, shuffle=False, verbose=0

@@ -70,7 +70,7 @@ def test_train_step_matches_plain_compile_with_adam():
     adam.build(other.trainable_variables)
     fit(model, 5), fit(other, 5)
     assert_same_weights(model, other, atol=1e-4)
-    # TensorFlow traces a step that creates variables twice.
+    # TensorFlow would trace the step twice if it created variables.
     assert len(traces) == 1
 
 
@@ -123,7 +123,7 @@ def test_calls_on_batches_match_plain_compile(kind):
 
 @pytest.mark.slow
 def test_fit_and_evaluate_accept_sample_weights():
-    """A weight of 0 for some sentences equals their absence."""
+    """Sentences with weight 0 have the same effect as missing sentences."""
     inputs, labels = batch(1, SEVEN_ROWS)
     weights = np.array([1, 1, 1, 0, 1, 0, 0], "float32")
     some = {name: ids[weights > 0] for name, ids in inputs.items()}
@@ -134,7 +134,7 @@ def test_fit_and_evaluate_accept_sample_weights():
     one = model.evaluate(inputs, labels, 7, verbose=0, sample_weight=weights)
     two = other.evaluate(some, labels[weights > 0], 7, verbose=0)
     assert one == pytest.approx(two, rel=1e-5)
-    # Tokens per second count tokens, whatever their weight.
+    # The token counter ignores weights.
     assert float(model.token_counter.result()) == np.sum(labels > 0)
 
 

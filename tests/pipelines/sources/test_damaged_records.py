@@ -25,7 +25,7 @@ def record(number):
 
 
 def write(folder, tokenizer, records):
-    """Writes a folder with one shard and returns the places where records begin."""
+    """Writes a folder with one shard. Returns its path and each record's offset."""
     path = folder / "records-00000-of-00001.tfrecord"
     places = []
     with open(path, "wb") as file:
@@ -55,7 +55,7 @@ def test_records_are_read_in_order(tmp_path, tokenizer):
 @pytest.mark.parametrize("number", [0, 4, NUM_RECORDS - 1])
 @pytest.mark.parametrize("how", ["content", "length", "cut", "not an example"])
 def test_damage_is_located(tmp_path, tokenizer, number, how):
-    """A message names the number of records before the damage."""
+    """The message gives the number of records before the damage."""
     records = [record(each) for each in range(NUM_RECORDS)]
     if how == "not an example":
         records[number] = b"\xff\xff"
@@ -64,7 +64,7 @@ def test_damage_is_located(tmp_path, tokenizer, number, how):
     if how == "cut":
         del content[places[number] + 20 :]
     elif how != "not an example":
-        # 12 bytes of length and its checksum precede the content.
+        # The length and its checksum, 12 bytes, precede the content.
         content[places[number] + (16 if how == "content" else 1)] ^= 1
     path.write_bytes(content)
     with pytest.raises(DataError, match=rf"{path}: damaged after record {number}: "):

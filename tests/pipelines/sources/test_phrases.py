@@ -1,4 +1,4 @@
-"""The embedded phrases: translations by hand, splits, and hashes of published text."""
+"""The embedded phrases: handwritten translations, splits, and hashes of the text."""
 
 import hashlib
 import json
@@ -53,7 +53,7 @@ def test_phrases_splits_share_no_source_or_target(english_german):
 
 
 def test_phrases_match_translations_by_hand(english_german):
-    """German has day before month, decimal commas, 24 hours, and no-break spaces."""
+    """German has the day first, decimal commas, 24-hour times and no-break spaces."""
     expected = {
         "May 7, 2023": "7. Mai 2023",
         "Tuesday, March 7, 2023": "Dienstag, 7. März 2023",
@@ -195,7 +195,7 @@ def test_phrases_refuse_impossible_sizes():
 
 
 def test_phrases_stop_when_forms_are_exhausted(monkeypatch):
-    """More phrases than the forms can write is an error, not an endless loop."""
+    """A request for more phrases than the forms can write does not loop forever."""
     form = next(f for f in all_forms() if f.kind == "relative")
     monkeypatch.setattr(sys.modules[phrases.__module__], "all_forms", lambda: [form])
     select_forms.cache_clear()

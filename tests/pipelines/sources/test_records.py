@@ -60,7 +60,7 @@ def test_record_folder_names_what_is_wrong(folder, changes, reason):
 def test_record_folder_names_a_missing_key(folder, name):
     facts = {key: value for key, value in GOOD.items() if key != name}
     (folder / "records.json").write_text(json.dumps(facts))
-    if name == "num_pairs":  # each shard has its own
+    if name == "num_pairs":  # each shard has its own count
         RecordFolder(folder)
         return
     with pytest.raises(DataError, match=f"records.json: '{name}' is wrong"):

@@ -1,4 +1,4 @@
-"""`TfdsPairs` with datasets that are defined here, and with TFDS's folders of text."""
+"""`TfdsPairs` with datasets that are defined here, and with `TranslateFolder`."""
 
 from typing import ClassVar
 

@@ -37,7 +37,7 @@ NUMBERS = [-1, 0, 1, 2, 3, 299, 300, 10**6, 2**31 - 1, -(2**31)]
 
 
 def altered(content, draw):
-    """Returns the file truncated, with other bytes, or with other fields."""
+    """Returns a file's content truncated, with other bytes, or with other fields."""
     kind = draw.randrange(6)
     if kind == 0:
         return content[: draw.randrange(len(content))]
@@ -62,7 +62,7 @@ def altered(content, draw):
 def _fields(fields, draw):
     vocabulary = fields["vocabulary"]
     for _ in range(draw.randint(1, 3)):
-        # The first 261 pieces must not change.
+        # Pieces 0 to 260 are fixed, so a change to the last of them must be refused.
         place = draw.randrange(255, len(vocabulary))
         what = draw.randrange(6)
         if what == 0:
@@ -120,7 +120,7 @@ def _settings(model, draw):
 
 
 def use(tokenizer):
-    """Uses a tokenizer like training, translation and export do."""
+    """Uses a tokenizer as training, translation and export do."""
     import tensorflow as tf
 
     texts = tf.constant([text.encode() for text in TEXTS])

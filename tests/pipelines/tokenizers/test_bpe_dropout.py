@@ -51,7 +51,7 @@ def processor(tokenizer):
 
 
 def model_of(pieces):
-    """Returns a model of byte pairs with these pieces, the best merges first."""
+    """Returns a BPE model with these pieces, in order of merge priority."""
     model = sentencepiece_model_pb2.ModelProto()
     kinds = sentencepiece_model_pb2.ModelProto.SentencePiece
     special = [("<pad>", kinds.CONTROL), ("<unk>", kinds.UNKNOWN)]
@@ -176,7 +176,7 @@ IDS = [
 
 
 def test_ids_are_the_same_in_all_processes_and_versions():
-    """Otherwise a run would resume with another text."""
+    """Otherwise a resumed run would train on other ids."""
     ids, lengths = BpeDropout(model_of(PIECES)).sample(TEXT, 0.5, 11)
     rows = np.split(ids, np.cumsum(lengths)[:-1])
     assert [row.tolist() for row in rows] == IDS

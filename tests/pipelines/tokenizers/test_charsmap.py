@@ -41,7 +41,7 @@ def test_tables_of_the_library_pass(rule):
 def stays_inside(table):
     """Returns whether the library reads only this table, whatever the text.
 
-    Follows every path of bytes unit by unit, by the format of the table.
+    Follows every byte path through the table's trie, unit by unit.
     """
     size = struct.unpack_from("<I", table)[0]
     units = struct.unpack_from(f"<{size // 4}I", table, 4)
@@ -128,7 +128,7 @@ def test_replacement_outside_of_the_table_is_refused():
 
 
 def test_loop_with_matches_is_refused():
-    """The library stores 32 matches of a prefix, and a loop gives more."""
+    """The library has room for 32 prefix matches, and a loop gives more."""
     units = [0] * 512
     units[0] = 256 << 10
     place = 256 ^ ord("a")

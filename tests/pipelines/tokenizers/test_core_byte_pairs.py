@@ -101,7 +101,7 @@ def test_leftmost_of_equal_merges_comes_first(tokenizer, core_ids, text):
 def test_core_tokenizer_detokenizes_like_library(tokenizer, core):
     generator = tf.random.Generator.from_seed(3)
     rows = generator.uniform([40, 30], -3, tokenizer.vocabulary_size + 3, tf.int32)
-    # Random byte ids rarely form characters, so they are removed.
+    # Byte ids are replaced, because invalid UTF-8 is decoded differently (see below).
     is_byte = [piece.startswith("<0x") for piece in tokenizer.pieces()]
     numbers = tf.clip_by_value(rows, 0, tokenizer.vocabulary_size - 1)
     rows = tf.where(tf.gather(is_byte, numbers), 0, rows)
@@ -110,7 +110,7 @@ def test_core_tokenizer_detokenizes_like_library(tokenizer, core):
 
 
 def test_invalid_utf8_becomes_replacement_characters(tokenizer, core):
-    """There is one per ill-formed sequence. SentencePiece writes one per byte."""
+    """Core operations write one per invalid sequence, SentencePiece one per byte."""
     pieces = tokenizer.pieces()
     ids = [[pieces.index("<0xE2>"), pieces.index("<0x82>"), pieces.index("<0x41>")]]
     assert core.detokenize(tf.constant(ids)).numpy()[0].decode() == "\ufffdA"

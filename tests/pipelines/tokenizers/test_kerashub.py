@@ -1,4 +1,4 @@
-"""The adapter of KerasHub's tokenizers matches KerasHub's results."""
+"""The adapter for KerasHub's tokenizers matches KerasHub's results."""
 
 import io
 
@@ -197,7 +197,7 @@ def test_adapter_rejects_unsupported_tokenizers(tmp_path):
         tokenizer.piece_bytes()
 
 
-# The other tests compare the ids and texts of every kind.
+# The other tests cover every kind, so two kinds are slow tests here.
 @pytest.mark.parametrize(
     "pair",
     [
@@ -216,7 +216,7 @@ def test_transformer_trains_and_translates_with_adapter(pair, tmp_path):
     model = Transformer(
         tokenizer.vocabulary_size, num_layers=1, d_model=8, d_ff=8, num_heads=2
     )
-    # The tokenizer makes no difference to the compiled step.
+    # Eager mode is enough: the compiled step does not depend on the tokenizer.
     model.compile("adam", "sparse_categorical_crossentropy", run_eagerly=True)
     dataset = training_dataset(corpus, batch_tokens=200)
     (inputs, labels) = next(iter(dataset))

@@ -1,4 +1,4 @@
-"""`MarianTokenizer` against the library transformers, in the graph, and on disk."""
+"""`MarianTokenizer` against the transformers library, in the graph, and on disk."""
 
 import json
 import pathlib
@@ -34,7 +34,7 @@ def test_ids_and_texts_match_transformers(tokenizer, expected):
     assert tokenizer.tokenize(HOSTILE_TEXTS).to_list() == expected["ids"]
     target = tokenizer.target
     ids = target.tokenize(HOSTILE_TEXTS)
-    # transformers looks for target languages in targets, too.
+    # transformers also looks for target languages in targets, so those may differ.
     for found, theirs, text in zip(
         ids.to_list(), expected["target_ids"], HOSTILE_TEXTS, strict=True
     ):
@@ -60,7 +60,7 @@ def test_tokenizer_works_in_a_saved_graph(tokenizer, tmp_path):
 
 
 def test_splitters_of_both_sides_stay_apart_in_a_saved_graph(tmp_path):
-    # Only the first one turns a full-width letter into a plain one.
+    # Only nmt_nfkc converts a full-width letter to a plain one.
     sides = [(PIECES, splitter(name)) for name in ("nmt_nfkc", "identity")]
     module, tokenizer = tf.Module(), MarianTokenizer(*sides)
     module.tokenizer = tokenizer
@@ -84,7 +84,7 @@ def test_special_ids_follow_the_vocabulary(tokenizer):
     assert (tokenizer.pad_id, tokenizer.start_id) == (size, size + 1)
     assert tokenizer.vocabulary_size == len(tokenizer.pieces()) == size + 2
     assert len(tokenizer.piece_bytes()) == size + 2
-    # Special pieces in a text are text.
+    # Special pieces that are spelled out in a text are ordinary text.
     assert 0 not in tokenizer.tokenize(["a </s>"]).to_list()[0]
     row = [size + 1, 2, 4, 0, 5]
     assert tokenizer.detokenize([row]).numpy().tolist() == [b"ac"]

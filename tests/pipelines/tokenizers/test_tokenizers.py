@@ -42,7 +42,7 @@ NASTY = [
     "\ufeffx",
     "\ufffd",
     "\ufffe\uffff\U0010ffff",
-    # Marks that the tokenizers use.
+    # Characters that the tokenizers use as marks.
     "\u2581",
     "a\u2581b",
     "\u2581 \u2581 ",
@@ -213,7 +213,7 @@ def test_detokenize_returns_utf8_for_any_ids(tokenizer):
     ids[ids == 3] = 7
     for text in tokenizer.detokenize(ids).numpy():
         text.decode()
-    # Single ids include the bytes that are not UTF-8.
+    # The single ids include 128 bytes that are not valid UTF-8 on their own.
     every = np.arange(tokenizer.vocabulary_size)[:, np.newaxis]
     texts = [text.decode() for text in tokenizer.detokenize(every).numpy()]
     assert texts.count("\ufffd") == 128

@@ -1,4 +1,4 @@
-"""Word pieces: segmentation by hand, training, and invalid files."""
+"""Word pieces: expected segmentations, training, and invalid files."""
 
 import json
 
@@ -29,7 +29,7 @@ def test_word_pieces_match_hand_calculation():
         return [vocabulary.index(piece) for piece in expected]
 
     cases = {
-        # From the left, the longest match comes first.
+        # Greedy longest match, from left to right.
         "abcab": ids("▁ab", "##cab"),
         "acabc": ids("▁a", "##cab", "##c"),
         "abc": ids("▁ab", "##c"),
@@ -37,7 +37,8 @@ def test_word_pieces_match_hand_calculation():
         "b .c": ids("▁", "##b", "▁.", "c"),
         "  a": ids("▁", "▁", "▁a"),
         "ba": ids("▁", "##b", "##a"),
-        # The alphabet lacks ä, so it becomes two bytes, then a word without a space.
+        # The alphabet lacks ä, so it becomes two bytes. After them, "b" starts a word
+        # without a space.
         "aäb": ids("▁a", BYTE_PIECES[0xC3], BYTE_PIECES[0xA4], "b"),
     }
     assert tokenizer.tokenize(list(cases)).to_list() == list(cases.values())
