@@ -90,7 +90,7 @@ def test_compare_matches_sacrebleu(files, compare, test, ours, theirs):
             their_numbers = [
                 float(each) for each in re.findall(r"\d+\.\d+", row[column])
             ]
-            # sacreBLEU prints eight digits, and four of a p-value.
+            # sacreBLEU prints p-values with only four decimals.
             assert our_numbers == pytest.approx(their_numbers, abs=6e-5)
             assert row[0].endswith(os.path.basename(system["name"]))
             assert (system["p_value"] is None) == ("Baseline" in row[0])

@@ -1,4 +1,4 @@
-"""Plans of trainings against counts by hand. A plan writes no file."""
+"""Training plans match counts by hand, and planning writes no file."""
 
 import re
 
@@ -47,9 +47,9 @@ def test_plan_describes_a_training_and_writes_nothing(recipe, tmp_path):
     [
         # 10 steps of 64 tokens and 5 of 128, at 8 tokens/s.
         ("", "", 160),
-        # Measured with one pass, the second stage takes twice the time.
+        # The speed is measured with one pass. The second stage needs two.
         ("", ", consistency: {kind: simcut}", 240),
-        # Measured with two passes, the second stage takes half of the time.
+        # The speed is measured with SimCut's two passes. The second stage needs one.
         (", consistency: {kind: simcut}", "", 120),
     ],
 )
