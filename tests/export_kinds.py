@@ -149,7 +149,7 @@ def _activations():
 
 
 def write_activations(folder):
-    """Writes a SavedModel with all activations that a recipe may name."""
+    """Writes a SavedModel of all activations that recipes may name; returns its path."""
     functions = {name: keras.activations.get(name) for name in _activations()}
 
     def apply(x):

@@ -237,7 +237,7 @@ def model_argument_places(root):
 
 
 def _lists_of_names(node):
-    """Yields what a node lists: parameters, keywords, keys, strings, or attributes."""
+    """Yields lists of names in a node: parameters, keywords, keys, or attributes."""
     if isinstance(node, ast.FunctionDef):
         yield [each.arg for each in parameters(node)]
         targets = (

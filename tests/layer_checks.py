@@ -60,7 +60,7 @@ class Case:
         return layer(**inputs, **options)
 
     def model(self, layer, known_shapes=True, **options):
-        """A functional model whose inputs are the layer's call arguments."""
+        """Returns a functional model whose inputs are the layer's call arguments."""
         tensors = {}
         for name, value in self.inputs.items():
             shape = value.shape[1:]
@@ -158,7 +158,7 @@ def check_build(case, expected_num_weights, expected_num_seed_generators):
 
 
 def symbolic_call(case, layer, **options):
-    """Returns the layer's output for `KerasTensor`s like the inputs."""
+    """Returns the layer's output for `KerasTensor`s with the inputs' shapes."""
     symbols = {
         name: keras.KerasTensor(value.shape, str(value.dtype))
         for name, value in case.inputs.items()

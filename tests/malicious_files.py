@@ -21,7 +21,7 @@ def members(path):
 
 
 def write_archive(path, content, compression=zipfile.ZIP_STORED):
-    """Writes (name, bytes) pairs with unchecked names."""
+    """Writes a ZIP archive of (name, bytes) pairs without checking the names."""
     with zipfile.ZipFile(path, "w", compression) as archive, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Duplicate name")
         for name, data in content:
@@ -29,7 +29,10 @@ def write_archive(path, content, compression=zipfile.ZIP_STORED):
 
 
 def with_config(path, target, change):
-    """Writes a copy with settings altered by `change(outer, inner)`."""
+    """Writes a copy with settings altered by `change(outer, inner)`.
+
+    `outer` is the content of config.json, and `inner` its entry "config".
+    """
     content = members(path)
     outer = json.loads(content[CONFIG])
     change(outer, outer["config"])
@@ -262,7 +265,7 @@ ARCHIVES = {
 
 
 def zip_bomb(path, target, num_bytes=1 << 26):
-    """Writes a copy with `num_bytes` zeros as weights, compressed to a thousandth."""
+    """Writes a copy whose weights are `num_bytes` zeros, compressed about 1000:1."""
     content = members(path)
     content.pop(WEIGHTS)
     write_archive(target, content.items())

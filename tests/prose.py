@@ -12,7 +12,7 @@ import re
 import sys
 import tokenize
 
-# Each names a plainer phrase that CONTRIBUTING.md asks for.
+# Phrases that break the style rules in CONTRIBUTING.md.
 PATTERNS = {
     "told, tells": r"\b(?:told|tells?)\b",
     "goes on": r"\b(?:go|goes|going|went|gone) on\b",

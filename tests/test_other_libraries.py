@@ -1,6 +1,6 @@
-"""Layers against PyTorch and KerasHub with the same weights.
+"""Layers match PyTorch and KerasHub with the same weights.
 
-Keras's summary, quantization, LoRA and `Sequential` work with the layers, too.
+They also work with Keras's summary, quantization, LoRA and `Sequential`.
 """
 
 import keras

@@ -278,7 +278,7 @@ def test_recipe_has_the_fields_and_defaults_of_variations(tmp_path):
 
 def test_flops_count_the_decoder_layers():
     settings = {**SIZES, "key_dim": 4, "value_dim": 4}
-    # Without logits (0), 2 encoder and 2 decoder layers.
+    # FLOPs of 2 encoder and 2 decoder layers. With a vocabulary of 0, logits are free.
     both = forward_flops(settings, 0, [7], [5])
     # One encoder layer on 7 tokens: 4 projections, Q K^T and its product with V, and
     # the feed-forward network. A multiply-add counts as 2.

@@ -1,7 +1,7 @@
 """Tiny random models in the file formats of Marian and Hugging Face.
 
-The arrays have Marian's names. `logits` computes in NumPy what Marian, or Hugging
-Face's `MarianMTModel`, computes from them.
+The arrays have Marian's names. In NumPy, `logits` computes the logits of Marian or of
+Hugging Face's `MarianMTModel` from them.
 """
 
 import io

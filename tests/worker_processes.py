@@ -52,8 +52,8 @@ class Workers:
             with open(log, "wb") as file:
                 self.processes.append(
                     subprocess.Popen(
-                        # With a low priority, workers do not delete a checkpoint
-                        # before the waiting test sees it.
+                        # A low priority lets the waiting test see a checkpoint
+                        # before the workers are far beyond it.
                         ["nice", sys.executable, "-c", COMMAND, *map(str, arguments)],
                         stdout=file,
                         stderr=subprocess.STDOUT,

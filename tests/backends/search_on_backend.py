@@ -1,4 +1,7 @@
-"""Searches on the backend KERAS_BACKEND. Run by test_model_on_backends.py."""
+"""Checks searches on the backend that KERAS_BACKEND names.
+
+Run by test_model_on_backends.py.
+"""
 
 import sys
 

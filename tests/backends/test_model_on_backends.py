@@ -18,7 +18,7 @@ from layer_checks import randomize
 from keras_transformer.transformer import Transformer
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
-# The TensorFlow case is slow-only, since all other tests run on TensorFlow anyway.
+# The TensorFlow case is a slow test, since all other tests run on TensorFlow anyway.
 BACKENDS = pytest.mark.parametrize(
     "backend", [pytest.param("tensorflow", marks=pytest.mark.slow), "jax", "torch"]
 )

@@ -16,7 +16,7 @@ WORDS = ["der", "Hund", "läuft", "über", "die", "Wiese", "und", "schläft", "i
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A reference and three systems: two equally good ones and a worse one."""
+    """Folder with a reference, two equally good systems, and a worse one."""
     folder = tmp_path_factory.mktemp("systems")
     draw = random.Random(5)
     reference = [

@@ -1,4 +1,4 @@
-"""The command `import`, and other commands on what it writes."""
+"""The command `import`, and other commands on the imported model."""
 
 import json
 

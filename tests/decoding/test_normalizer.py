@@ -1,6 +1,6 @@
 """Beam search over large vocabularies, against log-probabilities in float64.
 
-From a certain vocabulary size, the search normalizes logits by one softmax.
+For 1,024 ids or more, the search normalizes logits with a softmax.
 """
 
 import itertools

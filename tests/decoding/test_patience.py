@@ -44,7 +44,7 @@ def expected(enough, n_best=1):
     ]
 
 
-# The search ends after patience x 4 hypotheses, rounded, but at least `n_best` of them.
+# The search ends after patience x 4 (rounded) finished hypotheses, at least `n_best`.
 @pytest.mark.parametrize(
     ("patience", "n_best", "enough"),
     [(0.05, 1, 1), (0.6, 1, 2), (1, 1, 4), (2, 1, 8), (0.05, 3, 3), (1, 4, 4)],

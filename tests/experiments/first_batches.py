@@ -48,7 +48,7 @@ def required_distributions():
         try:
             inner = importlib.metadata.requires(requirement.name) or ()
         except importlib.metadata.PackageNotFoundError:
-            # Not installed here, such as a library of another operating system.
+            # Not installed here, e.g. a package for another operating system.
             continue
         for each in map(Requirement, inner):
             extras = requirement.extras or {""}

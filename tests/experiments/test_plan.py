@@ -17,7 +17,7 @@ SMALL = (
 
 @pytest.fixture
 def recipe(tmp_path):
-    """Recipe for 20 pairs of equal lines of 16 bytes."""
+    """Recipe for 20 pairs, all of whose lines are the same 16 bytes."""
     for name in ("a", "b"):
         (tmp_path / name).write_text("a cat sat on it\n" * 20)
     files = f"data.train={{source: {tmp_path}/a, target: {tmp_path}/b}}"
