@@ -149,7 +149,7 @@ def _activations():
 
 
 def write_activations(folder):
-    """Writes a SavedModel of all activations that recipes may name; returns its path."""
+    """Writes a SavedModel of all activations for recipes and returns its path."""
     functions = {name: keras.activations.get(name) for name in _activations()}
 
     def apply(x):
