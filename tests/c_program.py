@@ -17,7 +17,7 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 def compile_program(folder):
     """Compiles the program in a folder and returns its path.
 
-    Skips the test without a C compiler, or without the C headers of TensorFlow.
+    Skips the test if a C compiler or TensorFlow's C headers are missing.
     """
     if COMPILER is None:
         pytest.skip("no C compiler")

@@ -1,4 +1,4 @@
-"""Fixtures of several folders, and the order in which pytest-xdist runs the files."""
+"""Fixtures that several test folders share, and the order in which files run."""
 
 import contextlib
 import fcntl
@@ -18,7 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 
-# Seconds for a slow test.
+# Timeout of a slow test in seconds.
 SLOW_TIMEOUT = 2400
 # Files that run on one worker because they open the same export.
 EXPORTED = (
@@ -35,7 +35,7 @@ EXPORTED = (
     "docs/test_reference.py",
 )
 # Files that run on one worker because they start processes with `prepared`, whose
-# server takes seconds to start, or import PyTorch or CTranslate2, which take memory.
+# server takes seconds to start, or import PyTorch or CTranslate2, which are large.
 FORKED = (
     "export/test_ctranslate2.py",
     "training/test_consistency.py",
@@ -105,7 +105,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.fixture(scope="session")
 def data_dir():
-    """Folder of the real corpora. Tests that need it are skipped without it."""
+    """Folder of the real corpora. If it is missing, tests that need it are skipped."""
     folder = pathlib.Path(os.environ.get("KERAS_TRANSFORMER_DATA", SHARED))
     if not folder.is_dir():
         pytest.skip(f"no corpora: set KERAS_TRANSFORMER_DATA (looked in {folder})")
@@ -121,13 +121,14 @@ def free_memory(request):
 
 
 def _measure_small_matrices():
-    """Measures 64 x 64 matrices only in the speed test that ends each training."""
+    """Limits the speed measurement at the end of each training to 64 x 64 matrices."""
     if cost := sys.modules.get("keras_transformer.experiments.cost"):
         cost.measure_flops.__defaults__ = (64, *cost.measure_flops.__defaults__[1:])
 
 
 process_memory.share_heaps()
-# Tracing allocates many objects, which the default of 700 searches again and again.
+# Tracing allocates many objects. With the default threshold of 700, the garbage
+# collector would search them again and again.
 gc.set_threshold(50_000, 20, 20)
 
 
@@ -202,7 +203,7 @@ def tiny_export(tiny_model, written_once):
 
 @pytest.fixture(scope="session")
 def small_batch_export(tiny_model, written_once):
-    """Export that translates at most seven rows per batch, without other signatures."""
+    """Export with a maximum batch size of seven rows and only two signatures."""
     import tiny_export
 
     def write(folder):
@@ -214,7 +215,7 @@ def small_batch_export(tiny_model, written_once):
 
 @pytest.fixture
 def export_only():
-    """Function that limits later exports of a test to the signatures with its names."""
+    """Function that limits later exports of a test to the signatures that it names."""
     import tiny_export
 
     with contextlib.ExitStack() as stack:
@@ -223,7 +224,7 @@ def export_only():
 
 @pytest.fixture(scope="session")
 def load_once():
-    """Same as `tf.saved_model.load`, but exports of equal content are loaded once."""
+    """Same as `tf.saved_model.load`, but loads exports with equal content only once."""
     import tensorflow as tf
 
     real = tf.saved_model.load

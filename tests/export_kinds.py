@@ -2,7 +2,8 @@
 
 `python tests/export_kinds.py` collects the operations of all kinds and rewrites
 `keras_transformer/saving/allowed_operations.json`. It takes some minutes. TensorFlow
-2.20 and 2.21 give the same file. If another version does not, store the union of both.
+2.20 and 2.21 give the same file. If another version gives a different one, store the
+union of both.
 """
 
 import inspect
@@ -40,7 +41,7 @@ EVERY = {
     "source_vocabulary_size": 300,
     "tied_output": False,
 }
-# Arguments of `write_export`. Each differs from the first in a part of the graph.
+# Arguments of `write_export` by kind. Each kind changes a part of the first's graph.
 KINDS = {
     "bpe": {},
     "word_piece": {"tokenizer": "word_piece"},
@@ -102,7 +103,7 @@ def write_export(
     jit_compile=False,
     **search,
 ):
-    """Returns the path of a tiny export."""
+    """Writes a tiny export and returns its path."""
     kind = "bpe" if tokenizer == "core" else tokenizer
     if kind == "marian":
         side = (toolkit_models.PIECES, toolkit_models.splitter())
@@ -136,7 +137,7 @@ def write_export(
 
 
 def _activations():
-    """Names of the activations that need no arguments."""
+    """Returns the names of Keras activations that require no argument except `x`."""
     names = []
     for name, function in vars(keras.activations).items():
         if not isinstance(function, types.FunctionType):
@@ -148,7 +149,7 @@ def _activations():
 
 
 def write_activations(folder):
-    """Returns the path of a SavedModel of all activations that a recipe may name."""
+    """Writes a SavedModel of all activations for recipes and returns its path."""
     functions = {name: keras.activations.get(name) for name in _activations()}
 
     def apply(x):
@@ -166,7 +167,10 @@ def write_activations(folder):
 
 
 def write_all(folder, kinds=tuple(KINDS)):
-    """Yields the name and path of each kind of export, written into `folder`."""
+    """Writes exports into `folder` and yields the name and path of each.
+
+    These are the given kinds, the activations, and the frozen exports.
+    """
     for kind in kinds:
         yield kind, write_export(folder / kind, **KINDS[kind])
     yield "activations", write_activations(folder / "activations")
@@ -178,7 +182,7 @@ def write_all(folder, kinds=tuple(KINDS)):
 
 
 def collect(path):
-    """Returns the rules that an export needs, see `graph_check.allowed_operations`."""
+    """Returns rules that allow the export's graph, as in `allowed_operations.json`."""
     model = saved_model_pb2.SavedModel()
     model.ParseFromString((path / "saved_model.pb").read_bytes())
     (meta_graph,) = model.meta_graphs

@@ -1,4 +1,4 @@
-"""Collects the results of tests marked with `fault` in docs/results/reliability.md.
+"""Collects the results of tests marked `fault` for docs/results/reliability.md.
 
     python -m pytest -m fault --write-faults     # with the slow tests
     python benchmarks/readme.py                   # copies the table to the page
@@ -144,7 +144,7 @@ def stored_rows(root=ROOT):
 
 
 def table(rows):
-    """Returns the Markdown table of `stored_rows`, by failure, then by test."""
+    """Returns `stored_rows` as a Markdown table, sorted by failure, then by test."""
     lines = [
         "| # | fault | expected | what happened | test |\n",
         "| --- | --- | --- | --- | --- |\n",

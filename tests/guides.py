@@ -128,7 +128,7 @@ def commands(code):
 
 
 def problems(command):
-    """Yields a line for each name in a command that does not exist."""
+    """Yields a message for each unknown name in a command, e.g. an option or a file."""
     while command and re.fullmatch(r"[A-Z_]+=.*", command[0]):
         command = command[1:]
     if not command:
@@ -205,7 +205,7 @@ def help_of(command):
 
 
 def write_corpus(folder):
-    """Writes small texts `train`, `val` and `test`, `.en` and `.de`, plain and .gz."""
+    """Writes small corpora `{train,val,test}.{en,de}`, both plain and as `.gz`."""
     from keras_transformer.pipelines.sources.phrases import phrases
 
     splits = phrases(size=700, held_out=53)

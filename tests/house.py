@@ -2,7 +2,7 @@
 
     python tests/house.py [ROOT ...]
 
-Prints a table with a column per root folder of the project; default: this one.
+Prints a table with a column per project root (default: this project).
 `test_rules.py` uses the same measures.
 """
 
@@ -22,7 +22,7 @@ MAX_FUNCTION_LINES = 60
 # one that lists them.
 MANY_ARGUMENTS = 6
 
-# Modules that together are the paper's model and its search.
+# Modules that implement the paper's model and its search.
 HEART = (
     "layers",
     "transformer",
@@ -138,7 +138,7 @@ def long_signatures(root, commands=False):
 
 
 def long_functions(root, commands=False):
-    """Yields functions above `MAX_FUNCTION_LINES`. For commands, the body counts."""
+    """Yields functions above `MAX_FUNCTION_LINES`, counting only a command's body."""
     for name, path in source_files(root):
         for function, node in functions(path):
             body_only = not commands and is_command(name, node)
@@ -157,7 +157,7 @@ def long_files(root):
 
 
 def defined_names(tree):
-    """Returns the functions, classes and variables that a module defines."""
+    """Yields the names of the functions, classes and variables of a module."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
@@ -170,9 +170,9 @@ def defined_names(tree):
 
 
 def repeated_names(root):
-    """Yields public names that several modules define, `logger` aside.
+    """Yields public names that several modules define, except `logger`.
 
-    The function of a command, which nobody imports, has the command's name.
+    A command's function, which no module imports, may share its name with another.
     """
     places = collections.defaultdict(set)
     for name, path in source_files(root):
@@ -237,7 +237,7 @@ def model_argument_places(root):
 
 
 def _lists_of_names(node):
-    """Yields what a node lists: parameters, keywords, keys, strings, or attributes."""
+    """Yields lists of names in a node: parameters, keywords, keys, or attributes."""
     if isinstance(node, ast.FunctionDef):
         yield [each.arg for each in parameters(node)]
         targets = (
@@ -256,7 +256,7 @@ def _lists_of_names(node):
 
 
 def stack_loops(root):
-    """Yields loops that run through the layers of a stack, `build` aside."""
+    """Yields loops over the layers of a stack, except in `build`."""
     for name, path in source_files(root):
         if not is_within(name, ["layers", "decoding", "transformer"]):
             continue
@@ -273,7 +273,7 @@ def count(items):
 
 
 def measures(root):
-    """Returns {what: number} for the project at `root`."""
+    """Returns {description: number} for the project at `root`."""
     modules = list(source_files(root))
     lines = {name: count_lines(path) for name, path in modules}
     loose = [

@@ -1,4 +1,4 @@
-"""Checks that every layer must pass, all of them in one call of `check_layer`."""
+"""Checks that every layer must pass. `check_layer` runs all of them."""
 
 import inspect
 import json
@@ -21,8 +21,8 @@ def check_layer(
 
     Args:
         cls: The class, registered for saving.
-        init_kwargs: Constructor arguments. `check_dropout` sets other rates for those
-            that end in "dropout".
+        init_kwargs: Constructor arguments. `check_dropout` overrides the rates, whose
+            names end in "dropout".
         inputs: Arrays by call argument, in the call's order: vectors `[batch, length,
             width]`, ids and masks.
         expected_output_shape: Shape of the output for `inputs`.
@@ -60,7 +60,7 @@ class Case:
         return layer(**inputs, **options)
 
     def model(self, layer, known_shapes=True, **options):
-        """A functional model whose inputs are the layer's call arguments."""
+        """Returns a functional model whose inputs are the layer's call arguments."""
         tensors = {}
         for name, value in self.inputs.items():
             shape = value.shape[1:]
@@ -158,7 +158,7 @@ def check_build(case, expected_num_weights, expected_num_seed_generators):
 
 
 def symbolic_call(case, layer, **options):
-    """Returns the layer's output for `KerasTensor`s like the inputs."""
+    """Returns the layer's output for `KerasTensor`s with the inputs' shapes."""
     symbols = {
         name: keras.KerasTensor(value.shape, str(value.dtype))
         for name, value in case.inputs.items()
@@ -212,7 +212,7 @@ def check_saving(model, inputs):
 
 
 def check_layer_saving(case):
-    """Checks that a saved model with this layer, with random weights, reloads."""
+    """Checks that a model with this layer and random weights can be reloaded."""
     model = case.model(case.layer())
     randomize(model)
     check_saving(model, case.inputs)
@@ -237,7 +237,8 @@ def check_training_step(case):
 
 def check_mixed_precision(case):
     """Checks mixed bfloat16: dtypes of all sublayers, and outputs close to float32."""
-    # For a few seeds the rounding of a stack exceeds the tolerance.
+    # The seed is fixed, because for a few seeds a stack's rounding error exceeds the
+    # tolerance.
     keras.utils.set_random_seed(6)
     exact, mixed = case.layer(), case.layer(dtype="mixed_bfloat16")
     expected = numpy(case.call(exact))
@@ -255,7 +256,7 @@ def check_mixed_precision(case):
 
 
 def check_dropout(case):
-    """Checks that each dropout rate acts with `training=True` only, at random."""
+    """Checks that each dropout rate has a random effect, only with `training=True`."""
     rates = [name for name in case.layer().get_config() if name.endswith("dropout")]
     for name in rates:
         model = case.model(case.layer(**dict.fromkeys(rates, 0.0)))

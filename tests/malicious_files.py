@@ -21,7 +21,7 @@ def members(path):
 
 
 def write_archive(path, content, compression=zipfile.ZIP_STORED):
-    """Writes (name, bytes) pairs with unchecked names."""
+    """Writes a ZIP archive of (name, bytes) pairs without checking the names."""
     with zipfile.ZipFile(path, "w", compression) as archive, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Duplicate name")
         for name, data in content:
@@ -29,7 +29,10 @@ def write_archive(path, content, compression=zipfile.ZIP_STORED):
 
 
 def with_config(path, target, change):
-    """Writes a copy with settings altered by `change(outer, inner)`."""
+    """Writes a copy with settings altered by `change(outer, inner)`.
+
+    `outer` is the content of config.json, and `inner` its entry "config".
+    """
     content = members(path)
     outer = json.loads(content[CONFIG])
     change(outer, outer["config"])
@@ -38,7 +41,7 @@ def with_config(path, target, change):
 
 
 def with_weights(path, target, change):
-    """Writes a copy with an HDF5 file altered by `change(file)`."""
+    """Writes a copy whose HDF5 file is altered by `change(file)`."""
     content = members(path)
     memory = io.BytesIO(content[WEIGHTS])
     with h5py.File(memory, "r+") as file:
@@ -51,7 +54,7 @@ def lambda_model(path, marker):
     """Writes a model with a layer whose code creates the file `marker`."""
     import keras
 
-    # Keras stores the function's bytecode, including the constant.
+    # Keras stores the function's bytecode, so the path must be a constant in it.
     source = f"lambda x: (open({str(marker)!r}, 'w').close(), x)[1]"
     model = keras.Sequential([keras.Input((2,)), keras.layers.Lambda(eval(source))])
     marker.unlink()  # created while the model was built
@@ -69,12 +72,12 @@ def object_of(module, name):
 
 
 def set_class(**changes):
-    """Returns a change, for `with_config`, of entries next to the settings."""
+    """Returns a function for `with_config` that sets entries next to the settings."""
     return lambda outer, inner: outer.update(changes)
 
 
 def set_setting(name, value):
-    """Returns a change, for `with_config`, of one setting."""
+    """Returns a function for `with_config` that changes one setting."""
     return lambda outer, inner: inner.update({name: value})
 
 
@@ -82,7 +85,7 @@ LAMBDA = {
     "class_name": "__lambda__",
     "config": {"value": ["4wEAAAA=", None, None]},
 }
-# Changes of settings that are refused, with text from the error.
+# Changes of settings that must be refused, and text of each error.
 SETTINGS = {
     "another class": (
         set_class(module="os", class_name="system", registered_name="os>system"),
@@ -191,7 +194,7 @@ def _cycle(file, name):
 
 
 EMBEDDINGS = "layers/token_embedding/vars/0"
-# Arrays that are refused in a file of weights, with text from the error.
+# Arrays that must be refused in a weights file, and text of each error.
 ARRAYS = {
     "a link to a file": (_link(h5py.ExternalLink("/etc/passwd", "/x")), "a link"),
     "a soft link": (_link(h5py.SoftLink("/decoder")), "a link"),
@@ -225,7 +228,7 @@ def _replaced(content, name, data):
     return [*{**content, name: data}.items()]
 
 
-# Archives that are refused, with text from the error.
+# Archives that must be refused, and text of each error.
 ARCHIVES = {
     "a path above": (_extra("../../evil.txt"), "not part of a model"),
     "a path from the root": (_extra("/tmp/evil.txt"), "not part of a model"),
@@ -262,7 +265,7 @@ ARCHIVES = {
 
 
 def zip_bomb(path, target, num_bytes=1 << 26):
-    """Writes a copy with `num_bytes` zeros as weights, compressed to a thousandth."""
+    """Writes a copy whose weights are `num_bytes` zeros, compressed about 1000:1."""
     content = members(path)
     content.pop(WEIGHTS)
     write_archive(target, content.items())

@@ -1,11 +1,11 @@
 """Altered SavedModels, made from a valid one."""
 
-# Data types of TensorFlow, in the numbers of its protocol buffers.
+# Numbers of TensorFlow's data types in its protocol buffers.
 STRING, RESOURCE, VARIANT = 7, 20, 21
 
 
 def graph_function(model, operation):
-    """Returns the first function of a graph that has an operation."""
+    """Returns the first of a graph's functions that contains an operation."""
     functions = model.meta_graphs[0].graph_def.library.function
     return next(
         each for each in functions if any(n.op == operation for n in each.node_def)
@@ -13,13 +13,13 @@ def graph_function(model, operation):
 
 
 def graph_node(model, operation):
-    """Returns the first node of an operation in a graph's functions."""
+    """Returns the first node with a given operation in a graph's functions."""
     nodes = graph_function(model, operation).node_def
     return next(node for node in nodes if node.op == operation)
 
 
 def saver_function(model, operation):
-    """Returns the name of the saver's function with an operation such as `SaveV2`."""
+    """Returns the name of the saver function with an operation such as `SaveV2`."""
     return graph_function(model, operation).signature.name
 
 
@@ -32,7 +32,7 @@ def _node(operation, change):
 
 
 def _constant_path(operation, index=0):
-    """Gives an operation of the saver another path."""
+    """Returns a change that gives a saver operation a constant path."""
 
     def change(model):
         function = graph_function(model, operation)
@@ -112,7 +112,7 @@ def _attribute(name, text):
     return lambda node: setattr(node.attr[name], "s", text)
 
 
-# Changes of a SavedModel that are refused, with text from the error.
+# Changes of a SavedModel that must be refused, and text of each error.
 GRAPHS = {
     "no object graph": (
         _graph(lambda graph: graph.ClearField("object_graph_def")),

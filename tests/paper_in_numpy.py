@@ -31,7 +31,7 @@ def attention(query, key, value, causal=False):
 
 
 def multi_head_attention(layer, query, value, causal=False):
-    """Section 3.2.2 with the weights of `layer`, and its biases if it has some."""
+    """Section 3.2.2 with the weights of `layer`, including any biases."""
     heads = []
 
     def project(dense, x):
@@ -71,7 +71,7 @@ def layer_norm(layer, x, epsilon=1e-6):
 
 
 def add_norm(layer, x, sublayer):
-    """Section 3.1 around `sublayer`, a function from vectors to vectors."""
+    """Residual connection and normalization (section 3.1) around `sublayer`."""
     if layer.normalization == "post":
         return layer_norm(layer.layer_norm, x + sublayer(x))
     return x + sublayer(layer_norm(layer.layer_norm, x))

@@ -30,5 +30,5 @@ SMALL = [
 
 
 def small_recipe(*overrides):
-    """Returns the recipe `phrases` with these settings and the given ones."""
+    """Returns the recipe `phrases` with the settings `SMALL` and the given ones."""
     return load_recipe("phrases", [*SMALL, *overrides])

@@ -1,7 +1,7 @@
 """Python processes that start in milliseconds, with TensorFlow already imported.
 
 A server imports the libraries once, which takes seconds, and forks for each process.
-A test whose point is what a process imports needs `subprocess` instead.
+Tests of what a process imports must use `subprocess` instead.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ LIBRARIES += ["keras_transformer.saving.open", "keras_transformer.training.train
 LIBRARIES += ["keras_transformer.experiments.train", "keras_transformer.export"]
 # Runs the command line in `sys.argv[1:]`.
 COMMAND = "from keras_transformer.cli import main; main()"
-# Seconds. Generous, since it only limits hangs.
+# Timeout in seconds. It is generous, because it only has to end hangs.
 LIMIT = 300
 
 _STREAMS = ("stdin", "stdout", "stderr")
@@ -32,7 +32,7 @@ def start(code, *arguments, env=(), cwd=None, stdin=os.devnull, stdout, stderr):
     Args:
         code: Text of the program.
         arguments: Values for `sys.argv[1:]`.
-        env: Dict of environment variables to change; those of value `None` are unset.
+        env: Dict of environment variables to change. `None` unsets a variable.
         cwd: Folder to run in.
         stdin, stdout, stderr: Path of a file, or the process's end of a pipe, see
             `output_pipe`. Output is appended to what a file contains.
@@ -69,7 +69,7 @@ def run(code, *arguments, folder, stdin="", limit=LIMIT, **options):
         code, arguments, options: See `start`.
         folder: Folder for the files of standard input, output and error.
         stdin: Text for standard input.
-        limit: Seconds after which it fails.
+        limit: Timeout in seconds, after which the test fails.
 
     Returns:
         An object with `returncode`, `stdout` and `stderr`, as from `subprocess.run`.
@@ -99,7 +99,7 @@ def _run(code, words, env, cwd, streams):
         os.dup2(opened, number)
         os.close(opened)
     for number, (name, mode) in enumerate(zip(_STREAMS, "rww", strict=True)):
-        # As Python opens them: only standard error is written line by line.
+        # As in a new Python process, only standard error is line-buffered.
         stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
         stream.reconfigure(line_buffering=number == 2)
         setattr(sys, name, stream)
@@ -110,7 +110,7 @@ def _run(code, words, env, cwd, streams):
             os.environ[name] = value
     if cwd is not None:
         os.chdir(cwd)
-    # The handler of a foreground job in a shell.
+    # Ctrl-C raises `KeyboardInterrupt`, as in a shell's foreground job.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = words
     exit_code = 0

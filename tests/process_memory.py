@@ -18,7 +18,7 @@ _limit = GROWTH
 
 
 def share_heaps():
-    """Limits the C library to two heaps. Each heap keeps its free memory."""
+    """Limits the C library to two heaps, because each one keeps its free memory."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 
@@ -26,7 +26,8 @@ def share_heaps():
 def free_if_grown(module):
     """Frees the graphs of a test module if the process has grown.
 
-    What is left is frozen, so that the search for garbage skips it until the next call.
+    The remaining objects are frozen, so that the garbage collector skips them until the
+    next call.
     """
     global _limit
     if resident_bytes() < _limit:

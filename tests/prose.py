@@ -12,7 +12,7 @@ import re
 import sys
 import tokenize
 
-# Each names a plainer phrase that CONTRIBUTING.md asks for.
+# Phrases that break the style rules in CONTRIBUTING.md.
 PATTERNS = {
     "told, tells": r"\b(?:told|tells?)\b",
     "goes on": r"\b(?:go|goes|going|went|gone) on\b",
@@ -53,7 +53,7 @@ def markdown_text(path):
 
 
 def texts(root):
-    """Yields (path, line number, text) of everything that a reader reads."""
+    """Yields (path, line number, text) of code comments, strings, recipes and pages."""
     for folder in ("keras_transformer", "pipelines"):
         for path in sorted((root / folder).rglob("*")):
             if path.suffix == ".py":
@@ -65,7 +65,7 @@ def texts(root):
 
 
 def places(root):
-    """Returns a list of (pattern name, path, line number, line) per pattern found."""
+    """Returns a list of (pattern name, path, line number, line), one per match."""
     found = []
     for path, number, line in texts(root):
         for name, pattern in PATTERNS.items():

@@ -16,7 +16,7 @@ _SHARED = {}
 
 
 def built(seed=5, **options):
-    """Returns a new `Transformer` of these sizes, with options in addition."""
+    """Returns a new `Transformer` with `SIZES`, `options` and random weights."""
     keras.utils.set_random_seed(seed)
     model = kt.Transformer(**{**SIZES, **options})
     model.build({"source_ids": (None, None), "target_ids": (None, None)})

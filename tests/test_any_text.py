@@ -1,4 +1,4 @@
-"""Any Unicode and any bytes as text give one output per input.
+"""Tests that any Unicode text and any bytes give one output per input.
 
 Texts come from hypothesis and from `fuzzing.NASTY`.
 """
@@ -144,7 +144,7 @@ def test_signatures_match_translator_on_any_bytes(
     )
     for row, ((text, score), *_) in enumerate(expected):
         found["translations"].numpy()[row].decode()
-        # The translator splits texts that the export cuts.
+        # The translator splits long texts into segments. The export truncates them.
         if not found["truncated"][row]:
             np.testing.assert_allclose(found["scores"][row], score, atol=1e-4)
             assert found["translations"].numpy()[row].decode() == text
@@ -230,8 +230,8 @@ def test_translate_command_bounds_memory_of_long_lines(
 ):
     sizes = []
     for model, option in ((tiny_model_file, ["--beam-size", "1"]), (tiny_export, [])):
-        # The model file's line is shorter, since all its segments are searched. The
-        # export cuts the line off.
+        # The model file gets a shorter line, because it translates all segments. The
+        # export truncates the line.
         count = length if model == tiny_model_file else 1 << 20
         short = translate(model, b"Hund\n", *option).stdout
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

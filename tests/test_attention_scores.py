@@ -27,7 +27,7 @@ def built(**options):
     for layer in model.decoder.layers:
         attentions += layer.self_attention, layer.cross_attention
     for attention in attentions:
-        # The heads of a new model attend to all keys equally.
+        # With small queries, the heads attend to all keys almost equally.
         kernel = attention.query_dense.kernel
         kernel.assign(kernel * 10)
     return model
@@ -38,7 +38,7 @@ def padded(rows, length, pad_id):
 
 
 def inputs(pad_id=0):
-    # Sources have one more column of padding than the longest needs, targets none.
+    # The source array is one column wider than the longest source needs.
     return {
         "source_ids": padded(SOURCES, 6, pad_id),
         "target_ids": padded(TARGETS, 7, pad_id),
@@ -117,7 +117,7 @@ def expected_scores(model, source_ids, target_ids):
     ],
 )
 def test_attention_scores_match_the_paper_in_numpy(options):
-    # float64: rounding in float32 grows with the large logits.
+    # float64, because the large logits cause large rounding errors in float32.
     model = built(dtype="float64", **options)
     scores = {
         kind: numpy(found)
@@ -136,7 +136,7 @@ def test_attention_scores_match_the_paper_in_numpy(options):
             np.testing.assert_allclose(real, expected[kind], atol=5e-5)
             # Scores that are all equal would hide a wrong query or key.
             assert np.ptp(expected[kind], axis=-1).max() > 0.3
-            # Padding has no score.
+            # Scores of padding are zero.
             assert np.all(found[row, :, :, :num_queries, num_keys:] == 0)
 
 

@@ -1,4 +1,4 @@
-"""Import paths of version 0.1 still work and name their successors."""
+"""Import paths of version 0.1 still work, and their warnings name the new paths."""
 
 import json
 import pathlib
@@ -14,8 +14,8 @@ from keras_transformer._deprecated import successor
 
 PUBLIC_NAMES = pathlib.Path(__file__).parent / "frozen" / "v1" / "public_names.txt"
 
-# Prints {path: list of warnings} of each module and name. An error, as text, takes the
-# place of the list.
+# Prints {path: list of warnings} for all modules and names. If a path cannot be loaded,
+# the error's text replaces the list.
 LOAD = """
 import importlib, json, os, pkgutil, sys, warnings
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

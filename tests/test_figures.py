@@ -1,4 +1,4 @@
-"""Figures that several pages repeat agree, and rates match the benchmarks."""
+"""Numbers that several pages repeat agree, and rates match the benchmarks."""
 
 import pathlib
 import re
@@ -14,7 +14,8 @@ WORDS = {"two": 2, "three": 3, "five": 5, "ten": 10}
 
 EN_DE = r"English to German, (?:lowercased and )?tokenized\b"
 EN_FR = r"English to French\b"
-# Name and pattern of each figure, within one line. All matches must agree.
+# Name and pattern of each repeated number. A match is within one line, and all matches
+# of a pattern must agree.
 FIGURES = {
     "duration of the demo": (
         r"(?:keras-transformer demo|make demo|[Tt]he demo|[Aa]ll of it|see it work"
@@ -57,7 +58,7 @@ def value_of(groups):
 
 
 def contradictions(pages):
-    """Returns a line per figure whose values differ by more than their rounding."""
+    """Returns a line per value that differs from the first by more than rounding."""
     found = []
     for name, pattern in FIGURES.items():
         values = [
@@ -74,12 +75,12 @@ def contradictions(pages):
 
 
 def pairs(values):
-    """Pairs each value with the first."""
+    """Pairs the first value with each of the others."""
     return [(values[0], each) for each in values[1:]]
 
 
 def unmeasured_rates(pages, tables):
-    """Returns the rates in sentences that are in no table of results."""
+    """Returns the rates in sentences whose number is in no table of results."""
     measured = set(re.findall(r"\d[\d,]*(?:\.\d+)?", tables))
     return [
         f"{page}: {match[0]}"
@@ -108,7 +109,7 @@ def test_figures_do_not_contradict_each_other():
 
 @pytest.mark.parametrize("figure", FIGURES)
 def test_figure_is_repeated(figure):
-    """Guards the test above, in which a figure without a second place cannot fail."""
+    """Guards the test above, which cannot fail for a number that occurs only once."""
     found = [re.search(FIGURES[figure], text) for text in texts().values()]
     assert sum(match is not None for match in found) > 1
 

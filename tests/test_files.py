@@ -116,7 +116,7 @@ def test_checkpoint_is_synced_before_an_older_one_is_deleted(
     assert {events[0], events[1]} == {("sync", data), ("sync", "ckpt-2.index")}
     assert events[2] == ("sync", "checkpoints")
     deleted = [name for what, name in events if what == "delete"]
-    # The index first: data without an index is no checkpoint.
+    # The index is deleted first, because data without an index is no checkpoint.
     assert deleted[0] == "ckpt-1.index"
     assert events.index(("delete", "ckpt-1.index")) > 2
     assert tf.train.latest_checkpoint(tmp_path / "checkpoints").endswith("ckpt-2")
@@ -195,7 +195,7 @@ def test_check_writable_creates_the_folder_and_leaves_no_file(tmp_path):
 
 
 def test_sync_ignores_folders_that_cannot_be_synced(tmp_path, monkeypatch):
-    """Some network file systems return EINVAL for folders. For files it is an error."""
+    """Some network file systems cannot sync folders. For files, EINVAL is an error."""
 
     def refuse(number):
         raise OSError(errno.EINVAL, "Invalid argument")

@@ -1,4 +1,4 @@
-"""`after_import` runs an action when, and as soon as, a module has been imported."""
+"""`after_import` runs an action once, as soon as a module has been imported."""
 
 import importlib.util
 import sys

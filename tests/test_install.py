@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def test_messages_about_missing_packages_name_an_extra():
-    """Only errors.py writes `pip install`, with quotes around the brackets."""
+    """Only errors.py contains `pip install`. It quotes the brackets for the shell."""
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
     extras = set(re.findall(r'^        "([\w-]+)": ', setup, re.MULTILINE))
     named, others = set(), []

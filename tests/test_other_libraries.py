@@ -1,6 +1,6 @@
-"""Layers against PyTorch and KerasHub with the same weights.
+"""Layers match PyTorch and KerasHub with the same weights.
 
-Keras's summary, quantization, LoRA and `Sequential` work with the layers, too.
+They also work with Keras's summary, quantization, LoRA and `Sequential`.
 """
 
 import keras
@@ -44,7 +44,7 @@ ATTENTIONS = {
 
 
 def torch_state(layer, prefix=""):
-    """Returns our layer's weights as the state dict of the layer of `torch.nn`."""
+    """Returns our layer's weights as the state dict of the `torch.nn` layer."""
     import torch
 
     state = {}
@@ -162,7 +162,7 @@ def test_stacks_match_torch_transformer():
 
 
 def copy_into_keras_hub(ours, theirs):
-    """Copies our layer's weights, and zeros to the biases that ours lacks."""
+    """Copies our layer's weights, and sets biases that it lacks to zero."""
     for weight in theirs.weights:
         _, part, *rest = weight.path.split("/")
         if rest[0] in ("query", "key", "value", "attention_output"):
@@ -250,7 +250,7 @@ def test_summary_counts_all_parameters(capsys):
 
 
 def test_int8_quantization_keeps_the_logits():
-    """Keras's `model.quantize` reaches every projection; logits hardly change."""
+    """Keras's `model.quantize` quantizes every projection. Logits hardly change."""
     model = small_model()
     before = numpy(model(IDS))
     model.quantize("int8")

@@ -1,4 +1,4 @@
-"""Presets against a second transcription of Table 3 and parameter counts by hand."""
+"""Tests presets against a second copy of Table 3 and a formula for parameter counts."""
 
 import functools
 import gc
@@ -71,7 +71,7 @@ def count(vocabulary_size, preset):
 @functools.cache
 def _count(vocabulary_size, preset):
     gc.collect()  # frees the previous model
-    # Half the memory of float32.
+    # float16 needs half the memory of float32.
     options = {"dropout": 0.0, "dtype": "float16"}
     model = kt.Transformer.from_preset(preset, vocabulary_size, **options)
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
@@ -82,7 +82,10 @@ def _count(vocabulary_size, preset):
 
 
 def by_hand(vocabulary_size, num_layers, d_model, d_ff, heads, d_k, d_v):
-    """Counts one tied matrix, and biases in feed-forward networks and norms only."""
+    """Computes the number of parameters.
+
+    Embeddings are tied. Only feed-forward networks and norms have biases.
+    """
     query_and_key = 2 * d_model * heads * d_k
     value_and_output = 2 * d_model * heads * d_v
     attention = query_and_key + value_and_output

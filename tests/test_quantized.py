@@ -1,4 +1,4 @@
-"""Models after Keras's `quantize` give equal outputs when saved and loaded."""
+"""Quantized models give the same output after they are saved and loaded."""
 
 import keras
 import numpy as np

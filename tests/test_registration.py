@@ -17,7 +17,7 @@ from test_rules import syntax_tree
 
 from keras_transformer import _registration
 
-# Prints a number of the model's output, so that two processes can be compared.
+# Prints the maximum of the model's output, so that two processes can be compared.
 SHOW = "print(f'{float(keras.ops.max(model(keras.ops.ones([1, 3])))):.5f}')"
 LOAD = f"model = keras.saving.load_model('layers.keras'); {SHOW}"
 # Writes `layers.keras`, a functional model.
@@ -90,8 +90,8 @@ try:
 except TypeError as error:
     print("Absent" in str(error))
 """
-# Prints the exit code and the output of each program in a list. Each runs in a fork of
-# its own, which begins with what Keras imports on its NumPy backend, but without Keras.
+# Prints a list with the exit code and the output of each program. Each one runs in its
+# own fork, in which the libraries that Keras imports are loaded, but Keras is not.
 FORKS = """
 import contextlib, importlib, json, os, sys, traceback
 for name in ("absl.logging", "h5py", "ml_dtypes", "numpy", "optree", "requests",

@@ -30,7 +30,7 @@ ALLOWED = {
     "pipelines": {"errors", "untrusted"},
     "layers": {"numerics"},
     "transformer": {"layers", "numerics", "presets", "variations"},
-    # A search is given the model and never imports it.
+    # Searches receive the model as an argument and never import it.
     "decoding": {"numerics", "layers", "errors"},
     "recipes": {"presets", "errors", "files", "untrusted"},
     "evaluation": {"decoding", "errors"},

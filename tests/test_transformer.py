@@ -148,7 +148,7 @@ def test_transformer_computes_in_mixed_precision(option):
     assert keras.backend.standardize_dtype(encoded.dtype) == compute_dtype
     exact = built(**options)
     exact.set_weights(model.get_weights())
-    # Rounding to 8 bits at every step: a few percent of the logits' spread.
+    # Rounding at every step changes the logits by a few percent of their spread.
     close, expected = numpy(logits)[1], numpy(exact(inputs()))[1]
     assert 0 < np.std(close - expected) < 0.05 * np.std(expected)
 
@@ -177,7 +177,7 @@ def test_transformer_accepts_symbolic_inputs():
 
 
 def test_fit_step_changes_every_weight():
-    """Compiled, with labels that are padded like the targets."""
+    """The step is compiled, and the labels are padded like the targets."""
     model = built(**OPTIONS["learned"])
     before = [numpy(weight) for weight in model.weights]
     labels = np.roll(padded(TARGETS), -1, axis=1)
@@ -228,7 +228,7 @@ def test_dropout_applies_in_training_only():
 
 
 def test_dropout_applies_to_sums_of_embeddings_and_positions():
-    """Half of the numbers that reach the first layer are dropped, others doubled."""
+    """About half of the first layer's inputs are dropped, and the others doubled."""
     model = built(dropout=0.5)
     arrived = []
     first = model.encoder.layers[0]
@@ -248,7 +248,7 @@ def test_dropout_applies_to_sums_of_embeddings_and_positions():
 
 
 def test_embeddings_and_logits_share_one_matrix():
-    """A change of one row changes the source, the target, and the logits."""
+    """A change to one row changes the encoder output and the logits of that id."""
     model = built()
     sizes = [tuple(weight.shape) for weight in model.weights]
     assert [41 in size for size in sizes].count(True) == 1
@@ -321,7 +321,7 @@ def test_preset_matches_explicit_arguments():
     ],
 )
 def test_preset_widths_follow_changed_sizes(changes, widths):
-    """As in Table 3, heads share the width of the model: 128 and 4 heads in "tiny"."""
+    """As in Table 3, each head has the width `d_model / num_heads`: 32 in "tiny"."""
     model = kt.Transformer.from_preset("tiny", 41, num_layers=1, **changes)
     attention = model.encoder.layers[0].self_attention
     assert (attention.key_dim, attention.value_dim) == widths

@@ -65,7 +65,7 @@ def test_parse_json_returns_a_value_of_the_schema():
 
 @pytest.fixture
 def special_files(tmp_path):
-    """Paths that are no regular file, with the reason for their refusal."""
+    """Paths that are not regular files, with text of the expected error."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")

@@ -63,7 +63,7 @@ def every():
 
 
 def expected_logits(model, variations):
-    """Returns `[target_length, vocabulary]`: `paper_in_numpy` plus `variations`."""
+    """Returns the logits of `paper_in_numpy` with `variations`."""
     epsilon = variations.get("layer_norm_epsilon", 1e-6)
 
     def norm(layer, x):
@@ -146,14 +146,14 @@ def test_zero_start_has_no_vector_and_no_gradient(every):
     with tf.GradientTape() as tape:
         loss = ops.sum(ops.square(every(INPUTS)))
     gradient = tf.convert_to_tensor(tape.gradient(loss, embedding.embeddings.value))
-    # The start is in the target; the other ids of the target have gradients.
+    # The target contains the start id. Only its other ids have gradients.
     rows = np.flatnonzero(np.abs(gradient.numpy()).max(axis=1))
     assert sorted(rows) == sorted(set(TARGET) - {2})
 
 
 @pytest.mark.parametrize("variations", [EVERY, {"logits_bias": True}])
 def test_training_loss_matches_the_logits(variations):
-    """The fused projection and its gradients, against the loss of the logits."""
+    """Compares the fused loss and its gradients with the loss of the logits."""
     import tensorflow as tf
 
     model = built(variations)
@@ -181,7 +181,7 @@ def test_file_keeps_variations(every, tmp_path):
     assert read.variations == every.variations == kt.Variations(**EVERY)
     np.testing.assert_array_equal(numpy(read(INPUTS)), numpy(every(INPUTS)))
     settings, _ = keras_file.check(path)
-    # The bound counts the matrices and kernels that variations add.
+    # The lower bound includes the matrices that variations add.
     matrices = sum(
         int(np.prod(weight.shape)) for weight in every.weights if len(weight.shape) > 1
     )
@@ -189,7 +189,7 @@ def test_file_keeps_variations(every, tmp_path):
 
 
 def test_file_with_fewer_decoder_layers_loads(tmp_path):
-    """Its least number of parameters has 6 encoder layers but 1 decoder layer."""
+    """The lower bound of its parameters counts 6 encoder layers but 1 decoder layer."""
     model = built({"num_decoder_layers": 1}, num_layers=6)
     model.save(tmp_path / "model.keras")
     assert keras_file.read(tmp_path / "model.keras").get_config() == model.get_config()
@@ -278,10 +278,10 @@ def test_recipe_has_the_fields_and_defaults_of_variations(tmp_path):
 
 def test_flops_count_the_decoder_layers():
     settings = {**SIZES, "key_dim": 4, "value_dim": 4}
-    # Without logits (0), 2 encoder and 2 decoder layers.
+    # FLOPs of 2 encoder and 2 decoder layers. With a vocabulary of 0, logits are free.
     both = forward_flops(settings, 0, [7], [5])
     # One encoder layer on 7 tokens: 4 projections, Q K^T and its product with V, and
-    # the feed-forward network. A multiplication with an addition counts 2.
+    # the feed-forward network. A multiply-add counts as 2.
     encoder = 2 * (12 * 4 * 7 * 12 + 2 * 7 * 7 * 12) + 4 * 12 * 17 * 7
     decoder = both / 2 - encoder
     found = forward_flops({**settings, "variations": EVERY}, 0, [7], [5])

@@ -50,7 +50,7 @@ def open_translator(model, tokenizer, search):
 
 
 def export_to_folder(export, translator, tmp_path_factory):
-    """Returns a translator, and a new folder that `export` writes with a license."""
+    """Calls `export` with a license; returns the translator and the export's path."""
     folder = tmp_path_factory.mktemp("exports") / "model"
     return translator, export(translator, folder, license="CC0-1.0")
 

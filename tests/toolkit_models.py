@@ -1,7 +1,7 @@
 """Tiny random models in the file formats of Marian and Hugging Face.
 
-The arrays have Marian's names. `logits` computes in NumPy what Marian, or Hugging
-Face's `MarianMTModel`, computes from them.
+The arrays have Marian's names. In NumPy, `logits` computes the logits of Marian or of
+Hugging Face's `MarianMTModel` from them.
 """
 
 import io
@@ -15,7 +15,7 @@ import sentencepiece
 
 PIECES = ("</s>", "<unk>", "▁a", "▁b", "c", "d", ">>fra<<", "e", "▁", "▁ab", "f")
 WIDTH, INNER, HEADS, LAYERS = 8, 12, 2, (2, 1)
-# Ids of a source with its end, and of a target without.
+# Source ids with the end id, and target ids without it.
 SOURCE, TARGET = [2, 4, 9, 7, 0], [3, 10, 5, 2]
 HOSTILE_TEXTS = [
     *("ab cd", "  a  b ", "", " ", "a\tb\nc", ">>fra<< ab", ">>fra<<ab", ">>xyz<< a"),
@@ -66,7 +66,7 @@ def extract_golden(data_dir, folder):
 
 
 def random_arrays(tied=True, shared=True, embedding_norm=False, seed=4):
-    """Returns {Marian's name: random float32 array} of a model of these sizes."""
+    """Returns {Marian's name: random float32 array} of a model of the sizes above."""
     generator = np.random.default_rng(seed)
 
     def draw(*shape):
@@ -199,7 +199,7 @@ def splitter(normalization="nmt_nfkc"):
 
 
 def npz(arrays, settings=SETTINGS, padding=b"\0"):
-    """Returns the content of Marian's file of arrays; `settings` may be YAML text."""
+    """Returns the content of Marian's `.npz` file. `settings` may be YAML text."""
     import yaml
 
     text = settings if isinstance(settings, str) else yaml.safe_dump(settings)
@@ -227,7 +227,7 @@ def write_marian(folder, arrays, settings=SETTINGS, decoder=DECODER):
 
 
 def huggingface_arrays(arrays):
-    """Returns the arrays by Hugging Face's names. Padding, a last id, gets zeros."""
+    """Returns the arrays by Hugging Face's names, with a last row for padding."""
     found = {}
 
     def padded(matrix):
@@ -299,7 +299,7 @@ def huggingface_config(activation="swish", shared=True, tied=True):
 
 
 def huggingface_model(name):
-    """Returns the arrays, by Marian's names, and the config of a model by name."""
+    """Returns the arrays, with Marian's names, and the config of a named model."""
     options = HUGGINGFACE_MODELS[name]
     arrays = random_arrays(shared=options.get("shared", True))
     return arrays, huggingface_config(**options)

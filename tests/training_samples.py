@@ -101,7 +101,7 @@ def batch(seed, lengths=LENGTHS):
 
 
 def dataset(start_step=0, lengths=LENGTHS):
-    """Returns endless batches. The batch of step n depends on n only."""
+    """Returns an endless dataset of batches. The batch of step n depends only on n."""
     batches = [batch(seed, lengths) for seed in range(31)]
     inputs = {
         side: np.stack([inputs[side] for inputs, _ in batches])

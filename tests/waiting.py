@@ -2,7 +2,7 @@
 
 import time
 
-# Generous, since it only limits hangs.
+# Generous, because it only has to end hangs.
 SECONDS = 300
 
 
@@ -11,7 +11,7 @@ def wait_until(condition, what, seconds=SECONDS, pause=0.02):
 
     Args:
         condition: Function without arguments.
-        what: What is waited for, or a function that returns it, for the message.
+        what: Event for the error message, or a function that returns it.
         seconds: Seconds after which waiting fails.
         pause: Seconds between two calls of `condition`.
 
@@ -30,7 +30,7 @@ def wait_until(condition, what, seconds=SECONDS, pause=0.02):
 def newest_step(folder):
     """Returns the step of the newest checkpoint in `folder`, or 0.
 
-    Tests wait for a step or a later one, never for one file: older checkpoints are
-    deleted, on a fast machine between two checks.
+    Tests wait for a step or a later one, never for one file, because on a fast machine
+    a checkpoint may be deleted between two checks.
     """
     return max((int(path.stem[5:]) for path in folder.glob("ckpt-*.index")), default=0)

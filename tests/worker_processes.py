@@ -13,7 +13,7 @@ from waiting import wait_until
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 COMMAND = "from keras_transformer.cli import main; import sys; sys.exit(main())"
-# Seconds. Generous, since it only limits hangs.
+# Timeout in seconds. It is generous, because it only has to end hangs.
 LIMIT = 300
 
 
@@ -52,8 +52,8 @@ class Workers:
             with open(log, "wb") as file:
                 self.processes.append(
                     subprocess.Popen(
-                        # A low priority, so that a test that waits for a checkpoint
-                        # sees it in time.
+                        # A low priority lets the waiting test see a checkpoint
+                        # before the workers are far beyond it.
                         ["nice", sys.executable, "-c", COMMAND, *map(str, arguments)],
                         stdout=file,
                         stderr=subprocess.STDOUT,
@@ -75,7 +75,7 @@ class Workers:
             process.wait()
 
     def codes(self, seconds=LIMIT):
-        """Waits for the ends of all processes and returns their exit codes."""
+        """Waits until all processes have ended and returns their exit codes."""
         end = time.monotonic() + seconds
         return [
             process.wait(max(0.1, end - time.monotonic())) for process in self.processes

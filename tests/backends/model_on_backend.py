@@ -1,4 +1,4 @@
-"""Checks of the model, losses, and files on the backend KERAS_BACKEND.
+"""Checks the model, losses, and files on the backend that KERAS_BACKEND names.
 
 Run by test_model_on_backends.py. The last two arguments are a `.keras` file written on
 another backend, and an `.npz` file of its inputs and logits.
@@ -74,7 +74,7 @@ def check_forward(model):
 
 
 def check_cache(model, max_length, steps):
-    """Compares logits of the KV cache, token by token, with the model's."""
+    """Compares the logits of cached decoding, token by token, with the model's."""
     expected = numpy(model(INPUTS))[1]
     twice = TARGET_IDS.repeat(2, axis=0)
     decoder = IncrementalDecoder(model)
@@ -141,7 +141,7 @@ for variant in VARIANTS:
     model = built(**variant)
     check_forward(model)
     check_saving(model, INPUTS)
-# JAX compiles each step of a cache that grows.
+# With a growing cache, JAX compiles every step, so only two steps are checked.
 check_cache(built(normalization="pre"), None, steps=2)
 check_cache(built(normalization="pre"), 6, steps=4)
 check_saving(built(dtype="mixed_bfloat16"), INPUTS)

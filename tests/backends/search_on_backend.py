@@ -1,4 +1,7 @@
-"""Searches on the backend KERAS_BACKEND. Run by test_model_on_backends.py."""
+"""Checks searches on the backend that KERAS_BACKEND names.
+
+Run by test_model_on_backends.py.
+"""
 
 import sys
 
@@ -49,7 +52,7 @@ def find_best(tables):
 
 
 def padded(ids):
-    """Returns `[1, 8]`: JAX compiles each operation once for equal shapes."""
+    """Returns the ids padded to `[1, 8]`, so that JAX compiles only for one shape."""
     return np.pad(np.array([ids], "int32"), [[0, 0], [0, 8 - len(ids)]])
 
 
@@ -81,8 +84,8 @@ best = ops.convert_to_numpy(compile_(find_best)(tables))
 np.testing.assert_array_equal(samples[:, 0], best[:, 0])
 np.testing.assert_array_equal(samples[:, 1], best[:, 0])
 
-# A Transformer's cache against the whole decoder. Each backend draws other weights from
-# a seed, so the weights come from NumPy.
+# Decoding with a cache must match the full decoder. Backends draw different weights
+# from one seed, so the weights come from NumPy.
 model = kt.Transformer(11, num_layers=1, d_model=12, d_ff=20, num_heads=2)
 model.build({"source_ids": (None, None), "target_ids": (None, None)})
 generator = np.random.default_rng(5)
@@ -110,7 +113,7 @@ greedy = BeamSearch(1, extra_length=3)
 again = compile_(lambda ids: translate_ids(twice, ids, greedy)[0])
 assert np.array_equal(ops.convert_to_numpy(again(source_ids))[:, 0], found)
 
-# Translations begin with the prefixes and avoid the phrases that were found before.
+# Translations must begin with the prefixes and avoid phrases made of tokens of `found`.
 prefix_ids = np.array([[7, 5], [9, 0]], "int32")
 spellings = [(number,) for number in range(11)]
 phrases = [Phrase((int(found[0, 0]),)), Phrase((9, int(found[1, 0])))]

@@ -18,11 +18,11 @@ from layer_checks import randomize
 from keras_transformer.transformer import Transformer
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
-# On TensorFlow they are slow tests, since all other tests run on it anyway.
+# The TensorFlow case is a slow test, since all other tests run on TensorFlow anyway.
 BACKENDS = pytest.mark.parametrize(
     "backend", [pytest.param("tensorflow", marks=pytest.mark.slow), "jax", "torch"]
 )
-# Runs both scripts in one process, which imports and compiles much.
+# Runs both scripts in one process, because imports and compilation take long.
 CODE = """
 import os, runpy, sys, traceback
 for script in ("search_on_backend.py", "model_on_backend.py"):

@@ -21,7 +21,7 @@ class ReversingTranslator:
     A translation is the first 20 characters of the line, reversed. Candidate r (from 0)
     ends in r apostrophes and has the score -r - 0.25. A pair has the log-probability
     -n and n + 1 tokens, where n is the number of characters of the target. Words are
-    aligned in reverse order. Longer lines cause a warning.
+    aligned in reverse order. Lines of more than 20 characters cause a warning.
     """
 
     def __init__(self):

@@ -15,7 +15,7 @@ training: {{steps: 1, batch_tokens: 100}}
 
 @pytest.fixture
 def files(tmp_path):
-    """Files named after their fault; `good` has three lines."""
+    """Folder of files named after their fault. `good` has three lines."""
     text = b"ein Hund\nzwei\ndrei\n"
     content = {
         "good": text,

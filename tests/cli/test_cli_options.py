@@ -1,4 +1,4 @@
-"""Renamed options, which work with a warning, and values that are refused."""
+"""Renamed options, which still work with a warning, and invalid option values."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 """The program as a whole: help, fast start, options, errors, signals, and streams.
 
-Models and trainings are replaced, see `ReversingTranslator` in conftest.py.
+Stand-ins replace models and training, see `ReversingTranslator` in conftest.py.
 """
 
 import contextlib

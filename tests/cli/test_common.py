@@ -1,4 +1,4 @@
-"""Options that every command has, completion, versions and short help texts."""
+"""Options of all commands, shell completion, versions and short help texts."""
 
 import importlib.metadata
 import json

@@ -16,7 +16,7 @@ WORDS = ["der", "Hund", "läuft", "über", "die", "Wiese", "und", "schläft", "i
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A reference and three systems: two equally good ones and a worse one."""
+    """Folder with a reference, two equally good systems, and a worse one."""
     folder = tmp_path_factory.mktemp("systems")
     draw = random.Random(5)
     reference = [
@@ -90,7 +90,7 @@ def test_compare_matches_sacrebleu(files, compare, test, ours, theirs):
             their_numbers = [
                 float(each) for each in re.findall(r"\d+\.\d+", row[column])
             ]
-            # sacreBLEU prints eight digits, and four of a p-value.
+            # sacreBLEU prints p-values with only four decimals.
             assert our_numbers == pytest.approx(their_numbers, abs=6e-5)
             assert row[0].endswith(os.path.basename(system["name"]))
             assert (system["p_value"] is None) == ("Baseline" in row[0])

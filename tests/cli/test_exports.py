@@ -1,4 +1,4 @@
-"""Commands on a SavedModel against the `Translator` of the same model."""
+"""Commands give the same results for a SavedModel as the model's `Translator`."""
 
 import pytest
 from tiny_export import TEXTS

@@ -23,7 +23,7 @@ PAIRS = [
     (b"Hund " * 30, b"ein Hund " * 20),
     (b"die Katze", b"schl\xc3\xa4ft"),
 ]
-# Places of the pairs that pass all rules.
+# Indices of the pairs that pass all rules.
 GOOD = [0, 6, 7, 9]
 
 
@@ -61,7 +61,7 @@ def scores(tiny_model_file):
 
 
 def kept(files):
-    """Returns the places of the pairs that the command wrote."""
+    """Returns the indices of the pairs that the command wrote."""
     sides = [(files / name).read_bytes().splitlines() for name in ("out.s", "out.t")]
     return [PAIRS.index(pair) for pair in zip(*sides, strict=True)]
 
@@ -121,7 +121,7 @@ def test_filter_handles_several_chunks(files, run_filter, monkeypatch):
 
 
 class Scored:
-    """Stand-in for a `Translator`. The text of a target is the score of its pair."""
+    """Stand-in for a `Translator`. The text of each target is its pair's score."""
 
     class tokenizer:
         @staticmethod

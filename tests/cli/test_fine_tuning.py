@@ -192,7 +192,7 @@ def test_fine_tuning_rejects_another_shape_or_vocabulary(first, tmp_path):
 
 @pytest.fixture
 def finished(first, tmp_path):
-    """A folder with a model but no checkpoints, which is a result to keep."""
+    """Folder with a model but no checkpoints, which training must not overwrite."""
     shutil.copy(first / "model.keras", tmp_path)
     shutil.copytree(first / "tokenizer", tmp_path / "tokenizer")
     shutil.copy(first / "config.yaml", tmp_path)
@@ -238,7 +238,7 @@ def test_train_from_takes_settings_of_the_initial_model(
 
 @pytest.fixture
 def refused(first, tmp_path):
-    """A model file that the check refuses, since its archive has another member."""
+    """A model file that the check refuses, since its archive has an extra member."""
     shutil.copy(first / "model.keras", tmp_path)
     shutil.copy(first / "tokenizer" / "tokenizer.model", tmp_path)
     with zipfile.ZipFile(tmp_path / "model.keras", "a") as archive:

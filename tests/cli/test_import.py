@@ -1,4 +1,4 @@
-"""The command `import`, and other commands on what it writes."""
+"""The command `import`, and other commands on the imported model."""
 
 import json
 
@@ -112,7 +112,7 @@ FINE_TUNING = [
 
 
 def fine_tune(imported, folder, output, steps):
-    """Trains on a few lines, written into `folder`, from the imported model."""
+    """Fine-tunes the imported model on a few lines, which it writes into `folder`."""
     for side in ("source", "target"):
         (folder / side).write_text("ab cd\nf a e\ncd ab\n" * 4)
     settings = [

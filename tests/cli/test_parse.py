@@ -52,13 +52,13 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(folder, run_command):
-    """Folder of a run that has learned all toy trees by heart."""
+    """Folder of a run that has memorized all toy trees."""
     settings = [
         f"data.train.trees={folder / 'toy.trees'}",
         f"data.validation.trees={folder / 'toy.trees'}",
         "data.max_length=60",
         "data.words=tags",
-        "tokenizer={kind: bpe, vocabulary_size: 320}",  # whole words: few steps
+        "tokenizer={kind: bpe, vocabulary_size: 320}",  # whole words need few steps
         "model={preset: tiny, num_layers: 2, d_model: 48, d_ff: 96, num_heads: 2, "
         "key_dim: 24, value_dim: 24, dropout: 0.0, normalization: pre}",
         "training.steps=120",
@@ -85,7 +85,7 @@ def trained(folder, run_command):
 def test_parse_prints_the_trees_of_a_trained_model(
     trained, folder, run_command, tmp_path, batches_at_once
 ):
-    """F1 on the training data is perfect for every way to pass the trees."""
+    """`evaluate` and `parse` reproduce the training trees exactly."""
     toy = folder / "toy.trees"
     output = tmp_path / "out.trees"
     result = run_command(
@@ -112,7 +112,7 @@ def test_parse_prints_the_trees_of_a_trained_model(
     assert result.stdout.split("\n") == [*expected[:3], "", expected[3], ""]
     assert "4 trees, " in result.stderr
 
-    # The model predicts symbols only. The subwords of words have the higher ids.
+    # The model predicts only symbols. The subwords of words have higher ids.
     transformer = open_model(trained).model
     pieces = open_model(trained).tokenizer.pieces()
     assert transformer.output_size == pieces.index("<0x00>") < len(pieces)

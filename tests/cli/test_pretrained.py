@@ -23,7 +23,7 @@ SETTINGS = [
     "training.mixed_precision=bfloat16",
     "decoding={beam_size: 2, extra_length: 3}",
 ]
-# A sentence per model with the translation that it must give, byte for byte.
+# A sentence per model, and the exact translation that it must return.
 EXAMPLES = {
     "phrases": ("January 31, 1957", "31. Januar 1957"),
     "tatoeba_en_de": ("I'm tired.", "Ich bin müde."),
@@ -42,7 +42,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def same_recipe(run, monkeypatch):
-    """Replaces the shipped recipe by the recipe of the run."""
+    """Replaces the shipped recipe with the recipe of the run."""
     recipe = recipes.load_recipe(run / "config.yaml")
     monkeypatch.setattr(recipes, "load_recipe", lambda *_: recipe)
 

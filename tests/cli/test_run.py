@@ -72,7 +72,7 @@ def trained(folder, train_arguments, run_command):
     run = folder / "run"
     result = run_command(*train_arguments, "--output", run)
     assert result.exit_code == 0, result.stderr
-    # After six steps a model translates all texts alike; larger weights prevent that.
+    # After six steps, a model gives one translation for all texts. Noise prevents that.
     model = keras.saving.load_model(run / "model.keras", compile=False)
     rng = np.random.default_rng(3)
     for weight in model.trainable_weights:

@@ -40,11 +40,11 @@ SEPARATE = """tokenizer={kind: bpe, split_digits: true, shared: false,
 TEXTS = ["7 May 2024", "", "Monday, 12 June", "two hours"]
 # Worked out by hand for one pre-norm layer per stack, with d_model 16 and d_ff 24.
 NUM_PARAMETERS = (
-    (370 + 380) * 16  # embeddings of both sides; the target's make the logits
+    (370 + 380) * 16  # embeddings of both sides; no separate output matrix
     + (4 * 16 * 16)  # attention of the encoder
     + 2 * (4 * 16 * 16)  # attentions of the decoder
     + 2 * (16 * 24 + 24 + 24 * 16 + 16)  # feed-forward networks
-    + (2 + 3 + 2) * 2 * 16  # normalizations, one behind each stack
+    + (2 + 3 + 2) * 2 * 16  # normalizations, including one after each stack
 )
 
 
@@ -292,7 +292,7 @@ def test_each_vocabulary_grows_by_its_text(translator, run, run_command, tmp_pat
         np.asarray(each.source_embedding.embeddings) for each in (model, larger)
     )
     np.testing.assert_array_equal(after[:370], before)
-    # The letter was spelled in two bytes.
+    # The old vocabulary spells the letter in two bytes.
     spelled = [tokenizer.pieces().index(f"<0x{byte:02X}>") for byte in "Ż".encode()]
     found = after[grown.pieces().index("Ż")]
     np.testing.assert_allclose(found, before[spelled].mean(axis=0), atol=1e-6)

@@ -1,4 +1,4 @@
-"""The command `train`: what it prints before and after a training that is replaced."""
+"""Tests of the output of `train`, with a stand-in for the training."""
 
 import sys
 import types
@@ -10,7 +10,7 @@ from keras_transformer.cli import console
 
 @pytest.fixture
 def train(run_command, monkeypatch, tmp_path):
-    """Runs `train` in an empty folder, with a training that does nothing."""
+    """Function that runs `train` in an empty folder, without any training."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "load_tensorflow", lambda: None)
     fake = types.SimpleNamespace(train=lambda *_, **__: {"steps": 7})

@@ -26,11 +26,11 @@ def save_model(folder, model, tokenizer):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory, tiny_model):
-    """Two models with the same vocabulary and one with another."""
+    """Folders of two models with the same vocabulary and one with another."""
     folder = tmp_path_factory.mktemp("models")
     tokenizer = tiny_model[1]
     model, second = (tiny_export.tiny_model(num_layers=1)[0] for _ in range(2))
-    # Without the byte tokens, the models generate valid text.
+    # Zero rows make byte tokens improbable, so that the models generate valid text.
     matrix = model.token_embedding.embeddings.numpy()
     matrix[4:260] = 0
     matrix[260:] *= 3
@@ -74,7 +74,7 @@ def lines(result):
 
 
 def words(texts):
-    """Returns runs of letters; U+FFFD, an invalid byte, does not separate words."""
+    """Returns the words of texts. U+FFFD, an invalid byte, does not separate words."""
     return {word for text in texts for word in re.findall(r"[\w\ufffd]+", text)}
 
 

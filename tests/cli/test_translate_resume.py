@@ -22,7 +22,7 @@ BLOCK = 10
 
 
 class BlockModel:
-    """A translator whose translations name their batch."""
+    """Stand-in for a `Translator`. Each translation contains its batch's first line."""
 
     def __init__(self):
         self.calls = []
@@ -73,7 +73,7 @@ def translate(run_command, files, model):
 
 
 def begin(part, lines, note):
-    """Writes what a killed run leaves: partial output and the record of its making."""
+    """Writes the files that a killed run leaves: partial output and its record."""
     part.write_bytes(lines)
     part.with_name(f".{part.stem}.made.json").write_text(note)
 

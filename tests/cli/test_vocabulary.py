@@ -36,9 +36,9 @@ def test_update_keeps_old_rows_and_averages_new_ones(tiny_model, grown):
         assert before.shape == (300, 24) and after.shape == (315, 24)
         np.testing.assert_array_equal(before, after[:300])
         for number, piece in enumerate(tokenizer.pieces()[300:], start=300):
-            # The old subwords that spell the new one; "Ż" was spelled as two bytes.
-            # The "▁" that the tokenizer puts before the text counts only if the new
-            # subword begins with it.
+            # A new row is the mean over the old subwords that spell it ("Ż" in two
+            # bytes). The "▁" that the tokenizer adds before the text counts only if the
+            # new subword begins with it.
             (ids,) = old_tokenizer.tokenize([piece.replace("▁", " ").strip()]).to_list()
             if piece.startswith("▁") or ids[0] != old_tokenizer.pieces().index("▁"):
                 expected = before[ids].mean(axis=0)

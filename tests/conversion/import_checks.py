@@ -1,4 +1,4 @@
-"""Logits of imported models, and errors about folders that are refused."""
+"""Helpers for tests of imports: a model's logits, and the error about a folder."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""A model that these tests train with Marian, against Marian's scorer and decoder."""
+"""Imports a model that Marian trained and compares it with Marian's programs."""
 
 import os
 import shutil

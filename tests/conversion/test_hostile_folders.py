@@ -1,4 +1,4 @@
-"""Folders of Marian and Hugging Face that were made to harm their reader."""
+"""Malicious Marian and Hugging Face model folders are refused."""
 
 import json
 import tracemalloc

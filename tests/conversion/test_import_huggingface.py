@@ -39,7 +39,7 @@ RESULTS = json.loads(
 def test_imported_model_matches_transformers(tmp_path, name):
     arrays, config = huggingface_model(name)
     imported = import_huggingface(write_huggingface(tmp_path / "m", arrays, config))
-    # transformers also computes a logit of padding, the last id.
+    # transformers also computes a logit for padding, the last id.
     expected = np.array(RESULTS["logits"][name])[:, :-1]
     np.testing.assert_allclose(model_logits(imported.model), expected, atol=1e-4)
     found, _ = translate_ids(
@@ -48,7 +48,7 @@ def test_imported_model_matches_transformers(tmp_path, name):
         kt.BeamSearch(1, extra_length=7),
         SpecialIds.of(imported.tokenizer.target),
     )
-    # transformers puts the end id at its limit, where this search has another token.
+    # At the length limit, transformers forces the end id. This search does not.
     *expected, end_id = RESULTS["greedy"][name]
     assert end_id == SOURCE[-1]
     assert numpy(found)[0, 0, : len(expected)].tolist() == expected
@@ -113,7 +113,7 @@ def test_learned_start_vector_is_kept(tmp_path):
     (folder / "model.safetensors").write_bytes(safetensors(stored))
     model = import_huggingface(folder).model
     assert model.variations.zero_start_id is None
-    # transformers puts all sines before all cosines; here the two alternate.
+    # transformers has all sines before the cosines. This package alternates them.
     row = model.token_embedding.embeddings.numpy()[-1]
     np.testing.assert_allclose(row[::2], start[:4], rtol=1e-6)
     np.testing.assert_allclose(row[1::2], start[4:], rtol=1e-6)

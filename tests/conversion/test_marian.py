@@ -85,9 +85,9 @@ def test_golden_model_has_marians_scores(golden, name):
 
 
 def _check_n_best_scores(folder, imported, sources):
-    """Compares the scores of Marian's n-best lists, all of them cut at its limit.
+    """Compares the scores of n-best lists that Marian truncated at its length limit.
 
-    A cut hypothesis has no end, so its score is the sum over its subwords.
+    A truncated hypothesis has no end id, so its score is the sum over its subwords.
     """
     model, tokenizer = imported.model, imported.tokenizer
     compared = 0
@@ -180,7 +180,7 @@ def test_import_reads_decoding_settings_and_ids(tmp_path):
         "length_penalty_kind": "power",
     }
     model = imported.model
-    # Padding and start have the ids after the pieces and no logits.
+    # Padding and start get the two ids after the pieces. They have no logits.
     assert model.vocabulary_size == len(PIECES) + 2
     assert model.num_outputs == model.pad_id == len(PIECES)
     assert model.variations.zero_start_id == len(PIECES) + 1

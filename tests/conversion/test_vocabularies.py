@@ -37,7 +37,7 @@ def test_tokens_of_vocab_yml_are_any_text(tmp_path):
     path = tmp_path / "vocab.yml"
     path.write_text("".join(lines), encoding="utf-8")
     assert read_vocabulary(path) == tuple(SPELLED.values())
-    # YAML may put key and value on two lines each, in any order.
+    # In YAML, key and value may be on separate lines, and entries in any order.
     lines = [f"? {spelled}\n: {n}\n" for n, spelled in enumerate(SPELLED)]
     path.write_text("".join(reversed(lines)), encoding="utf-8")
     assert read_vocabulary(path) == tuple(SPELLED.values())
@@ -124,7 +124,7 @@ def test_written_vocabulary_is_read_alike_by_all_readers(tmp_path):
         ),
         *("\x07", "\x85", "\r", "\n", "\t", "\x7f", "\ue000", "<0x41>"),
     ]
-    # CTranslate2 does not know the escapes of these.
+    # CTranslate2 does not support the escapes of these.
     escaped = ["\u2028", "a\u2029b", "\ufeff", "\x07ab", '\x07"\\', "\ufffe"]
     path = tmp_path / "vocab.yml"
     text = format_vocabulary([*plain, *escaped])

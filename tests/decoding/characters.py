@@ -1,4 +1,4 @@
-"""A tokenizer of characters and a small random model of its ids."""
+"""A character tokenizer and a small random model of its ids."""
 
 import keras
 import numpy as np
@@ -32,7 +32,7 @@ class Characters(tf.Module):
 
 
 def characters_model():
-    """A `Transformer` with two more ids than the tokenizer has."""
+    """Returns a `Transformer` with two more ids than the tokenizer."""
     keras.utils.set_random_seed(20)
     model = kt.Transformer(
         Characters.vocabulary_size + 2, num_layers=1, d_model=24, d_ff=40, num_heads=3

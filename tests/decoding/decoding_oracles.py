@@ -75,7 +75,7 @@ def all_finished(table, max_length, kind, alpha, tokens):
 
 
 def beam(table, beam_size, max_length, kind, alpha, tokens, n_best=1, enough=None):
-    """Beam search on lists of Python objects.
+    """Runs beam search in plain Python.
 
     A step ranks `2 * beam_size` continuations. The search stops at `max_length`, or
     when `enough` hypotheses have finished; a beam of one stops at the first.

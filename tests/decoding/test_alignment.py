@@ -67,7 +67,8 @@ def test_align_words_sums_subwords():
         [0.00, 0.00, 1.00, 0.00],
         [0.30, 0.10, 0.19, 0.41],
     ]
-    # 0.6 against 0.65, though subword 0 has the highest score; 0.3 against 0.29.
+    # Sums for the two source words: 0.60 and 0.65 for the first target word, 0.30 and
+    # 0.29 for the second.
     pairs = align_words(np.array(scores), [0, 1, 1, -1], [0, 0, -1, 1])
     assert pairs == [(1, 0), (0, 1)]
     assert format_pharaoh(pairs) == "1-0 0-1"
@@ -146,7 +147,7 @@ def test_align_warns_of_pairs_that_are_too_long(tokenizer):
         max_source_length=30,
         warn=lambda *warning: warnings.append(warning),
     )
-    # At least one subword per x, since its space does not belong to the next one.
+    # Subwords do not cross word boundaries, so each x is at least one subword.
     long = ["x" + " x" * 199, "wolf"]
     found = translator.align(
         [long[0], "wolf", "wolf", "wolf"], ["wolf", *long, long[0]]

@@ -84,7 +84,7 @@ def test_penalties_select_different_sequences():
 @pytest.mark.parametrize(("kind", "alpha"), [("gnmt", 0.6), ("power", 1.0)])
 @pytest.mark.parametrize("drop_finished", [True, False])
 def test_narrow_beam_matches_plain_beam_search(beam_size, kind, alpha, drop_finished):
-    # The oracle runs to max_length, so this also shows that stopping loses nothing.
+    # The oracle runs to max_length, so this also tests that stopping early is safe.
     tables = random_tables(seed=2, batch=11, vocabulary=9)
     sequences, scores = search(
         tables,

@@ -68,14 +68,14 @@ class Hypotheses:
         self.cache = kv_cache.compact(self.cache, self.window)
 
     def num_reachable(self):
-        """Returns the largest number of slots that a sentence's hypotheses have."""
+        """Returns the largest number of distinct slots that one sentence uses."""
         return max(
             len({slot[:2] for history in row for slot in history})
             for row in self.histories
         )
 
     def assert_attends_to_histories(self):
-        """By its biases, each hypothesis attends to its own slots and no others."""
+        """Checks that biases let each hypothesis attend to exactly its own slots."""
         parts = self.cache.layers[1].parts()
         biases = self.cache.biases()
         for i, row in enumerate(self.histories):
@@ -110,7 +110,7 @@ class Hypotheses:
 @pytest.mark.parametrize("window", [None, 1, 4, 30])
 @pytest.mark.parametrize("max_length", CAPACITIES)
 def test_cache_attends_to_the_slots_of_each_hypothesis(max_length, window, beam_size):
-    """With random parents, and compacted every third step."""
+    """The cache is reordered to random parents, and compacted every third step."""
     hypotheses = Hypotheses(beam_size, max_length, window)
     for index in range(STEPS):
         hypotheses.append(index)

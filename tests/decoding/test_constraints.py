@@ -124,7 +124,7 @@ def test_logits_without_a_token_are_forbidden():
         search(tables, WIDE, 4, sequences=wider, n_best=7), expected, strict=True
     ):
         np.testing.assert_array_equal(one, other)
-    # The most probable logits, but of no token.
+    # The additional logits are the most probable, but belong to no token.
     more = np.pad(tables, [[0, 0], [0, 2], [0, 2], [0, 2]], constant_values=9.0)
     narrower = automaton(SEQUENCES, tables.shape[-1])
     found, scores = search(more, 8, 4, sequences=narrower, n_best=3)
@@ -163,7 +163,7 @@ def test_prefixes_override_forbidden_sequences():
 
 
 def plain_beam(table, beam_size, max_length, allowed):
-    """Beam search on lists, restricted to hypotheses for which `allowed(ids)`."""
+    """Beam search on lists, restricted to ids for which `allowed(ids)` is true."""
     log_probs = log_softmax(table)
     alive, finished = [(0.0, [START, START])], []
     for length in range(1, max_length + 1):
@@ -209,7 +209,7 @@ def test_prefix_is_cut_at_the_limit():
 
 @pytest.mark.parametrize("drop_finished", [True, False])
 def test_word_at_the_limit_counts_as_whole(drop_finished):
-    """4 separates words, as the end does; the words 5 and 6 6 are forbidden."""
+    """Token 4 and the end separate words. The words 5 and 6 6 are forbidden."""
     tables = random_tables(seed=9, batch=9)
     tables[..., END] = -np.inf
     boundaries = [(4,)]
@@ -223,7 +223,7 @@ def test_word_at_the_limit_counts_as_whole(drop_finished):
         text = "".join(map(str, ids)).strip("4")
         is_whole = len(ids) == limit or ids[-1] == 4
         whole = text.split("4") if is_whole else text.split("4")[:-1]
-        # Words count after a separator only, so the first one does not.
+        # A word counts only after a separator, so the first word may be any.
         if ids[0] != 4:
             whole = whole[1:]
         return not {"5", "66"}.intersection(whole)

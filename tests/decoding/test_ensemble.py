@@ -20,7 +20,7 @@ from keras_transformer.decoding import translate_ids
 
 VOCABULARY = 7
 SOURCES = np.array([[5, 6, 4, END], [6, END, 0, 0]], "int32")
-MAX_LENGTH = 4  # of the second source: 2 tokens and 2 more
+MAX_LENGTH = 4  # of the second source: 2 ids and extra_length=2
 
 
 def random_model(seed, **options):
@@ -91,7 +91,7 @@ def test_ensemble_search_finds_the_best_of_all_sequences(models, alpha):
     ranked = sorted(expected, key=expected.get, reverse=True)[:6]
     assert [tuple(strip(row)) for row in sequences[1]] == ranked
     np.testing.assert_allclose(scores[1], [expected[ids] for ids in ranked], rtol=1e-4)
-    # One model alone does not find the same.
+    # One model alone finds other sequences.
     alone = search(models[0], beam_size=120, n_best=6, length_penalty=alpha)
     assert np.any(alone[0][1] != sequences[1])
 

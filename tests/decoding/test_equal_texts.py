@@ -1,4 +1,4 @@
-"""N-best lists of different texts, in Python and in an export."""
+"""N-best lists contain each text only once, in Python and in an export."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ SEARCH = kt.BeamSearch(beam_size=3, extra_length=5)
 
 
 def rows_of(tokenizer, texts):
-    """Pads each list of subwords, with the end id."""
+    """Returns the ids of each list of subwords with the end id, padded to 9."""
     pieces = {piece: number for number, piece in enumerate(tokenizer.pieces())}
     rows = [[*(pieces[piece] for piece in text), tokenizer.end_id] for text in texts]
     return np.array([row + [0] * (9 - len(row)) for row in rows], "int32")
@@ -69,7 +69,7 @@ def test_first_text_is_kept_even_without_a_score():
 
 
 def test_n_best_lists_contain_different_texts():
-    """Random weights, so that many hypotheses spell equal texts."""
+    """With random weights, many hypotheses spell equal texts."""
     model, tokenizer = tiny_export.tiny_model(num_layers=1)
     search = kt.BeamSearch(beam_size=8, extra_length=3)
     lines = ["der Hund", "die Katze schläft", "x"]

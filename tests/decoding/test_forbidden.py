@@ -42,7 +42,7 @@ def expression(phrase):
 
 
 def first_hit(table, ids):
-    """Returns the place of the first token that `table` forbids, or `None`."""
+    """Returns the index of the first token that `table` forbids, or `None`."""
     state = 0
     for count, token in enumerate(ids):
         state = table[state, token]
@@ -68,7 +68,7 @@ def test_forbidden_texts_match_regular_expressions(seed):
             planted = map(tokens.index, draw.choice(phrases).removesuffix("*"))
             place = draw.randrange(len(ids))
             ids[place:place] = planted
-        # Subword vocabularies put a space before a text, which belongs to no word.
+        # Tokenizers add a space before a text. It belongs to no word.
         text = "".join(tokens[each] for each in ids)
         is_forbidden = any(each.search(text) for each in expressions)
         blank = tokens.index(" ")

@@ -1,4 +1,4 @@
-"""Decoding token by token against the whole decoder at once."""
+"""Decoding token by token matches the whole decoder."""
 
 import functools
 from typing import Any
@@ -51,7 +51,7 @@ WEIGHTS = ("layers", "arranged", "packed")
 STEPS = 7
 
 
-# With a few other seeds, rounding to int8 makes a number differ by one step.
+# With a few other seeds, a number rounds to a different int8 value.
 built = functools.partial(small_transformers.built, seed=1)
 shared = functools.partial(small_transformers.shared, seed=1)
 
@@ -260,8 +260,8 @@ def compiled(function, *arguments):
     return function(*map(ops.convert_to_tensor, arguments))
 
 
-# Cases that run by default. Batches are searched with a growing cache, and XLA's
-# programs with a fixed one and packed weights.
+# Cases that run by default. Searches of batches use a growing cache. XLA programs use a
+# fixed one and packed weights.
 LOOPS = {
     (None, "pre-norm", "layers", True),
     (None, "pre-norm", "arranged", True),
@@ -277,7 +277,7 @@ LOOPS = {
     [
         slow_unless((max_length, *case, dropped) in LOOPS, max_length, *case, dropped)
         for max_length in CAPACITIES[:2]
-        # A window changes the cache, weights change the products.
+        # A window changes the cache, and `weights` the matrix products.
         for case in (
             *(("pre-norm", each) for each in WEIGHTS),
             ("short window", "arranged"),

@@ -1,6 +1,6 @@
 """Beam search over large vocabularies, against log-probabilities in float64.
 
-From a certain vocabulary size, the search normalizes logits by one softmax.
+For 1,024 ids or more, the search normalizes logits with a softmax.
 """
 
 import itertools
@@ -20,12 +20,12 @@ from keras_transformer.decoding import beam_search
 
 
 # Sizes below that limit, at it, and far above it. At 1,024, a processor without AVX-512
-# rounds a row alone differently than a row among others.
+# rounds a single row differently than the same row in a batch.
 @pytest.mark.parametrize(
     ("vocabulary", "rounding"), [(1023, 1e-6), (1024, 2e-6), (2500, 0)]
 )
 def test_normalizer_of_large_vocabulary_gives_model_scores(vocabulary, rounding):
-    """With and without dropping of finished sentences, and for each sentence alone."""
+    """The scores do not depend on `drop_finished` or on the rest of the batch."""
     bigrams = np.random.default_rng(15).normal(size=(vocabulary, vocabulary)) * 4
     bigrams = (np.round(bigrams * 64) / 64).astype("float32")  # offsets add exactly
     bigrams[:, END] += 12

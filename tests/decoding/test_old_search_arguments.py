@@ -1,4 +1,4 @@
-"""Keyword arguments of version 0.1: the same results as the new ones, and a warning."""
+"""Keyword arguments of version 0.1 warn and give the same results as the new ones."""
 
 import contextlib
 import re
@@ -54,7 +54,7 @@ def model():
 
 @contextlib.contextmanager
 def deprecated(pattern):
-    """Expects warnings, at least one of which matches."""
+    """Expects deprecation warnings, at least one of which matches `pattern`."""
     with pytest.warns(DeprecationWarning) as caught:
         yield
     assert any(re.search(pattern, str(each.message)) for each in caught)
@@ -80,7 +80,7 @@ def test_beam_search_accepts_old_settings():
 
 
 def test_beam_search_accepts_old_functions():
-    """All of them are called: their results differ from those without."""
+    """All functions are called, and the scores differ without `normalized`."""
     calls = []
 
     def reorder(cache, parents):

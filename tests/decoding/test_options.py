@@ -1,4 +1,4 @@
-"""Settings of searches: accepted values and derived ones."""
+"""Accepted and derived values of search settings."""
 
 import dataclasses
 
@@ -49,7 +49,7 @@ def test_sampling_rejects_settings_out_of_range(options, message):
 
 @pytest.mark.parametrize("cls", [BeamSearch, Sampling])
 def test_equal_settings_are_equal_keys(cls):
-    """Equal settings are the same key of a mapping, and none can be changed."""
+    """Equal settings are the same dict key, and settings cannot be changed."""
     settings = cls(extra_length=7)
     assert {settings: 1}[dataclasses.replace(cls(), extra_length=7)] == 1
     assert settings != cls()

@@ -1,4 +1,4 @@
-"""`patience` ends a search, as in the beam search of `decoding_oracles`."""
+"""`patience` ends a search at the same step as `decoding_oracles.beam`."""
 
 import itertools
 
@@ -44,7 +44,7 @@ def expected(enough, n_best=1):
     ]
 
 
-# The search ends after patience x 4 hypotheses, rounded, but at least `n_best` of them.
+# The search ends after patience x 4 (rounded) finished hypotheses, at least `n_best`.
 @pytest.mark.parametrize(
     ("patience", "n_best", "enough"),
     [(0.05, 1, 1), (0.6, 1, 2), (1, 1, 4), (2, 1, 8), (0.05, 3, 3), (1, 4, 4)],
@@ -96,7 +96,7 @@ def test_patience_reduces_steps():
 def test_patience_works_in_translator_export_and_opened_model(tmp_path):
     model, tokenizer = tiny_export.tiny_model()
     rows = model.token_embedding.embeddings.numpy()
-    # Every hypothesis that may end may also continue with a y.
+    # A hypothesis that is likely to end is also likely to continue with a y.
     rows[tokenizer.end_id] = 1.1 * rows[tokenizer.tokenize(["y"])[0].numpy()[-1]]
     model.token_embedding.embeddings.assign(rows)
     texts = [" ".join(words) for words in itertools.product(WORDS, repeat=3)]

@@ -1,4 +1,4 @@
-"""Cases that the tests of fairseq and tensor2tensor solve, with their solutions.
+"""Cases from the tests of fairseq and tensor2tensor, with their solutions.
 
 Probabilities depend on the step and on the row of the beam, so a case also fixes the
 order of the alive hypotheses.
@@ -115,7 +115,7 @@ def test_nucleus_matches_fairseq(top_p, possible):
 
 
 def t2t_tables(*steps):
-    """Like `tables`, from tensor2tensor's order: a token, the end, another token."""
+    """Same as `tables`, but takes tensor2tensor's order: `W1`, `END`, `W2`."""
     return tables(*(np.array(each)[..., [1, 0, 2]] for each in steps))
 
 
@@ -135,7 +135,7 @@ def gnmt(length, alpha=3.5):
 @pytest.mark.parametrize(
     ("log_probs", "alpha", "max_length", "sequences", "scores"),
     [
-        # The most probable sequence, greedily.
+        # A beam of one finds the greedy sequence.
         (
             t2t_tables([[[0.7, 0.3, 0]]], [[[0.4, 0.6, 0]]], [[[0.5, 0.5, 0]]]),
             *(0.0, 3, [[[W1, END]]], [[np.log(0.7 * 0.6)]]),
@@ -145,7 +145,7 @@ def gnmt(length, alpha=3.5):
             t2t_tables([[[0.2, 0.1, 0.7]]], [[[0.4, 0.1, 0.5]]]),
             *(0.0, 2, [[[W2, W2]]], [[np.log(0.7 * 0.5)]]),
         ),
-        # The greedy one is not the second best.
+        # A beam of two finds the two best sequences.
         (
             t2t_tables(*([each] for each in TWO)),
             *(0.0, 3, [[ONE_STEP_LESS, ONE_STEP_MORE]]),

@@ -28,7 +28,7 @@ SETTINGS = {field.name for field in dataclasses.fields(Sampling)}
 
 
 def draw(tables, num_samples, max_length, **options):
-    """`options` are settings, and other arguments of `sample`."""
+    """Samples with `options`, which are settings or other arguments of `sample`."""
     settings = {name: options.pop(name) for name in SETTINGS & set(options)}
     sequences, scores = sample(
         table_step(num_samples),
@@ -56,7 +56,7 @@ def softmax_of_allowed(logits, temperature=1.0):
 
 
 def assert_frequencies(found, expected):
-    # Five standard deviations of a binomial share.
+    # Five standard deviations of a binomial proportion.
     bound = 5 * np.sqrt(expected * (1 - expected) / NUM_SAMPLES)
     assert np.all(np.abs(found - expected) <= bound), (found, expected)
 
@@ -69,8 +69,8 @@ def test_sample_frequencies_follow_the_softmax(temperature):
 
 
 def test_sample_frequencies_of_second_tokens_follow_the_softmax():
-    # Each step draws its own number. If all steps shared one, second tokens would
-    # depend on first ones.
+    # Each step draws its own random number. If all steps shared one, second tokens
+    # would depend on first ones.
     table = random_tables(seed=2, batch=1, spread=0.5)[0]
     table[START, START, END] = -np.inf
     sequences, _ = draw(table[None], NUM_SAMPLES, 2, seed=6)
@@ -89,8 +89,8 @@ def test_top_k_keeps_the_k_most_probable_tokens():
     assert_frequencies(first_tokens(table, top_k=3), expected / expected.sum())
 
 
-# With these probabilities of 4 to 7, the nucleus of 0.75 is {0.5, 0.3}, the nucleus of
-# 0.85 has one more, and a tiny top_p leaves the first only.
+# The nucleus of the probabilities below is {0.5, 0.3} for a `top_p` of 0.75 and has one
+# more token for 0.85. A tiny `top_p` keeps only the most probable token.
 @pytest.mark.parametrize(
     ("top_p", "kept"), [(0.75, 2), (0.85, 3), (1e-6, 1), (0.45, 1), (1.0, 4)]
 )
@@ -107,7 +107,7 @@ def test_top_p_keeps_exactly_the_nucleus(top_p, kept):
 
 
 def test_top_p_applies_after_top_k():
-    # The two most probable become 0.625 and 0.375, so that 0.6 needs one.
+    # The two most probable become 0.625 and 0.375, so that `top_p=0.6` keeps one.
     table = np.full((8, 8, 8), -np.inf, "float32")
     table[START, START, 4:] = np.log([0.15, 0.5, 0.05, 0.3])
     assert first_tokens(table, top_k=2, top_p=0.6)[5] == 1

@@ -359,9 +359,10 @@ def test_translator_rejects_a_tokenizer_larger_than_the_model():
 
 @pytest.mark.fault("F27", "a whole model: truncated at the limit, with a finite score")
 def test_translation_ends_at_the_maximum_length():
-    """The end id is never the best: all decoder outputs are the same vector of ones.
+    """The model never predicts the end id.
 
-    The end id's embedding points away from it.
+    All decoder outputs are the vector of ones. The end id's embedding points in the
+    opposite direction.
     """
     keras.utils.set_random_seed(21)
     model = kt.Transformer(

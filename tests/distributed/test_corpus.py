@@ -106,7 +106,7 @@ def test_corpus_keeps_and_drops_pairs(corpus, records, tmp_path):
     assert summary["dropped"]["invalid_utf8"] == 3
     assert summary["dropped"]["empty"] == 3
     # The overlong pair is the same in all files, and so is the uneven one. Their
-    # second and third occurrence count as duplicates.
+    # second and third occurrences count as duplicates.
     assert summary["dropped"]["too_long"] == 1
     assert summary["dropped"]["uneven"] == 1
     assert sum(summary["dropped"].values()) == 180 - len(kept)

@@ -51,7 +51,7 @@ def test_two_workers_match_one_process_for_plain_model(tmp_path):
 
 
 def test_distribute_splits_rows_among_replicas(tmp_path):
-    """Each row of a batch is on exactly one of two workers with two replicas each."""
+    """Each row of a batch goes to exactly one of two workers with two replicas each."""
 
     class Strategy:
         num_replicas_in_sync = 4

@@ -28,7 +28,7 @@ from keras_transformer.saving.load import load_model
 STEPS = 48
 BATCH_TOKENS = 1486
 TIMEOUT = 10
-# Seconds after the timeout in which the other worker must be informed and end.
+# Seconds after the timeout within which the other worker must report the loss and exit.
 GRACE = 20
 SETTINGS = [
     *DATA_AND_MODEL,
@@ -41,7 +41,7 @@ SETTINGS = [
     "training.validation_steps=12",
     "training.validation_bleu=false",
 ]
-# Keys of a log's row that contain times.
+# Keys of metrics rows whose values are times.
 TIMES = {"seconds", "tokens_per_second"}
 
 
@@ -56,7 +56,7 @@ def start_workers(folder, dropout=0.0, only=None):
 
 
 def run_workers(folder, dropout=0.0):
-    """Runs two workers to the end of the training and returns what they printed."""
+    """Runs two workers until the training ends and returns their output."""
     with start_workers(folder, dropout) as both:
         assert both.codes() == [0, 0], both.text(0)[-3000:] + both.text(1)[-3000:]
         return both.text(0), both.text(1)
@@ -118,7 +118,7 @@ def test_two_workers_match_one_process(whole, tmp_path, record_property):
     for row, one_row in zip(logs, one_logs, strict=True):
         assert row.keys() == one_row.keys()
         for key, value in one_row.items():
-            # Names, and whether the score is the best.
+            # Strings, and the boolean `is_best`.
             exact = isinstance(value, str | bool)
             expected_value = value if exact else pytest.approx(value, rel=1e-4)
             assert row[key] == expected_value, key
@@ -135,7 +135,7 @@ def interrupt_run(folder, victim, number, dropout=0.0):
         folder: Folder for the logs and the run.
         victim: Number of the worker that gets the signal.
         number: Number of the signal.
-        dropout: Rate of the model.
+        dropout: Dropout rate of the model.
 
     Returns:
         The other worker's exit code, its output, and the seconds until its end.
@@ -232,7 +232,7 @@ def test_waiting_workers_end_on_a_signal(tmp_path):
 
 
 def test_workers_meet_and_report_missing_ones():
-    """Workers still meet after others have started a server on their address."""
+    """Workers still meet if others have already started a server on their own port."""
     addresses = worker_processes.cluster(3)
     missing = {}
     with contextlib.ExitStack() as servers:

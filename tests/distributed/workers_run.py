@@ -30,7 +30,7 @@ def fit(workers):
             VOCABULARY, num_layers=1, d_model=12, d_ff=20, num_heads=2, dropout=0.0
         )
         model.compile(
-            # With Adam, gradients that are twice as large would give equal updates.
+            # With Adam, even gradients twice as large would give the same updates.
             keras.optimizers.SGD(0.5),
             loss=training.SmoothedCrossEntropy(0.1),
             metrics=[training.Perplexity(), training.TokenAccuracy()],

@@ -91,7 +91,7 @@ def run_command(words, stdin, as_written):
     if words[0] == "serve":
         start_server(words)
         return
-    # Python blocks must not find modules that they did not import themselves.
+    # Imported here, so that Python blocks cannot use modules that they did not import.
     from typer.testing import CliRunner
 
     from keras_transformer.cli.app import app

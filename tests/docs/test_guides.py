@@ -174,7 +174,7 @@ def test_guide_runs_from_top_to_bottom(guide, sandbox, small_run):
 
 
 def run_in(folder, guide):
-    """Runs a guide in a folder and returns the number of blocks and commands."""
+    """Runs a guide in a folder and returns its number of Python blocks and commands."""
     (folder / "bin").mkdir()
     command = folder / "bin" / "keras-transformer"
     command.write_text(

@@ -1,4 +1,4 @@
-"""Notebooks of the tutorials equal their pages and run."""
+"""Tutorial notebooks match their pages and run."""
 
 import importlib.util
 import re
@@ -98,7 +98,7 @@ def test_notebook_contains_no_error_or_path_of_a_machine(page):
 
 
 def shape(text):
-    """Replaces each line by the same word, since times and paths differ."""
+    """Replaces each line with the same word, since times and paths differ."""
     return re.sub(r"[^\n]+", "line", text)
 
 

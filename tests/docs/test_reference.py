@@ -1,4 +1,4 @@
-"""Reference pages match the code: generated ones in full, others in their names."""
+"""Reference pages match the code: generated pages in full, others in the names."""
 
 import importlib.util
 import re

@@ -1,4 +1,4 @@
-"""The paper's BLEU with split compounds, by hand and against sacreBLEU."""
+"""The paper's BLEU with split compounds, against hand calculation and sacreBLEU."""
 
 import math
 
@@ -54,7 +54,7 @@ def test_compound_split_bleu_matches_sacrebleu_on_the_tokens():
 
 
 def test_compound_split_bleu_matches_hand_calculation():
-    """Of the n-grams, 7 of 8, 5 of 7, 3 of 6, and 1 of 5 agree, for n from 1 to 4."""
+    """For n from 1 to 4, 7 of 8, 5 of 7, 3 of 6, and 1 of 5 n-grams match."""
     result = compound_split_bleu(
         ["die EU-Kommission tagt heute hier."], ["die EU-Behörde tagt heute hier."]
     )

@@ -64,7 +64,7 @@ def test_perplexity_weights_tokens_equally(table, batches):
 
 
 def test_perplexity_counts_unpredictable_ids_as_unknown(table, batches):
-    """The model has logits of ids below 6, so labels of 6 count as id 1."""
+    """The model has logits only for ids below 6, so a label of 6 counts as id 1."""
     fewer = table[:, :6]
     steps = [(current, 1 if label == 6 else label) for current, label in STEPS]
     mean = sum(log_prob(fewer, *step) for step in steps) / len(steps)

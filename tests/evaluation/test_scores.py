@@ -1,4 +1,4 @@
-"""BLEU, chrF, and TER against the command of sacreBLEU."""
+"""BLEU, chrF, and TER against sacreBLEU's command."""
 
 import json
 import subprocess

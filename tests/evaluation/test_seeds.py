@@ -25,7 +25,7 @@ WORDS = [
 
 
 def corpus(errors, seed):
-    """Returns references and translations with a share of wrong words."""
+    """Returns references and translations. The fraction `errors` of words is wrong."""
     rng = np.random.default_rng(7)
     references = [" ".join(rng.choice(WORDS, rng.integers(5, 14))) for _ in range(150)]
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Loads every shipped recipe up to its first batch, with required packages only.
+"""Loads the first batch of every shipped recipe with required packages only.
 
     python first_batches.py FOLDER
 
@@ -31,7 +31,7 @@ def canonical(name):
 
 
 def required_distributions():
-    """Returns the names of what `pip install .` installs, by their metadata."""
+    """Returns the names of the distributions that `pip install .` installs."""
     calls = ast.walk(ast.parse((ROOT / "setup.py").read_text(encoding="utf-8")))
     (requires,) = (
         ast.literal_eval(each.value)
@@ -48,7 +48,7 @@ def required_distributions():
         try:
             inner = importlib.metadata.requires(requirement.name) or ()
         except importlib.metadata.PackageNotFoundError:
-            # Not installed here, such as a library of another operating system.
+            # Not installed here, e.g. a package for another operating system.
             continue
         for each in map(Requirement, inner):
             extras = requirement.extras or {""}
@@ -127,7 +127,7 @@ def build_tfds(folder):
 
 
 def first_batch(name, folder):
-    """Returns the shape of the first batch of sources of a recipe."""
+    """Returns the shape of the source ids in a recipe's first batch."""
     from keras_transformer import pipelines
     from keras_transformer.experiments.corpora import load_corpora
     from keras_transformer.experiments.corpora import load_pairs

@@ -1,4 +1,4 @@
-"""Corpora and tokenizers of a run for the data kinds and `tokenizer.model`."""
+"""Corpora of the data kinds tsv and jsonl, with a tokenizer from `tokenizer.model`."""
 
 import json
 
@@ -22,7 +22,7 @@ def tokenizer():
 
 @pytest.fixture
 def data(tmp_path):
-    """Data sections of one corpus in two formats, by kind."""
+    """Data settings for one corpus in two formats, by kind."""
     tsv, jsonl = tmp_path / "pairs.tsv", tmp_path / "pairs.jsonl"
     tsv.write_text("".join(f"{target}\t{source}\n" for source, target in PAIRS))
     rows = [json.dumps({"en": source, "de": target}) for source, target in PAIRS]

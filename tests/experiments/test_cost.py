@@ -28,8 +28,8 @@ def test_forward_flops_match_weights_and_positions(source, target):
     model = kt.Transformer(VOCABULARY, **SETTINGS)
     model.build({"source_ids": (None, None), "target_ids": (None, None)})
     source, target = np.array(source), np.array(target)
-    # Cross-attention, in 2 layers of 3 heads, projects the source to keys and values:
-    # weights of the decoder that multiply source tokens.
+    # Cross-attention (2 layers, 3 heads) projects the source to keys and values. These
+    # decoder weights multiply source tokens.
     of_source = 2 * 3 * 12 * (5 + 7)
     expected = 2 * source.sum() * (count_kernel_weights(model.encoder) + of_source)
     expected += (
@@ -37,7 +37,8 @@ def test_forward_flops_match_weights_and_positions(source, target):
         * target.sum()
         * (count_kernel_weights(model.decoder) - of_source + 12 * VOCABULARY)
     )
-    # Each attention has two products per pair of positions, of key_dim and value_dim.
+    # Per head and pair of positions, attention has a product of length key_dim and one
+    # of length value_dim.
     pairs = (source**2 + target**2 + source * target).sum()
     expected += 2 * 2 * pairs * 3 * (5 + 7)
     found = forward_flops(SETTINGS, VOCABULARY, source, target)

@@ -1,4 +1,4 @@
-"""Training curves: the values of metrics.jsonl, in the right panels."""
+"""Training curves show the values of metrics.jsonl in the right panels."""
 
 import json
 

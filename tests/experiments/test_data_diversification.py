@@ -40,7 +40,7 @@ def test_diversified_pairs_need_a_translation_of_each_text():
 
 @pytest.fixture
 def commands(monkeypatch):
-    """List that receives the commands, which are replaced.
+    """List that receives the commands, which a stand-in runs.
 
     Training writes an empty model. Translations are the input in capital letters.
     """
@@ -114,7 +114,7 @@ def test_commands_run_once_and_in_order(commands, tmp_path, capsys):
     assert commands[2][-2:] == ("--parallel-parts", "2")
     shown = [each for each in printed if not each.startswith("# ")]
     assert shown == [" ".join(["keras-transformer", *each]) for each in commands]
-    # A second call makes only the missing file again.
+    # A second call recreates only the missing file.
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*.source")}
     (output / "synthetic" / "backward-1").unlink()
     del commands[:]

@@ -210,7 +210,7 @@ def test_claim_rejects_model_without_checkpoints(tmp_path):
         run_folder.claim(tmp_path, recipe())
     run_folder.clean(tmp_path, restart=True)
     run_folder.claim(tmp_path, recipe())
-    # With a checkpoint, it is the result of a run that can resume.
+    # With a checkpoint, the model is the result of a run that can resume.
     (tmp_path / "model.keras").touch()
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "ckpt-3.index").touch()
@@ -347,7 +347,7 @@ class TestFailedStart:
     """A failed start removes what it has written and nothing else."""
 
     def fail(self, folder, error=DataError, logged=False):
-        """Starts a run that fails, with `logged` after its first line of metrics."""
+        """Starts a run that fails. If `logged`, the run already has a metrics file."""
         with pytest.raises(error), run_folder.start(folder):
             run_folder.create(folder)
             run_folder.claim(folder, recipe())

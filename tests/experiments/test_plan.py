@@ -1,4 +1,4 @@
-"""Plans of trainings against counts by hand. A plan writes no file."""
+"""Training plans match counts by hand, and planning writes no file."""
 
 import re
 
@@ -17,7 +17,7 @@ SMALL = (
 
 @pytest.fixture
 def recipe(tmp_path):
-    """Recipe for 20 pairs of equal lines of 16 bytes."""
+    """Recipe for 20 pairs, all of whose lines are the same 16 bytes."""
     for name in ("a", "b"):
         (tmp_path / name).write_text("a cat sat on it\n" * 20)
     files = f"data.train={{source: {tmp_path}/a, target: {tmp_path}/b}}"
@@ -47,9 +47,9 @@ def test_plan_describes_a_training_and_writes_nothing(recipe, tmp_path):
     [
         # 10 steps of 64 tokens and 5 of 128, at 8 tokens/s.
         ("", "", 160),
-        # Measured with one pass, the second stage takes twice the time.
+        # The speed is measured with one pass. The second stage needs two.
         ("", ", consistency: {kind: simcut}", 240),
-        # Measured with two passes, the second stage takes half of the time.
+        # The speed is measured with SimCut's two passes. The second stage needs one.
         (", consistency: {kind: simcut}", "", 120),
     ],
 )

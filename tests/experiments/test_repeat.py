@@ -1,6 +1,6 @@
 """`repeat` trains one recipe with several seeds and reports mean and deviation.
 
-`compare` compares two of its folders.
+`compare` tests the difference between two of its output folders.
 """
 
 import json

@@ -168,7 +168,7 @@ def test_diverging_run_skips_as_many_steps_as_allowed(tmp_path):
 
 @pytest.mark.slow
 def test_train_accepts_corrected_text_before_first_checkpoint(tmp_path, caplog):
-    """Vocabulary and log contain the corrected text only."""
+    """The vocabulary is learned from the corrected text, and the log is emptied."""
     text = ["die Katze", "der Hund", "ein Pferd und eine Kuh", "zwei Esel"] * 20
     source, target = tmp_path / "a.de", tmp_path / "a.en"
     target.write_text("".join(f"{line}\n" for line in text))
@@ -223,7 +223,7 @@ def test_train_rejects_invalid_model_before_reading_text(tmp_path):
 @pytest.mark.fault("F03", "if all checkpoints are gone, an error unless `--restart`")
 @pytest.mark.fault("F06", "the changed key is named; `--allow-changes` resumes")
 def test_train_rejects_lost_checkpoints_and_changed_text(run, tmp_path):
-    """Only options make a run start over or resume with other text."""
+    """A run starts over or resumes with other text only if an option allows it."""
     folder, _ = run
     lost = tmp_path / "lost"
     shutil.copytree(folder, lost)
@@ -255,7 +255,7 @@ def test_new_run_starts_with_averaged_weights(run, tmp_path):
     shutil.rmtree(average / "checkpoints")
     with pytest.raises(RunError, match=r"checkpoints of this model are.*--from"):
         train(small_recipe(), average, progress=False)
-    # At this rate, one step changes nothing, so the weights are still the initial ones.
+    # At this rate, one step hardly changes the weights.
     recipe = small_recipe(
         "training.steps=1",
         "training.learning_rate=1e-9",

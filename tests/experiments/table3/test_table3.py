@@ -122,7 +122,7 @@ def test_ablate_skips_rows_of_other_processes(tmp_path):
     assert not (taken / "result.json").exists()
     with run_folder.lock(taken), pytest.raises(RunBusy):  # locked by `train` itself
         table3.ablate(recipe(), ["C1"], **arguments)
-    # An older result lacks a key.
+    # Results of older versions may lack a key.
     path = tmp_path / "runs" / "C2-seed1" / "result.json"
     stored = json.loads(path.read_text(encoding="utf-8"))
     del stored["recipe"]["training"]["guided_alignment"]
