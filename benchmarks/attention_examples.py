@@ -90,18 +90,18 @@ def measure(examples):
     def mean(half, metric):
         return np.mean([metric(*example) for example in half], axis=0)
 
-    def right(attention, word, noun, others):
+    def attention_to_noun(attention, word, noun, others):
         return attention_to(attention, word, noun)
 
-    def other(attention, word, noun, others):
+    def mean_attention_to_others(attention, word, noun, others):
         found = [attention_to(attention, word, noun) for noun in others]
         return np.mean(found, axis=0)
 
-    def most(attention, word, noun, others):
+    def noun_is_strongest(attention, word, noun, others):
         found = [attention_to(attention, word, each) for each in (noun, *others)]
         return np.argmax(found, axis=0) == 0
 
-    by_head = mean(to_choose, right)
+    by_head = mean(to_choose, attention_to_noun)
     head = np.unravel_index(np.argmax(by_head), by_head.shape)
     metrics = {
         "layer": int(head[0]) + 1,
@@ -109,10 +109,14 @@ def measure(examples):
         "heads": int(by_head.size),
         "sentences": len(to_measure),
     }
-    functions = {"attention": right, "others": other, "most": most}
+    functions = {
+        "attention": attention_to_noun,
+        "others": mean_attention_to_others,
+        "most": noun_is_strongest,
+    }
     for name, function in functions.items():
         metrics[name] = float(mean(to_measure, function)[head])
-    metrics["all_heads"] = float(mean(to_measure, right).mean())
+    metrics["all_heads"] = float(mean(to_measure, attention_to_noun).mean())
     return metrics
 
 

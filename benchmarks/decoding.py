@@ -61,7 +61,7 @@ def fixed_exports(folder):
     rows[tokenizer.end_id] = 0
     embeddings.assign(rows)
     saved = {
-        end: export_saved_model(
+        suffix: export_saved_model(
             model,
             tokenizer,
             folder / f"saved_{compiled}",
@@ -69,7 +69,7 @@ def fixed_exports(folder):
             parallel_parts=interleaved.THREADS,
             jit_compile=compiled,
         )
-        for end, compiled in (("", True), (WITHOUT_XLA, False))
+        for suffix, compiled in (("", True), (WITHOUT_XLA, False))
     }
     fast = export_ctranslate2(model, tokenizer, folder / "fast")
     chosen = np.flatnonzero(corpus.source_lengths == SOURCE)[: 2 * BATCHES[-1]]
@@ -112,7 +112,7 @@ def real(arguments):
         folder = pathlib.Path(name)
         model = open_model(arguments.run)
         saved = {
-            end: export_translator(
+            suffix: export_translator(
                 model.with_search(
                     beam_size=4, length_penalty=arguments.alpha, patience=patience
                 ),
@@ -120,7 +120,7 @@ def real(arguments):
                 parallel_parts=interleaved.THREADS,
                 jit_compile=True,
             )
-            for end, patience in PATIENCE.items()
+            for suffix, patience in PATIENCE.items()
         }
         fast = export_ctranslate2(model.model, model.tokenizer, folder / "fast")
         systems = start_systems(saved, fast, "text", arguments.alpha)
@@ -174,10 +174,10 @@ def start_systems(saved, fast, kind, alpha):
     """
     ours, ctranslate2 = "peers/decode_ours.py", "peers/decode_ctranslate2.py"
     commands = {
-        f"{OURS}{end}{parts}": [ours, export, kind, at_once]
+        f"{OURS}{suffix}{parts}": [ours, export, kind, at_once]
         for parts, at_once in (("", 1), (IN_PARTS, interleaved.THREADS))
-        for end, export in saved.items()
-        if not (parts and end == WITHOUT_XLA)
+        for suffix, export in saved.items()
+        if not (parts and suffix == WITHOUT_XLA)
     }
     for dtype in ("float32", "int8"):
         name = f"CTranslate2 {dtype}"
@@ -246,16 +246,16 @@ def main():
     parser.add_argument("--output", default=str(report.RESULTS))
     kinds = parser.add_subparsers(required=True)
     kinds.add_parser("fixed").set_defaults(function=fixed)
-    of_run = kinds.add_parser("real")
-    of_run.add_argument("run", type=pathlib.Path)
-    of_run.add_argument("--source", type=pathlib.Path, required=True)
-    of_run.add_argument("--reference", type=pathlib.Path, required=True)
-    of_run.add_argument("--tokenize", default="none")
-    of_run.add_argument("--alpha", type=float, default=0.6)
-    of_run.add_argument(
+    real_parser = kinds.add_parser("real")
+    real_parser.add_argument("run", type=pathlib.Path)
+    real_parser.add_argument("--source", type=pathlib.Path, required=True)
+    real_parser.add_argument("--reference", type=pathlib.Path, required=True)
+    real_parser.add_argument("--tokenize", default="none")
+    real_parser.add_argument("--alpha", type=float, default=0.6)
+    real_parser.add_argument(
         "--name", default="decoding_real", help="name of the result files"
     )
-    of_run.set_defaults(function=real)
+    real_parser.set_defaults(function=real)
     arguments = parser.parse_args()
     arguments.function(arguments)
 

@@ -39,7 +39,7 @@ def read_pairs(name):
     return [list(read_lines(folder / f"{name}.{side}.gz")) for side in ("en", "de")]
 
 
-def write_recipe(model, folder, steps):
+def build_recipe(model, folder, steps):
     """Returns a recipe that starts from `model` and trains on the text in `folder`."""
     from keras_transformer.recipes import load_recipe
     from keras_transformer.saving.load import recipe_keys
@@ -72,7 +72,7 @@ def main():
         runs = {"uninterrupted": (STEPS,), "resumed": (STEPS // 2, STEPS)}
         for run, stops in runs.items():
             for steps in stops:
-                recipe = write_recipe(arguments.model, folder, steps)
+                recipe = build_recipe(arguments.model, folder, steps)
                 train(recipe, folder / run, progress=False)
         before, after, resumed = (
             kt.open_model(path)

@@ -144,8 +144,10 @@ def main():
     roots = Counter(tree.constituents[0][0] for tree in train if tree.constituents)
     root, label = roots.most_common(1)[0][0], labels.most_common(1)[0][0]
     branching = [right_branching(tree, root, label) for tree in test]
-    whole = {f"right-branching, {root} and {label}": branching, **models}
-    rows = [score_row(name, "all", test, trees) for name, trees in whole.items()]
+    trees_by_parser = {f"right-branching, {root} and {label}": branching, **models}
+    rows = [
+        score_row(name, "all", test, trees) for name, trees in trees_by_parser.items()
+    ]
 
     places = sample_of(test, arguments.max_words, arguments.sample)
     references = [test[place] for place in places]
@@ -157,12 +159,14 @@ def main():
     filled = [
         tree or branching[place] for tree, place in zip(found, places, strict=True)
     ]
-    of_sample = {name: [trees[i] for i in places] for name, trees in whole.items()}
+    sample_trees = {
+        name: [trees[i] for i in places] for name, trees in trees_by_parser.items()
+    }
     rule_count = len(pcfg.grammar.productions())
-    of_sample["unlexicalized PCFG, gold tags"] = filled
+    sample_trees["unlexicalized PCFG, gold tags"] = filled
     rows += [
         score_row(name, "sample", references, trees)
-        for name, trees in of_sample.items()
+        for name, trees in sample_trees.items()
     ]
     result = {
         "machine": machine.description(),

@@ -92,9 +92,9 @@ class Worker:
         batch = {"source_ids": ids, "target_ids": ids}, ids
         return tf.data.Dataset.from_tensors(batch).repeat()
 
-    def turn(self, what, rows, calls):
+    def turn(self, method, rows, calls):
         """Returns the mean seconds of a call."""
-        function = getattr(self, what)
+        function = getattr(self, method)
         start = time.perf_counter()
         for _ in range(calls):
             function(rows)
@@ -168,8 +168,10 @@ def measure(model, rounds, calls, cores):
         }
         seconds = {kind: [] for kind in kinds}
         for number in range(rounds + 1):
-            for kind, (who, what, size) in kinds.items():
-                metrics = who.turn(what=what, rows=size, calls=calls if number else 1)
+            for kind, (who, method, size) in kinds.items():
+                metrics = who.turn(
+                    method=method, rows=size, calls=calls if number else 1
+                )
                 if number:
                     seconds[kind].append(metrics["seconds"])
         ratios = {

@@ -176,11 +176,11 @@ def kv_cache(theme, _):
         cache = cache._replace(layers=layers)
         slots += [(position, hypothesis) for hypothesis in range(beam)]
     kept = np.asarray(caches.reachable_slots(cache.ancestors))[0]
-    for title, some, names in (
+    for title, shown_cache, names in (
         ("15 slots after five positions", cache, slots),
         ("after compact", caches.compact(cache), [slots[slot] for slot in kept]),
     ):
-        shown.append((title, np.asarray(some.ancestors)[0], names))
+        shown.append((title, np.asarray(shown_cache.ancestors)[0], names))
     figure, panels = pyplot.subplots(
         1, 2, figsize=(9.6, 2.5), width_ratios=[len(each[2]) for each in shown]
     )

@@ -184,7 +184,7 @@ def find_model(path: pathlib.Path) -> pathlib.Path:
 def require_folder(path: pathlib.Path) -> None:
     """Raises `UserError` unless the parent folder of an output path exists."""
     if not path.parent.is_dir():
-        raise UserError(f"{path}: there is no folder {path.parent}")
+        raise UserError(f"{path}: the folder {path.parent} does not exist")
 
 
 def require_new_folder(path: pathlib.Path) -> None:

@@ -67,15 +67,15 @@ def progress(description: str, total: int | None, unit: str = "lines"):
     from rich import progress as bar
     from rich.console import Console
 
-    console = Console(stderr=True)
-    is_shown = console.is_terminal and not common.current.quiet
+    rich_console = Console(stderr=True)
+    is_shown = rich_console.is_terminal and not common.current.quiet
     columns = (
         *(bar.TextColumn("{task.description}"), bar.BarColumn()),
         *(bar.MofNCompleteColumn(), bar.TextColumn(unit)),
         *(bar.TimeElapsedColumn(), bar.TimeRemainingColumn()),
     )
     with bar.Progress(
-        *columns, console=console, transient=True, disable=not is_shown
+        *columns, console=rich_console, transient=True, disable=not is_shown
     ) as bars:
         task = bars.add_task(description, total=total)
         yield lambda count: bars.update(task, advance=count)

@@ -78,25 +78,31 @@ def update_vocabulary(
         itertools.chain.from_iterable(map(read_lines, files))
         for files in ((paths, ()) if is_shared else (target, source))
     )
-    new, grown = vocabulary.update_vocabulary(old, tokenizer, lines, size, source_lines)
-    _save(new, grown, output)
+    new, extended_tokenizer = vocabulary.update_vocabulary(
+        old, tokenizer, lines, size, source_lines
+    )
+    _save(new, extended_tokenizer, output)
     if not is_shared:
-        _print_added(tokenizer.source, grown.source, "source ")
-    _print_added(tokenizer.target, grown.target, "" if is_shared else "target ")
+        _print_added(tokenizer.source, extended_tokenizer.source, "source ")
+    _print_added(
+        tokenizer.target, extended_tokenizer.target, "" if is_shared else "target "
+    )
     console.print_status(
         f"Run train --from {output}, so that the model learns to use them"
     )
     typer.echo(output / MODEL)
 
 
-def _print_added(tokenizer, grown, side):
+def _print_added(tokenizer, extended_tokenizer, side):
     """Prints the subwords that were added to one vocabulary."""
-    added = grown.pieces()[tokenizer.vocabulary_size :]
+    added = extended_tokenizer.pieces()[tokenizer.vocabulary_size :]
     more = ", ..." if len(added) > _NUM_SHOWN else ""
     console.print_status(
         f"{len(added)} {side}subwords added: {', '.join(added[:_NUM_SHOWN])}{more}"
     )
-    console.print_status(f"{grown.vocabulary_size} {side}subwords in total")
+    console.print_status(
+        f"{extended_tokenizer.vocabulary_size} {side}subwords in total"
+    )
 
 
 def _save(model, tokenizer, output):

@@ -84,7 +84,8 @@ def _text_sources(recipe, pairs):
 def _prepare_tokenizer(settings, pairs, folder, has_begun):
     """Returns the tokenizer in `folder`, after training and saving it if necessary."""
     path = folder / _TEXT_FINGERPRINT
-    fingerprint, is_trained = pairs.fingerprint(), False
+    fingerprint = pairs.fingerprint()
+    is_trained = False
     if folder.is_dir():
         # Before the first checkpoint, users may still change the text. A vocabulary
         # that was learned from the old text is then learned again.
@@ -205,7 +206,7 @@ def load_pairs(recipe):
             for split, pairs in splits._asdict().items()
         }
 
-    def source(split):
+    def pairs_of_split(split):
         if data.kind == "tsv":
             return pipelines.TsvFiles(split, data.source, data.target)
         if data.kind == "jsonl":
@@ -234,7 +235,7 @@ def load_pairs(recipe):
         pairs["train"] = pipelines.RecordFolder(splits.pop("train"))
     for name, split in splits.items():
         if split is not None:
-            pairs[name] = source(split)
+            pairs[name] = pairs_of_split(split)
     return pairs
 
 

@@ -59,7 +59,7 @@ def training_flops(settings, vocabulary_size, source_lengths, target_lengths):
     return 3 * forward_flops(settings, vocabulary_size, source_lengths, target_lengths)
 
 
-def counted_flops(recipe, settings, num_outputs, corpora, steps):
+def count_run_flops(recipe, settings, num_outputs, corpora, steps):
     """Counts the floating-point operations of a run, summed over its stages.
 
     Args:
@@ -104,7 +104,9 @@ def training_cost(recipe, model, corpora, progress, devices):
         "key_dim": model.key_dim or model.d_model // model.num_heads,
         "value_dim": model.value_dim or model.d_model // model.num_heads,
     }
-    counted = counted_flops(recipe, settings, model.num_outputs, corpora, progress.step)
+    counted = count_run_flops(
+        recipe, settings, model.num_outputs, corpora, progress.step
+    )
     rate = measure_flops(
         precision=precision, num_parallel=recipe.training.parallel_parts
     )

@@ -52,7 +52,7 @@ _LEFTOVERS = (
     *(f"{_CHECKPOINTS}/.saved-[0-9]*.json", f"{_CHECKPOINTS}/.checkpoint-[0-9]*"),
 )
 # Keys that may change when a run resumes.
-_FREE = {
+_CHANGEABLE_KEYS = {
     "training": {
         *("steps", "best_metric", "early_stopping", "on_nonfinite"),
         *("max_consecutive_skips", "max_gradient_norm"),
@@ -60,7 +60,7 @@ _FREE = {
     "decoding": True,
 }
 # Keys that may not change even with --allow-changes, since checkpoints would not fit.
-_FIXED = {
+_FIXED_KEYS = {
     *(f"model.{name}" for name in ARCHITECTURE),
     *(f"tokenizer.{name}" for name in ("kind", "vocabulary_size", "split_digits")),
     *("tokenizer.shared", "tokenizer.source_vocabulary_size"),
@@ -277,7 +277,7 @@ def claim(folder, recipe, allow_changes=False):
                 f"({', '.join(changed)}). Choose another --output, or pass "
                 "--allow-changes or --restart"
             )
-        fixed = [key for key in changed if key in _FIXED]
+        fixed = [key for key in changed if key in _FIXED_KEYS]
         if fixed and begun:
             raise RunError(
                 f"{folder} contains a run whose checkpoints do not fit these changes: "
@@ -356,7 +356,7 @@ def _changes(path, recipe, allow_changes):
 
 
 def _changed_keys(old, new):
-    old, new = (recipe.model_dump(exclude=_FREE) for recipe in (old, new))
+    old, new = (recipe.model_dump(exclude=_CHANGEABLE_KEYS) for recipe in (old, new))
     for section in old:
         before, after = old[section] or {}, new[section] or {}
         for key in sorted({*before, *after}):

@@ -240,14 +240,14 @@ class _Run:
         name = options.cache_name(default_text_options(self.recipe))
         return data.corpora[name], training_pairs(data.pairs, options)
 
-    def fit(self, data, trainer, validate, bar):
+    def fit(self, data, trainer, validate, show_progress):
         """Trains all unfinished stages.
 
         Args:
             data: `_Data`.
             trainer: `Trainer`.
             validate: Function that computes validation metrics, or `None`.
-            bar: Whether to show a progress bar.
+            show_progress: Whether to show a progress bar.
         """
         progress = trainer.progress
         for number, stage in enumerate(self._stages, 1):
@@ -256,9 +256,9 @@ class _Run:
                 if self.recipe.training.stages:
                     is_new = progress.step == stage.start
                     trainer.begin_stage(number, len(self._stages), is_new)
-                self._fit_stage(stage, data, trainer, validate, bar)
+                self._fit_stage(stage, data, trainer, validate, show_progress)
 
-    def _fit_stage(self, stage, data, trainer, validate, bar):
+    def _fit_stage(self, stage, data, trainer, validate, show_progress):
         """Trains up to the last step of a stage."""
         settings = stage.settings
         corpus, pairs = self._training_text(data, stage.text_options)
@@ -294,7 +294,7 @@ class _Run:
             validation_steps=settings.validation_steps,
             metric=self.recipe.validation_metric(),
             patience=stopping.patience if stopping else None,
-            bar=self.recipe.training.steps if bar else None,
+            bar=self.recipe.training.steps if show_progress else None,
             max_consecutive_skips=settings.max_consecutive_skips if skips else 0,
             locate_batch=locate_batch,
         )

@@ -38,21 +38,21 @@ TOKEN_BYTES = 4
 _UNKNOWN_TEXT = TextSize(pairs=30_000, bytes=2_000_000, characters=100, words=30_000)
 
 
-class Size(NamedTuple):
+class SizeDefaults(NamedTuple):
     """Training settings for models of one size."""
 
     batch_tokens: int
-    steps: int  # maximum
+    max_steps: int
     min_steps: int
-    epochs: int  # determine the steps, between `min_steps` and `steps`
+    epochs: int  # determine the steps, between `min_steps` and `max_steps`
     learning_rate: float  # peak of inverse_sqrt
     warmup_steps: int
 
 
-_TINY = Size(4096, 10_000, 1_000, 100, 0.005, 1_000)
-_SMALL = Size(8192, 30_000, 3_000, 60, 0.002, 2_000)
+_TINY = SizeDefaults(4096, 10_000, 1_000, 100, 0.005, 1_000)
+_SMALL = SizeDefaults(8192, 30_000, 3_000, 60, 0.002, 2_000)
 # The paper's values, and the peak of its schedule for d_model 512.
-_BASE = Size(25_000, 100_000, 10_000, 40, 0.0007, 4_000)
+_BASE = SizeDefaults(25_000, 100_000, 10_000, 40, 0.0007, 4_000)
 
 
 class Choice(NamedTuple):
@@ -161,7 +161,7 @@ class _Plan:
         return size, reason
 
     def batch_tokens(self):
-        size = self._size().batch_tokens
+        size = self._size_class().batch_tokens
         # If the preset's batches give fewer than ten updates per epoch, choose the
         # largest power of two that gives ten. Every sentence must fit into a batch.
         min_tokens = max(1024, self._max_length() + 1)
@@ -196,25 +196,25 @@ class _Plan:
         return 2, f"on {cores} CPU cores"
 
     def steps(self):
-        size = self._size()
+        size = self._size_class()
         tokens = _positive(self._get("training.batch_tokens"), size.batch_tokens)
         epoch = max(1, self._epoch_tokens() // tokens)
-        steps = min(max(size.epochs * epoch, size.min_steps), size.steps)
+        steps = min(max(size.epochs * epoch, size.min_steps), size.max_steps)
         steps = round(steps, -2)
         return steps, f"about {max(1, round(steps / epoch)):,} epochs"
 
     def warmup_steps(self):
-        size = self._size()
-        steps = _positive(self._get("training.steps"), size.steps)
+        size = self._size_class()
+        steps = _positive(self._get("training.steps"), size.max_steps)
         return max(1, min(size.warmup_steps, steps // 10)), f"of {steps:,} steps"
 
     def learning_rate(self):
         if self._get("training.schedule") != "inverse_sqrt":
             return None, "schedule paper computes it"
-        return self._size().learning_rate, f"for the preset {self._preset()}"
+        return self._size_class().learning_rate, f"for the preset {self._preset()}"
 
     def validation_steps(self):
-        steps = _positive(self._get("training.steps"), self._size().steps)
+        steps = _positive(self._get("training.steps"), self._size_class().max_steps)
         return max(1, min(5_000, steps // 20)), f"of {steps:,} steps"
 
     def mixed_precision(self):
@@ -234,18 +234,18 @@ class _Plan:
         preset = self._get("model.preset")
         return preset if isinstance(preset, str) and preset in PRESETS else "base"
 
-    def _size(self):
-        """Returns the `Size` for the width of the model."""
-        width = self._sizes()["d_model"]
+    def _size_class(self):
+        """Returns the `SizeDefaults` for the width of the model."""
+        width = self._model_sizes()["d_model"]
         return _TINY if width <= 128 else _SMALL if width <= 256 else _BASE
 
-    def _sizes(self):
+    def _model_sizes(self):
         """Returns the arguments of the model that determine its size."""
         model = self.values.get("model")
         given = {
             name: value
             for name, value in (model.items() if isinstance(model, dict) else ())
-            if name in _SIZES and _positive(value)
+            if name in _SIZE_ARGUMENTS and _positive(value)
         }
         sizes = change_preset(self._preset(), given)
         head_dim = sizes["d_model"] // sizes["num_heads"] or 1
@@ -273,10 +273,10 @@ class _Plan:
 
     def _training_bytes(self, parts):
         """Returns the bytes that training takes with this many parts of a batch."""
-        size = self._size()
+        size = self._size_class()
         tokens = _positive(self._get("training.batch_tokens"), size.batch_tokens)
         vocabulary_size = _positive(self._get("tokenizer.vocabulary_size"), 37_000)
-        sizes = self._sizes()
+        sizes = self._model_sizes()
         if self._has_separate_vocabularies():
             given = self._get("tokenizer.source_vocabulary_size")
             source_size = _positive(given, vocabulary_size)
@@ -290,7 +290,7 @@ class _Plan:
         )
 
 
-_SIZES = ("num_layers", "d_model", "d_ff", "num_heads", "key_dim", "value_dim")
+_SIZE_ARGUMENTS = ("num_layers", "d_model", "d_ff", "num_heads", "key_dim", "value_dim")
 
 
 def _positive(value, default=None):

@@ -87,9 +87,9 @@ def load_recipe(name_or_path, overrides=(), keys=None, run=None, report=None) ->
     _rename_old_keys(values, label)
     describes_model = values.get("model") is not None
     for key, value in (keys or {}).items():
-        _set(values, key, value)
+        _set_key(values, key, value)
     for override in overrides:
-        _apply(values, override)
+        _apply_override(values, override)
     stored = _values_of_run(run)
     if not describes_model:
         _add_template(values, stored)
@@ -219,7 +219,7 @@ def _measure_training_text(data):
     return measure_text(*sides)
 
 
-def _apply(values: dict, override: str) -> None:
+def _apply_override(values: dict, override: str) -> None:
     """Sets the key of an override `"dotted.key=value"`."""
     key, separator, text = override.partition("=")
     key = key.strip()
@@ -230,10 +230,10 @@ def _apply(values: dict, override: str) -> None:
         value = read_yaml(text)
     except RecipeError as error:
         raise RecipeError(f"--set {key}, {error}") from None
-    _set(values, key, value)
+    _set_key(values, key, value)
 
 
-def _set(values: dict, key: str, value) -> None:
+def _set_key(values: dict, key: str, value) -> None:
     """Sets a dotted key, which may be an old name. Missing sections are created."""
     recipe = values
     if key in RENAMED_KEYS:

@@ -23,8 +23,8 @@ def count_parameters(sizes, vocabulary_size):
         vocabulary_size: Number of subwords.
     """
     d_model, d_ff = sizes["d_model"], sizes["d_ff"]
-    heads = sizes["num_heads"] * (sizes["key_dim"] + sizes["value_dim"])
-    attention = 2 * d_model * heads
+    heads_width = sizes["num_heads"] * (sizes["key_dim"] + sizes["value_dim"])
+    attention = 2 * d_model * heads_width
     feed_forward = 2 * d_model * d_ff + d_ff + d_model
     norm = 2 * d_model
     encoder = attention + feed_forward + 2 * norm
@@ -71,9 +71,9 @@ def recipe_memory(recipe, num_devices=1):
         num_devices: Number of devices that share a batch.
     """
     sizes = recipe.model.model_dump()
-    heads = sizes["d_model"] // sizes["num_heads"]
+    head_dim = sizes["d_model"] // sizes["num_heads"]
     for name in ("key_dim", "value_dim"):
-        sizes[name] = sizes[name] or heads
+        sizes[name] = sizes[name] or head_dim
     num_weights = count_parameters(sizes, recipe.tokenizer.vocabulary_size)
     has_average = recipe.training.ema_momentum is not None
     return has_average * _AVERAGE_BYTES * num_weights + training_memory(

@@ -34,7 +34,7 @@ from keras_transformer.recipes.stages import StageSettings
 from keras_transformer.recipes.stages import default_text_options
 from keras_transformer.recipes.stages import stages_of
 from keras_transformer.recipes.vocabularies import TokenizerSettings
-from keras_transformer.recipes.vocabularies import source_embeddings
+from keras_transformer.recipes.vocabularies import source_embedding_rows
 
 # Tokenizers of sacreBLEU.
 BLEU_TOKENIZERS = (
@@ -367,7 +367,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check_vocabularies(self):
-        size = source_embeddings(self)
+        size = source_embedding_rows(self)
         if size is not None:
             self.model.variations = self.model.variations or VariationSettings()
             self.model.variations.source_vocabulary_size = size

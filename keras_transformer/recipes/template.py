@@ -40,8 +40,8 @@ def recipe_template(name, path, train=None) -> str:
         return text
     if _NO_TEXT not in text:
         raise RecipeError(
-            f"{name}: names its training text already. Use --recipe files, or omit "
-            "--source and --target"
+            f"{name}: the recipe already names its training text. Use --recipe "
+            "files, or omit --source and --target"
         )
     text = text.replace(_SET_FILES, "")
     files = yaml.safe_dump(

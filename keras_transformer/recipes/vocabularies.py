@@ -61,7 +61,7 @@ class TokenizerSettings(Section):
         return self
 
 
-def source_embeddings(recipe):
+def source_embedding_rows(recipe):
     """Returns the number of rows of a separate source embedding matrix.
 
     If source and target share one matrix, returns `None`.

@@ -31,7 +31,7 @@ class _Loader(yaml.SafeLoader):
         # Causes: day 99 of a month, `!!int` before a word, or too many digits.
         except (ValueError, LookupError, AttributeError, TypeError, OverflowError):
             line = node.start_mark.line + 1
-            raise RecipeError(f"line {line}: a value that cannot be read") from None
+            raise RecipeError(f"line {line}: the value cannot be read") from None
 
     def construct_mapping(self, node, deep=False):
         seen = set()

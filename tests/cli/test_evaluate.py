@@ -75,7 +75,7 @@ def test_evaluate_checks_the_output_folder_first(
         *("--output", tmp_path / "missing" / "out"),
     )
     assert result.exit_code == 2
-    assert f"there is no folder {tmp_path / 'missing'}" in result.stderr
+    assert f"the folder {tmp_path / 'missing'} does not exist" in result.stderr
     # `open_model`, which sets `warn`, was not called.
     assert translator.warn is None
 

@@ -171,7 +171,7 @@ def test_filter_rejects_invalid_arguments(files, run_filter, run_command, tiny_e
         ),
         (
             ["--keep-fraction", "1", "--output-source", files / "nowhere" / "a"],
-            f"{files / 'nowhere' / 'a'}: there is no folder {files / 'nowhere'}",
+            f"{files / 'nowhere' / 'a'}: the folder {files / 'nowhere'} does not exist",
         ),
     ):
         result = run_filter(*arguments)

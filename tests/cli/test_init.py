@@ -47,7 +47,7 @@ def test_init_copies_every_shipped_recipe(run_command, folder, name):
     ("arguments", "message"),
     [
         (["my.txt"], "my.txt: the name of a recipe must end in .yaml"),
-        (["nowhere/my.yaml"], "there is no folder nowhere"),
+        (["nowhere/my.yaml"], "the folder nowhere does not exist"),
         (
             ["old.yaml"],
             "old.yaml: already exists. Choose another name, or pass --force",
@@ -59,7 +59,7 @@ def test_init_copies_every_shipped_recipe(run_command, folder, name):
         ),
         (
             ["a.yaml", "--recipe", "phrases", "-s", "b", "-t", "c"],
-            "phrases: names its training text already",
+            "phrases: the recipe already names its training text",
         ),
     ],
 )

@@ -272,11 +272,12 @@ def test_average_matches_the_mean_of_the_last_checkpoints(folder, trained, run_c
 
 
 def test_average_refuses_unusable_outputs(folder, trained, run_command):
+    missing = folder / "missing"
     mistakes = {
         folder / "average": "must end in .keras",
         folder / "average.h5": "must end in .keras",
         trained[0]: "must be a file, not a folder",
-        folder / "missing" / "a.keras": f"there is no folder {folder / 'missing'}",
+        missing / "a.keras": f"the folder {missing} does not exist",
     }
     for output, message in mistakes.items():
         result = run_command("average", trained[0], "--output", output)

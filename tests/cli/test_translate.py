@@ -121,7 +121,7 @@ def test_translate_passes_its_search_options(run_command, model_path, translator
     [
         (["--input", "missing.en"], "error: missing.en: no such file"),
         (["--beam-size", "2", "--n-best", "3"], "--n-best 3: must not exceed"),
-        (["--output", "nowhere/out"], "nowhere/out: there is no folder nowhere"),
+        (["--output", "nowhere/out"], "nowhere/out: the folder nowhere does not exist"),
         (["--output", "out.gz"], "out.gz: output is not compressed"),
     ],
 )

@@ -10,7 +10,7 @@ from phrases_run import small_recipe
 
 from keras_transformer.errors import RecipeError
 from keras_transformer.experiments.average import average_run
-from keras_transformer.experiments.cost import counted_flops
+from keras_transformer.experiments.cost import count_run_flops
 from keras_transformer.experiments.train import train
 from keras_transformer.pipelines import EncodedCorpus
 from keras_transformer.recipes import load_recipe
@@ -163,7 +163,7 @@ def test_cost_of_a_run_is_the_sum_over_its_stages(run):
 
     def cost(recipe, corpora, steps):
         vocabulary_size = recipe.tokenizer.vocabulary_size
-        return counted_flops(recipe, sizes, vocabulary_size, corpora, steps)
+        return count_run_flops(recipe, sizes, vocabulary_size, corpora, steps)
 
     first = cost(plain, [both], 3)
     # SimCut computes each batch twice.
