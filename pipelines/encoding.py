@@ -32,7 +32,7 @@ _FORMAT = 3
 _SAMPLER = "philox"
 _CHUNK_PAIRS = 8192
 # Number of dropped pairs per reason whose locations are stored.
-_NAMED_LINES = 5
+_MAX_LOCATIONS = 5
 
 
 def encode_corpus(
@@ -194,17 +194,17 @@ def _write_corpus(encoded, locate, tokenizers, folder: str, max_length: int) -> 
         _IdsFile(folder, side, tokenizer.vocabulary_size)
         for side, tokenizer in zip(SIDES, tokenizers, strict=True)
     ]
-    for reasons, ragged in encoded:
-        for segmented in itertools.chain(*ragged):
+    for reasons, sides in encoded:
+        for segmented in itertools.chain(*sides):
             too_long = segmented.row_lengths().numpy() + 1 > max_length
             reasons[too_long & (reasons == "")] = "too_long"
         dropped_pairs.append(num_read + np.flatnonzero(reasons != ""))
         for number in np.flatnonzero(reasons != ""):
             facts = dropped[reasons[number]]
             facts["count"] += 1
-            if len(facts["first"]) < _NAMED_LINES:
+            if len(facts["first"]) < _MAX_LOCATIONS:
                 facts["first"].append(locate(num_read + int(number) + 1))
-        for file, tokenizer, side in zip(files, tokenizers, ragged, strict=True):
+        for file, tokenizer, side in zip(files, tokenizers, sides, strict=True):
             # A pair's segmentations are adjacent: row i belongs to pair i // count.
             rows = np.arange(len(reasons) * len(side))
             rows = rows.reshape(len(side), -1).T.ravel()

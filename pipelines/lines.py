@@ -154,7 +154,7 @@ def _guard(parts: Iterable[bytes], path: str | os.PathLike) -> Iterator[bytes]:
         except StopIteration:
             return
         except EOFError:
-            problem = "the gzip file is cut off"
+            problem = "the gzip file is truncated"
         except (gzip.BadGzipFile, zlib.error):
             problem = "not a valid gzip file"
         except OSError as error:

@@ -139,7 +139,9 @@ def _run(task, model, source, target, output, batch_size, beam_option):
 
     version = newest_version(model) if model.is_dir() else None
     if version is None:
-        raise UserError(f"{model}: not a SavedModel; create one with export")
+        raise UserError(
+            f"{model}: not a SavedModel. Create one with keras-transformer export"
+        )
     inference.run_with_beam(
         version.resolve(),
         task,

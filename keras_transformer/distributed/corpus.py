@@ -133,7 +133,7 @@ def _read_pairs(pipeline, files, deduplicate):
         return read.pairs, [read.counts]
     first = (
         read.pairs
-        | "key by text" >> beam.Map(_by_text)
+        | "key by text" >> beam.Map(_key_by_text)
         | "same texts" >> beam.GroupByKey()
         | "keep the first"
         >> beam.ParDo(_KeepFirst()).with_outputs("counts", main="pairs")
@@ -260,7 +260,7 @@ class _ReadPairs(beam.DoFn):
                 yield (file, line), tuple(texts)
 
 
-def _by_text(element):
+def _key_by_text(element):
     place, (source, target) = element
     text = f"{len(source)} {source}{target}".encode("utf-8", "surrogatepass")
     return hashlib.sha256(text).digest(), (place, (source, target))

@@ -24,7 +24,7 @@ from keras_transformer.saving.saved_model import load_saved_model
 from keras_transformer.saving.saved_model import max_batch_size
 
 # Name of the counter of lines that the export truncates.
-_CUT = "lines cut"
+_TRUNCATED = "lines truncated"
 # Tasks, and the name of each task's signature in the export.
 TRANSLATE, SCORE = "translate", "score"
 _SIGNATURES = {TRANSLATE: "serving_default", SCORE: "score"}
@@ -57,7 +57,7 @@ class SavedModelHandler(ModelHandler):
             found = run(inputs=tf.constant(batch))
             # Older exports do not report truncated lines.
             num_cut = np.count_nonzero(found.get("truncated", []))
-            Metrics.counter(SavedModelHandler, _CUT).inc(int(num_cut))
+            Metrics.counter(SavedModelHandler, _TRUNCATED).inc(int(num_cut))
             return [_one_line(text) for text in found["translations"].numpy()]
         sources, targets = (list(side) for side in zip(*batch, strict=True))
         scored = run(inputs=tf.constant(sources), targets=tf.constant(targets))
@@ -111,7 +111,7 @@ def run_with_beam(
         )
 
     result = beam_corpus.run_beam(lines, beam_options)
-    counted = result.metrics().query(MetricsFilter().with_name(_CUT))["counters"]
+    counted = result.metrics().query(MetricsFilter().with_name(_TRUNCATED))["counters"]
     num_cut = sum(counter.result for counter in counted)
     if num_cut:
         _logger.warning(

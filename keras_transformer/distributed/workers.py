@@ -73,7 +73,7 @@ class Workers:
         )
         if missing:
             raise WorkerLost(
-                f"worker {self.index}: {_names(missing)} did not start within "
+                f"worker {self.index}: {_worker_names(missing)} did not start within "
                 f"{start_seconds} seconds"
             )
         # TensorFlow waits again, with the GIL held, so only faulthandler can end the
@@ -176,7 +176,7 @@ class Workers:
                 raise
             named = re.findall(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)", str(error))
             others = {_worker_index(self._jobs, *task) for task in named} - {self.index}
-            who = _names(others)
+            who = _worker_names(others)
             raise WorkerLost(
                 f"worker {self.index}: {who or 'another worker'} has ended or cannot "
                 "be reached, so training stopped. Start all workers again to resume "
@@ -251,8 +251,10 @@ def _worker_index(jobs, job, task):
     return int(task) + (jobs.get("chief", 0) if job == "worker" else 0)
 
 
-def _names(numbers):
-    return " and ".join(f"worker {number}" for number in sorted(numbers))
+def _worker_names(numbers):
+    names = [f"worker {number}" for number in sorted(numbers)]
+    names[-2:] = [" and ".join(names[-2:])]
+    return ", ".join(names)
 
 
 def _cluster_and_index(text):

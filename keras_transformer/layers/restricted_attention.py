@@ -121,12 +121,12 @@ def _join_neighbors(blocks, sides):
 
     Returns `[batch, heads, blocks, keys, dim]`, with zeros for missing neighbors.
     """
-    nothing = ops.zeros_like(blocks[:, :, :1])
+    zeros = ops.zeros_like(blocks[:, :, :1])
     parts = [blocks]
     if sides[0]:
-        parts.insert(0, ops.concatenate([nothing, blocks[:, :, :-1]], axis=2))
+        parts.insert(0, ops.concatenate([zeros, blocks[:, :, :-1]], axis=2))
     if sides[1]:
-        parts.append(ops.concatenate([blocks[:, :, 1:], nothing], axis=2))
+        parts.append(ops.concatenate([blocks[:, :, 1:], zeros], axis=2))
     return ops.concatenate(parts, axis=3)
 
 

@@ -27,7 +27,9 @@ class Stack(TransformerLayer):
     def __init__(self, num_layers, num_heads, key_dim, d_ff, **kwargs):
         super().__init__(num_heads, key_dim, d_ff, **kwargs)
         if num_layers < 1:
-            raise ValueError(f"`num_layers` must be at least 1. Received: {num_layers}")
+            raise ValueError(
+                f"`num_layers` must be at least 1. Received: {num_layers}."
+            )
         self.num_layers = num_layers
         self.layers = [
             self.layer_class(

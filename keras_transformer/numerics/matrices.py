@@ -62,8 +62,8 @@ def pack_kernel(kernel):
     size = min(sizes, key=lambda size: abs(size - BLOCK_COLUMNS))
     count = columns // size
     blocks = ops.transpose(ops.reshape(kernel, (width, count, size)), (1, 0, 2))
-    pieces = max(1, min(MAX_PIECES, count, width * columns // MIN_PIECE_SIZE))
-    ends = [count * piece // pieces for piece in range(pieces + 1)]
+    num_pieces = max(1, min(MAX_PIECES, count, width * columns // MIN_PIECE_SIZE))
+    ends = [count * piece // num_pieces for piece in range(num_pieces + 1)]
     return tuple(blocks[first:last] for first, last in itertools.pairwise(ends))
 
 
@@ -83,9 +83,9 @@ def packed_matmul(rows, kernel):
     products = []
     for piece in kernel:
         blocks, _, size = piece.shape
-        each = ops.matmul(ops.broadcast_to(rows, (blocks, *ops.shape(rows))), piece)
-        each = ops.reshape(ops.transpose(each, (1, 0, 2)), (-1, blocks * size))
-        products.append(each)
+        product = ops.matmul(ops.broadcast_to(rows, (blocks, *ops.shape(rows))), piece)
+        product = ops.reshape(ops.transpose(product, (1, 0, 2)), (-1, blocks * size))
+        products.append(product)
     return products[0] if len(products) == 1 else ops.concatenate(products, axis=1)
 
 

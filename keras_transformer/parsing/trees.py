@@ -59,15 +59,15 @@ def events(tree: Tree) -> Iterator[tuple[str, str | int]]:
         `("word", index)` for each word, in the order of the written tree.
     """
     stack = []
-    following = 0
+    next_constituent = 0
     for word in range(len(tree.words)):
         while (
-            following < len(tree.constituents)
-            and tree.constituents[following][1] == word
+            next_constituent < len(tree.constituents)
+            and tree.constituents[next_constituent][1] == word
         ):
-            label, _, end = tree.constituents[following]
+            label, _, end = tree.constituents[next_constituent]
             stack.append((label, end))
-            following += 1
+            next_constituent += 1
             yield "open", label
         yield "word", word
         while stack and stack[-1][1] == word + 1:
@@ -166,7 +166,7 @@ class _Builder:
         self._spans = []
         self._words = []
         self._tags = []
-        self._empty_outer = False  # whether the outermost bracket has no label
+        self._is_outer_unlabeled = False  # whether the outermost bracket has no label
         self._finished = False  # whether the outermost bracket is closed
 
     def add(self, piece: str) -> str | None:
@@ -194,7 +194,7 @@ class _Builder:
             # A bracket that contains another bracket is a constituent.
             if self._label is None and self.depth > 1:
                 return "a bracket inside a tree has no label"
-            self._empty_outer |= self._label is None
+            self._is_outer_unlabeled |= self._label is None
             self._stack.append(len(self._spans))
             label = ROOT_LABEL if self._label is None else base_label(self._label)
             self._spans.append([label, len(self._words), None])
@@ -224,7 +224,7 @@ class _Builder:
         spans = [tuple(span) for span in self._spans if span[1] < span[2]]
         if not self._words:
             return None
-        if self._empty_outer and _has_one_child(spans, len(self._words)):
+        if self._is_outer_unlabeled and _has_one_child(spans, len(self._words)):
             spans = spans[1:]
         if not spans and len(self._words) > 1:
             # Several words under one tag need a root.

@@ -45,7 +45,9 @@ class ServedModel:
     def __init__(self, folder, name=None, allow_unsafe=False):
         path = newest_version(folder) if folder.is_dir() else None
         if path is None:
-            raise ModelError(f"{folder}: not a SavedModel; create one with export")
+            raise ModelError(
+                f"{folder}: not a SavedModel. Create one with keras-transformer export"
+            )
         # The folder of a version may have been copied under any name.
         is_version = path.name.isdecimal()
         self.version = int(path.name) if is_version else 1

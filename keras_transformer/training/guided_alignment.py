@@ -95,7 +95,7 @@ def next_words(begins_word, stands_for_word, pad_id=0):
         word = tf.cumsum(tf.gather(begins_word, source_ids), axis=1) - 1
         word = tf.where(tf.equal(source_ids, pad_id), -1, word)
         symbols = tf.gather(stands_for_word, inputs["target_ids"])
-        following = tf.cumsum(symbols, axis=1)
-        return tf.equal(following[:, :, None], word[:, None, :])
+        next_word = tf.cumsum(symbols, axis=1)
+        return tf.equal(next_word[:, :, None], word[:, None, :])
 
     return aligned

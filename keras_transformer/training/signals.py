@@ -10,7 +10,7 @@ from keras_transformer.training.replicas import SingleProcess
 
 # Handlers for a second signal. Signals without one end the process at once. A second
 # Ctrl-C raises `KeyboardInterrupt`, so that temporary files are removed.
-_SECOND = {signal.SIGINT: signal.default_int_handler}
+_SECOND_SIGNAL_HANDLERS = {signal.SIGINT: signal.default_int_handler}
 
 
 class _Stop(BaseException):
@@ -78,7 +78,7 @@ class SaveOnSignal(keras.callbacks.Callback):
     def _receive(self, number, frame):
         self._received = number
         for each in self._previous:
-            signal.signal(each, _SECOND.get(each, signal.SIG_DFL))
+            signal.signal(each, _SECOND_SIGNAL_HANDLERS.get(each, signal.SIG_DFL))
         if self._may_raise:
             self._may_raise = False
             raise _Stop

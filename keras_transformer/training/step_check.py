@@ -1,9 +1,9 @@
 """Detects invalid training steps and skips their updates.
 
 A step is invalid if its loss or gradient is not finite, if its gradient norm exceeds
-`max_gradient_norm`, or if it has no target token. An invalid step changes neither the
-weights nor the slots and step of the optimizer. The `SkippedUpdates` callback decides
-whether training continues.
+`max_gradient_norm`, or if it has no target token with a weight above 0. An invalid step
+changes neither the weights nor the slots and step of the optimizer. The
+`SkippedUpdates` callback decides whether training continues.
 """
 
 import keras
@@ -15,7 +15,7 @@ from keras_transformer.training.replicas import num_replicas
 
 OK, NO_TOKENS, LOSS, GRADIENT, EXPLOSION = range(5)
 FAULT_REASONS = {
-    NO_TOKENS: "no target token",
+    NO_TOKENS: "no target token with a weight above 0",
     LOSS: "the loss is not finite",
     GRADIENT: "the gradient is not finite",
     EXPLOSION: "the gradient's norm exceeds training.max_gradient_norm",

@@ -34,7 +34,7 @@ from keras_transformer.training.signals import SaveOnSignal
 logger = logging.getLogger(__name__)
 
 # Maximum number of locations in a message. The log has all of them.
-_NAMED_PLACES = 3
+_MAX_LOCATIONS = 3
 
 
 class Trainer:
@@ -267,9 +267,9 @@ class Trainer:
         places = locate_batch(step) if locate_batch else []
         message = f"step {step}: {reason}"
         if places:
-            message += f"; its batch: {', '.join(places[:_NAMED_PLACES])}"
-        if len(places) > _NAMED_PLACES:
-            message += f" and {len(places) - _NAMED_PLACES} more"
+            message += f"; its batch: {', '.join(places[:_MAX_LOCATIONS])}"
+        if len(places) > _MAX_LOCATIONS:
+            message += f" and {len(places) - _MAX_LOCATIONS} more"
         self.log.note("skipped", {"reason": reason, "batch": places})
         if self.writes:
             logger.warning("%s", message)

@@ -88,12 +88,12 @@ def draw_number(random: Random, max_digits: int, max_decimals: int, sign: int = 
     The size limit is drawn uniformly from 1 to `max_digits` digits.
     """
     decimals = random.randint(0, max_decimals)
-    whole = random.randrange(10 ** random.randint(1, max_digits))
+    integer_part = random.randrange(10 ** random.randint(1, max_digits))
     fraction = random.randrange(10**decimals)
     # "1.0" is written "1" but takes another plural form, so trailing zeros are removed.
     while decimals and fraction % 10 == 0:
         decimals, fraction = decimals - 1, fraction // 10
-    return sign * Decimal(whole * 10**decimals + fraction).scaleb(-decimals)
+    return sign * Decimal(integer_part * 10**decimals + fraction).scaleb(-decimals)
 
 
 def draw_int(random: Random, low: int, high: int, factor: int) -> int:

@@ -42,7 +42,7 @@ class PairLines(Pairs):
         """Yields the line number, from 1, and the pair of each line of data."""
         raise NotImplementedError(f"{type(self).__name__} reads no files.")
 
-    def _num_head_lines(self) -> int:
+    def _num_header_lines(self) -> int:
         """Returns the number of lines before the first pair of a file."""
         return 0
 
@@ -64,7 +64,7 @@ class PairLines(Pairs):
         Raises:
             IndexError: If there is no such pair.
         """
-        head = self._num_head_lines()
+        head = self._num_header_lines()
         for path in self.paths:
             if path not in self._counts:
                 self._counts[path] = count_lines(path) - head
@@ -101,13 +101,13 @@ class TsvFiles(PairLines):
                 f"names. Received: {source!r} and {target!r}."
             )
 
-    def _num_head_lines(self):
+    def _num_header_lines(self):
         return int(isinstance(self.source, str))
 
     def _read(self, path):
         places = {"data.source": self.source, "data.target": self.target}
         for number, line in enumerate(read_lines(path, errors="drop"), start=1):
-            if number <= self._num_head_lines():
+            if number <= self._num_header_lines():
                 places = _columns(places, line, path)
             elif line is None:
                 yield number, (None, None)

@@ -17,7 +17,7 @@ from keras_transformer.errors import DataError
 from keras_transformer.pipelines.tokenizers.base import SPACE_MARK
 
 # Splits of words with more symbols rarely repeat, so they are not cached.
-_LONGEST_KEPT = 32
+_MAX_CACHED_SYMBOLS = 32
 # Limits the memory of cached splits to about 100 MB.
 _MAX_SPLITS = 200_000
 
@@ -99,7 +99,7 @@ class BpeDropout:
 
     def _split(self, word, skips):
         """Splits a word without the merges numbered `skips`, a sorted list."""
-        if len(word.symbols) > _LONGEST_KEPT:
+        if len(word.symbols) > _MAX_CACHED_SYMBOLS:
             return self._merges.split(word.symbols, skips)[0]
         # Cached splits are a tree, in which each level skips one more merge.
         split = word

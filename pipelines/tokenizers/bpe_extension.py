@@ -109,14 +109,14 @@ class _Learner:
         self._places = {}  # words that contain or contained each pair
         self._heap = []
 
-    def add_characters(self, most):
-        """Adds at most `most` pieces, for characters that were encoded as bytes."""
+    def add_characters(self, max_pieces):
+        """Adds up to `max_pieces` pieces for characters that were encoded as bytes."""
         characters = Counter()
         for word, count in zip(self._words, self._counts, strict=True):
             for piece in word:
                 for character in piece:
                     characters[character] += count
-        may_remain = (1 - self._spec.character_coverage) * characters.total()
+        max_uncovered = (1 - self._spec.character_coverage) * characters.total()
         missing = {
             character: count
             for character, count in characters.items()
@@ -124,7 +124,7 @@ class _Learner:
         }
         uncovered = sum(missing.values())
         for character in sorted(missing, key=lambda c: (-missing[c], c)):
-            if len(self.replaced) == most or uncovered <= may_remain:
+            if len(self.replaced) == max_pieces or uncovered <= max_uncovered:
                 break
             uncovered -= missing[character]
             spelling = [self._ids[f"<0x{byte:02X}>"] for byte in character.encode()]
@@ -136,10 +136,10 @@ class _Learner:
         """Adds a piece for the most frequent pair. Returns whether there was a pair."""
         while self._heap:
             count, left, right = heapq.heappop(self._heap)
-            now = self._pairs[left, right]
-            if -count != now:  # the count is out of date
-                if now >= _MIN_COUNT:
-                    heapq.heappush(self._heap, (-now, left, right))
+            current_count = self._pairs[left, right]
+            if -count != current_count:  # the count is out of date
+                if current_count >= _MIN_COUNT:
+                    heapq.heappush(self._heap, (-current_count, left, right))
                 continue
             if left + right in self._scores:
                 continue  # another pair produced the same piece

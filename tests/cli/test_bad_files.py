@@ -40,7 +40,7 @@ def files(tmp_path):
 BAD = {
     "short": "3 lines but|2 lines|has 2",
     "empty": "the file is empty",
-    "cut.gz": "the gzip file is cut off, after line",
+    "cut.gz": "the gzip file is truncated, after line",
     "altered.gz": "not a valid gzip file, after line",
     "plain.gz": "not a valid gzip file, after line 0",
     "folder": "is a directory",

@@ -18,7 +18,8 @@ def test_serve_rejects_invalid_arguments(tmp_path, run_command):
     result = run_command("serve", tmp_path)
     assert result.exit_code == 2
     assert result.stderr == (
-        f"error: {tmp_path}: not a SavedModel; create one with export\n"
+        f"error: {tmp_path}: not a SavedModel. "
+        "Create one with keras-transformer export\n"
     )
     result = run_command("serve", tmp_path, "--max-texts", "9", "--queue-size", "8")
     assert (result.exit_code, "must not exceed --queue-size" in result.stderr) == (

@@ -222,7 +222,7 @@ def test_corpus_rejects_invalid_input(corpus, records, tmp_path):
     whole = (folder / "1.en.gz").read_bytes()
     (folder / "torn.en.gz").write_bytes(whole[: len(whole) // 2])
     (folder / "torn.de.gz").write_bytes((folder / "1.de.gz").read_bytes())
-    with pytest.raises(DataError, match=r"torn.en.gz: the gzip file is cut off"):
+    with pytest.raises(DataError, match=r"torn.en.gz: the gzip file is truncated"):
         encode(folder, tmp_path / "b", names=["torn{}.gz"])
     assert not list(tmp_path.rglob("records.json"))
     with pytest.raises(DataError, match="no training examples: 1 pairs read"):

@@ -252,6 +252,19 @@ def test_workers_meet_and_report_missing_ones():
     assert wait_for_workers(addresses, 1, 0.5) == [0, 2]
 
 
+@pytest.mark.parametrize(
+    ("numbers", "names"),
+    [
+        (set(), ""),
+        ({1}, "worker 1"),
+        ({2, 1}, "worker 1 and worker 2"),
+        ({3, 1, 2}, "worker 1, worker 2 and worker 3"),
+    ],
+)
+def test_messages_list_workers_in_order(numbers, names):
+    assert workers._worker_names(numbers) == names
+
+
 def test_signals_interrupt_waiting_for_workers():
     """Ctrl-C ends the wait inside a function that Python cannot interrupt."""
     with pytest.raises(KeyboardInterrupt):

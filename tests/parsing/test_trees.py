@@ -114,7 +114,7 @@ def test_read_trees_names_the_line_of_broken_trees(tmp_path, text, message):
 def test_read_trees_names_a_truncated_or_missing_file(tmp_path):
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(TRACES.encode() * 99)[:-20])
-    with pytest.raises(DataError, match=r"a\.gz: the gzip file is cut off"):
+    with pytest.raises(DataError, match=r"a\.gz: the gzip file is truncated"):
         list(read_trees(path))
     with pytest.raises(DataError, match="no such file"):
         list(read_trees(tmp_path / "b"))

@@ -311,6 +311,6 @@ def test_source_error_leaves_no_corpus(tokenizers, tmp_path):
     (data / "a.gz").write_bytes(texts)
     (data / "b.gz").write_bytes(texts[:-9])
     files = TextFiles(data / "a.gz", data / "b.gz")
-    with pytest.raises(DataError, match=r"b\.gz: the gzip file is cut off"):
+    with pytest.raises(DataError, match=r"b\.gz: the gzip file is truncated"):
         encode_corpus(files, *tokenizers, tmp_path / "ids")
     assert [path.name for path in tmp_path.iterdir()] == ["data"]

@@ -26,7 +26,7 @@ STEPS = 8
 REASON = {
     "loss": "the loss is not finite",
     "gradient": "the gradient is not finite",
-    "tokens": "no target token",
+    "tokens": "no target token with a weight above 0",
 }
 
 

@@ -151,7 +151,7 @@ def test_ids_follow_from_the_seed_alone(tokenizer, lines, monkeypatch, spans):
     first = BpeDropout(model).sample(lines, 0.2, 7)
     sampler = BpeDropout(model)
     sampler.sample(lines[::-1], 0.4, 7)
-    for limit in ("_MAX_SPLITS", "_LONGEST_KEPT", None):
+    for limit in ("_MAX_SPLITS", "_MAX_CACHED_SYMBOLS", None):
         again = sampler.sample(lines, 0.2, 7)
         for one, other in zip(first, again, strict=True):
             np.testing.assert_array_equal(one, other)
