@@ -121,8 +121,7 @@ def test_altered_gzip_never_changes_text(tmp_path):
                 if changed:
                     assert found in (expected, len(expected))
     assert errors > 500
-    for content in (b"", b"\x1f\x8b"):
-        path.write_bytes(content)
+    path.write_bytes(b"\x1f\x8b")
     with pytest.raises(DataError, match=r"a\.gz: the gzip file is truncated"):
         list(read_lines(path))
 
