@@ -136,7 +136,7 @@ GRAPHS = {
                 gradient_func="f"
             )
         ),
-        "the gradient 'f'",
+        "the gradient 'f' is not allowed",
     ),
     "a function twice": (
         _graph(
@@ -152,7 +152,7 @@ GRAPHS = {
     ),
     "a signature that saves": (_call_the_saver, "calls the function"),
     "a graph that saves": (_start_with_the_saver, "calls the function"),
-    "saves when it restores": (_save_on_restore, "has the operation"),
+    "saves when it restores": (_save_on_restore, "is not allowed"),
     "saves to a fixed file": (_fixed_filename, "variables' path"),
     "saves elsewhere": (_constant_path("SaveV2"), "'SaveV2' reaches other files"),
     "merges elsewhere": (
@@ -166,7 +166,7 @@ GRAPHS = {
     "saves beside the folder": (_other_suffix, "'SaveV2' reaches other files"),
     "another machine": (
         _node("MatMul", lambda node: setattr(node, "device", "/job:worker/task:1")),
-        "has the device '/job:worker/task:1'",
+        "the device '/job:worker/task:1' is not allowed",
     ),
     "a function of the host": (
         _node(
@@ -177,7 +177,7 @@ GRAPHS = {
     ),
     "settings of a cluster": (
         _node("StatefulPartitionedCall", _cluster),
-        "has the setting 'example.org:80'",
+        "the setting 'example.org:80' of a call is not allowed",
     ),
     "an executor": (
         _node("StatefulPartitionedCall", _attribute("executor_type", b"/x")),
@@ -190,7 +190,7 @@ GRAPHS = {
     ),
     "a note for TensorFlow": (
         _node("MatMul", _attribute("_tpu_replicate", b"cluster")),
-        "has the attribute '_tpu_replicate'",
+        "the attribute '_tpu_replicate' of MatMul is not allowed",
     ),
     "a type": (
         _node("Cast", lambda node: setattr(node.attr["SrcT"], "type", VARIANT)),

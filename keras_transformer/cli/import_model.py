@@ -89,7 +89,7 @@ def import_model(
     with console.quiet_libraries():
         imported = read(folder, engine, target_language, normalize)
     write_imported(imported, output)
-    for name, value in imported.facts.items():
+    for name, value in imported.card_rows.items():
         console.print_status(f"{name}: {value}")
     known = languages(imported.tokenizer.pieces())
     if known and target_language is None:

@@ -107,11 +107,11 @@ def _print_added(tokenizer, extended_tokenizer, side):
 
 def _save(model, tokenizer, output):
     from keras_transformer.files import replace_folder
-    from keras_transformer.saving.keras_file import note_tokenizer
+    from keras_transformer.saving.keras_file import store_fingerprint
     from keras_transformer.saving.names import MODEL
     from keras_transformer.saving.names import TOKENIZER
 
     with replace_folder(output) as temporary:
         tokenizer.save(temporary / TOKENIZER)
         model.save(temporary / MODEL)
-        note_tokenizer(temporary / MODEL, tokenizer.fingerprint())
+        store_fingerprint(temporary / MODEL, tokenizer.fingerprint())

@@ -73,17 +73,17 @@ def import_huggingface(path, engine=None, language=None, normalization=None):
     model = weights.build_transformer(arguments, arrays)
     _set_weights(model, arrays, tokenizer)
     arrays.check_all_used()
-    facts = {
+    card_rows = {
         "imported from": f"a Hugging Face folder, {folder.resolve().name}",
         "logits match": _ENGINE_NAMES[engine],
         "activation": arguments["activation"],
     }
     if engine == "huggingface":
-        facts["closer to the training"] = (
+        card_rows["closer to the training"] = (
             "--engine marian: Marian trains with another epsilon and position rates"
         )
     decoding = _decoding(folder, config)
-    return ImportedModel(model, tokenizer, decoding, facts, _license(folder))
+    return ImportedModel(model, tokenizer, decoding, card_rows, _license(folder))
 
 
 # Row "logits match" of the model card.

@@ -25,14 +25,14 @@ class ImportedModel(NamedTuple):
         model: `Transformer`.
         tokenizer: `MarianTokenizer`.
         decoding: The section `decoding` of the model's recipe, a mapping.
-        facts: Rows of the model card, such as the origin, a mapping.
+        card_rows: Rows of the model card, such as the origin, a mapping.
         license: License of the model, or `None` if unknown.
     """
 
     model: Any
     tokenizer: Any
     decoding: dict
-    facts: dict
+    card_rows: dict
     license: str | None = None
 
 
@@ -68,9 +68,7 @@ def model_arguments(path, settings, tokenizer, changes):
     base = {"key_dim": None, "value_dim": None, "normalization": "post"}
     width = settings["d_model"]
     if type(width) is int and width % 2:
-        raise ModelError(
-            f"{path}: the width of the model must be even. Received: {width}"
-        )
+        raise ModelError(f"{path}: d_model must be even. Received: {width}")
     try:
         checked = ModelSettings(**base, **settings, variations=changes)
     except ValidationError as error:
@@ -100,7 +98,7 @@ def write_imported(imported, output):
         StorageError: If the disk is full.
     """
     from keras_transformer.recipes import dump_recipe
-    from keras_transformer.saving.keras_file import note_tokenizer
+    from keras_transformer.saving.keras_file import store_fingerprint
     from keras_transformer.saving.names import CONFIG
     from keras_transformer.saving.names import MODEL
     from keras_transformer.saving.names import TOKENIZER
@@ -111,7 +109,7 @@ def write_imported(imported, output):
     with replace_folder(output) as temporary:
         imported.tokenizer.save(temporary / TOKENIZER)
         imported.model.save(temporary / MODEL)
-        note_tokenizer(temporary / MODEL, imported.tokenizer.fingerprint())
+        store_fingerprint(temporary / MODEL, imported.tokenizer.fingerprint())
         dump_recipe(_recipe(imported), temporary / CONFIG)
         card = _card(imported)
         (temporary / "MODEL_CARD.md").write_text(card, encoding="utf-8")
@@ -139,7 +137,7 @@ def _recipe(imported):
 
 def _card(imported):
     """Returns the Markdown text of `MODEL_CARD.md`."""
-    rows = {"parameters": f"{imported.model.count_params():,}", **imported.facts}
+    rows = {"parameters": f"{imported.model.count_params():,}", **imported.card_rows}
     lines = [f"| {name} | {_cell(value)} |" for name, value in rows.items()]
     table = "\n".join(["| what | value |", "| --- | --- |", *lines])
     license = imported.license or "not stated"

@@ -76,16 +76,18 @@ def import_marian(path, engine=None, language=None, normalization=None):
     settings = _model_settings(arrays)
     _check_supported(file, settings)
     tokenizer = _tokenizer(folder, decoder, language, normalization)
-    arguments, facts = _arguments(arrays, settings, tokenizer, engine)
+    arguments, card_rows = _arguments(arrays, settings, tokenizer, engine)
     model = weights.build_transformer(arguments, arrays)
     _set_weights(model, arrays, settings, tokenizer)
     arrays.check_all_used()
-    facts = {
+    card_rows = {
         "imported from": f"Marian, {file.name}",
         "log-probabilities match": _ENGINE_NAMES[engine],
-        **facts,
+        **card_rows,
     }
-    return ImportedModel(model, tokenizer, _decoding(decoder), facts, _license(folder))
+    return ImportedModel(
+        model, tokenizer, _decoding(decoder), card_rows, _license(folder)
+    )
 
 
 # Row "log-probabilities match" of the model card.

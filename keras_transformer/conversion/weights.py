@@ -53,9 +53,7 @@ class StreamOrder:
 
     def __init__(self, d_model):
         if d_model % 2:
-            raise ModelError(
-                f"the width of the model must be even. Received: {d_model}"
-            )
+            raise ModelError(f"d_model must be even. Received: {d_model}")
         # Dimension j of the new stream is dimension order[j] of the old one.
         self._order = np.arange(d_model).reshape(2, -1).T.ravel()
         self._inverse = np.argsort(self._order)

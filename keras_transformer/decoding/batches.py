@@ -65,8 +65,8 @@ def check_pairs(sources, targets, name="targets"):
     sources, targets = check_texts(sources), check_texts(targets, name)
     if len(sources) != len(targets):
         raise ValueError(
-            f"The lines and `{name}` must be equal in number. "
-            f"Received: {len(sources)} and {len(targets)}."
+            f"There must be as many `{name}` as lines. "
+            f"Received: {len(sources)} lines, {len(targets)} {name}."
         )
     return sources, targets
 

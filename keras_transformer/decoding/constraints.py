@@ -18,7 +18,7 @@ class ConstrainedDecoder:
     Args:
         decoder: Decoder, see `beam_search`.
         beam_size: Number of hypotheses or samples per sentence.
-        limits: `max_length` of `beam_search`, scalar or `[batch]`. At the last
+        max_lengths: `max_length` of `beam_search`, scalar or `[batch]`. At the last
             position, only tokens that a sequence may end with are allowed.
         ids: `SpecialIds`.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each sentence,
@@ -35,14 +35,14 @@ class ConstrainedDecoder:
         self,
         decoder,
         beam_size,
-        limits,
+        max_lengths,
         ids=SpecialIds(),
         prefix_ids=None,
         next_states=None,
     ):
         self._decoder = StepDecoder.of(decoder)
         self._beam_size = beam_size
-        self._limits = limits
+        self._max_lengths = max_lengths
         self._pad_id = ids.pad
         self._prefix_ids = prefix_ids
         self._tables = None
@@ -67,8 +67,8 @@ class ConstrainedDecoder:
                 self._prefix_ids, [[0, 0], [0, 1]], constant_values=self._pad_id
             )
         if self._tables is not None:
-            limits = ops.convert_to_tensor(self._limits, dtype="int32")
-            context["limit"] = ops.broadcast_to(limits, (batch_size,))
+            max_lengths = ops.convert_to_tensor(self._max_lengths, dtype="int32")
+            context["limit"] = ops.broadcast_to(max_lengths, (batch_size,))
             cache["state"] = ops.zeros((batch_size * self._beam_size,), dtype="int32")
         return cache, context
 

@@ -58,14 +58,14 @@ def forbidden_phrases(spellings, phrases, boundaries=()):
             f"{len(spellings)} ids."
         )
     states = np.arange(len(delta), dtype="int32")
-    after = np.empty((len(spellings), len(delta)), "int32")
+    state_after_token = np.empty((len(spellings), len(delta)), "int32")
     for token, spelling in enumerate(spellings):
         current = states
         for symbol in spelling:
             following = table[current, columns.get(symbol, len(columns))]
             current = np.where(current == _FORBIDDEN, _FORBIDDEN, following)
-        after[token] = current
-    return np.ascontiguousarray(after.T)
+        state_after_token[token] = current
+    return np.ascontiguousarray(state_after_token.T)
 
 
 def _transitions(phrases, boundaries):
@@ -160,10 +160,12 @@ def parse_phrase(text):
 
 
 def _needs_boundary(character):
+    """Returns whether a phrase with this character at an end must end a word there."""
     return character.isalnum() and unicodedata.east_asian_width(character) not in "WF"
 
 
 def _text_boundaries():
+    """Yields the UTF-8 bytes of each character that separates words."""
     for code in (*range(0x80), *range(0xA0, 0xC0), *range(0x2000, 0x2070)):
         if not chr(code).isalnum():
             yield tuple(chr(code).encode())
@@ -173,7 +175,7 @@ def _text_boundaries():
 TEXT_BOUNDARIES = tuple(_text_boundaries())
 
 
-def forbidden_texts(tokenizer, texts):
+def build_text_table(tokenizer, texts):
     """Like `forbidden_phrases`, for the ids of a tokenizer.
 
     Args:

@@ -73,7 +73,9 @@ def decode_loop(
     """
     index = ops.convert_to_tensor(0, dtype="int32")
     if not has_dynamic_shapes(drop_finished):
-        _, state, _ = _run(step, state, cache, context, index, num_steps, _any_left)
+        _, state, _ = _run_steps(
+            step, state, cache, context, index, num_steps, _any_left
+        )
         return state
 
     # `results` is the state of all sentences. The sentences that are left in the batch
@@ -85,7 +87,7 @@ def decode_loop(
         stop = num_steps
         if compact is not None:
             stop = ops.minimum(num_steps, index + COMPACT_INTERVAL)
-        index, state, cache = _run(
+        index, state, cache = _run_steps(
             step, state, cache, context, index, stop, _enough_left
         )
         if compact is not None:
@@ -169,7 +171,7 @@ def resolve_lengths(max_length, buffer_length, batch_size):
     return ops.minimum(max_lengths, buffer_length), buffer_length
 
 
-def _run(step, state, cache, context, index, num_steps, enough_left):
+def _run_steps(step, state, cache, context, index, num_steps, enough_left):
     """Calls `step` until `index` is `num_steps` or `enough_left(state)` is false."""
 
     def condition(index, state, cache):

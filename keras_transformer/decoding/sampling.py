@@ -51,7 +51,7 @@ def sample(
     """
     decoder = StepDecoder.of(decoder)
     num_samples = sampling.num_samples
-    forbidden = ids.excluded_ids()
+    excluded = ids.excluded_ids()
     max_lengths, buffer_length = resolve_lengths(max_length, buffer_length, batch_size)
 
     def step(state, cache, context, index):
@@ -59,7 +59,7 @@ def sample(
         logits, cache = decoder.step(last_ids, cache, context, index)
         logits = ops.cast(logits, "float32")
         logits = ops.reshape(logits, (-1, logits.shape[-1]))  # [rows, vocabulary]
-        bias = _forbidden_bias(logits, vocabulary_size, forbidden)
+        bias = _exclusion_bias(logits, vocabulary_size, excluded)
         tokens = _draw(
             (logits + bias) / sampling.temperature,
             ops.reshape(ops.take(state.uniforms, index, axis=2), (-1, 1)),
@@ -109,11 +109,11 @@ def _initial_state(max_lengths, shape, ids, seed):
     )
 
 
-def _forbidden_bias(logits, vocabulary_size, forbidden_ids):
-    """Returns float32 `[vocabulary]`, minus infinity for forbidden ids, else 0."""
+def _exclusion_bias(logits, vocabulary_size, excluded):
+    """Returns float32 `[vocabulary]`, minus infinity for excluded ids, else 0."""
     bias = np.zeros(known_vocabulary_size(logits), "float32")
     bias[vocabulary_size or bias.size :] = -np.inf
-    bias[[i for i in forbidden_ids if i < bias.size]] = -np.inf
+    bias[[i for i in excluded if i < bias.size]] = -np.inf
     return bias
 
 
@@ -121,7 +121,7 @@ def _draw(logits, uniforms, top_k, top_p):
     """Draws an id per row, int32 `[rows, 1]`, by inverting the cumulative distribution.
 
     Args:
-        logits: float32 `[rows, vocabulary]`, minus infinity for forbidden ids.
+        logits: float32 `[rows, vocabulary]`, minus infinity for excluded ids.
         uniforms: float32 `[rows, 1]` in [0, 1).
         top_k: See `Sampling`.
         top_p: See `Sampling`.

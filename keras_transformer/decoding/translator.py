@@ -27,7 +27,7 @@ from keras_transformer.decoding.deprecated import replace_fields
 from keras_transformer.decoding.deprecated import take_renamed
 from keras_transformer.decoding.deprecated import warn_renamed
 from keras_transformer.decoding.ensemble import Ensemble
-from keras_transformer.decoding.forbidden import forbidden_texts
+from keras_transformer.decoding.forbidden import build_text_table
 from keras_transformer.decoding.options import BeamSearch
 from keras_transformer.decoding.options import Sampling
 from keras_transformer.decoding.options import SpecialIds
@@ -191,10 +191,11 @@ class Translator:
         # Several results may have the same text, so twice as many are requested.
         options = {"search": search, "n_best": n, "num_results": 2 * n if n > 1 else n}
         key = "n_best", search, n
-        find = self._compile_search(key, translate_ids, prefixes, **options)
-        batch_tokens = self._batch_tokens()
-        found = self._run(find, lines, prefixes, batch_tokens, self.parallel_parts)
-        return [merge_equal_texts(ranked, n) for ranked in found]
+        search_batch = self._compile_search(key, translate_ids, prefixes, **options)
+        results = self._run(
+            search_batch, lines, prefixes, self._batch_tokens(), self.parallel_parts
+        )
+        return [merge_equal_texts(ranked, n) for ranked in results]
 
     def sample(self, lines, sampling=Sampling(), prefixes=None, **old_options):
         """Draws translations at random.
@@ -219,15 +220,11 @@ class Translator:
         seed = random.getrandbits(31) if sampling.seed is None else sampling.seed
         sampling = dataclasses.replace(sampling, seed=None)
         generator = self._generator
-        find = self._compile_search(
-            ("sample", sampling),
-            sample_ids,
-            prefixes,
-            sampling=sampling,
-            seed=generator,
-        )
+        options = {"sampling": sampling, "seed": generator}
+        key = "sample", sampling
+        search_batch = self._compile_search(key, sample_ids, prefixes, **options)
         generator.state.assign(np.array([seed % 2**31, 0], generator.state.dtype))
-        return self._run(find, lines, prefixes, self._batch_tokens(sampling))
+        return self._run(search_batch, lines, prefixes, self._batch_tokens(sampling))
 
     def score(self, sources, targets):
         """Computes the log-probabilities of given translations, end ids included.
@@ -337,7 +334,9 @@ class Translator:
     def _forbid(self, phrases):
         phrases = tuple(check_texts(phrases, "forbidden"))
         try:
-            table = forbidden_texts(self.target_tokenizer, phrases) if phrases else None
+            table = (
+                build_text_table(self.target_tokenizer, phrases) if phrases else None
+            )
         except ValueError as error:
             raise ModelError(str(error)) from None
         self.forbidden, self._next_states = phrases, table
@@ -368,8 +367,8 @@ class Translator:
         rows_per_sentence = max(4, self.search.beam_size, sampling.num_samples)
         return 4 * BATCH_TOKENS // rows_per_sentence
 
-    def _run(self, find, lines, prefixes, batch_tokens, num_threads=1):
-        """Runs the compiled search `find` and returns the translations of each line."""
+    def _run(self, search_batch, lines, prefixes, batch_tokens, num_threads=1):
+        """Runs a compiled search and returns the translations of each line."""
         lines = check_texts(lines)
         if prefixes is not None:
             _, prefixes = check_pairs(lines, prefixes, "prefixes")
@@ -378,7 +377,7 @@ class Translator:
             self.tokenizer, lines, self.max_source_length, self.warn
         )
 
-        def search_batch(batch):
+        def translate_batch(batch):
             chosen = [segments[k] for k in batch]
             inputs = [pad_rows([each.ids for each in chosen], self.tokenizer.pad_id)]
             if prefixes is not None:
@@ -387,14 +386,14 @@ class Translator:
                     prefix_ids[each.text_index] * each.is_first for each in chosen
                 ]
                 inputs.append(pad_rows(prefix_rows, self.target_tokenizer.pad_id))
-            return translations_of(self.target_tokenizer, *find(*inputs))
+            return translations_of(self.target_tokenizer, *search_batch(*inputs))
 
         rows = [k for k, each in enumerate(segments) if each.ids]
         lengths = [len(segments[k].ids) for k in rows]
-        found = [[Translation("", 0.0)]] * len(segments)
+        results = [[Translation("", 0.0)]] * len(segments)
         batches = batch_by_length(lengths, batch_tokens)
         batches = [[rows[i] for i in batch] for batch in batches]
-        for batch, texts in parallel_map(search_batch, batches, num_threads):
+        for batch, texts in parallel_map(translate_batch, batches, num_threads):
             for k, ranked in zip(batch, texts, strict=True):
-                found[k] = ranked
-        return join_segments(segments, found)
+                results[k] = ranked
+        return join_segments(segments, results)

@@ -4,7 +4,7 @@ import pathlib
 
 from keras_transformer.files import replace_file
 from keras_transformer.saving.checkpoints import average_checkpoints
-from keras_transformer.saving.keras_file import note_tokenizer
+from keras_transformer.saving.keras_file import store_fingerprint
 from keras_transformer.saving.load import load_run
 from keras_transformer.saving.names import MODEL
 
@@ -31,5 +31,5 @@ def average_run(folder, last=5, output=None):
     output = pathlib.Path(output) if output else folder / MODEL
     with replace_file(output) as temporary:
         model.save(temporary)
-        note_tokenizer(temporary, tokenizer.fingerprint())
+        store_fingerprint(temporary, tokenizer.fingerprint())
     return output, paths

@@ -18,7 +18,7 @@ _ACTIVATIONS = {
     "quick_gelu": "GELUSigmoid",
 }
 # Logit bias of ids that the model does not predict, within the range of float16.
-_NEVER = -10_000.0
+_EXCLUDED_BIAS = -10_000.0
 
 
 def export_ctranslate2(
@@ -166,7 +166,7 @@ def _set_embeddings(spec, model, num_targets):
     spec.decoder.projection.weight = np.pad(matrix, ((0, missing), (0, 0)))
     if embedding.use_bias or missing:
         bias = _array(embedding.bias) if embedding.use_bias else np.zeros(len(matrix))
-        bias = np.pad(bias, (0, missing), constant_values=_NEVER)
+        bias = np.pad(bias, (0, missing), constant_values=_EXCLUDED_BIAS)
         spec.decoder.projection.bias = bias.astype(np.float32)
 
 

@@ -17,7 +17,7 @@ from keras_transformer.conversion.weights import get_norm
 from keras_transformer.conversion.weights import to_numpy
 from keras_transformer.errors import ExportError
 from keras_transformer.export.model_card import describe_translator
-from keras_transformer.export.supported import NEVER
+from keras_transformer.export.supported import EXCLUDED_BIAS
 from keras_transformer.export.supported import check_common_parts
 from keras_transformer.export.supported import supported_activation
 from keras_transformer.files import replace_folder
@@ -217,7 +217,7 @@ def _tensors(model, tokenizer):
     bias = np.zeros((1, size + 1), np.float32)
     if variations.logits_bias:
         bias[0, : model.num_outputs] = to_numpy(model.token_embedding.bias)
-    bias[:, model.num_outputs :] = NEVER
+    bias[:, model.num_outputs :] = EXCLUDED_BIAS
     tensors["final_logits_bias"] = bias
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         for number, part, kernel, bias in get_layers(stack):
@@ -278,14 +278,14 @@ def _config(model, tokenizer, dtype):
 def _generation_config(model, tokenizer, search):
     """Returns the content of `generation_config.json`."""
     pad_id = _num_ids(model)
-    never = (tokenizer.pad_id, tokenizer.unknown_id, tokenizer.start_id, pad_id)
+    excluded_ids = (tokenizer.pad_id, tokenizer.unknown_id, tokenizer.start_id, pad_id)
     return {
         "num_beams": search.beam_size,
         "length_penalty": search.length_penalty,
         # Like this package, "never" searches until no better hypothesis is possible.
         "early_stopping": "never" if search.patience is None else True,
         "max_length": 512,
-        "bad_words_ids": [[number] for number in never],
+        "bad_words_ids": [[number] for number in excluded_ids],
         "pad_token_id": pad_id,
         "decoder_start_token_id": pad_id,
         "eos_token_id": tokenizer.end_id,

@@ -21,7 +21,7 @@ from keras_transformer.conversion.weights import get_norm
 from keras_transformer.conversion.weights import to_numpy
 from keras_transformer.errors import ExportError
 from keras_transformer.export.model_card import describe_translator
-from keras_transformer.export.supported import NEVER
+from keras_transformer.export.supported import EXCLUDED_BIAS
 from keras_transformer.export.supported import check_common_parts
 from keras_transformer.export.supported import supported_activation
 from keras_transformer.files import replace_folder
@@ -192,7 +192,7 @@ def _arrays(model, source_ids, target_ids):
     if not embedding.tied:
         arrays["decoder_ff_logit_out_Wt"] = rows(embedding.output_matrix, target_ids)
     # Symbols that are only in sources, such as words of trees, have no logits.
-    bias = np.full(model.vocabulary_size, NEVER, np.float32)
+    bias = np.full(model.vocabulary_size, EXCLUDED_BIAS, np.float32)
     bias[: model.num_outputs] = to_numpy(embedding.bias) if embedding.use_bias else 0
     arrays["decoder_ff_logit_out_b"] = bias[target_ids]
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):

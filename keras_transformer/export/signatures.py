@@ -266,24 +266,24 @@ class Signatures:
         # Operations that could fail on invalid ids run after the checks.
         with tf.control_dependencies([valid, self._assert_batch_size(source_ids)]):
             source_ids = tf.identity(source_ids)
-        cut = source_ids[:, : self.max_source_length]
+        truncated_ids = source_ids[:, : self.max_source_length]
         rest = source_ids[:, self.max_source_length :]
         beyond = tf.reduce_any(rest != self._tokenizer.pad_id, axis=1)
-        place = tf.range(tf.shape(cut)[1])[None] == self.max_source_length - 1
-        return tf.where(beyond[:, None] & place, self._tokenizer.end_id, cut)
+        place = tf.range(tf.shape(truncated_ids)[1])[None] == self.max_source_length - 1
+        return tf.where(beyond[:, None] & place, self._tokenizer.end_id, truncated_ids)
 
 
 class _Surfaces:
     """Text of each subword, used to join subwords into units of whole characters."""
 
     def __init__(self, tokenizer):
-        written = tokenizer.piece_bytes()
-        self.longest = max(map(len, written))
+        piece_texts = tokenizer.piece_bytes()
+        self.longest = max(map(len, piece_texts))
         self._pad_id = tokenizer.pad_id
-        self._written = tf.constant(written)
+        self._piece_texts = tf.constant(piece_texts)
         # A character spelled in bytes continues with bytes of the form 10xxxxxx.
         self._is_continuation = tf.constant(
-            [0x80 <= (each or b"a")[0] < 0xC0 for each in written]
+            [0x80 <= (each or b"a")[0] < 0xC0 for each in piece_texts]
         )
 
     def units(self, rows):
@@ -301,19 +301,21 @@ class _Surfaces:
         lengths = tf.reduce_sum(tf.cast(rows != self._pad_id, tf.int32), 1) - 1
         is_text = tf.sequence_mask(lengths, length)
         first = tf.range(length)[None] == 0
-        written = tf.gather(self._written, rows)
+        piece_texts = tf.gather(self._piece_texts, rows)
         # Encoding adds a space before the text, possibly as a separate subword.
-        lone = first & (written == " ")
-        after_lone = tf.pad(lone, [[0, 0], [1, 0]])[:, :length]
+        is_lone_space = first & (piece_texts == " ")
+        after_lone = tf.pad(is_lone_space, [[0, 0], [1, 0]])[:, :length]
         continues = tf.gather(self._is_continuation, rows) | after_lone
         begins = is_text & (first | ~continues)
         unit = tf.cumsum(tf.cast(begins, tf.int32), axis=1) - 1
         num_units = tf.reduce_max(tf.concat([tf.reshape(unit, [-1]), [-1]], 0)) + 1
-        bare = tf.strings.regex_replace(written, "^ ", "", replace_global=False)
-        written = tf.where(first, bare, written)
+        without_space = tf.strings.regex_replace(
+            piece_texts, "^ ", "", replace_global=False
+        )
+        piece_texts = tf.where(first, without_space, piece_texts)
         places = tf.range(batch)[:, None] * num_units + unit
         joined = tf.strings.unsorted_segment_join(
-            tf.boolean_mask(written, is_text),
+            tf.boolean_mask(piece_texts, is_text),
             tf.boolean_mask(places, is_text),
             batch * num_units,
         )

@@ -4,8 +4,8 @@ from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.errors import ExportError
 from keras_transformer.numerics.activations import activation_name
 
-# Bias of a logit that the softmax must ignore.
-NEVER = -1e9
+# Logit bias of ids that the model does not predict.
+EXCLUDED_BIAS = -1e9
 
 
 def check_common_parts(model, library):

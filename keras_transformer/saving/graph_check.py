@@ -150,7 +150,9 @@ def _check_model(model):
     # Quantized layers register gradients.
     for gradient in library.registered_gradients:
         if gradient.gradient_func not in callable_names:
-            raise ValueError(f"has the gradient {quote(gradient.gradient_func)}")
+            raise ValueError(
+                f"the gradient {quote(gradient.gradient_func)} is not allowed"
+            )
     _check_objects(meta_graph.object_graph_def, callable_names)
 
 
@@ -182,7 +184,8 @@ def _check_savers(meta_graph, functions, rules):
         for node in functions[name].node_def:
             if node.op in SAVER_OPERATIONS:
                 raise ValueError(
-                    f"has the operation {quote(node.op)} outside of its saver"
+                    f"the operation {quote(node.op)} is not allowed outside of the "
+                    "saver"
                 )
     return found
 
@@ -225,9 +228,9 @@ def _check_node(node, operations, rules, callable_names):
     """Checks a node's operation, device, attributes and the functions that it calls."""
     attributes = operations.get(node.op)
     if attributes is None:
-        raise ValueError(f"has the operation {quote(node.op)}")
+        raise ValueError(f"the operation {quote(node.op)} is not allowed")
     if not _LOCAL_DEVICE.fullmatch(node.device):
-        raise ValueError(f"has the device {quote(node.device)}")
+        raise ValueError(f"the device {quote(node.device)} is not allowed")
     for name in _check_attributes(node.op, node.attr, attributes, rules):
         if name not in callable_names:
             raise ValueError(f"{quote(node.name)} calls the function {quote(name)}")
@@ -254,12 +257,14 @@ def _check_attributes(label, attributes, allowed, rules):
     called = []
     for name, value in attributes.items():
         if name not in allowed:
-            raise ValueError(f"{label} has the attribute {quote(name)}")
+            raise ValueError(f"the attribute {quote(name)} of {label} is not allowed")
         texts, types, tensors, functions = attribute_values(value)
         if allowed[name] != ANY_TEXT:
             for text in texts:
                 if text not in (allowed[name] or ()):
-                    raise ValueError(f"{label} has the {name} {quote(text)}")
+                    raise ValueError(
+                        f"the {name} {quote(text)} of {label} is not allowed"
+                    )
         stored = {tensor.dtype for tensor in tensors}
         if not stored.union(types) <= rules["types"]:
             raise ValueError(f"{label} has values of a type that exports do not have")
@@ -304,7 +309,7 @@ def _check_config(content):
         if isinstance(value, str | bytes):
             text = value if isinstance(value, str) else value.decode("latin-1")
             if not _PLAIN_TEXT.fullmatch(text):
-                raise ValueError(f"has the setting {quote(text)} of a call")
+                raise ValueError(f"the setting {quote(text)} of a call is not allowed")
         elif isinstance(value, Mapping):
             waiting += [*value.keys(), *value.values()]
         elif isinstance(value, Sequence):
@@ -329,7 +334,7 @@ def _check_objects(objects, callable_names):
             raise ValueError("contains an object with a custom saver")
         for device in (node.variable.device, node.resource.device):
             if not _LOCAL_DEVICE.fullmatch(device):
-                raise ValueError(f"has the device {quote(device)}")
+                raise ValueError(f"the device {quote(device)} is not allowed")
         names.update(node.function.concrete_functions)
         if kind == "bare_concrete_function":
             names.add(node.bare_concrete_function.concrete_function_name)

@@ -171,10 +171,10 @@ def _describe_weights(path):
     info.architecture = {name: config[name] for name in names if name in config}
     if recipe is not None:
         rows = metrics_of_run(folder)
-        info.training = _training(folder, recipe, rows)
-        info.data = _settings(recipe.data)
-        info.decoding = _settings(recipe.decoding)
-        info.scores = _validations(rows, recipe.validation_metric())
+        info.training = _describe_training(folder, recipe, rows)
+        info.data = _flatten_section(recipe.data)
+        info.decoding = _flatten_section(recipe.decoding)
+        info.scores = _validation_scores(rows, recipe.validation_metric())
     if path.is_dir():
         info.files = _sizes(path)
     else:
@@ -201,7 +201,7 @@ def _describe_preset(folder):
     info.vocabulary = vocabulary_info(None, config)
     if task is not None:
         info.vocabulary.kind = tokenizer_kind(folder / TOKENIZER_ASSETS)
-        info.decoding = _settings(task.search)
+        info.decoding = _flatten_section(task.search)
     return info
 
 
@@ -232,7 +232,7 @@ def _describe_by_card(folder, kind):
     info.export = _table(sections, "Export")
     scores = sections.get("Scores")
     if isinstance(scores, dict):
-        info.scores = [_score(name, cells) for name, cells in scores.items()]
+        info.scores = [_parse_score(name, cells) for name, cells in scores.items()]
     # Cards of version 0.1 use the British spelling.
     license = sections.get("License", sections.get("Licence"))
     info.license = license if isinstance(license, str) else None
@@ -289,7 +289,7 @@ def _parse_cell(cell):
         return cell
 
 
-def _score(name, cells):
+def _parse_score(name, cells):
     score, *how = cells if isinstance(cells, list) else [cells]
     score = _parse_cell(score)
     is_number = isinstance(score, int | float) and not isinstance(score, bool)
@@ -310,7 +310,7 @@ def _describe_origin(file):
     return f"{metadata.date_saved.replace('@', ' ')}, Keras {metadata.keras_version}"
 
 
-def _training(folder, recipe, rows):
+def _describe_training(folder, recipe, rows):
     """Returns the progress of a run and its settings."""
     paths = checkpoint_paths(folder / "checkpoints")
     steps = [int(path.rpartition("-")[2]) for path in paths]
@@ -318,11 +318,11 @@ def _training(folder, recipe, rows):
         steps=max(steps, default=0),
         seconds=rows[-1].get("seconds") if rows else None,
         checkpoints=steps,
-        settings=_settings(recipe.training),
+        settings=_flatten_section(recipe.training),
     )
 
 
-def _settings(section):
+def _flatten_section(section):
     """Returns a section of a recipe as settings without nesting."""
     return {
         name: flatten_setting(value) for name, value in section.model_dump().items()
@@ -346,7 +346,7 @@ def flatten_setting(value):
     return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
-def _validations(rows, metric):
+def _validation_scores(rows, metric):
     """Returns the scores of the last and the best validation."""
     rows = [row for row in rows if row["split"] == "validation"]
     if not rows:

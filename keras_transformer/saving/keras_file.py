@@ -29,8 +29,8 @@ from keras_transformer.untrusted import shorten
 
 ALLOW_UNSAFE = "if you trust it, pass --allow-unsafe (allow_unsafe=True in Python)"
 
-# Start of the archive's comment, see `note_tokenizer`.
-_NOTE = b"tokenizer sha256 "
+# Start of the archive's comment, see `store_fingerprint`.
+_FINGERPRINT_PREFIX = b"tokenizer sha256 "
 _CONFIG = "config.json"
 _WEIGHTS = "model.weights.h5"
 _MEMBERS = (_CONFIG, _WEIGHTS, "metadata.json")
@@ -156,10 +156,10 @@ def read(path, allow_unsafe=False, limits=FileLimits()):
         raise ModelError(f"{path}: cannot be loaded: {shorten(error)}") from error
 
 
-def note_tokenizer(path, fingerprint):
+def store_fingerprint(path, fingerprint):
     """Stores `Tokenizer.fingerprint()` in a `.keras` file, as the archive's comment."""
     with zipfile.ZipFile(path, "a") as archive:
-        archive.comment = _NOTE + fingerprint.encode()
+        archive.comment = _FINGERPRINT_PREFIX + fingerprint.encode()
 
 
 def check_tokenizer(path, fingerprint):
@@ -169,12 +169,12 @@ def check_tokenizer(path, fingerprint):
         ModelError: If the fingerprints differ.
     """
     with zipfile.ZipFile(path) as archive:
-        found = re.fullmatch(_NOTE + rb"([0-9a-f]{64})", archive.comment)
-    noted = found[1].decode() if found else fingerprint
-    if noted != fingerprint:
+        found = re.fullmatch(_FINGERPRINT_PREFIX + rb"([0-9a-f]{64})", archive.comment)
+    stored = found[1].decode() if found else fingerprint
+    if stored != fingerprint:
         raise ModelError(
             f"{path}: the model was trained with the tokenizer of SHA-256 "
-            f"{noted[:12]}, but the tokenizer next to it has {fingerprint[:12]}. Copy "
+            f"{stored[:12]}, but the tokenizer next to it has {fingerprint[:12]}. Copy "
             "the tokenizer from the model's run"
         )
 
@@ -249,11 +249,11 @@ def min_parameters(settings):
     )
 
 
-def check_size(least, found, unit="parameters"):
-    """Raises a `ModelError` if fewer than `least` values were found in a file."""
-    if least > found:
+def check_size(minimum, found, unit="parameters"):
+    """Raises a `ModelError` if fewer than `minimum` values were found in a file."""
+    if minimum > found:
         raise ModelError(
-            f"the settings describe at least {least:,} {unit}, but the file contains "
+            f"the settings describe at least {minimum:,} {unit}, but the file contains "
             f"{found:,}"
         )
 
@@ -261,7 +261,9 @@ def check_size(least, found, unit="parameters"):
 def _check_members(archive, size, limits):
     """Checks the archive's table of contents, before any member is read."""
     if size > limits.max_bytes:
-        raise ModelError(f"{size:,} bytes, at most {limits.max_bytes:,} are allowed")
+        raise ModelError(
+            f"the file has {size:,} bytes, but at most {limits.max_bytes:,} are allowed"
+        )
     members = archive.infolist()
     names = [member.filename for member in members]
     for name in (*names, *_MEMBERS):
@@ -279,7 +281,7 @@ def _check_members(archive, size, limits):
             )
         if name != _WEIGHTS and num_bytes > limits.max_settings_bytes:
             raise ModelError(
-                f"{name} has {num_bytes:,} bytes, at most "
+                f"{name} has {num_bytes:,} bytes, but at most "
                 f"{limits.max_settings_bytes:,} are allowed"
             )
     if sum(member.file_size for member in members) > size:

@@ -229,9 +229,9 @@ def check_matches_recipe(path, tokenizer, model, recipe):
         ModelError: If sizes or kinds differ. The message names each setting, with both
             values.
     """
-    wanted = _comparable(recipe.model.constructor_arguments())
-    found = _comparable(model.get_config())
-    pairs = [(f"model.{name}", wanted[name], found[name]) for name in ARCHITECTURE]
+    expected = _comparable(recipe.model.constructor_arguments())
+    actual = _comparable(model.get_config())
+    pairs = [(f"model.{name}", expected[name], actual[name]) for name in ARCHITECTURE]
     target = tokenizer.target
     vocabulary = {"vocabulary_size": target.vocabulary_size, "kind": target.kind}
     if tokenizer.kind != "marian":  # a Marian tokenizer always has two sides
@@ -239,9 +239,9 @@ def check_matches_recipe(path, tokenizer, model, recipe):
     for name, value in vocabulary.items():
         pairs.append((f"tokenizer.{name}", getattr(recipe.tokenizer, name), value))
     wrong = [
-        f"{key} is {other} in the model but {expected} in the recipe"
-        for key, expected, other in pairs
-        if expected != other
+        f"{key} is {in_model} in the model but {in_recipe} in the recipe"
+        for key, in_recipe, in_model in pairs
+        if in_recipe != in_model
     ]
     if wrong:
         raise ModelError(f"{path}: model does not match the recipe: {'; '.join(wrong)}")

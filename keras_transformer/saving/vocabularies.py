@@ -88,7 +88,7 @@ def tokenizer_layout(folder):
             if (parent / name).is_file():
                 return kind, is_shared
     names = " or ".join(_TOKENIZER_FILES)
-    raise ModelError(f"{folder}: no tokenizer here ({names})")
+    raise ModelError(f"{folder}: must contain a tokenizer ({names})")
 
 
 def check_vocabularies(path, model, tokenizer):

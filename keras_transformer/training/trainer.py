@@ -15,7 +15,7 @@ from keras_transformer.files import replace_file
 from keras_transformer.saving.checkpoints import END
 from keras_transformer.saving.checkpoints import INTERRUPTION
 from keras_transformer.saving.checkpoints import SCHEDULE
-from keras_transformer.saving.keras_file import note_tokenizer
+from keras_transformer.saving.keras_file import store_fingerprint
 from keras_transformer.training.callbacks import PeriodicCheckpoint
 from keras_transformer.training.callbacks import Progress
 from keras_transformer.training.callbacks import SkippedUpdates
@@ -287,5 +287,5 @@ class Trainer:
         with self.moving_average.use_average(), replace_file(path) as temporary:
             self.model.transformer.save(temporary)
             if self._tokenizer_fingerprint is not None:
-                note_tokenizer(temporary, self._tokenizer_fingerprint)
+                store_fingerprint(temporary, self._tokenizer_fingerprint)
         return path

@@ -80,8 +80,8 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
         return SeparateTokenizers(*sides)
     names = ", ".join(each.file_name for each in _CLASSES)
     raise DataError(
-        f"{os.path.abspath(folder)}: no tokenizer here ({names}). A .keras file needs "
-        "its tokenizer in the same folder."
+        f"{os.path.abspath(folder)}: must contain a tokenizer ({names}). A .keras file "
+        "needs its tokenizer in the same folder."
     )
 
 

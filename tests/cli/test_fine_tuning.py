@@ -277,5 +277,5 @@ def test_fine_tuning_rejects_other_files(first, tmp_path):
     with pytest.raises(ModelError, match="Received: 'Sequential'"):
         recipe_keys(tmp_path)
     shutil.copy(first / "model.keras", tmp_path)
-    with pytest.raises(ModelError, match="no tokenizer here"):
+    with pytest.raises(ModelError, match="must contain a tokenizer"):
         recipe_keys(tmp_path)

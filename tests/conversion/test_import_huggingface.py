@@ -60,7 +60,7 @@ def test_import_for_marian_matches_numpy(tmp_path):
     imported = import_huggingface(folder, "marian")
     expected = logits(arrays, SOURCE, TARGET, "marian")
     np.testing.assert_allclose(model_logits(imported.model), expected, atol=2e-5)
-    assert "not transformers" in imported.facts["logits match"]
+    assert "not transformers" in imported.card_rows["logits match"]
 
 
 def test_untied_output_matrix_is_imported(tmp_path):
@@ -79,7 +79,7 @@ def test_card_and_settings_come_from_the_folder(tmp_path):
         "length_penalty": 0.5,
         "length_penalty_kind": "power",
     }
-    assert "--engine marian" in imported.facts["closer to the training"]
+    assert "--engine marian" in imported.card_rows["closer to the training"]
 
 
 def test_half_precision_and_shards_give_the_same_model(tmp_path):

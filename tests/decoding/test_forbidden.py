@@ -11,7 +11,7 @@ from keras_transformer.decoding import Phrase
 from keras_transformer.decoding import forbidden
 from keras_transformer.decoding import forbidden_phrases
 from keras_transformer.decoding.forbidden import TEXT_BOUNDARIES
-from keras_transformer.decoding.forbidden import forbidden_texts
+from keras_transformer.decoding.forbidden import build_text_table
 from keras_transformer.decoding.forbidden import parse_phrase
 
 # Random strings of these often contain the phrases below.
@@ -52,7 +52,7 @@ def first_hit(table, ids):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_forbidden_texts_match_regular_expressions(seed):
+def test_table_matches_regular_expressions(seed):
     draw = random.Random(seed)
     phrases = draw.sample(PHRASES, draw.randint(1, 4))
     tokens = [*CHARACTERS, *("".join(draw.choices(CHARACTERS, k=3)) for _ in range(9))]
@@ -89,7 +89,7 @@ def test_phrase_is_found_in_tokens_of_single_bytes():
 def test_phrase_is_found_in_every_spelling_by_subwords():
     texts = ["der Hund und die Hunde", "ein Hund bellt", "Bund und Hand"] * 3
     tokenizer = pipelines.train_tokenizer("bpe", texts, 300)
-    table = forbidden_texts(tokenizer, ["Hund", "Ka*"])
+    table = build_text_table(tokenizer, ["Hund", "Ka*"])
     assert table.dtype == np.int32 and table.shape[1] == 300
     spellings = tokenizer.piece_bytes()
 
@@ -140,7 +140,7 @@ def test_phrase_within_another_is_found():
     assert first_hit(table, [1, 3, 1]) is None
 
 
-def test_forbidden_texts_reject_invalid_phrases(monkeypatch):
+def test_invalid_phrases_are_rejected(monkeypatch):
     assert parse_phrase(" a  b* ") == Phrase((97, 32, 98), at_start=True)
     for text in ("", "  ", "*", " *", " * "):
         with pytest.raises(ValueError, match="is not a phrase that can be forbidden"):

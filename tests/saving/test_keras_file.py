@@ -22,8 +22,8 @@ from keras_transformer.recipes.schema import MODEL_ARGUMENTS
 from keras_transformer.saving.keras_file import FileLimits
 from keras_transformer.saving.keras_file import check
 from keras_transformer.saving.keras_file import min_parameters
-from keras_transformer.saving.keras_file import note_tokenizer
 from keras_transformer.saving.keras_file import read
+from keras_transformer.saving.keras_file import store_fingerprint
 from keras_transformer.saving.open import open_model
 
 CASES = [
@@ -131,7 +131,7 @@ def test_compressed_overlapping_and_huge_files_are_refused(good, tmp_path):
     with pytest.raises(ModelError, match="overlap"):
         check(path, FileLimits(max_settings_bytes=1 << 30))
     size = (good / "model.keras").stat().st_size
-    with pytest.raises(ModelError, match=f"{size:,} bytes, at most 1,000 are allowed"):
+    with pytest.raises(ModelError, match=f"{size:,} bytes, but at most 1,000 are"):
         check(good / "model.keras", FileLimits(max_bytes=1000))
     with pytest.raises(ModelError, match="too many objects"):
         check(good / "model.keras", FileLimits(max_objects=20))
@@ -175,7 +175,7 @@ def test_another_tokenizer_of_the_same_size_is_refused(good, tiny_model, tmp_pat
     shutil.copytree(good, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "model.keras"
     mine = tiny_model[1].fingerprint()
-    note_tokenizer(path, mine)
+    store_fingerprint(path, mine)
     assert open_model(path).model.vocabulary_size == 300
     other = pipelines.train_tokenizer("bpe", [s[::-1] for s in SENTENCES], 300)
     other.save(tmp_path)

@@ -233,7 +233,7 @@ DAMAGE = {
     ),
     "no tokenizer file": (
         lambda path: (path / "assets" / "tokenizer" / "tokenizer.model").unlink(),
-        "no tokenizer here",
+        "must contain a tokenizer",
     ),
     "weights that are text": (
         lambda path: (path / "model.weights.h5").write_text("weights"),

@@ -251,14 +251,14 @@ def test_load_tokenizer_names_the_absolute_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError) as error:
         load_tokenizer(".")
-    assert str(error.value).startswith(f"{tmp_path}: no tokenizer here")
+    assert str(error.value).startswith(f"{tmp_path}: must contain a tokenizer")
 
 
 @pytest.mark.fault("F24", "one line that names the file")
 def test_damaged_files_are_rejected(tokenizer, tmp_path):
-    with pytest.raises(DataError, match="no tokenizer here"):
+    with pytest.raises(DataError, match="must contain a tokenizer"):
         load_tokenizer(tmp_path)
-    with pytest.raises(DataError, match="no tokenizer here"):
+    with pytest.raises(DataError, match="must contain a tokenizer"):
         load_tokenizer(tmp_path / "missing")
     tokenizer.save(tmp_path)
     path = tmp_path / tokenizer.file_name
