@@ -116,7 +116,7 @@ def test_ctranslate2_supports_separate_vocabularies(tmp_path):
     assert loaded.fingerprint() == tokenizer.fingerprint()
 
 
-def test_ctranslate2_converts_folders_for_marian(tmp_path):
+def test_ctranslate2_converts_marian_exports(tmp_path):
     variations = {"zero_start_id": 2, "position_rates": "tensor2tensor"}
     model, tokenizer = make_model(variations=variations, activation="silu")
     folder = export_marian(
@@ -250,7 +250,7 @@ def test_ctranslate2_folder_is_complete(tmp_path):
     assert loaded.fingerprint() == tokenizer.fingerprint()
 
 
-def test_int8_export_matches_ctranslate2s_own_quantization(tmp_path):
+def test_int8_export_matches_quantization_by_ctranslate2(tmp_path):
     """Compares int8 files with float32 files that CTranslate2 quantizes as it loads.
 
     A comparison with float32 scores would need a tolerance that depends on the

@@ -76,7 +76,7 @@ def test_safetensors_have_the_documented_layout(tmp_path):
     assert found["b"].tolist() == [[1, 1]]
 
 
-def test_folder_has_the_files_of_marian(post):
+def test_folder_has_the_files_of_marian_mt_models(post):
     _, folder = post
     assert sorted(path.name for path in folder.iterdir()) == [
         *("MODEL_CARD.md", "config.json", "generation_config.json"),
@@ -285,7 +285,7 @@ def test_imported_model_with_normalization_is_refused(tmp_path):
         ({"activation": "tanh"}, "Received: 'tanh'"),
     ],
 )
-def test_export_refuses_models_that_transformers_lacks(tmp_path, changes, message):
+def test_export_refuses_models_that_transformers_cannot_run(tmp_path, changes, message):
     translator = make_translator(num_layers=1, **changes)
     with pytest.raises(ExportError) as caught:
         export_huggingface(translator, tmp_path / "x")
@@ -333,7 +333,7 @@ def logits_of_transformers(folder, sources, targets):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
-def test_transformers_computes_our_logits_and_translations(tmp_path, name):
+def test_transformers_matches_logits_and_translations(tmp_path, name):
     transformers = pytest.importorskip("transformers", reason="judges the export")
     translator = make_translator(**VARIANTS[name])
     folder = export_huggingface(translator, tmp_path / "model")

@@ -74,7 +74,7 @@ def test_export_result_is_independent_of_batch(tiny_signatures):
         )
 
 
-def test_export_in_parts_and_by_xla_matches_plain_export(
+def test_export_with_parts_and_xla_matches_plain_export(
     tiny_model, tiny_export, load_once, tmp_path, monkeypatch
 ):
     """Covers single rows around the lengths that XLA compiles for, and split batches.
@@ -336,7 +336,7 @@ def test_export_versions_count_up(tiny_model, export_only, tmp_path):
 
 
 @pytest.mark.fault("F21", "export: an error with both sizes")
-def test_export_rejects_a_model_of_another_vocabulary(tiny_model, tmp_path):
+def test_export_rejects_a_model_with_another_vocabulary_size(tiny_model, tmp_path):
     model = kt.Transformer(7, num_layers=1, d_model=8, d_ff=8, num_heads=2)
     with pytest.raises(ValueError, match="300 ids, model with 7"):
         export_saved_model(model, tiny_model[1], tmp_path)

@@ -210,9 +210,9 @@ def units(tokenizer, ids):
     groups, pending = [], b""
     # Tokenization adds a leading space. If it is a separate subword, it belongs to the
     # first group.
-    alone = tokenizer.piece_bytes()[ids[0]] == b" "
+    has_separate_space = tokenizer.piece_bytes()[ids[0]] == b" "
     for index, each in enumerate(ids):
-        if pending or (index == 1 and alone):
+        if pending or (index == 1 and has_separate_space):
             groups[-1].append(index)
         else:
             groups.append([index])
@@ -247,17 +247,17 @@ def test_export_graph_has_known_operations_only(tiny_export, tiny_model):
     pieces = pipelines.train_tokenizer("word_piece", SENTENCES, 300)
     traced = tf.function(lambda texts: pieces.detokenize(pieces.tokenize(texts)))
     graph = traced.get_concrete_function(tf.TensorSpec([None], tf.string)).graph
-    of_pieces = operations_of(graph.as_graph_def())
+    word_piece_operations = operations_of(graph.as_graph_def())
     # A process without tensorflow-text prints the operations that TensorFlow lacks.
     done = subprocess.run(
-        [sys.executable, "-c", UNKNOWN, *sorted(operations | of_pieces)],
+        [sys.executable, "-c", UNKNOWN, *sorted(operations | word_piece_operations)],
         capture_output=True,
         text=True,
         check=True,
     )
     unknown = set(done.stdout.split())
     assert operations & unknown == FROM_TENSORFLOW_TEXT["bpe"]
-    assert of_pieces & unknown == FROM_TENSORFLOW_TEXT["word_piece"]
+    assert word_piece_operations & unknown == FROM_TENSORFLOW_TEXT["word_piece"]
     docs = pathlib.Path(__file__).parents[2] / "docs"
     guide = (docs / "how-to" / "tf-serving.md").read_text()
     for name in unknown:
@@ -299,19 +299,19 @@ def test_warmup_requests_can_be_served(signatures, tiny_export):
     from tensorflow_serving.apis import prediction_log_pb2
 
     path = tiny_export / "assets.extra" / "tf_serving_warmup_requests"
-    asked = []
+    requests = []
     for record in tf.data.TFRecordDataset(str(path)):
         log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
         request = log.predict_log.request
         name = request.model_spec.signature_name
         inputs = {k: tf.constant(tf.make_ndarray(v)) for k, v in request.inputs.items()}
         assert signatures[name](**inputs)
-        asked.append(name)
-    assert sorted(asked) == sorted(signatures)
-    assert len(asked) == 6
+        requests.append(name)
+    assert sorted(requests) == sorted(signatures)
+    assert len(requests) == 6
 
 
-def test_model_card_is_stored_and_names_no_folder(tiny_export):
+def test_export_stores_a_model_card(tiny_export):
     card = (tiny_export / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "| tokenizer | bpe, 300 subwords for source and target |" in card
     assert "## License\n\nCC0-1.0\n" in card

@@ -35,7 +35,9 @@ def texts_of(tensor):
     return [text.decode() for text in tensor.numpy().ravel()]
 
 
-@pytest.mark.fault("F19", "translated in sentences, by an export, too; nothing is cut")
+@pytest.mark.fault(
+    "F19", "an export also translates sentence by sentence; nothing is cut"
+)
 def test_paragraphs_match_the_translator(
     signatures, tiny_export, tiny_translator, monkeypatch
 ):

@@ -14,7 +14,7 @@ INPUTS = GENERATOR.normal(size=(2, 5, 7)).astype("float32") * 3 + 1
 SUBLAYER_OUTPUT = GENERATOR.normal(size=(2, 5, 7)).astype("float32")
 
 
-def built(**kwargs):
+def build_layer(**kwargs):
     layer = AddNorm(**kwargs)
     layer.build(INPUTS.shape)
     randomize(layer)
@@ -36,7 +36,7 @@ def test_add_norm_post_matches_formula(scale, kwargs, epsilon):
 
     With scale 1e-3, the variance is so small that even the epsilon 1e-6 matters.
     """
-    layer = built(**kwargs)
+    layer = build_layer(**kwargs)
     x, y = (scale * part for part in (INPUTS, SUBLAYER_OUTPUT))
     expected = paper_in_numpy.layer_norm(
         layer.layer_norm, (x + y).astype("float64"), epsilon
@@ -47,7 +47,7 @@ def test_add_norm_post_matches_formula(scale, kwargs, epsilon):
 
 def test_add_norm_pre_matches_formula():
     """`x + Sublayer(LayerNorm(x))`."""
-    layer = built(normalization="pre")
+    layer = build_layer(normalization="pre")
     np.testing.assert_allclose(
         numpy(layer.sublayer_input(INPUTS)),
         paper_in_numpy.layer_norm(layer.layer_norm, INPUTS.astype("float64")),
@@ -61,7 +61,7 @@ def test_add_norm_pre_matches_formula():
 
 def test_add_norm_drops_sublayer_output_only():
     """Its units are 0 or scaled by 1 / (1 - rate); the residual does not change."""
-    layer = built(normalization="pre", dropout=0.25)
+    layer = build_layer(normalization="pre", dropout=0.25)
     ones = np.ones_like(INPUTS)
     added = numpy(layer(INPUTS, ones, training=True)) - INPUTS
     dropped = np.isclose(added, 0, atol=1e-5)

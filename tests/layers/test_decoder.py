@@ -22,7 +22,7 @@ SOURCE_MASK = np.arange(6) < np.array(LENGTHS)[:, None]
 NORMALIZATIONS = pytest.mark.parametrize("normalization", ["post", "pre"])
 
 
-def built(cls, *args, **kwargs):
+def build_layer(cls, *args, **kwargs):
     layer = cls(*args, **SIZES, **kwargs)
     layer.build(INPUTS.shape, ENCODER_OUTPUT.shape)
     randomize(layer)
@@ -54,9 +54,9 @@ def test_decoder_passes_all_layer_checks():
 
 @NORMALIZATIONS
 def test_decoder_matches_the_paper_in_numpy(normalization):
-    layer = built(DecoderLayer, normalization=normalization)
+    layer = build_layer(DecoderLayer, normalization=normalization)
     output = numpy(layer(INPUTS, ENCODER_OUTPUT, source_mask=SOURCE_MASK))
-    decoder = built(Decoder, 2, normalization=normalization)
+    decoder = build_layer(Decoder, 2, normalization=normalization)
     decoded = numpy(decoder(INPUTS, ENCODER_OUTPUT, source_mask=SOURCE_MASK))
     for i, length in enumerate(LENGTHS):
         x = INPUTS[i].astype("float64")
@@ -71,7 +71,7 @@ def test_decoder_matches_the_paper_in_numpy(normalization):
 
 @pytest.mark.parametrize("changed", [0, 1, 3])
 def test_decoder_ignores_later_tokens(changed):
-    decoder = built(Decoder, 2)
+    decoder = build_layer(Decoder, 2)
     expected = numpy(decoder(INPUTS, ENCODER_OUTPUT, source_mask=SOURCE_MASK))
     other = INPUTS.copy()
     other[:, changed] = 100
@@ -82,7 +82,7 @@ def test_decoder_ignores_later_tokens(changed):
 
 def test_decoder_ignores_source_padding():
     """The source has 6 positions, the target 4, so their masks cannot be confused."""
-    decoder = built(Decoder, 2)
+    decoder = build_layer(Decoder, 2)
     expected = numpy(decoder(INPUTS, ENCODER_OUTPUT, source_mask=SOURCE_MASK))
     other = np.where(SOURCE_MASK[..., None], ENCODER_OUTPUT, 1e3).astype("float32")
     output = numpy(decoder(INPUTS, other, source_mask=SOURCE_MASK))
@@ -104,7 +104,7 @@ def test_decoder_uses_implicit_masks(cls):
         """Returns the same vectors without a Keras mask."""
         return ops.convert_to_tensor(ops.convert_to_numpy(x))
 
-    layer = built(cls, 2) if cls is Decoder else built(cls)
+    layer = build_layer(cls, 2) if cls is Decoder else build_layer(cls)
     output = layer(target, source)
     expected = numpy(layer(bare(target), bare(source), source_mask=SOURCE_MASK))
     np.testing.assert_array_equal(numpy(output)[0, :3], expected[0, :3])
@@ -126,6 +126,6 @@ def test_decoder_uses_implicit_masks(cls):
 
 
 def test_decoder_is_finite_for_a_source_without_tokens():
-    decoder = built(Decoder, 2)
+    decoder = build_layer(Decoder, 2)
     output = numpy(decoder(INPUTS, ENCODER_OUTPUT, source_mask=np.zeros((2, 6), bool)))
     assert np.isfinite(output).all()

@@ -22,7 +22,7 @@ LENGTHS = (5, 3)
 SOURCE_MASK = np.arange(5) < np.array(LENGTHS)[:, None]
 
 
-def built(cls, *args, **kwargs):
+def build_layer(cls, *args, **kwargs):
     layer = cls(*args, **SIZES, **kwargs)
     layer.build(INPUTS.shape)
     randomize(layer)
@@ -49,9 +49,9 @@ def test_encoder_passes_all_layer_checks():
 
 @pytest.mark.parametrize("normalization", ["post", "pre"])
 def test_encoder_matches_the_paper_in_numpy(normalization):
-    layer = built(EncoderLayer, normalization=normalization)
+    layer = build_layer(EncoderLayer, normalization=normalization)
     output = numpy(layer(INPUTS, attention_mask=SOURCE_MASK[:, None, :]))
-    encoder = built(Encoder, 2, normalization=normalization)
+    encoder = build_layer(Encoder, 2, normalization=normalization)
     encoded = numpy(encoder(INPUTS, source_mask=SOURCE_MASK))
     for i, length in enumerate(LENGTHS):
         x = INPUTS[i, :length].astype("float64")
@@ -62,7 +62,7 @@ def test_encoder_matches_the_paper_in_numpy(normalization):
 
 
 def test_encoder_ignores_padding():
-    encoder = built(Encoder, 2)
+    encoder = build_layer(Encoder, 2)
     expected = numpy(encoder(INPUTS, source_mask=SOURCE_MASK))
     other = np.where(SOURCE_MASK[..., None], INPUTS, 1e3).astype("float32")
     output = numpy(encoder(other, source_mask=SOURCE_MASK))
@@ -76,7 +76,7 @@ def test_encoder_uses_implicit_mask(cls):
     ids = np.array([[5, 2, 4, 3, 1], [1, 4, 3, 0, 0]])
     vectors = PositionalEncoding()(TokenEmbedding(6, 7)(ids))
     bare = ops.convert_to_tensor(ops.convert_to_numpy(vectors))
-    layer = built(cls, 2) if cls is Encoder else built(cls)
+    layer = build_layer(cls, 2) if cls is Encoder else build_layer(cls)
     masks = (
         {"source_mask": SOURCE_MASK}
         if cls is Encoder
@@ -100,13 +100,13 @@ def test_encoder_uses_implicit_mask(cls):
 
 
 def test_encoder_layers_share_no_weights():
-    encoder = built(Encoder, 3)
+    encoder = build_layer(Encoder, 3)
     assert len({id(weight) for weight in encoder.weights}) == 3 * 12
     assert len({weight.path for weight in encoder.weights}) == 3 * 12
 
 
 def test_encoder_has_no_final_norm_if_post_norm():
-    encoder = built(Encoder, 1)
+    encoder = build_layer(Encoder, 1)
     assert encoder.final_norm is None
     np.testing.assert_array_equal(
         numpy(encoder(INPUTS)), numpy(encoder.layers[0](INPUTS))
@@ -114,7 +114,7 @@ def test_encoder_has_no_final_norm_if_post_norm():
 
 
 def test_encoder_passes_activation_to_feed_forward():
-    encoder = built(Encoder, 2, activation="gelu")
+    encoder = build_layer(Encoder, 2, activation="gelu")
     for layer in encoder.layers:
         assert layer.feed_forward.activation is keras.activations.gelu
 

@@ -24,7 +24,7 @@ MASK[0, :, 1] = False
 MASK[1, [1, 3], 0] = False
 
 
-def built(*args, query=QUERY, value=VALUE, key=None, **kwargs):
+def build_layer(*args, query=QUERY, value=VALUE, key=None, **kwargs):
     layer = MultiHeadAttention(*args, **kwargs)
     key_shape = None if key is None else key.shape
     layer.build(query.shape, value.shape, key_shape)
@@ -69,7 +69,7 @@ def test_attention_with_one_head_matches_hand_calculation():
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_matches_equation_1(causal):
     value = QUERY[::-1].copy() if causal else VALUE
-    layer = built(3, 5, 2, value=value)
+    layer = build_layer(3, 5, 2, value=value)
     output = numpy(layer(QUERY, value, use_causal_mask=causal))
     for i in range(2):
         expected = paper_in_numpy.multi_head_attention(
@@ -79,7 +79,7 @@ def test_attention_matches_equation_1(causal):
 
 
 def test_attention_widths_are_independent():
-    layer = built(3, 5, value_dim=2, key=KEY)
+    layer = build_layer(3, 5, value_dim=2, key=KEY)
     assert [tuple(weight.shape) for weight in layer.weights] == [
         (7, 15),
         (13, 15),
@@ -88,12 +88,12 @@ def test_attention_widths_are_independent():
     ]
     assert layer(QUERY, VALUE, KEY).shape == (2, 5, 7)
     # Biases are optional.
-    assert len(built(3, 5, use_bias=True).weights) == 8
+    assert len(build_layer(3, 5, use_bias=True).weights) == 8
 
 
 def test_attention_ignores_masked_keys():
     """Outputs are bit-identical, even if the masked vectors are large."""
-    layer = built(3, 5, 2, key=KEY)
+    layer = build_layer(3, 5, 2, key=KEY)
     expected = numpy(layer(QUERY, VALUE, KEY, attention_mask=MASK))
     for factor in (-7, 1e3, 1e12):
         value, key = VALUE.copy(), KEY.copy()
@@ -111,9 +111,9 @@ def test_attention_ignores_masked_keys():
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
 @pytest.mark.parametrize("source_length", [1, 3])
-def test_attention_without_allowed_keys_is_zero(dtype, source_length):
+def test_attention_is_zero_if_all_keys_are_masked(dtype, source_length):
     value = VALUE[:, :source_length]
-    layer = built(3, 5, 2, value=value, dtype=dtype)
+    layer = build_layer(3, 5, 2, value=value, dtype=dtype)
     mask = np.ones((2, 5, source_length), bool)
     mask[0, 4] = False
     mask[1] = False
@@ -137,7 +137,7 @@ def test_attention_without_allowed_keys_has_finite_gradients():
 
 
 def test_attention_is_invariant_to_key_order():
-    layer = built(3, 5, 2, key=KEY)
+    layer = build_layer(3, 5, 2, key=KEY)
     order = [2, 0, 1]
     np.testing.assert_allclose(
         numpy(
@@ -152,7 +152,7 @@ def test_attention_is_invariant_to_key_order():
 
 
 def test_attention_outputs_follow_query_order():
-    layer = built(3, 5)
+    layer = build_layer(3, 5)
     order = [3, 0, 4, 1, 2]
     np.testing.assert_allclose(
         numpy(layer(QUERY[:, order], VALUE, attention_mask=MASK[:, order])),
@@ -167,7 +167,7 @@ def test_attention_outputs_follow_query_order():
 def test_attention_matches_keras(value_dim, use_bias):
     if value_dim == 2 and keras.backend.backend() == "jax":
         pytest.skip("Keras's own layer needs equal widths on JAX")
-    layer = built(3, 5, value_dim, key=KEY, use_bias=use_bias)
+    layer = build_layer(3, 5, value_dim, key=KEY, use_bias=use_bias)
     reference = keras.layers.MultiHeadAttention(
         3, 5, value_dim=value_dim, use_bias=use_bias
     )
@@ -189,7 +189,7 @@ def test_attention_matches_keras(value_dim, use_bias):
 def test_attention_matches_torch(use_bias):
     torch = pytest.importorskip("torch")
     query = GENERATOR.normal(size=(2, 5, 12)).astype("float32")
-    layer = built(3, 4, query=query, key=KEY, use_bias=use_bias)
+    layer = build_layer(3, 4, query=query, key=KEY, use_bias=use_bias)
     reference = torch.nn.MultiheadAttention(
         12, 3, bias=use_bias, kdim=13, vdim=11, batch_first=True
     )
@@ -227,7 +227,7 @@ def test_attention_implicit_masks_hide_keys_only():
     """Masks that earlier Keras layers set are combined with the explicit one."""
     ids = np.array([[5, 2, 0, 0], [1, 4, 3, 0]])
     vectors = keras.layers.Embedding(6, 11, mask_zero=True)(ids)
-    layer = built(3, 5, value=vectors)
+    layer = build_layer(3, 5, value=vectors)
     explicit = (ids != 0)[:, None, :]
     bare = ops.convert_to_tensor(ops.convert_to_numpy(vectors))
     np.testing.assert_array_equal(
@@ -241,13 +241,13 @@ def test_attention_implicit_masks_hide_keys_only():
         numpy(layer(QUERY, bare, attention_mask=explicit & mask)),
     )
     # The keys alone may have a mask, too.
-    layer = built(3, 5, value=bare)
+    layer = build_layer(3, 5, value=bare)
     np.testing.assert_array_equal(
         numpy(layer(QUERY, bare, vectors)),
         numpy(layer(QUERY, bare, attention_mask=explicit)),
     )
     # A masked query still attends: its output is masked by later layers.
-    layer = built(3, 5, query=vectors)
+    layer = build_layer(3, 5, query=vectors)
     np.testing.assert_array_equal(
         numpy(layer(vectors, VALUE)), numpy(layer(bare, VALUE))
     )
@@ -255,7 +255,7 @@ def test_attention_implicit_masks_hide_keys_only():
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_attention_scores_are_zero_on_masked_keys_only(dtype):
-    layer = built(3, 5, 2, dtype=dtype)
+    layer = build_layer(3, 5, 2, dtype=dtype)
     _, scores = layer(QUERY, VALUE, attention_mask=MASK, return_attention_scores=True)
     assert keras.backend.standardize_dtype(scores.dtype) == "float32"
     assert scores.shape == (2, 3, 5, 3)
@@ -301,7 +301,7 @@ def test_attention_with_other_score_modes_passes_all_layer_checks(score_mode):
 @pytest.mark.parametrize("score_mode", ["dot", "additive"])
 def test_attention_with_other_score_modes_matches_their_formulas(score_mode):
     """Computes the functions of section 3.2.1 query by query and key by key."""
-    layer = built(3, 5, score_mode=score_mode)
+    layer = build_layer(3, 5, score_mode=score_mode)
     _, scores = layer(QUERY, VALUE, attention_mask=MASK, return_attention_scores=True)
     found = numpy(scores)
     q = (QUERY @ numpy(layer.query_dense.kernel)).reshape(2, 5, 3, 5)

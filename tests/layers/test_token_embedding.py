@@ -12,7 +12,7 @@ from keras_transformer.layers import TokenEmbedding
 IDS = np.array([[5, 2, 10], [3, 0, 0]], "int32")
 
 
-def built(**kwargs):
+def build_layer(**kwargs):
     layer = TokenEmbedding(11, 7, **kwargs)
     layer.build()
     return layer
@@ -25,7 +25,7 @@ def test_embedding_passes_all_layer_checks():
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
 def test_embedding_scales_rows_by_root_of_width(dtype):
-    layer = built()
+    layer = build_layer()
     expected = numpy(layer.embeddings)[IDS] * 7**0.5
     output = numpy(layer(ops.convert_to_tensor(IDS, dtype)))
     np.testing.assert_allclose(output, expected, rtol=1e-6)
@@ -33,7 +33,7 @@ def test_embedding_scales_rows_by_root_of_width(dtype):
 
 def test_embedding_projects_with_the_same_matrix():
     """Logits are products with the rows: no scale and no bias."""
-    layer = built()
+    layer = build_layer()
     vectors = np.random.default_rng(1).normal(size=(2, 3, 7)).astype("float32")
     expected = vectors @ numpy(layer.embeddings).T
     output = layer(vectors, reverse=True)
@@ -42,7 +42,7 @@ def test_embedding_projects_with_the_same_matrix():
 
 
 def test_embedding_output_size_limits_logits():
-    layer = built(output_size=4)
+    layer = build_layer(output_size=4)
     vectors = np.random.default_rng(1).normal(size=(2, 3, 7)).astype("float32")
     expected = vectors @ numpy(layer.embeddings)[:4].T
     output = layer(vectors, reverse=True)
@@ -52,7 +52,7 @@ def test_embedding_output_size_limits_logits():
     assert symbolic.shape == (None, None, 4)
     for size in (0, 12):
         with pytest.raises(ValueError, match=f"`output_size` .* Received: {size} of"):
-            built(output_size=size)
+            build_layer(output_size=size)
 
 
 def test_embedding_vectors_start_with_unit_variance():
@@ -64,7 +64,7 @@ def test_embedding_vectors_start_with_unit_variance():
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_embedding_logits_are_float32_under_mixed_precision(policy):
     """The matrix is not rounded either: logits are exact products."""
-    layer = built(dtype=policy)
+    layer = build_layer(dtype=policy)
     compute_dtype = policy.removeprefix("mixed_")
     vectors = np.random.default_rng(1).normal(size=(2, 3, 7)).astype("float32")
     vectors = ops.cast(vectors, compute_dtype)
@@ -90,13 +90,13 @@ def test_embedding_keeps_large_ids_exact_under_mixed_precision(dtype):
 
 @pytest.mark.parametrize("pad_id", [0, 3])
 def test_embedding_mask_marks_tokens(pad_id):
-    layer = built(pad_id=pad_id)
+    layer = build_layer(pad_id=pad_id)
     mask = layer.compute_mask(ops.convert_to_tensor(IDS))
     np.testing.assert_array_equal(ops.convert_to_numpy(mask), pad_id != IDS)
 
 
 def test_embedding_logits_have_no_mask():
-    layer = built()
+    layer = build_layer()
     vectors = layer(IDS)
     assert vectors._keras_mask is not None
     assert getattr(layer(vectors, reverse=True), "_keras_mask", None) is None

@@ -83,10 +83,10 @@ def damaged(tree, draw):
     symbols = linearize(tree).split()
     for _ in range(draw.randint(0, 6)):
         place = draw.randrange(len(symbols))
-        what = draw.random()
-        if what < 0.4:
+        change = draw.random()
+        if change < 0.4:
             del symbols[place]
-        elif what < 0.7:
+        elif change < 0.7:
             symbols.insert(place, draw.choice(symbols))
         else:
             other = draw.choice(["NP", "VP", "S", "PRT", "ADVP", "TOP"])
@@ -102,8 +102,8 @@ def without_punctuation(tree, tags):
 
     def leaf(match):
         tag, number = next(leaves)
-        gone = tag in {",", ":", "``", "''", "."}
-        return "" if gone else f"({match[1]} w{number})"
+        is_punctuation = tag in {",", ":", "``", "''", "."}
+        return "" if is_punctuation else f"({match[1]} w{number})"
 
     text = re.sub(r"\(([^() ]+) [^() ]+\)", leaf, text)
     while re.search(r"\([^() ]+ *\)", text):
@@ -113,12 +113,12 @@ def without_punctuation(tree, tags):
         # PYEVALB needs a root. `pyevalb_counts` subtracts this one from the counts.
         text = f"(KEPT{text[4:]}"
     # TOP is removed with its closing bracket.
-    keeps, parts = [], []
+    kept_brackets, parts = [], []
     for piece in re.findall(r"\([^() ]*|\)|[^()]+", text):
         if piece.startswith("("):
-            keeps.append(piece != "(TOP")
+            kept_brackets.append(piece != "(TOP")
         if piece == ")":
-            parts.append(piece if keeps.pop() else "")
+            parts.append(piece if kept_brackets.pop() else "")
         else:
             parts.append("" if piece == "(TOP" else piece)
     return "".join(parts)
@@ -138,9 +138,9 @@ def pyevalb_counts(gold, guess):
         return None
     result = Scorer().score_trees(*trees)
     # The root KEPT is not counted.
-    both = sum(text.startswith("(KEPT") for text in (gold, guess)) == 2
+    both_have_root = sum(text.startswith("(KEPT") for text in (gold, guess)) == 2
     return (
-        result.matched_brackets - both,
+        result.matched_brackets - both_have_root,
         result.gold_brackets - gold.startswith("(KEPT"),
         result.test_brackets - guess.startswith("(KEPT"),
     )

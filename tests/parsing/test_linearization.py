@@ -178,7 +178,7 @@ def test_delinearize_adds_no_root_to_a_single_word():
     assert (str(tree), dict(repairs)) == ("(NN a)", {})
 
 
-def test_delinearize_makes_a_tree_of_any_symbols():
+def test_delinearize_returns_a_valid_tree_for_any_symbols():
     draw = random.Random(2)
     trees = [random_tree(seed) for seed in range(30)]
     known = [

@@ -89,11 +89,11 @@ def test_first_split_matches_brute_force():
         for cut in np.unique(lengths)[:-1]:
             below = lengths <= cut
             # Each half must fill at least two batches.
-            enough = [
+            has_two_batches = [
                 half.sum() * max(source[half].max(), target[half].max()) >= 2 * 60
                 for half in (below, ~below)
             ]
-            if all(enough):
+            if all(has_two_batches):
                 costs[axis, cut] = padded(below) + padded(~below)
     found = padded(leaves == 1) + padded(leaves == 2)
     assert found == min(costs.values())

@@ -33,6 +33,6 @@ def test_load_recipe_makes_paths_of_other_kinds_absolute(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_load_recipe_rejects_wrong_keys_of_other_kinds(overrides, message):
+def test_load_recipe_rejects_invalid_keys_of_other_kinds(overrides, message):
     files = "data.train={source: a, target: b}"
     assert message in recipe_error("files", files, *overrides)

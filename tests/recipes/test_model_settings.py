@@ -22,7 +22,7 @@ from keras_transformer.recipes import shipped_recipes
         ("{num_heads: 16}", 32, 32),
     ],
 )
-def test_model_settings_infer_the_size_of_heads(
+def test_model_settings_infer_key_dim_and_value_dim(
     recipe_path, changes, key_dim, value_dim
 ):
     model = load_recipe(recipe_path, [f"model={changes}"]).model

@@ -264,7 +264,7 @@ def test_load_recipe_rejects_both_checkpoint_intervals(recipe_path):
         (b"training: {steps: 3}", "data.train must be given"),
     ],
 )
-def test_load_recipe_rejects_other_files(tmp_path, content, expected):
+def test_load_recipe_rejects_invalid_files(tmp_path, content, expected):
     path = tmp_path / "broken.yaml"
     path.write_bytes(content)
     message = recipe_error(path)
@@ -303,13 +303,13 @@ OLD_KEYS = {
 }
 
 
-def in_file(path):
+def load_from_file(path):
     training = ", ".join(f"{old}: {value}" for old, (_, value) in OLD_KEYS.items())
     path.write_text(f"{MINIMAL}training: {{{training}}}")
     return load_recipe(path)
 
 
-def in_overrides(path):
+def load_from_overrides(path):
     # Overrides replace values of the file under their old and new names.
     path.write_text(f"{MINIMAL}training: {{keep_checkpoints: 9, average: 5}}")
     return load_recipe(
@@ -318,12 +318,14 @@ def in_overrides(path):
     )
 
 
-def in_a_section(path):
+def load_from_section(path):
     training = {old: value for old, (_, value) in OLD_KEYS.items()}
     return load_recipe(path, [f"training={json.dumps(training)}"])
 
 
-@pytest.mark.parametrize("load", [in_file, in_overrides, in_a_section])
+@pytest.mark.parametrize(
+    "load", [load_from_file, load_from_overrides, load_from_section]
+)
 def test_load_recipe_renames_old_keys(recipe_path, caplog, load):
     recipe = load(recipe_path)
     dump_recipe(recipe, recipe_path)

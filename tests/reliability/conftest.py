@@ -38,13 +38,13 @@ def train_arguments(*settings):
 
 
 @pytest.fixture(scope="session")
-def train_quickly():
+def quick_arguments():
     """Arguments of `train` without decoding in validation."""
     return train_arguments("training.validation_bleu=false")
 
 
 @pytest.fixture(scope="session")
-def train_lightly():
+def light_arguments():
     """Arguments of `train` with a simpler step, which is traced in a few seconds."""
     return train_arguments(
         "training.validation_bleu=false",
@@ -62,25 +62,25 @@ def train_all_features():
 
 
 @pytest.fixture(scope="session")
-def quick_run(forks, train_quickly, tmp_path_factory):
-    """Folder of an uninterrupted run of `train_quickly`."""
-    return finished(forks, train_quickly, tmp_path_factory.mktemp("quick") / "run")
+def quick_run(forks, quick_arguments, tmp_path_factory):
+    """Folder of an uninterrupted run with `quick_arguments`."""
+    return run_to_end(forks, quick_arguments, tmp_path_factory.mktemp("quick") / "run")
 
 
 @pytest.fixture(scope="session")
-def light_run(forks, train_lightly, tmp_path_factory):
-    """Folder of an uninterrupted run of `train_lightly`."""
-    return finished(forks, train_lightly, tmp_path_factory.mktemp("light") / "run")
+def light_run(forks, light_arguments, tmp_path_factory):
+    """Folder of an uninterrupted run with `light_arguments`."""
+    return run_to_end(forks, light_arguments, tmp_path_factory.mktemp("light") / "run")
 
 
 @pytest.fixture(scope="session")
 def all_features_run(forks, train_all_features, tmp_path_factory):
     """Folder of an uninterrupted run of `train_all_features`."""
     folder = tmp_path_factory.mktemp("all_features") / "run"
-    return finished(forks, train_all_features, folder)
+    return run_to_end(forks, train_all_features, folder)
 
 
-def finished(forks, arguments, folder):
+def run_to_end(forks, arguments, folder):
     """Trains to the end and returns the folder."""
     code, log = forks.run(*arguments, "--output", folder)
     assert code == 0, log

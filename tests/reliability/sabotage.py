@@ -29,10 +29,12 @@ def install(point=None, nth=1, delay=None, hang=None, reached=None):
     elif point == "random":
         _patch_random(delay)
     elif point is not None:
-        {**POINTS, **EXPORT_POINTS}[point](functools.partial(_at, nth, [0]))
+        {**POINTS, **EXPORT_POINTS}[point](
+            functools.partial(_kill_at_nth_call, nth, [0])
+        )
 
 
-def _at(nth, count, before=None):
+def _kill_at_nth_call(nth, count, before=None):
     """Kills the process at the nth call, after calling `before`."""
     count[0] += 1
     if count[0] == nth:
@@ -140,7 +142,7 @@ def _take_index(_, destination_prefix, **__):
     pathlib.Path(f"{destination_prefix.numpy().decode()}.index").unlink()
 
 
-def _half_line(kill):
+def _partial_log_line(kill):
     """Point at which a line of metrics.jsonl is partially written."""
     from keras_transformer.training.reporting import MetricsLog
 
@@ -157,7 +159,7 @@ def _half_line(kill):
     MetricsLog.note = note
 
 
-def _half_model(name):
+def _partial_model(name):
     """Returns a point at which a temporary .keras file is partially written."""
 
     def patch(kill):
@@ -175,7 +177,7 @@ def _half_model(name):
     return patch
 
 
-def _half_rotation(kill):
+def _partial_rotation(kill):
     """Point at which the index of an old checkpoint is deleted, but not its data."""
     original = pathlib.Path.unlink
 
@@ -224,7 +226,7 @@ POINTS = {
     "step": _before(
         _class(f"{_TRAINING}.callbacks", "StepCounter"), "on_train_batch_end"
     ),
-    "log line half written": _half_line,
+    "log line half written": _partial_log_line,
     "before a checkpoint": _before(_CHECKPOINTS, "save"),
     "checkpoint's part half written": _after(_SAVER_IO, "save_v2", _cut_parts),
     "checkpoint's parts not merged": _before(_IO, "merge_v2_checkpoints"),
@@ -232,18 +234,18 @@ POINTS = {
     "checkpoint not synced": _before(_module(f"{_TRAINING}.checkpoints"), "sync"),
     "before saved.json": _before_rename(f"{_TRAINING}.checkpoints"),
     "before rotation": _before(_CHECKPOINTS, "_delete_old"),
-    "during rotation": _half_rotation,
+    "during rotation": _partial_rotation,
     "before the state file": _before(_CHECKPOINTS, "_write_state_file"),
     "after a checkpoint": _after(_CHECKPOINTS, "save"),
     "after perplexity": _after(_module("keras_transformer.evaluation"), "perplexity"),
     "before decoding in validation": _before(
         _class("keras_transformer.decoding", "Translator"), "translate"
     ),
-    "best.keras half written": _half_model("best"),
+    "best.keras half written": _partial_model("best"),
     "before averaging": _before(
         _module("keras_transformer.saving.checkpoints"), "check_shapes"
     ),
-    "model.keras half written": _half_model("model"),
+    "model.keras half written": _partial_model("model"),
     "before model.keras is renamed into place": _before_rename(f"{_TRAINING}.trainer"),
 }
 _EXPORT = _module("keras_transformer.export.saved_model")

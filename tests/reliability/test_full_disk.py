@@ -79,7 +79,7 @@ def assert_disk_full_error(log, path):
     "F08", "train: one line with path and free bytes; resumes when there is space again"
 )
 def test_train_keeps_older_checkpoints_if_the_disk_is_full(
-    forks, train_lightly, light_run, tmp_path, record_property
+    forks, light_arguments, light_run, tmp_path, record_property
 ):
     with mounted(tmp_path / "disk") as is_mounted:
         disk = Disk(tmp_path / "disk")
@@ -96,7 +96,7 @@ def test_train_keeps_older_checkpoints_if_the_disk_is_full(
             disk.fill(left=size * 9 // 10)
         else:
             limit = {"limit_bytes": size * 9 // 10}
-        arguments = [*train_lightly, "--output", run]
+        arguments = [*light_arguments, "--output", run]
         code, log = forks.run(*arguments, **limit)
         assert code == 2, log
         assert_disk_full_error(log, checkpoints / "ckpt-9")
@@ -132,11 +132,11 @@ def test_average_keeps_the_old_model_if_the_disk_is_full(forks, light_run, disk)
 @pytest.mark.fault("F08", "vocabulary and encoded text: one line, no partial files")
 @pytest.mark.parametrize("left", [20_000, pytest.param(40_000, marks=pytest.mark.slow)])
 def test_train_leaves_no_partial_text_if_the_disk_is_full(
-    forks, train_lightly, disk, left
+    forks, light_arguments, disk, left
 ):
     run = disk.folder / "run"
     disk.fill(left)
-    code, log = forks.run(*train_lightly, "--output", run)
+    code, log = forks.run(*light_arguments, "--output", run)
     assert code == 2
     assert_disk_full_error(log, run)
     assert not [path for path in run.rglob("*") if path.suffix == ".tmp"]
@@ -169,12 +169,12 @@ def test_open_output_keeps_the_old_file_if_the_disk_is_full(disk):
 
 
 @pytest.mark.fault("F09", "an error before any input is read")
-def test_train_reports_a_read_only_disk_at_once(forks, train_lightly, tmp_path):
+def test_train_reports_a_read_only_disk_at_once(forks, light_arguments, tmp_path):
     with mounted(tmp_path / "disk", "-r") as is_mounted:
         if not is_mounted:
             pytest.skip("a tmpfs cannot be mounted here")
         run = tmp_path / "disk" / "run"
-        code, log = forks.run(*train_lightly, "--output", run)
+        code, log = forks.run(*light_arguments, "--output", run)
         assert code == 2
         assert log.splitlines()[-1] == (
             f"error: {run}: no write permission (Read-only file system)"
@@ -183,14 +183,14 @@ def test_train_reports_a_read_only_disk_at_once(forks, train_lightly, tmp_path):
 
 @pytest.mark.fault("F09", "a folder of another user: no write permission")
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
-def test_train_reports_a_folder_of_another_user(forks, train_lightly):
+def test_train_reports_a_folder_of_another_user(forks, light_arguments):
     if forks.run("train", user=65534)[0] != 0:
         pytest.skip("another user cannot read the package here")
     # Other users cannot enter pytest's temporary folder.
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         for run in (folder, f"{folder}/run"):
-            code, log = forks.run(*train_lightly, "--output", run, user=65534)
+            code, log = forks.run(*light_arguments, "--output", run, user=65534)
             assert code == 2, log
             assert log.splitlines()[-1] == (
                 f"error: {run}: no write permission (Permission denied)"

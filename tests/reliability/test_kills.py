@@ -76,9 +76,9 @@ def kill_and_resume(forks, arguments, kills, folder):
     "bit-identical",
 )
 def test_killed_run_matches_an_uninterrupted_run(
-    forks, train_quickly, quick_run, tmp_path, record_property
+    forks, quick_arguments, quick_run, tmp_path, record_property
 ):
-    killed = kill_and_resume(forks, train_quickly, QUICK, tmp_path / "run")
+    killed = kill_and_resume(forks, quick_arguments, QUICK, tmp_path / "run")
     assert killed == len(QUICK)
     assert_same(tmp_path / "run", quick_run)
     record_property("happened", f"killed {killed} times, bit-identical")

@@ -51,6 +51,6 @@ def test_restore_uses_the_newest_complete_checkpoint(forks, tmp_path, record_pro
     assert reached >= KILLS
     record_property(
         "happened",
-        f"{KILLS - 1} of {KILLS - 1} restarts resumed from it; {leftovers} of {KILLS} "
-        "kills left partial files",
+        f"{KILLS - 1} of {KILLS - 1} restarts resumed from the newest complete "
+        f"checkpoint; {leftovers} of {KILLS} kills left partial files",
     )

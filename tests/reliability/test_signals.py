@@ -46,14 +46,14 @@ def interrupt(forks, arguments, folder, hang, *numbers):
     [(signal.SIGTERM, 143), (signal.SIGINT, 130)],
 )
 def test_interrupted_validation_is_repeated_on_resume(
-    forks, train_quickly, quick_run, tmp_path, number, expected, record_property
+    forks, quick_arguments, quick_run, tmp_path, number, expected, record_property
 ):
     run = tmp_path / "run"
-    code, seconds = interrupt(forks, train_quickly, run, "after perplexity", number)
+    code, seconds = interrupt(forks, quick_arguments, run, "after perplexity", number)
     assert code == expected
     assert seconds < SECONDS
     assert (run / "checkpoints" / "ckpt-8.index").is_file()
-    code, log = forks.run(*train_quickly, "--output", run)
+    code, log = forks.run(*quick_arguments, "--output", run)
     assert code == 0, log
     assert_same(run, quick_run, same_files=False)
     record_property("happened", f"exit code {expected}, then bit-identical")
@@ -70,10 +70,10 @@ def test_interrupted_validation_is_repeated_on_resume(
 )
 @pytest.mark.slow
 def test_second_signal_ends_the_process_at_once(
-    forks, train_quickly, tmp_path, numbers, expected
+    forks, quick_arguments, tmp_path, numbers, expected
 ):
     run = tmp_path / "run"
-    code, seconds = interrupt(forks, train_quickly, run, "step", *numbers)
+    code, seconds = interrupt(forks, quick_arguments, run, "step", *numbers)
     # If SIGTERM killed the process, the code is -15 here. A shell shows 143.
     assert code == expected
     assert seconds < SECONDS

@@ -331,8 +331,8 @@ def test_page_borders_and_strongest_attention_have_enough_contrast(open_page, sc
 
 def test_page_rejects_long_texts(open_page):
     page = open_page()
-    asked = []
-    page.on("request", lambda request: asked.append(request.url))
+    requests = []
+    page.on("request", lambda request: requests.append(request.url))
     translate(page, "word " * 61)
     expect(page.get_by_role("alert")).to_contain_text(
         "The text has 305 characters, but at most 300 are allowed"
@@ -341,7 +341,7 @@ def test_page_rejects_long_texts(open_page):
     box = page.get_by_role("textbox", name="Text")
     expect(box).to_have_attribute("aria-invalid", "true")
     shoot(page, "long")
-    assert asked == []
+    assert requests == []
     translate(page, "word " * 25)  # truncated by the fake model
     expect(page.locator("#cut")).to_be_visible()
 

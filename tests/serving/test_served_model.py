@@ -192,8 +192,8 @@ def test_serve_stops_cleanly_on_sigterm(tiny_export):
         assert answers and answers[0][0] == 200
         assert len(answers[0][1]["outputs"]["translations"]) == 60
         assert process.wait(60) == 0
-        said = process.stderr.read()
-        assert said.endswith("stopped\n") and "Traceback" not in said
+        stderr_text = process.stderr.read()
+        assert stderr_text.endswith("stopped\n") and "Traceback" not in stderr_text
     finally:
         process.kill()
         process.wait()

@@ -316,7 +316,7 @@ def test_slow_clients_do_not_block_others(port):
 
 
 @pytest.mark.fault("F25", "connections above the limit are closed")
-def test_connections_are_bounded():
+def test_connections_above_the_limit_are_closed():
     with served(FakeModel(), LIMITS.model_copy(update={"max_connections": 4})) as port:
         with contextlib.ExitStack() as stack:
             for _ in range(4):
@@ -345,7 +345,7 @@ def test_concurrent_requests_share_batches():
     assert len(model.batches) < 30
 
 
-def test_overload_is_refused_and_recovers():
+def test_server_refuses_overload_and_recovers():
     model = FakeModel(seconds=0.3)
     limits = Limits(max_batch_size=2, queue_size=4, max_texts=4)
     with served(model, limits) as port:

@@ -56,7 +56,7 @@ def test_malformed_http_gets_a_json_error(port):
 
 
 @pytest.mark.fault("F25", "another Host or content type: status 403 or 415")
-def test_requests_of_other_sites_are_refused(port):
+def test_requests_from_other_sites_are_refused(port):
     body = {"inputs": ["a b"]}
     for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "a b"):
         for method, path in (("POST", f"{PATH}:predict"), ("GET", "/metrics")):
@@ -71,13 +71,15 @@ def test_requests_of_other_sites_are_refused(port):
     assert ask(port, "POST", f"{PATH}:predict", body, kind)[0] == 200
 
 
-def test_server_accepts_the_hosts_that_it_is_given():
+def test_server_accepts_allowed_hosts():
     with served(FakeModel(), Limits(), {"Translator.example"}) as port:
         for host, status in (("translator.example:1", 200), ("other.example", 403)):
             assert ask(port, "GET", "/health", headers={"Host": host})[0] == status
 
 
-@pytest.mark.fault("F25", "an answer of too many numbers: status 400, not computed")
+@pytest.mark.fault(
+    "F25", "an answer with too many values: status 400 before it is computed"
+)
 def test_answers_are_bounded_before_they_are_computed():
     model = FakeModel()
     with served(model, Limits(max_values=100)) as port:

@@ -76,7 +76,7 @@ def test_step_counter_ignores_time_between_starts(clock):
 
 
 @pytest.mark.parametrize(
-    ("metric", "scores", "best", "since"),
+    ("metric", "scores", "best", "validations_since_best"),
     [
         ("bleu", [3.0, 5.0, 5.0, 4.0], (5.0, 2), 2),
         ("perplexity", [9.0, 7.0, 7.5, 6.5], (6.5, 4), 0),
@@ -84,13 +84,13 @@ def test_step_counter_ignores_time_between_starts(clock):
         ("bleu", [math.nan, 0.0], (0.0, 2), 0),
     ],
 )
-def test_progress_records_best_score(metric, scores, best, since):
+def test_progress_records_best_score(metric, scores, best, validations_since_best):
     progress = callbacks.Progress()
     for score in scores:
         progress.step += 1
         progress.record_score(metric, score)
     assert (progress.best_score, progress.best_step) == best
-    assert progress.validations_since_best == since
+    assert progress.validations_since_best == validations_since_best
 
 
 def test_progress_prefers_lower_perplexity_of_equal_scores():

@@ -260,9 +260,9 @@ def resettable():
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(resettable, tmp_path_factory):
+def uninterrupted_average(resettable, tmp_path_factory):
     """Averaged weights of an uninterrupted run of 9 steps."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
+    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
     return average_of_run(resettable, folder, ())
 
 
@@ -288,11 +288,11 @@ def average_of_run(resettable, folder, stops):
 
 @pytest.mark.parametrize("stops", [(3,), (4,), (9,), (3, 5)])
 def test_interruptions_do_not_change_the_average(
-    resettable, tmp_path, uninterrupted, stops
+    resettable, tmp_path, uninterrupted_average, stops
 ):
     """Step 4 has a checkpoint on schedule, and step 9 is the last."""
     average = average_of_run(resettable, tmp_path / "run", stops)
-    for weight, expected in zip(average, uninterrupted, strict=True):
+    for weight, expected in zip(average, uninterrupted_average, strict=True):
         np.testing.assert_array_equal(weight, expected)
 
 
@@ -304,24 +304,24 @@ def make_trainer(folder, seed=3):
 
 
 @pytest.mark.fault(
-    "F05", "weights, Adam's slots and step, and dropout's states are bit-identical"
+    "F05", "weights, Adam's slots and step count, and dropout seeds are bit-identical"
 )
 def test_resume_gives_bit_identical_weights(resettable, tmp_path):
-    whole = training.Trainer(resettable.reset(), tmp_path / "whole")
-    whole.fit(dataset(), 9, bar=False)
-    expected = weights_of(whole.model)
-    whole.fit(dataset(), 10, bar=False)
-    later = weights_of(whole.model)
-    cut = training.Trainer(resettable.reset(), tmp_path / "cut")
-    cut.fit(dataset(), 4, bar=False)
-    second = make_trainer(tmp_path / "cut", seed=8)
+    uninterrupted = training.Trainer(resettable.reset(), tmp_path / "uninterrupted")
+    uninterrupted.fit(dataset(), 9, bar=False)
+    expected = weights_of(uninterrupted.model)
+    uninterrupted.fit(dataset(), 10, bar=False)
+    later = weights_of(uninterrupted.model)
+    interrupted = training.Trainer(resettable.reset(), tmp_path / "interrupted")
+    interrupted.fit(dataset(), 4, bar=False)
+    second = make_trainer(tmp_path / "interrupted", seed=8)
     other = ResettableModel(second.model)
     assert second.restore() == 4
     second.fit(dataset(4), 9, bar=False)
     assert_weights(second.model, expected)
     assert int(second.model.optimizer.iterations) == 9
     # Without the restored states, the weights differ, so this test can fail.
-    third = training.Trainer(other.reset(), tmp_path / "cut2")
+    third = training.Trainer(other.reset(), tmp_path / "other")
     third.model.transformer.set_weights(expected)
     third.fit(dataset(), 1, bar=False)
     assert not np.array_equal(weights_of(third.model)[0], later[0])

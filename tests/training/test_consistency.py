@@ -25,7 +25,7 @@ def batch():
     return *vectors, matrix, labels, weights
 
 
-def by_torch(batch, kind, weight, smoothing):
+def torch_loss_and_gradients(batch, kind, weight, smoothing):
     """Returns the loss by its paper's formula, halved for R-Drop, and its gradients."""
     torch = pytest.importorskip("torch")
     first, second, matrix, labels, weights = map(torch.tensor, batch)
@@ -68,7 +68,7 @@ def by_torch(batch, kind, weight, smoothing):
 )
 @pytest.mark.parametrize("kind", ["rdrop", "simcut"])
 def test_consistency_loss_matches_pytorch(batch, kind, smoothing, chunk_tokens):
-    expected, expected_gradients = by_torch(batch, kind, 3.0, smoothing)
+    expected, expected_gradients = torch_loss_and_gradients(batch, kind, 3.0, smoothing)
     first, second, matrix, labels, weights = map(tf.constant, batch)
     loss_weights = Consistency(kind, 3.0).loss_weights
 

@@ -198,7 +198,7 @@ def test_training_stops_after_consecutive_invalid_steps(tmp_path, bad, stops_at)
     assert all(np.all(np.isfinite(weight)) for weight in weights_of(trainer.model))
 
 
-def test_streak_at_the_end_keeps_regular_checkpoints(tmp_path):
+def test_skipped_steps_at_the_end_keep_regular_checkpoints(tmp_path):
     trainer = training.Trainer(resettable_model("loss").reset(), tmp_path, keep=2)
     trainer.fit(
         batches(range(1, 9), "loss", (6, 7, 8)),

@@ -66,7 +66,7 @@ def model():
         ({"step": 10**30}, "cannot be read: the number"),
     ],
 )
-def test_forged_progress_makes_a_checkpoint_damaged(
+def test_checkpoint_with_forged_progress_counts_as_damaged(
     model, tmp_path, caplog, progress, reason
 ):
     Checkpoints(model, tmp_path / "checkpoints").save(3, progress)

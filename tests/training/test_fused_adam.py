@@ -92,11 +92,11 @@ def test_fused_adam_with_weight_decay_matches_adamw_of_pytorch():
         {"params": parameters[1:], "weight_decay": 0.0},
     ]
     expected = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.98), eps=1e-9)
-    for of_step in gradients:
+    for step_gradients in gradients:
         optimizer.apply_gradients(
-            zip(map(tf.constant, of_step), variables, strict=True)
+            zip(map(tf.constant, step_gradients), variables, strict=True)
         )
-        for parameter, gradient in zip(parameters, of_step, strict=True):
+        for parameter, gradient in zip(parameters, step_gradients, strict=True):
             parameter.grad = torch.tensor(gradient)
         expected.step()
     for variable, parameter in zip(variables, parameters, strict=True):

@@ -121,7 +121,7 @@ def resettable():
     return ResettableModel(averaging_model())
 
 
-class Whole(NamedTuple):
+class UninterruptedRun(NamedTuple):
     """An uninterrupted run of 6 steps."""
 
     folder: pathlib.Path
@@ -132,56 +132,56 @@ class Whole(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def whole(resettable, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
+def uninterrupted(resettable, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted")
     # Two calls of `fit`, as with stages.
     run = Run(resettable.reset(), folder).fit(4).fit(6)
     weights = weights_of(run.trainer.model)
-    return Whole(folder, run.steps, run.validated, weights, run.averages())
+    return UninterruptedRun(folder, run.steps, run.validated, weights, run.averages())
 
 
-def test_average_follows_the_recurrence(whole):
-    expected = recurrence(whole.steps)
-    assert_equal(whole.steps[EMPTY - 1], whole.steps[EMPTY - 2])
-    assert_near(whole.averages, expected[-1])
+def test_average_follows_the_recurrence(uninterrupted):
+    expected = recurrence(uninterrupted.steps)
+    assert_equal(uninterrupted.steps[EMPTY - 1], uninterrupted.steps[EMPTY - 2])
+    assert_near(uninterrupted.averages, expected[-1])
     # Training continues with the weights, and validation uses the average.
-    assert_equal(whole.weights, whole.steps[-1])
-    assert sorted(whole.validated) == [2, 4, 6]
-    for step, weights in whole.validated.items():
+    assert_equal(uninterrupted.weights, uninterrupted.steps[-1])
+    assert sorted(uninterrupted.validated) == [2, 4, 6]
+    for step, weights in uninterrupted.validated.items():
         assert_near(weights, expected[step - 1])
     stored = tiny_transformer(seed=8)
-    stored.load_weights(whole.folder / "best.keras")
-    assert_equal(weights_of(stored), whole.validated[4])
-    average_checkpoints(stored, whole.folder / "checkpoints", last=1)
-    assert_equal(weights_of(stored), whole.averages)
+    stored.load_weights(uninterrupted.folder / "best.keras")
+    assert_equal(weights_of(stored), uninterrupted.validated[4])
+    average_checkpoints(stored, uninterrupted.folder / "checkpoints", last=1)
+    assert_equal(weights_of(stored), uninterrupted.averages)
 
 
-def test_resumed_average_is_bit_identical(resettable, whole, tmp_path):
+def test_resumed_average_is_bit_identical(resettable, uninterrupted, tmp_path):
     Run(resettable.reset(), tmp_path).fit(4)
     resumed = Run(resettable.reset(), tmp_path)
     assert resumed.trainer.restore() == 4
     resumed.fit(6)
-    assert_equal(weights_of(resumed.trainer.model), whole.weights)
-    assert_equal(resumed.averages(), whole.averages)
+    assert_equal(weights_of(resumed.trainer.model), uninterrupted.weights)
+    assert_equal(resumed.averages(), uninterrupted.averages)
 
 
-def test_interrupted_validation_saves_the_weights(resettable, whole, tmp_path):
-    cut = Run(resettable.reset(), tmp_path)
+def test_interrupted_validation_saves_the_weights(resettable, uninterrupted, tmp_path):
+    interrupted = Run(resettable.reset(), tmp_path)
 
-    def interrupted():
-        if cut.trainer.progress.step == 4:
+    def validate_with_signal():
+        if interrupted.trainer.progress.step == 4:
             os.kill(os.getpid(), signal.SIGINT)
-        return cut.validate()
+        return interrupted.validate()
 
     with pytest.raises(KeyboardInterrupt):
-        cut.fit(6, validate=interrupted)
+        interrupted.fit(6, validate=validate_with_signal)
     resumed = Run(resettable.reset(), tmp_path)
     assert resumed.trainer.restore() == 4
     assert resumed.trainer.progress.validation_due
-    assert_equal(weights_of(resumed.trainer.model), whole.steps[3])
+    assert_equal(weights_of(resumed.trainer.model), uninterrupted.steps[3])
     resumed.fit(6)
-    assert_near(resumed.validated[4], recurrence(whole.steps)[3])
-    assert_equal(resumed.averages(), whole.averages)
+    assert_near(resumed.validated[4], recurrence(uninterrupted.steps)[3])
+    assert_equal(resumed.averages(), uninterrupted.averages)
 
 
 def test_checkpoint_before_the_first_update_averages_the_first_weights(

@@ -64,29 +64,29 @@ def rows(folder):
 
 @pytest.mark.fault("F05", "equal loss, rate and gradient norm of every step")
 def test_resumed_steps_match_uninterrupted_run(make_trainer, tmp_path):
-    whole = make_trainer(tmp_path / "whole")
-    whole.fit(dataset(), 11, log_steps=1, bar=False)
-    expected = [*whole.model.norms]
-    cut = make_trainer(tmp_path / "cut")
-    cut.fit(dataset(), 4, log_steps=1, bar=False)
-    resumed = make_trainer(tmp_path / "cut", seed=8)
+    uninterrupted = make_trainer(tmp_path / "uninterrupted")
+    uninterrupted.fit(dataset(), 11, log_steps=1, bar=False)
+    expected = [*uninterrupted.model.norms]
+    interrupted = make_trainer(tmp_path / "interrupted")
+    interrupted.fit(dataset(), 4, log_steps=1, bar=False)
+    resumed = make_trainer(tmp_path / "interrupted", seed=8)
     assert resumed.restore() == 4
     resumed.fit(dataset(4), 11, log_steps=1, bar=False)
-    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
-    assert [row["step"] for row in rows(tmp_path / "cut")] == list(range(1, 12))
-    norms = [*cut.model.norms, *resumed.model.norms]
+    assert rows(tmp_path / "interrupted") == rows(tmp_path / "uninterrupted")
+    assert [row["step"] for row in rows(tmp_path / "interrupted")] == list(range(1, 12))
+    norms = [*interrupted.model.norms, *resumed.model.norms]
     assert norms == expected
     assert len(set(norms)) == 11
 
 
 def test_resumed_log_line_includes_earlier_steps(make_trainer, tmp_path):
     """After a stop at step 4, the line of step 6 covers steps 1 to 6."""
-    make_trainer(tmp_path / "whole").fit(dataset(), 6, log_steps=6, bar=False)
-    make_trainer(tmp_path / "cut").fit(dataset(), 4, log_steps=6, bar=False)
-    resumed = make_trainer(tmp_path / "cut", seed=8)
+    make_trainer(tmp_path / "uninterrupted").fit(dataset(), 6, log_steps=6, bar=False)
+    make_trainer(tmp_path / "interrupted").fit(dataset(), 4, log_steps=6, bar=False)
+    resumed = make_trainer(tmp_path / "interrupted", seed=8)
     resumed.restore()
     resumed.fit(dataset(4), 6, log_steps=6, bar=False)
-    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
+    assert rows(tmp_path / "interrupted") == rows(tmp_path / "uninterrupted")
 
 
 @pytest.mark.fault("F07", "in validation: saved at once; the next start repeats it")
@@ -111,23 +111,23 @@ def test_signal_interrupts_validation(make_trainer, tmp_path, number, raised):
             bar=False,
         )
 
-    whole = make_trainer(tmp_path / "whole")
-    fit(whole, lambda: {"perplexity": scores[whole.progress.step]})
+    uninterrupted = make_trainer(tmp_path / "uninterrupted")
+    fit(uninterrupted, lambda: {"perplexity": scores[uninterrupted.progress.step]})
 
-    cut = make_trainer(tmp_path / "cut")
+    interrupted = make_trainer(tmp_path / "interrupted")
 
-    def interrupted():
-        if cut.progress.step == 4:
+    def validate_with_signal():
+        if interrupted.progress.step == 4:
             os.kill(os.getpid(), number)
             time.sleep(60)
-        return {"perplexity": scores[cut.progress.step]}
+        return {"perplexity": scores[interrupted.progress.step]}
 
     started = time.monotonic()
     with pytest.raises(raised) as error:
-        fit(cut, interrupted)
+        fit(interrupted, validate_with_signal)
     assert time.monotonic() - started < 50
     assert raised is KeyboardInterrupt or error.value.code == 143
-    resumed = make_trainer(tmp_path / "cut", seed=8)
+    resumed = make_trainer(tmp_path / "interrupted", seed=8)
     assert resumed.restore() == 4
     assert resumed.progress.validation_due
     validated = []
@@ -138,9 +138,9 @@ def test_signal_interrupts_validation(make_trainer, tmp_path, number, raised):
 
     fit(resumed, validate, first=4)
     assert validated == [4, 6]
-    assert rows(tmp_path / "cut") == rows(tmp_path / "whole")
+    assert rows(tmp_path / "interrupted") == rows(tmp_path / "uninterrupted")
     reached, expected = (
-        dataclasses.asdict(trainer.progress) for trainer in (resumed, whole)
+        dataclasses.asdict(trainer.progress) for trainer in (resumed, uninterrupted)
     )
     for clock in ("seconds", "checkpoint_seconds"):
         del reached[clock], expected[clock]
